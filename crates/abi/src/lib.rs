@@ -1,0 +1,1 @@
+//! The CUDA driver ABI: types, and one declaration table of every entry point.

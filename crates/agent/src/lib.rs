@@ -1,0 +1,2 @@
+//! The daemon of a host: admission, slices, pages, API.
+#![forbid(unsafe_code)]

@@ -1,0 +1,1 @@
+//! An emulated device that really computes: memory, streams, modules, launches.

@@ -1,0 +1,1 @@
+//! Quota over any driver below.

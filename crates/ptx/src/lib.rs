@@ -1,0 +1,1 @@
+//! PTX: a parser, a decoder and a warp-vectorised engine.

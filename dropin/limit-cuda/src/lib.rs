@@ -1,0 +1,1 @@
+//! The limiter's face: a libcuda.so.1 that stands in front of another one.
