@@ -1,4 +1,30 @@
 //! The developer's front door: `cargo xtask <task>`, one file per task.
+//!
+//! To add a task: a module with a clap `Args` struct and a `run(&Args) -> anyhow::Result<()>`, one variant of [`Task`],
+//! one arm in [`main`].
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod bench;
+mod cargo;
+
+use clap::{Parser, Subcommand};
+
+/// Developer tasks of the Divvy repository.
+#[derive(Parser)]
+#[command(name = "cargo xtask", disable_help_subcommand = true)]
+struct Front {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Measure a published figure: build one program of bench/ and run it
+    Bench(bench::Args),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Front::parse().task {
+        Task::Bench(args) => bench::run(&args),
+    }
+}
