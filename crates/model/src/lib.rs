@@ -1,2 +1,19 @@
-//! Words and quantities: bytes, shares, devices, slices, selectors; no I/O.
+//! Words and quantities of Divvy, one name each: bytes, shares, devices, slices, selectors. No I/O.
+//!
+//! Text is parsed into these types once, at the edge (the command's grammar, the configuration), and printed from
+//! them once, at the other edge. Between the edges everything is a number with a unit.
 #![forbid(unsafe_code)]
+
+mod bytes;
+mod compute;
+mod device;
+mod isolation;
+mod selector;
+mod slice;
+
+pub use bytes::{Bytes, MemoryAmount, QuantityError};
+pub use compute::Compute;
+pub use device::{DeviceKind, DeviceRecord};
+pub use isolation::Isolation;
+pub use selector::{Selector, SelectorError};
+pub use slice::{Policy, ProcessRecord, SliceRecord, SliceRequest};

@@ -1,0 +1,66 @@
+//! Compute: a share of a device's time.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::QuantityError;
+
+/// Parts per 10 000 of a device's time: 3000 is 30 %.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Compute(pub u16);
+
+impl Compute {
+    /// The whole device.
+    pub const WHOLE: Self = Self(10_000);
+}
+
+impl FromStr for Compute {
+    type Err = QuantityError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.trim().strip_suffix('%') {
+            Some(number) => crate::bytes::share(text, number).map(Self),
+            None if text.trim().bytes().all(|b| b.is_ascii_digit() || b == b'.')
+                && !text.trim().is_empty() =>
+            {
+                Err(QuantityError::NoUnit(text.trim().into()))
+            }
+            None => Err(QuantityError::NotANumber(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for Compute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, rest) = (self.0 / 100, self.0 % 100);
+        let text = match rest {
+            0 => format!("{whole}%"),
+            _ if rest % 10 == 0 => format!("{whole}.{}%", rest / 10),
+            _ => format!("{whole}.{rest:02}%"),
+        };
+        f.pad(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percent_both_ways() {
+        for (text, parts) in [("30%", 3000), ("100%", 10_000), ("0.5%", 50), ("12.34%", 1234)] {
+            let share: Compute = text.parse().expect(text);
+            assert_eq!(share, Compute(parts));
+            assert_eq!(share.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_bare_number_is_refused() {
+        assert_eq!("30".parse::<Compute>(), Err(QuantityError::NoUnit("30".into())));
+        assert!("x%".parse::<Compute>().is_err());
+    }
+}

@@ -1,0 +1,45 @@
+//! A device as it is shown and stored.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Bytes;
+
+/// What stands behind a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceKind {
+    /// A whole physical GPU.
+    Gpu,
+    /// A MIG instance of one.
+    Mig,
+    /// A partition of an AMD accelerator.
+    Partition,
+    /// An emulated GPU: PTX on the CPU.
+    Emulated,
+}
+
+/// One device of this host. Field names are those of the JSON output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceRecord {
+    /// Position in PCI bus order, from 0.
+    pub index: u32,
+    /// The stable id, `GPU-…` or `MIG-…`.
+    pub uuid: String,
+    /// Product name.
+    pub name: String,
+    /// What stands behind it.
+    pub kind: DeviceKind,
+    /// Product profile of an emulated device (`h100`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+    /// `0000:65:00.0`.
+    pub pci_address: String,
+    /// The device's memory.
+    pub memory_total_bytes: Bytes,
+    /// Memory in use on it, by anybody.
+    pub memory_used_bytes: Bytes,
+    /// Streaming multiprocessors (or compute units).
+    pub sm_count: u32,
+    /// `9.0`.
+    pub compute_capability: String,
+}
