@@ -1,0 +1,3 @@
+//! Images a program hands over as code, down to the PTX text inside.
+
+pub mod fatbin;

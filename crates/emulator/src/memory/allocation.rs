@@ -1,0 +1,108 @@
+//! One range of memory a device may touch: what it is, whose it is, and what keeps its bytes alive.
+
+use super::heap::Extent;
+use super::mapping::Mapping;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How the range came to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Device memory of cuMemAlloc or cuMemAllocPitch.
+    Device,
+    /// Device memory of a memory pool, by the pool's handle.
+    Pooled {
+        /// The pool's handle.
+        pool: u64,
+    },
+    /// A variable of a module or library.
+    Global,
+    /// cuMemAllocManaged.
+    Managed,
+    /// cuMemHostAlloc, with its flags.
+    Host {
+        /// CU_MEMHOSTALLOC_*.
+        flags: u32,
+    },
+    /// cuMemHostRegister, with its flags: the program's own memory.
+    Registered {
+        /// CU_MEMHOSTREGISTER_*.
+        flags: u32,
+    },
+}
+
+impl Kind {
+    /// The bytes live on a device, not in host memory.
+    pub fn is_device(self) -> bool {
+        matches!(self, Kind::Device | Kind::Pooled { .. } | Kind::Global)
+    }
+}
+
+/// What holds the bytes; dropped with the allocation.
+#[derive(Debug)]
+pub enum Backing {
+    /// A piece of a device's memory.
+    Device(Extent),
+    /// Host memory of ours.
+    Host(Mapping),
+    /// Memory the program owns.
+    Program,
+}
+
+/// A range of addresses a device may touch. Whoever holds an `Arc` of it keeps the bytes mapped.
+#[derive(Debug)]
+pub struct Allocation {
+    /// First address, on the device and on the host alike.
+    pub base: u64,
+    /// Bytes asked for.
+    pub bytes: u64,
+    /// How it came to be.
+    pub kind: Kind,
+    /// Handle of the context it belongs to; 0 for memory that no context owns.
+    pub context: u64,
+    /// Ordinal of the device it was made on.
+    pub device: usize,
+    /// CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process.
+    pub buffer_id: u64,
+    backing: Backing,
+}
+
+/// Device memory is handed out in units of this many bytes.
+pub const GRANULE: u64 = 512;
+
+impl Allocation {
+    /// Describes a range; `backing` must hold its bytes rounded up to a granule, unless they are the program's.
+    pub fn new(
+        base: u64,
+        bytes: u64,
+        kind: Kind,
+        context: u64,
+        device: usize,
+        backing: Backing,
+    ) -> Allocation {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let buffer_id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        Allocation {
+            base,
+            bytes,
+            kind,
+            context,
+            device,
+            buffer_id,
+            backing,
+        }
+    }
+
+    /// One past the last accessible address. The rest of a granule is accessible, as it is on hardware, where
+    /// kernels are known to read a whole vector at the end of a buffer.
+    pub fn end(&self) -> u64 {
+        match self.backing {
+            Backing::Program => self.base + self.bytes,
+            Backing::Device(_) | Backing::Host(_) => self.base + self.bytes.next_multiple_of(GRANULE),
+        }
+    }
+
+    /// Whether `bytes` from `address` lie inside.
+    pub fn holds(&self, address: u64, bytes: u64) -> bool {
+        address >= self.base && address.checked_add(bytes).is_some_and(|end| end <= self.end())
+    }
+}

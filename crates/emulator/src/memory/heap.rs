@@ -1,0 +1,223 @@
+//! A device's memory inside this process: where allocations get their bytes and what they cost the device.
+//!
+//! As on hardware, the device gives memory in pages of 2 MiB. Large allocations have pages of their own; small
+//! ones share slabs of one page. Pages are charged to the device when mapped and given back when unmapped.
+
+use super::allocation::GRANULE;
+use super::free_list::FreeList;
+use super::mapping::Mapping;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes of a device page.
+pub const PAGE: u64 = 2 << 20;
+/// Allocations up to this many bytes share a page.
+const SMALL: u64 = PAGE / 2;
+
+/// Where device memory is accounted: the device's hardware page, which all processes share.
+pub trait Charge: Send + Sync {
+    /// Takes bytes from the device, or says that there are not enough.
+    fn take(&self, bytes: u64) -> Result<(), OutOfMemory>;
+    /// Gives bytes back.
+    fn give(&self, bytes: u64);
+}
+
+/// The device has not as many bytes left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutOfMemory;
+
+/// The memory of one device as this process sees it.
+pub struct Heap {
+    charge: Arc<dyn Charge>,
+    slabs: Mutex<BTreeMap<u64, Slab>>,
+}
+
+struct Slab {
+    free: FreeList,
+    _pages: Pages,
+}
+
+/// Mapped and charged pages; unmapped, then given back, on drop.
+struct Pages {
+    mapping: Option<Mapping>,
+    bytes: u64,
+    charge: Arc<dyn Charge>,
+}
+
+impl Pages {
+    fn new(bytes: u64, charge: &Arc<dyn Charge>) -> Result<Pages, OutOfMemory> {
+        charge.take(bytes)?;
+        // From here on, dropping the value gives the bytes back.
+        let mut pages = Pages {
+            mapping: None,
+            bytes,
+            charge: Arc::clone(charge),
+        };
+        let length = usize::try_from(bytes).map_err(|_| OutOfMemory)?;
+        pages.mapping = Some(Mapping::new(length, PAGE as usize, true).map_err(|_| OutOfMemory)?);
+        Ok(pages)
+    }
+
+    fn address(&self) -> u64 {
+        self.mapping.as_ref().map_or(0, Mapping::address)
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        self.mapping = None;
+        self.charge.give(self.bytes);
+    }
+}
+
+/// A piece of device memory; given back on drop.
+pub struct Extent {
+    address: u64,
+    source: Source,
+}
+
+enum Source {
+    Own(#[allow(dead_code, reason = "held for its drop")] Pages),
+    Shared { heap: Arc<Heap>, slab: u64, bytes: u64 },
+}
+
+impl std::fmt::Debug for Extent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Extent({:#x})", self.address)
+    }
+}
+
+impl Extent {
+    /// First address; a multiple of [`GRANULE`].
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+impl Drop for Extent {
+    fn drop(&mut self) {
+        if let Source::Shared { heap, slab, bytes } = &self.source {
+            heap.give(*slab, self.address, *bytes);
+        }
+    }
+}
+
+impl Heap {
+    /// A heap that takes its pages from `charge`.
+    pub fn new(charge: Arc<dyn Charge>) -> Arc<Heap> {
+        Arc::new(Heap {
+            charge,
+            slabs: Mutex::default(),
+        })
+    }
+
+    /// At least `bytes` of device memory, never 0, aligned to [`GRANULE`].
+    pub fn take(self: &Arc<Heap>, bytes: u64) -> Result<Extent, OutOfMemory> {
+        // No mapping can be as large as this, and rounding up could overflow.
+        if bytes > i64::MAX as u64 {
+            return Err(OutOfMemory);
+        }
+        if bytes > SMALL {
+            let pages = Pages::new(bytes.next_multiple_of(PAGE), &self.charge)?;
+            return Ok(Extent {
+                address: pages.address(),
+                source: Source::Own(pages),
+            });
+        }
+        let bytes = bytes.max(1).next_multiple_of(GRANULE);
+        let mut slabs = self.lock();
+        let found = slabs
+            .iter_mut()
+            .find_map(|(&slab, entry)| entry.free.take(bytes).map(|offset| (slab, offset)));
+        let (slab, offset) = match found {
+            Some(found) => found,
+            None => {
+                let pages = Pages::new(PAGE, &self.charge)?;
+                let slab = pages.address();
+                let mut entry = Slab {
+                    free: FreeList::new(PAGE),
+                    _pages: pages,
+                };
+                let offset = entry.free.take(bytes).ok_or(OutOfMemory)?;
+                slabs.insert(slab, entry);
+                (slab, offset)
+            }
+        };
+        let source = Source::Shared {
+            heap: Arc::clone(self),
+            slab,
+            bytes,
+        };
+        Ok(Extent {
+            address: slab + offset,
+            source,
+        })
+    }
+
+    fn give(&self, slab: u64, address: u64, bytes: u64) {
+        let mut slabs = self.lock();
+        let Some(entry) = slabs.get_mut(&slab) else { return };
+        entry.free.give(address - slab, bytes);
+        if entry.free.is_whole() {
+            slabs.remove(&slab);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Slab>> {
+        self.slabs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[derive(Default)]
+    struct Meter(AtomicU64);
+
+    impl Charge for Meter {
+        fn take(&self, bytes: u64) -> Result<(), OutOfMemory> {
+            if self.0.load(Ordering::Relaxed) + bytes > 10 * PAGE {
+                return Err(OutOfMemory);
+            }
+            self.0.fetch_add(bytes, Ordering::Relaxed);
+            Ok(())
+        }
+        fn give(&self, bytes: u64) {
+            self.0.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn heap() -> (Arc<Meter>, Arc<Heap>) {
+        let meter = Arc::new(Meter::default());
+        (Arc::clone(&meter), Heap::new(meter))
+    }
+
+    #[test]
+    fn small_ones_share_a_page_and_give_it_back() {
+        let (meter, heap) = heap();
+        let pieces: Vec<Extent> = (0..PAGE / GRANULE).map(|_| heap.take(1).unwrap()).collect();
+        assert_eq!(meter.0.load(Ordering::Relaxed), PAGE);
+        let mut addresses: Vec<u64> = pieces.iter().map(Extent::address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        assert_eq!(addresses.len() as u64, PAGE / GRANULE);
+        let one_more = heap.take(SMALL).unwrap();
+        assert_eq!(meter.0.load(Ordering::Relaxed), 2 * PAGE);
+        drop((pieces, one_more));
+        assert_eq!(meter.0.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn large_ones_cost_whole_pages_and_refusals_cost_nothing() {
+        let (meter, heap) = heap();
+        let large = heap.take(PAGE + 1).unwrap();
+        assert_eq!(large.address() % PAGE, 0);
+        assert_eq!(meter.0.load(Ordering::Relaxed), 2 * PAGE);
+        assert!(heap.take(9 * PAGE).is_err());
+        assert!(heap.take(u64::MAX).is_err());
+        drop(large);
+        assert_eq!(meter.0.load(Ordering::Relaxed), 0);
+    }
+}

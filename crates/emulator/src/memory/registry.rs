@@ -1,0 +1,111 @@
+//! Every range of addresses a device may touch, found by any address inside it.
+
+use super::allocation::Allocation;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+type Ranges = BTreeMap<u64, Arc<Allocation>>;
+
+/// Allocations by their first address; they never overlap.
+#[derive(Default)]
+pub struct Registry {
+    ranges: RwLock<Ranges>,
+}
+
+impl Registry {
+    /// Adds an allocation; refuses one that overlaps another.
+    pub fn insert(&self, allocation: Arc<Allocation>) -> Result<(), Overlap> {
+        let mut ranges = self.write();
+        let (start, end) = (allocation.base, allocation.end());
+        if ranges
+            .range(..end)
+            .next_back()
+            .is_some_and(|(_, other)| other.end() > start)
+        {
+            return Err(Overlap);
+        }
+        ranges.insert(start, allocation);
+        Ok(())
+    }
+
+    /// The allocation that holds this address.
+    pub fn find(&self, address: u64) -> Option<Arc<Allocation>> {
+        let ranges = self.read();
+        let (_, allocation) = ranges.range(..=address).next_back()?;
+        (address < allocation.end()).then(|| Arc::clone(allocation))
+    }
+
+    /// The allocation that starts at this address and satisfies `wanted`, taken out.
+    pub fn remove(&self, base: u64, wanted: impl Fn(&Allocation) -> bool) -> Option<Arc<Allocation>> {
+        let mut ranges = self.write();
+        ranges
+            .get(&base)
+            .is_some_and(|allocation| wanted(allocation))
+            .then(|| ranges.remove(&base))?
+    }
+
+    /// All allocations that satisfy `wanted`, taken out.
+    pub fn remove_all(&self, wanted: impl Fn(&Allocation) -> bool) -> Vec<Arc<Allocation>> {
+        let mut ranges = self.write();
+        let bases: Vec<u64> = ranges
+            .values()
+            .filter(|allocation| wanted(allocation))
+            .map(|allocation| allocation.base)
+            .collect();
+        bases.iter().filter_map(|base| ranges.remove(base)).collect()
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Ranges> {
+        self.ranges.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Ranges> {
+        self.ranges.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The range is already known to the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Overlap;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::allocation::{Backing, Kind};
+
+    fn at(base: u64, bytes: u64) -> Arc<Allocation> {
+        Arc::new(Allocation::new(
+            base,
+            bytes,
+            Kind::Registered { flags: 0 },
+            0,
+            0,
+            Backing::Program,
+        ))
+    }
+
+    #[test]
+    fn found_by_any_inner_address_and_by_no_other() {
+        let registry = Registry::default();
+        registry.insert(at(0x1000, 0x200)).unwrap();
+        registry.insert(at(0x1200, 0x10)).unwrap();
+        assert_eq!(registry.find(0xfff).map(|found| found.base), None);
+        assert_eq!(registry.find(0x1000).map(|found| found.base), Some(0x1000));
+        assert_eq!(registry.find(0x11ff).map(|found| found.base), Some(0x1000));
+        assert_eq!(registry.find(0x1200).map(|found| found.base), Some(0x1200));
+        assert_eq!(registry.find(0x1210).map(|found| found.base), None);
+        assert_eq!(registry.find(u64::MAX).map(|found| found.base), None);
+    }
+
+    #[test]
+    fn overlaps_are_refused() {
+        let registry = Registry::default();
+        registry.insert(at(0x1000, 0x200)).unwrap();
+        for (base, bytes) in [(0x1000, 1), (0xf00, 0x101), (0x11ff, 1), (0x0, 0x10000)] {
+            assert_eq!(registry.insert(at(base, bytes)), Err(Overlap), "{base:#x}");
+        }
+        assert!(registry.remove(0x1000, |_| false).is_none());
+        assert!(registry.remove(0x1000, |_| true).is_some());
+        registry.insert(at(0xf00, 0x200)).unwrap();
+    }
+}
