@@ -6,6 +6,10 @@
 
 mod bench;
 mod cargo;
+mod debian;
+mod examples;
+mod python;
+mod setup;
 
 use clap::{Parser, Subcommand};
 
@@ -21,10 +25,16 @@ struct Front {
 enum Task {
     /// Measure a published figure: build one program of bench/ and run it
     Bench(bench::Args),
+    /// Compile the CUDA sources of examples/cuda to PTX anew
+    Examples(examples::Args),
+    /// Install what the demo and the tests need: Python packages, a few from Debian
+    Setup(setup::Args),
 }
 
 fn main() -> anyhow::Result<()> {
     match Front::parse().task {
         Task::Bench(args) => bench::run(&args),
+        Task::Examples(args) => examples::run(&args),
+        Task::Setup(args) => setup::run(&args),
     }
 }

@@ -1,0 +1,84 @@
+//! Python environments under the workspace, holding exactly what a requirements file lists.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+
+use crate::cargo::{finish, workspace_root};
+use crate::debian;
+
+/// Makes `.venv` with the packages of examples/python/requirements.txt, unless it has them already.
+pub fn examples() -> anyhow::Result<()> {
+    environment(
+        &workspace_root().join(".venv"),
+        &workspace_root().join("examples/python/requirements.txt"),
+    )
+}
+
+/// Makes `folder` a virtual environment with exactly the packages of `requirements`. Returns at once when a former run
+/// finished with the same list.
+pub fn environment(folder: &Path, requirements: &Path) -> anyhow::Result<()> {
+    let wanted = std::fs::read_to_string(requirements)
+        .with_context(|| format!("Cannot read {}", requirements.display()))?;
+    // Written last: an interrupted run leaves no stamp, and the next one begins anew.
+    let stamp = folder.join("divvy-requirements.txt");
+    if std::fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) && folder.join("bin/python").exists()
+    {
+        return Ok(());
+    }
+    let python = system_interpreter()?;
+    let packages = wanted.lines().filter(|line| line.contains("==")).count();
+    println!(
+        "setup: installing {packages} Python packages from PyPI into {} (a few hundred MB)",
+        folder.display()
+    );
+    let start = Instant::now();
+    finish(Command::new(python).args(["-m", "venv", "--clear"]).arg(folder))?;
+    finish(
+        Command::new(folder.join("bin/python"))
+            .args([
+                "-m",
+                "pip",
+                "--disable-pip-version-check",
+                "--no-input",
+                "install",
+                "--quiet",
+            ])
+            .args(["--progress-bar", "off", "--only-binary", ":all:", "--requirement"])
+            .arg(requirements),
+    )?;
+    std::fs::write(&stamp, wanted).with_context(|| format!("Cannot write {}", stamp.display()))?;
+    println!(
+        "setup: Python packages ready after {:.0} s",
+        start.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
+/// A Python of 3.11 or later that can make virtual environments; Debian's is installed if there is none.
+fn system_interpreter() -> anyhow::Result<&'static str> {
+    const CANDIDATES: [&str; 2] = ["python3", "/usr/bin/python3"];
+    let find = || CANDIDATES.into_iter().find(|python| is_usable(python));
+    if let Some(python) = find() {
+        return Ok(python);
+    }
+    debian::install(&["python3", "python3-venv"], "the Python examples")?;
+    match find() {
+        Some(python) => Ok(python),
+        None => bail!("No Python of 3.11 or later with the venv module; the Python examples need one"),
+    }
+}
+
+fn is_usable(python: &str) -> bool {
+    Command::new(python)
+        .args([
+            "-c",
+            "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))",
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}

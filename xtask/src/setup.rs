@@ -1,0 +1,34 @@
+//! `cargo xtask setup`: everything the demo and the tests need besides the Rust toolchain and a C linker. Idempotent,
+//! and quick when there is nothing to do.
+
+use std::path::Path;
+
+use crate::{debian, python};
+
+/// Arguments of `cargo xtask setup`.
+#[derive(clap::Args)]
+pub struct Args {}
+
+/// A 32-bit program that is on no fresh machine: glibc's own libc.so.6 prints its version when run.
+const LIBC_32_BIT: &str = "/lib32/libc.so.6";
+
+/// Prepares what the demo needs, then what only the tests need.
+pub fn run(_: &Args) -> anyhow::Result<()> {
+    for_demo()?;
+    for_tests()?;
+    println!("setup: ready");
+    Ok(())
+}
+
+/// The Python programs' packages.
+pub fn for_demo() -> anyhow::Result<()> {
+    python::examples()
+}
+
+/// What the end-to-end suites need besides: a 32-bit libc to run a 32-bit child with.
+pub fn for_tests() -> anyhow::Result<()> {
+    if cfg!(target_arch = "x86_64") && !Path::new(LIBC_32_BIT).exists() {
+        debian::install(&["libc6-i386"], "the test with a 32-bit child")?;
+    }
+    Ok(())
+}
