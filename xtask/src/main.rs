@@ -10,6 +10,7 @@ mod debian;
 mod examples;
 mod python;
 mod setup;
+mod generate_abi;
 
 use clap::{Parser, Subcommand};
 
@@ -29,6 +30,8 @@ enum Task {
     Examples(examples::Args),
     /// Install what the demo and the tests need: Python packages, a few from Debian
     Setup(setup::Args),
+    /// Write the CUDA driver's types and declaration table from NVIDIA's headers
+    GenerateAbi(generate_abi::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -36,5 +39,6 @@ fn main() -> anyhow::Result<()> {
         Task::Bench(args) => bench::run(&args),
         Task::Examples(args) => examples::run(&args),
         Task::Setup(args) => setup::run(&args),
+        Task::GenerateAbi(args) => generate_abi::run(&args),
     }
 }

@@ -1,1 +1,36 @@
 //! The CUDA driver ABI: types, and one declaration table of every entry point.
+//!
+//! Everything about the driver's C interface is typed once, in `generated/`, written by `cargo xtask generate-abi` from
+//! NVIDIA's headers. From that one table come:
+//!
+//! * [`Table`]: one typed function pointer for each exported symbol, older versions and per-thread-stream variants
+//!   included; [`Table::UNSUPPORTED`] answers each with `CUDA_ERROR_NOT_SUPPORTED`;
+//! * [`export_table!`]: turns a table into the exports of a drop-in library, each catching panics;
+//! * [`Symbol`]: the symbols' numbers and names;
+//! * [`lookup`]: what `cuGetProcAddress` answers for a public name, a CUDA version and flags;
+//! * [`Call`]: a call as text, for logs; [`CUresult::name`] and [`CUresult::description`];
+//! * [`driver_functions!`]: the table itself, for anything else that must hold for every entry point.
+//!
+//! Constants keep their C names and live at the crate's root ([`CUDA_SUCCESS`]); an enumeration is a transparent
+//! number, so a value that a newer header added passes through unharmed.
+#![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
+
+pub use core::ffi::{c_char, c_void};
+
+mod call;
+mod export;
+mod generated;
+mod lookup;
+mod macros;
+mod result;
+mod symbol;
+mod table;
+
+pub use call::{Call, Parameter, parameters};
+pub use export::guard;
+#[doc(hidden)]
+pub use export::silence_panics;
+pub use generated::{aliases::*, constants::*, enumerations::*, records::*};
+pub use lookup::{Query, lookup, query};
+pub use symbol::Symbol;
+pub use table::{Table, on_unsupported};

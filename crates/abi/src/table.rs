@@ -1,0 +1,103 @@
+//! The table of function pointers: one typed field for each exported symbol.
+//!
+//! The calling convention is `C-unwind`, which passes arguments exactly like `C` and lets a panic of an implementation
+//! travel as far as the export's guard, where it ends: with plain `C` it would abort the program that loaded us.
+
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::{CUDA_ERROR_NOT_SUPPORTED, CUresult, Symbol};
+
+macro_rules! table {
+    ([] $($name:ident ($public:literal, $since:literal, $stream:ident) ($($parameter:ident: $of:ty),*);)*) => {
+        /// A driver: a function for every symbol of libcuda.so.1, in the order of [`Symbol::ALL`].
+        #[repr(C)]
+        #[derive(Clone, Copy)]
+        #[allow(missing_docs)]
+        pub struct Table {
+            $(pub $name: unsafe extern "C-unwind" fn($($parameter: $of),*) -> CUresult,)*
+        }
+
+        mod unsupported {
+            use super::*;
+            $(
+                pub unsafe extern "C-unwind" fn $name($(_: $of),*) -> CUresult {
+                    report(Symbol::$name)
+                }
+            )*
+        }
+
+        impl Table {
+            /// Answers every call with `CUDA_ERROR_NOT_SUPPORTED`, after telling [`on_unsupported`]'s listener.
+            pub const UNSUPPORTED: Table = Table { $($name: unsupported::$name,)* };
+        }
+    };
+}
+
+crate::driver_functions! { [table] }
+
+// One pointer for each symbol and nothing else: a table can be read as an array by symbol number.
+const _: () = assert!(size_of::<Table>() == Symbol::COUNT * size_of::<*const ()>());
+
+impl Table {
+    /// Address of a symbol's function.
+    pub fn address(&self, symbol: Symbol) -> *const core::ffi::c_void {
+        let base = core::ptr::from_ref(self).cast::<*const core::ffi::c_void>();
+        // SAFETY: the table is COUNT pointers in the order of the symbols' numbers (asserted above; both come from one
+        // macro), and a function pointer may be read as a data pointer on every platform CUDA runs on.
+        unsafe { base.add(symbol.index()).read() }
+    }
+
+    /// Whether this table has a function of its own for a symbol.
+    pub fn implements(&self, symbol: Symbol) -> bool {
+        !core::ptr::eq(self.address(symbol), Self::UNSUPPORTED.address(symbol))
+    }
+}
+
+static LISTENER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Has `listener` told of every call that [`Table::UNSUPPORTED`] answers, so that a driver can log the name.
+pub fn on_unsupported(listener: fn(Symbol)) {
+    LISTENER.store(listener as *mut (), Ordering::Release);
+}
+
+#[cold]
+fn report(symbol: Symbol) -> CUresult {
+    let listener = LISTENER.load(Ordering::Acquire);
+    if !listener.is_null() {
+        // SAFETY: only `on_unsupported` stores here, and what it stores is a `fn(Symbol)`.
+        let listener: fn(Symbol) = unsafe { core::mem::transmute(listener) };
+        listener(symbol);
+    }
+    CUDA_ERROR_NOT_SUPPORTED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::AtomicUsize;
+
+    static LAST: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+    #[test]
+    fn unsupported_functions_say_so_and_tell_the_listener() {
+        on_unsupported(|symbol| LAST.store(symbol.index(), Ordering::Relaxed));
+        // SAFETY: an unsupported function touches none of its arguments.
+        let result = unsafe { (Table::UNSUPPORTED.cuMemAlloc_v2)(core::ptr::null_mut(), 1) };
+        assert_eq!(result, CUDA_ERROR_NOT_SUPPORTED);
+        assert_eq!(LAST.load(Ordering::Relaxed), Symbol::cuMemAlloc_v2.index());
+    }
+
+    #[test]
+    fn a_table_knows_what_it_implements() {
+        unsafe extern "C-unwind" fn init(_: u32) -> CUresult {
+            CUresult(0)
+        }
+        let table = Table {
+            cuInit: init,
+            ..Table::UNSUPPORTED
+        };
+        assert!(table.implements(Symbol::cuInit));
+        assert!(!table.implements(Symbol::cuMemAlloc_v2));
+        assert_eq!(table.address(Symbol::cuInit), init as *const core::ffi::c_void);
+    }
+}

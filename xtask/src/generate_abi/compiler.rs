@@ -1,0 +1,124 @@
+//! The C compiler's part: preprocessing the headers and measuring the types they declare.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+/// What the driver's interop headers need of the graphics headers, so that those need not be installed. Public facts
+/// of the Khronos and VDPAU ABIs; `cudaProfiler.h` is not in the runtime's wheel, its three functions are in the driver.
+const STAND_INS: &[(&str, &str)] = &[
+    (
+        "GL/gl.h",
+        "typedef unsigned int GLenum; typedef unsigned int GLuint;",
+    ),
+    ("EGL/egl.h", "typedef int EGLint;"),
+    (
+        "EGL/eglext.h",
+        "typedef void *EGLImageKHR; typedef void *EGLStreamKHR; typedef void *EGLSyncKHR;",
+    ),
+    (
+        "vdpau/vdpau.h",
+        "#include <stdint.h>\ntypedef uint32_t VdpDevice; typedef uint32_t VdpVideoSurface;\n\
+         typedef uint32_t VdpOutputSurface; typedef uint32_t VdpGetProcAddress(uint32_t, uint32_t, void **);",
+    ),
+    (
+        "cudaProfiler.h",
+        "typedef enum CUoutput_mode_enum { CU_OUT_KEY_VALUE_PAIR = 0, CU_OUT_CSV = 1 } CUoutput_mode;\n\
+         CUresult CUDAAPI cuProfilerInitialize(const char *configFile, const char *outputFile, CUoutput_mode outputMode);\n\
+         CUresult CUDAAPI cuProfilerStart(void);\nCUresult CUDAAPI cuProfilerStop(void);",
+    ),
+];
+
+/// Every declaration at once: with this macro the headers declare the older versions and the per-thread variants too.
+const TRANSLATION_UNIT: &str = "#define __CUDA_API_VERSION_INTERNAL\n#define CUDA_ENABLE_DEPRECATED\n\
+    #include <vdpau/vdpau.h>\n#include <cuda.h>\n#include <cudaGL.h>\n#include <cudaEGL.h>\n#include <cudaVDPAU.h>\n#include <cudaProfiler.h>\n";
+
+/// A C compiler with the vendor's headers in front of it.
+pub struct Compiler {
+    headers: PathBuf,
+    scratch: PathBuf,
+}
+
+impl Compiler {
+    /// `headers` holds cuda.h; `scratch` is a folder of ours that may be filled.
+    pub fn new(headers: &Path, scratch: &Path) -> anyhow::Result<Self> {
+        for (name, text) in STAND_INS {
+            let path = scratch.join("stand-ins").join(name);
+            std::fs::create_dir_all(path.parent().expect("names have a folder"))?;
+            std::fs::write(path, text)?;
+        }
+        Ok(Self {
+            headers: headers.to_owned(),
+            scratch: scratch.to_owned(),
+        })
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+        command
+            .arg("-I")
+            .arg(&self.headers)
+            .arg("-I")
+            .arg(self.scratch.join("stand-ins"));
+        command
+    }
+
+    /// The preprocessed declarations, with line markers.
+    pub fn preprocessed(&self) -> anyhow::Result<String> {
+        self.on(&["-E"], TRANSLATION_UNIT)
+    }
+
+    /// Every macro that the headers leave defined, as `#define` lines.
+    pub fn macros(&self) -> anyhow::Result<String> {
+        self.on(&["-E", "-dM"], TRANSLATION_UNIT)
+    }
+
+    fn on(&self, arguments: &[&str], text: &str) -> anyhow::Result<String> {
+        let source = self.scratch.join("unit.c");
+        std::fs::write(&source, text)?;
+        let output = self
+            .command()
+            .args(arguments)
+            .arg(&source)
+            .output()
+            .context("Cannot start the C compiler")?;
+        if !output.status.success() {
+            bail!(
+                "The C compiler refuses: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Values of C expressions of type size_t, in order, by compiling and running a program.
+    pub fn sizes(&self, expressions: &[String]) -> anyhow::Result<Vec<u64>> {
+        let mut program =
+            format!("#include <stdio.h>\n#include <stddef.h>\n{TRANSLATION_UNIT}int main(void) {{\n");
+        for expression in expressions {
+            writeln!(program, "printf(\"%zu\\n\", (size_t)({expression}));")?;
+        }
+        program.push_str("return 0; }\n");
+        let binary = self.scratch.join("sizes");
+        self.on(
+            &["-o", binary.to_str().context("Scratch path is not UTF-8")?],
+            &program,
+        )?;
+        let output = Command::new(&binary)
+            .output()
+            .context("Cannot run the size program")?;
+        let text = String::from_utf8(output.stdout)?;
+        let values: Result<Vec<u64>, _> = text.lines().map(str::parse).collect();
+        let values = values?;
+        if values.len() != expressions.len() {
+            bail!(
+                "The size program printed {} of {} values",
+                values.len(),
+                expressions.len()
+            );
+        }
+        Ok(values)
+    }
+}
