@@ -8,9 +8,9 @@ mod bench;
 mod cargo;
 mod debian;
 mod examples;
+mod generate_abi;
 mod python;
 mod setup;
-mod generate_abi;
 
 use clap::{Parser, Subcommand};
 

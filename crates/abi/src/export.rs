@@ -27,34 +27,73 @@ pub extern "C" fn silence_panics() {
 #[macro_export]
 macro_rules! export_table {
     ($table:path) => {
-        $crate::driver_functions! { [$crate::export_functions] $table }
+        $crate::driver_functions! { [$crate::export_functions] $table, guarded }
+        $crate::silence_panics_at_load!();
+    };
+}
 
+/// Like [`export_table!`] for a table whose own functions catch their panics ([`guard`]) where they can panic at all:
+/// an export is then nothing but a jump.
+#[macro_export]
+macro_rules! export_table_unguarded {
+    ($table:path) => {
+        $crate::driver_functions! { [$crate::export_functions] $table, unguarded }
+        $crate::silence_panics_at_load!();
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! silence_panics_at_load {
+    () => {
         #[used]
         #[unsafe(link_section = ".init_array")]
         static SILENCE_PANICS: extern "C" fn() = $crate::silence_panics;
     };
 }
 
-/// The callback of [`export_table!`].
+/// The callback of [`export_table!`] and [`export_table_unguarded!`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! export_functions {
-    ([$table:path] $($name:ident ($public:literal, $since:literal, $stream:ident) ($($parameter:ident: $of:ty),*);)*) => {
-        $(
-            /// The driver's function of this name.
-            ///
-            /// # Safety
-            /// As CUDA's driver API says of this function.
-            #[unsafe(no_mangle)]
-            #[allow(non_snake_case)]
-            pub unsafe extern "C" fn $name($($parameter: $of),*) -> $crate::CUresult {
-                const TABLE: &$crate::Table = &$table;
-                $crate::guard(|| {
-                    // SAFETY: the arguments are handed on as they came; the caller vouches for them.
-                    unsafe { (TABLE.$name)($($parameter),*) }
-                })
-            }
-        )*
+    (
+        [$table:path, $guarded:ident]
+        $($name:ident ($public:literal, $since:literal, $stream:ident) ($($parameter:ident: $of:ty),*);)*
+    ) => {
+        $($crate::export_function! { $guarded $table, $name ($($parameter: $of),*) })*
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! export_function {
+    (guarded $table:path, $name:ident ($($parameter:ident: $of:ty),*)) => {
+        /// The driver's function of this name.
+        ///
+        /// # Safety
+        /// As CUDA's driver API says of this function.
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case)]
+        pub unsafe extern "C" fn $name($($parameter: $of),*) -> $crate::CUresult {
+            const FUNCTION: unsafe extern "C-unwind" fn($($of),*) -> $crate::CUresult = $table.$name;
+            $crate::guard(|| {
+                // SAFETY: the arguments are handed on as they came; the caller vouches for them.
+                unsafe { FUNCTION($($parameter),*) }
+            })
+        }
+    };
+    (unguarded $table:path, $name:ident ($($parameter:ident: $of:ty),*)) => {
+        /// The driver's function of this name.
+        ///
+        /// # Safety
+        /// As CUDA's driver API says of this function.
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case)]
+        pub unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> $crate::CUresult {
+            const FUNCTION: unsafe extern "C-unwind" fn($($of),*) -> $crate::CUresult = $table.$name;
+            // SAFETY: the arguments are handed on as they came; the caller vouches for them.
+            unsafe { FUNCTION($($parameter),*) }
+        }
     };
 }
 

@@ -139,10 +139,7 @@ impl Parser<'_> {
         let mut is_const = false;
         let mut words: Vec<String> = Vec::new();
         let mut named = None;
-        loop {
-            let Some(word) = self.peek_name().map(str::to_owned) else {
-                break;
-            };
+        while let Some(word) = self.peek_name().map(str::to_owned) {
             match word.as_str() {
                 "const" => is_const = true,
                 "volatile" | "extern" => {}

@@ -1,5 +1,5 @@
 //! What `cargo xtask generate-abi` writes; this file alone is written by hand.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::manual_dangling_ptr, clippy::zero_ptr)]
 
 use crate::macros::{enumeration, opaque, zeroable};
 

@@ -1,0 +1,191 @@
+//! A driver that does nothing and succeeds: the ground on which the limiter's own cost is measured.
+//!
+//! Allocations get ever higher addresses and never run out, frees take anything, every other call answers success
+//! without touching its arguments. One device, an arbitrary 80 GiB.
+
+use core::ffi::{CStr, c_char, c_void};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use divvy_abi::{
+    CU_GET_PROC_ADDRESS_SUCCESS, CUDA_ERROR_NOT_FOUND, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUDA_VERSION,
+    CUdevice, CUdeviceptr, CUdriverProcAddressQueryResult, CUmemoryPool, CUresult, CUstream, CUuuid, Query,
+    Table,
+};
+
+const DEVICE_BYTES: usize = 80 << 30;
+
+macro_rules! succeed {
+    ([] $($name:ident ($public:literal, $since:literal, $stream:ident) ($($parameter:ident: $of:ty),*);)*) => {
+        #[allow(non_snake_case)]
+        mod nothing {
+            $(
+                pub unsafe extern "C-unwind" fn $name($(_: $of),*) -> divvy_abi::CUresult {
+                    divvy_abi::CUDA_SUCCESS
+                }
+            )*
+        }
+
+        const NOTHING: Table = Table { $($name: nothing::$name),* };
+    };
+}
+
+divvy_abi::driver_functions! { [succeed] }
+
+const TABLE: Table = Table {
+    cuDriverGetVersion: driver_version,
+    cuDeviceGetCount: device_count,
+    cuDeviceGet: device_get,
+    cuDeviceTotalMem_v2: total_memory,
+    cuMemGetInfo_v2: memory_info,
+    cuMemAlloc_v2: allocate,
+    cuMemAllocPitch_v2: allocate_pitch,
+    cuMemAllocManaged: allocate_managed,
+    cuMemAllocAsync: allocate_async,
+    cuMemAllocAsync_ptsz: allocate_async,
+    cuMemAllocFromPoolAsync: allocate_from_pool,
+    cuMemAllocFromPoolAsync_ptsz: allocate_from_pool,
+    cuGetProcAddress: address_of,
+    cuGetProcAddress_v2: address_of_with_status,
+    cuGetExportTable: export_table,
+    ..NOTHING
+};
+
+divvy_abi::export_table_unguarded!(TABLE);
+
+/// Writes an out-parameter, as a driver does.
+///
+/// # Safety
+/// `out` is null or valid for writing.
+unsafe fn put<T>(out: *mut T, value: T) -> CUresult {
+    if !out.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { out.write(value) };
+    }
+    CUDA_SUCCESS
+}
+
+/// The next address: nothing is ever handed out twice.
+fn next_address(bytes: usize) -> CUdeviceptr {
+    static NEXT: AtomicU64 = AtomicU64::new(0x7f00_0000_0000);
+    NEXT.fetch_add((bytes as u64).next_multiple_of(512), Relaxed)
+}
+
+unsafe extern "C-unwind" fn driver_version(out: *mut i32) -> CUresult {
+    // SAFETY: the program vouches for its out-parameter, here and below.
+    unsafe { put(out, CUDA_VERSION as i32) }
+}
+
+unsafe extern "C-unwind" fn device_count(out: *mut i32) -> CUresult {
+    // SAFETY: as above.
+    unsafe { put(out, 1) }
+}
+
+unsafe extern "C-unwind" fn device_get(out: *mut CUdevice, ordinal: i32) -> CUresult {
+    // SAFETY: as above.
+    unsafe { put(out, ordinal) }
+}
+
+unsafe extern "C-unwind" fn total_memory(out: *mut usize, _: CUdevice) -> CUresult {
+    // SAFETY: as above.
+    unsafe { put(out, DEVICE_BYTES) }
+}
+
+unsafe extern "C-unwind" fn memory_info(free: *mut usize, total: *mut usize) -> CUresult {
+    // SAFETY: as above.
+    unsafe {
+        put(free, DEVICE_BYTES);
+        put(total, DEVICE_BYTES)
+    }
+}
+
+unsafe extern "C-unwind" fn allocate(out: *mut CUdeviceptr, bytes: usize) -> CUresult {
+    // SAFETY: as above.
+    unsafe { put(out, next_address(bytes)) }
+}
+
+unsafe extern "C-unwind" fn allocate_pitch(
+    out: *mut CUdeviceptr,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    _: u32,
+) -> CUresult {
+    let row = width.next_multiple_of(512);
+    // SAFETY: as above.
+    unsafe {
+        put(pitch, row);
+        put(out, next_address(row * height))
+    }
+}
+
+unsafe extern "C-unwind" fn allocate_managed(out: *mut CUdeviceptr, bytes: usize, _: u32) -> CUresult {
+    // SAFETY: as above.
+    unsafe { put(out, next_address(bytes)) }
+}
+
+unsafe extern "C-unwind" fn allocate_async(out: *mut CUdeviceptr, bytes: usize, _: CUstream) -> CUresult {
+    // SAFETY: as above.
+    unsafe { put(out, next_address(bytes)) }
+}
+
+unsafe extern "C-unwind" fn allocate_from_pool(
+    out: *mut CUdeviceptr,
+    bytes: usize,
+    _: CUmemoryPool,
+    _: CUstream,
+) -> CUresult {
+    // SAFETY: as above.
+    unsafe { put(out, next_address(bytes)) }
+}
+
+unsafe extern "C-unwind" fn address_of(
+    name: *const c_char,
+    out: *mut *mut c_void,
+    version: i32,
+    flags: u64,
+) -> CUresult {
+    // SAFETY: as above.
+    unsafe { address_of_with_status(name, out, version, flags, core::ptr::null_mut()) }
+}
+
+unsafe extern "C-unwind" fn address_of_with_status(
+    name: *const c_char,
+    out: *mut *mut c_void,
+    version: i32,
+    flags: u64,
+    status: *mut CUdriverProcAddressQueryResult,
+) -> CUresult {
+    // SAFETY: the program gives a C string.
+    let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap_or_default();
+    let query = divvy_abi::query(name, version, flags);
+    // SAFETY: the program vouches for its out-parameter.
+    unsafe { put(status, query.into()) };
+    match query {
+        Query::Found(symbol) => {
+            debug_assert_eq!(
+                CUdriverProcAddressQueryResult::from(query),
+                CU_GET_PROC_ADDRESS_SUCCESS
+            );
+            // SAFETY: as above.
+            unsafe { put(out, EXPORTS.address(symbol).cast_mut()) }
+        }
+        Query::TooNew | Query::Unknown => {
+            // SAFETY: as above.
+            unsafe { put(out, core::ptr::null_mut()) };
+            CUDA_ERROR_NOT_FOUND
+        }
+    }
+}
+
+unsafe extern "C-unwind" fn export_table(_: *mut *const c_void, _: *const CUuuid) -> CUresult {
+    CUDA_ERROR_NOT_SUPPORTED
+}
+
+macro_rules! exports {
+    ([] $($name:ident ($public:literal, $since:literal, $stream:ident) ($($parameter:ident: $of:ty),*);)*) => {
+        /// The exports themselves: what dlsym gives, so that both ways agree as they do in NVIDIA's driver.
+        static EXPORTS: Table = Table { $($name),* };
+    };
+}
+
+divvy_abi::driver_functions! { [exports] }
