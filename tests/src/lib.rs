@@ -1,2 +1,15 @@
-//! End to end, by user story, on real parts.
+//! What the end-to-end tests stand on: a host of their own for each test, tenants that can be talked to, and the real
+//! clients. The stories themselves are in `tests/stories`.
 #![forbid(unsafe_code)]
+
+pub mod build;
+pub mod clients;
+pub mod host;
+pub mod processes;
+pub mod tenant;
+pub mod wait;
+
+/// Bytes in a mebibyte.
+pub const MIB: u64 = 1 << 20;
+/// Bytes in a gibibyte.
+pub const GIB: u64 = 1 << 30;

@@ -7,10 +7,14 @@
 mod bench;
 mod cargo;
 mod debian;
+mod demo;
+mod deny;
 mod examples;
 mod generate_abi;
 mod python;
 mod setup;
+mod suites;
+mod test;
 
 use clap::{Parser, Subcommand};
 
@@ -26,19 +30,28 @@ struct Front {
 enum Task {
     /// Measure a published figure: build one program of bench/ and run it
     Bench(bench::Args),
+    /// Show Divvy's main job: two tenants at once on one device
+    Demo(demo::Args),
+    /// Check licences and advisories of all dependencies with cargo-deny
+    Deny(deny::Args),
     /// Compile the CUDA sources of examples/cuda to PTX anew
     Examples(examples::Args),
     /// Install what the demo and the tests need: Python packages, a few from Debian
     Setup(setup::Args),
     /// Write the CUDA driver's types and declaration table from NVIDIA's headers
     GenerateAbi(generate_abi::Args),
+    /// Run every check and every suite; CI runs this
+    Test(test::Args),
 }
 
 fn main() -> anyhow::Result<()> {
     match Front::parse().task {
         Task::Bench(args) => bench::run(&args),
+        Task::Demo(args) => demo::run(&args),
+        Task::Deny(args) => deny::run(&args),
         Task::Examples(args) => examples::run(&args),
         Task::Setup(args) => setup::run(&args),
         Task::GenerateAbi(args) => generate_abi::run(&args),
+        Task::Test(args) => test::run(&args),
     }
 }

@@ -1,0 +1,46 @@
+//! The real clients: programs that know nothing of Divvy.
+
+use std::path::{Path, PathBuf};
+
+use crate::build::{binaries, workspace};
+
+/// The probe: a cudarc program that does what it is told line by line. See `src/bin/probe.rs`.
+pub fn probe() -> PathBuf {
+    binaries().join("probe")
+}
+
+/// The Rust client of the examples.
+pub fn rust_client() -> PathBuf {
+    binaries().join("rust-client")
+}
+
+/// The interpreter whose packages are exactly those of examples/python/requirements.txt, or nothing when it was not
+/// set up and need not be.
+pub fn python() -> Option<PathBuf> {
+    let python = workspace().join(".venv/bin/python");
+    require(python.exists(), "the Python packages (cargo xtask setup)").then_some(python)
+}
+
+/// One of the Python examples.
+pub fn python_example(name: &str) -> PathBuf {
+    workspace().join("examples/python").join(name)
+}
+
+/// A file outside the repository that a story needs, or nothing when it is missing and need not be there.
+pub fn required_file(path: &str, what: &str) -> Option<PathBuf> {
+    let path = Path::new(path);
+    require(path.exists(), what).then(|| path.to_owned())
+}
+
+/// Whether a story may go on. With DIVVY_REQUIRE_ALL set, as in CI, what is missing is a failure; otherwise the story
+/// is skipped and says so.
+fn require(present: bool, what: &str) -> bool {
+    if !present {
+        assert!(
+            std::env::var_os("DIVVY_REQUIRE_ALL").is_none(),
+            "DIVVY_REQUIRE_ALL is set and there is no {what}"
+        );
+        eprintln!("skipped: there is no {what}");
+    }
+    present
+}

@@ -1,0 +1,212 @@
+//! A host of a story's own: a run directory nobody else uses and an emulated device nobody else sees. When it is
+//! dropped, every process that was started under it has ended.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use rustix::process::Signal;
+use serde::Deserialize;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::build::binaries;
+use crate::processes;
+use crate::tenant::Tenant;
+use crate::wait::until;
+
+const RUN_DIRECTORY: &str = "DIVVY_RUN_DIR";
+
+/// A host with emulated devices and, once something runs, an agent.
+pub struct Host {
+    folder: TempDir,
+    devices: String,
+}
+
+/// A slice as `divvy ps -o json` promises to show it.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Slice {
+    /// Its name.
+    pub name: String,
+    /// The device it is a share of.
+    pub device_uuid: String,
+    /// Its share, in bytes.
+    pub memory_limit_bytes: u64,
+    /// What its processes hold, in bytes.
+    pub memory_used_bytes: u64,
+    /// Its processes that use the device.
+    pub processes: Vec<Process>,
+}
+
+/// A process of a slice.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Process {
+    /// Process id.
+    pub pid: u32,
+}
+
+impl Host {
+    /// A host with one emulated H100.
+    pub fn new() -> Self {
+        Self::with_devices("h100")
+    }
+
+    /// A host with the emulated devices of `specification`, a value of DIVVY_EMULATED.
+    pub fn with_devices(specification: &str) -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("divvy-")
+            .tempdir()
+            .expect("a temporary folder");
+        Self {
+            folder,
+            devices: specification.into(),
+        }
+    }
+
+    /// The run directory of this host's agent.
+    pub fn run_directory(&self) -> PathBuf {
+        self.folder.path().join("run")
+    }
+
+    /// A folder for the story's own files.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A command that runs `program` on this host, as a user's shell would.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in
+            std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"DIVVY_"))
+        {
+            command.env_remove(name);
+        }
+        command
+            .env_remove("LD_PRELOAD")
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .env(RUN_DIRECTORY, self.run_directory())
+            .env("DIVVY_EMULATED", &self.devices)
+            .env("DIVVY_EMULATED_HOST", self.folder.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// `divvy` with these arguments.
+    pub fn divvy<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut command = self.command(binaries().join("divvy"));
+        command.args(arguments);
+        command
+    }
+
+    /// `divvy run --memory MEMORY -- PROGRAM`, to which the caller may add the program's arguments.
+    pub fn run(&self, memory: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = self.divvy(["run", "--memory", memory, "--"]);
+        command.arg(program);
+        command
+    }
+
+    /// A probe in a slice called `name`, waited for until it has its device open.
+    pub fn probe(&self, name: &str, memory: &str) -> Tenant {
+        let mut command = self.divvy(["run", "--name", name, "--memory", memory, "--"]);
+        command.arg(crate::clients::probe());
+        Tenant::start(command)
+    }
+
+    /// What `divvy` with these arguments prints as JSON; it must succeed.
+    pub fn json<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Value {
+        let output = finish(self.divvy(arguments).args(["-o", "json"]));
+        let text = succeeded(&output);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in: {text}"))
+    }
+
+    /// The slices that `divvy ps` shows.
+    pub fn slices(&self) -> Vec<Slice> {
+        let list = self.json(["ps"]);
+        assert_eq!(list["kind"], "SliceList");
+        serde_json::from_value(list["items"].clone()).expect("slices as the JSON promises them")
+    }
+
+    /// The slice called `name`.
+    pub fn slice(&self, name: &str) -> Slice {
+        self.slices()
+            .into_iter()
+            .find(|slice| slice.name == name)
+            .unwrap_or_else(|| panic!("no slice is called {name}"))
+    }
+
+    /// Waits until `divvy ps` shows that the slice called `name` uses `bytes`.
+    pub fn until_used(&self, name: &str, bytes: u64) {
+        let mut last = None;
+        until(&format!("slice {name} uses {bytes} bytes"), || {
+            last = self
+                .slices()
+                .into_iter()
+                .find(|slice| slice.name == name)
+                .map(|slice| slice.memory_used_bytes);
+            (last == Some(bytes)).then_some(())
+        });
+    }
+
+    /// The process id of this host's agent, once it runs.
+    pub fn agent(&self) -> u32 {
+        let status = self.json(["agent", "status"]);
+        status["pid"]
+            .as_u64()
+            .and_then(|pid| pid.try_into().ok())
+            .expect("the agent's process id")
+    }
+
+    /// Kills the agent as the kernel's out-of-memory killer would, and waits until it is gone.
+    pub fn kill_agent(&self) {
+        let pid = self.agent();
+        processes::signal(pid, Signal::KILL);
+        until("the agent is gone", || (!processes::is_alive(pid)).then_some(()));
+    }
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let run = self.run_directory();
+        // A process may be starting another while we look: look until there is none.
+        for _ in 0..100 {
+            let ours = processes::with_environment(RUN_DIRECTORY, &run);
+            if ours.is_empty() {
+                return;
+            }
+            for pid in ours {
+                processes::signal(pid, Signal::KILL);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
+
+/// Runs `command` to its end and keeps what it printed.
+pub fn finish(command: &mut Command) -> Output {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?} does not start: {error}"))
+}
+
+/// What a command printed that must have succeeded.
+pub fn succeeded(output: &Output) -> String {
+    assert!(
+        output.status.success(),
+        "{}\nstdout: {}\nstderr: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        stderr(output)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What a command printed on standard error.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}

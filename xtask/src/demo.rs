@@ -1,0 +1,193 @@
+//! `cargo xtask demo`: Divvy's main job in one command. Two tenants at once on one device, each in a slice of its own
+//! size; the table of slices while they run; then each one's checked results, and what a slice does to a program that
+//! asks for more.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use crate::cargo::{cargo, finish, workspace_root};
+use crate::setup;
+
+/// Arguments of `cargo xtask demo`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Cargo profile to build with
+    #[arg(long, default_value = "release-fast")]
+    profile: String,
+    /// The device: without it a GPU of this machine, or an emulated H100 where there is none
+    #[arg(long)]
+    device: Option<String>,
+}
+
+/// A tenant of the demo, running.
+struct Tenant {
+    name: &'static str,
+    what: &'static str,
+    child: Child,
+    /// Collects what it prints: two tenants writing over a live table would be unreadable.
+    output: JoinHandle<std::io::Result<String>>,
+}
+
+/// Builds what is needed, runs the tenants, and fails unless both results are right.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    setup::for_demo()?;
+    let binaries = build(&args.profile)?;
+
+    println!("\nTwo tenants on one device: `pricer`, numba-cuda in 4 GiB; `physics`, Rust in 1 GiB.");
+    let python = workspace_root().join(".venv/bin/python");
+    let examples = workspace_root().join("examples/python");
+    let mut pricer = divvy(&binaries, args, "pricer", "4GiB", &python);
+    pricer
+        .arg(examples.join("black_scholes.py"))
+        .args(["--rounds", "12", "--keep", "1536"]);
+    let mut physics = divvy(&binaries, args, "physics", "1GiB", &binaries.join("rust-client"));
+    physics.args(["--allocate", "600MiB", "--rounds", "20", "--hold", "2"]);
+
+    let mut tenants = vec![
+        start("pricer", "Monte Carlo option pricer (Python, numba-cuda)", pricer)?,
+        start(
+            "physics",
+            "saxpy, matmul, n-body and more (Rust, cudarc)",
+            physics,
+        )?,
+    ];
+    show_table_while_running(&binaries, &mut tenants)?;
+
+    let mut failed = Vec::new();
+    for tenant in tenants {
+        let (name, status) = tell(tenant)?;
+        if !status.success() {
+            failed.push(name);
+        }
+    }
+
+    println!("\nA program that asks for 2 GiB in a slice of 1 GiB:");
+    let mut greedy = divvy(&binaries, args, "greedy", "1GiB", &python);
+    greedy
+        .arg(examples.join("memory.py"))
+        .args(["--try", "2048", "--try", "512"]);
+    let (name, status) = tell(start("greedy", "memory.py (Python, numba-cuda)", greedy)?)?;
+    if !status.success() {
+        failed.push(name);
+    }
+
+    if !failed.is_empty() {
+        bail!("These tenants did not end well: {}", failed.join(", "));
+    }
+    println!(
+        "\nAll results are right. Next: `{} --help`",
+        binaries.join("divvy").display()
+    );
+    Ok(())
+}
+
+/// Builds the command, its drop-ins and the Rust client; returns the folder they lie in.
+fn build(profile: &str) -> anyhow::Result<PathBuf> {
+    println!("demo: building divvy, its drop-ins and the Rust client (profile {profile})");
+    let start = Instant::now();
+    let packages = ["divvy", "limit-cuda", "emulated-cuda", "rust-client"];
+    finish(
+        cargo()
+            .args(["build", "--profile", profile])
+            .args(packages.iter().flat_map(|name| ["--package", name])),
+    )?;
+    println!("demo: built after {:.0} s", start.elapsed().as_secs_f64());
+    let folder = if profile == "dev" { "debug" } else { profile };
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| OsString::from("target"));
+    Ok(workspace_root().join(target).join(folder))
+}
+
+/// `divvy run --name NAME --memory MEMORY [--device SEL] -- PROGRAM`
+fn divvy(binaries: &Path, args: &Args, name: &str, memory: &str, program: &Path) -> Command {
+    let mut command = Command::new(binaries.join("divvy"));
+    command.args(["run", "--name", name, "--memory", memory]);
+    if let Some(device) = &args.device {
+        command.args(["--device", device]);
+    }
+    command.arg("--").arg(program);
+    command
+}
+
+fn start(name: &'static str, what: &'static str, mut command: Command) -> anyhow::Result<Tenant> {
+    let words: Vec<_> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|word| {
+            let path = Path::new(word);
+            path.strip_prefix(workspace_root())
+                .unwrap_or(path)
+                .to_string_lossy()
+                .into_owned()
+        })
+        .collect();
+    println!("  $ {}", words.join(" "));
+
+    let (mut reader, writer) = std::io::pipe()?;
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        .spawn()
+        .with_context(|| format!("Cannot start {name}"))?;
+    // The command still holds the pipe's writing ends; the reader would never see the end.
+    drop(command);
+    let output = thread::spawn(move || {
+        let mut text = Vec::new();
+        reader.read_to_end(&mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    });
+    Ok(Tenant {
+        name,
+        what,
+        child,
+        output,
+    })
+}
+
+/// Prints `divvy ps` again and again until every tenant has ended: in place on a terminal, else when it changes.
+fn show_table_while_running(binaries: &Path, tenants: &mut [Tenant]) -> anyhow::Result<()> {
+    let in_place = std::io::stdout().is_terminal();
+    let mut last = String::new();
+    println!("\n  $ divvy ps");
+    loop {
+        let mut running = false;
+        for tenant in tenants.iter_mut() {
+            running |= tenant.child.try_wait()?.is_none();
+        }
+        let output = Command::new(binaries.join("divvy")).arg("ps").output()?;
+        let table = String::from_utf8_lossy(&output.stdout).into_owned();
+        if !running {
+            return Ok(());
+        }
+        if table != last {
+            if in_place && !last.is_empty() {
+                // Up to the table's first line, then clear to the end of the screen.
+                print!("\x1b[{}A\x1b[J", last.lines().count());
+            }
+            println!("{}", table.trim_end());
+            if !in_place {
+                println!();
+            }
+            std::io::stdout().flush()?;
+            last = format!("{}\n", table.trim_end());
+        }
+        sleep(Duration::from_millis(250));
+    }
+}
+
+/// Waits for a tenant and prints the end of what it said.
+fn tell(mut tenant: Tenant) -> anyhow::Result<(&'static str, ExitStatus)> {
+    let status = tenant.child.wait()?;
+    let text = tenant.output.join().unwrap_or_else(|_| Ok(String::new()))?;
+    println!("\n{}: {}, {status}", tenant.name, tenant.what);
+    let lines: Vec<&str> = text.lines().collect();
+    for line in &lines[lines.len().saturating_sub(8)..] {
+        println!("  {line}");
+    }
+    Ok((tenant.name, status))
+}

@@ -1,0 +1,137 @@
+//! What `cargo test` says about each suite, read from its output.
+
+use std::fmt;
+
+use anyhow::bail;
+
+/// The suites so far, in the order they ran.
+#[derive(Default)]
+pub struct Suites {
+    suites: Vec<Suite>,
+}
+
+struct Suite {
+    name: String,
+    passed: u32,
+    failed: u32,
+    ignored: u32,
+    seconds: f64,
+}
+
+impl Suites {
+    /// Reads one line: `Running unittests src/lib.rs (target/debug/deps/divvy_ptx-0123)`, `Doc-tests divvy_ptx` or
+    /// `test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s`.
+    pub fn note(&mut self, line: &str) {
+        let line = line.trim();
+        let name = if let Some(rest) = line.strip_prefix("Running ") {
+            let binary = rest.rsplit_once('/').map_or(rest, |(_, file)| file);
+            Some(
+                binary
+                    .rsplit_once('-')
+                    .map_or(binary, |(name, _)| name)
+                    .to_owned(),
+            )
+        } else {
+            line.strip_prefix("Doc-tests ")
+                .map(|name| format!("{name} (documentation)"))
+        };
+        if let Some(name) = name {
+            self.suites.push(Suite {
+                name,
+                passed: 0,
+                failed: 0,
+                ignored: 0,
+                seconds: 0.0,
+            });
+        }
+        if let (Some(counts), Some(suite)) = (line.strip_prefix("test result: "), self.suites.last_mut()) {
+            suite.passed = number_before(counts, " passed");
+            suite.failed = number_before(counts, " failed");
+            suite.ignored = number_before(counts, " ignored");
+            suite.seconds = counts
+                .rsplit_once("finished in ")
+                .and_then(|(_, time)| time.strip_suffix('s')?.parse().ok())
+                .unwrap_or_default();
+        }
+    }
+
+    /// Fails when nothing ran, or when a test was ignored: whoever ignores a test hides what it would say.
+    pub fn judge(&self) -> anyhow::Result<()> {
+        if self.sum(|suite| suite.passed) == 0 {
+            bail!("No test ran");
+        }
+        if self.sum(|suite| suite.ignored) > 0 {
+            bail!("Tests were ignored");
+        }
+        Ok(())
+    }
+
+    fn sum(&self, of: impl Fn(&Suite) -> u32) -> u32 {
+        self.suites.iter().map(of).sum()
+    }
+}
+
+fn number_before(text: &str, word: &str) -> u32 {
+    let Some((before, _)) = text.split_once(word) else {
+        return 0;
+    };
+    before
+        .rsplit(' ')
+        .next()
+        .and_then(|number| number.parse().ok())
+        .unwrap_or_default()
+}
+
+impl fmt::Display for Suites {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for suite in self.suites.iter().filter(|suite| suite.passed + suite.failed > 0) {
+            let verdict = if suite.failed > 0 {
+                format!(", {} FAILED", suite.failed)
+            } else {
+                String::new()
+            };
+            writeln!(
+                f,
+                "{:>7.1} s  {}: {} passed{verdict}",
+                suite.seconds, suite.name, suite.passed
+            )?;
+        }
+        writeln!(
+            f,
+            "{} passed, {} failed, {} ignored",
+            self.sum(|suite| suite.passed),
+            self.sum(|suite| suite.failed),
+            self.sum(|suite| suite.ignored)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_belong_to_the_suite_that_ran_last() {
+        let mut suites = Suites::default();
+        for line in [
+            "   Compiling divvy-ptx v0.1.0",
+            "     Running unittests src/lib.rs (target/debug/deps/divvy_ptx-00ff)",
+            "test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.50s",
+            "     Running tests/kernels.rs (target/debug/deps/kernels-00ff)",
+            "test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.25s",
+            "   Doc-tests divvy_ptx",
+        ] {
+            suites.note(line);
+        }
+        let text = suites.to_string();
+        assert!(text.contains("1.5 s  divvy_ptx: 12 passed\n"), "{text}");
+        assert!(text.contains("kernels: 3 passed, 2 FAILED\n"), "{text}");
+        assert!(text.ends_with("15 passed, 2 failed, 1 ignored\n"), "{text}");
+        assert!(suites.judge().is_err());
+    }
+
+    #[test]
+    fn nothing_ran_is_a_failure() {
+        assert!(Suites::default().judge().is_err());
+    }
+}

@@ -1,0 +1,147 @@
+//! `cargo xtask test`: everything that must hold before a change lands, in the order in which it is quickest to fail.
+//! CI calls the same command and nothing else.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use crate::cargo::{cargo, finish};
+use crate::setup;
+use crate::suites::Suites;
+
+/// Arguments of `cargo xtask test`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Run the suites only: no formatting, no lints, no documentation
+    #[arg(long)]
+    suites_only: bool,
+    /// Cargo jobs at once, where the machine should not be filled
+    #[arg(long)]
+    jobs: Option<u32>,
+}
+
+/// One finished step, for the summary.
+struct Step {
+    name: &'static str,
+    took: Duration,
+    passed: bool,
+}
+
+/// Runs every step even when one fails, then prints the summary and fails if any did.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let jobs: Vec<String> = args.jobs.iter().map(|jobs| format!("--jobs={jobs}")).collect();
+    let mut steps = Vec::new();
+    let mut suites = Suites::default();
+
+    step(&mut steps, "setup", || {
+        setup::for_demo()?;
+        setup::for_tests()
+    });
+    if !args.suites_only {
+        step(&mut steps, "format", || {
+            finish(cargo().args(["fmt", "--all", "--check"]))
+        });
+        step(&mut steps, "lints", || {
+            finish(
+                cargo()
+                    .args(["clippy", "--quiet", "--workspace", "--all-targets"])
+                    .args(&jobs)
+                    .args(["--", "--deny", "warnings"]),
+            )
+        });
+    }
+    // Before the suites: the drop-ins and the command, which the end-to-end stories run.
+    step(&mut steps, "build", || {
+        finish(
+            cargo()
+                .args(["build", "--workspace", "--lib", "--bins"])
+                .args(&jobs),
+        )
+    });
+    step(&mut steps, "suites", || {
+        let mut command = cargo();
+        command
+            .args(["test", "--workspace", "--no-fail-fast"])
+            .args(&jobs);
+        // A suite that finds less than it needs must fail here, not skip.
+        command.env("DIVVY_REQUIRE_ALL", "1");
+        watch(&mut command, &mut suites)
+    });
+    if !args.suites_only {
+        step(&mut steps, "documentation", || {
+            finish(
+                cargo()
+                    .args([
+                        "doc",
+                        "--quiet",
+                        "--workspace",
+                        "--no-deps",
+                        "--document-private-items",
+                    ])
+                    .args(&jobs)
+                    .env("RUSTDOCFLAGS", "--deny warnings"),
+            )
+        });
+    }
+
+    println!("\n{suites}");
+    for Step { name, took, passed } in &steps {
+        println!(
+            "{:>7.1} s  {name}{}",
+            took.as_secs_f64(),
+            if *passed { "" } else { "  FAILED" }
+        );
+    }
+    println!("{:>7.1} s  in all", start.elapsed().as_secs_f64());
+    let failed: Vec<&str> = steps
+        .iter()
+        .filter(|step| !step.passed)
+        .map(|step| step.name)
+        .collect();
+    if !failed.is_empty() {
+        bail!("Failed: {}", failed.join(", "));
+    }
+    println!("All passed.");
+    Ok(())
+}
+
+fn step(steps: &mut Vec<Step>, name: &'static str, work: impl FnOnce() -> anyhow::Result<()>) {
+    println!("\n== {name}");
+    let start = Instant::now();
+    let outcome = work();
+    if let Err(error) = &outcome {
+        eprintln!("{name}: {error:#}");
+    }
+    steps.push(Step {
+        name,
+        took: start.elapsed(),
+        passed: outcome.is_ok(),
+    });
+}
+
+/// Runs `cargo test`, passes its output on as it comes, and keeps what it says about each suite.
+fn watch(command: &mut Command, suites: &mut Suites) -> anyhow::Result<()> {
+    let (reader, writer) = std::io::pipe()?;
+    // One pipe for both streams: which suite a result belongs to is told on the other stream.
+    command.stdout(writer.try_clone()?).stderr(writer);
+    let mut child = command.spawn().context("Cannot start cargo test")?;
+    // The command holds the pipe's writing ends: the reader would wait for them for ever.
+    command
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null());
+    let mut output = std::io::stdout().lock();
+    for line in BufReader::new(reader).split(b'\n') {
+        let line = line?;
+        output.write_all(&line)?;
+        output.write_all(b"\n")?;
+        suites.note(&String::from_utf8_lossy(&line));
+    }
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("cargo test ended with {status}");
+    }
+    suites.judge()
+}
