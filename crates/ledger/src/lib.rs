@@ -1,1 +1,28 @@
 //! Shared pages of a slice: the grant it may not change, the ledger of what it uses.
+//!
+//! - [`Grant`] and [`GrantView`]: what a slice may use. Written by the agent, mapped read-only by its tenants.
+//! - [`Ledger`]: what a slice uses, as the agent, the keeper and a reaper see it.
+//! - [`Slot`]: one process's place in a ledger: reserve, release, and a life that the kernel vouches for.
+//! - [`attach`]: how the pages reach a process, and how a restarted agent gets them back.
+//! - [`accounting`]: the algorithm, over any atomics. docs/adr/0003 argues why it is exact after any crash.
+//!
+//! Everything here runs inside other people's programs: no threads, no output, no allocation on the way of a
+//! reservation, no descriptor kept after attach, bounded loops whatever the pages contain.
+
+pub mod accounting;
+pub mod attach;
+mod error;
+mod fork;
+mod grant;
+mod layout;
+mod ledger;
+mod liveness;
+mod mapping;
+mod memfd;
+mod slot;
+
+pub use error::{PageError, ReserveError};
+pub use grant::{Grant, GrantSpec, GrantText, GrantView, TEXT_BYTES};
+pub use layout::{GRANT_BYTES, LEDGER_BYTES, PAGE_ABI_VERSION};
+pub use ledger::{Backing, Ledger, Process, Reaped, open_file};
+pub use slot::{Slot, SlotOwner};

@@ -1,0 +1,108 @@
+//! The agent's half: makes a slice's pages, hands them to the keeper, and gets them back after a restart.
+
+use core::time::Duration;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use super::channel::{self, Deadline, Descriptors};
+use super::error::AttachError;
+use super::wire::Kind;
+use crate::error::PageError;
+use crate::grant::{Grant, GrantSpec, GrantView};
+use crate::ledger::{Backing, Ledger};
+
+/// How long a keeper may take.
+const EXCHANGE_LIMIT: Duration = Duration::from_secs(2);
+
+/// Both pages of a slice, in the hands of the agent that made the grant.
+#[derive(Debug)]
+pub struct Pages {
+    /// What the slice may use.
+    pub grant: Grant,
+    /// What it uses.
+    pub ledger: Ledger,
+}
+
+impl Pages {
+    /// Makes the pages of a new slice.
+    ///
+    /// # Errors
+    /// [`PageError::TextTooLong`], or the system's reason.
+    pub fn create(spec: &GrantSpec<'_>) -> Result<Self, PageError> {
+        let pages = Self {
+            grant: Grant::create(spec)?,
+            ledger: Ledger::create()?,
+        };
+        pages.ledger.set_grant_generation(pages.grant.generation());
+        Ok(pages)
+    }
+}
+
+/// What a restarted agent gets back from a keeper.
+///
+/// The grant is as the keeper has it. An agent that does not trust the slice's user takes the limit from its own
+/// records, not from here.
+#[derive(Debug)]
+pub struct Recalled {
+    /// The grant of the agent's predecessor: readable, and never again writable.
+    pub grant: GrantView,
+    /// The ledger: the same, with everything in it.
+    pub ledger: Ledger,
+    /// The process that listens on the socket.
+    pub keeper_pid: u32,
+    /// Its user.
+    pub keeper_uid: u32,
+}
+
+impl Recalled {
+    /// Makes the grant anew, writable for this agent. Nobody sees it before it is delivered: see [`deliver`].
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn adopt(self) -> Result<Pages, PageError> {
+        Ok(Pages {
+            grant: Grant::succeed(&self.grant)?,
+            ledger: self.ledger,
+        })
+    }
+}
+
+/// Hands pages to the keeper that listens on `path`, and then tells the slice's tenants to come for them.
+///
+/// # Errors
+/// [`AttachError`]. The keeper then has what it had.
+pub fn deliver(path: &Path, pages: &Pages) -> Result<(), AttachError> {
+    let (grant, ledger) = (pages.grant.share()?, pages.ledger.share()?);
+    exchange(path, Kind::Deliver, Some([grant.as_fd(), ledger.as_fd()]))?;
+    // In this order, or a tenant would come and find the old one.
+    pages.ledger.set_grant_generation(pages.grant.generation());
+    Ok(())
+}
+
+/// Gets the pages back from the keeper that listens on `path`.
+///
+/// # Errors
+/// [`AttachError`].
+pub fn recall(path: &Path) -> Result<Recalled, AttachError> {
+    let (fds, peer) = exchange(path, Kind::Recall, None)?;
+    let (grant, ledger) = fds.ok_or(AttachError::Protocol)?;
+    Ok(Recalled {
+        grant: GrantView::map(grant.as_fd())?,
+        ledger: Ledger::open(ledger, Backing::Sealed)?,
+        keeper_pid: peer.pid.as_raw_nonzero().get().unsigned_abs(),
+        keeper_uid: peer.uid.as_raw(),
+    })
+}
+
+fn exchange(
+    path: &Path,
+    kind: Kind,
+    fds: Option<[BorrowedFd<'_>; 2]>,
+) -> Result<(Option<Descriptors>, rustix::net::UCred), AttachError> {
+    let deadline = Deadline::after(EXCHANGE_LIMIT);
+    let socket = channel::connect(path, deadline)?;
+    let peer = rustix::net::sockopt::socket_peercred(&socket)
+        .map_err(AttachError::system("getsockopt(SO_PEERCRED)"))?;
+    let (_reply, fds) = channel::ask(socket.as_fd(), kind, fds, deadline)?;
+    Ok((fds, peer))
+}

@@ -1,0 +1,184 @@
+//! The keeper's half: serves the pages to tenants, takes them from the agent, gives them back to a restarted one.
+
+use core::time::Duration;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::OFlags;
+use rustix::net::UCred;
+
+use super::channel::{self, Deadline, Descriptors};
+use super::error::AttachError;
+use super::wire::{Kind, Malformed, Reply, Request, Status};
+use crate::error::PageError;
+use crate::grant::GrantView;
+use crate::layout::PAGE_ABI_VERSION;
+use crate::ledger::{Backing, Ledger};
+use crate::memfd;
+
+/// How long a peer may take over one exchange: longer, and it is dropped, so that it cannot hold up others.
+const EXCHANGE_LIMIT: Duration = Duration::from_secs(2);
+
+/// What a keeper did for a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// A tenant has the pages.
+    Attached {
+        /// Its id in its own pid namespace.
+        pid: u32,
+        /// Its id in the keeper's, or 0.
+        host_pid: u32,
+    },
+    /// The agent has the pages back.
+    Recalled,
+    /// The agent brought pages, with a grant of this generation.
+    Delivered {
+        /// See [`GrantView::generation`].
+        generation: u32,
+    },
+    /// The peer was told no.
+    Declined(Status),
+}
+
+/// Holds a slice's pages, and serves them.
+#[derive(Debug)]
+pub struct Keeper {
+    agent_uid: u32,
+    pages: Mutex<Option<Held>>,
+}
+
+#[derive(Debug)]
+struct Held {
+    grant: OwnedFd,
+    ledger: OwnedFd,
+    generation: u32,
+}
+
+impl Keeper {
+    /// A keeper without pages yet, which takes them from processes of `agent_uid` and of root only.
+    ///
+    /// Where tenant and agent are one user, the tenant too may bring pages. That user may also trace the keeper or
+    /// the agent: nothing short of another user, or a rung above cooperative, would stop it.
+    #[must_use]
+    pub fn new(agent_uid: u32) -> Self {
+        Self {
+            agent_uid,
+            pages: Mutex::new(None),
+        }
+    }
+
+    /// Whether pages were delivered.
+    #[must_use]
+    pub fn has_pages(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    /// Serves one accepted connection: one request, one reply, within two seconds. Connections may be served by
+    /// several threads, so that a peer which connects and says nothing holds up nobody.
+    ///
+    /// # Errors
+    /// [`AttachError`] when the peer went away, took too long or did not speak the protocol. Nothing has changed
+    /// then, and the keeper goes on with the next.
+    pub fn serve(&self, stream: &UnixStream) -> Result<Served, AttachError> {
+        let deadline = Deadline::after(EXCHANGE_LIMIT);
+        let peer = rustix::net::sockopt::socket_peercred(stream)
+            .map_err(AttachError::system("getsockopt(SO_PEERCRED)"))?;
+        let (bytes, brought) = channel::receive(stream.as_fd(), deadline)?;
+        let decision = match Request::decode(&bytes) {
+            Ok(request) => self.decide(request, &peer, brought),
+            Err(Malformed::Version { .. }) => Err(Status::Version),
+            Err(Malformed::Meaning) => Err(Status::Unfit),
+            Err(Malformed::Foreign) => return Err(AttachError::Protocol),
+        };
+        let (served, status, fds) = match decision {
+            Ok((served, fds)) => (served, Status::Done, fds),
+            Err(status) => (Served::Declined(status), status, None),
+        };
+        let reply = Reply {
+            status,
+            pid: host_pid(&peer),
+        };
+        let fds = fds
+            .as_ref()
+            .map(|(grant, ledger)| [grant.as_fd(), ledger.as_fd()]);
+        channel::send(stream.as_fd(), &reply.encode(), fds, deadline)?;
+        Ok(served)
+    }
+
+    fn decide(
+        &self,
+        request: Request,
+        peer: &UCred,
+        brought: Option<Descriptors>,
+    ) -> Result<(Served, Option<Descriptors>), Status> {
+        match request.kind {
+            Kind::Attach => {
+                let served = Served::Attached {
+                    pid: request.pid,
+                    host_pid: host_pid(peer),
+                };
+                Ok((served, Some(self.share()?)))
+            }
+            Kind::Recall => {
+                self.require_agent(peer)?;
+                Ok((Served::Recalled, Some(self.share()?)))
+            }
+            Kind::Deliver => {
+                self.require_agent(peer)?;
+                let (grant, ledger) = brought.ok_or(Status::Unfit)?;
+                let generation = self.take(grant, ledger).map_err(|_| Status::Unfit)?;
+                Ok((Served::Delivered { generation }, None))
+            }
+        }
+    }
+
+    fn require_agent(&self, peer: &UCred) -> Result<(), Status> {
+        let uid = peer.uid.as_raw();
+        if uid == self.agent_uid || uid == 0 {
+            Ok(())
+        } else {
+            Err(Status::NotAllowed)
+        }
+    }
+
+    /// Opens both pages anew for one peer. Its liveness lock belongs to the open file description, so each has to
+    /// have its own; and it keeps working where the peer itself has no /proc to open them by.
+    fn share(&self) -> Result<Descriptors, Status> {
+        let pages = self.lock();
+        let held = pages.as_ref().ok_or(Status::NoPages)?;
+        let open = |fd: &OwnedFd, access| memfd::reopen(fd.as_fd(), access).map_err(|_| Status::Failed);
+        Ok((
+            open(&held.grant, OFlags::RDONLY)?,
+            open(&held.ledger, OFlags::RDWR)?,
+        ))
+    }
+
+    /// Keeps the pages, if they are pages, and newer than those it has.
+    fn take(&self, grant: OwnedFd, ledger: OwnedFd) -> Result<u32, PageError> {
+        let generation = GrantView::map(grant.as_fd())?.generation();
+        let ledger = Ledger::open(ledger, Backing::Sealed)?.into_fd();
+        let mut pages = self.lock();
+        if pages.as_ref().is_some_and(|held| held.generation >= generation) {
+            return Err(PageError::Version {
+                page: "grant",
+                ours: generation,
+                theirs: PAGE_ABI_VERSION,
+            });
+        }
+        *pages = Some(Held {
+            grant,
+            ledger,
+            generation,
+        });
+        Ok(generation)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn host_pid(peer: &UCred) -> u32 {
+    peer.pid.as_raw_nonzero().get().unsigned_abs()
+}

@@ -1,0 +1,227 @@
+//! The tenant's half: a process joins its slice, follows its grant, and has the dead reaped when it runs short.
+
+use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
+use core::ops::Deref;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
+use core::time::Duration;
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::channel::{self, Deadline, Descriptors};
+use super::error::AttachError;
+use super::wire::{Kind, Reply};
+use crate::error::ReserveError;
+use crate::grant::GrantView;
+use crate::layout::GrantPage;
+use crate::ledger::{Backing, Ledger};
+use crate::slot::{Slot, SlotOwner};
+
+/// How long the first attach may take: many processes may be starting at once.
+const ATTACH_LIMIT: Duration = Duration::from_secs(5);
+/// How long a running program may be held up by the keeper, in the rare moments that need it.
+const ERRAND_LIMIT: Duration = Duration::from_millis(500);
+/// After a grant could not be followed, how long until the next try.
+const FOLLOW_AGAIN_NS: u64 = 100_000_000;
+/// Longest socket path, as the system has it.
+const PATH_BYTES: usize = 108;
+
+/// This process's membership in a slice: its grant, and its place in the ledger. No descriptor belongs to it.
+#[derive(Debug)]
+pub struct Attached {
+    slot: Slot,
+    /// The mapping in use. Those before it stay mapped: another thread may be reading them.
+    grant: AtomicPtr<GrantPage>,
+    grant_generation: AtomicU32,
+    following: AtomicBool,
+    follow_again_ns: AtomicU64,
+    path: [u8; PATH_BYTES],
+    path_length: usize,
+}
+
+/// Joins the slice whose keeper listens on `path` (the value of `DIVVY_SLICE`).
+///
+/// # Errors
+/// [`AttachError`]; no descriptor and no mapping is left behind.
+pub fn connect(path: &Path) -> Result<Attached, AttachError> {
+    let bytes = path.as_os_str().as_bytes();
+    let mut kept = [0; PATH_BYTES];
+    let Some(room) = kept.get_mut(..bytes.len()) else {
+        return Err(AttachError::System {
+            step: "address of the slice's attach socket",
+            errno: Errno::NAMETOOLONG,
+        });
+    };
+    room.copy_from_slice(bytes);
+    let (reply, (grant, ledger)) = fetch(path, ATTACH_LIMIT)?;
+    let grant = GrantView::map(grant.as_fd())?;
+    let slot = Slot::claim(ledger, Backing::Sealed, SlotOwner { host_pid: reply.pid })?;
+    Ok(Attached {
+        slot,
+        grant_generation: AtomicU32::new(grant.generation()),
+        grant: AtomicPtr::new(grant.leak()),
+        following: AtomicBool::new(false),
+        follow_again_ns: AtomicU64::new(0),
+        path: kept,
+        path_length: bytes.len(),
+    })
+}
+
+impl Attached {
+    /// Takes `bytes`, rounded up to whole units of 512, unless the slice's total would pass its limit. Before it
+    /// refuses, what dead processes of the slice hold goes back.
+    ///
+    /// # Errors
+    /// [`ReserveError::Refused`] when it does not fit; [`ReserveError::Forked`] in a child of the process that
+    /// attached: it attaches itself first.
+    #[inline]
+    pub fn reserve(&self, bytes: u64) -> Result<(), ReserveError> {
+        self.follow_grant();
+        let answer = self.slot.reserve(bytes, self.memory_limit_bytes());
+        match answer {
+            Err(ReserveError::Refused { limit_bytes, .. }) if bytes <= limit_bytes => {
+                self.reap_and_reserve(bytes, answer)
+            }
+            _ => answer,
+        }
+    }
+
+    /// Gives back `bytes` that this process reserved in one call.
+    ///
+    /// # Errors
+    /// As [`Slot::release`].
+    #[inline]
+    pub fn release(&self, bytes: u64) -> Result<(), ReserveError> {
+        self.slot.release(bytes)
+    }
+
+    /// Device memory that the slice may use, in bytes.
+    #[inline]
+    #[must_use]
+    pub fn memory_limit_bytes(&self) -> u64 {
+        self.page().memory_limit_bytes()
+    }
+
+    /// Bytes in use by the whole slice, or `None` in a forked child.
+    #[inline]
+    #[must_use]
+    pub fn total_used(&self) -> Option<u64> {
+        self.slot.total_used()
+    }
+
+    /// This process's place in the ledger.
+    #[must_use]
+    pub fn slot(&self) -> &Slot {
+        &self.slot
+    }
+
+    /// The slice's grant.
+    #[must_use]
+    pub fn grant(&self) -> GrantRef<'_> {
+        GrantRef {
+            view: GrantView::of_leaked(self.page()),
+            _attached: PhantomData,
+        }
+    }
+
+    /// Whether this process is the one that attached, and not a forked child of it.
+    #[inline]
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.slot.is_ours()
+    }
+
+    #[inline]
+    fn page(&self) -> &'static GrantPage {
+        // SAFETY: put there by `connect` or `follow`, from a mapping that is never undone, in children neither.
+        unsafe { &*self.grant.load(Acquire) }
+    }
+
+    /// Sees to it that the grant is the newest: one relaxed load, as long as it is.
+    #[inline]
+    pub fn follow_grant(&self) {
+        if let Some(newest) = self.slot.grant_generation()
+            && newest != self.grant_generation.load(Relaxed)
+        {
+            self.follow();
+        }
+    }
+
+    #[cold]
+    fn follow(&self) {
+        let now = now_ns();
+        if now < self.follow_again_ns.load(Relaxed) || self.following.swap(true, AcqRel) {
+            return;
+        }
+        // The hint is in a page that tenants can write, and the keeper may be gone: then the old grant holds on.
+        let followed = fetch(self.path(), ERRAND_LIMIT).ok().and_then(|(_, (grant, _))| {
+            let view = GrantView::map(grant.as_fd()).ok()?;
+            (view.generation() > self.grant_generation.load(Relaxed)).then_some(view)
+        });
+        match followed {
+            Some(view) => {
+                self.grant_generation.store(view.generation(), Relaxed);
+                self.grant.store(view.leak(), Release);
+            }
+            None => self
+                .follow_again_ns
+                .store(now.saturating_add(FOLLOW_AGAIN_NS), Relaxed),
+        }
+        self.following.store(false, Release);
+    }
+
+    #[cold]
+    fn reap_and_reserve(&self, bytes: u64, refused: Result<(), ReserveError>) -> Result<(), ReserveError> {
+        // Nobody else holds anything: nobody dead does.
+        if self.slot.total_used() <= self.slot.used() {
+            return refused;
+        }
+        let Ok((_, (_, ledger))) = fetch(self.path(), ERRAND_LIMIT) else {
+            return refused;
+        };
+        if let Ok(ledger) = Ledger::open(ledger, Backing::Sealed) {
+            // What could not be returned stays charged: the answer below tells.
+            let _reaped = ledger.reap();
+        }
+        self.slot.reserve(bytes, self.memory_limit_bytes())
+    }
+
+    fn path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.path[..self.path_length]))
+    }
+}
+
+/// A look at the grant of an [`Attached`].
+#[derive(Debug)]
+pub struct GrantRef<'a> {
+    view: ManuallyDrop<GrantView>,
+    _attached: PhantomData<&'a Attached>,
+}
+
+impl Deref for GrantRef<'_> {
+    type Target = GrantView;
+
+    fn deref(&self) -> &GrantView {
+        &self.view
+    }
+}
+
+fn fetch(path: &Path, limit: Duration) -> Result<(Reply, Descriptors), AttachError> {
+    let deadline = Deadline::after(limit);
+    let socket = channel::connect(path, deadline)?;
+    let (reply, fds) = channel::ask(socket.as_fd(), Kind::Attach, None, deadline)?;
+    Ok((reply, fds.ok_or(AttachError::Protocol)?))
+}
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    (now.tv_sec as u64)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(now.tv_nsec as u64)
+}

@@ -1,0 +1,178 @@
+//! The messages of the attach protocol: 32 bytes each way, in the machine's byte order (it never leaves the machine).
+//!
+//! The first 12 bytes, magic and version, stay as they are in every version, so that any two can refuse each other.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::layout::PAGE_ABI_VERSION;
+
+/// Size of a request and of a reply, in bytes.
+pub const MESSAGE_BYTES: usize = 32;
+/// "DVYATTCH".
+const MAGIC: u64 = u64::from_le_bytes(*b"DVYATTCH");
+
+/// What a peer asks of the keeper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A tenant asks for the pages.
+    Attach,
+    /// A restarted agent asks for the pages.
+    Recall,
+    /// The agent brings pages; two descriptors travel with the request.
+    Deliver,
+}
+
+/// How the keeper answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// As asked.
+    Done,
+    /// The request is of another page-ABI version; the reply's version says which would do.
+    Version,
+    /// The keeper has no pages yet.
+    NoPages,
+    /// The peer may not ask this.
+    NotAllowed,
+    /// The pages brought are not fit, or the request is not understood.
+    Unfit,
+    /// The keeper's system failed it.
+    Failed,
+}
+
+/// Why bytes are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Not of this protocol.
+    Foreign,
+    /// Of this protocol, in another version.
+    Version {
+        /// The version of the message.
+        theirs: u32,
+    },
+    /// Of this version, and without meaning.
+    Meaning,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Message {
+    magic: u64,
+    version: u32,
+    /// [`Kind`] or [`Status`].
+    code: u32,
+    /// Of a request: the sender's id in its own pid namespace. Of a reply: the peer's id as the keeper sees it.
+    pid: u32,
+    reserved: [u32; 3],
+}
+
+impl Message {
+    fn bytes(code: u32, pid: u32) -> [u8; MESSAGE_BYTES] {
+        let message = Self {
+            magic: MAGIC,
+            version: PAGE_ABI_VERSION,
+            code,
+            pid,
+            reserved: [0; 3],
+        };
+        zerocopy::transmute!(message)
+    }
+
+    fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Result<Self, Malformed> {
+        let message: Self = zerocopy::transmute!(*bytes);
+        if message.magic != MAGIC {
+            Err(Malformed::Foreign)
+        } else if message.version != PAGE_ABI_VERSION {
+            Err(Malformed::Version {
+                theirs: message.version,
+            })
+        } else {
+            Ok(message)
+        }
+    }
+}
+
+/// What a tenant or the agent sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What is asked.
+    pub kind: Kind,
+    /// The sender's id in its own pid namespace.
+    pub pid: u32,
+}
+
+impl Request {
+    /// The request's bytes.
+    #[must_use]
+    pub fn encode(self) -> [u8; MESSAGE_BYTES] {
+        let code = match self.kind {
+            Kind::Attach => 1,
+            Kind::Recall => 2,
+            Kind::Deliver => 3,
+        };
+        Message::bytes(code, self.pid)
+    }
+
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Result<Self, Malformed> {
+        let message = Message::parse(bytes)?;
+        let kind = match message.code {
+            1 => Kind::Attach,
+            2 => Kind::Recall,
+            3 => Kind::Deliver,
+            _ => return Err(Malformed::Meaning),
+        };
+        Ok(Self {
+            kind,
+            pid: message.pid,
+        })
+    }
+}
+
+/// What the keeper sends back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// How it went.
+    pub status: Status,
+    /// The peer's id in the keeper's pid namespace, 0 when it has none there.
+    pub pid: u32,
+}
+
+impl Reply {
+    /// The reply's bytes.
+    #[must_use]
+    pub fn encode(self) -> [u8; MESSAGE_BYTES] {
+        let code = match self.status {
+            Status::Done => 0,
+            Status::Version => 1,
+            Status::NoPages => 2,
+            Status::NotAllowed => 3,
+            Status::Unfit => 4,
+            Status::Failed => 5,
+        };
+        Message::bytes(code, self.pid)
+    }
+
+    /// Reads a reply.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Result<Self, Malformed> {
+        let message = Message::parse(bytes)?;
+        let status = match message.code {
+            0 => Status::Done,
+            1 => Status::Version,
+            2 => Status::NoPages,
+            3 => Status::NotAllowed,
+            4 => Status::Unfit,
+            5 => Status::Failed,
+            _ => return Err(Malformed::Meaning),
+        };
+        Ok(Self {
+            status,
+            pid: message.pid,
+        })
+    }
+}

@@ -1,0 +1,254 @@
+//! A ledger as the agent, a keeper or a reaper sees it: totals, processes, and the bytes of the dead returned.
+
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
+
+use crate::accounting::{self, UNIT};
+use crate::error::PageError;
+use crate::layout::{LEDGER_BYTES, LEDGER_MAGIC, LedgerPage};
+use crate::liveness;
+use crate::mapping::{Access, Mapping};
+use crate::memfd;
+
+/// What a ledger's descriptor must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// A memory file whose size is sealed: a hostile user of it cannot make others fault. Slices have these.
+    Sealed,
+    /// Any file of the right size. Whoever may write to it can also truncate it, and so make its users fault.
+    File,
+}
+
+impl Backing {
+    pub(crate) fn check(self, fd: &OwnedFd) -> Result<(), PageError> {
+        memfd::require_size(fd.as_fd(), "ledger", LEDGER_BYTES)?;
+        match self {
+            Self::Sealed => memfd::require_seals(fd.as_fd(), "ledger", SealFlags::empty()),
+            Self::File => Ok(()),
+        }
+    }
+}
+
+/// One process in a ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its place in the ledger.
+    pub slot: usize,
+    /// Its id in its own pid namespace, as it says.
+    pub pid: u32,
+    /// Its id in the keeper's pid namespace, or 0.
+    pub host_pid: u32,
+    /// When it attached: nanoseconds since the Unix epoch.
+    pub claimed_at_ns: u64,
+    /// Device memory that it holds, in bytes.
+    pub used_bytes: u64,
+    /// Whether the kernel vouches for it. A dead one's bytes are returned by [`Ledger::reap`].
+    pub alive: bool,
+}
+
+/// What [`Ledger::reap`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reaped {
+    /// Dead processes whose slots were cleared.
+    pub processes: u32,
+    /// Bytes they held, now free.
+    pub bytes: u64,
+}
+
+/// A ledger, with a descriptor of its own to tell the living from the dead.
+#[derive(Debug)]
+pub struct Ledger {
+    mapping: Mapping<LedgerPage>,
+    fd: OwnedFd,
+    /// Locks exclude other descriptions, not other threads that use this one.
+    reaping: Mutex<()>,
+}
+
+impl Ledger {
+    /// Makes a slice's ledger: a memory file of sealed size, writable by whoever gets it.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn create() -> Result<Self, PageError> {
+        let fd = memfd::create(c"divvy-ledger", LEDGER_BYTES)?;
+        let mapping = Mapping::<LedgerPage>::new(fd.as_fd(), Access::ReadWrite, "mmap of a new ledger")?;
+        mapping.page().header.write(LEDGER_MAGIC, LEDGER_BYTES);
+        memfd::seal(fd.as_fd(), SealFlags::empty())?;
+        Ok(Self {
+            mapping,
+            fd,
+            reaping: Mutex::new(()),
+        })
+    }
+
+    /// Opens a ledger. `fd` must be an open file description that nobody else locks through, as [`Ledger::share`],
+    /// [`open_file`] and the attach protocol give.
+    ///
+    /// # Errors
+    /// [`PageError`] when it is not a ledger of our version, or not `backing`.
+    pub fn open(fd: OwnedFd, backing: Backing) -> Result<Self, PageError> {
+        backing.check(&fd)?;
+        let mapping = map(&fd)?;
+        Ok(Self {
+            mapping,
+            fd,
+            reaping: Mutex::new(()),
+        })
+    }
+
+    /// A descriptor for another process or another use: an open file description of its own.
+    ///
+    /// # Errors
+    /// The system's reason; /proc must be mounted.
+    pub fn share(&self) -> Result<OwnedFd, PageError> {
+        memfd::reopen(self.fd.as_fd(), OFlags::RDWR)
+    }
+
+    /// Keeps only the descriptor.
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
+    /// Bytes in use by all processes.
+    #[must_use]
+    pub fn total_used(&self) -> u64 {
+        accounting::total(self.mapping.page()) * UNIT
+    }
+
+    /// The processes in the ledger, dead ones not yet reaped among them.
+    pub fn processes(&self) -> impl Iterator<Item = Process> + '_ {
+        let page = self.mapping.page();
+        (0..page.slots_in_use()).filter_map(move |slot| {
+            let place = &page.slots.0[slot];
+            (place.claimed.load(Acquire) != 0).then(|| Process {
+                slot,
+                pid: place.pid.load(Relaxed),
+                host_pid: place.host_pid.load(Relaxed),
+                claimed_at_ns: place.claimed_at_ns.load(Relaxed),
+                used_bytes: bytes_held(page, slot),
+                // A question that cannot be asked kills nobody.
+                alive: liveness::is_owned(self.fd.as_fd(), slot).unwrap_or(true),
+            })
+        })
+    }
+
+    /// Returns the bytes of dead processes and frees their slots. Any number of reapers may run at once, and a
+    /// reaper may die at any moment.
+    ///
+    /// # Errors
+    /// The system's reason for not testing a lock, or [`PageError::Corrupted`].
+    pub fn reap(&self) -> Result<Reaped, PageError> {
+        let _alone = self.reaping.lock().unwrap_or_else(PoisonError::into_inner);
+        let page = self.mapping.page();
+        let mut reaped = Reaped::default();
+        for slot in 0..page.slots_in_use() {
+            let place = &page.slots.0[slot];
+            if place.claimed.load(Acquire) == 0
+                || !liveness::try_own(self.fd.as_fd(), slot).map_err(lock_error)?
+            {
+                continue;
+            }
+            // A newcomer may have cleared and left it between the look and the lock.
+            let outcome = accounting::reclaim(page, slot);
+            if outcome.is_ok() && place.claimed.swap(0, Release) != 0 {
+                reaped.processes += 1;
+                reaped.bytes += outcome.map_or(0, units_to_bytes);
+            }
+            liveness::disown(self.fd.as_fd(), slot).map_err(lock_error)?;
+            outcome.map_err(|_| PageError::Corrupted { page: "ledger" })?;
+        }
+        Ok(reaped)
+    }
+
+    /// The generation of the newest grant, as tenants are told.
+    #[must_use]
+    pub fn grant_generation(&self) -> u32 {
+        self.mapping.page().grant_generation.load(Relaxed)
+    }
+
+    /// Tells tenants that a newer grant is to be had from the keeper.
+    pub fn set_grant_generation(&self, generation: u32) {
+        self.mapping.page().grant_generation.store(generation, Release);
+    }
+}
+
+/// Maps and checks a ledger.
+pub(crate) fn map(fd: &OwnedFd) -> Result<Mapping<LedgerPage>, PageError> {
+    let mapping = Mapping::<LedgerPage>::new(fd.as_fd(), Access::ReadWrite, "mmap of the ledger")?;
+    mapping
+        .page()
+        .header
+        .check("ledger", LEDGER_MAGIC, LEDGER_BYTES)?;
+    Ok(mapping)
+}
+
+pub(crate) fn lock_error(errno: Errno) -> PageError {
+    PageError::System {
+        step: "fcntl(F_OFD_SETLK) on a process slot",
+        errno,
+    }
+}
+
+pub(crate) fn bytes_held(page: &LedgerPage, slot: usize) -> u64 {
+    units_to_bytes(accounting::held(page, slot))
+}
+
+fn units_to_bytes(units: i64) -> u64 {
+    u64::try_from(units).unwrap_or(0).saturating_mul(UNIT)
+}
+
+/// Opens the ledger file at `path`, making it with permissions `mode` when there is none. Of processes that start
+/// together one makes it, and none finds it half made.
+///
+/// # Errors
+/// The system's reason. Whether it is a ledger, [`Ledger::open`] and [`crate::Slot::claim`] find out.
+pub fn open_file(path: &Path, mode: u32) -> Result<OwnedFd, PageError> {
+    let open = || rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    match open() {
+        Err(Errno::NOENT) => {}
+        answer => return answer.map_err(PageError::system("open of a ledger file")),
+    }
+    // A name of its own for each maker: pids repeat in other namespaces, moments within a process.
+    static DRAFTS: AtomicU32 = AtomicU32::new(0);
+    let moment = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos());
+    let number = DRAFTS.fetch_add(1, Relaxed);
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(format!(
+        ".{moment:x}.{}.{number}.new",
+        rustix::process::getpid().as_raw_nonzero()
+    ));
+    let made = make_file(Path::new(&draft), mode).and_then(|()| {
+        match rustix::fs::linkat(CWD, &draft, CWD, path, AtFlags::empty()) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(errno) => Err(PageError::System {
+                step: "link of a ledger file",
+                errno,
+            }),
+        }
+    });
+    let _gone = rustix::fs::unlink(&draft);
+    made?;
+    open().map_err(PageError::system("open of a ledger file"))
+}
+
+fn make_file(path: &Path, mode: u32) -> Result<(), PageError> {
+    let mode = Mode::from_raw_mode(mode);
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, mode).map_err(PageError::system("creation of a ledger file"))?;
+    // The program's umask is not ours to change, and does not decide.
+    rustix::fs::fchmod(&fd, mode).map_err(PageError::system("fchmod of a ledger file"))?;
+    rustix::fs::ftruncate(&fd, LEDGER_BYTES as u64)
+        .map_err(PageError::system("ftruncate of a ledger file"))?;
+    let mapping = Mapping::<LedgerPage>::new(fd.as_fd(), Access::ReadWrite, "mmap of a new ledger file")?;
+    mapping.page().header.write(LEDGER_MAGIC, LEDGER_BYTES);
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! Liveness: an open-file-description lock on one byte per process slot.
+//!
+//! The lock belongs to the open file description, and the description is kept by the owner's mapping alone (no
+//! descriptor). So it ends when the kernel tears down the owner's memory (exit, SIGKILL, exec) and at no other
+//! moment; it works across pid namespaces; and whoever holds it owns the slot's records. A reaper takes it too, for
+//! the moment of its work, so two reapers, or a reaper and a newcomer, never work on one slot.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::io::Errno;
+
+fn lock_of(slot: usize, kind: libc::c_int) -> libc::flock {
+    // SAFETY: `flock` is plain integers, for which zero is a value.
+    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = slot as libc::off_t;
+    lock.l_len = 1;
+    lock
+}
+
+fn call(fd: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -> Result<(), Errno> {
+    // SAFETY: the descriptor is open and `lock` is a valid `flock` for the whole call.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), command, core::ptr::from_mut(lock)) } == 0 {
+        return Ok(());
+    }
+    let code = std::io::Error::last_os_error().raw_os_error();
+    Err(code.map_or(Errno::IO, Errno::from_raw_os_error))
+}
+
+/// Takes `slot`'s lock for the description of `fd`; `false` when another description has it.
+///
+/// # Errors
+/// Whatever the system says, except that the lock is taken.
+pub(crate) fn try_own(fd: BorrowedFd<'_>, slot: usize) -> Result<bool, Errno> {
+    match call(fd, libc::F_OFD_SETLK, &mut lock_of(slot, libc::F_WRLCK)) {
+        Ok(()) => Ok(true),
+        Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Gives up `slot`'s lock.
+///
+/// # Errors
+/// Whatever the system says.
+pub(crate) fn disown(fd: BorrowedFd<'_>, slot: usize) -> Result<(), Errno> {
+    call(fd, libc::F_OFD_SETLK, &mut lock_of(slot, libc::F_UNLCK))
+}
+
+/// Whether another description than that of `fd` has `slot`'s lock.
+///
+/// # Errors
+/// Whatever the system says.
+pub(crate) fn is_owned(fd: BorrowedFd<'_>, slot: usize) -> Result<bool, Errno> {
+    let mut lock = lock_of(slot, libc::F_WRLCK);
+    call(fd, libc::F_OFD_GETLK, &mut lock)?;
+    Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)
+}

@@ -1,0 +1,156 @@
+//! One process's place in a ledger.
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::accounting::{self, Denied, SLOTS, UNIT};
+use crate::error::{PageError, ReserveError};
+use crate::fork::OwnMapping;
+use crate::layout::LedgerPage;
+use crate::ledger::{self, Backing};
+use crate::liveness;
+
+/// What a process says of itself, for display.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SlotOwner {
+    /// Its id in the keeper's pid namespace, or 0 when it is not known.
+    pub host_pid: u32,
+}
+
+/// A process's place in a ledger: it lasts until the process dies, execs or drops it, and no longer.
+///
+/// A forked child has none, whatever it inherited: its calls answer [`ReserveError::Forked`].
+#[derive(Debug)]
+pub struct Slot {
+    page: OwnMapping<LedgerPage>,
+    index: usize,
+}
+
+impl Slot {
+    /// Takes a place in the ledger at `fd`, which must be an open file description of its own (see
+    /// [`crate::Ledger::open`]). The descriptor is closed before this returns; the mapping keeps the place.
+    ///
+    /// # Errors
+    /// [`PageError::NoFreeSlot`] when living processes have them all; otherwise what is wrong with the page, or the
+    /// system's reason.
+    pub fn claim(fd: OwnedFd, backing: Backing, owner: SlotOwner) -> Result<Self, PageError> {
+        backing.check(&fd)?;
+        // Out of what children inherit before anything is locked: a child with the mapping would keep the lock.
+        let page = OwnMapping::new(ledger::map(&fd)?)?;
+        let Some(ledger) = page.get() else {
+            return Err(PageError::Corrupted { page: "ledger" });
+        };
+        // Unclaimed places first; then those of the dead, whose bytes go back on the way.
+        for claimed in [false, true] {
+            for index in 0..SLOTS {
+                if (ledger.slots.0[index].claimed.load(Acquire) != 0) == claimed
+                    && liveness::try_own(fd.as_fd(), index).map_err(ledger::lock_error)?
+                {
+                    move_in(ledger, index, owner)?;
+                    return Ok(Self { page, index });
+                }
+            }
+        }
+        Err(PageError::NoFreeSlot)
+    }
+
+    /// Takes `bytes`, rounded up to whole units of 512, unless the total would pass `limit_bytes`.
+    ///
+    /// # Errors
+    /// [`ReserveError::Refused`] exactly when it did not fit at one moment during the call.
+    #[inline]
+    pub fn reserve(&self, bytes: u64, limit_bytes: u64) -> Result<(), ReserveError> {
+        let page = self.page.get().ok_or(ReserveError::Forked)?;
+        accounting::reserve(
+            page,
+            self.index,
+            thread_hint(),
+            bytes.div_ceil(UNIT),
+            limit_bytes / UNIT,
+        )
+        .map_err(|denied| refusal(denied, limit_bytes))
+    }
+
+    /// Gives back `bytes` that this process reserved in one call.
+    ///
+    /// # Errors
+    /// [`ReserveError::Forked`] or [`ReserveError::Corrupted`]; nothing is given back then.
+    #[inline]
+    pub fn release(&self, bytes: u64) -> Result<(), ReserveError> {
+        let page = self.page.get().ok_or(ReserveError::Forked)?;
+        accounting::release(page, self.index, thread_hint(), bytes.div_ceil(UNIT))
+            .map_err(|denied| refusal(denied, 0))
+    }
+
+    /// Bytes in use by all processes, or `None` in a forked child.
+    #[inline]
+    #[must_use]
+    pub fn total_used(&self) -> Option<u64> {
+        self.page.get().map(|page| accounting::total(page) * UNIT)
+    }
+
+    /// Bytes that this process holds, or `None` in a forked child.
+    #[must_use]
+    pub fn used(&self) -> Option<u64> {
+        self.page.get().map(|page| ledger::bytes_held(page, self.index))
+    }
+
+    /// The generation of the newest grant, or `None` in a forked child.
+    #[inline]
+    #[must_use]
+    pub fn grant_generation(&self) -> Option<u32> {
+        self.page.get().map(|page| page.grant_generation.load(Relaxed))
+    }
+
+    /// Whether this process is the one that took the place.
+    #[inline]
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.page.get().is_some()
+    }
+
+    /// The place's number in the ledger.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+}
+
+/// Prepares a place whose lock we have: what a dead process left goes back first.
+fn move_in(ledger: &LedgerPage, index: usize, owner: SlotOwner) -> Result<(), PageError> {
+    accounting::reclaim(ledger, index).map_err(|_| PageError::Corrupted { page: "ledger" })?;
+    let place = &ledger.slots.0[index];
+    place.pid.store(
+        rustix::process::getpid().as_raw_nonzero().get().unsigned_abs(),
+        Relaxed,
+    );
+    place.host_pid.store(owner.host_pid, Relaxed);
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64);
+    place.claimed_at_ns.store(now, Relaxed);
+    ledger.high_water.fetch_max(index as u32 + 1, AcqRel);
+    place.claimed.store(1, Release);
+    Ok(())
+}
+
+fn refusal(denied: Denied, limit_bytes: u64) -> ReserveError {
+    match denied {
+        Denied::Full { used } => ReserveError::Refused {
+            limit_bytes,
+            used_bytes: used * UNIT,
+        },
+        Denied::Corrupted => ReserveError::Corrupted,
+    }
+}
+
+/// Something that differs between threads, without thread-local storage: in a library that is loaded late, first
+/// touching that may allocate.
+#[inline]
+fn thread_hint() -> usize {
+    // SAFETY: always callable, and changes nothing.
+    let thread = unsafe { libc::pthread_self() } as u64;
+    // Thread descriptors are aligned and far apart: a multiplication moves what differs to the top.
+    ((thread >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
+}
