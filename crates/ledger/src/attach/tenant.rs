@@ -11,6 +11,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -21,6 +22,7 @@ use crate::error::ReserveError;
 use crate::grant::GrantView;
 use crate::layout::GrantPage;
 use crate::ledger::{Backing, Ledger};
+use crate::memfd;
 use crate::slot::{Slot, SlotOwner};
 
 /// How long the first attach may take: many processes may be starting at once.
@@ -216,7 +218,11 @@ fn fetch(path: &Path, limit: Duration) -> Result<(Reply, Descriptors), AttachErr
     let deadline = Deadline::after(limit);
     let socket = channel::connect(path, deadline)?;
     let (reply, fds) = channel::ask(socket.as_fd(), Kind::Attach, None, deadline)?;
-    Ok((reply, fds.ok_or(AttachError::Protocol)?))
+    let (grant, ledger) = fds.ok_or(AttachError::Protocol)?;
+    // The keeper has yet to close its own copy, and locks last as long as the longest: better a description that it
+    // never had. Without /proc the keeper's will do, a little later.
+    let own = memfd::reopen(ledger.as_fd(), OFlags::RDWR).unwrap_or(ledger);
+    Ok((reply, (grant, own)))
 }
 
 fn now_ns() -> u64 {
