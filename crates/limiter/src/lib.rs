@@ -1,1 +1,21 @@
-//! Quota over any driver below.
+//! Quota over any driver below: what a slice allocates is charged to its ledger, everything else passes through.
+//!
+//! - [`TABLE`]: the limiter as a driver: its own functions where it charges or answers for the slice, and for every
+//!   other symbol a jump into the driver below ([`below`]).
+//! - [`tenant`]: this process's membership in its slice.
+//! - [`map`]: which device pointer was charged how much.
+//! - [`hooks`]: the functions of our own, one file per area.
+//!
+//! All of this runs inside other people's programs: it prints nothing, starts no thread, keeps no descriptor, and a
+//! panic ends where it began. `DIVVY_SLICE` names the slice's attach socket; without it nothing is limited.
+//! `DIVVY_DRIVER` names the driver below by absolute path; `DIVVY_LOG` a file that gets a line for what went wrong.
+
+pub mod below;
+mod environment;
+pub mod hooks;
+mod log;
+pub mod map;
+pub mod tenant;
+
+pub use environment::capture as capture_environment;
+pub use hooks::TABLE;

@@ -1,0 +1,130 @@
+//! The driver below: one pointer for each symbol, found at its first call.
+//!
+//! A forwarded call is one load and one jump. At first each pointer leads to a stub that opens the driver if nobody
+//! has, looks its symbol up, leaves the address for the next call, and goes on to it.
+
+mod absent;
+mod find;
+mod library;
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use divvy_abi::{Symbol, Table};
+
+pub use library::path;
+
+macro_rules! slots {
+    ([] $($name:ident ($public:literal, $since:literal, $stream:ident) ($($parameter:ident: $of:ty),*);)*) => {
+        /// Where each symbol's calls go.
+        #[repr(C)]
+        #[allow(non_snake_case)]
+        struct Slots {
+            $($name: AtomicPtr<c_void>,)*
+        }
+
+        static SLOTS: Slots = Slots {
+            $($name: AtomicPtr::new(first_call::$name as *const c_void as *mut c_void),)*
+        };
+
+        const FIRST_CALLS: Table = Table { $($name: first_call::$name,)* };
+
+        #[allow(non_snake_case)]
+        mod first_call {
+            $(
+                #[cold]
+                pub unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> divvy_abi::CUresult {
+                    let address = super::resolve(divvy_abi::Symbol::$name);
+                    // SAFETY: the address is that of a driver's function of this name: its type is the table's.
+                    let function = unsafe {
+                        core::mem::transmute::<
+                            *const core::ffi::c_void,
+                            unsafe extern "C-unwind" fn($($of),*) -> divvy_abi::CUresult,
+                        >(address)
+                    };
+                    // SAFETY: the arguments are handed on as they came.
+                    unsafe { function($($parameter),*) }
+                }
+            )*
+        }
+
+        /// Calls into the driver below.
+        #[allow(non_snake_case)]
+        pub(crate) mod forward {
+            $(
+                #[inline]
+                pub unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> divvy_abi::CUresult {
+                    let address = super::SLOTS.$name.load(core::sync::atomic::Ordering::Relaxed).cast_const();
+                    // SAFETY: a slot holds its first-call stub or what the driver below, or a stand-in, has under this
+                    // name: functions of this type all.
+                    let function = unsafe {
+                        core::mem::transmute::<
+                            *const core::ffi::c_void,
+                            unsafe extern "C-unwind" fn($($of),*) -> divvy_abi::CUresult,
+                        >(address)
+                    };
+                    // SAFETY: the arguments are handed on as they came.
+                    unsafe { function($($parameter),*) }
+                }
+            )*
+        }
+
+        /// Every symbol passed through.
+        pub(crate) const FORWARD: Table = Table { $($name: forward::$name,)* };
+    };
+}
+
+divvy_abi::driver_functions! { [slots] }
+
+const _: () = assert!(size_of::<Slots>() == size_of::<Table>());
+
+impl Slots {
+    fn of(&self, symbol: Symbol) -> &AtomicPtr<c_void> {
+        let first = core::ptr::from_ref(self).cast::<AtomicPtr<c_void>>();
+        // SAFETY: the slots are one pointer for each symbol, in the order of the symbols' numbers.
+        unsafe { &*first.add(symbol.index()) }
+    }
+}
+
+/// The address to call for a symbol, remembered for the next call unless the driver is just being opened by this very
+/// thread.
+pub(crate) fn resolve(symbol: Symbol) -> *const c_void {
+    let slot = SLOTS.of(symbol);
+    let present = slot.load(Ordering::Relaxed).cast_const();
+    if !core::ptr::eq(present, FIRST_CALLS.address(symbol)) {
+        return present;
+    }
+    match library::driver() {
+        library::Driver::Open(library) => {
+            // A driver older than our table lacks the name: it is not supported, as the caller will read.
+            let address = library
+                .symbol(symbol)
+                .unwrap_or(Table::UNSUPPORTED.address(symbol));
+            slot.store(address.cast_mut(), Ordering::Relaxed);
+            address
+        }
+        library::Driver::Absent => {
+            let address = absent::TABLE.address(symbol);
+            slot.store(address.cast_mut(), Ordering::Relaxed);
+            address
+        }
+        library::Driver::Opening => absent::TABLE.address(symbol),
+    }
+}
+
+/// Whether the driver below has a function of its own under this name.
+pub(crate) fn has(symbol: Symbol) -> bool {
+    let address = resolve(symbol);
+    !core::ptr::eq(address, Table::UNSUPPORTED.address(symbol))
+        && !core::ptr::eq(address, absent::TABLE.address(symbol))
+}
+
+/// Puts a table of functions below instead of a library; for tests and benches in one process.
+#[doc(hidden)]
+pub fn stand_on(table: &Table) {
+    for symbol in Symbol::ALL {
+        SLOTS
+            .of(*symbol)
+            .store(table.address(*symbol).cast_mut(), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,124 @@
+//! Functions that hand out device memory.
+#![allow(non_snake_case)]
+
+use divvy_abi::{CUdeviceptr, CUdeviceptr_v1, CUmemoryPool, CUresult, CUstream, guard};
+
+use super::charge::{charged, give_back, keep, refused, rounded};
+use crate::below::forward;
+use crate::tenant::{self, Tenant};
+
+/// Reads an out-parameter that the driver has just filled in.
+///
+/// # Safety
+/// `out` is what the driver took as valid for writing.
+#[inline]
+unsafe fn filled<T: Copy + Into<u64>>(out: *const T) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { out.read() }.into()
+}
+
+macro_rules! allocations {
+    ($($name:ident($out:ident: $of:ty, $bytes:ident: $size:ty $(, $rest:ident: $rest_type:ty)*);)*) => {
+        $(pub(super) unsafe extern "C-unwind" fn $name(
+            $out: $of,
+            $bytes: $size
+            $(, $rest: $rest_type)*
+        ) -> CUresult {
+            guard(|| {
+                charged(
+                    $bytes as u64,
+                    // SAFETY: the arguments are handed on as they came.
+                    || unsafe { forward::$name($out, $bytes $(, $rest)*) },
+                    // SAFETY: read only after the driver said that it filled it in.
+                    || unsafe { filled($out) },
+                )
+            })
+        })*
+    };
+}
+
+allocations! {
+    cuMemAlloc(out: *mut CUdeviceptr_v1, bytes: u32);
+    cuMemAlloc_v2(out: *mut CUdeviceptr, bytes: usize);
+    cuMemAllocManaged(out: *mut CUdeviceptr, bytes: usize, flags: u32);
+    cuMemAllocAsync(out: *mut CUdeviceptr, bytes: usize, stream: CUstream);
+    cuMemAllocAsync_ptsz(out: *mut CUdeviceptr, bytes: usize, stream: CUstream);
+    cuMemAllocFromPoolAsync(out: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream);
+    cuMemAllocFromPoolAsync_ptsz(out: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream);
+}
+
+pub(super) unsafe extern "C-unwind" fn cuMemAllocPitch(
+    out: *mut CUdeviceptr_v1,
+    pitch: *mut u32,
+    width: u32,
+    height: u32,
+    element: u32,
+) -> CUresult {
+    guard(|| {
+        pitched(
+            width.into(),
+            height.into(),
+            // SAFETY: the arguments are handed on as they came.
+            || unsafe { forward::cuMemAllocPitch(out, pitch, width, height, element) },
+            // SAFETY: read only after the driver said that it filled them in.
+            || unsafe { (filled(out), filled(pitch)) },
+        )
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn cuMemAllocPitch_v2(
+    out: *mut CUdeviceptr,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    element: u32,
+) -> CUresult {
+    guard(|| {
+        pitched(
+            width as u64,
+            height as u64,
+            // SAFETY: the arguments are handed on as they came.
+            || unsafe { forward::cuMemAllocPitch_v2(out, pitch, width, height, element) },
+            // SAFETY: read only after the driver said that it filled them in.
+            || unsafe { (filled(out), pitch.read() as u64) },
+        )
+    })
+}
+
+/// Rows are charged at the driver's pitch, which is known only afterwards: reserved by the usual one, then corrected.
+fn pitched(
+    width: u64,
+    height: u64,
+    call: impl FnOnce() -> CUresult,
+    filled_in: impl FnOnce() -> (CUdeviceptr, u64),
+) -> CUresult {
+    let member = match tenant::join() {
+        Ok(Tenant::Member(member)) => member,
+        Ok(Tenant::Unlimited) => return call(),
+        Err(code) => return code,
+    };
+    // Every device so far pitches rows to a multiple of 512 bytes.
+    let expected = rounded(rounded(width).saturating_mul(height));
+    if let Err(refusal) = member.reserve(expected) {
+        return refused(expected, refusal);
+    }
+    let result = call();
+    if !result.is_success() {
+        give_back(member, expected);
+        return result;
+    }
+    let (pointer, pitch) = filled_in();
+    let taken = rounded(pitch.saturating_mul(height));
+    if taken > expected
+        && let Err(refusal) = member.reserve(taken - expected)
+    {
+        // SAFETY: the driver has just handed this pointer out, and the program has not returned to use it.
+        let _freed = unsafe { forward::cuMemFree_v2(pointer) };
+        give_back(member, expected);
+        return refused(taken, refusal);
+    }
+    if taken < expected {
+        give_back(member, expected - taken);
+    }
+    keep(member, pointer, taken)
+}

@@ -1,0 +1,70 @@
+//! The limiter's own functions, one file per area, and the table they stand in.
+//!
+//! Each ends its own panics ([`divvy_abi::guard`]); everything not named here is a jump into the driver below.
+
+mod allocate;
+mod charge;
+mod context;
+mod free;
+mod information;
+mod proc_address;
+
+use divvy_abi::{CUresult, Symbol, Table, guard};
+
+use crate::below::{FORWARD, forward};
+use crate::tenant;
+
+pub use proc_address::unknown_addresses;
+
+/// The limiter as a driver.
+pub const TABLE: Table = Table {
+    cuInit: init,
+
+    cuMemAlloc: allocate::cuMemAlloc,
+    cuMemAlloc_v2: allocate::cuMemAlloc_v2,
+    cuMemAllocPitch: allocate::cuMemAllocPitch,
+    cuMemAllocPitch_v2: allocate::cuMemAllocPitch_v2,
+    cuMemAllocManaged: allocate::cuMemAllocManaged,
+    cuMemAllocAsync: allocate::cuMemAllocAsync,
+    cuMemAllocAsync_ptsz: allocate::cuMemAllocAsync_ptsz,
+    cuMemAllocFromPoolAsync: allocate::cuMemAllocFromPoolAsync,
+    cuMemAllocFromPoolAsync_ptsz: allocate::cuMemAllocFromPoolAsync_ptsz,
+
+    cuMemFree: free::cuMemFree,
+    cuMemFree_v2: free::cuMemFree_v2,
+    cuMemFreeAsync: free::cuMemFreeAsync,
+    cuMemFreeAsync_ptsz: free::cuMemFreeAsync_ptsz,
+
+    cuMemGetInfo: information::cuMemGetInfo,
+    cuMemGetInfo_v2: information::cuMemGetInfo_v2,
+    cuDeviceTotalMem: information::cuDeviceTotalMem,
+    cuDeviceTotalMem_v2: information::cuDeviceTotalMem_v2,
+
+    cuCtxDestroy: context::cuCtxDestroy,
+    cuCtxDestroy_v2: context::cuCtxDestroy_v2,
+    cuCtxDetach: context::cuCtxDetach,
+    cuDevicePrimaryCtxRelease: context::cuDevicePrimaryCtxRelease,
+    cuDevicePrimaryCtxRelease_v2: context::cuDevicePrimaryCtxRelease_v2,
+    cuDevicePrimaryCtxReset: context::cuDevicePrimaryCtxReset,
+    cuDevicePrimaryCtxReset_v2: context::cuDevicePrimaryCtxReset_v2,
+
+    cuGetProcAddress: proc_address::cuGetProcAddress,
+    cuGetProcAddress_v2: proc_address::cuGetProcAddress_v2,
+
+    ..FORWARD
+};
+
+/// Whether the limiter has a function of its own for a symbol.
+pub fn is_hooked(symbol: Symbol) -> bool {
+    !core::ptr::eq(TABLE.address(symbol), FORWARD.address(symbol))
+}
+
+/// Joins the slice, then initialises the driver below: in that order, so that a process that cannot be limited never
+/// gets as far as a device.
+unsafe extern "C-unwind" fn init(flags: u32) -> CUresult {
+    guard(|| match tenant::join() {
+        // SAFETY: the argument is handed on as it came.
+        Ok(_) => unsafe { forward::cuInit(flags) },
+        Err(code) => code,
+    })
+}

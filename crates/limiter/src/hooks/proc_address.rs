@@ -1,0 +1,105 @@
+//! cuGetProcAddress: the driver below is asked, and what it answers is mapped back to the exact variant.
+//!
+//! Which variant a name means depends on version and flags, and only the driver knows all rules of its release. Its
+//! answer is an address, and addresses of its exports tell variants apart; ours are substituted variant by variant.
+#![allow(non_snake_case)]
+
+use core::ffi::{CStr, c_char, c_void};
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+
+use divvy_abi::{CUdriverProcAddressQueryResult, CUresult, Symbol, guard};
+
+use super::{TABLE, is_hooked};
+use crate::below::{self, forward};
+use crate::log;
+
+pub(super) unsafe extern "C-unwind" fn cuGetProcAddress(
+    name: *const c_char,
+    out: *mut *mut c_void,
+    version: i32,
+    flags: u64,
+) -> CUresult {
+    guard(|| {
+        // SAFETY: the arguments are handed on as they came.
+        let result = unsafe { forward::cuGetProcAddress(name, out, version, flags) };
+        // SAFETY: as the program and the driver left them.
+        unsafe { substitute(result, name, out) }
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn cuGetProcAddress_v2(
+    name: *const c_char,
+    out: *mut *mut c_void,
+    version: i32,
+    flags: u64,
+    status: *mut CUdriverProcAddressQueryResult,
+) -> CUresult {
+    guard(|| {
+        // SAFETY: the arguments are handed on as they came.
+        let result = unsafe { forward::cuGetProcAddress_v2(name, out, version, flags, status) };
+        // SAFETY: as the program and the driver left them.
+        unsafe { substitute(result, name, out) }
+    })
+}
+
+/// Replaces the driver's function in `out` by ours where we have one.
+///
+/// # Safety
+/// `out` is null or valid, `name` null or a C string, if `result` says success.
+unsafe fn substitute(result: CUresult, name: *const c_char, out: *mut *mut c_void) -> CUresult {
+    if !result.is_success() || out.is_null() || name.is_null() {
+        return result;
+    }
+    // SAFETY: the driver filled it in; the caller's promise covers both.
+    let (address, name) = unsafe { (out.read().cast_const(), CStr::from_ptr(name)) };
+    if address.is_null() {
+        return result;
+    }
+    match variant(address, name) {
+        Some(symbol) if is_hooked(symbol) => {
+            // SAFETY: as above.
+            unsafe { out.write(TABLE.address(symbol).cast_mut()) };
+        }
+        Some(_) => {}
+        None => {
+            let count = UNKNOWN.fetch_add(1, Ordering::Relaxed);
+            if count < 64 {
+                log::line(format_args!(
+                    "{name:?} is newer than our table: handed out as the driver has it"
+                ));
+            }
+        }
+    }
+    result
+}
+
+static UNKNOWN: AtomicU64 = AtomicU64::new(0);
+
+/// How many times cuGetProcAddress handed out a function that is not in our table.
+pub fn unknown_addresses() -> u64 {
+    UNKNOWN.load(Ordering::Relaxed)
+}
+
+/// The symbol that has this address in the driver below. Where several share it, the one that `name` means.
+fn variant(address: *const c_void, name: &CStr) -> Option<Symbol> {
+    static BY_ADDRESS: OnceLock<Vec<(usize, Symbol)>> = OnceLock::new();
+    let by_address = BY_ADDRESS.get_or_init(|| {
+        let mut all: Vec<(usize, Symbol)> = Symbol::ALL
+            .iter()
+            .filter(|symbol| below::has(**symbol))
+            .map(|symbol| (below::resolve(*symbol) as usize, *symbol))
+            .collect();
+        all.sort_unstable();
+        all
+    });
+    let start = by_address.partition_point(|(found, _)| *found < address as usize);
+    let same = by_address[start..]
+        .iter()
+        .take_while(|(found, _)| *found == address as usize)
+        .map(|(_, symbol)| *symbol);
+    let name = name.to_bytes();
+    same.clone()
+        .find(|symbol| symbol.public_name().as_bytes() == name)
+        .or_else(|| same.clone().next())
+}

@@ -1,0 +1,206 @@
+//! A small driver below and a slice for it, in one process.
+
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use divvy_abi::{
+    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr,
+    CUmemoryPool, CUpointer_attribute, CUresult, CUstream, Table, c_void,
+};
+use divvy_ledger::GrantSpec;
+use divvy_ledger::attach::{Keeper, Pages, connect, deliver};
+
+/// What the driver below has handed out: address to bytes.
+pub static LIVE: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+/// The device below has this much.
+pub const DEVICE_BYTES: u64 = 16 << 30;
+
+/// Bytes that the driver below has handed out.
+pub fn live_bytes() -> u64 {
+    LIVE.lock().expect("no test panics inside").values().sum()
+}
+
+fn take(bytes: u64) -> Result<u64, CUresult> {
+    let mut live = LIVE.lock().expect("no test panics inside");
+    if bytes == 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let used: u64 = live.values().sum();
+    if bytes > DEVICE_BYTES - used {
+        return Err(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    // The lowest free address, so that addresses come back soon.
+    let mut address = 0x10_0000;
+    for (taken, length) in live.iter() {
+        if taken - address >= bytes {
+            break;
+        }
+        address = (taken + length).next_multiple_of(512);
+    }
+    live.insert(address, bytes);
+    Ok(address)
+}
+
+unsafe fn put(out: *mut CUdeviceptr, taken: Result<u64, CUresult>) -> CUresult {
+    match taken {
+        Ok(address) => {
+            // SAFETY: the tests give valid out-parameters.
+            unsafe { out.write(address) };
+            CUDA_SUCCESS
+        }
+        Err(code) => code,
+    }
+}
+
+unsafe extern "C-unwind" fn allocate(out: *mut CUdeviceptr, bytes: usize) -> CUresult {
+    // SAFETY: as the test calls it; so below.
+    unsafe { put(out, take(bytes as u64)) }
+}
+
+unsafe extern "C-unwind" fn managed(out: *mut CUdeviceptr, bytes: usize, _: u32) -> CUresult {
+    // SAFETY: as above.
+    unsafe { put(out, take(bytes as u64)) }
+}
+
+unsafe extern "C-unwind" fn stream_ordered(out: *mut CUdeviceptr, bytes: usize, _: CUstream) -> CUresult {
+    // SAFETY: as above.
+    unsafe { put(out, take(bytes as u64)) }
+}
+
+unsafe extern "C-unwind" fn pooled(
+    out: *mut CUdeviceptr,
+    bytes: usize,
+    _: CUmemoryPool,
+    _: CUstream,
+) -> CUresult {
+    // SAFETY: as above.
+    unsafe { put(out, take(bytes as u64)) }
+}
+
+/// A pitch that no device has, to see that the driver's own is charged.
+pub const PITCH: u64 = 4096;
+
+unsafe extern "C-unwind" fn pitched(
+    out: *mut CUdeviceptr,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    _: u32,
+) -> CUresult {
+    let row = (width as u64).next_multiple_of(PITCH);
+    // SAFETY: as above.
+    unsafe {
+        pitch.write(row as usize);
+        put(out, take(row * height as u64))
+    }
+}
+
+unsafe extern "C-unwind" fn free(pointer: CUdeviceptr) -> CUresult {
+    if pointer == 0 {
+        return CUDA_SUCCESS;
+    }
+    match LIVE.lock().expect("no test panics inside").remove(&pointer) {
+        Some(_) => CUDA_SUCCESS,
+        None => CUDA_ERROR_INVALID_VALUE,
+    }
+}
+
+unsafe extern "C-unwind" fn free_async(pointer: CUdeviceptr, _: CUstream) -> CUresult {
+    // SAFETY: follows nothing.
+    unsafe { free(pointer) }
+}
+
+unsafe extern "C-unwind" fn info(free: *mut usize, total: *mut usize) -> CUresult {
+    // SAFETY: as above.
+    unsafe {
+        free.write((DEVICE_BYTES - live_bytes()) as usize);
+        total.write(DEVICE_BYTES as usize);
+    }
+    CUDA_SUCCESS
+}
+
+unsafe extern "C-unwind" fn total(out: *mut usize, _: CUdevice) -> CUresult {
+    // SAFETY: as above.
+    unsafe { out.write(DEVICE_BYTES as usize) };
+    CUDA_SUCCESS
+}
+
+unsafe extern "C-unwind" fn destroy(_: CUcontext) -> CUresult {
+    LIVE.lock().expect("no test panics inside").clear();
+    CUDA_SUCCESS
+}
+
+unsafe extern "C-unwind" fn attribute(
+    _: *mut c_void,
+    _: CUpointer_attribute,
+    pointer: CUdeviceptr,
+) -> CUresult {
+    match LIVE.lock().expect("no test panics inside").contains_key(&pointer) {
+        true => CUDA_SUCCESS,
+        false => CUDA_ERROR_INVALID_VALUE,
+    }
+}
+
+/// A driver with memory and nothing else.
+pub static MEMORY: Table = Table {
+    cuMemAlloc_v2: allocate,
+    cuMemAllocPitch_v2: pitched,
+    cuMemAllocManaged: managed,
+    cuMemAllocAsync: stream_ordered,
+    cuMemAllocAsync_ptsz: stream_ordered,
+    cuMemAllocFromPoolAsync: pooled,
+    cuMemAllocFromPoolAsync_ptsz: pooled,
+    cuMemFree_v2: free,
+    cuMemFreeAsync: free_async,
+    cuMemFreeAsync_ptsz: free_async,
+    cuMemGetInfo_v2: info,
+    cuDeviceTotalMem_v2: total,
+    cuCtxDestroy_v2: destroy,
+    cuPointerGetAttribute: attribute,
+    ..Table::UNSUPPORTED
+};
+
+/// A slice whose keeper is a thread of this process.
+pub struct Slice {
+    pub pages: Pages,
+    pub socket: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Slice {
+    pub fn new(limit_bytes: u64) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let socket = folder.path().join("attach.sock");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let keeper = Arc::new(Keeper::new(rustix::process::getuid().as_raw()));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let _served = keeper.serve(&stream);
+            }
+        });
+        let pages = Pages::create(&GrantSpec {
+            memory_limit_bytes: limit_bytes,
+            device_uuid: [7; 16],
+            slice_id: "s-1",
+            slice_name: "test",
+        })
+        .expect("pages");
+        deliver(&socket, &pages).expect("the keeper takes them");
+        Self {
+            pages,
+            socket,
+            _folder: folder,
+        }
+    }
+
+    /// Makes this process a member.
+    pub fn enter(&self) {
+        divvy_limiter::tenant::enter(connect(&self.socket).expect("the keeper answers"));
+    }
+
+    pub fn used(&self) -> u64 {
+        self.pages.ledger.total_used()
+    }
+}
