@@ -112,6 +112,8 @@ pub trait Memory {
     fn state(&self, record: RecordId) -> &Self::Cell;
     /// The record's amount after its operations of even (0) or odd (1) sequence number, in units, as an `i64`.
     fn amount(&self, record: RecordId, parity: usize) -> &Self::Cell;
+    /// The slot's redo log: the sum of its records, while a reaper gathers it into one of them; otherwise 0.
+    fn gathered(&self, slot: usize) -> &Self::Cell;
     /// Lets another thread run.
     fn relax(&self);
 }
@@ -231,6 +233,9 @@ pub fn release<M: Memory>(memory: &M, slot: usize, hint: usize, units: u64) -> R
 
 /// Units that process slot `slot` holds. Exact when the slot is at rest; while it works, some recent value.
 pub fn held<M: Memory>(memory: &M, slot: usize) -> i64 {
+    if let Some(sum) = gathered(memory, slot) {
+        return sum;
+    }
     (0..RECORDS_PER_SLOT).fold(0, |sum: i64, number| {
         let record = RecordId::new(slot, number);
         let sequence = last_effective(memory, record);
@@ -246,19 +251,46 @@ pub fn held<M: Memory>(memory: &M, slot: usize) -> i64 {
 /// # Errors
 /// [`Denied::Corrupted`] only.
 pub fn reclaim<M: Memory>(memory: &M, slot: usize) -> Result<i64, Denied> {
-    let mut returned: i64 = 0;
+    let sum = gather(memory, slot);
+    if sum != 0 {
+        charge(memory, RecordId::new(slot, 0), sum.wrapping_neg(), u64::MAX)?;
+    }
+    Ok(sum)
+}
+
+/// Moves all that a dead process's records hold to the first of them, and answers it.
+///
+/// One thread may have taken what another gave back, so single records may be below zero; returned one by one they
+/// would take the total below or above what the living hold. The slot's log makes the move one step: before it is
+/// written nothing has moved, and from then on whoever comes does the same again.
+fn gather<M: Memory>(memory: &M, slot: usize) -> i64 {
+    let sum = gathered(memory, slot).unwrap_or_else(|| {
+        for number in 0..RECORDS_PER_SLOT {
+            let record = RecordId::new(slot, number);
+            memory
+                .state(record)
+                .store(State::settled(last_effective(memory, record)).0, Release);
+        }
+        let sum = held(memory, slot);
+        memory.gathered(slot).store((sum as u64) << 1 | 1, Release);
+        sum
+    });
     for number in 0..RECORDS_PER_SLOT {
         let record = RecordId::new(slot, number);
-        let sequence = last_effective(memory, record);
-        memory.state(record).store(State::settled(sequence).0, Release);
-        let amount = memory.amount(record, parity(sequence)).load(Relaxed) as i64;
-        if amount != 0 {
-            charge(memory, record, amount.wrapping_neg(), u64::MAX)?;
-            returned = returned.wrapping_add(amount);
-        }
-        memory.busy(record).store(0, Release);
+        let sequence = State(memory.state(record).load(Relaxed)).sequence();
+        let amount = if number == 0 { sum } else { 0 };
+        memory
+            .amount(record, parity(sequence))
+            .store(amount as u64, Relaxed);
+        memory.busy(record).store(0, Relaxed);
     }
-    Ok(returned)
+    memory.gathered(slot).store(0, Release);
+    sum
+}
+
+fn gathered<M: Memory>(memory: &M, slot: usize) -> Option<i64> {
+    let log = memory.gathered(slot).load(Acquire);
+    (log & 1 == 1).then_some(log as i64 >> 1)
 }
 
 /// The sequence number of the last operation of `record` that took effect.

@@ -111,6 +111,8 @@ pub(crate) struct ProcessSlot {
     pub reserved: AtomicU32,
     /// When the slot was claimed: nanoseconds since the Unix epoch.
     pub claimed_at_ns: AtomicU64,
+    /// See [`crate::accounting::Memory::gathered`].
+    pub gathered: AtomicU64,
     pub records: [Record; RECORDS_PER_SLOT],
 }
 
@@ -164,6 +166,11 @@ impl Memory for LedgerPage {
     #[inline]
     fn amount(&self, record: RecordId, parity: usize) -> &AtomicU64 {
         &self.record(record).amount[parity & 1]
+    }
+
+    #[inline]
+    fn gathered(&self, slot: usize) -> &AtomicU64 {
+        &self.slots.0[slot % SLOTS].gathered
     }
 
     fn relax(&self) {
