@@ -83,10 +83,10 @@ fn every_way_to_allocate_is_charged_and_every_free_returns_it(slice: &Slice) {
             // SAFETY: as above.
             (TABLE.cuMemAllocFromPoolAsync_ptsz)(out, bytes, null_mut(), null_mut())
         }),
-        ("cuMemAllocPitch_v2", |out, bytes| unsafe {
+        ("cuMemAllocPitch_v2", |out, bytes| {
             let mut pitch = 0;
             // SAFETY: as above.
-            (TABLE.cuMemAllocPitch_v2)(out, &raw mut pitch, bytes / 3, 3, 4)
+            unsafe { (TABLE.cuMemAllocPitch_v2)(out, &raw mut pitch, bytes / 3, 3, 4) }
         }),
     ];
     for (name, way) in ways {
@@ -159,10 +159,8 @@ fn the_slice_is_what_the_program_sees(slice: &Slice) {
     assert_eq!(info(), (GIB - GIB / 4, GIB));
     let mut total = 0;
     // SAFETY: a valid out-parameter.
-    assert_eq!(
-        unsafe { (TABLE.cuDeviceTotalMem_v2)(&raw mut total, 0) },
-        CUDA_SUCCESS
-    );
+    let result = unsafe { (TABLE.cuDeviceTotalMem_v2)(&raw mut total, 0) };
+    assert_eq!(result, CUDA_SUCCESS);
     assert_eq!(total as u64, GIB);
     // Below what is in use: no room, and no underflow.
     slice.pages.grant.set_memory_limit_bytes(GIB / 8);

@@ -1,0 +1,58 @@
+//! `cargo xtask bench intercept`: what a driver call costs through the limiter, over a driver that does nothing, against
+//! that driver alone. Both in one process, in alternating rounds, the median of each; so the machine's mood cancels.
+//!
+//! The limiter works in a real slice: this program makes the pages and is their keeper; workers join it.
+
+mod driver;
+mod measure;
+mod report;
+mod slice;
+mod worker;
+
+use std::path::Path;
+
+use clap::Parser;
+
+use report::{Figure, Format};
+
+/// Nanoseconds per driver call through the limiter against the same call without it
+#[derive(Parser)]
+struct Args {
+    /// How to print: a table or JSON
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Format,
+    /// Measuring rounds for each figure
+    #[arg(long, default_value_t = 201)]
+    rounds: usize,
+    /// For a worker process: what to measure
+    #[arg(long, hide = true)]
+    worker: Option<worker::Task>,
+    /// For a worker process: the folder of the libraries
+    #[arg(long, hide = true, default_value = "")]
+    libraries: String,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    if let Some(task) = args.worker {
+        return worker::run(task, Path::new(&args.libraries), args.rounds);
+    }
+    let libraries = divvy_bench::artifacts::build(&["limit-cuda", "null-cuda"])?;
+    let slice = slice::Slice::new()?;
+    let run = |task, copies| slice.workers(task, copies, &libraries, args.rounds);
+
+    let mut figures = run(worker::Task::Single, 1)?;
+    for (task, threads) in [(worker::Task::Threads2, 2), (worker::Task::Threads8, 8)] {
+        figures.extend(
+            run(task, 1)?
+                .into_iter()
+                .map(|f| f.named(&format!("{threads} threads"))),
+        );
+    }
+    for copies in [2, 8] {
+        let of_each = run(worker::Task::Process, copies)?;
+        figures.push(Figure::mean(&of_each).named(&format!("{copies} processes")));
+    }
+    report::print(&figures, args.output);
+    Ok(())
+}

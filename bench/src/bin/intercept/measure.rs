@@ -1,0 +1,94 @@
+//! Alternating rounds over two drivers.
+
+use std::time::Instant;
+
+use divvy_bench::statistics::median;
+
+use crate::driver::Driver;
+
+/// Median nanoseconds per call, without and with the limiter.
+#[derive(Clone, Copy)]
+pub struct Cost {
+    pub bare_ns: f64,
+    pub limited_ns: f64,
+}
+
+/// Calls `body` `batch` times on each driver in turn, `rounds` times over.
+pub fn alternate(
+    rounds: usize,
+    batch: usize,
+    bare: &Driver,
+    limited: &Driver,
+    mut body: impl FnMut(&Driver, Side),
+) -> Cost {
+    let mut times = [Vec::with_capacity(rounds), Vec::with_capacity(rounds)];
+    for round in 0..=rounds {
+        for (side, driver) in [(Side::Bare, bare), (Side::Limited, limited)] {
+            let start = Instant::now();
+            for _ in 0..batch {
+                body(driver, side);
+            }
+            // The first round warms caches and first-call stubs.
+            if round > 0 {
+                times[side as usize].push(start.elapsed().as_nanos() as f64 / batch as f64);
+            }
+        }
+    }
+    let [mut bare, mut limited] = times;
+    Cost {
+        bare_ns: median(&mut bare),
+        limited_ns: median(&mut limited),
+    }
+}
+
+/// Which of the two drivers a call goes to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Bare = 0,
+    Limited = 1,
+}
+
+/// Frees one of `live` allocations at random and makes a new one in its place, on each side's own.
+pub struct Churn {
+    live: [Vec<u64>; 2],
+    random: u64,
+}
+
+/// Bytes of each allocation.
+const BYTES: usize = 4096;
+
+impl Churn {
+    /// Allocates `live` pointers on each side.
+    pub fn new(live: usize, bare: &Driver, limited: &Driver) -> Self {
+        let fill = |driver: &Driver| (0..live).map(|_| driver.allocate(BYTES)).collect();
+        Self {
+            live: [fill(bare), fill(limited)],
+            random: 0x9e37_79b9_7f4a_7c15,
+        }
+    }
+
+    /// One free and one allocation.
+    #[inline]
+    pub fn turn(&mut self, driver: &Driver, side: Side) {
+        let live = &mut self.live[side as usize];
+        if live.is_empty() {
+            driver.free(driver.allocate(BYTES));
+            return;
+        }
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let at = (self.random >> 20) as usize % live.len();
+        driver.free(live[at]);
+        live[at] = driver.allocate(BYTES);
+    }
+
+    /// Frees everything.
+    pub fn end(self, bare: &Driver, limited: &Driver) {
+        for (pointers, driver) in self.live.into_iter().zip([bare, limited]) {
+            for pointer in pointers {
+                driver.free(pointer);
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! A process in the slice that measures.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Barrier;
+
+use crate::driver::Driver;
+use crate::measure::{Churn, Cost, alternate};
+use crate::report::Figure;
+
+/// What a worker process measures.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Task {
+    /// One thread: every call.
+    Single,
+    /// Two threads of one process at allocation and free.
+    Threads2,
+    /// Eight threads of one process at allocation and free.
+    Threads8,
+    /// One of several processes at allocation and free.
+    Process,
+}
+
+/// Joins the slice, measures, and prints the figures as JSON lines.
+pub fn run(task: Task, libraries: &Path, rounds: usize) -> anyhow::Result<()> {
+    let bare = Driver::load(&libraries.join("libdivvy_null_cuda.so"))?;
+    let limited = Driver::load(&libraries.join("libdivvy_limit_cuda.so"))?;
+    bare.init()?;
+    limited.init()?;
+    match task {
+        Task::Single => single(&bare, &limited, rounds),
+        Task::Threads2 => contended(2, &bare, &limited, rounds),
+        Task::Threads8 => contended(8, &bare, &limited, rounds),
+        Task::Process => {
+            // All processes start together: the parent closes our input when the last is ready.
+            println!("ready");
+            std::io::stdin().read_to_end(&mut Vec::new())?;
+            contended(1, &bare, &limited, rounds);
+        }
+    }
+    Ok(())
+}
+
+fn single(bare: &Driver, limited: &Driver, rounds: usize) {
+    let launch = alternate(rounds, 20_000, bare, limited, |driver, _| driver.launch());
+    Figure::new("cuLaunchKernel", launch).against(10.0).print_line();
+    let info = alternate(rounds, 10_000, bare, limited, |driver, _| driver.info());
+    Figure::new("cuMemGetInfo", info).against(60.0).print_line();
+    for live in [0, 1_000, 10_000, 100_000] {
+        let mut churn = Churn::new(live, bare, limited);
+        let cost = alternate(rounds, 5_000, bare, limited, |driver, side| {
+            churn.turn(driver, side);
+        });
+        churn.end(bare, limited);
+        Figure::new(&format!("cuMemAlloc + cuMemFree, {live} live"), cost)
+            .against(100.0)
+            .print_line();
+    }
+}
+
+/// `threads` threads, each with allocations of its own, all at once; the mean of their medians.
+fn contended(threads: usize, bare: &Driver, limited: &Driver, rounds: usize) {
+    let barrier = Barrier::new(threads);
+    let costs: Vec<Cost> = std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut churn = Churn::new(100, bare, limited);
+                    barrier.wait();
+                    let cost = alternate(rounds, 5_000, bare, limited, |driver, side| {
+                        churn.turn(driver, side);
+                    });
+                    churn.end(bare, limited);
+                    cost
+                })
+            })
+            .collect();
+        handles
+            .into_iter()
+            .map(|handle| handle.join().expect("a measuring thread does not panic"))
+            .collect()
+    });
+    let of_all: Vec<Figure> = costs
+        .into_iter()
+        .map(|cost| Figure::new("cuMemAlloc + cuMemFree", cost))
+        .collect();
+    Figure::mean(&of_all).print_line();
+}
