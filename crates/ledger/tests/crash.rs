@@ -257,6 +257,67 @@ fn a_helper_dies_at_every_step_too() {
 }
 
 #[test]
+fn others_work_at_every_step_of_a_reaper() {
+    let length = steps_of(|| life(Stepped::new()));
+    for steps in 0..length {
+        let dead = || {
+            let memory = Stepped::new();
+            assert!(run(steps, |_| {}, || life(memory)).is_none());
+            memory
+        };
+        let reaping = {
+            let memory = dead();
+            steps_of(|| {
+                accounting::reclaim(memory, 0).expect("nobody scribbles");
+            })
+        };
+        for others_at in 0..reaping {
+            let memory = dead();
+            let at = move |taken| {
+                if taken == others_at {
+                    reserve(memory, 1, 10).expect("it fits");
+                    release(memory, 1, 4);
+                }
+            };
+            run(usize::MAX, at, || accounting::reclaim(memory, 0))
+                .expect("it lives")
+                .expect("nobody scribbles");
+            memory.check(6);
+        }
+    }
+}
+
+#[test]
+fn a_name_from_4096_operations_ago_marks_nothing() {
+    // Process 1 reads the word, which names an operation of process 0, and stalls; process 0 goes on until it is
+    // about to commit the operation whose number looks the same, and dies.
+    for stalls_at in 0..14 {
+        for death in 0..10 {
+            let memory = Stepped::new();
+            reserve(memory, 0, 2).expect("it fits");
+            let at = move |taken| {
+                if taken == stalls_at {
+                    for _ in 0..2047 {
+                        reserve(memory, 0, 1).expect("it fits");
+                        release(memory, 0, 1);
+                    }
+                    reserve(memory, 0, 1).expect("it fits");
+                    let _died = run(death, |_| {}, || reserve(memory, 0, 5));
+                }
+            };
+            run(usize::MAX, at, || reserve(memory, 1, 10))
+                .expect("it lives")
+                .expect("it fits");
+            let held = accounting::held(memory, 0);
+            assert!(held == 2 || held == 3 || held == 8, "{held}");
+            memory.check(10 + held as u64);
+            accounting::reclaim(memory, 0).expect("nobody scribbles");
+            memory.check(10);
+        }
+    }
+}
+
+#[test]
 fn sequence_numbers_wrap_in_the_word() {
     let memory = Stepped::new();
     for _ in 0..10_000 {

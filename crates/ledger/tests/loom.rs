@@ -250,3 +250,27 @@ fn one_dies_after_each_step_while_another_works() {
         one_dies(steps);
     }
 }
+
+#[test]
+fn a_reaper_and_a_helper_agree_on_the_dead_ones_last_operation() {
+    // Steps 7 to 9 are around the exchange that commits.
+    for steps in 5..11 {
+        model(3, move || {
+            let memory = Arc::new(Model::new());
+            *FUSE.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+                Some((thread::current().id(), steps));
+            let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                accounting::reserve(&*memory, 0, 0, 5, 10).expect("it fits");
+            }));
+            *FUSE.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+            assert!(died.is_err() || steps >= 9);
+            let helper = {
+                let memory = Arc::clone(&memory);
+                thread::spawn(move || accounting::reserve(&*memory, 1, 0, 3, 10))
+            };
+            accounting::reclaim(&*memory, 0).expect("nobody scribbles");
+            helper.join().expect("no panic").expect("it fits");
+            memory.check(3);
+        });
+    }
+}
