@@ -48,7 +48,7 @@ pub enum Side {
     Limited = 1,
 }
 
-/// Frees one of `live` allocations at random and makes a new one in its place, on each side's own.
+/// Live allocations on each side, to work among.
 pub struct Churn {
     live: [Vec<u64>; 2],
     random: u64,
@@ -67,14 +67,16 @@ impl Churn {
         }
     }
 
-    /// One free and one allocation.
+    /// One allocation and its free, above those that live.
     #[inline]
-    pub fn turn(&mut self, driver: &Driver, side: Side) {
+    pub fn pair(driver: &Driver) {
+        driver.free(driver.allocate(BYTES));
+    }
+
+    /// One free of a live allocation at random, and a new one in its place.
+    #[inline]
+    pub fn replace(&mut self, driver: &Driver, side: Side) {
         let live = &mut self.live[side as usize];
-        if live.is_empty() {
-            driver.free(driver.allocate(BYTES));
-            return;
-        }
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
