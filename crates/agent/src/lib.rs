@@ -1,2 +1,42 @@
-//! The daemon of a host: admission, slices, pages, API.
+//! The daemon of a host, and what its callers need to use it.
+//!
+//! - [`serve_agent`]: the agent: admission, slices, pages, HTTP API on a unix socket.
+//! - [`Client`] and [`ensure_agent`]: to ask it, and to start it on demand.
+//! - [`Keeper`] and [`launch`]: a program's slice while the program runs, whether an agent runs or not.
+//!
+//! The agent's state is files under its run directory ([`RunDir`]) and pages that the keepers hold, so that killing
+//! it at any moment loses nothing.
 #![forbid(unsafe_code)]
+
+pub mod admission;
+mod adopt;
+pub mod api;
+mod change;
+mod client;
+pub mod clock;
+mod create;
+mod daemon;
+mod elf;
+mod keeper;
+pub mod launch;
+mod owner;
+mod pages;
+mod policy;
+mod procs;
+mod rundir;
+mod server;
+mod settings;
+mod slice;
+mod stage;
+mod start;
+mod supervise;
+
+pub use client::Client;
+pub use daemon::{Daemon, Peer};
+pub use keeper::Keeper;
+pub use owner::{Owner, owner};
+pub use rundir::{RunDir, default_run_dir};
+pub use server::serve_agent;
+pub use settings::{CONTEXT_OF_A_GPU, Settings};
+pub use stage::{DropIns, Stage, stage};
+pub use start::{ensure_agent, is_listening};

@@ -1,4 +1,38 @@
 //! The command `divvy`: grammar and output, nothing else.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod cli;
+mod config;
+mod context;
+mod env;
+mod output;
+mod report;
+mod table;
+mod verbs;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::Cli;
+use crate::context::Context;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return report::usage(&error),
+    };
+    let is_run = cli.verb.is_run();
+    let mut json = cli.output == Some(output::Format::Json);
+    let outcome = Context::new(&cli).and_then(|context| {
+        json = context.format == output::Format::Json;
+        cli.verb.run(&context)
+    });
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(fault) => {
+            report::fault(&fault, json);
+            ExitCode::from(report::exit_status(fault.code, is_run))
+        }
+    }
+}

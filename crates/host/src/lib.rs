@@ -1,2 +1,15 @@
 //! What this machine has: its devices, and the driver below each.
+//!
+//! NVIDIA's devices come from NVML, opened when asked for; a machine without it simply has none. Emulated devices
+//! come from a specification such as `h100*2`. Nothing here keeps state.
 #![forbid(unsafe_code)]
+
+mod driver;
+mod emulated;
+mod inventory;
+mod nvidia;
+
+pub use driver::{DriverBelow, find_driver, native_candidates};
+pub use emulated::{DEFAULT_EMULATED, EmulatedDevice, emulated_devices, emulated_used};
+pub use inventory::{Inventory, Sources, take};
+pub use nvidia::{Nvidia, NvidiaReport};

@@ -120,7 +120,7 @@ impl fmt::Display for Bytes {
         for (unit, shift) in STEPS {
             let scale = 1_u64 << shift;
             if self.0 >= scale {
-                let text = if self.0 % scale == 0 {
+                let text = if self.0.is_multiple_of(scale) {
                     format!("{} {unit}", self.0 / scale)
                 } else {
                     let tenths = u128::from(self.0) * 10 / u128::from(scale);

@@ -19,7 +19,7 @@ pub enum DeviceKind {
 }
 
 /// One device of this host. Field names are those of the JSON output.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceRecord {
     /// Position in PCI bus order, from 0.
     pub index: u32,
@@ -42,4 +42,24 @@ pub struct DeviceRecord {
     pub sm_count: u32,
     /// `9.0`.
     pub compute_capability: String,
+    /// What an agent hands out of it; absent where none does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<Sharing>,
+}
+
+/// How a device is divided, as its agent tells.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sharing {
+    /// Slices on it.
+    pub slice_count: u32,
+    /// The most slices it may be divided into.
+    pub slice_max: u32,
+    /// Memory promised to slices, their contexts included.
+    pub memory_promised_bytes: Bytes,
+    /// Memory that programs outside any slice hold.
+    pub memory_unmanaged_bytes: Bytes,
+    /// What a new slice and its context can still get.
+    pub memory_free_bytes: Bytes,
+    /// Promises may add up to this many times the device's memory.
+    pub oversubscription_ratio: f64,
 }

@@ -5,15 +5,19 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod code;
 mod compute;
 mod device;
+mod fault;
 mod isolation;
 mod selector;
 mod slice;
 
 pub use bytes::{Bytes, MemoryAmount, QuantityError};
+pub use code::Code;
 pub use compute::Compute;
-pub use device::{DeviceKind, DeviceRecord};
+pub use device::{DeviceKind, DeviceRecord, Sharing};
+pub use fault::Fault;
 pub use isolation::Isolation;
 pub use selector::{Selector, SelectorError};
-pub use slice::{Policy, ProcessRecord, SliceRecord, SliceRequest};
+pub use slice::{Policy, ProcessRecord, SliceRecord, SliceRequest, SliceState};

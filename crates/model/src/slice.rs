@@ -38,6 +38,31 @@ pub struct SliceRequest {
     pub policy: Policy,
 }
 
+/// Where a slice stands in its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SliceState {
+    /// Admitted; its keeper has not taken the pages yet.
+    #[default]
+    Starting,
+    /// Its keeper lives.
+    Running,
+    /// Its keeper is gone, processes that use the device are not.
+    Orphaned,
+}
+
+impl SliceState {
+    /// The word used in tables and JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Orphaned => "orphaned",
+        }
+    }
+}
+
 /// A process inside a slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessRecord {
@@ -73,6 +98,27 @@ pub struct SliceRecord {
     pub policy: Policy,
     /// When it began, RFC 3339, UTC.
     pub created_at: String,
+    /// Where it stands in its life.
+    #[serde(default)]
+    pub state: SliceState,
+    /// Device memory set apart for the driver's own context, beside the limit.
+    #[serde(default)]
+    pub context_bytes: Bytes,
+    /// On an emulated device: the specification under which its driver shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emulated_spec: Option<String>,
+    /// The program it was made for, with its arguments.
+    #[serde(default)]
+    pub command: Vec<String>,
+    /// Process id of its keeper, the `divvy run` that hands its pages to new processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keeper_pid: Option<u32>,
+    /// What was asked for and is not enforced, under the best-effort policy.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bypasses: Vec<String>,
+    /// What is wrong with it, in words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// Its processes that use the device.
     pub processes: Vec<ProcessRecord>,
 }

@@ -1,0 +1,312 @@
+//! Admission: does a slice fit a device? Pure arithmetic over what is promised and what is held.
+
+use divvy_model::{Bytes, Code, DeviceRecord, Fault, MemoryAmount, Sharing};
+
+/// What decides how far a device may be divided.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Promises may add up to this many times the device's memory; 1 promises nothing twice.
+    pub oversubscription: f64,
+    /// The most slices of a device.
+    pub max_slices: u32,
+    /// What the driver takes for a context of a program, beside the program's own memory.
+    pub context: Bytes,
+}
+
+/// One slice's hold on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// The slice's name, for the refusal.
+    pub name: String,
+    /// Its share of memory.
+    pub limit: Bytes,
+    /// What was set apart for its context.
+    pub context: Bytes,
+}
+
+/// A device and everything that stands on it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceBook<'a> {
+    /// The device.
+    pub device: &'a DeviceRecord,
+    /// How far it may be divided.
+    pub limits: Limits,
+    /// The slices on it.
+    pub holds: Vec<Hold>,
+    /// What programs outside any slice hold.
+    pub unmanaged: Bytes,
+}
+
+/// What a new slice gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Its limit.
+    pub memory: Bytes,
+    /// What is set apart for its context.
+    pub context: Bytes,
+}
+
+impl DeviceBook<'_> {
+    /// What `amount` means on this device. A share of the device includes the context, so that two halves fit it;
+    /// an amount in bytes is what the program may use, with the context beside it.
+    #[must_use]
+    pub fn share(&self, amount: MemoryAmount) -> Share {
+        let context = self.limits.context;
+        let memory = amount.on_device_of(self.device.memory_total_bytes);
+        match amount {
+            MemoryAmount::Bytes(_) => Share { memory, context },
+            MemoryAmount::Share(_) => Share {
+                memory: Bytes(memory.0.saturating_sub(context.0)),
+                context,
+            },
+        }
+    }
+
+    /// What promises may add up to, less what is already promised and what outsiders hold.
+    #[must_use]
+    pub fn free(&self) -> Bytes {
+        Bytes(
+            self.capacity()
+                .saturating_sub(self.promised().0)
+                .saturating_sub(self.unmanaged.0),
+        )
+    }
+
+    fn capacity(&self) -> u64 {
+        // A ratio times a size: the nearest byte will do, and the cast saturates.
+        (self.device.memory_total_bytes.0 as f64 * self.limits.oversubscription) as u64
+    }
+
+    fn promised(&self) -> Bytes {
+        let sum = |total: u64, hold: &Hold| total.saturating_add(hold.limit.0).saturating_add(hold.context.0);
+        Bytes(self.holds.iter().fold(0, sum))
+    }
+
+    /// Whether a new slice of `share` fits.
+    ///
+    /// # Errors
+    /// A refusal that says what is free and who holds the rest.
+    pub fn admit(&self, share: Share) -> Result<(), Fault> {
+        if share.memory.0 == 0 {
+            return Err(Fault::new(
+                Code::OverDevice,
+                format!(
+                    "nothing is left of that share beside the context's {}",
+                    share.context
+                ),
+            )
+            .hint("ask for more"));
+        }
+        self.check_size(share)?;
+        if self.holds.len() as u64 >= u64::from(self.limits.max_slices) {
+            return Err(Fault::new(
+                Code::TooManySlices,
+                format!("{} already holds {} slices", self.device.uuid, self.holds.len()),
+            )
+            .cause(self.holders())
+            .hint("wait for one to end, or raise `max_slices` in the configuration"));
+        }
+        self.check_room(share)
+    }
+
+    /// Whether a slice that holds `now` may hold `share` instead. Shrinking always may.
+    ///
+    /// # Errors
+    /// As [`Self::admit`], for the difference.
+    pub fn readmit(&self, now: Bytes, share: Share) -> Result<(), Fault> {
+        if share.memory <= now {
+            return Ok(());
+        }
+        self.check_size(share)?;
+        let more = Share {
+            memory: Bytes(share.memory.0 - now.0),
+            context: Bytes(0),
+        };
+        self.check_room(more)
+    }
+
+    fn check_size(&self, share: Share) -> Result<(), Fault> {
+        let total = self.device.memory_total_bytes;
+        if share.memory.0.saturating_add(share.context.0) <= total.0 {
+            return Ok(());
+        }
+        let most = Bytes(total.0.saturating_sub(share.context.0));
+        Err(Fault::new(
+            Code::OverDevice,
+            format!("{} is more than {} has ({total})", share.memory, self.device.uuid),
+        )
+        .hint(format!("ask for at most {} B ({most}), or for `100%`", most.0)))
+    }
+
+    fn check_room(&self, share: Share) -> Result<(), Fault> {
+        let free = self.free();
+        if share.memory.0.saturating_add(share.context.0) <= free.0 {
+            return Ok(());
+        }
+        let beside = match share.context {
+            Bytes(0) => String::new(),
+            context => format!(" and {context} for its context"),
+        };
+        Err(Fault::new(
+            Code::DeviceFull,
+            format!("cannot reserve {}{beside} on {}", share.memory, self.device.uuid),
+        )
+        .cause(self.holders())
+        .hint(format!("{free} is free; see divvy ps")))
+    }
+
+    fn holders(&self) -> String {
+        let mut holders: Vec<String> = self
+            .holds
+            .iter()
+            .map(|hold| {
+                format!(
+                    "slice {} holds {}",
+                    hold.name,
+                    Bytes(hold.limit.0 + hold.context.0)
+                )
+            })
+            .collect();
+        if self.unmanaged.0 > 0 {
+            holders.push(format!("programs outside any slice hold {}", self.unmanaged));
+        }
+        match holders.len() {
+            0 => format!("the device has {}", self.device.memory_total_bytes),
+            _ => holders.join(", "),
+        }
+    }
+
+    /// The figures for `divvy devices`.
+    #[must_use]
+    pub fn sharing(&self) -> Sharing {
+        Sharing {
+            slice_count: u32::try_from(self.holds.len()).unwrap_or(u32::MAX),
+            slice_max: self.limits.max_slices,
+            memory_promised_bytes: self.promised(),
+            memory_unmanaged_bytes: self.unmanaged,
+            memory_free_bytes: self.free(),
+            oversubscription_ratio: self.limits.oversubscription,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use divvy_model::DeviceKind;
+
+    const GIB: u64 = 1 << 30;
+
+    fn device() -> DeviceRecord {
+        DeviceRecord {
+            index: 0,
+            uuid: "GPU-1a2b".into(),
+            name: "test".into(),
+            kind: DeviceKind::Gpu,
+            profile: None,
+            pci_address: "0000:01:00.0".into(),
+            memory_total_bytes: Bytes(80 * GIB),
+            memory_used_bytes: Bytes(0),
+            sm_count: 132,
+            compute_capability: "9.0".into(),
+            sharing: None,
+        }
+    }
+
+    fn book<'a>(device: &'a DeviceRecord, held: &[u64], context: u64) -> DeviceBook<'a> {
+        DeviceBook {
+            device,
+            limits: Limits {
+                oversubscription: 1.0,
+                max_slices: 4,
+                context: Bytes(context),
+            },
+            holds: (0..)
+                .zip(held)
+                .map(|(n, held)| Hold {
+                    name: format!("s{n}"),
+                    limit: Bytes(*held),
+                    context: Bytes(context),
+                })
+                .collect(),
+            unmanaged: Bytes(0),
+        }
+    }
+
+    fn gib(n: u64) -> Share {
+        Share {
+            memory: Bytes(n * GIB),
+            context: Bytes(0),
+        }
+    }
+
+    #[test]
+    fn promises_never_exceed_the_device() {
+        let device = device();
+        let mut book = book(&device, &[40 * GIB, 30 * GIB], 0);
+        book.admit(gib(10)).expect("exactly full");
+        let refusal = book.admit(gib(11)).expect_err("one too many");
+        assert_eq!(refusal.code, Code::DeviceFull);
+        assert!(refusal.causes[0].contains("slice s0 holds 40 GiB"));
+        assert!(refusal.hint.expect("a hint").contains("10 GiB is free"));
+        book.unmanaged = Bytes(GIB);
+        assert_eq!(
+            book.admit(gib(10)).expect_err("outsiders count").code,
+            Code::DeviceFull
+        );
+        book.limits.oversubscription = 1.5;
+        book.admit(gib(49)).expect("promised more than there is");
+        assert_eq!(
+            book.admit(gib(81)).expect_err("never above the device").code,
+            Code::OverDevice
+        );
+    }
+
+    #[test]
+    fn slices_are_counted() {
+        let device = device();
+        let book = book(&device, &[GIB; 4], 0);
+        assert_eq!(
+            book.admit(gib(1)).expect_err("four is the most").code,
+            Code::TooManySlices
+        );
+    }
+
+    #[test]
+    fn two_halves_fit_with_their_contexts() {
+        let device = device();
+        let half: MemoryAmount = "50%".parse().expect("a share");
+        let first = book(&device, &[], GIB).share(half);
+        assert_eq!(first.memory, Bytes(39 * GIB));
+        let book = book(&device, &[first.memory.0], GIB);
+        book.admit(book.share(half)).expect("the second half");
+        assert!(book.admit(book.share("50.1%".parse().expect("a share"))).is_err());
+        let bytes = book.share("40GiB".parse().expect("a size"));
+        assert!(
+            book.admit(bytes).is_err(),
+            "40 GiB and a context are more than half"
+        );
+    }
+
+    #[test]
+    fn growing_counts_the_difference_and_shrinking_always_may() {
+        let device = device();
+        let mut book = book(&device, &[40 * GIB, 30 * GIB], 0);
+        book.readmit(Bytes(40 * GIB), gib(50)).expect("ten more");
+        assert!(book.readmit(Bytes(40 * GIB), gib(51)).is_err());
+        book.unmanaged = Bytes(80 * GIB);
+        book.readmit(Bytes(40 * GIB), gib(1)).expect("less");
+    }
+
+    #[test]
+    fn nothing_overflows() {
+        let device = device();
+        let book = book(&device, &[u64::MAX, u64::MAX], 0);
+        assert_eq!(book.free(), Bytes(0));
+        let huge = Share {
+            memory: Bytes(u64::MAX),
+            context: Bytes(u64::MAX),
+        };
+        assert_eq!(book.admit(huge).expect_err("huge").code, Code::OverDevice);
+    }
+}

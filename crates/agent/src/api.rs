@@ -1,0 +1,121 @@
+//! What is said on the agent's socket: HTTP and JSON, the same documents that `-o json` prints.
+
+use std::path::PathBuf;
+
+use divvy_model::{DeviceRecord, Fault, MemoryAmount, SliceRecord, SliceRequest};
+use serde::{Deserialize, Serialize};
+
+/// Version of every document. Changes within it only add.
+pub const API_VERSION: &str = "divvy/v1";
+
+/// A document: `{"apiVersion": …, "kind": …}` and its own fields.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Document<T> {
+    /// [`API_VERSION`].
+    #[serde(rename = "apiVersion")]
+    pub api_version: String,
+    /// What it is: `SliceList`, `Error` and so on.
+    pub kind: String,
+    /// The fields.
+    #[serde(flatten)]
+    pub body: T,
+}
+
+impl<T> Document<T> {
+    /// A document of this version.
+    pub fn new(kind: &str, body: T) -> Self {
+        Self {
+            api_version: API_VERSION.into(),
+            kind: kind.into(),
+            body,
+        }
+    }
+}
+
+/// Several of a kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Items<T> {
+    /// The things.
+    pub items: Vec<T>,
+}
+
+/// `DeviceList`.
+pub type DeviceList = Document<Items<DeviceRecord>>;
+/// `SliceList`.
+pub type SliceList = Document<Items<SliceRecord>>;
+/// `Error`.
+pub type ErrorDocument = Document<Fault>;
+
+/// `POST /v1/slices`: asks for a slice.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CreateSlice {
+    /// What is asked for.
+    pub request: SliceRequest,
+    /// The program it is for, with its arguments, to be shown.
+    pub command: Vec<String>,
+    /// The caller's specification of emulated devices, where it has one.
+    #[serde(default)]
+    pub emulated: Option<String>,
+    /// Only say what would happen.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// The answer: a slice that waits for its keeper.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CreatedSlice {
+    /// The slice.
+    pub slice: SliceRecord,
+    /// The device it is a share of.
+    pub device: DeviceRecord,
+    /// The slice's directory, where its keeper binds `attach.sock`.
+    pub directory: PathBuf,
+}
+
+/// `PATCH /v1/slices/{slice}`: changes a live slice.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Resize {
+    /// Its new share of memory.
+    pub memory: MemoryAmount,
+    /// Only say what would happen.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// `POST /v1/slices/{slice}/kill`: signals a slice's processes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Kill {
+    /// A signal's number.
+    pub signal: i32,
+    /// Only say who would get it.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// The answer: who got the signal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Killed {
+    /// The slice.
+    pub slice: SliceRecord,
+    /// Process ids, parents first.
+    pub pids: Vec<u32>,
+}
+
+/// `GET /v1/status`: the agent itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Divvy's version.
+    pub version: String,
+    /// The agent's process.
+    pub pid: u32,
+    /// Whose it is.
+    pub uid: u32,
+    /// Its run directory.
+    pub run_dir: PathBuf,
+    /// When it started, RFC 3339, UTC.
+    pub started_at: String,
+    /// Slices it looks after.
+    pub slice_count: u32,
+    /// Limits that were asked for and not enforced, since it started.
+    pub bypass_total: u64,
+}

@@ -1,0 +1,184 @@
+//! Changing live slices: resize, kill, end.
+
+use divvy_model::{Bytes, Code, Fault, SliceRecord, SliceState};
+use rustix::process::Signal;
+
+use crate::admission::Share;
+use crate::api::{Kill, Killed, Resize};
+use crate::daemon::{Book, Daemon, Peer};
+use crate::procs;
+use crate::slice::{Slice, discard, store};
+
+impl Daemon {
+    /// Changes a live slice's memory limit. It takes effect with the program's next allocation.
+    ///
+    /// # Errors
+    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::BadMemory`] and the refusals of admission.
+    pub fn resize(&self, peer: Peer, which: &str, ask: &Resize) -> Result<SliceRecord, Fault> {
+        let mut book = self.book();
+        let slice = book.find(which)?;
+        peer.may_change(slice.record.uid, self.uid)?;
+        if let Some(damage) = &slice.damage {
+            return Err(
+                Fault::new(Code::SliceGone, format!("the pages of `{which}` cannot be used"))
+                    .because(damage)
+                    .hint("end the slice with `divvy kill` and start it again"),
+            );
+        }
+        let (id, uuid) = (slice.record.id.clone(), slice.record.device_uuid.clone());
+        let (before, context) = (slice.record.memory_limit_bytes, slice.record.context_bytes);
+        let share = self.resized(&mut book, &uuid, before, context, ask)?;
+        let slice = book.find(&id)?;
+        if ask.dry_run {
+            let mut shown = slice.shown();
+            shown.memory_limit_bytes = share.memory;
+            return Ok(shown);
+        }
+        // The record first: after a crash in between, the restarted agent grants what was recorded.
+        slice.record.memory_limit_bytes = share.memory;
+        if let Err(fault) = store(&self.run, &slice.record) {
+            slice.record.memory_limit_bytes = before;
+            return Err(fault);
+        }
+        if let Some(pages) = &slice.pages {
+            pages.grant.set_memory_limit_bytes(share.memory.0);
+        }
+        tracing::info!(
+            slice = slice.record.name,
+            before = before.0,
+            after = share.memory.0,
+            "slice resized"
+        );
+        Ok(slice.shown())
+    }
+
+    fn resized(
+        &self,
+        book: &mut Book,
+        uuid: &str,
+        before: Bytes,
+        context: Bytes,
+        ask: &Resize,
+    ) -> Result<Share, Fault> {
+        let device = book
+            .inventory
+            .devices
+            .iter()
+            .find(|device| device.uuid == uuid)
+            .cloned()
+            .ok_or_else(|| {
+                Fault::new(
+                    Code::UnknownDevice,
+                    format!("the slice's device {uuid} is not here"),
+                )
+            })?;
+        let unmanaged = self.used_on(book, &device).unmanaged;
+        let device_book = self.device_book(book, &device, unmanaged);
+        let share = Share {
+            context,
+            ..device_book.share(ask.memory)
+        };
+        if share.memory == Bytes(0) {
+            return Err(
+                Fault::new(Code::BadMemory, "nothing would be left of the slice").hint("give it more")
+            );
+        }
+        device_book.readmit(before, share)?;
+        Ok(share)
+    }
+
+    /// Signals everything that runs in a slice: the program, its descendants, and what uses the device.
+    ///
+    /// # Errors
+    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::Usage`] for a number that is no signal.
+    pub fn kill(&self, peer: Peer, which: &str, ask: &Kill) -> Result<Killed, Fault> {
+        let signal = Signal::from_named_raw(ask.signal)
+            .ok_or_else(|| Fault::new(Code::Usage, format!("{} is no signal", ask.signal)))?;
+        let mut book = self.book();
+        let slice = book.find(which)?;
+        peer.may_change(slice.record.uid, self.uid)?;
+        let uid = slice.record.uid;
+        let shown = slice.shown();
+        drop(book);
+        let mut targets = members(&shown);
+        if !ask.dry_run {
+            targets.retain(|pid| procs::signal(*pid, uid, signal).is_ok());
+            tracing::info!(
+                slice = shown.name,
+                signal = ask.signal,
+                ?targets,
+                by = peer.uid,
+                "slice signalled"
+            );
+        }
+        Ok(Killed {
+            slice: shown,
+            pids: targets,
+        })
+    }
+
+    /// A slice's program has ended, says its keeper: the slice goes, unless something in it still uses the device.
+    ///
+    /// # Errors
+    /// [`Code::UnknownSlice`], [`Code::NotAllowed`].
+    pub fn end(&self, peer: Peer, which: &str) -> Result<(), Fault> {
+        let mut book = self.book();
+        let slice = book.find(which)?;
+        peer.may_change(slice.record.uid, self.uid)?;
+        slice.set_keeper(None);
+        let id = slice.record.id.clone();
+        self.settle(&mut book, &id);
+        Ok(())
+    }
+
+    /// Removes a slice that nobody keeps and nothing uses; notes one that is used without a keeper.
+    pub(crate) fn settle(&self, book: &mut Book, id: &str) {
+        let Some(slice) = book.slices.get_mut(id) else {
+            return;
+        };
+        if slice.is_kept() {
+            return;
+        }
+        if slice.usage().processes.is_empty() {
+            tracing::info!(slice = slice.record.name, "slice ended");
+            book.slices.remove(id);
+            discard(&self.run, id);
+        } else if slice.record.state != SliceState::Orphaned {
+            slice.record.state = SliceState::Orphaned;
+            tracing::warn!(
+                slice = slice.record.name,
+                "the slice's keeper is gone, its processes are not"
+            );
+            if let Err(fault) = store(&self.run, &slice.record) {
+                tracing::warn!("{fault}: {}", fault.causes.join(": "));
+            }
+        }
+    }
+
+    /// What has to be done now and then: return what the dead held, end what has ended. Says whether anything lives.
+    pub fn tick(&self) -> bool {
+        let mut book = self.book();
+        let ids: Vec<String> = book.slices.keys().cloned().collect();
+        for id in ids {
+            if let Some(slice) = book.slices.get_mut(&id) {
+                let _reaps = Slice::usage(slice);
+            }
+            self.settle(&mut book, &id);
+        }
+        !book.slices.is_empty()
+    }
+}
+
+/// The processes of a slice, parents first: what its keeper started, and what is in its ledger.
+fn members(slice: &SliceRecord) -> Vec<u32> {
+    let mut pids = match (slice.state, slice.keeper_pid) {
+        (SliceState::Orphaned, _) | (_, None) => Vec::new(),
+        (_, Some(keeper)) => procs::tree(keeper).split_off(1),
+    };
+    for process in &slice.processes {
+        if !pids.contains(&process.pid) {
+            pids.push(process.pid);
+        }
+    }
+    pids
+}

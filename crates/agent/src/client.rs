@@ -1,0 +1,231 @@
+//! A caller's side of the agent's socket, blocking: one request, one connection.
+
+use std::time::Duration;
+
+use divvy_model::{Code, Fault};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::RunDir;
+use crate::api::{
+    CreateSlice, CreatedSlice, DeviceList, Document, ErrorDocument, Kill, Killed, Resize, SliceList, Status,
+};
+use divvy_model::SliceRecord;
+
+/// How long an answer may take. An agent hands pages over within a second; a hung one must not hang its callers.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The largest answer that is read, in bytes.
+const LARGEST: usize = 64 << 20;
+
+/// An agent, by its run directory.
+#[derive(Clone, Debug)]
+pub struct Client {
+    run: RunDir,
+}
+
+impl Client {
+    /// The agent of a run directory; nothing is sent yet.
+    #[must_use]
+    pub fn new(run: RunDir) -> Self {
+        Self { run }
+    }
+
+    /// The agent itself.
+    ///
+    /// # Errors
+    /// Every method: [`Code::AgentUnreachable`], or what the agent refuses with.
+    pub fn status(&self) -> Result<Status, Fault> {
+        self.get::<Document<Status>>("/v1/status")
+            .map(|document| document.body)
+    }
+
+    /// The devices with what is handed out of each.
+    ///
+    /// # Errors
+    /// As [`Self::status`].
+    pub fn devices(&self) -> Result<DeviceList, Fault> {
+        self.get("/v1/devices")
+    }
+
+    /// The slices.
+    ///
+    /// # Errors
+    /// As [`Self::status`].
+    pub fn slices(&self) -> Result<SliceList, Fault> {
+        self.get("/v1/slices")
+    }
+
+    /// One slice, by name, id or a unique prefix of its id.
+    ///
+    /// # Errors
+    /// As [`Self::status`]; [`Code::UnknownSlice`].
+    pub fn slice(&self, slice: &str) -> Result<SliceRecord, Fault> {
+        self.get::<Document<SliceRecord>>(&format!("/v1/slices/{}", segment(slice)?))
+            .map(|document| document.body)
+    }
+
+    /// Asks for a slice.
+    ///
+    /// # Errors
+    /// As [`Self::status`]; the refusals of admission.
+    pub fn create(&self, body: &CreateSlice) -> Result<CreatedSlice, Fault> {
+        self.send::<_, Document<CreatedSlice>>(Method::POST, "/v1/slices", Some(body))
+            .map(|document| document.body)
+    }
+
+    /// Tells that the caller, now the slice's keeper, waits for its pages; returns when it has them.
+    ///
+    /// # Errors
+    /// As [`Self::status`]; [`Code::Attach`].
+    pub fn activate(&self, id: &str) -> Result<SliceRecord, Fault> {
+        let path = format!("/v1/slices/{}/activate", segment(id)?);
+        self.send::<(), Document<SliceRecord>>(Method::POST, &path, None)
+            .map(|document| document.body)
+    }
+
+    /// Changes a live slice's memory.
+    ///
+    /// # Errors
+    /// As [`Self::status`]; the refusals of admission.
+    pub fn resize(&self, slice: &str, body: &Resize) -> Result<SliceRecord, Fault> {
+        let path = format!("/v1/slices/{}", segment(slice)?);
+        self.send::<_, Document<SliceRecord>>(Method::PATCH, &path, Some(body))
+            .map(|document| document.body)
+    }
+
+    /// Signals a slice's processes.
+    ///
+    /// # Errors
+    /// As [`Self::status`]; [`Code::UnknownSlice`], [`Code::NotAllowed`].
+    pub fn kill(&self, slice: &str, body: &Kill) -> Result<Killed, Fault> {
+        let path = format!("/v1/slices/{}/kill", segment(slice)?);
+        self.send::<_, Document<Killed>>(Method::POST, &path, Some(body))
+            .map(|document| document.body)
+    }
+
+    /// Tells that a slice's program has ended.
+    ///
+    /// # Errors
+    /// As [`Self::status`].
+    pub fn end(&self, id: &str) -> Result<(), Fault> {
+        let path = format!("/v1/slices/{}", segment(id)?);
+        self.send::<(), serde_json::Value>(Method::DELETE, &path, None)
+            .map(drop)
+    }
+
+    /// Asks the agent to end. Slices keep their limits.
+    ///
+    /// # Errors
+    /// As [`Self::status`]; [`Code::NotAllowed`].
+    pub fn stop(&self) -> Result<(), Fault> {
+        self.send::<(), serde_json::Value>(Method::POST, "/v1/stop", None)
+            .map(drop)
+    }
+
+    fn get<R: DeserializeOwned>(&self, path: &str) -> Result<R, Fault> {
+        self.send::<(), R>(Method::GET, path, None)
+    }
+
+    fn send<B: Serialize, R: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&B>,
+    ) -> Result<R, Fault> {
+        let body = match body {
+            Some(body) => serde_json::to_vec(body).map_err(|error| self.unreachable(&error))?,
+            None => Vec::new(),
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "divvy")
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|error| self.unreachable(&error))?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| self.unreachable(&error))?;
+        let (ok, bytes) = runtime.block_on(async {
+            match tokio::time::timeout(PATIENCE, self.exchange(request)).await {
+                Ok(answer) => answer,
+                Err(_) => Err(self.silent("it did not answer in time")),
+            }
+        })?;
+        if ok {
+            return serde_json::from_slice(&bytes).map_err(|error| {
+                Fault::new(Code::AgentVersion, "the agent's answer was not understood")
+                    .because(&error)
+                    .hint("`divvy agent stop` ends the old agent; its slices keep their limits")
+            });
+        }
+        match serde_json::from_slice::<ErrorDocument>(&bytes) {
+            Ok(document) => Err(document.body),
+            Err(_) => Err(Fault::new(
+                Code::AgentVersion,
+                "the agent refused in a way this version does not know",
+            )
+            .cause(String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned())),
+        }
+    }
+
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(bool, Bytes), Fault> {
+        let stream = tokio::net::UnixStream::connect(self.run.socket())
+            .await
+            .map_err(|error| self.unreachable(&error))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| self.unreachable(&error))?;
+        let driver = tokio::spawn(connection);
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|error| self.unreachable(&error))?;
+        let ok = response.status().is_success();
+        let body = http_body_util::Limited::new(response.into_body(), LARGEST);
+        let bytes = body
+            .collect()
+            .await
+            .map_err(|error| self.silent(&error.to_string()))?
+            .to_bytes();
+        driver.abort();
+        Ok((ok, bytes))
+    }
+
+    fn unreachable(&self, error: &dyn std::error::Error) -> Fault {
+        Fault::new(
+            Code::AgentUnreachable,
+            format!("no agent answers on `{}`", self.run.socket().display()),
+        )
+        .because(error)
+        .hint("`divvy run` starts one; `divvy doctor` looks for the reason")
+    }
+
+    fn silent(&self, why: &str) -> Fault {
+        Fault::new(
+            Code::AgentUnreachable,
+            format!("the agent on `{}` is silent", self.run.socket().display()),
+        )
+        .cause(why)
+        .hint(format!("its log is {}", self.run.log().display()))
+    }
+}
+
+/// A slice's name as one segment of a path: what is no name cannot be a slice.
+fn segment(slice: &str) -> Result<&str, Fault> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if !slice.is_empty() && slice.bytes().all(plain) {
+        Ok(slice)
+    } else {
+        Err(
+            Fault::new(Code::UnknownSlice, format!("there is no slice `{slice}`"))
+                .hint("`divvy ps` lists them"),
+        )
+    }
+}

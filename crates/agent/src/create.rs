@@ -1,0 +1,301 @@
+//! Making a slice: choose the device, admit, record, and hand the pages to its keeper.
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+
+use divvy_host::emulated_devices;
+use divvy_model::{
+    Bytes, Code, DeviceKind, DeviceRecord, Fault, Isolation, MemoryAmount, SliceRecord, SliceRequest,
+    SliceState,
+};
+use rustix::fs::{Gid, Uid, chown};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::admission::Share;
+use crate::api::{CreateSlice, CreatedSlice};
+use crate::daemon::{Book, Daemon, Peer};
+use crate::policy::{Enforcement, enforce};
+use crate::slice::{Slice, attach_socket, store};
+use crate::{clock, owner, pages};
+
+impl Daemon {
+    /// Admits a slice for the caller, who is to become its keeper.
+    ///
+    /// # Errors
+    /// The refusals of policy and admission, [`Code::NotAllowed`], [`Code::NameTaken`], [`Code::RunDir`].
+    pub fn create(&self, peer: Peer, ask: &CreateSlice) -> Result<CreatedSlice, Fault> {
+        self.may_create(peer)?;
+        let enforcement = enforce(&ask.request)?;
+        let mut book = self.book();
+        if let Some(spec) = &ask.emulated {
+            book.inventory.add(emulated_devices(spec)?);
+        }
+        let id = fresh_id(&book)?;
+        let name = slice_name(&book, &ask.request, &ask.command, &id)?;
+        let (device, share) = self.place(&mut book, ask, &enforcement)?;
+        let record = SliceRecord {
+            id: id.clone(),
+            name,
+            uid: peer.uid,
+            device_uuid: device.uuid.clone(),
+            memory_limit_bytes: share.memory,
+            memory_used_bytes: Bytes(0),
+            compute: ask.request.compute,
+            isolation: enforcement.isolation,
+            policy: ask.request.policy,
+            created_at: clock::now(),
+            state: SliceState::Starting,
+            context_bytes: share.context,
+            emulated_spec: book.inventory.emulated_spec(&device.uuid).map(str::to_owned),
+            command: ask.command.clone(),
+            keeper_pid: Some(peer.pid),
+            bypasses: enforcement.bypasses,
+            warnings: Vec::new(),
+            processes: Vec::new(),
+        };
+        let answer = CreatedSlice {
+            directory: self.run.slice(&id),
+            slice: record.clone(),
+            device,
+        };
+        if ask.dry_run {
+            return Ok(answer);
+        }
+        self.take_device(&mut book, &record.device_uuid)?;
+        self.make_directory(&id, peer)?;
+        store(&self.run, &record)?;
+        book.bypass_total += record.bypasses.len() as u64;
+        tracing::info!(
+            slice = record.name, id, uid = peer.uid, keeper = peer.pid, device = record.device_uuid,
+            memory = record.memory_limit_bytes.0, bypasses = ?record.bypasses, "slice admitted"
+        );
+        book.slices.insert(id, Slice::new(record, Some(peer.pid)));
+        Ok(answer)
+    }
+
+    /// Hands a new slice's pages to its keeper, who is the caller.
+    ///
+    /// # Errors
+    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::SharedMemory`], [`Code::Attach`].
+    pub fn activate(&self, peer: Peer, id: &str) -> Result<SliceRecord, Fault> {
+        let record = {
+            let mut book = self.book();
+            let slice = book.find(id)?;
+            peer.may_change(slice.record.uid, self.uid)?;
+            slice.record.clone()
+        };
+        // A keeper may keep us waiting: not while we hold the book.
+        let made = pages::create(&record)?;
+        pages::deliver(&attach_socket(&self.run, &record.id), &made)?;
+        let mut book = self.book();
+        let slice = book.find(id)?;
+        // A resize may have come in between.
+        made.grant
+            .set_memory_limit_bytes(slice.record.memory_limit_bytes.0);
+        slice.pages = Some(made);
+        slice.set_keeper(Some(peer.pid));
+        slice.record.state = SliceState::Running;
+        store(&self.run, &slice.record)?;
+        Ok(slice.shown())
+    }
+
+    fn may_create(&self, peer: Peer) -> Result<(), Fault> {
+        if peer.uid == self.uid || peer.uid == 0 || self.settings.admit_others {
+            return Ok(());
+        }
+        Err(Fault::new(
+            Code::NotAllowed,
+            format!("this agent makes slices for user {} and root only", self.uid),
+        )
+        .hint("its configuration may say `admit_others = true`; DIVVY_RUN_DIR chooses another agent"))
+    }
+
+    /// The device a request lands on: the one it names, else the first with room among those we may own.
+    fn place(
+        &self,
+        book: &mut Book,
+        ask: &CreateSlice,
+        enforcement: &Enforcement,
+    ) -> Result<(DeviceRecord, Share), Fault> {
+        let candidates = match &ask.request.device {
+            Some(selector) => vec![book.inventory.choose(selector)?],
+            None => default_candidates(book, ask),
+        };
+        let mut first_refusal = None;
+        for device in candidates {
+            match self.fits(book, &device, &ask.request, enforcement) {
+                Ok(share) => return Ok((device, share)),
+                Err(refusal) => first_refusal = first_refusal.or(Some(refusal)),
+            }
+        }
+        Err(first_refusal.unwrap_or_else(|| {
+            Fault::new(Code::NoDevice, "there is no device to take a slice of")
+                .hint("`--device emulated:h100` uses an emulated one")
+        }))
+    }
+
+    fn fits(
+        &self,
+        book: &mut Book,
+        device: &DeviceRecord,
+        request: &SliceRequest,
+        enforcement: &Enforcement,
+    ) -> Result<Share, Fault> {
+        self.check_owner(book, &device.uuid)?;
+        let unmanaged = self.used_on(book, device).unmanaged;
+        let device_book = self.device_book(book, device, unmanaged);
+        let amount = request.memory.unwrap_or(MemoryAmount::Share(10_000));
+        let share = device_book.share(amount);
+        if enforcement.isolation != Isolation::Env {
+            device_book.admit(share)?;
+        }
+        Ok(share)
+    }
+
+    /// Refuses a device that another agent owns, without taking it yet.
+    fn check_owner(&self, book: &Book, uuid: &str) -> Result<(), Fault> {
+        match owner::owner(uuid) {
+            Some(other) if !book.owned.contains(uuid) => Err(owner::taken(uuid, &other)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn take_device(&self, book: &mut Book, uuid: &str) -> Result<(), Fault> {
+        if !book.owned.contains(uuid) {
+            owner::own(uuid, self.run.path())?;
+            book.owned.insert(uuid.to_owned());
+        }
+        Ok(())
+    }
+
+    fn make_directory(&self, id: &str, peer: Peer) -> Result<(), Fault> {
+        let path = self.run.slice(id);
+        let cannot = |error: &std::io::Error| {
+            Fault::new(
+                Code::RunDir,
+                format!("cannot make the slice's directory `{}`", path.display()),
+            )
+            .because(error)
+            .hint("`divvy doctor` checks the run directory")
+        };
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(|error| cannot(&error))?;
+        if peer.uid != self.uid {
+            let owner = Some(Uid::from_raw(peer.uid));
+            chown(&path, owner, None::<Gid>).map_err(|error| cannot(&error.into()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Without a selector: the emulated devices of the caller's own specification, else every device, a physical one
+/// before an emulated one that somebody asked for by name.
+fn default_candidates(book: &Book, ask: &CreateSlice) -> Vec<DeviceRecord> {
+    let devices = &book.inventory.devices;
+    let own: Vec<DeviceRecord> = match &ask.emulated {
+        Some(spec) => emulated_devices(spec)
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(|wanted| {
+                devices
+                    .iter()
+                    .find(|device| device.uuid == wanted.record.uuid)
+                    .cloned()
+            })
+            .collect(),
+        None => Vec::new(),
+    };
+    if !own.is_empty() {
+        return own;
+    }
+    let mut candidates = devices.clone();
+    candidates.sort_by_key(|device| (device.kind == DeviceKind::Emulated, device.index));
+    candidates
+}
+
+/// Eight hexadecimal digits that no living slice has.
+fn fresh_id(book: &Book) -> Result<String, Fault> {
+    loop {
+        let mut bytes = [0_u8; 4];
+        getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|error| {
+            Fault::new(Code::Internal, "cannot get random bytes").because(&std::io::Error::from(error))
+        })?;
+        let id = format!("{:08x}", u32::from_be_bytes(bytes));
+        if !book.slices.contains_key(&id) {
+            return Ok(id);
+        }
+    }
+}
+
+/// The name asked for, checked, or one made of the program's.
+fn slice_name(book: &Book, request: &SliceRequest, command: &[String], id: &str) -> Result<String, Fault> {
+    let Some(name) = &request.name else {
+        let program = command
+            .first()
+            .map_or("slice", |program| program.rsplit('/').next().unwrap_or("slice"));
+        let plain: String = program
+            .chars()
+            .filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c))
+            .take(40)
+            .collect();
+        let plain = plain.trim_start_matches(['-', '_', '.']);
+        let base = if plain.is_empty() { "slice" } else { plain };
+        return Ok(format!("{base}-{}", &id[..4.min(id.len())]));
+    };
+    if !is_name(name) {
+        return Err(
+            Fault::new(Code::SliceName, format!("`{name}` is no name for a slice"))
+                .hint("1 to 63 letters, digits, `-`, `_` or `.`, beginning with a letter or a digit"),
+        );
+    }
+    if book.slices.values().any(|slice| slice.record.name == *name) {
+        return Err(
+            Fault::new(Code::NameTaken, format!("there is a slice `{name}` already"))
+                .hint("choose another name, or leave --name out"),
+        );
+    }
+    Ok(name.clone())
+}
+
+fn is_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (1..=63).contains(&name.len())
+        && name.bytes().all(plain)
+        && name
+            .bytes()
+            .next()
+            .is_some_and(|first| first.is_ascii_alphanumeric())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        for name in ["a", "train-1", "0.x_y", &"x".repeat(63)] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in ["", "-a", ".a", "a b", "a/b", "ä", &"x".repeat(64)] {
+            assert!(!is_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_made_of_the_programs() {
+        let request = SliceRequest {
+            name: None,
+            device: None,
+            memory: None,
+            compute: None,
+            isolation: Isolation::Cooperative,
+            policy: divvy_model::Policy::Strict,
+        };
+        let named = |command: &str| slice_name(&Book::default(), &request, &[command.into()], "0123abcd");
+        assert_eq!(named("/usr/bin/python3.12").expect("a name"), "python3.12-0123");
+        assert_eq!(named("./run me").expect("a name"), "runme-0123");
+        assert_eq!(named("--").expect("a name"), "slice-0123");
+    }
+}

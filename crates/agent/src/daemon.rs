@@ -1,0 +1,210 @@
+//! The agent's state and what may be done to it. Every method blocks, briefly; the server calls them off its loop.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use divvy_host::{Inventory, Nvidia, Sources};
+use divvy_model::{Bytes, Code, DeviceKind, DeviceRecord, Fault, SliceRecord};
+
+use crate::admission::DeviceBook;
+use crate::api::Status;
+use crate::settings::Settings;
+use crate::slice::Slice;
+use crate::{RunDir, clock};
+
+/// Who is calling, as the kernel tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The caller's user.
+    pub uid: u32,
+    /// The caller's process.
+    pub pid: u32,
+}
+
+/// The agent.
+pub struct Daemon {
+    pub(crate) run: RunDir,
+    pub(crate) settings: Settings,
+    pub(crate) uid: u32,
+    nvidia: Nvidia,
+    started_at: String,
+    book: Mutex<Book>,
+}
+
+/// What changes while the agent runs.
+#[derive(Default)]
+pub(crate) struct Book {
+    pub inventory: Inventory,
+    pub owned: HashSet<String>,
+    pub slices: BTreeMap<String, Slice>,
+    pub bypass_total: u64,
+}
+
+impl Daemon {
+    /// An agent that has looked at the machine and taken back the slices of its predecessor.
+    ///
+    /// # Errors
+    /// [`Code::Config`] for a specification of emulated devices that is not understood.
+    pub fn start(run: RunDir, settings: Settings) -> Result<Self, Fault> {
+        let nvidia = Nvidia::open();
+        let sources = Sources {
+            emulated: settings.emulated.clone(),
+        };
+        let inventory = divvy_host::take(&sources, &nvidia)?;
+        let daemon = Self {
+            run,
+            settings,
+            uid: rustix::process::getuid().as_raw(),
+            nvidia,
+            started_at: clock::now(),
+            book: Mutex::new(Book {
+                inventory,
+                ..Book::default()
+            }),
+        };
+        daemon.adopt();
+        Ok(daemon)
+    }
+
+    /// The state. A panic in one request must not end the agent for all: the book is consistent between statements.
+    pub(crate) fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The agent itself.
+    pub fn status(&self) -> Status {
+        let book = self.book();
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            uid: self.uid,
+            run_dir: self.run.path().into(),
+            started_at: self.started_at.clone(),
+            slice_count: u32::try_from(book.slices.len()).unwrap_or(u32::MAX),
+            bypass_total: book.bypass_total,
+        }
+    }
+
+    /// The devices, with what is handed out of each.
+    pub fn devices(&self) -> Vec<DeviceRecord> {
+        let mut book = self.book();
+        let devices = book.inventory.devices.clone();
+        devices
+            .into_iter()
+            .map(|mut device| {
+                let used = self.used_on(&mut book, &device);
+                device.memory_used_bytes = used.device;
+                device.sharing = Some(self.device_book(&book, &device, used.unmanaged).sharing());
+                device
+            })
+            .collect()
+    }
+
+    /// The slices, oldest first.
+    pub fn slices(&self) -> Vec<SliceRecord> {
+        let mut book = self.book();
+        let mut records: Vec<SliceRecord> = book.slices.values_mut().map(Slice::shown).collect();
+        records.sort_by(|a, b| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
+        records
+    }
+
+    /// One slice.
+    ///
+    /// # Errors
+    /// [`Code::UnknownSlice`].
+    pub fn slice(&self, which: &str) -> Result<SliceRecord, Fault> {
+        let mut book = self.book();
+        Ok(book.find(which)?.shown())
+    }
+
+    /// The device as admission sees it.
+    pub(crate) fn device_book<'a>(
+        &self,
+        book: &Book,
+        device: &'a DeviceRecord,
+        unmanaged: Bytes,
+    ) -> DeviceBook<'a> {
+        DeviceBook {
+            device,
+            limits: self.settings.limits(device.kind),
+            holds: book
+                .slices
+                .values()
+                .filter(|slice| slice.record.device_uuid == device.uuid)
+                .map(Slice::hold)
+                .collect(),
+            unmanaged,
+        }
+    }
+
+    /// What is in use on a device, and how much of it by programs outside any slice.
+    pub(crate) fn used_on(&self, book: &mut Book, device: &DeviceRecord) -> UsedOn {
+        let context = self.settings.limits(device.kind).context;
+        let mut managed = 0_u64;
+        for slice in book.slices.values_mut() {
+            if slice.record.device_uuid != device.uuid || slice.hold().limit == Bytes(0) {
+                continue;
+            }
+            let usage = slice.usage();
+            let contexts = context.0.saturating_mul(usage.processes.len() as u64);
+            managed = managed.saturating_add(usage.used.0).saturating_add(contexts);
+        }
+        let measured = match device.kind {
+            DeviceKind::Emulated => divvy_host::emulated_used(&device.uuid),
+            DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => {
+                self.nvidia.memory_used(&device.uuid)
+            }
+        };
+        let used = measured.unwrap_or(Bytes(managed));
+        UsedOn {
+            device: used,
+            unmanaged: Bytes(used.0.saturating_sub(managed)),
+        }
+    }
+}
+
+/// Memory in use on a device.
+pub(crate) struct UsedOn {
+    /// By anybody.
+    pub device: Bytes,
+    /// By programs outside any slice.
+    pub unmanaged: Bytes,
+}
+
+impl Book {
+    /// The slice of this name, id or unique prefix of an id.
+    pub fn find(&mut self, which: &str) -> Result<&mut Slice, Fault> {
+        let named = self.slices.values().find(|slice| slice.record.name == which);
+        let id = match named {
+            Some(slice) => slice.record.id.clone(),
+            None => {
+                let mut fits = self
+                    .slices
+                    .keys()
+                    .filter(|id| !which.is_empty() && id.starts_with(which));
+                match (fits.next(), fits.next()) {
+                    (Some(id), None) => id.clone(),
+                    _ => String::new(),
+                }
+            }
+        };
+        self.slices.get_mut(&id).ok_or_else(|| {
+            Fault::new(Code::UnknownSlice, format!("there is no slice `{which}`"))
+                .hint("`divvy ps` lists them")
+        })
+    }
+}
+
+impl Peer {
+    /// Whether this caller may change a slice of user `owner`, with an agent of user `agent`.
+    pub(crate) fn may_change(self, owner: u32, agent: u32) -> Result<(), Fault> {
+        if self.uid == owner || self.uid == agent || self.uid == 0 {
+            return Ok(());
+        }
+        Err(Fault::new(
+            Code::NotAllowed,
+            format!("user {} may not change what belongs to user {owner}", self.uid),
+        )
+        .hint("ask its owner or root"))
+    }
+}

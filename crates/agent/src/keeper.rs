@@ -1,0 +1,68 @@
+//! The keeper: `divvy run` while its program runs. It holds the slice's pages and hands them to every process of the
+//! slice that asks, whether an agent runs or not.
+
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use divvy_ledger::attach;
+use divvy_model::{Code, Fault};
+
+/// A keeper that listens. Dropping it lets nobody else attach; it does not end those who have.
+#[derive(Debug)]
+pub struct Keeper {
+    socket: PathBuf,
+}
+
+impl Keeper {
+    /// Listens in a slice's directory and serves from threads of its own. Pages are taken from the user of the agent
+    /// that made the directory (`agent_uid`), and from root.
+    ///
+    /// # Errors
+    /// [`Code::Attach`].
+    pub fn listen(directory: &Path, agent_uid: u32) -> Result<Self, Fault> {
+        let socket = directory.join("attach.sock");
+        let cannot = |error: std::io::Error| {
+            Fault::new(Code::Attach, format!("cannot listen on `{}`", socket.display())).because(&error)
+        };
+        let listener = UnixListener::bind(&socket).map_err(cannot)?;
+        let pages = Arc::new(attach::Keeper::new(agent_uid));
+        std::thread::Builder::new()
+            .name("keeper".into())
+            .spawn(move || serve(&listener, &pages))
+            .map_err(cannot)?;
+        Ok(Self { socket })
+    }
+
+    /// Where it listens: the value of `DIVVY_SLICE`.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// One thread per connection: a peer that says nothing must not keep the next one waiting. Where no thread is to be
+/// had the connection closes, and the peer is refused like any other.
+fn serve(listener: &UnixListener, pages: &Arc<attach::Keeper>) {
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else {
+            // Out of descriptors: the next try may fare better.
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            continue;
+        };
+        let pages = Arc::clone(pages);
+        let _refused = std::thread::Builder::new().spawn(move || answer(&pages, &stream));
+    }
+}
+
+/// The program's standard streams are not the keeper's to write to: what goes wrong here shows on the other side,
+/// which is told.
+fn answer(pages: &attach::Keeper, stream: &UnixStream) {
+    let _told = pages.serve(stream);
+}

@@ -1,0 +1,302 @@
+//! `divvy run`: a slice, its keeper, and the program inside.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use divvy_host::{DriverBelow, find_driver};
+use divvy_model::{Code, DeviceKind, DeviceRecord, Fault, Isolation, SliceRecord, SliceRequest};
+use rustix::fs::{Access, access};
+
+use crate::api::{CreateSlice, CreatedSlice};
+use crate::keeper::Keeper;
+use crate::stage::{DropIns, Stage, stage};
+use crate::start::ensure_agent;
+use crate::supervise::{Watch, exit_code};
+use crate::{Client, RunDir};
+
+/// What is to be run, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// The slice it is to have.
+    pub request: SliceRequest,
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// The driver below, where the user names one.
+    pub driver: Option<PathBuf>,
+    /// The user's specification of emulated devices, where there is one.
+    pub emulated: Option<String>,
+}
+
+/// A slice that is ready, with the environment of the program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The slice.
+    pub slice: SliceRecord,
+    /// Its device.
+    pub device: DeviceRecord,
+    /// The driver below.
+    pub driver: DriverBelow,
+    /// Variables that are set for the program, in order.
+    pub environment: Vec<(String, OsString)>,
+}
+
+/// Says what would happen, and changes nothing but starting an agent where none runs.
+///
+/// # Errors
+/// Whatever would stop the real run.
+pub fn plan(run: &RunDir, launch: &Launch, serve: impl Fn() -> Command) -> Result<Plan, Fault> {
+    check_program(first(&launch.command)?)?;
+    let parts = Parts::find(run, launch)?;
+    let mut agents = Vec::new();
+    let created = create(run, launch, &serve, true, &mut agents)?;
+    parts.plan(&created, &created.directory.join("attach.sock"))
+}
+
+/// Runs the program in a slice of its own. `ready` is told the plan before the program starts. Returns the exit
+/// status as a shell gives it.
+///
+/// # Errors
+/// What stopped the program from starting; nothing is left behind then.
+pub fn run(
+    run: &RunDir,
+    launch: &Launch,
+    serve: impl Fn() -> Command,
+    ready: impl FnOnce(&Plan),
+) -> Result<u8, Fault> {
+    check_program(first(&launch.command)?)?;
+    let parts = Parts::find(run, launch)?;
+    // Before any thread or child: they are to inherit the mask.
+    let watch = Watch::begin()?;
+    let mut agents = Vec::new();
+    let created = create(run, launch, &serve, false, &mut agents)?;
+    let client = Client::new(run.clone());
+    let outcome = keep(run, launch, &parts, &created, &client, &watch, &mut agents, ready);
+    // Where no agent runs just now, the next one finds nobody keeping the slice and clears it away.
+    let _no_agent = client.end(&created.slice.id);
+    outcome
+}
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "one call, split off so that the slice ends whatever happens in it"
+)]
+fn keep(
+    run: &RunDir,
+    launch: &Launch,
+    parts: &Parts,
+    created: &CreatedSlice,
+    client: &Client,
+    watch: &Watch,
+    agents: &mut [Child],
+    ready: impl FnOnce(&Plan),
+) -> Result<u8, Fault> {
+    let keeper = Keeper::listen(&created.directory, agent_uid(run)?)?;
+    client.activate(&created.slice.id)?;
+    let plan = parts.plan(created, keeper.socket())?;
+    ready(&plan);
+    let program = first(&launch.command)?;
+    let mut child = Command::new(program)
+        .args(&launch.command[1..])
+        .envs(plan.environment.iter().map(|(name, value)| (name, value)))
+        .spawn()
+        .map_err(|error| cannot_run(program, &error))?;
+    let status = watch.wait(&mut child, agents)?;
+    Ok(exit_code(status))
+}
+
+/// Asks for the slice; an agent that was just leaving is replaced, once.
+fn create(
+    run: &RunDir,
+    launch: &Launch,
+    serve: &impl Fn() -> Command,
+    dry_run: bool,
+    agents: &mut Vec<Child>,
+) -> Result<CreatedSlice, Fault> {
+    let client = Client::new(run.clone());
+    let ask = CreateSlice {
+        request: launch.request.clone(),
+        command: launch
+            .command
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect(),
+        emulated: launch.emulated.clone(),
+        dry_run,
+    };
+    let mut last = None;
+    for _ in 0..3 {
+        agents.extend(ensure_agent(run, serve)?);
+        match client.create(&ask) {
+            Err(fault) if fault.code == Code::AgentUnreachable => last = Some(fault),
+            answer => return answer,
+        }
+    }
+    Err(last.unwrap_or_else(|| Fault::new(Code::AgentUnreachable, "no agent answers")))
+}
+
+fn agent_uid(run: &RunDir) -> Result<u32, Fault> {
+    std::fs::metadata(run.socket())
+        .map(|meta| meta.uid())
+        .map_err(|error| Fault::new(Code::AgentUnreachable, "the agent's socket is gone").because(&error))
+}
+
+/// What a program's environment is made of.
+struct Parts {
+    drop_ins: DropIns,
+    limiter: Stage,
+    emulated: Stage,
+    /// A driver that the user named.
+    named: Option<DriverBelow>,
+}
+
+impl Parts {
+    fn find(run: &RunDir, launch: &Launch) -> Result<Self, Fault> {
+        let drop_ins = DropIns::find()?;
+        let named = launch
+            .driver
+            .as_deref()
+            .map(|path| find_driver(Some(path), std::slice::from_ref(&drop_ins.limiter)))
+            .transpose()?;
+        Ok(Self {
+            limiter: stage(run, &drop_ins.limiter)?,
+            emulated: stage(run, &drop_ins.emulated)?,
+            drop_ins,
+            named,
+        })
+    }
+
+    fn driver_for(&self, device: &DeviceRecord) -> Result<DriverBelow, Fault> {
+        match (&self.named, device.kind) {
+            (Some(named), _) => Ok(named.clone()),
+            (None, DeviceKind::Emulated) => Ok(DriverBelow {
+                path: self.drop_ins.emulated.clone(),
+                origin: "emulated",
+            }),
+            (None, _) => find_driver(None, std::slice::from_ref(&self.drop_ins.limiter)),
+        }
+    }
+
+    fn plan(&self, created: &CreatedSlice, socket: &Path) -> Result<Plan, Fault> {
+        let driver = self.driver_for(&created.device)?;
+        // Without the limiter, an emulated device is still seen through its own driver.
+        let front = match (created.slice.isolation, driver.origin) {
+            (Isolation::Env, "emulated") => Some(&self.emulated),
+            (Isolation::Env, _) => None,
+            _ => Some(&self.limiter),
+        };
+        let inherited = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        Ok(Plan {
+            environment: environment(created, &driver, front, socket, inherited),
+            slice: created.slice.clone(),
+            device: created.device.clone(),
+            driver,
+        })
+    }
+}
+
+/// The variables of the program. What the user set for the loader stays, behind ours.
+fn environment(
+    created: &CreatedSlice,
+    driver: &DriverBelow,
+    front: Option<&Stage>,
+    socket: &Path,
+    inherited: impl Fn(&str) -> Option<OsString>,
+) -> Vec<(String, OsString)> {
+    let mut variables: Vec<(String, OsString)> = Vec::new();
+    let mut set = |name: &str, value: OsString| variables.push((name.into(), value));
+    if let Some(stage) = front {
+        set(
+            "LD_PRELOAD",
+            in_front(OsStr::new(&stage.preload), inherited("LD_PRELOAD"), ":"),
+        );
+        set(
+            "LD_LIBRARY_PATH",
+            in_front(stage.folder.as_os_str(), inherited("LD_LIBRARY_PATH"), ":"),
+        );
+        set("DIVVY_DRIVER", driver.path.clone().into());
+    }
+    if created.slice.isolation != Isolation::Env {
+        set("DIVVY_SLICE", socket.into());
+    }
+    if let Some(spec) = &created.slice.emulated_spec {
+        set("DIVVY_EMULATED", spec.into());
+    }
+    set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into());
+    set("CUDA_VISIBLE_DEVICES", created.device.uuid.clone().into());
+    variables
+}
+
+/// `ours`, then what was there, without a second `ours`: a run inside a run.
+fn in_front(ours: &OsStr, inherited: Option<OsString>, separator: &str) -> OsString {
+    let mut value = ours.to_os_string();
+    if let Some(rest) = inherited.filter(|rest| rest != ours) {
+        value.push(separator);
+        value.push(rest);
+    }
+    value
+}
+
+fn first(command: &[OsString]) -> Result<&OsStr, Fault> {
+    command.first().map(OsString::as_os_str).ok_or_else(|| {
+        Fault::new(Code::Usage, "no program was named").hint("divvy run --memory 4GiB -- PROGRAM")
+    })
+}
+
+/// Whether the program can be run at all, before anything is reserved for it. The rules are `execvp`'s.
+fn check_program(program: &OsStr) -> Result<(), Fault> {
+    let path = Path::new(program);
+    if path.components().count() > 1 || program.to_string_lossy().contains('/') {
+        return check_file(path);
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    let mut refusal = Err(not_found(program));
+    for folder in std::env::split_paths(&folders) {
+        let file = folder.join(program);
+        if file.exists() {
+            match check_file(&file) {
+                Ok(()) => return Ok(()),
+                Err(fault) => refusal = Err(fault),
+            }
+        }
+    }
+    refusal
+}
+
+fn check_file(path: &Path) -> Result<(), Fault> {
+    let meta = std::fs::metadata(path).map_err(|error| cannot_run(path.as_os_str(), &error))?;
+    let cannot = |why: &str| {
+        Err(Fault::new(
+            Code::ProgramCannotRun,
+            format!("cannot execute `{}`", path.display()),
+        )
+        .cause(why))
+    };
+    if meta.is_dir() {
+        return cannot("it is a directory");
+    }
+    if access(path, Access::EXEC_OK).is_err() {
+        return cannot("it lacks the execute permission");
+    }
+    Ok(())
+}
+
+fn not_found(program: &OsStr) -> Fault {
+    Fault::new(
+        Code::ProgramNotFound,
+        format!("no program `{}` was found", program.to_string_lossy()),
+    )
+    .hint("give a path, or a name that is on PATH")
+}
+
+fn cannot_run(program: &OsStr, error: &std::io::Error) -> Fault {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => not_found(program),
+        _ => Fault::new(
+            Code::ProgramCannotRun,
+            format!("cannot execute `{}`", program.to_string_lossy()),
+        )
+        .because(error),
+    }
+}

@@ -1,0 +1,160 @@
+//! A slice's pages as the agent uses them: one place that turns page trouble into failures with codes.
+
+use std::path::Path;
+
+use divvy_ledger::attach::{self, AttachError, Pages};
+use divvy_ledger::{GrantSpec, PageError};
+use divvy_model::{Bytes, Code, Fault, ProcessRecord, SliceRecord};
+
+use crate::procs;
+
+/// What the pages say about a slice at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes that its processes hold.
+    pub used: Bytes,
+    /// Its living processes.
+    pub processes: Vec<ProcessRecord>,
+}
+
+/// Makes the pages of a slice.
+///
+/// # Errors
+/// [`Code::SharedMemory`] when the system makes no memory files.
+pub fn create(record: &SliceRecord) -> Result<Pages, Fault> {
+    Pages::create(&GrantSpec {
+        memory_limit_bytes: record.memory_limit_bytes.0,
+        device_uuid: uuid_bytes(&record.device_uuid),
+        slice_id: &record.id,
+        slice_name: &record.name,
+    })
+    .map_err(|error| {
+        Fault::new(Code::SharedMemory, "cannot make the slice's pages")
+            .because(&error)
+            .hint("`divvy doctor` checks shared memory")
+    })
+}
+
+/// Hands the pages to the keeper that listens on `socket`.
+///
+/// # Errors
+/// [`Code::Attach`].
+pub fn deliver(socket: &Path, pages: &Pages) -> Result<(), Fault> {
+    attach::deliver(socket, pages)
+        .map_err(|error| trouble("cannot hand the pages to the slice's keeper", &error))
+}
+
+/// Why pages could not be had back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecallFailure {
+    /// Nobody listens: the keeper is dead.
+    Dead,
+    /// The keeper lives and waits for its first pages.
+    Waiting,
+    /// The keeper lives; its pages cannot be used.
+    Unusable(Fault),
+}
+
+/// Gets the pages back from the keeper that listens on `socket`, with a new grant of `limit`. The new grant is
+/// delivered before this returns. Also tells the keeper's process.
+///
+/// # Errors
+/// [`RecallFailure`].
+pub fn recall(socket: &Path, limit: Bytes) -> Result<(Pages, u32), RecallFailure> {
+    let recalled = attach::recall(socket).map_err(|error| match error {
+        AttachError::System { .. } => RecallFailure::Dead,
+        AttachError::Declined(attach::wire::Status::NoPages) => RecallFailure::Waiting,
+        other => RecallFailure::Unusable(trouble("cannot take the slice's pages back", &other)),
+    })?;
+    let keeper = recalled.keeper_pid;
+    let unusable = |fault| RecallFailure::Unusable(fault);
+    let pages = recalled
+        .adopt()
+        .map_err(|error| unusable(page_trouble("cannot make the slice's grant anew", &error)))?;
+    // The agent's own record decides: a keeper's copy may come from a hostile user.
+    pages.grant.set_memory_limit_bytes(limit.0);
+    deliver(socket, &pages).map_err(unusable)?;
+    Ok((pages, keeper))
+}
+
+/// Returns what dead processes held, and reads what the living hold.
+///
+/// # Errors
+/// [`Code::LedgerCorrupt`].
+pub fn usage(pages: &Pages) -> Result<Usage, Fault> {
+    pages
+        .ledger
+        .reap()
+        .map_err(|error| page_trouble("the slice's ledger cannot be read", &error))?;
+    let processes = pages
+        .ledger
+        .processes()
+        .filter(|process| process.alive)
+        .map(|process| {
+            let pid = if process.host_pid == 0 {
+                process.pid
+            } else {
+                process.host_pid
+            };
+            ProcessRecord {
+                pid,
+                command: procs::command(pid),
+                memory_used_bytes: Bytes(process.used_bytes),
+            }
+        })
+        .collect();
+    Ok(Usage {
+        used: Bytes(pages.ledger.total_used()),
+        processes,
+    })
+}
+
+fn trouble(what: &str, error: &AttachError) -> Fault {
+    match error {
+        AttachError::Page(error) => page_trouble(what, error),
+        AttachError::Version { .. } => Fault::new(Code::PageVersion, what)
+            .because(error)
+            .hint("end the slice with the version of Divvy that made it"),
+        _ => Fault::new(Code::Attach, what).because(error),
+    }
+}
+
+fn page_trouble(what: &str, error: &PageError) -> Fault {
+    let code = match error {
+        PageError::Version { .. } | PageError::Foreign { .. } | PageError::Size { .. } => Code::PageVersion,
+        PageError::Corrupted { .. } => Code::LedgerCorrupt,
+        _ => Code::Attach,
+    };
+    Fault::new(code, what).because(error)
+}
+
+/// The sixteen bytes of a UUID written `GPU-1a2b…` (or `MIG-…`); zeros for what is no UUID.
+fn uuid_bytes(text: &str) -> [u8; 16] {
+    let digits: Vec<u8> = text
+        .split_once('-')
+        .map_or("", |(_, digits)| digits)
+        .bytes()
+        .filter_map(|byte| char::from(byte).to_digit(16))
+        .map(|digit| digit as u8)
+        .collect();
+    let mut bytes = [0; 16];
+    if digits.len() == 32 {
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = pair[0] << 4 | pair[1];
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_sixteen_bytes() {
+        let bytes = uuid_bytes("GPU-00112233-4455-6677-8899-aabbccddeeff");
+        assert_eq!(bytes[..4], [0, 0x11, 0x22, 0x33]);
+        assert_eq!(bytes[15], 0xff);
+        assert_eq!(uuid_bytes("GPU-12"), [0; 16]);
+    }
+}

@@ -1,0 +1,106 @@
+//! What the kernel tells about processes: names, owners, children. And a way to signal one that cannot hit another.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// The program's name, as `ps` shows it: the base name of its first argument, else the kernel's short name.
+#[must_use]
+pub fn command(pid: u32) -> String {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
+    let name = String::from_utf8_lossy(first);
+    let name = name.rsplit('/').next().unwrap_or_default().trim();
+    if !name.is_empty() {
+        return name.to_owned();
+    }
+    fs::read_to_string(format!("/proc/{pid}/comm"))
+        .map(|name| name.trim().to_owned())
+        .unwrap_or_default()
+}
+
+/// The process and everything below it, parents first. Taken from one walk of /proc: what is born meanwhile is missed.
+#[must_use]
+pub fn tree(root: u32) -> Vec<u32> {
+    let pairs: Vec<(u32, u32)> = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| Some((pid, parent(pid)?)))
+        .collect();
+    let mut tree = vec![root];
+    let mut next = 0;
+    while let Some(parent) = tree.get(next).copied() {
+        tree.extend(pairs.iter().filter(|pair| pair.1 == parent).map(|pair| pair.0));
+        next += 1;
+    }
+    tree
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name stands in parentheses and may hold any character: what follows the last one is regular.
+    let rest = stat.rsplit_once(')')?.1;
+    rest.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Sends a signal to `pid` if it belongs to user `uid`. The process is pinned first, so that a number reused in
+/// between is never hit.
+///
+/// # Errors
+/// `NotFound` when there is no such process of that user.
+pub fn signal(pid: u32, uid: u32, signal: Signal) -> io::Result<()> {
+    let gone = || io::Error::from(io::ErrorKind::NotFound);
+    let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
+    let pinned = pidfd_open(raw, PidfdFlags::empty()).map_err(|_| gone())?;
+    let owner = fs::metadata(format!("/proc/{pid}")).map_err(|_| gone())?.uid();
+    if owner != uid {
+        return Err(gone());
+    }
+    pidfd_send_signal(pinned, signal)?;
+    Ok(())
+}
+
+/// Whether a process of this number lives (a zombie does not).
+#[must_use]
+pub fn is_alive(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        stat.rsplit_once(')')
+            .and_then(|(_, rest)| rest.trim_start().chars().next())
+            .is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_child_is_seen_and_signalled_and_gone() {
+        let mut child = Command::new("sleep")
+            .arg("600")
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("sleep runs");
+        let uid = rustix::process::getuid().as_raw();
+        // Until it has become `sleep`, it is a copy of this test.
+        while command(child.id()) != "sleep" {
+            assert!(is_alive(child.id()));
+            std::thread::yield_now();
+        }
+        assert!(tree(std::process::id()).contains(&child.id()));
+        assert!(is_alive(child.id()));
+        assert!(
+            signal(child.id(), uid + 1, Signal::KILL).is_err(),
+            "another user's"
+        );
+        signal(child.id(), uid, Signal::KILL).expect("ours");
+        child.wait().expect("reaped");
+        assert!(!is_alive(child.id()));
+        assert!(signal(child.id(), uid, Signal::KILL).is_err());
+    }
+}

@@ -1,0 +1,245 @@
+//! The run directory: where one agent's socket, log and slices lie. All of an agent's state is files here.
+
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use divvy_model::{Code, Fault};
+
+/// A socket's path has at most 107 bytes, of which `/slices/<id>/attach.sock` takes this many.
+const TAIL: usize = "/slices/0123456789/attach.sock".len();
+
+/// A run directory that exists and is safe to use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunDir {
+    path: PathBuf,
+}
+
+/// The directory when nobody names one: /run/divvy for root, else under $XDG_RUNTIME_DIR, else /tmp/divvy-UID.
+#[must_use]
+pub fn default_run_dir() -> PathBuf {
+    let uid = rustix::process::getuid();
+    if uid.is_root() {
+        return "/run/divvy".into();
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(base) if Path::new(&base).is_absolute() => Path::new(&base).join("divvy"),
+        _ => format!("/tmp/divvy-{}", uid.as_raw()).into(),
+    }
+}
+
+impl RunDir {
+    /// Makes the directory where it is missing, and checks that nobody else could have put anything into it.
+    ///
+    /// # Errors
+    /// [`Code::RunDir`] when it cannot be made, is no directory, or belongs to or is writable by somebody else;
+    /// [`Code::RunDirPath`] for a path that the loader or a socket cannot carry.
+    pub fn open(path: &Path) -> Result<Self, Fault> {
+        let path = std::path::absolute(path).map_err(|error| cannot(path, "use").because(&error))?;
+        check_path(&path)?;
+        match make(&path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(cannot(&path, "make")
+                    .because(&error)
+                    .hint("set DIVVY_RUN_DIR to a directory of your own"));
+            }
+            _ => {}
+        }
+        let run = Self { path };
+        run.check_owner()?;
+        for folder in [run.slices(), run.stages()] {
+            match DirBuilder::new().mode(0o755).create(&folder) {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                    return Err(cannot(&folder, "write in")
+                        .because(&error)
+                        .hint("set DIVVY_RUN_DIR to a directory you may write in"));
+                }
+                _ => {}
+            }
+        }
+        Ok(run)
+    }
+
+    /// The directory as somebody else's: to read its lists and to talk to its agent, nothing is made or checked.
+    #[must_use]
+    pub fn peek(path: &Path) -> Self {
+        Self {
+            path: std::path::absolute(path).unwrap_or_else(|_| path.into()),
+        }
+    }
+
+    fn check_owner(&self) -> Result<(), Fault> {
+        let meta = fs::symlink_metadata(&self.path)
+            .map_err(|error| cannot(&self.path, "look at").because(&error))?;
+        let uid = rustix::process::getuid().as_raw();
+        let shown = self.path.display();
+        let fault = |message: String| {
+            Err(Fault::new(Code::RunDir, message)
+                .hint("remove it, or set DIVVY_RUN_DIR to a directory of your own"))
+        };
+        if !meta.is_dir() {
+            return fault(format!("the run directory `{shown}` is no directory"));
+        }
+        if meta.uid() != uid && meta.uid() != 0 {
+            return fault(format!(
+                "the run directory `{shown}` belongs to user {}, not to user {uid}",
+                meta.uid()
+            ));
+        }
+        let mode = meta.permissions().mode();
+        if mode & 0o022 != 0 {
+            return fault(format!(
+                "the run directory `{shown}` is writable by others (mode {:03o})",
+                mode & 0o777
+            ));
+        }
+        Ok(())
+    }
+
+    /// The directory itself.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the agent listens.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.path.join("agent.sock")
+    }
+
+    /// The agent's log.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.path.join("agent.log")
+    }
+
+    /// Held, by flock, by the one agent of this directory for as long as it lives.
+    #[must_use]
+    pub fn agent_lock(&self) -> PathBuf {
+        self.path.join("agent.lock")
+    }
+
+    /// Held, by flock, by whoever is starting an agent.
+    #[must_use]
+    pub fn start_lock(&self) -> PathBuf {
+        self.path.join("start.lock")
+    }
+
+    /// One directory per slice.
+    #[must_use]
+    pub fn slices(&self) -> PathBuf {
+        self.path.join("slices")
+    }
+
+    /// One slice's directory.
+    #[must_use]
+    pub fn slice(&self, id: &str) -> PathBuf {
+        self.slices().join(id)
+    }
+
+    /// Folders of links to the drop-ins, one per version of them.
+    #[must_use]
+    pub fn stages(&self) -> PathBuf {
+        self.path.join("stages")
+    }
+
+    /// Whether any slice has a directory here.
+    #[must_use]
+    pub fn has_slices(&self) -> bool {
+        fs::read_dir(self.slices()).is_ok_and(|mut entries| entries.next().is_some())
+    }
+}
+
+/// Root's directory may be read by everybody, so that users see the host's slices; a user's is its own.
+fn make(path: &Path) -> std::io::Result<()> {
+    if let Some(parent) = path.parent()
+        && !parent.exists()
+    {
+        DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+    }
+    let mode = if rustix::process::getuid().is_root() {
+        0o755
+    } else {
+        0o700
+    };
+    DirBuilder::new().mode(mode).create(path)
+}
+
+fn check_path(path: &Path) -> Result<(), Fault> {
+    let bytes = path.as_os_str().as_bytes();
+    let shown = path.display();
+    if bytes
+        .iter()
+        .any(|byte| byte.is_ascii_whitespace() || b":;$\\".contains(byte))
+    {
+        return Err(Fault::new(
+            Code::RunDirPath,
+            format!("the run directory `{shown}` has a space, `:`, `;`, `$` or `\\` in its path"),
+        )
+        .hint("the dynamic loader would split or expand it: choose another with DIVVY_RUN_DIR"));
+    }
+    if bytes.len() + TAIL > 107 {
+        return Err(Fault::new(
+            Code::RunDirPath,
+            format!("the run directory `{shown}` has a path of {} bytes", bytes.len()),
+        )
+        .hint(format!(
+            "sockets below it must fit 107 bytes: choose one of at most {} with DIVVY_RUN_DIR",
+            107 - TAIL
+        )));
+    }
+    Ok(())
+}
+
+fn cannot(path: &Path, verb: &str) -> Fault {
+    Fault::new(
+        Code::RunDir,
+        format!("cannot {verb} the run directory `{}`", path.display()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(path: &Path) -> Code {
+        RunDir::open(path).expect_err("refused").code
+    }
+
+    #[test]
+    fn made_where_missing_and_found_again() {
+        let base = tempfile::tempdir().expect("a folder");
+        let path = base.path().join("deep/run");
+        let run = RunDir::open(&path).expect("made");
+        assert!(run.slices().is_dir() && run.stages().is_dir());
+        assert!(!run.has_slices());
+        fs::create_dir(run.slice("ab")).expect("a slice");
+        assert!(RunDir::open(&path).expect("found").has_slices());
+    }
+
+    #[test]
+    fn others_must_not_be_able_to_write_there() {
+        let base = tempfile::tempdir().expect("a folder");
+        let path = base.path().join("run");
+        fs::create_dir(&path).expect("a folder");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("a mode");
+        assert_eq!(refused(&path), Code::RunDir);
+        let file = base.path().join("file");
+        fs::write(&file, "").expect("a file");
+        assert_eq!(refused(&file), Code::RunDir);
+        assert_eq!(refused(Path::new("/proc/divvy")), Code::RunDir);
+    }
+
+    #[test]
+    fn paths_that_the_loader_would_split_are_refused() {
+        assert_eq!(refused(Path::new("/tmp/a b")), Code::RunDirPath);
+        assert_eq!(refused(Path::new("/tmp/a:b")), Code::RunDirPath);
+        assert_eq!(
+            refused(Path::new(&format!("/tmp/{}", "x".repeat(90)))),
+            Code::RunDirPath
+        );
+    }
+}

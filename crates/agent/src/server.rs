@@ -1,0 +1,318 @@
+//! The agent's face: HTTP and JSON on a unix socket. Who calls is what the kernel says, never what the caller says.
+
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::body::Bytes;
+use axum::extract::connect_info::Connected;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::serve::IncomingStream;
+use axum::{Router, serve};
+use divvy_model::{Code, Fault};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixListener;
+use tokio::sync::Notify;
+
+use crate::RunDir;
+use crate::api::{Document, Items};
+use crate::daemon::{Daemon, Peer};
+use crate::settings::Settings;
+use crate::start::hold_agent_lock;
+
+/// How often the dead are looked for. A limiter that runs short looks for itself, so this is for the lists.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The largest request that is read, in bytes.
+const LARGEST: usize = 1 << 20;
+
+/// Serves until it is told to stop, or has had no slice and no request for the idle time.
+///
+/// # Errors
+/// [`Code::AgentStart`] when another agent serves this run directory or the socket cannot be made.
+pub fn serve_agent(run: &RunDir, settings: Settings) -> Result<(), Fault> {
+    let _lock = hold_agent_lock(run)?;
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(16)
+        .build()
+        .map_err(|error| Fault::new(Code::AgentStart, "cannot start the agent's loop").because(&error))?
+        .block_on(listen(run, settings))
+}
+
+async fn listen(run: &RunDir, settings: Settings) -> Result<(), Fault> {
+    let idle_timeout = settings.idle_timeout;
+    tracing::info!(run_dir = %run.path().display(), version = env!("CARGO_PKG_VERSION"), "agent starts");
+    let agent = Agent {
+        daemon: Arc::new(Daemon::start(run.clone(), settings)?),
+        stop: Arc::new(Notify::new()),
+        requests: Arc::new(AtomicU64::new(0)),
+    };
+    let listener = bind(run)?;
+    let until = ended(agent.clone(), run.clone(), idle_timeout);
+    let app = router(agent).into_make_service_with_connect_info::<Caller>();
+    serve(listener, app)
+        .with_graceful_shutdown(until)
+        .await
+        .map_err(|error| Fault::new(Code::Internal, "the agent's loop failed").because(&error))
+}
+
+/// Nobody else serves here, says the lock: a socket that is there is a dead agent's.
+fn bind(run: &RunDir) -> Result<UnixListener, Fault> {
+    let path = run.socket();
+    let cannot = |error: &std::io::Error| {
+        Fault::new(Code::AgentStart, format!("cannot listen on `{}`", path.display())).because(error)
+    };
+    let _stale = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path).map_err(|error| cannot(&error))?;
+    // Anybody who can reach it may look; what a caller may change is decided by who it is.
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))
+        .map_err(|error| cannot(&error))?;
+    Ok(listener)
+}
+
+/// Looks after the slices until the agent should end; the socket is gone when this returns.
+async fn ended(agent: Agent, run: RunDir, idle_timeout: Duration) {
+    let mut terminate = signal(tokio::signal::unix::SignalKind::terminate());
+    let mut interrupt = signal(tokio::signal::unix::SignalKind::interrupt());
+    let mut busy_at = Instant::now();
+    let mut seen_requests = 0;
+    loop {
+        tokio::select! {
+            () = agent.stop.notified() => { tracing::info!("agent stops: asked to"); break; }
+            () = terminate.recv_one() => { tracing::info!("agent stops: SIGTERM"); break; }
+            () = interrupt.recv_one() => { tracing::info!("agent stops: SIGINT"); break; }
+            () = tokio::time::sleep(TICK) => {}
+        }
+        let daemon = agent.daemon.clone();
+        let alive = tokio::task::spawn_blocking(move || daemon.tick())
+            .await
+            .unwrap_or(true);
+        let requests = agent.requests.load(Ordering::Relaxed);
+        if alive || requests != seen_requests {
+            seen_requests = requests;
+            busy_at = Instant::now();
+        } else if busy_at.elapsed() >= idle_timeout {
+            tracing::info!("agent stops: nothing to look after");
+            break;
+        }
+    }
+    let _gone = std::fs::remove_file(run.socket());
+}
+
+/// A stream of signals, or of none where the system gives no handler.
+struct Signals(Option<tokio::signal::unix::Signal>);
+
+fn signal(kind: tokio::signal::unix::SignalKind) -> Signals {
+    Signals(tokio::signal::unix::signal(kind).ok())
+}
+
+impl Signals {
+    async fn recv_one(&mut self) {
+        match &mut self.0 {
+            Some(signal) => {
+                signal.recv().await;
+            }
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Agent {
+    daemon: Arc<Daemon>,
+    stop: Arc<Notify>,
+    requests: Arc<AtomicU64>,
+}
+
+/// The caller of a connection; nobody where the kernel does not tell.
+#[derive(Clone, Copy, Debug)]
+struct Caller(Option<Peer>);
+
+impl Connected<IncomingStream<'_, UnixListener>> for Caller {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        let peer = stream.io().peer_cred().ok();
+        Self(peer.map(|peer| Peer {
+            uid: peer.uid(),
+            pid: peer.pid().and_then(|pid| pid.try_into().ok()).unwrap_or(0),
+        }))
+    }
+}
+
+fn router(agent: Agent) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/devices", get(devices))
+        .route("/v1/slices", get(slices).post(create))
+        .route("/v1/slices/{slice}", get(slice).patch(resize).delete(end))
+        .route("/v1/slices/{slice}/activate", post(activate))
+        .route("/v1/slices/{slice}/kill", post(kill))
+        .route("/v1/stop", post(stop))
+        .fallback(unknown)
+        .layer(middleware::from_fn_with_state(agent.clone(), count))
+        .layer(DefaultBodyLimit::max(LARGEST))
+        .with_state(agent)
+}
+
+async fn count(State(agent): State<Agent>, request: Request, next: Next) -> Response {
+    agent.requests.fetch_add(1, Ordering::Relaxed);
+    next.run(request).await
+}
+
+async fn unknown() -> Refusal {
+    Refusal(Fault::new(Code::AgentVersion, "the agent knows no such request"))
+}
+
+async fn status(State(agent): State<Agent>) -> Answer {
+    agent.answer("AgentStatus", |daemon| Ok(daemon.status())).await
+}
+
+async fn devices(State(agent): State<Agent>) -> Answer {
+    let list = |daemon: &Daemon| {
+        Ok(Items {
+            items: daemon.devices(),
+        })
+    };
+    agent.answer("DeviceList", list).await
+}
+
+async fn slices(State(agent): State<Agent>) -> Answer {
+    let list = |daemon: &Daemon| {
+        Ok(Items {
+            items: daemon.slices(),
+        })
+    };
+    agent.answer("SliceList", list).await
+}
+
+async fn slice(State(agent): State<Agent>, Path(which): Path<String>) -> Answer {
+    agent.answer("Slice", move |daemon| daemon.slice(&which)).await
+}
+
+async fn create(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Caller>, body: Bytes) -> Answer {
+    let (peer, ask) = (caller.known()?, parse(&body)?);
+    agent
+        .answer("CreatedSlice", move |daemon| daemon.create(peer, &ask))
+        .await
+}
+
+async fn activate(
+    State(agent): State<Agent>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    Path(which): Path<String>,
+) -> Answer {
+    let peer = caller.known()?;
+    agent
+        .answer("Slice", move |daemon| daemon.activate(peer, &which))
+        .await
+}
+
+async fn resize(
+    State(agent): State<Agent>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    Path(which): Path<String>,
+    body: Bytes,
+) -> Answer {
+    let (peer, ask) = (caller.known()?, parse(&body)?);
+    agent
+        .answer("Slice", move |daemon| daemon.resize(peer, &which, &ask))
+        .await
+}
+
+async fn kill(
+    State(agent): State<Agent>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    Path(which): Path<String>,
+    body: Bytes,
+) -> Answer {
+    let (peer, ask) = (caller.known()?, parse(&body)?);
+    agent
+        .answer("Killed", move |daemon| daemon.kill(peer, &which, &ask))
+        .await
+}
+
+async fn end(
+    State(agent): State<Agent>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    Path(which): Path<String>,
+) -> Answer {
+    let peer = caller.known()?;
+    let ended = move |daemon: &Daemon| daemon.end(peer, &which).map(|()| Items::<()> { items: vec![] });
+    agent.answer("Done", ended).await
+}
+
+async fn stop(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Caller>) -> Answer {
+    let peer = caller.known()?;
+    peer.may_change(agent.daemon.uid, agent.daemon.uid)?;
+    agent.stop.notify_one();
+    agent.answer("Done", |_| Ok(Items::<()> { items: vec![] })).await
+}
+
+impl Caller {
+    fn known(self) -> Result<Peer, Fault> {
+        self.0
+            .ok_or_else(|| Fault::new(Code::NotAllowed, "the kernel does not tell who is calling"))
+    }
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
+    serde_json::from_slice(body)
+        .map_err(|error| Fault::new(Code::AgentVersion, "the request was not understood").because(&error))
+}
+
+type Answer = Result<Response, Refusal>;
+
+impl Agent {
+    /// Runs `work` off the loop, because it may wait for a keeper or a driver.
+    async fn answer<T: Serialize + Send + 'static>(
+        self,
+        kind: &'static str,
+        work: impl FnOnce(&Daemon) -> Result<T, Fault> + Send + 'static,
+    ) -> Answer {
+        let daemon = self.daemon;
+        let body = tokio::task::spawn_blocking(move || work(&daemon))
+            .await
+            .map_err(|error| {
+                Fault::new(Code::Internal, "the request failed inside the agent").because(&error)
+            })??;
+        json(StatusCode::OK, &Document::new(kind, body))
+    }
+}
+
+fn json<T: Serialize>(status: StatusCode, document: &T) -> Answer {
+    let bytes = serde_json::to_vec(document)
+        .map_err(|error| Fault::new(Code::Internal, "the answer cannot be written").because(&error))?;
+    Ok((status, [(header::CONTENT_TYPE, "application/json")], bytes).into_response())
+}
+
+/// A fault as an HTTP answer.
+struct Refusal(Fault);
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        Self(fault)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = match self.0.code {
+            Code::UnknownSlice | Code::UnknownDevice => StatusCode::NOT_FOUND,
+            Code::NotAllowed => StatusCode::FORBIDDEN,
+            Code::DeviceFull | Code::TooManySlices | Code::DeviceTaken | Code::NameTaken => {
+                StatusCode::CONFLICT
+            }
+            Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        tracing::debug!(code = %self.0.code, "{}", self.0);
+        json(status, &Document::new("Error", self.0))
+            .unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
+    }
+}

@@ -1,0 +1,57 @@
+//! What an agent is told when it starts.
+
+use std::time::Duration;
+
+use divvy_model::{Bytes, DeviceKind};
+
+use crate::admission::Limits;
+
+/// What the driver of a physical GPU takes for one program's context, unless configured: about what CUDA 12 takes on
+/// an H100 before the program's first allocation, rounded up.
+pub const CONTEXT_OF_A_GPU: Bytes = Bytes(512 << 20);
+
+/// An agent's settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Promises may add up to this many times a device's memory.
+    pub oversubscription: f64,
+    /// The most slices of a device.
+    pub max_slices: u32,
+    /// Memory set apart per slice for the driver's context; by kind of device where not given.
+    pub context: Option<Bytes>,
+    /// How long an agent without slices stays.
+    pub idle_timeout: Duration,
+    /// A specification of emulated devices that stand in the place of the machine's own.
+    pub emulated: Option<String>,
+    /// Whether other users than the agent's own and root may have slices.
+    pub admit_others: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            oversubscription: 1.0,
+            max_slices: 64,
+            context: None,
+            idle_timeout: Duration::from_secs(60),
+            emulated: None,
+            admit_others: false,
+        }
+    }
+}
+
+impl Settings {
+    /// The limits of admission on a device of this kind. An emulated device's contexts cost nothing.
+    #[must_use]
+    pub fn limits(&self, kind: DeviceKind) -> Limits {
+        let by_kind = match kind {
+            DeviceKind::Emulated => Bytes(0),
+            DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => CONTEXT_OF_A_GPU,
+        };
+        Limits {
+            oversubscription: self.oversubscription,
+            max_slices: self.max_slices,
+            context: self.context.unwrap_or(by_kind),
+        }
+    }
+}

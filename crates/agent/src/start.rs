@@ -1,0 +1,136 @@
+//! Starting an agent on demand: of any number of callers that race, one starts it and all get it.
+
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use divvy_model::{Code, Fault};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::RunDir;
+
+/// How long an agent may take until it listens. Generous: a cold start on a loaded machine takes a second.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Whether an agent listens there.
+#[must_use]
+pub fn is_listening(run: &RunDir) -> bool {
+    UnixStream::connect(run.socket()).is_ok()
+}
+
+/// Makes sure that an agent listens. `serve` is the command that serves in the foreground; it is started in the
+/// background, with the run directory's log as its output. The child, where one was started, is the caller's to reap.
+///
+/// # Errors
+/// [`Code::AgentStart`] when it does not begin to listen, with the end of its log.
+pub fn ensure_agent(run: &RunDir, serve: impl FnOnce() -> Command) -> Result<Option<Child>, Fault> {
+    if is_listening(run) {
+        return Ok(None);
+    }
+    let lock = lock_file(&run.start_lock())?;
+    flock(&lock, FlockOperation::LockExclusive).map_err(|error| {
+        Fault::new(Code::AgentStart, "cannot wait for another start of the agent")
+            .because(&std::io::Error::from(error))
+    })?;
+    // Another caller may have started one while we waited.
+    if is_listening(run) {
+        return Ok(None);
+    }
+    let mut child = spawn(run, serve())?;
+    let begin = Instant::now();
+    while begin.elapsed() < PATIENCE {
+        if is_listening(run) {
+            return Ok(Some(child));
+        }
+        if let Ok(Some(status)) = child.try_wait() {
+            return Err(did_not_start(run, &format!("the agent ended with {status}")));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    Err(did_not_start(run, "the agent did not listen in time"))
+}
+
+fn spawn(run: &RunDir, mut serve: Command) -> Result<Child, Fault> {
+    let log = open_log(run)?;
+    let second = log.try_clone();
+    let cannot =
+        |error: &std::io::Error| Fault::new(Code::AgentStart, "cannot start the agent").because(error);
+    serve
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(second.map_err(|error| cannot(&error))?)
+        .current_dir("/")
+        // The terminal's signals are for the program, not for the agent.
+        .process_group(0)
+        .spawn()
+        .map_err(|error| cannot(&error))
+}
+
+/// The log, for appending, readable by its owner only.
+///
+/// # Errors
+/// [`Code::RunDir`] when it cannot be opened.
+pub fn open_log(run: &RunDir) -> Result<File, Fault> {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(run.log())
+        .map_err(|error| {
+            Fault::new(
+                Code::RunDir,
+                format!("cannot write the log `{}`", run.log().display()),
+            )
+            .because(&error)
+        })
+}
+
+pub(crate) fn lock_file(path: &Path) -> Result<File, Fault> {
+    OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|error| {
+            Fault::new(Code::RunDir, format!("cannot open the lock `{}`", path.display()))
+                .because(&error)
+                .hint("set DIVVY_RUN_DIR to a directory you may write in")
+        })
+}
+
+fn did_not_start(run: &RunDir, why: &str) -> Fault {
+    let log = std::fs::read_to_string(run.log()).unwrap_or_default();
+    let mut fault = Fault::new(Code::AgentStart, why);
+    let lines: Vec<&str> = log.lines().collect();
+    let tail = lines.len().saturating_sub(3);
+    fault
+        .causes
+        .extend(lines[tail..].iter().map(|line| (*line).to_owned()));
+    fault.hint(format!("its log is {}", run.log().display()))
+}
+
+/// The lock that an agent holds for life: a second agent of the same run directory ends at once.
+///
+/// # Errors
+/// [`Code::AgentStart`] when another agent holds it.
+pub(crate) fn hold_agent_lock(run: &RunDir) -> Result<File, Fault> {
+    let lock = lock_file(&run.agent_lock())?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(error) if std::io::Error::from(error).kind() == ErrorKind::WouldBlock => Err(Fault::new(
+            Code::AgentStart,
+            format!("another agent serves `{}`", run.path().display()),
+        )
+        .hint("`divvy agent status` shows it")),
+        Err(error) => Err(Fault::new(Code::AgentStart, "cannot lock the run directory")
+            .because(&std::io::Error::from(error))),
+    }
+}

@@ -1,0 +1,110 @@
+//! Standing between a program and whoever signals `divvy run`: signals pass on, the exit status comes back.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus};
+
+use divvy_model::{Code, Fault};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::process::{Pid, kill_process};
+
+/// Signals that a user, a shell or a service manager sends to end, reload or poke a program.
+const PASSED_ON: [Signal; 6] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
+
+/// `si_code` of a signal that the kernel sent by itself (asm-generic/siginfo.h), as for Ctrl-C on a terminal.
+const SI_KERNEL: i32 = 0x80;
+
+/// This thread's signals, held back until they are read. Threads and programs started later are not affected: a
+/// thread inherits the blocked mask, and the standard library gives a program an empty one.
+#[derive(Debug)]
+pub struct Watch {
+    signals: SignalFd,
+}
+
+impl Watch {
+    /// Holds the signals back from now on. Call it before any thread is started.
+    ///
+    /// # Errors
+    /// [`Code::Internal`].
+    pub fn begin() -> Result<Self, Fault> {
+        let cannot = |error: nix::Error| Fault::new(Code::Internal, "cannot watch signals").because(&error);
+        let mut set = SigSet::empty();
+        for signal in PASSED_ON {
+            set.add(signal);
+        }
+        set.add(Signal::SIGCHLD);
+        set.thread_block().map_err(cannot)?;
+        let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC).map_err(cannot)?;
+        Ok(Self { signals })
+    }
+
+    /// Waits for the program, passing on the signals that were meant for it. `others` are children that may end
+    /// meanwhile and only have to be reaped.
+    ///
+    /// # Errors
+    /// [`Code::Internal`].
+    pub fn wait(&self, program: &mut Child, others: &mut [Child]) -> Result<ExitStatus, Fault> {
+        let cannot =
+            |error: std::io::Error| Fault::new(Code::Internal, "cannot wait for the program").because(&error);
+        loop {
+            if let Some(status) = program.try_wait().map_err(cannot)? {
+                return Ok(status);
+            }
+            for other in &mut *others {
+                let _reaped = other.try_wait();
+            }
+            match self.signals.read_signal() {
+                Ok(Some(info)) => pass_on(info.ssi_signo, info.ssi_code, program),
+                Ok(None) | Err(nix::Error::EINTR) => {}
+                Err(error) => return Err(cannot(error.into())),
+            }
+        }
+    }
+}
+
+/// What the terminal sends goes to the whole foreground group: the program has it already. What a process sends to
+/// us alone is meant for the program.
+fn pass_on(number: u32, code: i32, program: &Child) {
+    if code == SI_KERNEL || number == Signal::SIGCHLD as u32 {
+        return;
+    }
+    let signal = i32::try_from(number)
+        .ok()
+        .and_then(rustix::process::Signal::from_named_raw);
+    let pid = i32::try_from(program.id()).ok().and_then(Pid::from_raw);
+    if let (Some(signal), Some(pid)) = (signal, pid) {
+        // Not yet waited for, so the number still means our child; it may be dead, which is no error here.
+        let _dead = kill_process(pid, signal);
+    }
+}
+
+/// The status as a shell gives it: the program's own, or 128 and the signal's number.
+#[must_use]
+pub fn exit_code(status: ExitStatus) -> u8 {
+    let code = match (status.code(), status.signal()) {
+        (Some(code), _) => code,
+        (None, Some(signal)) => 128 + signal,
+        (None, None) => 125,
+    };
+    u8::try_from(code & 0xff).unwrap_or(125)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_told_as_a_shell_tells_it() {
+        assert_eq!(exit_code(ExitStatus::from_raw(0)), 0);
+        assert_eq!(exit_code(ExitStatus::from_raw(7 << 8)), 7);
+        assert_eq!(exit_code(ExitStatus::from_raw(9)), 137);
+        assert_eq!(exit_code(ExitStatus::from_raw(15 | 0x80)), 143);
+    }
+}

@@ -1,0 +1,105 @@
+//! The grammar: every verb and its flags.
+
+use clap::{Parser, Subcommand};
+use divvy_model::Fault;
+
+use crate::context::Context;
+use crate::env;
+use crate::output::Format;
+use crate::verbs::{agent, completions, config, devices, explain, inspect, kill, man, ps, resize, run};
+
+const EXAMPLES: &str = "\
+Examples:
+  divvy run --memory 4GiB -- python train.py
+  divvy run --memory 50% --device emulated:h100 -- ./saxpy
+  divvy ps
+  divvy resize train --memory 8GiB";
+
+/// Divvy divides a GPU among programs and keeps each inside its slice
+#[derive(Debug, Parser)]
+#[command(
+    name = "divvy",
+    version,
+    before_help = EXAMPLES,
+    after_long_help = env::help(),
+    disable_help_subcommand = false,
+    max_term_width = 100,
+    propagate_version = true
+)]
+pub struct Cli {
+    /// How lists are printed
+    #[arg(short = 'o', long, global = true, value_enum, value_name = "FORMAT")]
+    pub output: Option<Format>,
+    /// The run directory of the agent to talk to
+    #[arg(long, global = true, value_name = "DIR", hide_short_help = true)]
+    pub run_dir: Option<std::path::PathBuf>,
+    /// What to do
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Run a program in a slice of a device
+    Run(run::Args),
+    /// List the devices of this machine
+    Devices(devices::Args),
+    /// List the slices
+    Ps(ps::Args),
+    /// Show everything about slices
+    Inspect(inspect::Args),
+    /// Change the memory of a running slice
+    Resize(resize::Args),
+    /// End slices and the programs in them
+    Kill(kill::Args),
+    /// Look after the agent
+    Agent(agent::Args),
+    /// Show the settings and where each comes from
+    Config(config::Args),
+    /// Explain an error's code
+    Explain(explain::Args),
+    /// Print a shell's completions
+    Completions(completions::Args),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(man::Args),
+}
+
+impl Verb {
+    /// Whether the exit status follows the rules of `run`.
+    pub fn is_run(&self) -> bool {
+        matches!(self, Self::Run(_))
+    }
+
+    /// Does it; the exit status.
+    ///
+    /// # Errors
+    /// Whatever stopped it.
+    pub fn run(&self, context: &Context) -> Result<u8, Fault> {
+        match self {
+            Self::Run(args) => run::run(args, context),
+            Self::Devices(args) => devices::run(args, context),
+            Self::Ps(args) => ps::run(args, context),
+            Self::Inspect(args) => inspect::run(args, context),
+            Self::Resize(args) => resize::run(args, context),
+            Self::Kill(args) => kill::run(args, context),
+            Self::Agent(args) => agent::run(args, context),
+            Self::Config(args) => config::run(args, context),
+            Self::Explain(args) => explain::run(args, context),
+            Self::Completions(args) => completions::run(args),
+            Self::Man(args) => man::run(args),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_grammar_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

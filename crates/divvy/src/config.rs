@@ -1,0 +1,482 @@
+//! Settings and where each comes from: flag, DIVVY_ variable, ./divvy.toml (for `run`), the user's file, the host's
+//! file, default. The first that says something wins.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use divvy_agent::Settings;
+use divvy_model::{Bytes, Code, Fault};
+use serde::Serialize;
+
+/// A setting.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// Its name in the files; in the environment it is `DIVVY_` and the name in capitals.
+    pub name: &'static str,
+    /// What it says.
+    pub about: &'static str,
+    /// The value when nobody says otherwise, as shown.
+    pub default: &'static str,
+    /// Whether ./divvy.toml may say it. A folder's file decides what is asked for, never what code is loaded.
+    pub in_folder: bool,
+}
+
+const fn key(name: &'static str, default: &'static str, in_folder: bool, about: &'static str) -> Key {
+    Key {
+        name,
+        about,
+        default,
+        in_folder,
+    }
+}
+
+/// Every setting.
+pub const KEYS: [Key; 14] = [
+    key(
+        "memory",
+        "",
+        true,
+        "Memory of a slice: 4GiB, 50% (of the device); the whole device by default",
+    ),
+    key("compute", "", true, "Compute share of a slice: 30%"),
+    key(
+        "device",
+        "",
+        true,
+        "Device: index, UUID or prefix, PCI address, emulated:h100",
+    ),
+    key(
+        "isolation",
+        "cooperative",
+        true,
+        "Isolation: env, cooperative, enforced, hardware, vm",
+    ),
+    key(
+        "policy",
+        "strict",
+        true,
+        "Where a limit cannot be enforced: strict, best-effort",
+    ),
+    key(
+        "driver",
+        "",
+        false,
+        "The driver below the limiter, by path; found by itself by default",
+    ),
+    key(
+        "emulated",
+        "",
+        false,
+        "Emulated devices in the place of the machine's own: h100, a100-40gb*2,l4",
+    ),
+    key(
+        "run_dir",
+        "",
+        false,
+        "The run directory: the agent's socket, log and slices",
+    ),
+    key(
+        "output",
+        "table",
+        false,
+        "Output of the lists: table, wide, json, yaml, name",
+    ),
+    key(
+        "oversubscription",
+        "1",
+        false,
+        "How many times a device's memory may be promised",
+    ),
+    key("max_slices", "64", false, "The most slices of a device"),
+    key(
+        "context_memory",
+        "",
+        false,
+        "Memory set apart per slice for the driver's context; 512MiB on a GPU by default",
+    ),
+    key(
+        "idle_timeout",
+        "60s",
+        false,
+        "How long an agent without slices stays: 60s, 5min",
+    ),
+    key(
+        "admit_others",
+        "false",
+        false,
+        "Whether users other than the agent's own may have slices: true, false",
+    ),
+];
+
+impl Key {
+    /// The variable of this setting.
+    pub fn variable(&self) -> String {
+        format!("DIVVY_{}", self.name.to_ascii_uppercase())
+    }
+}
+
+/// A value and where it comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Value {
+    /// The setting's name.
+    pub key: &'static str,
+    /// The value as text; empty for "nobody says".
+    pub value: String,
+    /// `flag --memory`, `DIVVY_MEMORY`, a file's path, or `default`.
+    pub origin: String,
+}
+
+/// All settings.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    values: BTreeMap<&'static str, Value>,
+}
+
+/// What a configuration is read from.
+pub struct Sources {
+    /// The environment.
+    pub variable: fn(&str) -> Option<String>,
+    /// Files, the strongest first; `true` for the folder's own.
+    pub files: Vec<(PathBuf, bool)>,
+}
+
+impl Sources {
+    /// This process's environment and files; the folder's file for `run` only.
+    pub fn of_process(for_run: bool) -> Self {
+        let mut files = Vec::new();
+        if for_run {
+            files.push((PathBuf::from("divvy.toml"), true));
+        }
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        let user = std::env::var_os("XDG_CONFIG_HOME")
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+            .or_else(|| home.map(|home| home.join(".config")));
+        files.extend(user.map(|folder| (folder.join("divvy/config.toml"), false)));
+        files.push(("/etc/divvy/config.toml".into(), false));
+        Self {
+            variable: |name| std::env::var(name).ok(),
+            files,
+        }
+    }
+}
+
+impl Config {
+    /// Reads every layer.
+    ///
+    /// # Errors
+    /// [`Code::Config`] for a file that cannot be read or says something unknown.
+    pub fn read(sources: &Sources) -> Result<Self, Fault> {
+        let mut config = Self::default();
+        for key in &KEYS {
+            let name = key.variable();
+            if let Some(value) = (sources.variable)(&name).filter(|value| !value.is_empty()) {
+                config.offer(key.name, &value, &name);
+            }
+        }
+        for (path, in_folder) in &sources.files {
+            for (name, value) in read_file(path)? {
+                let key = known(path, &name, *in_folder)?;
+                config.offer(key.name, &value, &path.display().to_string());
+            }
+        }
+        for key in &KEYS {
+            config.offer(key.name, key.default, "default");
+        }
+        Ok(config)
+    }
+
+    /// Sets a value unless a stronger layer has.
+    fn offer(&mut self, key: &'static str, value: &str, origin: &str) {
+        self.values.entry(key).or_insert_with(|| Value {
+            key,
+            value: value.into(),
+            origin: origin.into(),
+        });
+    }
+
+    /// A flag says more than any layer.
+    pub fn set(&mut self, key: &'static str, value: impl Into<String>) {
+        let origin = format!("flag --{}", key.replace('_', "-"));
+        self.values.insert(
+            key,
+            Value {
+                key,
+                value: value.into(),
+                origin,
+            },
+        );
+    }
+
+    /// Every setting, in the table's order.
+    pub fn values(&self) -> Vec<Value> {
+        KEYS.iter()
+            .filter_map(|key| self.values.get(key.name).cloned())
+            .collect()
+    }
+
+    /// A setting as text; None where nobody says.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        self.values
+            .get(key)
+            .map(|value| value.value.as_str())
+            .filter(|value| !value.is_empty())
+    }
+
+    /// A setting parsed.
+    ///
+    /// # Errors
+    /// The parser's, with the origin of the value.
+    pub fn get<T>(&self, key: &str) -> Result<Option<T>, Fault>
+    where
+        T: FromStr,
+        T::Err: IntoFault,
+    {
+        self.text(key)
+            .map(|text| {
+                text.parse()
+                    .map_err(|error: T::Err| self.blame(key, error.into_fault()))
+            })
+            .transpose()
+    }
+
+    /// Says where a bad value came from, unless it came from a flag: that the user just typed.
+    fn blame(&self, key: &str, fault: Fault) -> Fault {
+        match self.values.get(key) {
+            Some(value) if !value.origin.starts_with("flag ") => {
+                fault.cause(format!("`{key}` comes from {}", value.origin))
+            }
+            _ => fault,
+        }
+    }
+
+    /// What an agent is to be started with.
+    ///
+    /// # Errors
+    /// [`Code::Config`].
+    pub fn agent_settings(&self) -> Result<Settings, Fault> {
+        let defaults = Settings::default();
+        let oversubscription: f64 = self.get("oversubscription")?.unwrap_or(defaults.oversubscription);
+        if !(1.0..=1000.0).contains(&oversubscription) {
+            let fault = bad("oversubscription", "it must be from 1 to 1000");
+            return Err(self.blame("oversubscription", fault));
+        }
+        Ok(Settings {
+            oversubscription,
+            max_slices: self.get("max_slices")?.unwrap_or(defaults.max_slices),
+            context: self.get::<Bytes>("context_memory")?,
+            idle_timeout: self.duration("idle_timeout")?.unwrap_or(defaults.idle_timeout),
+            emulated: self.text("emulated").map(str::to_owned),
+            admit_others: self.get("admit_others")?.unwrap_or(defaults.admit_others),
+        })
+    }
+
+    fn duration(&self, key: &str) -> Result<Option<Duration>, Fault> {
+        self.text(key)
+            .map(|text| parse_duration(text).map_err(|fault| self.blame(key, fault)))
+            .transpose()
+    }
+}
+
+/// A duration such as `250ms`, `60s` or `5min`.
+///
+/// # Errors
+/// [`Code::Config`].
+pub fn parse_duration(text: &str) -> Result<Duration, Fault> {
+    let units = [("ms", 1), ("min", 60_000), ("s", 1000), ("h", 3_600_000)];
+    units
+        .into_iter()
+        .find_map(|(unit, scale)| {
+            let number: u64 = text.trim().strip_suffix(unit)?.trim().parse().ok()?;
+            Some(Duration::from_millis(number.checked_mul(scale)?))
+        })
+        .ok_or_else(|| bad(text, "write a duration such as `250ms`, `60s`, `5min` or `1h`"))
+}
+
+fn bad(what: &str, hint: &str) -> Fault {
+    Fault::new(Code::Config, format!("`{what}` was not understood")).hint(hint)
+}
+
+fn known(path: &Path, name: &str, in_folder: bool) -> Result<&'static Key, Fault> {
+    let shown = path.display();
+    let Some(key) = KEYS.iter().find(|key| key.name == name) else {
+        let names: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
+        return Err(
+            Fault::new(Code::Config, format!("`{shown}` has an unknown key `{name}`"))
+                .hint(format!("the keys are {}", names.join(", "))),
+        );
+    };
+    if in_folder && !key.in_folder {
+        return Err(
+            Fault::new(Code::Config, format!("`{shown}` may not set `{name}`"))
+                .hint("set it in your own configuration file, with a flag or in the environment"),
+        );
+    }
+    Ok(key)
+}
+
+/// The keys and values of a file; none where there is no such file.
+fn read_file(path: &Path) -> Result<Vec<(String, String)>, Fault> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error)
+            if matches!(
+                error.kind(),
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(Vec::new());
+        }
+        Err(error) => {
+            return Err(
+                Fault::new(Code::Config, format!("cannot read `{}`", path.display())).because(&error),
+            );
+        }
+    };
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+        Fault::new(Code::Config, format!("`{}` is not TOML", path.display()))
+            .cause(error.message().to_owned())
+    })?;
+    table
+        .into_iter()
+        .map(|(name, value)| match value {
+            toml::Value::String(text) => Ok((name, text)),
+            toml::Value::Integer(number) => Ok((name, number.to_string())),
+            toml::Value::Float(number) => Ok((name, number.to_string())),
+            toml::Value::Boolean(yes) => Ok((name, yes.to_string())),
+            _ => Err(Fault::new(
+                Code::Config,
+                format!("`{name}` in `{}` is neither text nor a number", path.display()),
+            )),
+        })
+        .collect()
+}
+
+/// A parser's error as a failure with a code.
+pub trait IntoFault {
+    /// The failure.
+    fn into_fault(self) -> Fault;
+}
+
+impl IntoFault for divvy_model::QuantityError {
+    fn into_fault(self) -> Fault {
+        self.into()
+    }
+}
+
+impl IntoFault for divvy_model::SelectorError {
+    fn into_fault(self) -> Fault {
+        self.into()
+    }
+}
+
+impl IntoFault for String {
+    fn into_fault(self) -> Fault {
+        Fault::new(Code::Config, self)
+    }
+}
+
+impl IntoFault for std::num::ParseIntError {
+    fn into_fault(self) -> Fault {
+        Fault::new(Code::Config, "a whole number was expected").because(&self)
+    }
+}
+
+impl IntoFault for std::num::ParseFloatError {
+    fn into_fault(self) -> Fault {
+        Fault::new(Code::Config, "a number was expected").because(&self)
+    }
+}
+
+impl IntoFault for std::str::ParseBoolError {
+    fn into_fault(self) -> Fault {
+        Fault::new(Code::Config, "`true` or `false` was expected").because(&self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(user: &str, folder: &str) -> Result<Config, Fault> {
+        let base = tempfile::tempdir().expect("a folder");
+        let (of_user, of_folder) = (base.path().join("config.toml"), base.path().join("divvy.toml"));
+        std::fs::write(&of_user, user).expect("written");
+        std::fs::write(&of_folder, folder).expect("written");
+        Config::read(&Sources {
+            variable: |name| (name == "DIVVY_POLICY").then(|| "best-effort".to_owned()),
+            files: vec![
+                (of_folder, true),
+                (of_user, false),
+                ("/nonexistent/config.toml".into(), false),
+            ],
+        })
+    }
+
+    #[test]
+    fn the_strongest_layer_wins_and_is_named() {
+        let mut config = read(
+            "memory = \"1GiB\"\nmax_slices = 8\npolicy = \"strict\"",
+            "memory = \"2GiB\"",
+        )
+        .expect("read");
+        assert_eq!(config.text("memory"), Some("2GiB"));
+        assert_eq!(config.text("policy"), Some("best-effort"));
+        assert_eq!(config.agent_settings().expect("settings").max_slices, 8);
+        config.set("memory", "3GiB");
+        let values = config.values();
+        let origin = |key: &str| {
+            &values
+                .iter()
+                .find(|value| value.key == key)
+                .expect("a key")
+                .origin
+        };
+        assert_eq!(origin("memory"), "flag --memory");
+        assert_eq!(origin("policy"), "DIVVY_POLICY");
+        assert!(origin("max_slices").ends_with("config.toml"));
+        assert_eq!(origin("output"), "default");
+        assert_eq!(values.len(), KEYS.len());
+    }
+
+    #[test]
+    fn what_is_not_understood_names_its_place() {
+        assert!(
+            read("colour = 1", "")
+                .expect_err("no such key")
+                .message
+                .contains("colour")
+        );
+        assert!(read("memory = [1]", "").is_err());
+        assert!(read("memory =", "").is_err());
+        assert!(
+            read("", "driver = \"/tmp/evil.so\"")
+                .expect_err("not there")
+                .message
+                .contains("may not set")
+        );
+        let config = read("memory = \"4096\"\noversubscription = 0.5", "").expect("read");
+        let fault = config
+            .get::<divvy_model::MemoryAmount>("memory")
+            .expect_err("no unit");
+        assert!(fault.causes[0].contains("config.toml"), "{fault:?}");
+        assert!(config.agent_settings().is_err());
+    }
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(
+            parse_duration("5min").expect("five minutes"),
+            Duration::from_secs(300)
+        );
+        assert_eq!(
+            parse_duration("250ms").expect("a quarter"),
+            Duration::from_millis(250)
+        );
+        for text in ["", "5", "s", "-1s", "1.5s", "99999999999999999999h"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+}

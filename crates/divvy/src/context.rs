@@ -1,0 +1,124 @@
+//! What every verb needs: settings, output format, the run directory, and a way to the agent.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use divvy_agent::{Client, RunDir, default_run_dir, ensure_agent, is_listening};
+use divvy_host::{Inventory, Nvidia, Sources};
+use divvy_model::{Code, Fault};
+
+use crate::cli::Cli;
+use crate::config::{self, Config};
+use crate::output::Format;
+
+/// See the module.
+pub struct Context {
+    /// The settings.
+    pub config: Config,
+    /// How lists are printed.
+    pub format: Format,
+    run_dir: PathBuf,
+}
+
+impl Context {
+    /// Reads the settings for this command line.
+    ///
+    /// # Errors
+    /// [`Code::Config`].
+    pub fn new(cli: &Cli) -> Result<Self, Fault> {
+        let mut config = Config::read(&config::Sources::of_process(cli.verb.is_run()))?;
+        if let Some(path) = &cli.run_dir {
+            config.set("run_dir", path.to_string_lossy());
+        }
+        let format = match cli.output {
+            Some(format) => format,
+            None => config.get("output")?.unwrap_or_default(),
+        };
+        let run_dir = config.text("run_dir").map_or_else(default_run_dir, PathBuf::from);
+        Ok(Self {
+            config,
+            format,
+            run_dir,
+        })
+    }
+
+    /// The run directory, made where it is missing.
+    ///
+    /// # Errors
+    /// [`Code::RunDir`], [`Code::RunDirPath`].
+    pub fn run_dir(&self) -> Result<RunDir, Fault> {
+        RunDir::open(&self.run_dir)
+    }
+
+    /// The run directory, to look only.
+    pub fn peek(&self) -> RunDir {
+        RunDir::peek(&self.run_dir)
+    }
+
+    /// The agent, if one listens.
+    pub fn agent_if_any(&self) -> Option<Client> {
+        let run = self.peek();
+        is_listening(&run).then(|| Client::new(run))
+    }
+
+    /// The agent that looks after slices that exist: where it has died it is started, and takes them back. None
+    /// where there is neither agent nor slice.
+    ///
+    /// # Errors
+    /// [`Code::AgentStart`] and what the run directory refuses.
+    pub fn agent_of_slices(&self) -> Result<Option<Client>, Fault> {
+        let run = self.peek();
+        if is_listening(&run) {
+            return Ok(Some(Client::new(run)));
+        }
+        if !run.has_slices() {
+            return Ok(None);
+        }
+        let run = self.run_dir()?;
+        drop(ensure_agent(&run, || serve_command(&run))?);
+        Ok(Some(Client::new(run)))
+    }
+
+    /// The agent, for a verb that makes no sense without one.
+    ///
+    /// # Errors
+    /// As [`Self::agent_of_slices`]; [`Code::UnknownSlice`] for `slice` where there is none at all.
+    pub fn agent_for(&self, slice: &str) -> Result<Client, Fault> {
+        self.agent_of_slices()?.ok_or_else(|| {
+            Fault::new(Code::UnknownSlice, format!("there is no slice `{slice}`"))
+                .cause("no agent runs, and no slice is left")
+                .hint("`divvy run` makes slices; `divvy ps` lists them")
+        })
+    }
+
+    /// The devices of this machine, as seen without an agent.
+    ///
+    /// # Errors
+    /// [`Code::Config`].
+    pub fn inventory(&self) -> Result<Inventory, Fault> {
+        let sources = Sources {
+            emulated: self.config.text("emulated").map(str::to_owned),
+        };
+        divvy_host::take(&sources, &Nvidia::open())
+    }
+}
+
+/// The command that serves a run directory in the background. The agent is the host's, not the program's: what the
+/// caller had set up for its own programs does not follow it.
+pub fn serve_command(run: &RunDir) -> Command {
+    let executable = std::env::current_exe().unwrap_or_else(|_| "divvy".into());
+    let mut command = Command::new(executable);
+    command
+        .args(["agent", "serve", "--background"])
+        .env("DIVVY_RUN_DIR", run.path());
+    for name in [
+        "LD_PRELOAD",
+        "LD_LIBRARY_PATH",
+        "CUDA_VISIBLE_DEVICES",
+        "DIVVY_SLICE",
+        "DIVVY_OUTPUT",
+    ] {
+        command.env_remove(name);
+    }
+    command
+}

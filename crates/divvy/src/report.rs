@@ -1,0 +1,164 @@
+//! Failures as the user sees them: on stderr, with a code, the causes, and what to do.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use divvy_agent::api::Document;
+use divvy_model::{Code, Fault};
+
+/// `divvy run` ends with this when Divvy itself failed, as `docker run` does.
+const RUN_FAILED: u8 = 125;
+
+/// The exit status a failure ends with.
+pub fn exit_status(code: Code, is_run: bool) -> u8 {
+    match code {
+        Code::ProgramNotFound if is_run => 127,
+        Code::ProgramCannotRun if is_run => 126,
+        _ if is_run => RUN_FAILED,
+        _ => code.exit_status(),
+    }
+}
+
+/// Prints a failure.
+pub fn fault(fault: &Fault, json: bool) {
+    let text = if json {
+        serde_json::to_string_pretty(&Document::new("Error", fault.clone()))
+            .unwrap_or_else(|_| fault.message.clone())
+    } else {
+        in_words(fault, colours())
+    };
+    // Nobody is left to tell when stderr is closed.
+    let _unheard = writeln!(std::io::stderr(), "{text}");
+}
+
+fn in_words(fault: &Fault, coloured: bool) -> String {
+    let (red, bold, plain) = if coloured {
+        ("\x1b[1;31m", "\x1b[1m", "\x1b[0m")
+    } else {
+        ("", "", "")
+    };
+    let mut text = format!("{red}error[{}]{plain}: {}", fault.code, fault.message);
+    for cause in &fault.causes {
+        text.push_str("\n  because: ");
+        text.push_str(cause);
+    }
+    if let Some(hint) = &fault.hint {
+        text.push_str(&format!("\n\n{bold}hint{plain}: {hint}"));
+    }
+    text
+}
+
+/// A remark on stderr that stops nothing.
+pub fn remark(text: &str) {
+    let _unheard = writeln!(std::io::stderr(), "divvy: {text}");
+}
+
+fn colours() -> bool {
+    let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let forced =
+        set("CLICOLOR_FORCE") && std::env::var_os("CLICOLOR_FORCE").is_some_and(|value| value != "0");
+    forced || (std::io::stderr().is_terminal() && !set("NO_COLOR"))
+}
+
+/// What clap says: help and version as it prints them, a bad value as the failure its parser gave, and the rest in
+/// its own words under our code.
+pub fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        return match error.print() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        };
+    }
+    let words: Vec<String> = std::env::args_os()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let (is_run, json) = glance(&words);
+    let told = of_parser(error).unwrap_or_else(|| of_clap(error));
+    if json || told.code != Code::Usage {
+        fault(&told, json);
+    } else {
+        let text = error.render().to_string();
+        let _unheard = write!(
+            std::io::stderr(),
+            "{}",
+            text.replacen("error:", "error[D0001]:", 1)
+        );
+    }
+    ExitCode::from(exit_status(told.code, is_run))
+}
+
+/// A value's parser fails with a [`Fault`] of its own.
+fn of_parser(error: &clap::Error) -> Option<Fault> {
+    use std::error::Error;
+    if error.kind() != ErrorKind::ValueValidation {
+        return None;
+    }
+    let fault = error.source()?.downcast_ref::<Fault>()?.clone();
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(argument)) => Some(fault.cause(format!("it was given for {argument}"))),
+        _ => Some(fault),
+    }
+}
+
+fn of_clap(error: &clap::Error) -> Fault {
+    let text = error.render().to_string();
+    let first = text.lines().next().unwrap_or_default();
+    let message = first.strip_prefix("error: ").unwrap_or(first);
+    Fault::new(Code::Usage, message).hint("`divvy help` and `divvy help VERB` show how")
+}
+
+/// Whether the words that were not understood are a `run`, and whether they ask for JSON. What stands after `--` is
+/// somebody else's.
+fn glance(words: &[String]) -> (bool, bool) {
+    let ours: Vec<&str> = words
+        .iter()
+        .skip(1)
+        .map(String::as_str)
+        .take_while(|word| *word != "--")
+        .collect();
+    let json = ours
+        .iter()
+        .any(|word| matches!(*word, "-ojson" | "-o=json" | "--output=json"))
+        || ours
+            .windows(2)
+            .any(|pair| matches!(pair, ["-o" | "--output", "json"]));
+    (ours.contains(&"run"), json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_in_words() {
+        let fault = Fault::new(Code::DeviceFull, "cannot reserve 4 GiB on GPU-1a2b")
+            .cause("slice train holds 78 GiB")
+            .hint("2 GiB is free; see divvy ps");
+        assert_eq!(
+            in_words(&fault, false),
+            "error[D0012]: cannot reserve 4 GiB on GPU-1a2b\n  because: slice train holds 78 GiB\n\n\
+             hint: 2 GiB is free; see divvy ps"
+        );
+        assert!(in_words(&fault, true).contains("\x1b[1;31merror[D0012]\x1b[0m"));
+    }
+
+    #[test]
+    fn a_glance_at_words_that_were_not_understood() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(
+            glance(&words("divvy run --memory 4 -- ps -o json")),
+            (true, false)
+        );
+        assert_eq!(glance(&words("divvy ps -o json --what")), (false, true));
+    }
+
+    #[test]
+    fn exit_statuses() {
+        assert_eq!(exit_status(Code::ProgramNotFound, true), 127);
+        assert_eq!(exit_status(Code::ProgramCannotRun, true), 126);
+        assert_eq!(exit_status(Code::Quantity, true), 125);
+        assert_eq!(exit_status(Code::Quantity, false), 2);
+        assert_eq!(exit_status(Code::AgentUnreachable, false), 3);
+    }
+}

@@ -1,0 +1,106 @@
+//! `divvy agent`: the host's daemon.
+
+use clap::Subcommand;
+use divvy_agent::{RunDir, serve_agent};
+use divvy_model::{Code, Fault};
+use tracing_subscriber::EnvFilter;
+
+use crate::context::Context;
+use crate::output;
+
+/// Flags of `divvy agent`.
+#[derive(Debug, clap::Args)]
+#[command(before_help = "Examples:
+  divvy agent status
+  divvy agent serve
+  divvy agent stop")]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Serve in the foreground; `divvy run` does so in the background by itself
+    Serve {
+        /// Leave the terminal's session
+        #[arg(long, hide = true)]
+        background: bool,
+    },
+    /// Show the agent
+    Status,
+    /// End the agent; slices keep their limits, and the next agent takes them back
+    Stop {
+        /// Print what would happen, and end nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+/// Does it.
+pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    match args.verb {
+        Verb::Serve { background } => serve(context, background),
+        Verb::Status => status(context),
+        Verb::Stop { dry_run } => stop(context, dry_run),
+    }
+}
+
+fn serve(context: &Context, background: bool) -> Result<u8, Fault> {
+    if background {
+        // Fails only for a leader of a group, which needs no new session to be safe from the terminal's signals.
+        let _session = rustix::process::setsid();
+    }
+    let filter = EnvFilter::try_from_env("DIVVY_AGENT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_target(false);
+    log.with_writer(std::io::stderr).init();
+    let settings = context.config.agent_settings()?;
+    serve_agent(&context.run_dir()?, settings)?;
+    Ok(0)
+}
+
+fn unreachable(run: &RunDir) -> Fault {
+    Fault::new(
+        Code::AgentUnreachable,
+        format!("no agent listens on `{}`", run.socket().display()),
+    )
+    .hint("`divvy run` starts one by itself")
+}
+
+fn status(context: &Context) -> Result<u8, Fault> {
+    let agent = context
+        .agent_if_any()
+        .ok_or_else(|| unreachable(&context.peek()))?;
+    let status = agent.status()?;
+    if !output::document(context.format, "AgentStatus", &status)? {
+        output::print(&format!(
+            "agent        process {} of user {}, version {}\nrun_dir      {}\nstarted      {}\nslices       {}\n\
+             bypasses     {}",
+            status.pid,
+            status.uid,
+            status.version,
+            status.run_dir.display(),
+            status.started_at,
+            status.slice_count,
+            status.bypass_total
+        ))?;
+    }
+    Ok(0)
+}
+
+fn stop(context: &Context, dry_run: bool) -> Result<u8, Fault> {
+    let agent = context
+        .agent_if_any()
+        .ok_or_else(|| unreachable(&context.peek()))?;
+    let pid = agent.status()?.pid;
+    if dry_run {
+        output::print(&format!("would end the agent, process {pid}"))?;
+        return Ok(0);
+    }
+    agent.stop()?;
+    output::print(&format!("ended the agent, process {pid}"))?;
+    Ok(0)
+}

@@ -1,0 +1,74 @@
+//! `divvy explain`: the story of an error's code.
+
+use divvy_model::{Code, Fault};
+
+use crate::context::Context;
+use crate::output;
+use crate::table::Table;
+
+/// Flags of `divvy explain`.
+#[derive(Debug, clap::Args)]
+#[command(before_help = "Examples:
+  divvy explain D0012
+  divvy explain")]
+pub struct Args {
+    /// The code, as in `error[D0012]`; every code without one
+    code: Option<String>,
+}
+
+#[derive(serde::Serialize)]
+struct Entry {
+    code: Code,
+    title: &'static str,
+    story: &'static str,
+    exit_status: u8,
+}
+
+/// Explains it.
+pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    let entry = |code: Code| Entry {
+        code,
+        title: code.title(),
+        story: code.story(),
+        exit_status: code.exit_status(),
+    };
+    let Some(text) = &args.code else {
+        let entries: Vec<(String, Entry)> = Code::ALL
+            .iter()
+            .map(|code| (code.to_string(), entry(*code)))
+            .collect();
+        let names: Vec<String> = entries.iter().map(|pair| pair.0.clone()).collect();
+        if context.format == output::Format::Name {
+            output::print(&names.join("\n"))?;
+        } else {
+            let entries = entries.into_iter().map(|pair| pair.1).collect();
+            output::list(
+                context.format,
+                "CodeList",
+                entries,
+                |entry: &Entry| entry.title,
+                table,
+            )?;
+        }
+        return Ok(0);
+    };
+    let code: Code = text
+        .parse()
+        .map_err(|error: String| Fault::new(Code::Usage, error).hint("`divvy explain` lists the codes"))?;
+    if !output::document(context.format, "Code", entry(code))? {
+        output::print(&format!("{code}: {}\n\n{}", code.title(), code.story()))?;
+    }
+    Ok(0)
+}
+
+fn table(entries: &[Entry], _wide: bool) -> Table {
+    let mut table = Table::new(vec![("CODE", false), ("EXIT", true), ("MEANING", false)]);
+    for entry in entries {
+        table.row(vec![
+            entry.code.to_string(),
+            entry.exit_status.to_string(),
+            entry.title.into(),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,89 @@
+//! `divvy inspect`: everything about slices.
+
+use divvy_model::{Fault, SliceRecord};
+
+use crate::context::Context;
+use crate::output::{self, Format};
+
+/// Flags of `divvy inspect`.
+#[derive(Debug, clap::Args)]
+#[command(before_help = "Examples:
+  divvy inspect train
+  divvy inspect train -o json")]
+pub struct Args {
+    /// Slices, by name, id or unique prefix of an id
+    #[arg(required = true, value_name = "SLICE")]
+    slices: Vec<String>,
+}
+
+/// Shows them.
+pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    let mut slices = Vec::new();
+    for which in &args.slices {
+        slices.push(context.agent_for(which)?.slice(which)?);
+    }
+    match (context.format, slices.as_slice()) {
+        (Format::Table | Format::Wide, _) => {
+            let texts: Vec<String> = slices.iter().map(in_words).collect();
+            output::print(&texts.join("\n"))?;
+        }
+        (Format::Json | Format::Yaml, [one]) => {
+            output::document(context.format, "Slice", one)?;
+        }
+        _ => output::print(&output::list_text(
+            context.format,
+            "SliceList",
+            slices,
+            |slice| &slice.name,
+            |_, _| crate::table::Table::new(Vec::new()),
+        )?)?,
+    }
+    Ok(0)
+}
+
+fn in_words(slice: &SliceRecord) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| text.push_str(&format!("{name:<12} {value}\n"));
+    line("name", slice.name.clone());
+    line("id", slice.id.clone());
+    line("state", slice.state.name().into());
+    line("user", slice.uid.to_string());
+    line("device", slice.device_uuid.clone());
+    line(
+        "memory",
+        format!("{} of {} used", slice.memory_used_bytes, slice.memory_limit_bytes),
+    );
+    line("context", format!("{} set apart", slice.context_bytes));
+    if let Some(compute) = slice.compute {
+        line("compute", compute.to_string());
+    }
+    line(
+        "isolation",
+        format!(
+            "{}: not protected against {}",
+            slice.isolation,
+            slice.isolation.not_protected()
+        ),
+    );
+    line("created", slice.created_at.clone());
+    line("command", slice.command.join(" "));
+    if let Some(keeper) = slice.keeper_pid {
+        line("keeper", format!("process {keeper}"));
+    }
+    for bypass in &slice.bypasses {
+        line("not enforced", bypass.clone());
+    }
+    for warning in &slice.warnings {
+        line("warning", warning.clone());
+    }
+    for process in &slice.processes {
+        line(
+            "process",
+            format!(
+                "{} {} holds {}",
+                process.pid, process.command, process.memory_used_bytes
+            ),
+        );
+    }
+    text
+}

@@ -1,0 +1,13 @@
+//! One file per verb: its flags, and what it does.
+
+pub mod agent;
+pub mod completions;
+pub mod config;
+pub mod devices;
+pub mod explain;
+pub mod inspect;
+pub mod kill;
+pub mod man;
+pub mod ps;
+pub mod resize;
+pub mod run;

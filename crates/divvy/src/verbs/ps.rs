@@ -1,0 +1,162 @@
+//! `divvy ps`: the slices.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use divvy_agent::clock;
+use divvy_model::{Bytes, Fault, SliceRecord};
+
+use crate::config::parse_duration;
+use crate::context::Context;
+use crate::output::{self, Format};
+use crate::table::Table;
+
+/// Flags of `divvy ps`.
+#[derive(Debug, clap::Args)]
+#[command(before_help = "Examples:
+  divvy ps
+  divvy ps --watch
+  divvy ps -o json")]
+pub struct Args {
+    /// Print only the names
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print again and again, every second or so often
+    #[arg(short, long, value_name = "INTERVAL", num_args = 0..=1, require_equals = true, default_missing_value = "1s",
+          value_parser = parse_duration)]
+    watch: Option<Duration>,
+}
+
+/// Lists them.
+pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    let format = if args.quiet { Format::Name } else { context.format };
+    let Some(interval) = args.watch else {
+        output::print(&text(context, format)?)?;
+        return Ok(0);
+    };
+    let in_place = std::io::stdout().is_terminal();
+    loop {
+        let text = text(context, format)?;
+        if in_place {
+            // Home, the text, and away with what a longer one left behind.
+            let lines = text.lines().map(|line| format!("{line}\x1b[K\r\n"));
+            output::print(&format!("\x1b[H{}\x1b[J", lines.collect::<String>()))?;
+        } else {
+            output::print(&text)?;
+            let _flushed = std::io::stdout().flush();
+        }
+        std::thread::sleep(interval.max(Duration::from_millis(50)));
+    }
+}
+
+fn text(context: &Context, format: Format) -> Result<String, Fault> {
+    let slices = match context.agent_of_slices()? {
+        Some(agent) => agent.slices()?.body.items,
+        None => Vec::new(),
+    };
+    output::list_text(format, "SliceList", slices, |slice| &slice.name, table)
+}
+
+fn table(slices: &[SliceRecord], wide: bool) -> Table {
+    let mut columns = vec![
+        ("NAME", false),
+        ("DEVICE", false),
+        ("USED", true),
+        ("LIMIT", true),
+        ("", true),
+        ("AGE", true),
+        ("PROCESSES", false),
+    ];
+    if wide {
+        columns.extend([
+            ("ID", false),
+            ("USER", true),
+            ("STATE", false),
+            ("ISOLATION", false),
+            ("CONTEXT", true),
+            ("COMMAND", false),
+        ]);
+    }
+    let mut table = Table::new(columns);
+    for slice in slices {
+        let mut row = vec![
+            slice.name.clone(),
+            slice.device_uuid.chars().take(12).collect(),
+            slice.memory_used_bytes.to_string(),
+            slice.memory_limit_bytes.to_string(),
+            bar(slice.memory_used_bytes, slice.memory_limit_bytes),
+            age(&slice.created_at),
+            processes(slice),
+        ];
+        if wide {
+            row.extend([
+                slice.id.clone(),
+                slice.uid.to_string(),
+                slice.state.name().into(),
+                slice.isolation.to_string(),
+                slice.context_bytes.to_string(),
+                slice.command.join(" "),
+            ]);
+        }
+        table.row(row);
+    }
+    table
+}
+
+/// Ten steps and the percentage, in ASCII.
+fn bar(used: Bytes, limit: Bytes) -> String {
+    let share = if limit.0 == 0 {
+        0.0
+    } else {
+        used.0 as f64 / limit.0 as f64
+    };
+    let steps = ((share * 10.0).round() as usize).min(10);
+    format!(
+        "{}{} {:>3.0}%",
+        "#".repeat(steps),
+        ".".repeat(10 - steps),
+        share * 100.0
+    )
+}
+
+fn age(created_at: &str) -> String {
+    match clock::age(created_at).map(|age| age.as_secs()) {
+        None => "-".into(),
+        Some(seconds @ 0..=99) => format!("{seconds}s"),
+        Some(seconds @ 100..=5999) => format!("{}min", seconds / 60),
+        Some(seconds @ 6000..=172_799) => format!("{}h", seconds / 3600),
+        Some(seconds) => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// The first few, by name and number.
+fn processes(slice: &SliceRecord) -> String {
+    const SHOWN: usize = 3;
+    let mut names: Vec<String> = slice
+        .processes
+        .iter()
+        .take(SHOWN)
+        .map(|process| format!("{} {}", process.command, process.pid))
+        .collect();
+    if slice.processes.len() > SHOWN {
+        names.push(format!("and {} more", slice.processes.len() - SHOWN));
+    }
+    if names.is_empty() {
+        "-".into()
+    } else {
+        names.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_never_overflows() {
+        assert_eq!(bar(Bytes(0), Bytes(100)), "..........   0%");
+        assert_eq!(bar(Bytes(50), Bytes(100)), "#####.....  50%");
+        assert_eq!(bar(Bytes(300), Bytes(100)), "########## 300%");
+        assert_eq!(bar(Bytes(1), Bytes(0)), "..........   0%");
+    }
+}

@@ -1,0 +1,52 @@
+//! `divvy resize`: the memory of a running slice.
+
+use divvy_agent::api::Resize;
+use divvy_model::{Fault, MemoryAmount};
+
+use crate::context::Context;
+use crate::output::{self, Format};
+use crate::report::remark;
+use crate::verbs::run::parse;
+
+/// Flags of `divvy resize`.
+#[derive(Debug, clap::Args)]
+#[command(before_help = "Examples:
+  divvy resize train --memory 8GiB
+  divvy resize train --memory 50% --dry-run")]
+pub struct Args {
+    /// The slice, by name, id or unique prefix of an id
+    slice: String,
+    /// Its new memory: 8GiB, 50% (of the device)
+    #[arg(long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
+    memory: MemoryAmount,
+    /// Print what would happen, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Changes it. A program sees its new limit with its next allocation.
+pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    let agent = context.agent_for(&args.slice)?;
+    let before = agent.slice(&args.slice)?;
+    let ask = Resize {
+        memory: args.memory,
+        dry_run: args.dry_run,
+    };
+    let slice = agent.resize(&args.slice, &ask)?;
+    if slice.memory_used_bytes > slice.memory_limit_bytes {
+        remark(&format!(
+            "{} holds {}: it keeps that, and gets nothing more until it holds less than {}",
+            slice.name, slice.memory_used_bytes, slice.memory_limit_bytes
+        ));
+    }
+    if context.format == Format::Name {
+        output::print(&slice.name)?;
+    } else if !output::document(context.format, "Slice", &slice)? {
+        let would = if args.dry_run { "would go" } else { "went" };
+        output::print(&format!(
+            "{} {would} from {} to {}",
+            slice.name, before.memory_limit_bytes, slice.memory_limit_bytes
+        ))?;
+    }
+    Ok(0)
+}

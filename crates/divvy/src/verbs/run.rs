@@ -1,0 +1,222 @@
+//! `divvy run`: a program in a slice of its own.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use divvy_agent::launch::{self, Launch, Plan};
+use divvy_model::{
+    Bytes, Compute, DeviceKind, Fault, Isolation, MemoryAmount, Policy, Selector, SliceRequest,
+};
+
+use crate::config::{Config, IntoFault};
+use crate::context::{Context, serve_command};
+use crate::output::{self, Format};
+use crate::report::remark;
+
+/// Flags of `divvy run`.
+#[derive(Debug, clap::Args)]
+#[command(before_help = "Examples:
+  divvy run --memory 4GiB -- python train.py
+  divvy run --memory 25% --name trainer -- ./train --epochs 3
+  divvy run --memory 1GiB --device emulated:l4 -- ./saxpy
+  divvy run --memory 1GiB --driver ./libcuda.so.1 --dry-run -- ./saxpy")]
+pub struct Args {
+    /// Memory of the slice: 4GiB, 4096MiB, 4GB, 50% (of the device) [default: the whole device]
+    #[arg(long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
+    memory: Option<MemoryAmount>,
+    /// Compute share of the slice, as 30%
+    #[arg(long, value_name = "SHARE", value_parser = parse::<Compute>, allow_hyphen_values = true)]
+    compute: Option<Compute>,
+    /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with room]
+    #[arg(long, value_name = "SEL", value_parser = parse::<Selector>)]
+    device: Option<Selector>,
+    /// Name of the slice [default: made of the program's]
+    #[arg(long)]
+    name: Option<String>,
+    /// The driver below the limiter: a libcuda.so.1 [default: NVIDIA's, or the emulated one]
+    #[arg(long, value_name = "PATH")]
+    driver: Option<PathBuf>,
+    /// How strongly the program is kept inside: env, cooperative, enforced, hardware, vm. The default, cooperative,
+    /// stops mistakes, not malice: the limits live in the program's own process
+    #[arg(long, value_name = "RUNG", value_parser = isolation)]
+    isolation: Option<Isolation>,
+    /// Where a limit cannot be enforced: strict refuses, best-effort runs and counts the bypass
+    #[arg(long, value_name = "POLICY", value_parser = policy)]
+    policy: Option<Policy>,
+    /// Print what would happen, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// Runs the program.
+pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    let config = &context.config;
+    let launch = Launch {
+        request: request(args, config)?,
+        command: args.command.clone(),
+        driver: args
+            .driver
+            .clone()
+            .or_else(|| config.text("driver").map(PathBuf::from)),
+        emulated: config.text("emulated").map(str::to_owned),
+    };
+    let run = context.run_dir()?;
+    let serve = || serve_command(&run);
+    if args.dry_run {
+        let plan = launch::plan(&run, &launch, serve)?;
+        show(context.format, &plan)?;
+        return Ok(0);
+    }
+    launch::run(&run, &launch, serve, |plan| {
+        for line in remarks(&launch, plan) {
+            remark(&line);
+        }
+    })
+}
+
+fn request(args: &Args, config: &Config) -> Result<SliceRequest, Fault> {
+    Ok(SliceRequest {
+        name: args.name.clone(),
+        device: or_setting(args.device.clone(), config, "device")?,
+        memory: or_setting(args.memory, config, "memory")?,
+        compute: or_setting(args.compute, config, "compute")?,
+        isolation: or_setting(args.isolation, config, "isolation")?.unwrap_or_default(),
+        policy: match args.policy {
+            Some(policy) => policy,
+            None => config
+                .get::<PolicyWord>("policy")?
+                .map_or(Policy::Strict, |word| word.0),
+        },
+    })
+}
+
+fn or_setting<T>(flag: Option<T>, config: &Config, key: &str) -> Result<Option<T>, Fault>
+where
+    T: FromStr,
+    T::Err: IntoFault,
+{
+    match flag {
+        Some(value) => Ok(Some(value)),
+        None => config.get(key),
+    }
+}
+
+/// What the user should know and did not ask for.
+fn remarks(launch: &Launch, plan: &Plan) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let chosen = launch.request.device.is_some() || launch.emulated.is_some();
+    if plan.device.kind == DeviceKind::Emulated && !chosen {
+        remarks.push(format!(
+            "no GPU here: this runs on an emulated {}, on the CPU",
+            plan.device
+                .profile
+                .as_deref()
+                .unwrap_or("GPU")
+                .to_ascii_uppercase()
+        ));
+    }
+    for bypass in &plan.slice.bypasses {
+        remarks.push(format!("not enforced: {bypass}"));
+    }
+    if let Some(visible) = std::env::var("CUDA_VISIBLE_DEVICES")
+        .ok()
+        .filter(|text| *text != plan.device.uuid)
+    {
+        remarks.push(format!(
+            "CUDA_VISIBLE_DEVICES={visible} is replaced by the slice's device, {}",
+            plan.device.uuid
+        ));
+    }
+    remarks
+}
+
+fn show(format: Format, plan: &Plan) -> Result<(), Fault> {
+    #[derive(serde::Serialize)]
+    struct Shown<'a> {
+        slice: &'a divvy_model::SliceRecord,
+        device: &'a divvy_model::DeviceRecord,
+        driver: String,
+        environment: std::collections::BTreeMap<&'a str, String>,
+    }
+    let environment = plan
+        .environment
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.to_string_lossy().into_owned()))
+        .collect();
+    let shown = Shown {
+        slice: &plan.slice,
+        device: &plan.device,
+        driver: plan.driver.path.display().to_string(),
+        environment,
+    };
+    if output::document(format, "RunPlan", &shown)? {
+        return Ok(());
+    }
+    let slice = &plan.slice;
+    let context = match slice.context_bytes {
+        Bytes(0) => String::new(),
+        bytes => format!(" and {bytes} for the driver's context"),
+    };
+    let mut text = format!(
+        "would run    {}\nslice        {}\ndevice       {} ({})\nmemory       {}{context}\nisolation    {}: not \
+         protected against {}\ndriver       {} ({})\n",
+        slice.command.join(" "),
+        slice.name,
+        plan.device.name,
+        plan.device.uuid,
+        slice.memory_limit_bytes,
+        slice.isolation,
+        slice.isolation.not_protected(),
+        shown.driver,
+        plan.driver.origin,
+    );
+    for (name, value) in &shown.environment {
+        text.push_str(&format!("environment  {name}={value}\n"));
+    }
+    for bypass in &slice.bypasses {
+        text.push_str(&format!("not enforced {bypass}\n"));
+    }
+    output::print(&text)
+}
+
+/// A value's parser for clap, whose failure keeps its code and hint.
+pub fn parse<T>(text: &str) -> Result<T, Fault>
+where
+    T: FromStr,
+    T::Err: IntoFault,
+{
+    text.parse().map_err(IntoFault::into_fault)
+}
+
+fn isolation(text: &str) -> Result<Isolation, Fault> {
+    parse(text).map_err(usage)
+}
+
+fn policy(text: &str) -> Result<Policy, Fault> {
+    parse::<PolicyWord>(text).map(|word| word.0).map_err(usage)
+}
+
+fn usage(fault: Fault) -> Fault {
+    Fault {
+        code: divvy_model::Code::Usage,
+        ..fault
+    }
+}
+
+struct PolicyWord(Policy);
+
+impl FromStr for PolicyWord {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "strict" => Ok(Self(Policy::Strict)),
+            "best-effort" => Ok(Self(Policy::BestEffort)),
+            _ => Err(format!("`{text}` is no policy; choose strict or best-effort")),
+        }
+    }
+}

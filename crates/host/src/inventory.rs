@@ -1,0 +1,175 @@
+//! One list of the devices of this machine, real and emulated.
+
+use std::collections::HashSet;
+
+use divvy_model::{DeviceRecord, Fault, Selector};
+
+use crate::emulated::{DEFAULT_EMULATED, EmulatedDevice, emulated_devices};
+use crate::nvidia::{Nvidia, NvidiaReport};
+
+/// What the inventory is taken from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    /// A specification of emulated devices (`DIVVY_EMULATED`, `emulated` in the configuration). Where there is one,
+    /// these devices stand in the place of the machine's own.
+    pub emulated: Option<String>,
+}
+
+/// The devices of this machine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Inventory {
+    /// The devices, in the order shown: real ones by PCI address, then emulated ones.
+    pub devices: Vec<DeviceRecord>,
+    /// The emulated ones among them, with the specification that shows each to its driver.
+    pub emulated: Vec<EmulatedDevice>,
+    /// Version of NVIDIA's driver, where there is one.
+    pub driver_version: Option<String>,
+    /// What was looked for and not found.
+    pub notes: Vec<String>,
+    /// No device was found or configured, and an emulated one stands in.
+    pub stand_in: bool,
+}
+
+/// Takes the inventory: what is configured, else what NVML finds, else one emulated device as a stand-in.
+///
+/// # Errors
+/// [`divvy_model::Code::Config`] for an emulated specification that is not understood.
+pub fn take(sources: &Sources, nvidia: &Nvidia) -> Result<Inventory, Fault> {
+    assemble(sources, || nvidia.report())
+}
+
+fn assemble(sources: &Sources, report: impl FnOnce() -> NvidiaReport) -> Result<Inventory, Fault> {
+    if let Some(spec) = &sources.emulated {
+        return Ok(Inventory::of_emulated(emulated_devices(spec)?));
+    }
+    let report = report();
+    let mut inventory = Inventory {
+        devices: report.devices,
+        driver_version: report.driver_version,
+        notes: report.notes,
+        ..Inventory::default()
+    };
+    if inventory.devices.is_empty() {
+        inventory.add(emulated_devices(DEFAULT_EMULATED)?);
+        inventory.stand_in = true;
+    }
+    Ok(inventory)
+}
+
+impl Inventory {
+    fn of_emulated(devices: Vec<EmulatedDevice>) -> Self {
+        let mut inventory = Self::default();
+        inventory.add(devices);
+        inventory
+    }
+
+    /// Adds emulated devices that are not there yet.
+    pub fn add(&mut self, devices: Vec<EmulatedDevice>) {
+        let known: HashSet<String> = self.devices.iter().map(|device| device.uuid.clone()).collect();
+        for mut device in devices {
+            if known.contains(&device.record.uuid) {
+                continue;
+            }
+            device.record.index = u32::try_from(self.devices.len()).unwrap_or(u32::MAX);
+            self.devices.push(device.record.clone());
+            self.emulated.push(device);
+        }
+    }
+
+    /// The device that `selector` names; `emulated:PRODUCT` makes one where there is none of that product.
+    ///
+    /// # Errors
+    /// No or several such devices, or no such product.
+    pub fn choose(&mut self, selector: &Selector) -> Result<DeviceRecord, Fault> {
+        if let Selector::Emulated(profile) = selector {
+            let known = self
+                .devices
+                .iter()
+                .any(|device| device.profile.as_deref() == Some(profile));
+            if !known {
+                self.add(emulated_devices(profile)?);
+            }
+        }
+        Ok(selector.choose(&self.devices)?.clone())
+    }
+
+    /// The specification under which an emulated device is shown to its driver; None for a real one.
+    #[must_use]
+    pub fn emulated_spec(&self, uuid: &str) -> Option<&str> {
+        self.emulated
+            .iter()
+            .find(|device| device.record.uuid == uuid)
+            .map(|device| device.spec.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use divvy_model::{Bytes, Code, DeviceKind};
+
+    fn gpu() -> NvidiaReport {
+        NvidiaReport {
+            devices: vec![DeviceRecord {
+                index: 0,
+                uuid: "GPU-1a2b".into(),
+                name: "a GPU".into(),
+                kind: DeviceKind::Gpu,
+                profile: None,
+                pci_address: "0000:65:00.0".into(),
+                memory_total_bytes: Bytes(80 << 30),
+                memory_used_bytes: Bytes(0),
+                sm_count: 132,
+                compute_capability: "9.0".into(),
+                sharing: None,
+            }],
+            driver_version: Some("550.54.15".into()),
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_machine_with_a_gpu_emulates_nothing() {
+        let inventory = assemble(&Sources::default(), gpu).expect("an inventory");
+        assert_eq!(inventory.devices.len(), 1);
+        assert!(!inventory.stand_in);
+    }
+
+    #[test]
+    fn a_machine_without_one_gets_a_stand_in() {
+        let inventory = assemble(&Sources::default(), NvidiaReport::default).expect("an inventory");
+        assert_eq!(inventory.devices[0].kind, DeviceKind::Emulated);
+        assert!(inventory.stand_in);
+        let uuid = inventory.devices[0].uuid.clone();
+        assert!(inventory.emulated_spec(&uuid).is_some());
+    }
+
+    #[test]
+    fn configured_emulation_stands_in_the_place_of_the_gpus() {
+        let sources = Sources {
+            emulated: Some("h100*2,l4".into()),
+        };
+        let inventory = assemble(&sources, gpu).expect("an inventory");
+        let kinds: Vec<_> = inventory.devices.iter().map(|device| device.kind).collect();
+        assert_eq!(kinds, [DeviceKind::Emulated; 3]);
+        let indices: Vec<_> = inventory.devices.iter().map(|device| device.index).collect();
+        assert_eq!(indices, [0, 1, 2]);
+    }
+
+    #[test]
+    fn an_emulated_product_is_made_on_demand() {
+        let mut inventory = assemble(&Sources::default(), gpu).expect("an inventory");
+        let l4 = inventory
+            .choose(&Selector::Emulated("l4".into()))
+            .expect("made on demand");
+        assert_eq!((l4.index, l4.profile.as_deref()), (1, Some("l4")));
+        let again = inventory
+            .choose(&Selector::Emulated("l4".into()))
+            .expect("still there");
+        assert_eq!((again.uuid, inventory.devices.len()), (l4.uuid, 2));
+        let unknown = inventory
+            .choose(&Selector::Emulated("b9000".into()))
+            .expect_err("no such product");
+        assert!(matches!(unknown.code, Code::Config | Code::UnknownDevice));
+    }
+}

@@ -1,0 +1,171 @@
+//! Error codes: one table of what can go wrong, what it means, and the exit status it ends the command with.
+//!
+//! A code is stable: scripts match on it, `divvy explain` tells its story. Codes are added, never reused.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Exit status of a verb that failed for a reason the user can act on.
+const ACT: u8 = 1;
+/// Exit status of a command line that makes no sense.
+const USAGE: u8 = 2;
+/// Exit status when the agent cannot be reached.
+const AGENT: u8 = 3;
+/// Exit status when the caller may not.
+const PERMISSION: u8 = 4;
+/// Exit status when there is no device to use.
+const NO_DEVICE: u8 = 5;
+
+macro_rules! codes {
+    ($($number:literal $name:ident $exit:ident $title:literal $story:literal)*) => {
+        /// What went wrong, by its stable number. Each variant's text is its title in `divvy explain`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Code {
+            $(#[doc = $title] $name = $number,)*
+        }
+
+        impl Code {
+            /// Every code, in order.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// A few words.
+            #[must_use]
+            pub fn title(self) -> &'static str {
+                match self { $(Self::$name => $title,)* }
+            }
+
+            /// What happened and what to do, for `divvy explain`.
+            #[must_use]
+            pub fn story(self) -> &'static str {
+                match self { $(Self::$name => $story,)* }
+            }
+
+            /// Exit status of a verb other than `run` that ends with this code.
+            #[must_use]
+            pub fn exit_status(self) -> u8 {
+                match self { $(Self::$name => $exit,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    1 Usage USAGE "the command line makes no sense"
+        "A flag or a verb is unknown, or an argument is missing. `divvy help VERB` shows examples."
+    2 Quantity USAGE "a size or a share was not understood"
+        "Sizes carry a unit: `4GiB`, `4Gi`, `4096MiB`, `4GB` (decimal), or a share of the device such as `50%`. A bare number is refused, because one program's default unit is another's surprise. Zero is refused too: a slice of nothing cannot run anything."
+    3 Config USAGE "a setting was not understood"
+        "A configuration file or a DIVVY_ variable holds a value or a key that Divvy does not know. `divvy config show --origin` tells where each value comes from."
+    4 Selector USAGE "a device selector was not understood"
+        "A device is named by its index in PCI bus order (`0`), its UUID or a unique prefix of it (`GPU-1a2b`), its PCI address (`65:00.0`), or an emulated product (`emulated:h100`). `divvy devices` lists them."
+    10 NoDevice NO_DEVICE "no usable GPU"
+        "No NVIDIA driver answers on this machine and no emulated device is configured. `divvy doctor` tells what was looked for; `--device emulated:h100` or DIVVY_EMULATED=h100 uses an emulated one."
+    11 UnknownDevice ACT "there is no such device"
+        "The selector fits no device of this machine. `divvy devices` lists those there are."
+    12 DeviceFull ACT "the device has not that much memory left"
+        "The memory promised to slices, the cost of their contexts and what other programs hold leave too little. The message says what is free and who holds the rest. Ask for less, wait, `divvy kill` a slice or `divvy resize` one; `oversubscription` in the configuration raises the total."
+    13 OverDevice ACT "more memory than the device has"
+        "A slice is a share of one device, so it can never be larger than the device, whatever the oversubscription."
+    14 TooManySlices ACT "the device holds its maximum number of slices"
+        "`max_slices` in the configuration says how many slices a device may be divided into."
+    15 DeviceTaken ACT "another agent owns the device"
+        "A device has one owner on a host, so that its memory is promised once. The message names the owner's process and user. Use that agent (its DIVVY_RUN_DIR), or stop it with `divvy agent stop`."
+    16 AmbiguousDevice ACT "a selector fits several devices"
+        "A prefix of a UUID must fit one device only: type more of it."
+    20 UnknownSlice ACT "there is no such slice"
+        "No slice has that name or id. A slice ends with its program; `divvy ps` lists those that live."
+    21 NameTaken ACT "the name is taken"
+        "Names of slices are unique for an agent. Leave `--name` out and one is made up."
+    22 NotEnforceable ACT "a limit cannot be enforced here"
+        "Divvy is strict by default: what it cannot enforce it refuses, rather than let a program run under a limit that does not hold. `--policy best-effort` runs it anyway and counts the bypass in the slice's record."
+    23 SliceName USAGE "a name of a slice was not understood"
+        "A name is 1 to 63 letters, digits, `-`, `_` or `.`, and begins with a letter or a digit."
+    24 SliceGone ACT "the slice ended meanwhile"
+        "The slice's program or its `divvy run` ended before the request was served."
+    25 BadMemory ACT "the slice cannot have that much memory"
+        "A live slice may shrink below what its programs hold (they keep it, and get no more until they fall below the limit), but it cannot grow past the device or past what is free on it."
+    30 AgentUnreachable AGENT "the agent does not answer"
+        "The agent of this run directory does not answer on its socket. It is started on demand by `divvy run`; `divvy agent status` and the log in the run directory tell more."
+    31 AgentStart AGENT "the agent did not start"
+        "The agent was started and did not begin to listen in time. Its log lies in the run directory as agent.log."
+    32 AgentVersion AGENT "the agent speaks another version"
+        "The agent was started by another version of Divvy whose API differs. `divvy agent stop` ends it (tenants keep their limits); the next `divvy run` starts this version's."
+    33 NotAllowed PERMISSION "only the owner or root may do that"
+        "Everybody may look; a slice is changed by the user who holds it, or by root."
+    40 RunDir PERMISSION "the run directory cannot be used"
+        "Divvy keeps its socket and the slices' records in a run directory: DIVVY_RUN_DIR, else /run/divvy for root, $XDG_RUNTIME_DIR/divvy or /tmp/divvy-UID for a user. It must be a directory of the user's own, writable by nobody else."
+    41 RunDirPath ACT "the run directory's path cannot be used"
+        "The dynamic loader splits LD_PRELOAD at spaces and colons, and a socket's path has at most 107 bytes: the run directory's path must have no such characters and be short."
+    42 SharedMemory ACT "shared memory cannot be made"
+        "Emulated devices keep their memory in /dev/shm, and a slice's pages are memory files. Either the file system is read-only or full, or the system's limits forbid it."
+    50 DropIn ACT "a drop-in library is missing"
+        "Divvy's libraries lie beside the executable or in ../lib/divvy. `cargo build` makes both; `divvy doctor` says where it looked."
+    51 Driver ACT "there is no driver below"
+        "The limiter stands in front of another libcuda.so.1: `--driver PATH` or DIVVY_DRIVER names it, else NVIDIA's is looked for in the usual places."
+    52 ProgramNotFound ACT "the program was not found"
+        "No file of that name is on PATH or at that path. `divvy run` exits with 127, as a shell does."
+    53 ProgramCannotRun ACT "the program cannot be executed"
+        "It is a directory, it lacks the execute permission, or its format is not known to the kernel. `divvy run` exits with 126, as a shell does."
+    54 DropInLoad ACT "the drop-in does not load"
+        "A test program that opens libcuda.so.1 under Divvy's environment failed. `divvy doctor` shows what the loader said."
+    60 PageVersion ACT "a page of another version"
+        "A slice's grant or ledger was made by another version of Divvy, or is no such page at all. Divvy never guesses: end the slice with the version that made it, or remove its directory under the run directory."
+    61 LedgerCorrupt ACT "the ledger is damaged"
+        "A slice's ledger holds values no limiter writes. The slice's programs keep running under their limit; the agent takes no number from that page any more."
+    62 Attach ACT "the slice's pages could not be handed over"
+        "The keeper of a slice (its `divvy run`) and the agent pass the pages through a socket in the slice's directory, and one of them failed."
+    70 DoctorFailed ACT "doctor found a failure"
+        "At least one check failed; each says what to do."
+    99 Internal ACT "something unforeseen"
+        "The operating system refused something Divvy had no reason to expect. The message and the agent's log say what."
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "D{:04}", *self as u16)
+    }
+}
+
+impl FromStr for Code {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|code| code.to_string().eq_ignore_ascii_case(text))
+            .ok_or_else(|| format!("`{text}` is no code of Divvy's"))
+    }
+}
+
+impl Serialize for Code {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Code {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        // A newer agent may send a code this version does not know: the message still tells.
+        Ok(text.parse().unwrap_or(Self::Internal))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_round_trip_and_ascend() {
+        assert!(Code::ALL.is_sorted());
+        for code in Code::ALL {
+            assert_eq!(code.to_string().parse(), Ok(*code));
+            assert!(!code.title().is_empty() && code.story().ends_with('.'), "{code}");
+        }
+        assert_eq!(Code::DeviceFull.to_string(), "D0012");
+        assert!("D9999".parse::<Code>().is_err());
+    }
+}
