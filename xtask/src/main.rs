@@ -10,6 +10,7 @@ mod debian;
 mod demo;
 mod deny;
 mod examples;
+mod floor;
 mod generate_abi;
 mod python;
 mod setup;
@@ -36,6 +37,8 @@ enum Task {
     Deny(deny::Args),
     /// Compile the CUDA sources of examples/cuda to PTX anew
     Examples(examples::Args),
+    /// Build the drop-ins against an old glibc and check what they need and export
+    Floor(floor::Args),
     /// Install what the demo and the tests need: Python packages, a few from Debian
     Setup(setup::Args),
     /// Write the CUDA driver's types and declaration table from NVIDIA's headers
@@ -50,6 +53,7 @@ fn main() -> anyhow::Result<()> {
         Task::Demo(args) => demo::run(&args),
         Task::Deny(args) => deny::run(&args),
         Task::Examples(args) => examples::run(&args),
+        Task::Floor(args) => floor::run(&args),
         Task::Setup(args) => setup::run(&args),
         Task::GenerateAbi(args) => generate_abi::run(&args),
         Task::Test(args) => test::run(&args),

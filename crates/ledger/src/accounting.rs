@@ -31,8 +31,9 @@ const _: () = assert!(SLOTS * RECORDS_PER_SLOT == 1 << RECORD_BITS);
 /// Every failed exchange is somebody else's success, so nobody honest comes near this bound; a page that is being
 /// scribbled on must not keep a thread for ever.
 const EXCHANGES: u32 = 10_000_000;
-/// Rounds over a slot's records, each followed by [`Memory::relax`]. A record is held for nanoseconds.
-const TAKE_ROUNDS: u32 = 100_000;
+/// Rounds over a slot's records, each followed by [`Memory::relax`]. A record is held for nanoseconds, or for as long as
+/// the scheduler leaves its holder out; that all of them are held so long is not believed for ever.
+const TAKE_ROUNDS: u32 = 1000;
 
 /// One shared 64-bit atomic.
 pub trait Cell {
@@ -114,8 +115,8 @@ pub trait Memory {
     fn amount(&self, record: RecordId, parity: usize) -> &Self::Cell;
     /// The slot's redo log: the sum of its records, while a reaper gathers it into one of them; otherwise 0.
     fn gathered(&self, slot: usize) -> &Self::Cell;
-    /// Lets another thread run.
-    fn relax(&self);
+    /// Lets another thread run, after `rounds` rounds without success.
+    fn relax(&self, rounds: u32);
 }
 
 /// Why an operation did not take place.
@@ -318,7 +319,7 @@ fn with_record<M: Memory>(
     hint: usize,
     operation: impl FnOnce(RecordId) -> Result<(), Denied>,
 ) -> Result<(), Denied> {
-    for _ in 0..TAKE_ROUNDS {
+    for round in 0..TAKE_ROUNDS {
         for turn in 0..RECORDS_PER_SLOT {
             let record = RecordId::new(slot, hint.wrapping_add(turn));
             let busy = memory.busy(record);
@@ -328,7 +329,7 @@ fn with_record<M: Memory>(
                 return answer;
             }
         }
-        memory.relax();
+        memory.relax(round);
     }
     Err(Denied::Corrupted)
 }

@@ -173,7 +173,16 @@ impl Memory for LedgerPage {
         &self.slots.0[slot % SLOTS].gathered
     }
 
-    fn relax(&self) {
-        rustix::thread::sched_yield();
+    fn relax(&self, rounds: u32) {
+        if rounds < 100 {
+            rustix::thread::sched_yield();
+        } else {
+            let moment = rustix::thread::Timespec {
+                tv_sec: 0,
+                tv_nsec: 50_000,
+            };
+            // Woken early is as good.
+            let _slept = rustix::thread::nanosleep(&moment);
+        }
     }
 }

@@ -159,7 +159,7 @@ impl Ledger {
             let outcome = accounting::reclaim(page, slot);
             if outcome.is_ok() && place.claimed.swap(0, Release) != 0 {
                 reaped.processes += 1;
-                reaped.bytes += outcome.map_or(0, units_to_bytes);
+                reaped.bytes = reaped.bytes.saturating_add(outcome.map_or(0, units_to_bytes));
             }
             liveness::disown(self.fd.as_fd(), slot).map_err(lock_error)?;
             outcome.map_err(|_| PageError::Corrupted { page: "ledger" })?;

@@ -257,9 +257,9 @@ fn threads_share_a_place() {
     let (served, pages) = delivered(1 << 40);
     let tenant = attach::connect(&served.path).expect("attach");
     thread::scope(|scope| {
-        for _ in 0..12 {
+        for _ in 0..64 {
             scope.spawn(|| {
-                for _ in 0..20_000 {
+                for _ in 0..4_000 {
                     tenant.reserve(512).expect("it fits");
                     tenant.reserve(1024).expect("it fits");
                     tenant.release(512).expect("release");
@@ -267,7 +267,7 @@ fn threads_share_a_place() {
             });
         }
     });
-    let expected = 12 * 20_000 * 1024;
+    let expected = 64 * 4_000 * 1024;
     assert_eq!(pages.ledger.total_used(), expected);
     assert_eq!(tenant.slot().used(), Some(expected));
 }

@@ -117,7 +117,7 @@ impl Memory for Stepped {
         &self.logs[slot]
     }
 
-    fn relax(&self) {}
+    fn relax(&self, _rounds: u32) {}
 }
 
 /// Runs `operation` until its end, or until it has taken `steps` atomic steps; `at(n)` runs before its step `n`.

@@ -91,7 +91,7 @@ impl Memory for Model {
         &self.logs[slot]
     }
 
-    fn relax(&self) {
+    fn relax(&self, _rounds: u32) {
         thread::yield_now();
     }
 }

@@ -1,1 +1,27 @@
 //! PTX: a parser, a decoder and a warp-vectorised engine.
+//!
+//! [`Module::parse`] reads text, [`Module::link`] gives its globals addresses, [`Engine::run`] runs a kernel on the CPU,
+//! 32 lanes at a time. Device memory is the host's: what a kernel may touch, an [`AddressSpace`] says.
+//!
+//! - `lex`, `parse`: text to syntax
+//! - `decode`: syntax to instructions over register slots
+//! - `module`: what the two make, and linking
+//! - `engine`: blocks, warps and lanes
+//! - `rounding`: floating point in every rounding mode
+
+mod code;
+mod decode;
+mod engine;
+mod error;
+mod inst;
+mod lex;
+mod module;
+mod parse;
+mod rounding;
+mod types;
+
+pub use engine::{AddressSpace, Engine, Launch, Stats};
+pub use error::{Access, Fault, LinkError, ParseError, Unsupported};
+pub use inst::VectorSet;
+pub use module::{Global, Kernel, Module, Param, Program};
+pub use types::Space;

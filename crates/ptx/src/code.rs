@@ -1,0 +1,138 @@
+//! What a module decodes to: one list of instructions, and what launching needs to know of each function.
+
+use crate::inst::Inst;
+
+/// What a constant slot of a register area holds. Filled before a block runs; never written by instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Const {
+    Bits(u64),
+    /// Address of module variable n plus an addend.
+    Global(u32, i64),
+    /// Offset in the block's shared memory of shared variable n plus an addend.
+    Shared(u32, i64),
+    /// A function's address, as far as calls through registers go.
+    Function(u32),
+    /// Host address of the launch's parameter bytes plus an addend.
+    ParamAddress(i64),
+    /// A value in the launch's parameters.
+    Param {
+        offset: u32,
+        bytes: u8,
+        signed: bool,
+    },
+    Special(Special),
+}
+
+/// Special registers that do not change while a block runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Special {
+    Tid(u8),
+    Ntid(u8),
+    Ctaid(u8),
+    Nctaid(u8),
+    LaneId,
+    WarpId,
+    WarpCount,
+    Sm,
+    SmCount,
+    Grid,
+    MaskEq,
+    MaskLe,
+    MaskLt,
+    MaskGe,
+    MaskGt,
+    DynamicShared,
+    TotalShared,
+    /// Registers that read as zero here: clusters of one block, environment registers, performance counters.
+    Zero,
+    /// Cluster extents: one.
+    One,
+}
+
+impl Const {
+    /// Differs between the blocks that run in the same place.
+    pub fn per_block(self) -> bool {
+        matches!(self, Const::Special(Special::Ctaid(_) | Special::Sm))
+    }
+}
+
+/// Where a call's argument, parameter or result is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Reg(u32),
+    Wide(u32),
+    Pred(u32),
+    /// Bytes per lane, lane after lane.
+    Memory {
+        slot: u32,
+        bytes: u32,
+    },
+    /// Not wanted.
+    Nowhere,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub callee: u32,
+    pub arguments: Vec<Place>,
+    pub results: Vec<Place>,
+}
+
+/// A constant's slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConstSlot {
+    pub slot: u32,
+    pub wide: bool,
+    pub value: Const,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FunctionCode {
+    pub name: String,
+    /// Has a body.
+    pub defined: bool,
+    pub entry: u32,
+    pub consts: Vec<ConstSlot>,
+    pub area_bytes: u32,
+    /// Byte ranges of the area: 32-bit registers, 64-bit ones, predicates.
+    pub narrow: (u32, u32),
+    pub wide: (u32, u32),
+    pub preds: (u32, u32),
+    /// Parameter variables: slot and bytes per lane.
+    pub memory: Vec<(u32, u32)>,
+    pub local_bytes: u32,
+    /// Shared variables it names.
+    pub shared: Vec<u32>,
+    pub callees: Vec<u32>,
+    /// Calls through a register: any function whose address is taken may be meant.
+    pub indirect: bool,
+    pub recursive: bool,
+    pub params: Vec<Place>,
+    pub returns: Vec<Place>,
+    pub unsupported: Option<(String, u32)>,
+    /// Live 32-bit registers per thread.
+    pub registers: u32,
+}
+
+/// A `.shared` variable.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedVariable {
+    pub bytes: u64,
+    pub align: u64,
+    /// Extern `[]`: stands for the dynamic shared memory.
+    pub dynamic: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Code {
+    pub insts: Vec<Inst>,
+    pub functions: Vec<FunctionCode>,
+    pub tables: Vec<u32>,
+    pub calls: Vec<Call>,
+    pub shared: Vec<SharedVariable>,
+    /// Functions whose address is taken.
+    pub addressed: Vec<u32>,
+}
+
+/// What a function's address looks like to a kernel; not an address of anything.
+pub(crate) const FUNCTION_ADDRESS: u64 = 0x4654_0000_0000_0000;

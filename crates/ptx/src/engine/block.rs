@@ -1,0 +1,392 @@
+//! One block: its warps, shared and local memory, and barriers.
+
+use super::LaunchState;
+use super::ctx::{Bits, Ctx, FULL, Reduce, Stop};
+use super::warp::{Issued, Pause, State, Warp};
+use crate::code::{Const, FUNCTION_ADDRESS, Special};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+
+/// Zeroed memory aligned to a cache line, freed on drop.
+struct Memory {
+    start: *mut u8,
+    layout: Layout,
+}
+
+impl Memory {
+    fn new(bytes: usize) -> Memory {
+        // The size is bounded by `LaunchState`: far below `isize::MAX`, so the layout is valid.
+        let layout = Layout::from_size_align(bytes.max(64), 64).unwrap_or(Layout::new::<u64>());
+        // SAFETY: the size is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        if start.is_null() {
+            handle_alloc_error(layout);
+        }
+        Memory { start, layout }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout, and nobody keeps the pointer: a block's Ctx dies before it.
+        unsafe { dealloc(self.start, self.layout) };
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Barrier {
+    /// Threads counted so far.
+    arrived: u32,
+    /// Threads to wait for; 0 is every live one.
+    expected: u32,
+    all: bool,
+    any: bool,
+    count: u32,
+    used: bool,
+}
+
+/// A place that blocks of a launch run in, one after the other.
+pub(crate) struct Block {
+    warps: Vec<Warp>,
+    registers: Memory,
+    shared: Memory,
+    local: Memory,
+    barriers: [Barrier; 16],
+    live_threads: u32,
+    next: usize,
+    pub index: u64,
+    pub ctaid: [u32; 3],
+}
+
+// SAFETY: the raw pointers are to memory that the block owns; a block is run by one worker at a time.
+unsafe impl Send for Block {}
+
+/// How running a block for a while ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ran {
+    Done,
+    Slice,
+    /// Every warp that could run is polling.
+    Idle,
+    /// `Ctx::fault` has the reason; the line is given.
+    Fault {
+        line: u32,
+    },
+}
+
+impl Block {
+    pub fn new(launch: &LaunchState<'static>) -> Block {
+        let warps = launch.threads.div_ceil(32);
+        let mut block = Block {
+            warps: (0..warps)
+                .map(|n| Warp::new(n, n as usize * launch.warp_bytes))
+                .collect(),
+            registers: Memory::new(warps as usize * launch.warp_bytes),
+            shared: Memory::new(launch.shared_bytes as usize),
+            local: Memory::new(warps as usize * 32 * launch.local_stride as usize),
+            barriers: [Barrier::default(); 16],
+            live_threads: 0,
+            next: 0,
+            index: 0,
+            ctaid: [0; 3],
+        };
+        block.fill(launch, false);
+        block
+    }
+
+    /// Makes the place ready for block `index` of the grid.
+    pub fn start(&mut self, launch: &LaunchState<'static>, index: u64) {
+        self.index = index;
+        let [x, y, _] = launch.grid.map(u64::from);
+        self.ctaid = [(index % x) as u32, (index / x % y) as u32, (index / x / y) as u32];
+        let entry = launch.code().functions[launch.function as usize].entry;
+        for warp in &mut self.warps {
+            let threads = launch.threads - warp.index * 32;
+            let mask = if threads >= 32 { FULL } else { (1 << threads) - 1 };
+            warp.start(mask, launch.function, entry);
+        }
+        self.barriers = [Barrier::default(); 16];
+        self.live_threads = launch.threads;
+        self.next = 0;
+        self.fill(launch, true);
+    }
+
+    /// Writes the constants of every warp's areas: those that differ between blocks, or the others.
+    fn fill(&mut self, launch: &LaunchState<'static>, per_block: bool) {
+        for (area, slots) in if per_block {
+            &launch.block_consts
+        } else {
+            &launch.launch_consts
+        } {
+            for slot in slots {
+                for warp in &self.warps {
+                    let at = warp.base + *area as usize + slot.slot as usize;
+                    for lane in 0..32 {
+                        let value = self.value(launch, slot.value, warp.index, lane);
+                        // SAFETY: the slot lies in the function's area, which lies in the warp's registers.
+                        unsafe {
+                            if slot.wide {
+                                self.registers
+                                    .start
+                                    .add(at)
+                                    .cast::<u64>()
+                                    .add(lane as usize)
+                                    .write(value);
+                            } else {
+                                self.registers
+                                    .start
+                                    .add(at)
+                                    .cast::<u32>()
+                                    .add(lane as usize)
+                                    .write(value as u32);
+                            }
+                        }
+                        if lane == 0 && !matches!(slot.value, Const::Special(_)) {
+                            // Uniform: one value, 32 times.
+                            // SAFETY: as above.
+                            unsafe {
+                                let base = self.registers.start.add(at);
+                                if slot.wide {
+                                    base.cast::<[u64; 32]>().write([value; 32]);
+                                } else {
+                                    base.cast::<[u32; 32]>().write([value as u32; 32]);
+                                }
+                            }
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn value(&self, launch: &LaunchState<'static>, value: Const, warp: u32, lane: u32) -> u64 {
+        match value {
+            Const::Bits(bits) => bits,
+            Const::Global(n, addend) => launch
+                .addresses
+                .get(n as usize)
+                .copied()
+                .unwrap_or(0)
+                .wrapping_add(addend as u64),
+            Const::Shared(n, addend) => launch.shared_offsets[n as usize].wrapping_add(addend as u64),
+            Const::Function(n) => FUNCTION_ADDRESS + u64::from(n) * 16,
+            Const::ParamAddress(addend) => (launch.params.as_ptr() as u64).wrapping_add(addend as u64),
+            Const::Param {
+                offset,
+                bytes,
+                signed,
+            } => {
+                let mut word = [0u8; 8];
+                let (offset, bytes) = (offset as usize, bytes as usize);
+                if let Some(given) = launch.params.get(offset..offset + bytes) {
+                    word[..bytes].copy_from_slice(given);
+                }
+                let word = u64::from_le_bytes(word);
+                let spare = 64 - 8 * bytes as u32;
+                if signed {
+                    ((word << spare) as i64 >> spare) as u64
+                } else {
+                    word
+                }
+            }
+            Const::Special(special) => {
+                let thread = warp * 32 + lane;
+                let [x, y, _] = launch.block;
+                u64::from(match special {
+                    Special::Tid(0) => thread % x,
+                    Special::Tid(1) => thread / x % y,
+                    Special::Tid(2) => thread / x / y,
+                    Special::Ntid(n @ 0..3) => launch.block[n as usize],
+                    Special::Ctaid(n @ 0..3) => self.ctaid[n as usize],
+                    Special::Nctaid(n @ 0..3) => launch.grid[n as usize],
+                    Special::LaneId => lane,
+                    Special::WarpId => warp,
+                    Special::WarpCount => launch.threads.div_ceil(32),
+                    Special::Sm => (self.index % u64::from(launch.sm_count)) as u32,
+                    Special::SmCount => launch.sm_count,
+                    Special::Grid => return launch.id,
+                    Special::MaskEq => 1 << lane,
+                    Special::MaskLe => u32::MAX >> (31 - lane),
+                    Special::MaskLt => (1 << lane) - 1,
+                    Special::MaskGe => u32::MAX << lane,
+                    Special::MaskGt => !(u32::MAX >> (31 - lane)),
+                    Special::DynamicShared => launch.dynamic_shared,
+                    Special::TotalShared => launch.shared_bytes as u32,
+                    Special::One => 1,
+                    Special::Tid(_) | Special::Ctaid(_) | Special::Zero => 0,
+                    Special::Ntid(_) | Special::Nctaid(_) => 1,
+                })
+            }
+        }
+    }
+
+    /// Runs the warps in turn for about `slice` warp instructions, each for at most `turn` at a time.
+    pub fn run(
+        &mut self,
+        c: &mut Ctx,
+        launch: &LaunchState<'static>,
+        slice: u64,
+        turn: u64,
+        sum: &mut Issued,
+    ) -> Ran {
+        c.file = self.registers.start;
+        c.shared = self.shared.start;
+        c.shared_bytes = launch.shared_bytes;
+        c.local_stride = launch.local_stride;
+        // Shared and local memory are the block's own: what was remembered of another's must go.
+        c.ranges[1] = std::array::from_fn(|_| 0..0);
+        let stop_at = sum.warp + slice;
+        let mut asleep = 0;
+        let mut blocked = 0;
+        loop {
+            if self.live_threads == 0 {
+                return Ran::Done;
+            }
+            if blocked >= self.warps.len() {
+                c.fault = Some(Stop::Deadlock);
+                return Ran::Fault {
+                    line: self.waiting_line(launch),
+                };
+            }
+            let at = self.next;
+            let warp = &mut self.warps[at];
+            if !warp.runnable() && warp.splits.iter().all(|s| matches!(s.state, State::Barrier(_))) {
+                // Ended, or wholly at barriers.
+                self.next = (at + 1) % self.warps.len();
+                blocked += 1;
+                asleep += 1;
+                continue;
+            }
+            c.local = self
+                .local
+                .start
+                .wrapping_add(at * 32 * launch.local_stride as usize);
+            if blocked == 0 {
+                // A new warp's local memory: forget the last one's.
+                c.ranges[1] = std::array::from_fn(|_| 0..0);
+            }
+            let before = sum.warp;
+            let pause = warp.run(c, launch, turn, sum);
+            if sum.warp != before {
+                blocked = 0;
+            }
+            match pause {
+                Pause::Fault => {
+                    let line = self.warps[at].fault_line(launch);
+                    return Ran::Fault { line };
+                }
+                Pause::Ended { lanes } => {
+                    self.live_threads -= lanes.count_ones();
+                    self.check_barriers(c, launch);
+                    asleep = 0;
+                }
+                Pause::Barrier { split } => {
+                    self.arrive(c, launch, at, split);
+                    asleep = 0;
+                }
+                Pause::Slice => {
+                    self.next = (at + 1) % self.warps.len();
+                    asleep = 0;
+                }
+                Pause::Yield => {
+                    self.next = (at + 1) % self.warps.len();
+                    asleep += 1;
+                }
+                Pause::Blocked => {
+                    self.next = (at + 1) % self.warps.len();
+                    blocked += 1;
+                    asleep += 1;
+                }
+            }
+            if asleep >= self.warps.len() && blocked < self.warps.len() {
+                return Ran::Idle;
+            }
+            if sum.warp >= stop_at {
+                return Ran::Slice;
+            }
+        }
+    }
+
+    fn waiting_line(&self, launch: &LaunchState<'static>) -> u32 {
+        let split = self.warps.iter().flat_map(|w| &w.splits).next();
+        split.map_or(0, |s| launch.code().insts[s.pc as usize].line)
+    }
+
+    fn arrive(&mut self, c: &mut Ctx, launch: &LaunchState<'static>, at: usize, split: usize) {
+        let call = c.barrier;
+        let warp = &mut self.warps[at];
+        let lanes = warp.splits[split].mask;
+        let inst = &launch.code().insts[warp.splits[split].pc as usize];
+        let barrier = &mut self.barriers[call.id as usize];
+        if !barrier.used {
+            *barrier = Barrier {
+                expected: call.count,
+                all: true,
+                used: true,
+                ..Barrier::default()
+            };
+        }
+        if let Some(reduce) = call.reduce {
+            let bits = c.pred_signed(inst.c) & lanes;
+            barrier.all &= reduce != Reduce::And || bits == lanes;
+            barrier.any |= bits != 0;
+            barrier.count += bits.count_ones();
+        }
+        barrier.expected = barrier.expected.max(call.count);
+        barrier.arrived += lanes.count_ones();
+        warp.arrive(split, &call);
+        // With a count, the whole warp counts once all that is left of it is there.
+        if call.count != 0
+            && (call.arrive_only && lanes == warp.live || warp.at_barrier(call.id) == warp.live)
+        {
+            barrier.arrived += 32 - warp.live.count_ones();
+        }
+        self.check(c, launch, call.id);
+    }
+
+    fn check_barriers(&mut self, c: &mut Ctx, launch: &LaunchState<'static>) {
+        for id in 0..16 {
+            self.check(c, launch, id);
+        }
+    }
+
+    /// Opens the barrier if everyone is there.
+    fn check(&mut self, c: &mut Ctx, launch: &LaunchState<'static>, id: u32) {
+        let barrier = self.barriers[id as usize];
+        let expected = if barrier.expected == 0 {
+            self.live_threads
+        } else {
+            barrier.expected
+        };
+        if !barrier.used || barrier.arrived < expected {
+            return;
+        }
+        self.barriers[id as usize] = Barrier::default();
+        for warp in &mut self.warps {
+            for n in 0..warp.splits.len() {
+                let split = warp.splits[n];
+                if split.state != State::Barrier(id) {
+                    continue;
+                }
+                let inst = &launch.code().insts[split.pc as usize];
+                if inst.aux > 1 {
+                    let area = launch.areas[warp.function_of(n) as usize] as usize;
+                    // SAFETY: as in `Warp::run`.
+                    c.regs = unsafe { c.file.add(warp.base + area) };
+                    c.set_mask(split.mask);
+                    let bit = |b: bool| if b { FULL } else { 0 };
+                    match inst.aux {
+                        super::control::BARRIER_AND => c.put_pred(inst.d, bit(barrier.all)),
+                        super::control::BARRIER_OR => c.put_pred(inst.d, bit(barrier.any)),
+                        _ => {
+                            for lane in Bits(split.mask) {
+                                c.put_lane(inst.d, lane, barrier.count);
+                            }
+                        }
+                    }
+                }
+            }
+            warp.release(id);
+        }
+    }
+}

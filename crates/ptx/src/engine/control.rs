@@ -1,0 +1,124 @@
+//! Branches, guards, ends; and the instructions that have no effect here.
+
+use super::ctx::{Ctx, Stop};
+use crate::inst::{Flow, Inst};
+
+/// No register field.
+pub(crate) const NONE: u32 = u32::MAX;
+
+pub(crate) fn nop(_: &mut Ctx, _: &Inst) -> Flow {
+    Flow::Next
+}
+
+/// `membar`, `fence`: one thread runs a block, so only other workers must be told.
+pub(crate) fn fence(_: &mut Ctx, _: &Inst) -> Flow {
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    Flow::Next
+}
+
+/// `bra` to `aux`.
+pub(crate) fn branch(c: &mut Ctx, i: &Inst) -> Flow {
+    c.pc = i.aux;
+    Flow::Jump
+}
+
+/// `@p bra`.
+pub(crate) fn branch_if(c: &mut Ctx, i: &Inst) -> Flow {
+    let mask = c.mask();
+    let taken = c.pred_signed(i.guard) & mask;
+    if taken == 0 {
+        return Flow::Next;
+    }
+    c.pc = i.aux;
+    if taken == mask {
+        return Flow::Jump;
+    }
+    c.other = taken;
+    Flow::Split
+}
+
+/// `brx.idx`: `a` indexes the launch's table that begins at `aux` and has `imm` entries.
+pub(crate) fn branch_indexed(c: &mut Ctx, i: &Inst) -> Flow {
+    for lane in c.active() {
+        let index = u64::from(c.lane::<u32>(i.a, lane)).min(i.imm - 1);
+        let target = c.launch().code().tables[i.aux as usize + index as usize];
+        c.targets[lane] = target;
+    }
+    Flow::Scatter
+}
+
+/// A guarded instruction that is not a branch: `inner` for the lanes whose guard holds.
+pub(crate) fn guarded(c: &mut Ctx, i: &Inst) -> Flow {
+    let mask = c.mask();
+    let held = c.pred_signed(i.guard) & mask;
+    if held == 0 {
+        return Flow::Next;
+    }
+    c.set_mask(held);
+    // SAFETY: `inner` was picked for this machine with `exec`, and decoded for the same function.
+    let flow = unsafe { (i.inner)(c, i) };
+    if !matches!(
+        flow,
+        Flow::Return | Flow::Exit | Flow::Call | Flow::Barrier | Flow::Gather | Flow::Scatter
+    ) {
+        c.set_mask(mask);
+    }
+    // For the flows above the warp's loop sees the narrowed mask, and lets the other lanes go on.
+    flow
+}
+
+pub(crate) fn leave(_: &mut Ctx, _: &Inst) -> Flow {
+    Flow::Return
+}
+
+pub(crate) fn exit(_: &mut Ctx, _: &Inst) -> Flow {
+    Flow::Exit
+}
+
+pub(crate) fn trap(c: &mut Ctx, _: &Inst) -> Flow {
+    c.fault = Some(Stop::Trap);
+    Flow::Fault
+}
+
+/// `nanosleep`: the lanes lose their turn.
+pub(crate) fn sleep(_: &mut Ctx, _: &Inst) -> Flow {
+    Flow::Yield
+}
+
+/// Reached only if a launch forgot to refuse the kernel.
+pub(crate) fn unsupported(c: &mut Ctx, _: &Inst) -> Flow {
+    c.fault = Some(Stop::Unsupported);
+    Flow::Fault
+}
+
+/// `call`: entry `aux` of the code's calls.
+pub(crate) fn call(c: &mut Ctx, i: &Inst) -> Flow {
+    c.call = i.aux;
+    Flow::Call
+}
+
+/// `bar`, `barrier`: the barrier in `a`, the count in `b` (`NONE`: every thread), and `c` a predicate to reduce.
+pub(crate) const BARRIER_ARRIVE: u32 = 1;
+pub(crate) const BARRIER_AND: u32 = 2;
+pub(crate) const BARRIER_OR: u32 = 4;
+pub(crate) const BARRIER_COUNT: u32 = 8;
+
+pub(crate) fn barrier(c: &mut Ctx, i: &Inst) -> Flow {
+    use super::ctx::{BarrierCall, Reduce};
+    let lane = c.mask().trailing_zeros() as usize & 31;
+    let id = c.lane::<u32>(i.a, lane) & 15;
+    let count = if i.b == NONE { 0 } else { c.lane::<u32>(i.b, lane) };
+    let reduce = match i.aux {
+        BARRIER_AND => Some(Reduce::And),
+        BARRIER_OR => Some(Reduce::Or),
+        BARRIER_COUNT => Some(Reduce::Count),
+        _ => None,
+    };
+    c.barrier = BarrierCall {
+        id,
+        count,
+        arrive_only: i.aux == BARRIER_ARRIVE,
+        reduce,
+    };
+    Flow::Barrier
+}

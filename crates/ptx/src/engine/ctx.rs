@@ -1,0 +1,264 @@
+//! What an executing instruction sees: the registers of its warp's current function, the active lanes, the memories.
+//!
+//! The registers of a function are one *area* of bytes: constants, then registers, then predicates, then
+//! parameters of calls. A 32-bit register is 32 consecutive u32, a 64-bit one 32 consecutive u64, a predicate one
+//! u32 with a bit per lane.
+
+use super::LaunchState;
+use crate::error::Access;
+use std::ops::Range;
+
+/// A type that fills a register's lane.
+pub(crate) trait Lane: Copy + Default + 'static {}
+impl Lane for u32 {}
+impl Lane for i32 {}
+impl Lane for f32 {}
+impl Lane for u64 {}
+impl Lane for i64 {}
+impl Lane for f64 {}
+
+/// Lanes handled together: one AVX2 register of 32-bit lanes.
+pub(crate) const CHUNK: usize = 8;
+pub(crate) const CHUNKS: usize = 4;
+/// Every lane.
+pub(crate) const FULL: u32 = u32::MAX;
+
+/// Why lanes stopped; the launch adds the kernel's name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stop {
+    Illegal { address: u64, access: Access },
+    Misaligned { address: u64, access: Access },
+    Trap,
+    Deadlock,
+    Unsupported,
+}
+
+/// What a lane-converging operation at a block barrier asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BarrierCall {
+    pub id: u32,
+    /// Threads to wait for; 0 is every thread of the block.
+    pub count: u32,
+    /// Arrive and go on.
+    pub arrive_only: bool,
+    /// Reduce this predicate, and where the result goes.
+    pub reduce: Option<Reduce>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reduce {
+    And,
+    Or,
+    Count,
+}
+
+#[repr(C, align(64))]
+pub(crate) struct Ctx {
+    /// All ones in the active lanes.
+    lanes: [u32; 32],
+    /// The block's registers, all warps.
+    pub file: *mut u8,
+    /// Register area of the current function in the current warp.
+    pub regs: *mut u8,
+    /// Active lanes.
+    mask: u32,
+    /// Lanes of the warp that have not ended.
+    pub live: u32,
+    pub pc: u32,
+    pub other: u32,
+    pub targets: [u32; 32],
+    pub barrier: BarrierCall,
+    pub call: u32,
+    /// Lanes a `.sync` operation waits for, for the deadlock rule.
+    pub members: u32,
+    pub fault: Option<Stop>,
+    /// Polls since the last step forward: see `Flow::Yield`.
+    pub polls: u32,
+    pub shared: *mut u8,
+    pub shared_bytes: u64,
+    /// Local memory of lane 0 of the warp; lane n's is `n * local_stride` further.
+    pub local: *mut u8,
+    pub local_stride: u64,
+    /// Where the current function's local variables begin in each lane's local memory.
+    pub local_base: u64,
+    pub launch: *const LaunchState<'static>,
+    /// Ranges that recent accesses fell into: by instruction, for global and for generic addresses.
+    pub ranges: [[Range<u64>; 8]; 2],
+    pub sm: u32,
+    pub issued: u64,
+}
+
+impl Ctx {
+    pub fn new(launch: *const LaunchState<'static>) -> Ctx {
+        Ctx {
+            lanes: [0; 32],
+            file: std::ptr::null_mut(),
+            regs: std::ptr::null_mut(),
+            mask: 0,
+            live: 0,
+            pc: 0,
+            other: 0,
+            targets: [0; 32],
+            barrier: BarrierCall::default(),
+            call: 0,
+            members: 0,
+            fault: None,
+            polls: 0,
+            shared: std::ptr::null_mut(),
+            shared_bytes: 0,
+            local: std::ptr::null_mut(),
+            local_stride: 0,
+            local_base: 0,
+            launch,
+            ranges: std::array::from_fn(|_| std::array::from_fn(|_| 0..0)),
+            sm: 0,
+            issued: 0,
+        }
+    }
+
+    pub fn launch(&self) -> &LaunchState<'static> {
+        // SAFETY: the engine makes a Ctx for one launch and drops it before `run` returns, which owns the state.
+        unsafe { &*self.launch }
+    }
+
+    #[inline(always)]
+    pub fn mask(&self) -> u32 {
+        self.mask
+    }
+
+    #[inline(always)]
+    pub fn full(&self) -> bool {
+        self.mask == FULL
+    }
+
+    #[inline]
+    pub fn set_mask(&mut self, mask: u32) {
+        if self.mask != mask {
+            self.mask = mask;
+            for i in 0..32 {
+                self.lanes[i] = 0u32.wrapping_sub(mask >> i & 1);
+            }
+        }
+    }
+
+    /// Lanes `8 * k ..` of the register at `slot`.
+    #[inline(always)]
+    pub fn chunk<T: Lane>(&self, slot: u32, k: usize) -> [T; CHUNK] {
+        // SAFETY: the decoder gives only slots inside the function's area, which `regs` points to and which is
+        // aligned to 64 bytes; k < CHUNKS. Every bit pattern is a T. Registers are touched by this thread alone.
+        unsafe { self.regs.add(slot as usize).cast::<[T; CHUNK]>().add(k).read() }
+    }
+
+    /// Writes lanes `8 * k ..`, whether active or not.
+    #[inline(always)]
+    pub fn put_all<T: Lane>(&mut self, slot: u32, k: usize, value: [T; CHUNK]) {
+        // SAFETY: as in `chunk`.
+        unsafe {
+            self.regs
+                .add(slot as usize)
+                .cast::<[T; CHUNK]>()
+                .add(k)
+                .write(value)
+        }
+    }
+
+    /// Writes the active lanes of `8 * k ..`.
+    #[inline(always)]
+    pub fn put_active<T: Lane>(&mut self, slot: u32, k: usize, value: [T; CHUNK]) {
+        let mut out = self.chunk::<T>(slot, k);
+        for n in 0..CHUNK {
+            out[n] = if self.lanes[k * CHUNK + n] != 0 {
+                value[n]
+            } else {
+                out[n]
+            };
+        }
+        self.put_all(slot, k, out);
+    }
+
+    /// The register at `slot`, whole.
+    #[inline(always)]
+    pub fn lanes<T: Lane>(&self, slot: u32) -> [T; 32] {
+        // SAFETY: as in `chunk`.
+        unsafe { self.regs.add(slot as usize).cast::<[T; 32]>().read() }
+    }
+
+    /// One lane of the register at `slot`.
+    #[inline(always)]
+    pub fn lane<T: Lane>(&self, slot: u32, lane: usize) -> T {
+        debug_assert!(lane < 32);
+        // SAFETY: as in `chunk`; lane < 32.
+        unsafe { self.regs.add(slot as usize).cast::<T>().add(lane & 31).read() }
+    }
+
+    #[inline(always)]
+    pub fn put_lane<T: Lane>(&mut self, slot: u32, lane: usize, value: T) {
+        debug_assert!(lane < 32);
+        // SAFETY: as in `chunk`; lane < 32.
+        unsafe {
+            self.regs
+                .add(slot as usize)
+                .cast::<T>()
+                .add(lane & 31)
+                .write(value)
+        }
+    }
+
+    /// Writes the active lanes of a register.
+    #[inline(always)]
+    pub fn put<T: Lane>(&mut self, slot: u32, value: &[T; 32]) {
+        for k in 0..CHUNKS {
+            let mut part = [T::default(); CHUNK];
+            part.copy_from_slice(&value[k * CHUNK..(k + 1) * CHUNK]);
+            if self.full() {
+                self.put_all(slot, k, part);
+            } else {
+                self.put_active(slot, k, part);
+            }
+        }
+    }
+
+    /// A predicate, one bit per lane.
+    #[inline(always)]
+    pub fn pred(&self, slot: u32) -> u32 {
+        // SAFETY: as in `chunk`: a predicate is one aligned u32 in the area.
+        unsafe { self.regs.add(slot as usize).cast::<u32>().read() }
+    }
+
+    /// A predicate operand whose lowest offset bit says that it is negated.
+    #[inline(always)]
+    pub fn pred_signed(&self, slot: u32) -> u32 {
+        self.pred(slot & !1) ^ 0u32.wrapping_sub(slot & 1)
+    }
+
+    /// Writes the active lanes of a predicate.
+    #[inline(always)]
+    pub fn put_pred(&mut self, slot: u32, value: u32) {
+        let value = self.pred(slot) & !self.mask | value & self.mask;
+        // SAFETY: as in `pred`.
+        unsafe { self.regs.add(slot as usize).cast::<u32>().write(value) }
+    }
+
+    /// Active lanes, lowest first.
+    #[inline(always)]
+    pub fn active(&self) -> Bits {
+        Bits(self.mask)
+    }
+}
+
+/// The set bits of a word, lowest first.
+#[derive(Clone, Copy)]
+pub(crate) struct Bits(pub u32);
+
+impl Iterator for Bits {
+    type Item = usize;
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let n = self.0.trailing_zeros() as usize;
+        self.0 &= self.0 - 1;
+        Some(n)
+    }
+}

@@ -1,0 +1,163 @@
+//! A launch, checked and laid out: what every worker that runs its blocks reads.
+
+use super::{AddressSpace, Launch};
+use crate::code::{Code, ConstSlot};
+use crate::error::Fault;
+use crate::module::Program;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Bounds on what one block may take, far above any device: they keep a hostile module from taking the host's memory.
+const MAX_SHARED: u64 = 16 << 20;
+const MAX_REGISTERS: u64 = 1 << 30;
+const MAX_LOCAL: u64 = 1 << 30;
+/// Local memory for the frames of recursive functions, per thread.
+const RECURSION_STACK: u64 = 64 << 10;
+
+/// Not reachable from the kernel.
+const NO_AREA: u32 = u32::MAX;
+
+pub(crate) struct LaunchState<'a> {
+    pub program: Program,
+    pub kernel: String,
+    pub function: u32,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub threads: u32,
+    pub blocks: u64,
+    pub dynamic_shared: u32,
+    pub shared_bytes: u64,
+    pub shared_offsets: Vec<u64>,
+    pub params: Vec<u8>,
+    pub memory: &'a dyn AddressSpace,
+    pub cooperative: bool,
+    pub clock_ns: &'a (dyn Fn() -> u64 + Sync),
+    pub print: &'a (dyn Fn(&[u8]) + Sync),
+    pub cancel: &'a AtomicBool,
+    pub sm_count: u32,
+    /// Where each function's register area begins in a warp's registers.
+    pub areas: Vec<u32>,
+    pub warp_bytes: usize,
+    pub local_stride: u64,
+    pub launch_consts: Vec<(u32, Vec<ConstSlot>)>,
+    pub block_consts: Vec<(u32, Vec<ConstSlot>)>,
+    pub addresses: Vec<u64>,
+    pub id: u64,
+}
+
+static LAUNCHES: AtomicU64 = AtomicU64::new(1);
+
+impl<'a> LaunchState<'a> {
+    pub fn new(program: &Program, launch: &Launch<'a>) -> Result<LaunchState<'a>, Fault> {
+        let bad = |why: String| Err(Fault::BadLaunch(why));
+        let module = program.module();
+        let Some(index) = module.kernel_index(launch.kernel) else {
+            return bad(format!("no kernel `{}` in the module", launch.kernel));
+        };
+        let kernel = &module.kernels()[index];
+        if let Some(what) = &kernel.unsupported {
+            return Err(Fault::Unsupported(what.clone()));
+        }
+        if launch.grid.contains(&0) || launch.block.contains(&0) {
+            return bad("a grid and a block have at least one element in each dimension".into());
+        }
+        let threads = launch
+            .block
+            .iter()
+            .try_fold(1u32, |n, d| n.checked_mul(*d))
+            .filter(|n| *n <= 1024);
+        let Some(threads) = threads else {
+            return bad(format!(
+                "a block of {:?} has more than 1024 threads",
+                launch.block
+            ));
+        };
+        let blocks = launch
+            .grid
+            .iter()
+            .try_fold(1u64, |n, d| n.checked_mul(u64::from(*d)));
+        let Some(blocks) = blocks else {
+            return bad(format!("a grid of {:?} is too large", launch.grid));
+        };
+        if launch.params.len() < kernel.param_bytes as usize {
+            return bad(format!(
+                "kernel `{}` takes {} bytes of parameters, {} were given",
+                kernel.name,
+                kernel.param_bytes,
+                launch.params.len()
+            ));
+        }
+        let code = module.code();
+        let function = module.kernel_function(index);
+        let reachable = module.reachable(function);
+        let mut areas = vec![NO_AREA; code.functions.len()];
+        let mut warp_bytes = 0u64;
+        for f in &reachable {
+            areas[*f as usize] = u32::try_from(warp_bytes).unwrap_or(NO_AREA);
+            warp_bytes += u64::from(code.functions[*f as usize].area_bytes.next_multiple_of(64));
+        }
+        let warps = u64::from(threads.div_ceil(32));
+        if warp_bytes * warps > MAX_REGISTERS || warp_bytes >= u64::from(NO_AREA) {
+            return bad(format!("kernel `{}` needs too many registers", kernel.name));
+        }
+        let (shared_offsets, static_bytes) = module.shared_layout(&reachable);
+        let shared_bytes = static_bytes + u64::from(launch.dynamic_shared_bytes);
+        if shared_bytes > MAX_SHARED {
+            return bad(format!(
+                "{shared_bytes} bytes of shared memory are more than any device has"
+            ));
+        }
+        let recursive = reachable.iter().any(|f| code.functions[*f as usize].recursive);
+        let local_stride = (u64::from(kernel.local_bytes) + if recursive { RECURSION_STACK } else { 0 })
+            .next_multiple_of(16);
+        if local_stride * warps * 32 > MAX_LOCAL {
+            return bad(format!(
+                "{local_stride} bytes of local memory a thread are more than any device has"
+            ));
+        }
+        let consts = |per_block: bool| -> Vec<(u32, Vec<ConstSlot>)> {
+            reachable
+                .iter()
+                .map(|f| {
+                    let slots = code.functions[*f as usize].consts.iter();
+                    (
+                        areas[*f as usize],
+                        slots
+                            .filter(|s| s.value.per_block() == per_block)
+                            .copied()
+                            .collect(),
+                    )
+                })
+                .collect()
+        };
+        Ok(LaunchState {
+            program: program.clone(),
+            kernel: kernel.name.clone(),
+            function,
+            grid: launch.grid,
+            block: launch.block,
+            threads,
+            blocks,
+            dynamic_shared: launch.dynamic_shared_bytes,
+            shared_bytes,
+            shared_offsets,
+            params: launch.params[..].to_vec(),
+            memory: launch.memory,
+            cooperative: launch.cooperative,
+            clock_ns: launch.clock_ns,
+            print: launch.print,
+            cancel: launch.cancel,
+            sm_count: launch.sm_count.max(1),
+            warp_bytes: (warp_bytes as usize).max(64),
+            local_stride,
+            launch_consts: consts(false),
+            block_consts: consts(true),
+            areas,
+            addresses: program.addresses().to_vec(),
+            id: LAUNCHES.fetch_add(1, Ordering::Relaxed),
+        })
+    }
+
+    pub fn code(&self) -> &Code {
+        self.program.module().code()
+    }
+}

@@ -1,0 +1,456 @@
+//! Loads and stores. Addresses are resolved to host addresses lane by lane, checked against the ranges that the space
+//! grants, and only then touched.
+
+use super::ctx::{Ctx, Lane, Stop};
+use crate::error::Access;
+use crate::inst::{Flow, Inst, vectorised};
+use std::ops::Range;
+
+/// State space of an access: the low bits of `Inst::aux`.
+pub(crate) const GLOBAL: u32 = 0;
+pub(crate) const GENERIC: u32 = 1;
+pub(crate) const SHARED: u32 = 2;
+pub(crate) const LOCAL: u32 = 3;
+/// The launch's parameter bytes, at host addresses.
+pub(crate) const PARAM: u32 = 4;
+pub(crate) const SPACE: u32 = 7;
+/// The address register is 32 bits wide.
+pub(crate) const NARROW: u32 = 8;
+/// The offset counts from the current function's local variables.
+pub(crate) const FRAME: u32 = 16;
+/// Volatile or with memory semantics: a kernel that does many of these and nothing else is waiting for someone.
+pub(crate) const POLL: u32 = 32;
+/// Vector elements: `aux >> COUNT_SHIFT`.
+pub(crate) const COUNT_SHIFT: u32 = 8;
+
+/// Polls without a step forward after which a warp lets others run.
+const PATIENCE: u32 = 24;
+
+/// A type in memory that a register of type R takes.
+pub(crate) trait Memory {
+    /// In memory.
+    type M: Copy + Default + 'static;
+    /// In a register.
+    type R: Lane;
+    fn load(m: Self::M) -> Self::R;
+    fn store(r: Self::R) -> Self::M;
+    /// Both have the same bits.
+    const SAME: bool;
+}
+
+macro_rules! memory {
+    ($($name:ident: $m:ty, $r:ty, $same:expr, $load:expr;)*) => {
+        $(pub(crate) struct $name;
+        impl Memory for $name {
+            type M = $m;
+            type R = $r;
+            const SAME: bool = $same;
+            #[inline(always)]
+            fn load(m: $m) -> $r { let f: fn($m) -> $r = $load; f(m) }
+            #[inline(always)]
+            fn store(r: $r) -> $m { r as $m }
+        })*
+    };
+}
+memory! {
+    M8: u8, u32, false, u32::from;
+    M8S: i8, u32, false, |m| i32::from(m) as u32;
+    M16: u16, u32, false, u32::from;
+    M16S: i16, u32, false, |m| i32::from(m) as u32;
+    M32: u32, u32, true, |m| m;
+    M64: u64, u64, true, |m| m;
+    M8To64: u8, u64, false, u64::from;
+    M8STo64: i8, u64, false, |m| i64::from(m) as u64;
+    M16To64: u16, u64, false, u64::from;
+    M16STo64: i16, u64, false, |m| i64::from(m) as u64;
+    M32To64: u32, u64, false, u64::from;
+    M32STo64: i32, u64, false, |m| i64::from(m) as u64;
+}
+
+/// How the lanes' addresses lie.
+enum Shape {
+    /// One after the other from the first.
+    Run(u64),
+    /// All the same.
+    Same(u64),
+    Spread,
+}
+
+/// Host addresses of all lanes' accesses of `width` bytes at `i.a + i.imm`, checked for the active ones.
+#[inline(always)]
+fn addresses(c: &mut Ctx, i: &Inst, width: u64, access: Access) -> Result<([u64; 32], Shape), Stop> {
+    let space = i.aux & SPACE;
+    let offset = i.imm.wrapping_add(match space {
+        SHARED => c.shared as u64,
+        LOCAL => (c.local as u64).wrapping_add(if i.aux & FRAME != 0 { c.local_base } else { 0 }),
+        _ => 0,
+    });
+    let mut at = [0u64; 32];
+    if i.aux & NARROW != 0 {
+        let a = c.lanes::<u32>(i.a);
+        for n in 0..32 {
+            at[n] = u64::from(a[n]).wrapping_add(offset);
+        }
+    } else {
+        let a = c.lanes::<u64>(i.a);
+        for n in 0..32 {
+            at[n] = a[n].wrapping_add(offset);
+        }
+    }
+    if space == LOCAL {
+        // Addresses beyond a lane's local memory would fall into its neighbour's.
+        let start = c.local as u64;
+        for n in c.active() {
+            let inside = at[n].wrapping_sub(start);
+            if inside.saturating_add(width) > c.local_stride {
+                return Err(Stop::Illegal {
+                    address: inside,
+                    access,
+                });
+            }
+        }
+        for (n, address) in at.iter_mut().enumerate() {
+            *address = address.wrapping_add(n as u64 * c.local_stride);
+        }
+    }
+    let (mut low, mut high, mut bits) = (i64::MAX, i64::MIN, 0u64);
+    let mut shape = Shape::Spread;
+    if c.full() {
+        let first = at[0];
+        let (mut run, mut same) = (0u64, 0u64);
+        for n in 0..32 {
+            run |= at[n] ^ first.wrapping_add(n as u64 * width);
+            same |= at[n] ^ first;
+            bits |= at[n];
+        }
+        if run == 0 {
+            shape = Shape::Run(first);
+            (low, high) = (first as i64, (first as i64).wrapping_add(31 * width as i64));
+        } else if same == 0 {
+            shape = Shape::Same(first);
+            (low, high) = (first as i64, first as i64);
+        } else {
+            for a in at {
+                low = low.min(a as i64);
+                high = high.max(a as i64);
+            }
+        }
+    } else {
+        for n in c.active() {
+            low = low.min(at[n] as i64);
+            high = high.max(at[n] as i64);
+            bits |= at[n];
+        }
+    }
+    if bits & (width - 1) != 0 {
+        let lane = c.active().find(|n| at[*n] & (width - 1) != 0).unwrap_or(0);
+        return Err(Stop::Misaligned {
+            address: at[lane],
+            access,
+        });
+    }
+    let range = match space {
+        SHARED => {
+            let base = c.shared as u64;
+            let range = base..base + c.shared_bytes;
+            if !inside(&range, low, high, width) {
+                let lane = c
+                    .active()
+                    .find(|n| !inside(&range, at[*n] as i64, at[*n] as i64, width));
+                return Err(Stop::Illegal {
+                    address: at[lane.unwrap_or(0)].wrapping_sub(base),
+                    access,
+                });
+            }
+            return Ok((at, shape));
+        }
+        LOCAL => return Ok((at, shape)),
+        GLOBAL => &c.ranges[0][site(i)],
+        _ => &c.ranges[1][site(i)],
+    };
+    if !inside(range, low, high, width) {
+        check_each(c, i, &at, width, access)?;
+    }
+    Ok((at, shape))
+}
+
+/// Where an instruction's last range is remembered.
+#[inline(always)]
+fn site(i: &Inst) -> usize {
+    (std::ptr::from_ref(i) as usize / size_of::<Inst>()) & 7
+}
+
+/// Whether accesses of `width` bytes at `low ..= high` lie in `range`. Device addresses are below 2^63.
+#[inline(always)]
+fn inside(range: &Range<u64>, low: i64, high: i64, width: u64) -> bool {
+    low >= range.start as i64
+        && high <= (range.end as i64).wrapping_sub(width as i64)
+        && range.end > range.start
+}
+
+/// The slow way: lane by lane, asking the address space.
+#[cold]
+#[inline(never)]
+fn check_each(c: &mut Ctx, i: &Inst, at: &[u64; 32], width: u64, access: Access) -> Result<(), Stop> {
+    for lane in c.active() {
+        resolve(c, i, at[lane], width, access)?;
+    }
+    Ok(())
+}
+
+/// Checks one address of a global, generic or parameter access.
+pub(crate) fn resolve(c: &mut Ctx, i: &Inst, address: u64, width: u64, access: Access) -> Result<(), Stop> {
+    let space = i.aux & SPACE;
+    let site = site(i);
+    let table = usize::from(space != GLOBAL);
+    let signed = address as i64;
+    if inside(&c.ranges[table][site], signed, signed, width) {
+        return Ok(());
+    }
+    let range = find(c, space, address);
+    match range.filter(|r| inside(r, signed, signed, width)) {
+        Some(range) => {
+            c.ranges[table][site] = range;
+            Ok(())
+        }
+        None => Err(Stop::Illegal { address, access }),
+    }
+}
+
+/// The range that holds `address` in `space`.
+fn find(c: &Ctx, space: u32, address: u64) -> Option<Range<u64>> {
+    let holds =
+        |start: u64, bytes: u64| (address >= start && address - start < bytes).then(|| start..start + bytes);
+    let launch = c.launch();
+    let params = || holds(launch.params.as_ptr() as u64, launch.params.len() as u64);
+    match space {
+        PARAM => params(),
+        GENERIC => holds(c.shared as u64, c.shared_bytes)
+            .or_else(|| holds(c.local as u64, c.local_stride * 32))
+            .or_else(params)
+            .or_else(|| launch.memory.range(address)),
+        _ => launch.memory.range(address),
+    }
+}
+
+/// Checked bytes at a generic or global address, for `vprintf` and assertions.
+pub(crate) fn byte(c: &Ctx, address: u64) -> Option<u8> {
+    let range = find(c, GENERIC, address)?;
+    // SAFETY: the address space (or the engine, for shared and local memory) says that the byte is readable for the
+    // length of the launch. Device memory may change under us: a byte cannot tear.
+    range
+        .contains(&address)
+        .then(|| unsafe { (address as *const u8).read_volatile() })
+}
+
+impl Ctx {
+    /// Reads a checked address.
+    #[inline(always)]
+    fn peek<M: Copy>(&self, address: u64) -> M {
+        // SAFETY: `addresses` found it aligned and inside a range that is readable for the length of the launch (or
+        // inside the block's shared or local memory). Other threads may write device memory meanwhile, as on a GPU:
+        // the value is then one or the other, because an aligned access of at most 8 bytes does not tear.
+        unsafe { (address as *const M).read_volatile() }
+    }
+
+    /// Writes a checked address.
+    #[inline(always)]
+    fn poke<M: Copy>(&mut self, address: u64, value: M) {
+        // SAFETY: as in `peek`.
+        unsafe { (address as *mut M).write_volatile(value) }
+    }
+
+    /// Reads 32 consecutive checked elements.
+    #[inline(always)]
+    fn peek_all<M: Copy>(&self, address: u64) -> [M; 32] {
+        // SAFETY: as in `peek`, for each element; alignment is the element's.
+        unsafe { (address as *const [M; 32]).read() }
+    }
+
+    #[inline(always)]
+    fn poke_all<M: Copy>(&mut self, address: u64, value: [M; 32]) {
+        // SAFETY: as in `peek_all`.
+        unsafe { (address as *mut [M; 32]).write(value) }
+    }
+}
+
+pub(crate) fn failed(c: &mut Ctx, stop: Stop) -> Flow {
+    c.fault = Some(stop);
+    Flow::Fault
+}
+
+/// Counts a poll; true when others should run.
+pub(crate) fn polled(c: &mut Ctx) -> bool {
+    c.polls += 1;
+    c.polls >= PATIENCE
+}
+
+#[inline(always)]
+fn run_load<T: Memory>(c: &mut Ctx, i: &Inst) -> Flow {
+    let count = i.aux >> COUNT_SHIFT;
+    let element = size_of::<T::M>() as u64;
+    let (at, shape) = match addresses(c, i, element * u64::from(count), Access::Read) {
+        Ok(found) => found,
+        Err(stop) => return failed(c, stop),
+    };
+    if count == 1 {
+        match shape {
+            Shape::Run(first) => {
+                let values = c.peek_all::<T::M>(first);
+                for k in 0..4 {
+                    c.put_all(i.d, k, std::array::from_fn(|n| T::load(values[k * 8 + n])));
+                }
+            }
+            Shape::Same(first) => {
+                let value = T::load(c.peek::<T::M>(first));
+                for k in 0..4 {
+                    c.put_all(i.d, k, [value; 8]);
+                }
+            }
+            Shape::Spread => {
+                for lane in c.active() {
+                    let value = T::load(c.peek::<T::M>(at[lane]));
+                    c.put_lane(i.d, lane, value);
+                }
+            }
+        }
+    } else {
+        for (n, d) in [i.d, i.b, i.c, i.e].into_iter().take(count as usize).enumerate() {
+            for lane in c.active() {
+                let value = T::load(c.peek::<T::M>(at[lane] + n as u64 * element));
+                c.put_lane(d, lane, value);
+            }
+        }
+    }
+    if i.aux & POLL != 0 && polled(c) {
+        return Flow::Yield;
+    }
+    Flow::Next
+}
+
+#[inline(always)]
+fn run_store<T: Memory>(c: &mut Ctx, i: &Inst) -> Flow {
+    let count = i.aux >> COUNT_SHIFT;
+    let element = size_of::<T::M>() as u64;
+    let (at, shape) = match addresses(c, i, element * u64::from(count), Access::Write) {
+        Ok(found) => found,
+        Err(stop) => return failed(c, stop),
+    };
+    c.polls = 0;
+    if count == 1 {
+        if let Shape::Run(first) = shape {
+            let values = c.lanes::<T::R>(i.d);
+            c.poke_all(first, std::array::from_fn::<T::M, 32, _>(|n| T::store(values[n])));
+        } else {
+            for lane in c.active() {
+                let value = T::store(c.lane::<T::R>(i.d, lane));
+                c.poke(at[lane], value);
+            }
+        }
+    } else {
+        for (n, d) in [i.d, i.b, i.c, i.e].into_iter().take(count as usize).enumerate() {
+            for lane in c.active() {
+                let value = T::store(c.lane::<T::R>(d, lane));
+                c.poke(at[lane] + n as u64 * element, value);
+            }
+        }
+    }
+    Flow::Next
+}
+
+vectorised!(load, run_load, Memory);
+vectorised!(store, run_store, Memory);
+
+/// Host address for one lane of an access that needs no fast path: atomics.
+pub(crate) fn lane_addresses(c: &mut Ctx, i: &Inst, width: u64) -> Result<[u64; 32], Stop> {
+    addresses(c, i, width, Access::Atomic).map(|(at, _)| at)
+}
+
+/// Accesses in the parameter area of calls: lane n's bytes of a variable of `imm >> 32` bytes begin `n` times that
+/// after the slot `a`; the low half of `imm` is the offset in the variable.
+fn run_param<T: Memory, const STORE: bool>(c: &mut Ctx, i: &Inst) -> Flow {
+    let element = size_of::<T::M>();
+    let count = (i.aux >> COUNT_SHIFT) as usize;
+    let (stride, offset) = ((i.imm >> 32) as usize, i.imm as u32 as usize);
+    for (n, d) in [i.d, i.b, i.c, i.e].into_iter().take(count).enumerate() {
+        for lane in c.active() {
+            let at = i.a as usize + lane * stride + offset + n * element;
+            if STORE {
+                let value = T::store(c.lane::<T::R>(d, lane));
+                // SAFETY: the decoder checked that the access lies inside the variable, which lies inside the area.
+                unsafe { c.regs.add(at).cast::<T::M>().write_unaligned(value) };
+            } else {
+                // SAFETY: as above.
+                let value = unsafe { c.regs.add(at).cast::<T::M>().read_unaligned() };
+                c.put_lane(d, lane, T::load(value));
+            }
+        }
+    }
+    Flow::Next
+}
+
+pub(crate) fn param_load<T: Memory>() -> crate::inst::Exec {
+    run_param::<T, false>
+}
+
+pub(crate) fn param_store<T: Memory>() -> crate::inst::Exec {
+    run_param::<T, true>
+}
+
+/// `cvta` from a window to generic (`aux` = space), or back (`imm` = 1).
+pub(crate) fn convert_address(c: &mut Ctx, i: &Inst) -> Flow {
+    let space = i.aux & SPACE;
+    for lane in c.active() {
+        let base = match space {
+            SHARED => c.shared as u64,
+            LOCAL => c.local as u64 + lane as u64 * c.local_stride,
+            _ => 0,
+        };
+        let a = if i.aux & NARROW != 0 {
+            u64::from(c.lane::<u32>(i.a, lane))
+        } else {
+            c.lane::<u64>(i.a, lane)
+        };
+        let d = if i.imm == 0 {
+            a.wrapping_add(base)
+        } else {
+            a.wrapping_sub(base)
+        };
+        c.put_lane(i.d, lane, d);
+    }
+    Flow::Next
+}
+
+/// `isspacep`.
+pub(crate) fn in_space(c: &mut Ctx, i: &Inst) -> Flow {
+    let mut bits = 0;
+    for lane in c.active() {
+        let a = c.lane::<u64>(i.a, lane);
+        let shared = a.wrapping_sub(c.shared as u64) < c.shared_bytes;
+        let local = a.wrapping_sub(c.local as u64) < c.local_stride * 32;
+        let params = &c.launch().params;
+        let param = a.wrapping_sub(params.as_ptr() as u64) < params.len() as u64;
+        let yes = match i.aux & SPACE {
+            SHARED => shared,
+            LOCAL => local,
+            PARAM => param,
+            _ => !shared && !local && !param,
+        };
+        bits |= u32::from(yes) << lane;
+    }
+    c.put_pred(i.d, bits);
+    Flow::Next
+}
+
+/// The address of a local variable of the current function.
+pub(crate) fn local_address(c: &mut Ctx, i: &Inst) -> Flow {
+    let address = c.local_base + i.imm;
+    for lane in c.active() {
+        if i.aux & NARROW != 0 {
+            c.put_lane(i.d, lane, address as u32);
+        } else {
+            c.put_lane(i.d, lane, address);
+        }
+    }
+    Flow::Next
+}

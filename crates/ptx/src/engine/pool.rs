@@ -1,0 +1,329 @@
+//! Worker threads and the launches they share.
+//!
+//! A worker takes a block of a launch, runs it for a slice of time, and puts it back if it is not done. Blocks that
+//! spin therefore do not keep others from starting, whichever of them they wait for.
+
+use super::block::{Block, Ran};
+use super::ctx::{Ctx, Stop};
+use super::warp::Issued;
+use super::{LaunchState, Stats};
+use crate::error::{Fault, Unsupported};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Warp instructions a block runs before others get the worker: a fraction of a millisecond.
+const SLICE: u64 = 32 * 1024;
+/// Warp instructions a warp runs before the next warp of its block.
+const TURN: u64 = 4 * 1024;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) struct Pool {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    workers: usize,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: Vec<Arc<Job>>,
+    next: usize,
+    stop: bool,
+}
+
+/// A launch under way.
+struct Job {
+    launch: LaunchState<'static>,
+    state: Mutex<Progress>,
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct Progress {
+    /// Next block of the grid to start.
+    next: u64,
+    finished: u64,
+    /// Workers that run one of its blocks.
+    running: u64,
+    /// Places of finished blocks, to be used again.
+    free: Vec<Block>,
+    suspended: VecDeque<Block>,
+    /// Which of the two to take next.
+    prefer_suspended: bool,
+    issued: Issued,
+    fault: Option<Fault>,
+    /// Slices in a row in which blocks only polled.
+    idle: u64,
+}
+
+impl Progress {
+    fn over(&self, blocks: u64) -> bool {
+        self.running == 0 && (self.finished == blocks || self.fault.is_some())
+    }
+
+    fn has_work(&self, blocks: u64) -> bool {
+        self.fault.is_none() && (self.next < blocks || !self.suspended.is_empty())
+    }
+
+    fn resident(&self) -> u64 {
+        self.running + self.suspended.len() as u64
+    }
+}
+
+impl Pool {
+    pub fn new(workers: usize) -> Pool {
+        Pool {
+            shared: Arc::new(Shared {
+                queue: Mutex::default(),
+                wake: Condvar::new(),
+            }),
+            threads: Mutex::default(),
+            workers,
+        }
+    }
+
+    pub fn run(&self, launch: LaunchState<'_>) -> Result<Stats, Fault> {
+        self.start_threads();
+        // SAFETY: only the lifetime changes. Workers read the launch while `running` counts them; this function
+        // returns only when no worker is counted and none can be again, because the job has left the queue.
+        let launch: LaunchState<'static> = unsafe { std::mem::transmute(launch) };
+        let blocks = launch.blocks;
+        let job = Arc::new(Job {
+            launch,
+            state: Mutex::default(),
+            done: Condvar::new(),
+        });
+        lock(&self.shared.queue).jobs.push(job.clone());
+        self.shared.wake.notify_all();
+        let mut state = lock(&job.state);
+        while !state.over(blocks) {
+            // A cancelled launch ends even if no worker is free to notice.
+            let (next, _) = job
+                .done
+                .wait_timeout(state, Duration::from_millis(20))
+                .unwrap_or_else(PoisonError::into_inner);
+            state = next;
+            if state.fault.is_none() && state.finished < blocks && job.launch.cancel.load(Ordering::Relaxed) {
+                state.fault = Some(Fault::Cancelled);
+            }
+        }
+        drop(state);
+        lock(&self.shared.queue).jobs.retain(|j| !Arc::ptr_eq(j, &job));
+        // A worker may have looked at the job after it was over, but takes nothing from it then.
+        let mut state = lock(&job.state);
+        match state.fault.take() {
+            Some(fault) => {
+                // Nobody may start again.
+                state.fault = Some(Fault::Cancelled);
+                Err(fault)
+            }
+            None => Ok(Stats {
+                warp_instructions: state.issued.warp,
+                lane_instructions: state.issued.lane,
+            }),
+        }
+    }
+
+    fn start_threads(&self) {
+        let mut threads = lock(&self.threads);
+        while threads.len() < self.workers {
+            let shared = self.shared.clone();
+            let name = format!("divvy-sm{}", threads.len());
+            match std::thread::Builder::new()
+                .name(name)
+                .spawn(move || work(&shared))
+            {
+                Ok(thread) => threads.push(thread),
+                // Fewer workers still get everything done, unless there is none.
+                Err(_) if !threads.is_empty() => break,
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        lock(&self.shared.queue).stop = true;
+        self.shared.wake.notify_all();
+        for thread in lock(&self.threads).drain(..) {
+            // A worker that panicked has nothing left to clean up.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(shared: &Shared) {
+    let mut queue = lock(&shared.queue);
+    loop {
+        if queue.stop {
+            return;
+        }
+        let count = queue.jobs.len();
+        let mut found = None;
+        for n in 0..count {
+            let at = (queue.next + n) % count;
+            let job = queue.jobs[at].clone();
+            if let Some(block) = job.take() {
+                queue.next = at + 1;
+                found = Some((job, block));
+                break;
+            }
+        }
+        match found {
+            Some((job, block)) => {
+                drop(queue);
+                job.work(shared, block);
+                queue = lock(&shared.queue);
+            }
+            None => queue = shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+}
+
+/// What a worker was given to run.
+enum Taken {
+    Fresh(Option<Block>, u64),
+    Again(Block),
+}
+
+impl Job {
+    /// A block to run; counts the caller as running.
+    fn take(&self) -> Option<Taken> {
+        let mut state = lock(&self.state);
+        self.take_from(&mut state)
+    }
+
+    fn take_from(&self, state: &mut Progress) -> Option<Taken> {
+        if !state.has_work(self.launch.blocks) {
+            return None;
+        }
+        // As many blocks as the device's multiprocessors would hold are resident at most; all, if the launch asks.
+        let per_sm = u64::from(2048 / self.launch.threads.max(64));
+        let room = self.launch.cooperative || state.resident() < per_sm * u64::from(self.launch.sm_count);
+        let fresh = state.next < self.launch.blocks && room;
+        let again = !state.suspended.is_empty();
+        let take_again = again && (!fresh || state.prefer_suspended && !self.launch.cooperative);
+        if !take_again && !fresh {
+            return None;
+        }
+        state.running += 1;
+        state.prefer_suspended = !take_again;
+        if take_again {
+            return state.suspended.pop_front().map(Taken::Again);
+        }
+        state.next += 1;
+        Some(Taken::Fresh(state.free.pop(), state.next - 1))
+    }
+
+    /// Runs blocks of this launch for a while, beginning with `taken`.
+    fn work(&self, shared: &Shared, taken: Taken) {
+        let launch = &self.launch;
+        let mut taken = Some(taken);
+        let mut budget = 16 * SLICE;
+        let mut c = Ctx::new(launch);
+        while let Some(work) = taken.take() {
+            let mut issued = Issued::default();
+            let ran = catch_unwind(AssertUnwindSafe(|| {
+                let mut block = match work {
+                    Taken::Again(block) => block,
+                    Taken::Fresh(place, index) => {
+                        let mut block = place.unwrap_or_else(|| Block::new(launch));
+                        block.start(launch, index);
+                        block
+                    }
+                };
+                let ran = block.run(&mut c, launch, SLICE, TURN, &mut issued);
+                (block, ran)
+            }));
+            let mut state = lock(&self.state);
+            state.running -= 1;
+            state.issued.warp += issued.warp;
+            state.issued.lane += issued.lane;
+            let mut pause = false;
+            match ran {
+                Ok((block, Ran::Done)) => {
+                    state.finished += 1;
+                    state.idle = 0;
+                    state.free.push(block);
+                }
+                Ok((block, Ran::Slice)) => {
+                    state.idle = 0;
+                    state.suspended.push_back(block);
+                }
+                Ok((block, Ran::Idle)) => {
+                    state.suspended.push_back(block);
+                    state.idle += 1;
+                    // Everyone polls: what they wait for comes from outside, if at all.
+                    pause = state.idle > 4 * state.resident() && state.next >= launch.blocks;
+                }
+                Ok((_, Ran::Fault { line })) => {
+                    let fault = self.fault(c.fault.take(), line);
+                    state.fault.get_or_insert(fault);
+                }
+                Err(_) => {
+                    state
+                        .fault
+                        .get_or_insert(Fault::BadLaunch("the engine failed: this is a defect".into()));
+                }
+            }
+            if launch.cancel.load(Ordering::Relaxed) && state.finished < launch.blocks {
+                state.fault.get_or_insert(Fault::Cancelled);
+            }
+            if state.over(launch.blocks) {
+                drop(state);
+                self.done.notify_all();
+                return;
+            }
+            budget = budget.saturating_sub(issued.warp.max(SLICE / 64));
+            if pause {
+                drop(state);
+                std::thread::sleep(Duration::from_micros(50));
+                state = lock(&self.state);
+            }
+            if budget == 0 {
+                // Others' launches get their turn.
+                drop(state);
+                break;
+            }
+            taken = self.take_from(&mut state);
+        }
+        shared.wake.notify_one();
+    }
+
+    fn fault(&self, stop: Option<Stop>, line: u32) -> Fault {
+        let kernel = self.launch.kernel.clone();
+        match stop {
+            Some(Stop::Illegal { address, access }) => Fault::IllegalAddress {
+                kernel,
+                line,
+                address,
+                access,
+            },
+            Some(Stop::Misaligned { address, access }) => Fault::MisalignedAddress {
+                kernel,
+                line,
+                address,
+                access,
+            },
+            Some(Stop::Deadlock) => Fault::Deadlock { kernel, line },
+            Some(Stop::Unsupported) => Fault::Unsupported(Unsupported {
+                instruction: "an instruction".into(),
+                kernel,
+                line,
+            }),
+            Some(Stop::Trap) | None => Fault::Trap { kernel, line },
+        }
+    }
+}

@@ -1,0 +1,559 @@
+//! One warp: its splits and how they take turns.
+//!
+//! Lanes that went different ways are *splits*, each with its own program counter. The split with the lowest program
+//! counter (deepest call first) runs, and merges with another when it comes to the same place: reconvergence. Since a
+//! split could wait for another one that is further on (a lock held by a lane of the same warp), the turn is given
+//! away by force after a while.
+
+use super::LaunchState;
+use super::ctx::{BarrierCall, Ctx};
+use crate::inst::Flow;
+
+/// Instructions after which a waiting split of the same warp gets a turn whatever its program counter.
+const TURN: u64 = 512;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Ready,
+    /// At this block barrier.
+    Barrier(u32),
+    /// Before a `.sync` instruction, waiting for these lanes.
+    Gather(u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Split {
+    pub pc: u32,
+    pub mask: u32,
+    pub frame: u32,
+    pub state: State,
+    /// When it last had a turn.
+    stamp: u64,
+}
+
+/// A function being executed by some lanes.
+pub(crate) struct Frame {
+    pub function: u32,
+    parent: u32,
+    depth: u32,
+    return_pc: u32,
+    call: u32,
+    local_base: u64,
+    /// Lanes still inside.
+    lanes: u32,
+    /// A recursive function's registers as they were before the call.
+    saved: Vec<u8>,
+}
+
+/// Calls inside calls; beyond it a real device's stack is long gone.
+const MAX_DEPTH: u32 = 512;
+
+pub(crate) struct Warp {
+    pub splits: Vec<Split>,
+    frames: Vec<Frame>,
+    free_frames: Vec<u32>,
+    pub live: u32,
+    /// Where the warp's registers begin in the block's.
+    pub base: usize,
+    pub index: u32,
+    clock: u64,
+    /// Instructions since the last forced turn, while more than one split was ready.
+    since_turn: u64,
+    /// Instructions left of a forced turn, and whose.
+    turn: u64,
+    current: usize,
+}
+
+/// Why a warp stopped running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// Its time is up.
+    Slice,
+    /// It waits for something that only others can bring, by polling.
+    Yield,
+    /// A split arrived at a barrier, which the block must note.
+    Barrier {
+        split: usize,
+    },
+    /// Lanes ended; more may be left.
+    Ended {
+        lanes: u32,
+    },
+    /// No split can run.
+    Blocked,
+    Fault,
+}
+
+/// What a warp issued.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Issued {
+    pub warp: u64,
+    pub lane: u64,
+}
+
+impl Warp {
+    pub fn new(index: u32, base: usize) -> Warp {
+        Warp {
+            splits: Vec::new(),
+            frames: Vec::new(),
+            free_frames: Vec::new(),
+            live: 0,
+            base,
+            index,
+            clock: 0,
+            since_turn: 0,
+            turn: 0,
+            current: 0,
+        }
+    }
+
+    /// Puts all lanes of `mask` at the kernel's entry.
+    pub fn start(&mut self, mask: u32, function: u32, entry: u32) {
+        self.frames.clear();
+        self.free_frames.clear();
+        self.frames.push(Frame {
+            function,
+            parent: 0,
+            depth: 0,
+            return_pc: 0,
+            call: 0,
+            local_base: 0,
+            lanes: mask,
+            saved: Vec::new(),
+        });
+        self.splits.clear();
+        self.splits.push(Split {
+            pc: entry,
+            mask,
+            frame: 0,
+            state: State::Ready,
+            stamp: 0,
+        });
+        self.live = mask;
+        self.since_turn = 0;
+        self.turn = 0;
+    }
+
+    pub fn function_of(&self, split: usize) -> u32 {
+        self.frames[self.splits[split].frame as usize].function
+    }
+
+    /// Something can run.
+    pub fn runnable(&self) -> bool {
+        self.splits.iter().any(|s| s.state == State::Ready)
+    }
+
+    fn choose(&mut self) -> Option<usize> {
+        if self.turn > 0
+            && self
+                .splits
+                .get(self.current)
+                .is_some_and(|s| s.state == State::Ready)
+        {
+            return Some(self.current);
+        }
+        self.turn = 0;
+        let ready = || {
+            self.splits
+                .iter()
+                .enumerate()
+                .filter(|(_, s)| s.state == State::Ready)
+        };
+        if self.splits.len() > 1 && self.since_turn > TURN {
+            self.since_turn = 0;
+            if ready().count() > 1 {
+                self.turn = TURN;
+                self.current = ready().min_by_key(|(_, s)| s.stamp)?.0;
+                return Some(self.current);
+            }
+        }
+        let depth = |s: &Split| self.frames[s.frame as usize].depth;
+        self.current = ready()
+            .min_by_key(|(_, s)| (std::cmp::Reverse(depth(s)), s.pc))?
+            .0;
+        Some(self.current)
+    }
+
+    /// The program counter at which the running split must look up: where it could meet another, or is no longer the
+    /// first in line.
+    fn horizon(&self, at: usize) -> u32 {
+        let me = self.splits[at];
+        let mut horizon = u32::MAX;
+        for (n, s) in self.splits.iter().enumerate() {
+            if n == at || matches!(s.state, State::Barrier(_)) {
+                continue;
+            }
+            if s.frame == me.frame {
+                if s.pc > me.pc {
+                    horizon = horizon.min(s.pc);
+                } else if s.state == State::Ready && self.turn == 0 {
+                    horizon = 0;
+                }
+            } else if s.state == State::Ready
+                && self.frames[s.frame as usize].depth >= self.frames[me.frame as usize].depth
+            {
+                horizon = 0;
+            }
+        }
+        horizon
+    }
+
+    /// Joins the split with others at the same place.
+    fn merge(&mut self, at: usize) {
+        let me = self.splits[at];
+        let other = self.splits.iter().position(|s| {
+            s.pc == me.pc && s.frame == me.frame && s.mask != me.mask && !matches!(s.state, State::Barrier(_))
+        });
+        if let Some(other) = other {
+            self.splits[other].mask |= me.mask;
+            self.splits[other].state = State::Ready;
+            self.splits.swap_remove(at);
+            self.turn = 0;
+        }
+    }
+
+    fn add(&mut self, pc: u32, mask: u32, frame: u32) {
+        if mask == 0 {
+            return;
+        }
+        match self
+            .splits
+            .iter_mut()
+            .find(|s| s.pc == pc && s.frame == frame && !matches!(s.state, State::Barrier(_)))
+        {
+            Some(s) => {
+                s.mask |= mask;
+                s.state = State::Ready;
+            }
+            None => self.splits.push(Split {
+                pc,
+                mask,
+                frame,
+                state: State::Ready,
+                stamp: self.clock,
+            }),
+        }
+    }
+
+    /// Runs until something happens that the block must see to, at most about `slice` instructions.
+    pub fn run(
+        &mut self,
+        c: &mut Ctx,
+        launch: &LaunchState<'static>,
+        slice: u64,
+        issued: &mut Issued,
+    ) -> Pause {
+        let code = &launch.code().insts;
+        let mut left = slice as i64;
+        c.live = self.live;
+        loop {
+            let Some(at) = self.choose() else {
+                if self.release_gathered(launch) {
+                    continue;
+                }
+                return Pause::Blocked;
+            };
+            self.clock += 1;
+            self.splits[at].stamp = self.clock;
+            let Split {
+                mut pc, mask, frame, ..
+            } = self.splits[at];
+            let alone = self.splits.len() == 1;
+            let horizon = if alone { u32::MAX } else { self.horizon(at) };
+            let holding = self.turn > 0;
+            let area = launch.areas[self.frames[frame as usize].function as usize] as usize;
+            // SAFETY: the block allocated `warp_bytes` from `base`, and a reachable function's area lies inside.
+            c.regs = unsafe { c.file.add(self.base + area) };
+            c.local_base = self.frames[frame as usize].local_base;
+            c.set_mask(mask);
+            let mut count = 0u64;
+            let flow = loop {
+                let inst = &code[pc as usize];
+                count += 1;
+                // SAFETY: the instruction was decoded for this machine and for the function that `regs` belongs to.
+                let flow = unsafe { (inst.exec)(c, inst) };
+                match flow {
+                    Flow::Next => {
+                        pc += 1;
+                        if pc == horizon {
+                            break Flow::Next;
+                        }
+                    }
+                    Flow::Jump => {
+                        pc = c.pc;
+                        if pc >= horizon || holding || count as i64 >= left || count > TURN && !alone {
+                            break Flow::Jump;
+                        }
+                    }
+                    other => break other,
+                }
+            };
+            let lanes = c.mask();
+            if flow == Flow::Gather {
+                count -= 1;
+            }
+            issued.warp += count;
+            issued.lane += count * u64::from(mask.count_ones());
+            left -= count as i64;
+            if !alone {
+                self.since_turn += count;
+                self.turn = self.turn.saturating_sub(count);
+            }
+            let rest = mask & !lanes;
+            self.splits[at].pc = pc;
+            match flow {
+                Flow::Next | Flow::Jump => self.merge(at),
+                Flow::Split => {
+                    self.splits[at].mask = mask & !c.other;
+                    self.splits[at].pc = pc + 1;
+                    let (other_pc, other) = (c.pc, c.other);
+                    self.add(other_pc, other, frame);
+                    self.merge(at);
+                }
+                Flow::Scatter => {
+                    self.splits.swap_remove(at);
+                    self.add(pc + 1, rest, frame);
+                    for lane in super::ctx::Bits(lanes) {
+                        self.add(c.targets[lane], 1 << lane, frame);
+                    }
+                }
+                Flow::Exit => {
+                    self.end(at, lanes);
+                    self.step_rest(at, rest, pc);
+                    return Pause::Ended { lanes };
+                }
+                Flow::Return if frame == 0 => {
+                    self.end(at, lanes);
+                    self.step_rest(at, rest, pc);
+                    return Pause::Ended { lanes };
+                }
+                Flow::Return => {
+                    self.leave_function(c, launch, at, lanes);
+                    self.add(pc + 1, rest, frame);
+                }
+                Flow::Call => {
+                    if !self.enter_function(c, launch, at, lanes, pc) {
+                        return Pause::Fault;
+                    }
+                    self.add(pc + 1, rest, frame);
+                }
+                Flow::Barrier => {
+                    if rest != 0 {
+                        self.splits[at].mask = lanes;
+                        self.add(pc + 1, rest, frame);
+                    }
+                    return Pause::Barrier { split: at };
+                }
+                Flow::Gather => {
+                    self.splits[at].mask = lanes;
+                    self.splits[at].state = State::Gather(c.members);
+                    self.turn = 0;
+                    self.add(pc + 1, rest, frame);
+                }
+                Flow::Yield => {
+                    self.splits[at].pc = pc + 1;
+                    c.polls = 0;
+                    // Whoever it waits for may be in this very warp.
+                    self.turn = 0;
+                    self.merge(at);
+                    if self.splits.len() == 1 {
+                        return Pause::Yield;
+                    }
+                    self.since_turn = TURN + 1;
+                    left -= slice as i64 / 16;
+                }
+                Flow::Fault => return Pause::Fault,
+            }
+            if left <= 0 {
+                return Pause::Slice;
+            }
+        }
+    }
+
+    /// Moves lanes that a guard kept back past the instruction.
+    fn step_rest(&mut self, at: usize, rest: u32, pc: u32) {
+        if rest != 0 {
+            self.splits[at].pc = pc + 1;
+            self.merge(at);
+        } else {
+            self.splits.swap_remove(at);
+            self.turn = 0;
+        }
+    }
+
+    fn end(&mut self, at: usize, lanes: u32) {
+        self.live &= !lanes;
+        self.splits[at].mask &= !lanes;
+        // Lanes that ended are no longer waited for.
+        for s in &mut self.splits {
+            if let State::Gather(_) = s.state {
+                s.state = State::Ready;
+            }
+        }
+    }
+
+    /// Every split waits. Those at a `bar.warp.sync` of the same lanes, wherever it stands, may go on together.
+    fn release_gathered(&mut self, launch: &LaunchState<'static>) -> bool {
+        for n in 0..self.splits.len() {
+            let State::Gather(members) = self.splits[n].state else {
+                continue;
+            };
+            let code = &launch.code().insts;
+            let same = |s: &Split| {
+                s.state == State::Gather(members)
+                    && code[s.pc as usize].aux == super::shuffle::SYNC_WARP_BARRIER
+            };
+            let arrived = self.splits.iter().filter(|s| same(s)).fold(0, |m, s| m | s.mask);
+            if members & self.live & !arrived == 0 && arrived != 0 {
+                let together: Vec<usize> = (0..self.splits.len())
+                    .filter(|k| same(&self.splits[*k]))
+                    .collect();
+                for k in together {
+                    self.splits[k].state = State::Ready;
+                    self.splits[k].pc += 1;
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Lets the splits that wait at a barrier go on.
+    pub fn release(&mut self, barrier: u32) {
+        for s in &mut self.splits {
+            if s.state == State::Barrier(barrier) {
+                s.state = State::Ready;
+                s.pc += 1;
+            }
+        }
+        let mut n = 0;
+        while n < self.splits.len() {
+            let before = self.splits.len();
+            self.merge(n);
+            if self.splits.len() == before {
+                n += 1;
+            }
+        }
+    }
+
+    /// Lanes of this warp at a barrier.
+    pub fn at_barrier(&self, barrier: u32) -> u32 {
+        self.splits
+            .iter()
+            .filter(|s| s.state == State::Barrier(barrier))
+            .fold(0, |m, s| m | s.mask)
+    }
+
+    /// After `Pause::Barrier`: the split waits, or goes on where it only arrives.
+    pub fn arrive(&mut self, split: usize, call: &BarrierCall) {
+        if call.arrive_only {
+            self.splits[split].pc += 1;
+        } else {
+            self.splits[split].state = State::Barrier(call.id);
+        }
+        self.turn = 0;
+    }
+
+    fn enter_function(
+        &mut self,
+        c: &mut Ctx,
+        launch: &LaunchState<'static>,
+        at: usize,
+        lanes: u32,
+        pc: u32,
+    ) -> bool {
+        let code = launch.code();
+        let call = &code.calls[c.call as usize];
+        let caller = self.splits[at].frame;
+        let depth = self.frames[caller as usize].depth + 1;
+        let caller_function = self.frames[caller as usize].function as usize;
+        let local_base =
+            self.frames[caller as usize].local_base + u64::from(code.functions[caller_function].local_bytes);
+        let callee = &code.functions[call.callee as usize];
+        if depth > MAX_DEPTH || local_base + u64::from(callee.local_bytes) > c.local_stride {
+            c.fault = Some(super::ctx::Stop::Illegal {
+                address: local_base,
+                access: crate::error::Access::Write,
+            });
+            return false;
+        }
+        c.set_mask(lanes);
+        let caller_regs = c.regs;
+        // SAFETY: as in `run`: the callee is reachable, so its area lies inside the warp's registers.
+        let callee_regs = unsafe {
+            c.file
+                .add(self.base + launch.areas[call.callee as usize] as usize)
+        };
+        let arguments = super::functions::collect(c, &call.arguments);
+        let saved = if callee.recursive {
+            // SAFETY: the area is `area_bytes` long.
+            unsafe { std::slice::from_raw_parts(callee_regs, callee.area_bytes as usize) }.to_vec()
+        } else {
+            Vec::new()
+        };
+        c.regs = callee_regs;
+        super::functions::deliver(c, &callee.params, &arguments);
+        c.regs = caller_regs;
+        let frame = Frame {
+            function: call.callee,
+            parent: caller,
+            depth,
+            return_pc: pc + 1,
+            call: c.call,
+            local_base,
+            lanes,
+            saved,
+        };
+        let id = match self.free_frames.pop() {
+            Some(id) => {
+                self.frames[id as usize] = frame;
+                id
+            }
+            None => {
+                self.frames.push(frame);
+                self.frames.len() as u32 - 1
+            }
+        };
+        self.splits[at] = Split {
+            pc: callee.entry,
+            mask: lanes,
+            frame: id,
+            state: State::Ready,
+            stamp: self.clock,
+        };
+        self.turn = 0;
+        true
+    }
+
+    fn leave_function(&mut self, c: &mut Ctx, launch: &LaunchState<'static>, at: usize, lanes: u32) {
+        let code = launch.code();
+        let id = self.splits[at].frame;
+        let frame = &mut self.frames[id as usize];
+        let callee = &code.functions[frame.function as usize];
+        let (parent, return_pc, call) = (frame.parent, frame.return_pc, &code.calls[frame.call as usize]);
+        c.set_mask(lanes);
+        let values = super::functions::collect(c, &callee.returns);
+        if !frame.saved.is_empty() {
+            super::functions::restore(c, callee, &frame.saved);
+        }
+        frame.lanes &= !lanes;
+        if frame.lanes == 0 {
+            frame.saved = Vec::new();
+            self.free_frames.push(id);
+        }
+        let area = launch.areas[self.frames[parent as usize].function as usize] as usize;
+        // SAFETY: as in `run`.
+        c.regs = unsafe { c.file.add(self.base + area) };
+        super::functions::deliver(c, &call.results, &values);
+        self.splits.swap_remove(at);
+        self.turn = 0;
+        self.add(return_pc, lanes, parent);
+    }
+
+    /// The line of the instruction that the last split to run is at.
+    pub fn fault_line(&self, launch: &LaunchState<'static>) -> u32 {
+        self.splits
+            .get(self.current)
+            .map_or(0, |s| launch.code().insts[s.pc as usize].line)
+    }
+}

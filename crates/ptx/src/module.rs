@@ -1,0 +1,537 @@
+//! A parsed and decoded module, and its linking to device addresses.
+
+use crate::code::{Code, SharedVariable};
+use crate::decode::{self, Symbol};
+use crate::error::{LinkError, ParseError, Unsupported};
+use crate::inst::VectorSet;
+use crate::parse::ast::{Piece, Text, VarSpace, Variable};
+use crate::parse::parse;
+use crate::types::Space;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// One parameter of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Param {
+    /// Offset in the parameter bytes.
+    pub offset: u32,
+    /// In bytes.
+    pub size: u32,
+    /// In bytes.
+    pub align: u32,
+}
+
+/// What a launch needs to know of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// As in the text, so mangled where the compiler mangles.
+    pub name: String,
+    /// In declaration order.
+    pub params: Vec<Param>,
+    /// All parameters together.
+    pub param_bytes: u32,
+    /// Shared memory of a block that the text declares with its size.
+    pub static_shared_bytes: u32,
+    /// Local memory of a thread, with that of the functions it calls.
+    pub local_bytes: u32,
+    /// Estimate of 32-bit registers a thread needs, 1..=255.
+    pub registers: u32,
+    /// `.maxntid` or `.reqntid`.
+    pub max_threads: Option<[u32; 3]>,
+    /// The first instruction it reaches that the engine does not implement.
+    pub unsupported: Option<Unsupported>,
+}
+
+/// A `.global` or `.const` variable of the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Global {
+    /// As in the text.
+    pub name: String,
+    /// In bytes; zero for `[]`.
+    pub size: u64,
+    /// In bytes.
+    pub align: u64,
+    /// Where it lives.
+    pub space: Space,
+    /// Defined elsewhere.
+    pub external: bool,
+}
+
+/// Part of a variable's initial value.
+#[derive(Clone, Copy, Debug)]
+enum Init {
+    Bits(u64),
+    Global { index: u32, addend: i64, shift: u32 },
+    Function { index: u32, shift: u32 },
+}
+
+/// Parsed and decoded PTX; immutable.
+pub struct Module {
+    kernels: Vec<Kernel>,
+    functions_of_kernels: Vec<u32>,
+    names: HashMap<String, usize>,
+    globals: Vec<Global>,
+    /// Element size and values of each global.
+    inits: Vec<(u32, Vec<Init>)>,
+    code: Code,
+}
+
+impl std::fmt::Debug for Module {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Module")
+            .field("kernels", &self.kernels)
+            .field("globals", &self.globals)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Module {
+    /// Reads PTX text. NUL bytes at its end are accepted.
+    ///
+    /// # Errors
+    /// The first thing in the text that is not PTX, or that cannot be decoded, with its place. An instruction that is
+    /// merely not implemented is no error: see [`Kernel::unsupported`].
+    pub fn parse(text: &[u8]) -> Result<Module, ParseError> {
+        Module::parse_for(text, VectorSet::detect())
+    }
+
+    /// As [`Module::parse`], with the vector instructions named: for comparing them.
+    ///
+    /// # Errors
+    /// As [`Module::parse`].
+    pub fn parse_for(text: &[u8], set: VectorSet) -> Result<Module, ParseError> {
+        // What the machine does not have is not used, whoever asks for it.
+        let set = if VectorSet::detect() == VectorSet::Portable {
+            VectorSet::Portable
+        } else {
+            set
+        };
+        let text = parse(text)?;
+        Builder::default().build(&text, set)
+    }
+
+    /// Every `.entry`, in order.
+    pub fn kernels(&self) -> &[Kernel] {
+        &self.kernels
+    }
+
+    /// The kernel of this name.
+    pub fn kernel(&self, name: &str) -> Option<&Kernel> {
+        self.kernel_index(name).map(|n| &self.kernels[n])
+    }
+
+    /// Module variables in global and constant memory.
+    pub fn globals(&self) -> &[Global] {
+        &self.globals
+    }
+
+    /// Gives every global its device address: `place` is asked for each, extern ones too.
+    ///
+    /// # Errors
+    /// A global that `place` gives the address 0.
+    pub fn link(self: &Arc<Module>, place: &mut dyn FnMut(&Global) -> u64) -> Result<Program, LinkError> {
+        let mut addresses = Vec::with_capacity(self.globals.len());
+        for global in &self.globals {
+            let address = place(global);
+            if address == 0 {
+                return Err(LinkError {
+                    message: format!("`{}` has no address", global.name),
+                });
+            }
+            addresses.push(address);
+        }
+        Ok(Program {
+            linked: Arc::new(Linked {
+                module: self.clone(),
+                addresses,
+            }),
+        })
+    }
+
+    pub(crate) fn kernel_index(&self, name: &str) -> Option<usize> {
+        self.names.get(name).copied()
+    }
+
+    pub(crate) fn kernel_function(&self, kernel: usize) -> u32 {
+        self.functions_of_kernels[kernel]
+    }
+
+    pub(crate) fn code(&self) -> &Code {
+        &self.code
+    }
+
+    pub(crate) fn reachable(&self, function: u32) -> Vec<u32> {
+        reachable(&self.code, function)
+    }
+
+    /// Offsets of shared variables for a launch of these functions, and the bytes of the static ones.
+    pub(crate) fn shared_layout(&self, functions: &[u32]) -> (Vec<u64>, u64) {
+        shared_layout(&self.code, functions)
+    }
+}
+
+fn reachable(code: &Code, function: u32) -> Vec<u32> {
+    let mut found = vec![function];
+    let mut seen = HashSet::from([function]);
+    let mut at = 0;
+    while at < found.len() {
+        let f = &code.functions[found[at] as usize];
+        let addressed = if f.indirect { &code.addressed[..] } else { &[] };
+        for callee in f.callees.iter().chain(addressed) {
+            if seen.insert(*callee) {
+                found.push(*callee);
+            }
+        }
+        at += 1;
+    }
+    found
+}
+
+fn shared_layout(code: &Code, functions: &[u32]) -> (Vec<u64>, u64) {
+    let mut offsets = vec![0u64; code.shared.len()];
+    let mut used: Vec<u32> = functions
+        .iter()
+        .flat_map(|f| code.functions[*f as usize].shared.iter().copied())
+        .collect();
+    used.sort_unstable();
+    used.dedup();
+    let mut at = 0u64;
+    let (mut dynamic, mut align) = (Vec::new(), 1);
+    for n in used {
+        let SharedVariable {
+            bytes,
+            align: a,
+            dynamic: d,
+        } = code.shared[n as usize];
+        if d {
+            dynamic.push(n);
+            align = align.max(a);
+        } else {
+            at = at.next_multiple_of(a);
+            offsets[n as usize] = at;
+            at = at.saturating_add(bytes);
+        }
+    }
+    if !dynamic.is_empty() {
+        at = at.next_multiple_of(align.max(16));
+    }
+    for n in dynamic {
+        offsets[n as usize] = at;
+    }
+    (offsets, at)
+}
+
+struct Linked {
+    module: Arc<Module>,
+    addresses: Vec<u64>,
+}
+
+/// A module with addresses: cheap to clone.
+#[derive(Clone)]
+pub struct Program {
+    linked: Arc<Linked>,
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Program")
+            .field("module", &self.linked.module)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Program {
+    /// The module it was linked from.
+    pub fn module(&self) -> &Module {
+        &self.linked.module
+    }
+
+    pub(crate) fn addresses(&self) -> &[u64] {
+        &self.linked.addresses
+    }
+
+    /// What a global holds before any kernel runs; `None` for zeros, and for a global of another module.
+    pub fn initial_bytes(&self, global: &Global) -> Option<Vec<u8>> {
+        let module = self.module();
+        let index = module.globals.iter().position(|g| g.name == global.name)?;
+        let (element, values) = &module.inits[index];
+        if values.is_empty() {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(module.globals[index].size as usize);
+        for value in values {
+            let word = match *value {
+                Init::Bits(bits) => bits,
+                Init::Global { index, addend, shift } => {
+                    self.linked.addresses[index as usize].wrapping_add(addend as u64) >> shift
+                }
+                Init::Function { index, shift } => {
+                    (crate::code::FUNCTION_ADDRESS + u64::from(index) * 16) >> shift
+                }
+            };
+            bytes.extend_from_slice(&word.to_le_bytes()[..*element as usize]);
+        }
+        bytes.resize(module.globals[index].size as usize, 0);
+        Some(bytes)
+    }
+}
+
+#[derive(Default)]
+struct Builder<'a> {
+    symbols: HashMap<&'a str, Symbol>,
+    globals: Vec<Global>,
+    code: Code,
+}
+
+impl<'a> Builder<'a> {
+    fn build(mut self, text: &'a Text<'a>, set: VectorSet) -> Result<Module, ParseError> {
+        let mut kept: Vec<&Variable<'a>> = Vec::new();
+        for variable in &text.variables {
+            self.variable(variable, &mut kept)?;
+        }
+        for (n, function) in text.functions.iter().enumerate() {
+            if self
+                .symbols
+                .insert(function.name, Symbol::Function(n as u32))
+                .is_some()
+            {
+                return Err(ParseError::new(
+                    function.line,
+                    1,
+                    format!("`{}` is declared twice", function.name),
+                ));
+            }
+        }
+        for (alias, of) in &text.aliases {
+            if let Some(symbol) = self.symbols.get(of).copied() {
+                self.symbols.insert(alias, symbol);
+            }
+        }
+        let mut inits = Vec::new();
+        for variable in &kept {
+            inits.push((variable.ty.bytes().min(8), self.init(variable)?));
+        }
+        for function in &text.functions {
+            let decoded = decode::function(function, &text.functions, &self.symbols, &mut self.code, set)?;
+            self.code.functions.push(decoded);
+        }
+        mark_recursion(&mut self.code);
+        let mut module = Module {
+            kernels: Vec::new(),
+            functions_of_kernels: Vec::new(),
+            names: HashMap::new(),
+            globals: self.globals,
+            inits,
+            code: self.code,
+        };
+        for (n, function) in text.functions.iter().enumerate() {
+            if function.kernel && function.body.is_some() {
+                let kernel = module.describe(function, n as u32)?;
+                module.names.insert(kernel.name.clone(), module.kernels.len());
+                module.kernels.push(kernel);
+                module.functions_of_kernels.push(n as u32);
+            }
+        }
+        Ok(module)
+    }
+
+    fn variable(
+        &mut self,
+        variable: &'a Variable<'a>,
+        kept: &mut Vec<&'a Variable<'a>>,
+    ) -> Result<(), ParseError> {
+        let error = |message: String| Err(ParseError::new(variable.line, 1, message));
+        let symbol = match variable.space {
+            VarSpace::Global | VarSpace::Const => {
+                let known = match self.symbols.get(variable.name) {
+                    Some(Symbol::Global(n)) => Some(*n as usize),
+                    Some(_) => return error(format!("`{}` is declared twice", variable.name)),
+                    None => None,
+                };
+                let global = Global {
+                    name: variable.name.into(),
+                    size: variable.size,
+                    align: variable.align,
+                    space: if variable.space == VarSpace::Const {
+                        Space::Const
+                    } else {
+                        Space::Global
+                    },
+                    external: variable.external,
+                };
+                match known {
+                    // An extern declaration and the definition are one variable.
+                    Some(n) if self.globals[n].external => {
+                        self.globals[n] = global;
+                        kept[n] = variable;
+                        return Ok(());
+                    }
+                    Some(_) if variable.external => return Ok(()),
+                    Some(_) => return error(format!("`{}` is declared twice", variable.name)),
+                    None => {}
+                }
+                self.globals.push(global);
+                kept.push(variable);
+                Symbol::Global(self.globals.len() as u32 - 1)
+            }
+            VarSpace::Shared => {
+                self.code.shared.push(decode::shared_variable(variable));
+                Symbol::Shared(self.code.shared.len() as u32 - 1)
+            }
+            _ => Symbol::Local,
+        };
+        if self.symbols.insert(variable.name, symbol).is_some() {
+            return error(format!("`{}` is declared twice", variable.name));
+        }
+        Ok(())
+    }
+
+    fn init(&self, variable: &Variable<'a>) -> Result<Vec<Init>, ParseError> {
+        variable
+            .init
+            .iter()
+            .map(|piece| match piece {
+                Piece::Bits(bits) => Ok(Init::Bits(*bits)),
+                Piece::Address { name, addend, shift } => match self.symbols.get(name) {
+                    Some(Symbol::Global(index)) => Ok(Init::Global {
+                        index: *index,
+                        addend: *addend,
+                        shift: *shift,
+                    }),
+                    Some(Symbol::Function(index)) => Ok(Init::Function {
+                        index: *index,
+                        shift: *shift,
+                    }),
+                    _ => Err(ParseError::new(
+                        variable.line,
+                        1,
+                        format!("`{name}` has no address here"),
+                    )),
+                },
+            })
+            .collect()
+    }
+}
+
+/// Marks functions that can call themselves, directly or not. Tarjan's strong components, without recursion.
+fn mark_recursion(code: &mut Code) {
+    let count = code.functions.len();
+    let (mut index, mut low) = (vec![u32::MAX; count], vec![0u32; count]);
+    let (mut on_stack, mut stack, mut next) = (vec![false; count], Vec::new(), 0u32);
+    for root in 0..count {
+        if index[root] != u32::MAX {
+            continue;
+        }
+        let mut work = vec![(root, 0usize)];
+        while let Some((f, edge)) = work.pop() {
+            if edge == 0 {
+                index[f] = next;
+                low[f] = next;
+                next += 1;
+                stack.push(f);
+                on_stack[f] = true;
+            }
+            if let Some(callee) = code.functions[f].callees.get(edge).map(|c| *c as usize) {
+                work.push((f, edge + 1));
+                if callee == f {
+                    code.functions[f].recursive = true;
+                }
+                if index[callee] == u32::MAX {
+                    work.push((callee, 0));
+                } else if on_stack[callee] {
+                    low[f] = low[f].min(index[callee]);
+                }
+                continue;
+            }
+            if low[f] == index[f] {
+                let from = stack.iter().rposition(|g| *g == f).unwrap_or(0);
+                let members = stack.split_off(from);
+                for g in &members {
+                    on_stack[*g] = false;
+                    code.functions[*g].recursive |= members.len() > 1;
+                }
+            }
+            if let Some((caller, _)) = work.last() {
+                low[*caller] = low[*caller].min(low[f]);
+            }
+        }
+    }
+}
+
+impl Module {
+    fn describe(&self, function: &crate::parse::ast::Function<'_>, index: u32) -> Result<Kernel, ParseError> {
+        let too_large = |what: &str| {
+            Err(ParseError::new(
+                function.line,
+                1,
+                format!("{what} of `{}` is too large", function.name),
+            ))
+        };
+        let Some((offsets, param_bytes)) = decode::param_offsets(&function.params) else {
+            return too_large("the parameter list");
+        };
+        let params = function.params.iter().zip(&offsets);
+        let params = params
+            .map(|(p, offset)| Param {
+                offset: *offset,
+                size: p.size as u32,
+                align: p.align as u32,
+            })
+            .collect();
+        let reachable = self.reachable(index);
+        let (_, static_shared) = self.shared_layout(&reachable);
+        let Ok(static_shared_bytes) = u32::try_from(static_shared) else {
+            return too_large("the shared memory");
+        };
+        let functions = reachable.iter().map(|f| &self.code.functions[*f as usize]);
+        let unsupported = functions.clone().find_map(|f| f.unsupported.clone());
+        Ok(Kernel {
+            name: function.name.into(),
+            params,
+            param_bytes,
+            static_shared_bytes,
+            local_bytes: self.local_bytes(index, &reachable),
+            registers: functions.map(|f| f.registers).max().unwrap_or(1).clamp(1, 255),
+            max_threads: function.max_threads,
+            unsupported: unsupported.map(|(instruction, line)| Unsupported {
+                instruction,
+                kernel: function.name.into(),
+                line,
+            }),
+        })
+    }
+
+    /// The deepest stack of frames without recursion.
+    fn local_bytes(&self, root: u32, reachable: &[u32]) -> u32 {
+        let mut deepest: HashMap<u32, u64> = HashMap::new();
+        // Callees come after their callers in `reachable`, except round a cycle, which has a stack of its own.
+        let mut work = vec![(root, false)];
+        while let Some((f, done)) = work.pop() {
+            if deepest.contains_key(&f) && !done {
+                continue;
+            }
+            let function = &self.code.functions[f as usize];
+            let below = function
+                .callees
+                .iter()
+                .filter_map(|c| deepest.get(c))
+                .max()
+                .copied()
+                .unwrap_or(0);
+            if done {
+                deepest.insert(f, u64::from(function.local_bytes) + below);
+            } else {
+                deepest.insert(f, 0);
+                work.push((f, true));
+                for callee in function
+                    .callees
+                    .iter()
+                    .filter(|c| reachable.len() > 1 && !deepest.contains_key(c))
+                {
+                    work.push((*callee, false));
+                }
+            }
+        }
+        deepest.get(&root).copied().unwrap_or(0).min(u64::from(u32::MAX)) as u32
+    }
+}

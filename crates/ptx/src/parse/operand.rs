@@ -1,0 +1,232 @@
+//! Instruction operands.
+
+use super::Parser;
+use super::ast::Operand;
+use super::scope::Entry;
+use crate::error::ParseError;
+use crate::lex::{Kind, Token};
+
+impl<'a> Parser<'a> {
+    /// Operands up to and with `;`.
+    pub(super) fn operands(&mut self) -> Result<Vec<Operand<'a>>, ParseError> {
+        let mut operands = Vec::new();
+        if self.accept(b';')? {
+            return Ok(operands);
+        }
+        loop {
+            operands.push(self.operand()?);
+            if self.accept(b';')? {
+                return Ok(operands);
+            }
+            self.expect(b',')?;
+        }
+    }
+
+    fn operand(&mut self) -> Result<Operand<'a>, ParseError> {
+        let token = self.next()?;
+        match token.kind {
+            Kind::Punct(b'[') => {
+                let base = self.next()?;
+                let base = self.simple(base)?;
+                let offset = self.addend()?;
+                if self.accept(b',')? {
+                    // A texture or surface access: the coordinates follow. Decoding refuses it by its opcode.
+                    while !self.accept(b']')? {
+                        let inner = self.next()?;
+                        if matches!(inner.kind, Kind::End | Kind::Punct(b';')) {
+                            return Err(inner.error("expected `]`"));
+                        }
+                    }
+                    return Ok(Operand::Address(Box::new(base), offset));
+                }
+                self.expect(b']')?;
+                Ok(match base {
+                    Operand::Var(v, more) => {
+                        Operand::Address(Box::new(Operand::Var(v, 0)), offset.wrapping_add(more))
+                    }
+                    Operand::Name(n, more) => {
+                        Operand::Address(Box::new(Operand::Name(n, 0)), offset.wrapping_add(more))
+                    }
+                    base => Operand::Address(Box::new(base), offset),
+                })
+            }
+            Kind::Punct(b'{') => Ok(Operand::Vector(self.list(b'}')?)),
+            Kind::Punct(b'(') => Ok(Operand::List(self.list(b')')?)),
+            Kind::Punct(b'!') => match self.next()?.kind {
+                Kind::Word(name) => match self.scopes.find(name) {
+                    Some(Entry::Reg(register)) => Ok(Operand::Not(register)),
+                    _ => Err(token.error("expected a predicate after `!`")),
+                },
+                _ => Err(token.error("expected a predicate after `!`")),
+            },
+            _ => {
+                let first = self.simple(token)?;
+                if self.accept(b'|')? {
+                    let second = self.next()?;
+                    let second = self.simple(second)?;
+                    return Ok(Operand::Pair(Box::new(first), Box::new(second)));
+                }
+                Ok(first)
+            }
+        }
+    }
+
+    fn list(&mut self, close: u8) -> Result<Vec<Operand<'a>>, ParseError> {
+        let mut list = Vec::new();
+        if self.accept(close)? {
+            return Ok(list);
+        }
+        loop {
+            let token = self.next()?;
+            list.push(self.simple(token)?);
+            if list.len() > 1024 {
+                return Err(token.error("a list of more than 1024 operands"));
+            }
+            if self.accept(close)? {
+                return Ok(list);
+            }
+            self.expect(b',')?;
+        }
+    }
+
+    /// A register, number, name or special register.
+    fn simple(&mut self, token: Token<'a>) -> Result<Operand<'a>, ParseError> {
+        match token.kind {
+            Kind::Int(value) => Ok(Operand::Int(value)),
+            Kind::F32(bits) => Ok(Operand::F32(bits)),
+            Kind::F64(bits) => Ok(Operand::F64(bits)),
+            Kind::Punct(b'-') => match self.next()?.kind {
+                Kind::Int(value) => Ok(Operand::Int(value.wrapping_neg())),
+                Kind::F32(bits) => Ok(Operand::F32(bits ^ 0x8000_0000)),
+                Kind::F64(bits) => Ok(Operand::F64(bits ^ (1 << 63))),
+                _ => Err(token.error("expected a number after `-`")),
+            },
+            Kind::Punct(b'~') => match self.next()?.kind {
+                Kind::Int(value) => Ok(Operand::Int(!value)),
+                _ => Err(token.error("expected an integer after `~`")),
+            },
+            Kind::Word("_") => Ok(Operand::Sink),
+            Kind::Word("WARP_SZ") => Ok(Operand::Int(32)),
+            Kind::Word(name) => {
+                let component = match self.peek()?.kind {
+                    Kind::Dot(c @ ("x" | "y" | "z" | "w" | "r" | "g" | "b" | "a")) => Some(c),
+                    _ => None,
+                };
+                match self.scopes.find(name) {
+                    Some(Entry::Reg(register)) => Ok(Operand::Reg(register)),
+                    Some(Entry::Vector(elements)) => {
+                        let Some(component) = component else {
+                            return Ok(Operand::Vector(elements.into_iter().map(Operand::Reg).collect()));
+                        };
+                        self.next()?;
+                        let index = match component {
+                            "x" | "r" => 0,
+                            "y" | "g" => 1,
+                            "z" | "b" => 2,
+                            _ => 3,
+                        };
+                        match elements.get(index) {
+                            Some(register) => Ok(Operand::Reg(*register)),
+                            None => Err(token.error(format!("`{name}` has no component `.{component}`"))),
+                        }
+                    }
+                    Some(Entry::Var(index)) => {
+                        let addend = self.addend()?;
+                        Ok(Operand::Var(index, addend))
+                    }
+                    None if name.starts_with('%') => {
+                        if component.is_some() {
+                            self.next()?;
+                        }
+                        match special(name, component) {
+                            Some(name) => Ok(Operand::Special(name)),
+                            None => Err(token.error(format!("register `{name}` is not declared"))),
+                        }
+                    }
+                    None => {
+                        let addend = self.addend()?;
+                        Ok(Operand::Name(name, addend))
+                    }
+                }
+            }
+            _ => Err(token.error(format!("expected an operand, found {}", token.describe()))),
+        }
+    }
+}
+
+/// The canonical name of a special register.
+fn special(name: &str, component: Option<&str>) -> Option<&'static str> {
+    const PLAIN: [&str; 24] = [
+        "%laneid",
+        "%warpid",
+        "%nwarpid",
+        "%smid",
+        "%nsmid",
+        "%gridid",
+        "%lanemask_eq",
+        "%lanemask_le",
+        "%lanemask_lt",
+        "%lanemask_ge",
+        "%lanemask_gt",
+        "%clock",
+        "%clock_hi",
+        "%clock64",
+        "%globaltimer",
+        "%globaltimer_lo",
+        "%globaltimer_hi",
+        "%dynamic_smem_size",
+        "%total_smem_size",
+        "%aggr_smem_size",
+        "%reserved_smem_offset_begin",
+        "%is_explicit_cluster",
+        "%current_graph_exec",
+        "%cluster_ctarank",
+    ];
+    const VECTOR: [&str; 32] = [
+        "%tid.x",
+        "%tid.y",
+        "%tid.z",
+        "%tid.w",
+        "%ntid.x",
+        "%ntid.y",
+        "%ntid.z",
+        "%ntid.w",
+        "%ctaid.x",
+        "%ctaid.y",
+        "%ctaid.z",
+        "%ctaid.w",
+        "%nctaid.x",
+        "%nctaid.y",
+        "%nctaid.z",
+        "%nctaid.w",
+        "%clusterid.x",
+        "%clusterid.y",
+        "%clusterid.z",
+        "%clusterid.w",
+        "%nclusterid.x",
+        "%nclusterid.y",
+        "%nclusterid.z",
+        "%nclusterid.w",
+        "%cluster_ctaid.x",
+        "%cluster_ctaid.y",
+        "%cluster_ctaid.z",
+        "%cluster_ctaid.w",
+        "%cluster_nctaid.x",
+        "%cluster_nctaid.y",
+        "%cluster_nctaid.z",
+        "%cluster_nctaid.w",
+    ];
+    match component {
+        None if name.starts_with("%envreg") => {
+            let n: u32 = name.strip_prefix("%envreg")?.parse().ok()?;
+            (n < 32).then_some("%envreg")
+        }
+        None if name.starts_with("%pm") => Some("%pm"),
+        None if name == "%cluster_nctarank" => Some("%cluster_nctarank"),
+        None => PLAIN.iter().find(|n| **n == name).copied(),
+        Some(c) => VECTOR
+            .iter()
+            .find(|n| n.rsplit_once('.') == Some((name, c)))
+            .copied(),
+    }
+}

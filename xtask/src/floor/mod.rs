@@ -1,0 +1,238 @@
+//! `cargo xtask floor`: builds the drop-ins against glibc 2.17, the oldest that Rust supports and older than any
+//! system that CUDA still runs on, and checks what came out: symbol versions, name, hardening, exports, dependencies.
+//!
+//! A drop-in is loaded into programs that we know nothing of; what it needs of their system is a promise.
+
+mod elf;
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, bail};
+
+use crate::cargo::{cargo, finish, workspace_root};
+use crate::python;
+
+/// The oldest glibc that a drop-in loads with.
+const FLOOR: (u32, u32) = (2, 17);
+
+/// Packages that may end up in a drop-in which is loaded into any program: system calls, plain-data layouts, our own.
+const PERMITTED: &[&str] = &[
+    "bitflags",
+    "divvy-abi",
+    "divvy-ledger",
+    "divvy-limiter",
+    "libc",
+    "limit-cuda",
+    "linux-raw-sys",
+    "rustix",
+    "zerocopy",
+];
+
+/// Arguments of `cargo xtask floor`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Cargo profile to build with
+    #[arg(long, default_value = "release")]
+    profile: String,
+}
+
+/// Builds and checks.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    check_dependencies()?;
+    let library = build(&args.profile)?;
+    let bytes = std::fs::read(&library).with_context(|| format!("Cannot read {}", library.display()))?;
+    let facts =
+        elf::Facts::read(&bytes).with_context(|| format!("{} is no ELF library", library.display()))?;
+    check(&facts, &symbols_of_the_table()?)?;
+    let newest = facts
+        .newest_glibc()
+        .map_or("none".to_owned(), |(major, minor)| format!("{major}.{minor}"));
+    println!(
+        "floor: limit-cuda: {} exports, newest glibc symbol version {newest}, {} KiB, {}",
+        facts.exports.len(),
+        bytes.len() / 1024,
+        library.display()
+    );
+    Ok(())
+}
+
+fn build(profile: &str) -> anyhow::Result<std::path::PathBuf> {
+    let root = workspace_root();
+    let tools = root.join("target/zig");
+    python::environment(&tools, &root.join("xtask/src/floor/requirements.txt"))?;
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    // Found by the linker wrapper as `python3 -m ziglang`, and by cargo as a subcommand.
+    let path = std::env::join_paths([tools.join("bin")].into_iter().chain(std::env::split_paths(
+        &std::env::var_os("PATH").unwrap_or_default(),
+    )))?;
+    finish(
+        cargo()
+            .env("PATH", path)
+            .args([
+                "zigbuild",
+                "--quiet",
+                "--package",
+                "limit-cuda",
+                "--profile",
+                profile,
+            ])
+            .arg("--target")
+            .arg(format!("{target}.{}.{}", FLOOR.0, FLOOR.1)),
+    )?;
+    let folder = if profile == "dev" { "debug" } else { profile };
+    Ok(root
+        .join("target")
+        .join(target)
+        .join(folder)
+        .join("libdivvy_limit_cuda.so"))
+}
+
+/// Everything a drop-in promises of its file.
+fn check(facts: &elf::Facts, table: &BTreeSet<String>) -> anyhow::Result<()> {
+    let mut broken = Vec::new();
+    if let Some(newest) = facts.newest_glibc().filter(|newest| *newest > FLOOR) {
+        let needing: Vec<_> = facts
+            .versions
+            .iter()
+            .filter(|v| v.ends_with(&format!("{}.{}", newest.0, newest.1)))
+            .collect();
+        broken.push(format!(
+            "it needs {needing:?}, above glibc {}.{}",
+            FLOOR.0, FLOOR.1
+        ));
+    }
+    if facts.soname.as_deref() != Some("libcuda.so.1") {
+        broken.push(format!("its SONAME is {:?}, not libcuda.so.1", facts.soname));
+    }
+    for library in &facts.needed {
+        let of_libc = [
+            "libc.so.",
+            "libgcc_s.so.",
+            "libdl.so.",
+            "libpthread.so.",
+            "libm.so.",
+            "librt.so.",
+            "ld-linux",
+        ];
+        if !of_libc.iter().any(|known| library.starts_with(known)) {
+            broken.push(format!("it needs {library}"));
+        }
+    }
+    for (holds, promise) in [
+        (facts.relro && facts.bind_now, "full RELRO"),
+        (facts.stack_not_executable, "a stack that is not executable"),
+        (facts.symbolic, "-Bsymbolic"),
+    ] {
+        if !holds {
+            broken.push(format!("it lacks {promise}"));
+        }
+    }
+    let missing: Vec<_> = table.difference(&facts.exports).collect();
+    let extra: Vec<_> = facts.exports.difference(table).collect();
+    if !missing.is_empty() || !extra.is_empty() {
+        broken.push(format!(
+            "its exports are not the table: missing {missing:?}, extra {extra:?}"
+        ));
+    }
+    if !broken.is_empty() {
+        bail!("limit-cuda breaks its promises:\n  {}", broken.join("\n  "));
+    }
+    Ok(())
+}
+
+/// The symbols of the declaration table, from its text: xtask writes that file, so it does not depend on it.
+fn symbols_of_the_table() -> anyhow::Result<BTreeSet<String>> {
+    let path = workspace_root().join("crates/abi/src/generated/functions.rs");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("Cannot read {}", path.display()))?;
+    let symbols: BTreeSet<String> = text
+        .lines()
+        .filter_map(|line| line.trim_start().split_once(" (\""))
+        .map(|(symbol, _)| symbol.to_owned())
+        .filter(|symbol| symbol.starts_with("cu"))
+        .collect();
+    if symbols.len() < 500 {
+        bail!("Found only {} symbols in {}", symbols.len(), path.display());
+    }
+    Ok(symbols)
+}
+
+fn check_dependencies() -> anyhow::Result<()> {
+    let output = cargo()
+        .args([
+            "tree",
+            "--package",
+            "limit-cuda",
+            "--edges",
+            "normal,no-proc-macro",
+        ])
+        .args(["--prefix", "none", "--format", "{p}"])
+        .output()
+        .context("Cannot start cargo")?;
+    if !output.status.success() {
+        bail!("cargo tree: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let tree = String::from_utf8(output.stdout)?;
+    let strangers = strangers(&tree);
+    if !strangers.is_empty() {
+        bail!("limit-cuda depends on {strangers:?}, which no drop-in may");
+    }
+    Ok(())
+}
+
+fn strangers(tree: &str) -> BTreeSet<&str> {
+    tree.lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| !PERMITTED.contains(name))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sound() -> elf::Facts {
+        elf::Facts {
+            soname: Some("libcuda.so.1".to_owned()),
+            needed: vec!["libc.so.6".to_owned()],
+            versions: ["GLIBC_2.2.5".to_owned(), "GLIBC_2.17".to_owned()].into(),
+            exports: ["cuInit".to_owned()].into(),
+            relro: true,
+            bind_now: true,
+            symbolic: true,
+            stack_not_executable: true,
+        }
+    }
+
+    #[test]
+    fn each_broken_promise_is_found() {
+        let table = ["cuInit".to_owned()].into();
+        assert!(check(&sound(), &table).is_ok());
+        let breaks: [fn(&mut elf::Facts); 8] = [
+            |f| f.versions.extend(["GLIBC_2.18".to_owned()]),
+            |f| f.soname = None,
+            |f| f.needed.push("libssl.so.3".to_owned()),
+            |f| f.relro = false,
+            |f| f.bind_now = false,
+            |f| f.symbolic = false,
+            |f| f.stack_not_executable = false,
+            |f| f.exports.extend(["rust_eh_personality".to_owned()]),
+        ];
+        for one in breaks {
+            let mut facts = sound();
+            one(&mut facts);
+            assert!(check(&facts, &table).is_err());
+        }
+    }
+
+    #[test]
+    fn a_stranger_among_the_dependencies_is_named() {
+        assert!(strangers("libc v0.2.1\nrustix v1.1.6 (*)\n").is_empty());
+        assert_eq!(strangers("libc v0.2.1\ntracing v0.1.4\n"), ["tracing"].into());
+    }
+
+    #[test]
+    fn the_table_is_read_from_its_text() {
+        let symbols = symbols_of_the_table().expect("the table is committed");
+        assert!(symbols.contains("cuMemcpyHtoD_v2_ptds") && symbols.contains("cuInit"));
+    }
+}
