@@ -13,6 +13,7 @@ mod agent;
 mod channel;
 mod error;
 mod keeper;
+mod peer;
 mod tenant;
 pub mod wire;
 

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::channel::{self, Deadline, Descriptors};
 use super::error::AttachError;
+use super::peer::{self, Peer};
 use super::wire::Kind;
 use crate::error::PageError;
 use crate::grant::{Grant, GrantSpec, GrantView};
@@ -48,7 +49,7 @@ pub struct Recalled {
     pub grant: GrantView,
     /// The ledger: the same, with everything in it.
     pub ledger: Ledger,
-    /// The process that listens on the socket.
+    /// The process that listens on the socket, or 0 where this pid namespace does not see it.
     pub keeper_pid: u32,
     /// Its user.
     pub keeper_uid: u32,
@@ -89,8 +90,8 @@ pub fn recall(path: &Path) -> Result<Recalled, AttachError> {
     Ok(Recalled {
         grant: GrantView::map(grant.as_fd())?,
         ledger: Ledger::open(ledger, Backing::Sealed)?,
-        keeper_pid: peer.pid.as_raw_nonzero().get().unsigned_abs(),
-        keeper_uid: peer.uid.as_raw(),
+        keeper_pid: peer.pid,
+        keeper_uid: peer.uid,
     })
 }
 
@@ -98,11 +99,10 @@ fn exchange(
     path: &Path,
     kind: Kind,
     fds: Option<[BorrowedFd<'_>; 2]>,
-) -> Result<(Option<Descriptors>, rustix::net::UCred), AttachError> {
+) -> Result<(Option<Descriptors>, Peer), AttachError> {
     let deadline = Deadline::after(EXCHANGE_LIMIT);
     let socket = channel::connect(path, deadline)?;
-    let peer = rustix::net::sockopt::socket_peercred(&socket)
-        .map_err(AttachError::system("getsockopt(SO_PEERCRED)"))?;
+    let peer = peer::of(socket.as_fd())?;
     let (_reply, fds) = channel::ask(socket.as_fd(), kind, fds, deadline)?;
     Ok((fds, peer))
 }

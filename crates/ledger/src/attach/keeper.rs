@@ -6,10 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::OFlags;
-use rustix::net::UCred;
 
 use super::channel::{self, Deadline, Descriptors};
 use super::error::AttachError;
+use super::peer::{self, Peer};
 use super::wire::{Kind, Malformed, Reply, Request, Status};
 use crate::error::PageError;
 use crate::grant::GrantView;
@@ -82,11 +82,10 @@ impl Keeper {
     /// then, and the keeper goes on with the next.
     pub fn serve(&self, stream: &UnixStream) -> Result<Served, AttachError> {
         let deadline = Deadline::after(EXCHANGE_LIMIT);
-        let peer = rustix::net::sockopt::socket_peercred(stream)
-            .map_err(AttachError::system("getsockopt(SO_PEERCRED)"))?;
+        let peer = peer::of(stream.as_fd())?;
         let (bytes, brought) = channel::receive(stream.as_fd(), deadline)?;
         let decision = match Request::decode(&bytes) {
-            Ok(request) => self.decide(request, &peer, brought),
+            Ok(request) => self.decide(request, peer, brought),
             Err(Malformed::Version { .. }) => Err(Status::Version),
             Err(Malformed::Meaning) => Err(Status::Unfit),
             Err(Malformed::Foreign) => return Err(AttachError::Protocol),
@@ -97,7 +96,7 @@ impl Keeper {
         };
         let reply = Reply {
             status,
-            pid: host_pid(&peer),
+            pid: peer.pid,
         };
         let fds = fds
             .as_ref()
@@ -109,14 +108,14 @@ impl Keeper {
     fn decide(
         &self,
         request: Request,
-        peer: &UCred,
+        peer: Peer,
         brought: Option<Descriptors>,
     ) -> Result<(Served, Option<Descriptors>), Status> {
         match request.kind {
             Kind::Attach => {
                 let served = Served::Attached {
                     pid: request.pid,
-                    host_pid: host_pid(peer),
+                    host_pid: peer.pid,
                 };
                 Ok((served, Some(self.share()?)))
             }
@@ -133,9 +132,8 @@ impl Keeper {
         }
     }
 
-    fn require_agent(&self, peer: &UCred) -> Result<(), Status> {
-        let uid = peer.uid.as_raw();
-        if uid == self.agent_uid || uid == 0 {
+    fn require_agent(&self, peer: Peer) -> Result<(), Status> {
+        if peer.uid == self.agent_uid || peer.uid == 0 {
             Ok(())
         } else {
             Err(Status::NotAllowed)
@@ -179,8 +177,24 @@ impl Keeper {
     }
 }
 
-fn host_pid(peer: &UCred) -> u32 {
-    peer.pid.as_raw_nonzero().get().unsigned_abs()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_agent_and_root_bring_pages_or_take_them_back() {
+        let keeper = Keeper::new(1000);
+        for kind in [Kind::Deliver, Kind::Recall] {
+            let ask = |uid| {
+                keeper
+                    .decide(Request { kind, pid: 1 }, Peer { pid: 1, uid }, None)
+                    .err()
+            };
+            assert_eq!(ask(1001), Some(Status::NotAllowed));
+            assert_ne!(ask(1000), Some(Status::NotAllowed));
+            assert_ne!(ask(0), Some(Status::NotAllowed));
+        }
+    }
 }
 
 #[cfg(test)]
