@@ -1,0 +1,306 @@
+//! The limiter in real processes of a real slice, over the driver that does nothing.
+
+mod support;
+
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use divvy_abi::{
+    CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, CUDA_ERROR_SYSTEM_NOT_READY, CUDA_SUCCESS,
+    CUdeviceptr, CUresult,
+};
+use divvy_ledger::GrantSpec;
+use divvy_ledger::attach::{Keeper, Pages, deliver, wire};
+use support::{Library, child, is_child, limiter, null_driver, quiet_child};
+
+const MIB: usize = 1 << 20;
+const LIMIT: u64 = 1 << 30;
+
+struct Slice {
+    pages: Pages,
+    socket: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+/// Serves `answer` on a socket.
+fn listen(answer: impl Fn(UnixStream) + Send + 'static) -> (PathBuf, tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let socket = folder.path().join("attach.sock");
+    let listener = UnixListener::bind(&socket).expect("a socket");
+    std::thread::spawn(move || listener.incoming().flatten().for_each(answer));
+    (socket, folder)
+}
+
+fn slice() -> Slice {
+    let keeper = Arc::new(Keeper::new(rustix::process::getuid().as_raw()));
+    let (socket, folder) = listen(move |stream| {
+        let _served = keeper.serve(&stream);
+    });
+    let pages = Pages::create(&GrantSpec {
+        memory_limit_bytes: LIMIT,
+        device_uuid: [1; 16],
+        slice_id: "s",
+        slice_name: "s",
+    })
+    .expect("pages");
+    deliver(&socket, &pages).expect("the keeper takes them");
+    Slice {
+        pages,
+        socket,
+        _folder: folder,
+    }
+}
+
+/// The limiter, as a program has it.
+struct Program(Library);
+
+impl Program {
+    fn new() -> Self {
+        Self(Library::load(&limiter()))
+    }
+
+    fn init(&self) -> CUresult {
+        // SAFETY: the export has this type.
+        unsafe {
+            self.0
+                .function::<unsafe extern "C" fn(u32) -> CUresult>(c"cuInit")(0)
+        }
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<CUdeviceptr, CUresult> {
+        let mut pointer = 0;
+        // SAFETY: the export has this type; a valid out-parameter.
+        let result = unsafe {
+            self.0
+                .function::<unsafe extern "C" fn(*mut CUdeviceptr, usize) -> CUresult>(c"cuMemAlloc_v2")(
+                &raw mut pointer,
+                bytes,
+            )
+        };
+        result.ok().map(|()| pointer)
+    }
+
+    fn free(&self, pointer: CUdeviceptr) -> CUresult {
+        // SAFETY: the export has this type.
+        unsafe {
+            self.0
+                .function::<unsafe extern "C" fn(CUdeviceptr) -> CUresult>(c"cuMemFree_v2")(
+                pointer
+            )
+        }
+    }
+}
+
+fn in_slice(name: &str, socket: &Path) {
+    quiet_child(name, &[("DIVVY_DRIVER", &null_driver()), ("DIVVY_SLICE", socket)]);
+}
+
+#[test]
+fn a_slice_holds_and_its_processes_bytes_return() {
+    if is_child() {
+        let program = Program::new();
+        assert_eq!(program.init(), CUDA_SUCCESS);
+        let pointers: Vec<_> = (0..1024)
+            .map(|_| program.allocate(MIB).expect("it fits"))
+            .collect();
+        assert_eq!(program.allocate(512), Err(CUDA_ERROR_OUT_OF_MEMORY));
+        assert_eq!(program.free(pointers[0]), CUDA_SUCCESS);
+        assert!(program.allocate(MIB).is_ok());
+        // The rest goes with the process.
+        return;
+    }
+    let slice = slice();
+    for _ in 0..3 {
+        in_slice("a_slice_holds_and_its_processes_bytes_return", &slice.socket);
+    }
+    slice.pages.ledger.reap().expect("the ledger is sound");
+    assert_eq!(slice.pages.ledger.total_used(), 0);
+}
+
+#[test]
+fn a_slice_that_cannot_be_joined_is_never_unlimited() {
+    const NAME: &str = "a_slice_that_cannot_be_joined_is_never_unlimited";
+    if is_child() {
+        let program = Program::new();
+        assert_eq!(program.init(), CUDA_ERROR_SYSTEM_NOT_READY);
+        assert_eq!(program.allocate(MIB), Err(CUDA_ERROR_SYSTEM_NOT_READY));
+        assert_eq!(program.init(), CUDA_ERROR_SYSTEM_NOT_READY);
+        return;
+    }
+    in_slice(NAME, Path::new("/nonexistent/attach.sock"));
+    let (talks_nonsense, _folder) = listen(|mut stream| {
+        use std::io::Write as _;
+        let _sent = stream.write_all(&[b'?'; 256]);
+    });
+    in_slice(NAME, &talks_nonsense);
+    let (hangs_up, _folder) = listen(drop);
+    in_slice(NAME, &hangs_up);
+    // A keeper that has no pages yet.
+    let keeper = Keeper::new(rustix::process::getuid().as_raw());
+    let (empty, _folder) = listen(move |stream| {
+        let _served = keeper.serve(&stream);
+    });
+    in_slice(NAME, &empty);
+}
+
+#[test]
+fn another_version_of_the_pages_is_a_mismatch() {
+    const NAME: &str = "another_version_of_the_pages_is_a_mismatch";
+    if is_child() {
+        let program = Program::new();
+        assert_eq!(program.init(), CUDA_ERROR_SYSTEM_DRIVER_MISMATCH);
+        assert_eq!(program.allocate(MIB), Err(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH));
+        return;
+    }
+    let (newer, _folder) = listen(|mut stream| {
+        use std::io::{Read as _, Write as _};
+        let mut request = [0; wire::MESSAGE_BYTES];
+        let _received = stream.read_exact(&mut request);
+        let mut reply = wire::Reply {
+            status: wire::Status::Done,
+            pid: 0,
+        }
+        .encode();
+        // Magic, then version, as in every version of the protocol.
+        reply[8] = reply[8].wrapping_add(1);
+        let _sent = stream.write_all(&reply);
+    });
+    let log = tempfile::NamedTempFile::new().expect("a temporary file");
+    quiet_child(
+        NAME,
+        &[
+            ("DIVVY_DRIVER", &null_driver()),
+            ("DIVVY_SLICE", &newer),
+            ("DIVVY_LOG", log.path()),
+        ],
+    );
+    let said = std::fs::read_to_string(log.path()).expect("the log is there");
+    assert!(said.contains("version"), "{said}");
+}
+
+/// What a program may notice of a guest.
+fn traces() -> (Vec<String>, u32, Vec<usize>, usize) {
+    let descriptors = std::fs::read_dir("/proc/self/fd")
+        .expect("procfs is mounted")
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .map(|target| target.to_string_lossy().into_owned())
+        // The one that reads this folder.
+        .filter(|target| !target.ends_with("/fd"))
+        .collect();
+    // SAFETY: umask has no way but to set it and set it back; this child has one thread that makes files.
+    let mask = unsafe {
+        let mask = libc::umask(0o77);
+        libc::umask(mask);
+        mask
+    };
+    let handlers = (1..=31)
+        .map(|signal| {
+            let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+            // SAFETY: only asks; a valid out-parameter.
+            unsafe {
+                libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
+                action.assume_init().sa_sigaction
+            }
+        })
+        .collect();
+    let threads = std::fs::read_dir("/proc/self/task")
+        .expect("procfs is mounted")
+        .count();
+    (descriptors, mask, handlers, threads)
+}
+
+#[test]
+fn the_program_is_left_as_it_was() {
+    if is_child() {
+        let before = traces();
+        let program = Program::new();
+        assert_eq!(program.init(), CUDA_SUCCESS);
+        let pointer = program.allocate(MIB).expect("it fits");
+        assert_eq!(program.free(pointer), CUDA_SUCCESS);
+        assert_eq!(traces(), before);
+        return;
+    }
+    let slice = slice();
+    in_slice("the_program_is_left_as_it_was", &slice.socket);
+}
+
+#[test]
+fn processes_racing_get_the_limit_exactly() {
+    const NAME: &str = "processes_racing_get_the_limit_exactly";
+    if is_child() {
+        let program = Program::new();
+        assert_eq!(program.init(), CUDA_SUCCESS);
+        let granted = std::iter::from_fn(|| program.allocate(16 * MIB).ok()).count();
+        // Told to the parent through the exit of a process that holds on until all have asked.
+        std::fs::write(
+            std::env::var_os("DIVVY_LOG")
+                .map(|log| Path::new(&log).join(std::process::id().to_string()))
+                .expect("set"),
+            granted.to_string(),
+        )
+        .expect("it is writable");
+        std::io::Read::read_to_end(&mut std::io::stdin(), &mut Vec::new()).expect("a pipe");
+        return;
+    }
+    let slice = slice();
+    // A folder where a log would be: the limiter cannot write there, and says nothing about it.
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut racers: Vec<_> = (0..8)
+        .map(|_| {
+            std::process::Command::new(std::env::current_exe().expect("a test has a file"))
+                .args(["--exact", NAME, "--nocapture"])
+                .env("DIVVY_TEST_CHILD", "1")
+                .env("DIVVY_DRIVER", null_driver())
+                .env("DIVVY_SLICE", &slice.socket)
+                .env("DIVVY_LOG", folder.path())
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .expect("the child starts")
+        })
+        .collect();
+    let told = || -> Vec<u64> {
+        std::fs::read_dir(folder.path())
+            .expect("it is there")
+            .filter_map(|entry| std::fs::read_to_string(entry.ok()?.path()).ok()?.parse().ok())
+            .collect()
+    };
+    // A guard against hanging, not a measurement.
+    for _ in 0..600 {
+        if told().len() == racers.len() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(
+        told().iter().sum::<u64>(),
+        LIMIT / (16 * MIB as u64),
+        "{:?}",
+        told()
+    );
+    assert_eq!(slice.pages.ledger.total_used(), LIMIT);
+    for racer in &mut racers {
+        racer.kill().expect("it lives");
+        racer.wait().expect("our own child");
+    }
+    slice.pages.ledger.reap().expect("the ledger is sound");
+    assert_eq!(slice.pages.ledger.total_used(), 0);
+}
+
+#[test]
+fn without_a_slice_nothing_is_limited() {
+    const NAME: &str = "without_a_slice_nothing_is_limited";
+    if is_child() {
+        let program = Program::new();
+        assert_eq!(program.init(), CUDA_SUCCESS);
+        assert!(program.allocate(1 << 40).is_ok());
+        return;
+    }
+    let output = child(NAME, &[("DIVVY_DRIVER", &null_driver())]);
+    assert!(output.status.success(), "{output:?}");
+    quiet_child(
+        NAME,
+        &[("DIVVY_DRIVER", &null_driver()), ("DIVVY_SLICE", Path::new(""))],
+    );
+}

@@ -1,0 +1,112 @@
+//! Children of a test: the test program itself, started again for one of its tests with another environment, because a
+//! process has one limiter, one driver below and one slice for life.
+
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use divvy_abi::c_void;
+
+/// Set in children.
+const CHILD: &str = "DIVVY_TEST_CHILD";
+
+/// The folder of the limiter and the driver that does nothing, both built.
+pub fn libraries() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        // A test lies in target/<profile>/deps.
+        let test = std::env::current_exe().expect("a test has a file");
+        let folder = test.ancestors().nth(2).expect("it lies in target/<profile>/deps");
+        let profile = match folder.file_name().and_then(|name| name.to_str()) {
+            None | Some("debug") => "dev",
+            Some(name) => name,
+        };
+        let status = Command::new(env!("CARGO"))
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .args(["build", "--quiet", "--profile", profile])
+            .args(["--package", "limit-cuda", "--package", "null-cuda"])
+            .status()
+            .expect("cargo starts");
+        assert!(status.success(), "the libraries build");
+        folder.to_owned()
+    })
+}
+
+pub fn limiter() -> PathBuf {
+    libraries().join("libdivvy_limit_cuda.so")
+}
+
+pub fn null_driver() -> PathBuf {
+    libraries().join("libdivvy_null_cuda.so")
+}
+
+/// Whether this process is the child of its test.
+pub fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
+/// Runs the test called `name` again in a child, where it takes its [`is_child`] path.
+pub fn child(name: &str, environment: &[(&str, &Path)]) -> Output {
+    let mut command = Command::new(std::env::current_exe().expect("a test has a file"));
+    command
+        .args(["--exact", name, "--nocapture", "--test-threads", "1"])
+        .env(CHILD, "1");
+    for variable in ["DIVVY_SLICE", "DIVVY_DRIVER", "DIVVY_LOG"] {
+        command.env_remove(variable);
+    }
+    for (variable, value) in environment {
+        command.env(variable, value);
+    }
+    command.output().expect("the child starts")
+}
+
+/// Runs a child that must succeed and print nothing of its own.
+pub fn quiet_child(name: &str, environment: &[(&str, &Path)]) {
+    let output = child(name, environment);
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success(), "{name}: {}\n{out}\n{err}", output.status);
+    assert_eq!(err, "", "{name} printed on stderr");
+    for line in out.lines().filter(|line| !line.is_empty()) {
+        // The test harness's own words.
+        assert!(
+            line.starts_with("running 1 test") || line.starts_with("test "),
+            "{name} printed {line}"
+        );
+    }
+}
+
+/// A library loaded by path.
+pub struct Library(*mut c_void);
+
+impl Library {
+    pub fn load(path: &Path) -> Self {
+        let name = CString::new(path.as_os_str().as_bytes()).expect("no NUL in a path");
+        // SAFETY: a C string.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        assert!(!handle.is_null(), "{} loads", path.display());
+        Self(handle)
+    }
+
+    /// Address of an export, or null.
+    pub fn address(&self, name: &CStr) -> *mut c_void {
+        // SAFETY: the handle stays open.
+        unsafe { libc::dlsym(self.0, name.as_ptr()) }
+    }
+
+    /// An export as a function.
+    ///
+    /// # Safety
+    /// `F` is a pointer to function of the export's type.
+    pub unsafe fn function<F: Copy>(&self, name: &CStr) -> F {
+        let address = self.address(name);
+        assert!(!address.is_null(), "{name:?} is exported");
+        assert_eq!(size_of::<F>(), size_of_val(&address));
+        // SAFETY: the caller's promise; both are pointers.
+        unsafe { std::mem::transmute_copy(&address) }
+    }
+}
