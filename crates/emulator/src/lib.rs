@@ -1,7 +1,39 @@
 //! An emulated device that really computes: memory, streams, modules, launches.
+//!
+//! [`TABLE`] is the driver: a libcuda.so.1 that needs no GPU. [`devices`] and [`usage`] describe the emulated
+//! devices to whoever manages them, without initialising anything.
 
-pub mod clock;
+mod api;
+mod clock;
+mod context;
+mod copy;
 pub mod device;
-pub mod exec;
-pub mod image;
-pub mod memory;
+mod driver;
+mod event;
+mod exec;
+mod fork;
+mod function;
+mod handle;
+mod hardware;
+mod image;
+mod inventory;
+mod jit;
+mod launch;
+mod library;
+mod link;
+mod log;
+mod memory;
+mod module;
+mod occupancy;
+mod pool;
+mod print;
+mod stream;
+
+pub use api::TABLE;
+pub use device::identity::{PciAddress, Uuid};
+pub use device::spec::SpecError;
+pub use hardware::{HardwareError, ProcessUsage, Usage, run_directory, usage};
+pub use inventory::{DeviceFacts, devices, devices_from_env};
+
+/// What a call comes to: a driver error is a CUresult.
+type Result<T = ()> = std::result::Result<T, divvy_abi::CUresult>;

@@ -1,1 +1,3 @@
 //! The emulated device's face: a libcuda.so.1 that needs no GPU.
+
+divvy_abi::export_table!(divvy_emulator::TABLE);

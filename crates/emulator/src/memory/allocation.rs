@@ -2,6 +2,7 @@
 
 use super::heap::Extent;
 use super::mapping::Mapping;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How the range came to be.
@@ -41,9 +42,9 @@ impl Kind {
 #[derive(Debug)]
 pub enum Backing {
     /// A piece of a device's memory.
-    Device(Extent),
+    Device(Arc<Extent>),
     /// Host memory of ours.
-    Host(Mapping),
+    Host(#[allow(dead_code, reason = "held for its drop")] Mapping),
     /// Memory the program owns.
     Program,
 }
@@ -98,6 +99,14 @@ impl Allocation {
         match self.backing {
             Backing::Program => self.base + self.bytes,
             Backing::Device(_) | Backing::Host(_) => self.base + self.bytes.next_multiple_of(GRANULE),
+        }
+    }
+
+    /// The piece of device memory behind it.
+    pub fn extent(&self) -> Option<&Arc<Extent>> {
+        match &self.backing {
+            Backing::Device(extent) => Some(extent),
+            Backing::Host(_) | Backing::Program => None,
         }
     }
 

@@ -73,12 +73,13 @@ impl Drop for Pages {
 /// A piece of device memory; given back on drop.
 pub struct Extent {
     address: u64,
+    bytes: u64,
     source: Source,
 }
 
 enum Source {
     Own(#[allow(dead_code, reason = "held for its drop")] Pages),
-    Shared { heap: Arc<Heap>, slab: u64, bytes: u64 },
+    Shared { heap: Arc<Heap>, slab: u64 },
 }
 
 impl std::fmt::Debug for Extent {
@@ -92,12 +93,17 @@ impl Extent {
     pub fn address(&self) -> u64 {
         self.address
     }
+
+    /// Its size: what was asked for, rounded up to what the device gives.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 impl Drop for Extent {
     fn drop(&mut self) {
-        if let Source::Shared { heap, slab, bytes } = &self.source {
-            heap.give(*slab, self.address, *bytes);
+        if let Source::Shared { heap, slab } = &self.source {
+            heap.give(*slab, self.address, self.bytes);
         }
     }
 }
@@ -121,6 +127,7 @@ impl Heap {
             let pages = Pages::new(bytes.next_multiple_of(PAGE), &self.charge)?;
             return Ok(Extent {
                 address: pages.address(),
+                bytes: pages.bytes,
                 source: Source::Own(pages),
             });
         }
@@ -146,10 +153,10 @@ impl Heap {
         let source = Source::Shared {
             heap: Arc::clone(self),
             slab,
-            bytes,
         };
         Ok(Extent {
             address: slab + offset,
+            bytes,
             source,
         })
     }

@@ -1,0 +1,109 @@
+//! Events: recording, waiting, and time between them.
+
+use super::args::{Handle, Out};
+use crate::driver::driver;
+use crate::event::Event;
+use crate::stream::StreamName;
+use crate::{Result, context, handle};
+use divvy_abi::*;
+use std::sync::Arc;
+
+entry! {
+    fn cuEventCreate(event: Out<CUevent>, flags: u32) {
+        event.required()?;
+        let known = CU_EVENT_BLOCKING_SYNC.0 | CU_EVENT_DISABLE_TIMING.0 | CU_EVENT_INTERPROCESS.0;
+        if flags & !known != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        if flags & CU_EVENT_INTERPROCESS.0 != 0 {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let made = Event::new(handle::fresh(), context::usable()?, flags);
+        driver()?.events.insert(made.handle, Arc::clone(&made));
+        event.set(made.handle as CUevent)
+    }
+
+    fn cuEventDestroy(event: Handle<CUevent>) {
+        driver()?.events.remove(event.0).map(drop).ok_or(CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    fn cuEventDestroy_v2(event: Handle<CUevent>) {
+        driver()?.events.remove(event.0).map(drop).ok_or(CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    fn cuEventRecord | cuEventRecord_ptsz(event: Handle<CUevent> ; stream) {
+        record(event.0, stream)
+    }
+
+    fn cuEventQuery(event: Handle<CUevent>) {
+        let event = known(event.0)?;
+        let done = event.is_done();
+        event.context.check()?;
+        if done { Ok(()) } else { Err(CUDA_ERROR_NOT_READY) }
+    }
+
+    fn cuEventSynchronize(event: Handle<CUevent>) {
+        known(event.0)?.synchronize()
+    }
+
+    fn cuEventElapsedTime(milliseconds: Out<f32>, start: Handle<CUevent>, end: Handle<CUevent>) {
+        elapsed(&milliseconds, start.0, end.0)
+    }
+
+    fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Handle<CUevent>, end: Handle<CUevent>) {
+        elapsed(&milliseconds, start.0, end.0)
+    }
+}
+
+/// Records with flags, which only matter to graphs.
+///
+/// # Safety
+/// As CUDA says; the handles are checked.
+#[allow(non_snake_case)]
+pub unsafe extern "C-unwind" fn cuEventRecordWithFlags(
+    event: CUevent,
+    stream: CUstream,
+    flags: u32,
+) -> CUresult {
+    super::answer(|| record_with_flags(event as u64, super::args::stream_name(stream, false), flags))
+}
+
+/// As [`cuEventRecordWithFlags`], with the thread's own default stream.
+///
+/// # Safety
+/// As CUDA says; the handles are checked.
+#[allow(non_snake_case)]
+pub unsafe extern "C-unwind" fn cuEventRecordWithFlags_ptsz(
+    event: CUevent,
+    stream: CUstream,
+    flags: u32,
+) -> CUresult {
+    super::answer(|| record_with_flags(event as u64, super::args::stream_name(stream, true), flags))
+}
+
+fn record_with_flags(event: u64, stream: StreamName, flags: u32) -> Result {
+    if flags & !CU_EVENT_RECORD_EXTERNAL.0 != 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    record(event, stream)
+}
+
+fn known(event: u64) -> Result<Arc<Event>> {
+    driver()?.events.get(event).ok_or(CUDA_ERROR_INVALID_HANDLE)
+}
+
+fn record(event: u64, stream: StreamName) -> Result {
+    let event = known(event)?;
+    let queue = stream.queue()?;
+    if queue.context.id != event.context.id {
+        return Err(CUDA_ERROR_INVALID_HANDLE);
+    }
+    event.record(queue.mark(&[]));
+    Ok(())
+}
+
+fn elapsed(milliseconds: &Out<f32>, start: u64, end: u64) -> Result {
+    let (start, end) = (known(start)?, known(end)?);
+    start.context.check()?;
+    milliseconds.set(start.elapsed_ns(&end)? as f32 / 1e6)
+}

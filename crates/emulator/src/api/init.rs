@@ -1,0 +1,63 @@
+//! Initialisation, version, error texts, profiler switches, and what is refused outright.
+
+use super::args::{In, Out};
+use crate::{driver, log};
+use divvy_abi::*;
+use std::cell::Cell;
+
+entry! {
+    fn cuInit(flags: u32) {
+        if flags != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        driver::initialise()
+    }
+
+    fn cuDriverGetVersion(version: Out<i32>) {
+        version.set(CUDA_VERSION as i32)
+    }
+
+    fn cuGetErrorName(error: CUresult, text: Out<*const c_char>) {
+        text.set(error.name().map_or(std::ptr::null(), |name| name.as_ptr()))?;
+        error.name().map(drop).ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+
+    fn cuGetErrorString(error: CUresult, text: Out<*const c_char>) {
+        text.set(error.description().map_or(std::ptr::null(), |text| text.as_ptr()))?;
+        error.description().map(drop).ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+
+    fn cuGetExportTable(table: Out<*const c_void>, id: In<CUuuid>) {
+        let id = id.get()?;
+        table.set(std::ptr::null())?;
+        let bytes = id.bytes.map(|byte| byte as u8);
+        log::once("cuGetExportTable", format_args!(
+            "cuGetExportTable({bytes:02x?}) is refused: NVIDIA's private tables, among them its authenticity \
+             challenge, are not answered by an emulated device; link the CUDA runtime dynamically \
+             (nvcc -cudart shared)"
+        ));
+        Err(CUDA_ERROR_NOT_SUPPORTED)
+    }
+
+    fn cuProfilerStart() {
+        driver::driver().map(drop)
+    }
+
+    fn cuProfilerStop() {
+        driver::driver().map(drop)
+    }
+
+    fn cuThreadExchangeStreamCaptureMode(mode: Out<CUstreamCaptureMode>) {
+        let new = mode.before()?;
+        if new > CU_STREAM_CAPTURE_MODE_RELAXED {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let old = CAPTURE_MODE.try_with(|mode| mode.replace(new)).map_err(|_| CUDA_ERROR_DEINITIALIZED)?;
+        mode.set(old)
+    }
+}
+
+thread_local! {
+    /// Nothing is ever captured, but a program may ask for its mode back.
+    static CAPTURE_MODE: Cell<CUstreamCaptureMode> = const { Cell::new(CU_STREAM_CAPTURE_MODE_GLOBAL) };
+}

@@ -1,0 +1,254 @@
+//! Copying memory, in every direction and up to three dimensions. CUDA arrays are not emulated yet.
+
+use super::args::{Handle, In};
+use crate::Result;
+use crate::context;
+use crate::copy::{self, Place, Shape, Side};
+use crate::driver::driver;
+use crate::stream::StreamName;
+use divvy_abi::*;
+
+entry! {
+    fn cuMemcpy | cuMemcpy_ptds(to: u64, from: u64, bytes: usize => stream) {
+        linear(to, Place::Unified, from, Place::Unified, bytes, stream, true)
+    }
+
+    fn cuMemcpyAsync | cuMemcpyAsync_ptsz(to: u64, from: u64, bytes: usize ; stream) {
+        linear(to, Place::Unified, from, Place::Unified, bytes, stream, false)
+    }
+
+    fn cuMemcpyHtoD_v2 | cuMemcpyHtoD_v2_ptds(to: u64, from: Handle<*const c_void>, bytes: usize => stream) {
+        linear(to, Place::Device, from.0, Place::Host, bytes, stream, true)
+    }
+
+    fn cuMemcpyHtoDAsync_v2 | cuMemcpyHtoDAsync_v2_ptsz(to: u64, from: Handle<*const c_void>, bytes: usize ; stream) {
+        linear(to, Place::Device, from.0, Place::Host, bytes, stream, false)
+    }
+
+    fn cuMemcpyDtoH_v2 | cuMemcpyDtoH_v2_ptds(to: Handle<*mut c_void>, from: u64, bytes: usize => stream) {
+        linear(to.0, Place::Host, from, Place::Device, bytes, stream, true)
+    }
+
+    fn cuMemcpyDtoHAsync_v2 | cuMemcpyDtoHAsync_v2_ptsz(to: Handle<*mut c_void>, from: u64, bytes: usize ; stream) {
+        linear(to.0, Place::Host, from, Place::Device, bytes, stream, false)
+    }
+
+    fn cuMemcpyDtoD_v2 | cuMemcpyDtoD_v2_ptds(to: u64, from: u64, bytes: usize => stream) {
+        linear(to, Place::Device, from, Place::Device, bytes, stream, true)
+    }
+
+    fn cuMemcpyDtoDAsync_v2 | cuMemcpyDtoDAsync_v2_ptsz(to: u64, from: u64, bytes: usize ; stream) {
+        linear(to, Place::Device, from, Place::Device, bytes, stream, false)
+    }
+
+    fn cuMemcpyPeer | cuMemcpyPeer_ptds(
+        to: u64, to_context: Handle<CUcontext>, from: u64, from_context: Handle<CUcontext>, bytes: usize => stream
+    ) {
+        contexts(to_context.0, from_context.0)?;
+        linear(to, Place::Device, from, Place::Device, bytes, stream, true)
+    }
+
+    fn cuMemcpyPeerAsync | cuMemcpyPeerAsync_ptsz(
+        to: u64, to_context: Handle<CUcontext>, from: u64, from_context: Handle<CUcontext>, bytes: usize ; stream
+    ) {
+        contexts(to_context.0, from_context.0)?;
+        linear(to, Place::Device, from, Place::Device, bytes, stream, false)
+    }
+
+    fn cuMemcpy2D_v2 | cuMemcpy2D_v2_ptds(copy: In<CUDA_MEMCPY2D> => stream) {
+        block(&widen(&copy.get()?), stream, true)
+    }
+
+    fn cuMemcpy2DUnaligned_v2 | cuMemcpy2DUnaligned_v2_ptds(copy: In<CUDA_MEMCPY2D> => stream) {
+        block(&widen(&copy.get()?), stream, true)
+    }
+
+    fn cuMemcpy2DAsync_v2 | cuMemcpy2DAsync_v2_ptsz(copy: In<CUDA_MEMCPY2D> ; stream) {
+        block(&widen(&copy.get()?), stream, false)
+    }
+
+    fn cuMemcpy3D_v2 | cuMemcpy3D_v2_ptds(copy: In<CUDA_MEMCPY3D> => stream) {
+        block(&copy.get()?, stream, true)
+    }
+
+    fn cuMemcpy3DAsync_v2 | cuMemcpy3DAsync_v2_ptsz(copy: In<CUDA_MEMCPY3D> ; stream) {
+        block(&copy.get()?, stream, false)
+    }
+
+    fn cuMemcpy3DPeer | cuMemcpy3DPeer_ptds(copy: In<CUDA_MEMCPY3D_PEER> => stream) {
+        block(&one_device(&copy.get()?)?, stream, true)
+    }
+
+    fn cuMemcpy3DPeerAsync | cuMemcpy3DPeerAsync_ptsz(copy: In<CUDA_MEMCPY3D_PEER> ; stream) {
+        block(&one_device(&copy.get()?)?, stream, false)
+    }
+}
+
+fn contexts(to: u64, from: u64) -> Result {
+    context::named(to)?;
+    context::named(from).map(drop)
+}
+
+fn linear(
+    to: u64,
+    to_place: Place,
+    from: u64,
+    from_place: Place,
+    bytes: usize,
+    stream: StreamName,
+    wait: bool,
+) -> Result {
+    let queue = stream.queue()?;
+    let shape = Shape::linear(bytes as u64);
+    if shape.is_empty() {
+        return Ok(());
+    }
+    let to = Side::linear(to, to_place, bytes as u64)?;
+    let from = Side::linear(from, from_place, bytes as u64)?;
+    if wait {
+        copy::now(&queue, &to, &from, shape)
+    } else {
+        copy::later(&queue, to, from, shape)
+    }
+}
+
+fn block(copy: &CUDA_MEMCPY3D, stream: StreamName, wait: bool) -> Result {
+    let queue = stream.queue()?;
+    let shape = Shape {
+        width: copy.WidthInBytes as u64,
+        rows: copy.Height as u64,
+        slices: copy.Depth as u64,
+    };
+    if shape.is_empty() {
+        return Ok(());
+    }
+    let to = Corner {
+        kind: copy.dstMemoryType,
+        host: copy.dstHost as u64,
+        device: copy.dstDevice,
+        pitch: copy.dstPitch,
+        height: copy.dstHeight,
+        x: copy.dstXInBytes,
+        y: copy.dstY,
+        z: copy.dstZ,
+    };
+    let from = Corner {
+        kind: copy.srcMemoryType,
+        host: copy.srcHost as u64,
+        device: copy.srcDevice,
+        pitch: copy.srcPitch,
+        height: copy.srcHeight,
+        x: copy.srcXInBytes,
+        y: copy.srcY,
+        z: copy.srcZ,
+    };
+    let (to, from) = (to.side(shape)?, from.side(shape)?);
+    if wait {
+        copy::now(&queue, &to, &from, shape)
+    } else {
+        copy::later(&queue, to, from, shape)
+    }
+}
+
+/// One side of a block copy, as the driver's structures give it.
+struct Corner {
+    kind: CUmemorytype,
+    host: u64,
+    device: u64,
+    pitch: usize,
+    height: usize,
+    x: usize,
+    y: usize,
+    z: usize,
+}
+
+impl Corner {
+    fn side(&self, shape: Shape) -> Result<Side> {
+        let (address, place) = match self.kind {
+            CU_MEMORYTYPE_HOST => (self.host, Place::Host),
+            CU_MEMORYTYPE_DEVICE => (self.device, Place::Device),
+            CU_MEMORYTYPE_UNIFIED => (self.device, Place::Unified),
+            CU_MEMORYTYPE_ARRAY => return Err(CUDA_ERROR_NOT_SUPPORTED),
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        };
+        // A pitch of 0 means that rows lie end to end, a height of 0 that slices do.
+        let pitch = if self.pitch == 0 {
+            shape.width
+        } else {
+            self.pitch as u64
+        };
+        let height = if self.height == 0 {
+            shape.rows
+        } else {
+            self.height as u64
+        };
+        let row_end = (self.x as u64)
+            .checked_add(shape.width)
+            .ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let overlap = shape.rows > 1 && row_end > pitch;
+        if overlap || (shape.slices > 1 && height < shape.rows) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let slice = pitch.checked_mul(height).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let offset = (self.z as u64)
+            .checked_mul(slice)
+            .zip((self.y as u64).checked_mul(pitch))
+            .and_then(|(slices, rows)| slices.checked_add(rows)?.checked_add(self.x as u64));
+        let first = offset
+            .and_then(|offset| address.checked_add(offset))
+            .ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        Side::block(first, place, pitch, slice, shape)
+    }
+}
+
+/// A two-dimensional copy as a block of one slice.
+fn widen(copy: &CUDA_MEMCPY2D) -> CUDA_MEMCPY3D {
+    CUDA_MEMCPY3D {
+        srcXInBytes: copy.srcXInBytes,
+        srcY: copy.srcY,
+        srcMemoryType: copy.srcMemoryType,
+        srcHost: copy.srcHost,
+        srcDevice: copy.srcDevice,
+        srcArray: copy.srcArray,
+        srcPitch: copy.srcPitch,
+        dstXInBytes: copy.dstXInBytes,
+        dstY: copy.dstY,
+        dstMemoryType: copy.dstMemoryType,
+        dstHost: copy.dstHost,
+        dstDevice: copy.dstDevice,
+        dstArray: copy.dstArray,
+        dstPitch: copy.dstPitch,
+        WidthInBytes: copy.WidthInBytes,
+        Height: copy.Height,
+        Depth: 1,
+        ..CUDA_MEMCPY3D::default()
+    }
+}
+
+/// A copy between devices: addresses are unique among all of them, so the contexts only have to exist.
+fn one_device(copy: &CUDA_MEMCPY3D_PEER) -> Result<CUDA_MEMCPY3D> {
+    driver()?;
+    contexts(copy.dstContext as u64, copy.srcContext as u64)?;
+    Ok(CUDA_MEMCPY3D {
+        srcXInBytes: copy.srcXInBytes,
+        srcY: copy.srcY,
+        srcZ: copy.srcZ,
+        srcMemoryType: copy.srcMemoryType,
+        srcHost: copy.srcHost,
+        srcDevice: copy.srcDevice,
+        srcPitch: copy.srcPitch,
+        srcHeight: copy.srcHeight,
+        dstXInBytes: copy.dstXInBytes,
+        dstY: copy.dstY,
+        dstZ: copy.dstZ,
+        dstMemoryType: copy.dstMemoryType,
+        dstHost: copy.dstHost,
+        dstDevice: copy.dstDevice,
+        dstPitch: copy.dstPitch,
+        dstHeight: copy.dstHeight,
+        WidthInBytes: copy.WidthInBytes,
+        Height: copy.Height,
+        Depth: copy.Depth,
+        ..CUDA_MEMCPY3D::default()
+    })
+}

@@ -1,0 +1,126 @@
+//! Device memory: cuMemAlloc and its kin, cuMemFree, and how much there is.
+
+use super::args::Out;
+use crate::context::{self, Context};
+use crate::driver::driver;
+use crate::memory::allocation::{Allocation, Backing, Kind};
+use crate::memory::heap::Extent;
+use crate::{Result, pool};
+use divvy_abi::*;
+use std::sync::Arc;
+
+/// Rows of a pitched allocation start at multiples of this many bytes.
+const PITCH_ALIGNMENT: usize = 512;
+
+entry! {
+    fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
+        let device = &context::usable()?.device;
+        free.set(device.hardware.free_bytes() as usize)?;
+        total.set(device.facts.memory_bytes() as usize)
+    }
+
+    fn cuMemAlloc_v2(pointer: Out<CUdeviceptr>, bytes: usize) {
+        pointer.required()?;
+        let context = context::usable()?;
+        pointer.set(allocate(&context, bytes)?)
+    }
+
+    fn cuMemAllocPitch_v2(
+        pointer: Out<CUdeviceptr>,
+        pitch: Out<usize>,
+        width: usize,
+        height: usize,
+        element_bytes: u32,
+    ) {
+        pointer.required()?;
+        pitch.required()?;
+        if !matches!(element_bytes, 4 | 8 | 16) || width == 0 || height == 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let row = width.checked_next_multiple_of(PITCH_ALIGNMENT).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        let bytes = row.checked_mul(height).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        let context = context::usable()?;
+        pointer.set(allocate(&context, bytes)?)?;
+        pitch.set(row)
+    }
+
+    fn cuMemFree_v2(pointer: u64) {
+        let context = context::usable()?;
+        if pointer == 0 {
+            return Ok(());
+        }
+        free(&context, pointer)
+    }
+
+    fn cuMemGetAddressRange_v2(base: Out<CUdeviceptr>, bytes: Out<usize>, pointer: u64) {
+        let driver = driver()?;
+        context::usable()?;
+        let allocation = driver.registry.find(pointer).ok_or(CUDA_ERROR_NOT_FOUND)?;
+        base.set_if_wanted(allocation.base);
+        bytes.set_if_wanted(allocation.bytes as usize);
+        Ok(())
+    }
+}
+
+/// New device memory of a context.
+fn allocate(context: &Arc<Context>, bytes: usize) -> Result<u64> {
+    if bytes == 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let extent = take(context, bytes as u64)?;
+    let address = extent.address();
+    let backing = Backing::Device(Arc::new(extent));
+    let device = context.device.ordinal;
+    let allocation = Allocation::new(
+        address,
+        bytes as u64,
+        Kind::Device,
+        context.handle,
+        device,
+        backing,
+    );
+    driver()?
+        .registry
+        .insert(Arc::new(allocation))
+        .map_err(|_| CUDA_ERROR_UNKNOWN)?;
+    Ok(address)
+}
+
+/// Memory of a device; what its pools keep without use makes room if need be.
+fn take(context: &Context, bytes: u64) -> Result<Extent> {
+    let heap = &context.device.heap;
+    heap.take(bytes)
+        .or_else(|full| {
+            if bytes > context.device.facts.memory_bytes() {
+                return Err(full);
+            }
+            pool::trim_all(driver().map_err(|_| full)?, context.device.ordinal);
+            heap.take(bytes)
+        })
+        .map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+/// Frees any device memory, once the work that may use it is done.
+fn free(context: &Arc<Context>, pointer: u64) -> Result {
+    let driver = driver()?;
+    let freeable = |kind| matches!(kind, Kind::Device | Kind::Managed | Kind::Pooled { .. });
+    let found = driver
+        .registry
+        .find(pointer)
+        .filter(|found| found.base == pointer && freeable(found.kind));
+    let allocation = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    // Work in the owner's streams may use it, and that of the caller's.
+    context.drain();
+    if allocation.context != context.handle
+        && let Some(owner) = driver.contexts.get(allocation.context)
+    {
+        owner.drain();
+    }
+    let freed = driver
+        .registry
+        .remove(pointer, |found| found.buffer_id == allocation.buffer_id);
+    let freed = freed.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    pool::give_back(driver, &freed);
+    super::managed::forget(&freed);
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! The driver API: one file per area, and the table of all that is implemented.
+
+#[macro_use]
+mod macros;
+
+pub mod args;
+mod context;
+mod device;
+mod event;
+mod function;
+mod host_memory;
+mod init;
+mod launch;
+mod library;
+mod link;
+mod managed;
+mod memcpy;
+mod memory;
+mod memset;
+mod module;
+mod occupancy;
+mod peer;
+mod pointer;
+mod pool;
+mod primary;
+mod procaddress;
+mod stream;
+mod table;
+
+pub use table::TABLE;
+
+use crate::{Result, fork};
+use divvy_abi::{CUDA_ERROR_NOT_INITIALIZED, CUDA_SUCCESS, CUresult};
+
+/// Turns a body's outcome into what C expects. No panic passes, and a forked child gets nowhere.
+pub fn answer(body: impl FnOnce() -> Result) -> CUresult {
+    if fork::is_child() {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    divvy_abi::guard(|| match body() {
+        Ok(()) => CUDA_SUCCESS,
+        Err(code) => code,
+    })
+}

@@ -1,0 +1,64 @@
+//! The primary context of each device, which the runtime and most clients share.
+
+use super::args::Out;
+use crate::Result;
+use crate::driver::driver;
+use divvy_abi::*;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+entry! {
+    fn cuDevicePrimaryCtxRetain(context: Out<CUcontext>, device: CUdevice) {
+        context.required()?;
+        let retained = driver()?.device(device)?.retain_primary()?;
+        context.set(retained.handle as CUcontext)
+    }
+
+    fn cuDevicePrimaryCtxRelease(device: CUdevice) {
+        driver()?.device(device)?.release_primary(false)
+    }
+
+    fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) {
+        driver()?.device(device)?.release_primary(false)
+    }
+
+    fn cuDevicePrimaryCtxReset(device: CUdevice) {
+        driver()?.device(device)?.release_primary(true)
+    }
+
+    fn cuDevicePrimaryCtxReset_v2(device: CUdevice) {
+        driver()?.device(device)?.release_primary(true)
+    }
+
+    fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: u32) {
+        set_flags(device, flags)
+    }
+
+    fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: u32) {
+        set_flags(device, flags)
+    }
+
+    fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: Out<u32>, active: Out<i32>) {
+        let driver = driver()?;
+        let device = driver.device(device)?;
+        let live = driver.contexts.get(device.primary_handle);
+        let next = device.primary.lock().unwrap_or_else(PoisonError::into_inner).flags;
+        flags.set(live.as_ref().map_or(next, |context| context.flags.load(Ordering::Relaxed)))?;
+        active.set(i32::from(live.is_some()))
+    }
+}
+
+fn set_flags(device: CUdevice, flags: u32) -> Result {
+    super::context::check_flags(flags)?;
+    let driver = driver()?;
+    let device = driver.device(device)?;
+    device
+        .primary
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .flags = flags;
+    if let Some(context) = driver.contexts.get(device.primary_handle) {
+        context.flags.store(flags, Ordering::Relaxed);
+    }
+    Ok(())
+}

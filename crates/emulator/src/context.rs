@@ -1,0 +1,225 @@
+//! Contexts, and which one is current on each thread.
+
+use crate::Result;
+use crate::driver::{Device, driver};
+use crate::exec::order::{Lane, Manner, Order};
+use crate::exec::task::{Task, Work};
+use crate::print::PrintBuffer;
+use crate::{handle, log};
+use divvy_abi::*;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// A context: an address space, its streams, and whether it has failed.
+pub struct Context {
+    /// What the program holds.
+    pub handle: u64,
+    /// The device it runs on.
+    pub device: Arc<Device>,
+    /// cuCtxGetId; differs between two lives of a primary context, whose handle does not.
+    pub id: u64,
+    /// Whether it is the device's primary context.
+    pub primary: bool,
+    /// cuCtxGetApiVersion.
+    pub api_version: u32,
+    /// CU_CTX_*.
+    pub flags: AtomicU32,
+    /// Order of its streams.
+    pub order: Order,
+    /// What kernels printed and the program has not been shown yet.
+    pub printed: PrintBuffer,
+    /// Ends the context's running kernels.
+    pub cancel: AtomicBool,
+    /// Handles of the contexts whose memory it may use.
+    pub peers: RwLock<HashSet<u64>>,
+    /// cuCtxSetLimit, by limit number.
+    pub limits: Mutex<HashMap<u32, usize>>,
+    /// cuCtxSetCacheConfig.
+    pub cache_config: AtomicU32,
+    /// cuCtxSetSharedMemConfig.
+    pub shared_config: AtomicU32,
+    /// The first failure of asynchronous work, as a CUresult; 0 while there is none.
+    fault: AtomicU32,
+    next_lane: AtomicU64,
+}
+
+impl Context {
+    /// A new context on a device, under the given handle.
+    pub fn new(
+        device: Arc<Device>,
+        handle: u64,
+        primary: bool,
+        flags: u32,
+        api_version: u32,
+    ) -> Arc<Context> {
+        Arc::new(Context {
+            handle,
+            device,
+            id: handle::fresh(),
+            primary,
+            api_version,
+            flags: AtomicU32::new(flags),
+            order: Order::default(),
+            printed: PrintBuffer::default(),
+            cancel: AtomicBool::new(false),
+            peers: RwLock::default(),
+            limits: Mutex::default(),
+            cache_config: AtomicU32::new(0),
+            shared_config: AtomicU32::new(1),
+            fault: AtomicU32::new(0),
+            next_lane: AtomicU64::new(1),
+        })
+    }
+
+    /// A lane for a new stream.
+    pub fn new_lane(&self) -> Lane {
+        self.next_lane.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The failure that ended this context's work, if there was one. It stays until the context is gone.
+    pub fn check(&self) -> Result {
+        match self.fault.load(Ordering::Acquire) {
+            0 => Ok(()),
+            code => Err(CUresult(code)),
+        }
+    }
+
+    /// Records the first failure of asynchronous work.
+    pub fn fail(&self, code: CUresult, why: impl std::fmt::Display) {
+        let first = self
+            .fault
+            .compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+        if first {
+            log::line(format_args!("{}: {why}", code.label().unwrap_or("CUDA error")));
+        }
+    }
+
+    /// Waits for all work submitted so far and says whether any failed.
+    pub fn synchronize(&self) -> Result {
+        self.drain();
+        self.check()
+    }
+
+    /// Waits for all work submitted so far.
+    pub fn drain(&self) {
+        for task in self.order.everything() {
+            task.wait_done();
+        }
+        self.printed.show();
+    }
+
+    /// Appends work to a lane. Work that must not run once the context failed checks for itself.
+    pub fn submit(&self, lane: Lane, manner: Manner, also: &[Arc<Task>], work: Work) -> Arc<Task> {
+        self.order.submit(lane, manner, also, work)
+    }
+
+    /// Ends the context: waits for its work, then forgets every object and allocation that belongs to it.
+    pub fn destroy(&self) -> Result {
+        self.drain();
+        let driver = driver()?;
+        let mine = |context: &Arc<Context>| context.id == self.id;
+        driver.streams.remove_all(|stream| mine(&stream.context));
+        driver.events.remove_all(|event| mine(&event.context));
+        driver
+            .functions
+            .remove_all(|function| mine(&function.instance.context));
+        driver.modules.remove_all(|instance| mine(&instance.context));
+        for library in driver.libraries.all() {
+            library.forget_context(self.id);
+        }
+        driver
+            .registry
+            .remove_all(|allocation| allocation.context == self.handle);
+        Ok(())
+    }
+}
+
+thread_local! {
+    /// Handles of the contexts pushed on this thread, the current one last.
+    static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// This thread's default stream in each context, by context id.
+    static OWN_LANES: RefCell<HashMap<u64, Lane>> = RefCell::default();
+}
+
+fn with_stack<T>(body: impl FnOnce(&mut Vec<u64>) -> T) -> Result<T> {
+    // A thread that is being torn down has no context any more.
+    STACK
+        .try_with(|stack| body(&mut stack.borrow_mut()))
+        .map_err(|_| CUDA_ERROR_DEINITIALIZED)
+}
+
+/// Handle of the current context, 0 if there is none.
+pub fn current_handle() -> Result<u64> {
+    with_stack(|stack| stack.last().copied().unwrap_or(0))
+}
+
+/// The current context, failed or not.
+pub fn current() -> Result<Arc<Context>> {
+    let driver = driver()?;
+    match current_handle()? {
+        0 => Err(CUDA_ERROR_INVALID_CONTEXT),
+        handle => driver.contexts.get(handle).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED),
+    }
+}
+
+/// The current context, unless it has failed.
+pub fn usable() -> Result<Arc<Context>> {
+    let context = current()?;
+    context.check()?;
+    Ok(context)
+}
+
+/// The context a program names; 0 means the current one.
+pub fn named(handle: u64) -> Result<Arc<Context>> {
+    if handle == 0 {
+        current()
+    } else {
+        driver()?.contexts.get(handle).ok_or(CUDA_ERROR_INVALID_CONTEXT)
+    }
+}
+
+/// Replaces the current context; 0 pops it and leaves what was below.
+pub fn set_current(handle: u64) -> Result {
+    with_stack(|stack| {
+        stack.pop();
+        if handle != 0 {
+            stack.push(handle);
+        }
+    })
+}
+
+/// Puts a context on top.
+pub fn push(handle: u64) -> Result {
+    with_stack(|stack| stack.push(handle))
+}
+
+/// Takes the current context off; its handle.
+pub fn pop() -> Result<u64> {
+    with_stack(Vec::pop)?.ok_or(CUDA_ERROR_INVALID_CONTEXT)
+}
+
+/// The calling thread's default stream in a context.
+pub fn own_lane(context: &Context) -> Result<Lane> {
+    OWN_LANES
+        .try_with(|lanes| {
+            *lanes
+                .borrow_mut()
+                .entry(context.id)
+                .or_insert_with(|| context.new_lane())
+        })
+        .map_err(|_| CUDA_ERROR_DEINITIALIZED)
+}
+
+impl Context {
+    /// A limit's value as the program set it.
+    pub fn limit(&self, number: u32) -> Option<usize> {
+        self.limits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&number)
+            .copied()
+    }
+}

@@ -1,0 +1,247 @@
+//! Moving and filling bytes, on the device and between it and the host.
+//!
+//! Every address that names device memory is checked against the registry when the call is made, and the
+//! allocation is kept alive until the work is done, so that freeing it meanwhile unmaps nothing in use.
+
+use crate::Result;
+use crate::driver::driver;
+use crate::memory::allocation::Allocation;
+use crate::stream::Queue;
+use divvy_abi::*;
+use std::sync::Arc;
+
+/// A copy from pageable host memory up to this size is staged, so that the call returns at once.
+const STAGED: u64 = 64 << 10;
+
+/// A block of memory, up to three-dimensional: the first byte, and how far rows and slices are apart.
+#[derive(Debug, Clone)]
+pub struct Side {
+    address: u64,
+    pitch: u64,
+    slice: u64,
+    /// What the address belongs to; None for memory only the host knows.
+    allocation: Option<Arc<Allocation>>,
+}
+
+/// Size of the block moved: bytes of a row, rows of a slice, slices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Bytes of a row.
+    pub width: u64,
+    /// Rows of a slice.
+    pub rows: u64,
+    /// Slices.
+    pub slices: u64,
+}
+
+impl Shape {
+    /// A plain run of bytes.
+    pub fn linear(bytes: u64) -> Shape {
+        Shape {
+            width: bytes,
+            rows: 1,
+            slices: 1,
+        }
+    }
+
+    /// Nothing to move.
+    pub fn is_empty(self) -> bool {
+        self.width == 0 || self.rows == 0 || self.slices == 0
+    }
+
+    /// Bytes between the block's first and one past its last, or None where that overflows.
+    fn reach(self, pitch: u64, slice: u64) -> Option<u64> {
+        let slices = (self.slices - 1).checked_mul(slice)?;
+        let rows = (self.rows - 1).checked_mul(pitch)?;
+        slices.checked_add(rows)?.checked_add(self.width)
+    }
+}
+
+/// Which memory an argument must name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// A device pointer.
+    Device,
+    /// A host pointer, which may also be known to the device.
+    Host,
+    /// Either, told apart by the address.
+    Unified,
+}
+
+impl Side {
+    /// A run of bytes.
+    pub fn linear(address: u64, place: Place, bytes: u64) -> Result<Side> {
+        Side::block(address, place, bytes, bytes, Shape::linear(bytes))
+    }
+
+    /// A block whose rows are `pitch` and whose slices are `slice` bytes apart.
+    pub fn block(address: u64, place: Place, pitch: u64, slice: u64, shape: Shape) -> Result<Side> {
+        if shape.is_empty() {
+            return Ok(Side {
+                address,
+                pitch,
+                slice,
+                allocation: None,
+            });
+        }
+        let reach = shape.reach(pitch, slice).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let allocation = driver()?.registry.find(address);
+        match (&allocation, place) {
+            (Some(allocation), Place::Device | Place::Unified) => {
+                if !allocation.holds(address, reach) {
+                    return Err(CUDA_ERROR_INVALID_VALUE);
+                }
+            }
+            (None, Place::Device) => return Err(CUDA_ERROR_INVALID_VALUE),
+            (None, Place::Host | Place::Unified) if address == 0 => return Err(CUDA_ERROR_INVALID_VALUE),
+            (_, Place::Host) | (None, Place::Unified) => {}
+        }
+        Ok(Side {
+            address,
+            pitch,
+            slice,
+            allocation,
+        })
+    }
+
+    fn row(&self, row: u64, slice: u64) -> u64 {
+        self.address + slice * self.slice + row * self.pitch
+    }
+
+    /// Only the host knows this memory: it may change or vanish when the call returns.
+    fn is_pageable(&self) -> bool {
+        self.allocation.is_none()
+    }
+}
+
+/// Moves a block and waits for it.
+pub fn now(queue: &Queue, to: &Side, from: &Side, shape: Shape) -> Result {
+    // SAFETY: each side is device memory that `Side::block` checked and keeps alive, or host memory that the
+    // program vouches for until the call returns.
+    queue.run_now(|| unsafe { transfer(to, from, shape) })
+}
+
+/// Moves a block in stream order; waits where memory is pageable, as the host may change it afterwards.
+pub fn later(queue: &Queue, to: Side, from: Side, shape: Shape) -> Result {
+    if shape.is_empty() {
+        return Ok(());
+    }
+    let small = shape.rows == 1 && shape.slices == 1 && shape.width <= STAGED;
+    if from.is_pageable() && !to.is_pageable() && small {
+        // SAFETY: the program vouches for its memory until this call returns.
+        let staged =
+            unsafe { std::slice::from_raw_parts(from.address as *const u8, shape.width as usize) }.to_vec();
+        queue.run_later(move || {
+            let from = Side {
+                address: staged.as_ptr() as u64,
+                ..from
+            };
+            // SAFETY: `staged` holds the row; the destination was checked and is kept alive.
+            unsafe { transfer(&to, &from, shape) };
+        });
+        return Ok(());
+    }
+    if from.is_pageable() || to.is_pageable() {
+        return now(queue, &to, &from, shape);
+    }
+    queue.run_later(move || {
+        // SAFETY: both sides were checked and are kept alive by the closure.
+        unsafe { transfer(&to, &from, shape) };
+    });
+    Ok(())
+}
+
+/// # Safety
+/// Both blocks are mapped, readable or writable as used.
+unsafe fn transfer(to: &Side, from: &Side, shape: Shape) {
+    for slice in 0..shape.slices {
+        for row in 0..shape.rows {
+            let (target, source) = (to.row(row, slice), from.row(row, slice));
+            // SAFETY: the row lies inside both blocks. It may overlap itself, so this is memmove.
+            unsafe { std::ptr::copy(source as *const u8, target as *mut u8, shape.width as usize) };
+        }
+    }
+}
+
+/// A value to fill memory with.
+#[derive(Debug, Clone, Copy)]
+pub enum Value {
+    /// One byte.
+    U8(u8),
+    /// Two bytes, aligned.
+    U16(u16),
+    /// Four bytes, aligned.
+    U32(u32),
+}
+
+impl Value {
+    /// Its size in bytes.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Value::U8(_) => 1,
+            Value::U16(_) => 2,
+            Value::U32(_) => 4,
+        }
+    }
+}
+
+/// Fills a checked block.
+///
+/// # Safety
+/// The block is mapped and writable, and its rows are aligned to the value.
+pub unsafe fn fill(block: &Side, value: Value, shape: Shape) {
+    for row in 0..shape.rows {
+        let (start, count) = (block.row(row, 0), (shape.width / value.bytes()) as usize);
+        // SAFETY: the row lies inside the block.
+        unsafe {
+            match value {
+                Value::U8(byte) => std::ptr::write_bytes(start as *mut u8, byte, count),
+                Value::U16(word) => std::slice::from_raw_parts_mut(start as *mut u16, count).fill(word),
+                Value::U32(word) => std::slice::from_raw_parts_mut(start as *mut u32, count).fill(word),
+            }
+        }
+    }
+}
+
+/// Fills a block of device memory of `count` values a row.
+pub fn memset(
+    queue: &Queue,
+    wait: bool,
+    address: u64,
+    pitch: u64,
+    value: Value,
+    count: u64,
+    rows: u64,
+) -> Result {
+    let width = count.checked_mul(value.bytes()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let shape = Shape {
+        width,
+        rows,
+        slices: 1,
+    };
+    if shape.is_empty() {
+        return Ok(());
+    }
+    let misaligned = address % value.bytes() != 0 || (rows > 1 && pitch % value.bytes() != 0);
+    if misaligned || (rows > 1 && pitch < width) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let block = Side::block(address, Place::Device, pitch, 0, shape)?;
+    if wait {
+        // SAFETY: the block was checked, is aligned and is kept alive.
+        return queue.run_now(|| unsafe { fill(&block, value, shape) });
+    }
+    queue.run_later(move || {
+        // SAFETY: as above; the closure owns the block.
+        unsafe { fill(&block, value, shape) };
+    });
+    Ok(())
+}
+
+/// Writes the first bytes of an allocation that nobody else knows yet.
+pub fn initialise(allocation: &Allocation, bytes: &[u8]) {
+    let room = (allocation.end() - allocation.base) as usize;
+    let count = bytes.len().min(room);
+    // SAFETY: the allocation holds `room` bytes of ours, and no program or kernel has its address yet.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), allocation.base as *mut u8, count) };
+}

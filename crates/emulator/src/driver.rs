@@ -1,0 +1,242 @@
+//! The driver's state in this process: made by cuInit, found by every call after it.
+
+use crate::context::Context;
+use crate::event::Event;
+use crate::handle::{self, Handles};
+use crate::hardware::Hardware;
+use crate::inventory::{self, DeviceFacts};
+use crate::library::{Kernel, Library};
+use crate::link::Link;
+use crate::memory::heap::{Charge, Heap};
+use crate::memory::registry::Registry;
+use crate::module::{Function, Instance};
+use crate::pool::MemoryPool;
+use crate::stream::Stream;
+use crate::{Result, device, fork, log};
+use divvy_abi::*;
+use divvy_ptx::Engine;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// One visible device.
+pub struct Device {
+    /// Its CUdevice.
+    pub ordinal: usize,
+    /// What it is.
+    pub facts: DeviceFacts,
+    /// The page it shares with every process that uses it.
+    pub hardware: Arc<Hardware>,
+    /// Its memory in this process.
+    pub heap: Arc<Heap>,
+    /// Handle of its primary context, whatever life that is in.
+    pub primary_handle: u64,
+    /// The primary context's references and flags.
+    pub primary: Mutex<Primary>,
+    /// Handle of the pool it starts with.
+    pub default_pool: u64,
+    /// Handle of the pool cuMemAllocAsync uses.
+    pub current_pool: Mutex<u64>,
+}
+
+/// Who holds a device's primary context.
+#[derive(Default)]
+pub struct Primary {
+    /// References by cuDevicePrimaryCtxRetain.
+    pub references: u32,
+    /// CU_CTX_* for its next life.
+    pub flags: u32,
+}
+
+/// Everything behind the handles.
+pub struct Driver {
+    /// Visible devices, by ordinal.
+    pub devices: Vec<Arc<Device>>,
+    /// Every address a device may touch.
+    pub registry: Registry,
+    /// Runs kernels.
+    pub engine: Engine,
+    /// Live contexts.
+    pub contexts: Handles<Context>,
+    /// Live streams; the default streams are not among them.
+    pub streams: Handles<Stream>,
+    /// Live events.
+    pub events: Handles<Event>,
+    /// Live modules.
+    pub modules: Handles<Instance>,
+    /// Functions handed out.
+    pub functions: Handles<Function>,
+    /// Live libraries.
+    pub libraries: Handles<Library>,
+    /// Kernels of live libraries.
+    pub kernels: Handles<Kernel>,
+    /// Open linkers.
+    pub links: Handles<Link>,
+    /// Live memory pools.
+    pub pools: Handles<MemoryPool>,
+}
+
+/// cuCtxGetApiVersion of a primary context: the API as of CUDA 3.2, as NVIDIA's driver says.
+const PRIMARY_API_VERSION: u32 = 3020;
+
+static DRIVER: OnceLock<Driver> = OnceLock::new();
+
+/// The driver, once cuInit has succeeded.
+pub fn driver() -> Result<&'static Driver> {
+    DRIVER.get().ok_or(CUDA_ERROR_NOT_INITIALIZED)
+}
+
+/// cuInit: finds the devices and joins their pages. A failure may be repaired and cuInit called again.
+pub fn initialise() -> Result {
+    static INITIALISING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = INITIALISING.lock().unwrap_or_else(PoisonError::into_inner);
+    if DRIVER.get().is_some() {
+        return Ok(());
+    }
+    divvy_abi::on_unsupported(|symbol| {
+        log::once(
+            symbol.name(),
+            format_args!("{symbol} is not supported by the emulated device"),
+        );
+    });
+    let visible = visible_devices()?;
+    let pools = Handles::default();
+    let mut devices = Vec::new();
+    for (ordinal, facts) in visible.into_iter().enumerate() {
+        devices.push(open_device(ordinal, facts, &pools)?);
+    }
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let driver = Driver {
+        devices,
+        registry: Registry::default(),
+        engine: Engine::new(workers),
+        contexts: Handles::default(),
+        streams: Handles::default(),
+        events: Handles::default(),
+        modules: Handles::default(),
+        functions: Handles::default(),
+        libraries: Handles::default(),
+        kernels: Handles::default(),
+        links: Handles::default(),
+        pools,
+    };
+    fork::watch();
+    let _ = DRIVER.set(driver);
+    Ok(())
+}
+
+fn visible_devices() -> Result<Vec<DeviceFacts>> {
+    let present = inventory::devices_from_env().map_err(|why| {
+        log::line(format_args!("DIVVY_EMULATED: {why}"));
+        CUDA_ERROR_NO_DEVICE
+    })?;
+    let setting = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    let uuids: Vec<_> = present.iter().map(|facts| facts.uuid).collect();
+    let chosen = device::visible::visible(setting.as_deref(), &uuids);
+    if chosen.is_empty() {
+        log::line(format_args!(
+            "CUDA_VISIBLE_DEVICES={} leaves no device of {}",
+            setting.unwrap_or_default(),
+            present.len()
+        ));
+        return Err(CUDA_ERROR_NO_DEVICE);
+    }
+    Ok(chosen.into_iter().map(|index| present[index]).collect())
+}
+
+fn open_device(ordinal: usize, facts: DeviceFacts, pools: &Handles<MemoryPool>) -> Result<Arc<Device>> {
+    let hardware = Hardware::open(&facts).map_err(|why| {
+        log::line(format_args!(
+            "cannot use the emulated device {}: {why}",
+            facts.uuid
+        ));
+        CUDA_ERROR_OPERATING_SYSTEM
+    })?;
+    let hardware = Arc::new(hardware);
+    let heap = Heap::new(Arc::clone(&hardware) as Arc<dyn Charge>);
+    let default_pool = handle::fresh();
+    pools.insert(
+        default_pool,
+        MemoryPool::new(default_pool, ordinal, Arc::clone(&heap), 0),
+    );
+    Ok(Arc::new(Device {
+        ordinal,
+        facts,
+        hardware,
+        heap,
+        primary_handle: handle::fresh(),
+        primary: Mutex::default(),
+        default_pool,
+        current_pool: Mutex::new(default_pool),
+    }))
+}
+
+impl Driver {
+    /// The device of a CUdevice.
+    pub fn device(&self, ordinal: CUdevice) -> Result<&Arc<Device>> {
+        usize::try_from(ordinal)
+            .ok()
+            .and_then(|ordinal| self.devices.get(ordinal))
+            .ok_or(CUDA_ERROR_INVALID_DEVICE)
+    }
+}
+
+impl Device {
+    /// Its CUdevice.
+    pub fn number(&self) -> CUdevice {
+        self.ordinal as CUdevice
+    }
+
+    /// Shows this process among the device's users: it has a context from here on.
+    pub fn show(&self) -> Result {
+        self.hardware.join().map(drop).map_err(|why| {
+            log::line(format_args!(
+                "cannot use the emulated device {}: {why}",
+                self.facts.uuid
+            ));
+            CUDA_ERROR_OPERATING_SYSTEM
+        })
+    }
+
+    /// One more reference to the primary context, which is made if it does not live.
+    pub fn retain_primary(self: &Arc<Device>) -> Result<Arc<Context>> {
+        let driver = driver()?;
+        self.show()?;
+        let mut primary = self.primary.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(context) = driver.contexts.get(self.primary_handle) {
+            primary.references += 1;
+            return Ok(context);
+        }
+        let context = Context::new(
+            Arc::clone(self),
+            self.primary_handle,
+            true,
+            primary.flags,
+            PRIMARY_API_VERSION,
+        );
+        driver.contexts.insert(self.primary_handle, Arc::clone(&context));
+        primary.references = 1;
+        Ok(context)
+    }
+
+    /// One reference less; the last one, or `all` at once, ends the primary context.
+    pub fn release_primary(&self, all: bool) -> Result {
+        let driver = driver()?;
+        let mut primary = self.primary.lock().unwrap_or_else(PoisonError::into_inner);
+        if primary.references == 0 {
+            return if all {
+                Ok(())
+            } else {
+                Err(CUDA_ERROR_INVALID_CONTEXT)
+            };
+        }
+        primary.references -= 1;
+        if all {
+            primary.references = 0;
+        }
+        if primary.references == 0
+            && let Some(context) = driver.contexts.remove(self.primary_handle)
+        {
+            context.destroy()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! Events: marks in streams, with the device clock's time at which they were reached.
+
+use crate::Result;
+use crate::context::Context;
+use crate::exec::task::Task;
+use divvy_abi::*;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// An event.
+pub struct Event {
+    /// What the program holds.
+    pub handle: u64,
+    /// The context it belongs to.
+    pub context: Arc<Context>,
+    /// CU_EVENT_*.
+    pub flags: u32,
+    mark: Mutex<Option<Arc<Task>>>,
+}
+
+impl Event {
+    /// An event that marks nothing yet.
+    pub fn new(handle: u64, context: Arc<Context>, flags: u32) -> Arc<Event> {
+        Arc::new(Event {
+            handle,
+            context,
+            flags,
+            mark: Mutex::default(),
+        })
+    }
+
+    /// Marks a place; forgets the one before.
+    pub fn record(&self, mark: Arc<Task>) {
+        *self.mark.lock().unwrap_or_else(PoisonError::into_inner) = Some(mark);
+    }
+
+    /// The place it marks now.
+    pub fn mark(&self) -> Option<Arc<Task>> {
+        self.mark.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether what was recorded is done; nothing recorded is done.
+    pub fn is_done(&self) -> bool {
+        self.mark().is_none_or(|mark| mark.is_done())
+    }
+
+    /// Waits for what was recorded.
+    pub fn synchronize(&self) -> Result {
+        if let Some(mark) = self.mark() {
+            mark.wait_done();
+        }
+        self.context.printed.show();
+        self.context.check()
+    }
+
+    /// Nanoseconds of the device clock between two recorded events.
+    pub fn elapsed_ns(&self, end: &Event) -> Result<i64> {
+        if (self.flags | end.flags) & CU_EVENT_DISABLE_TIMING.0 != 0 {
+            return Err(CUDA_ERROR_INVALID_HANDLE);
+        }
+        let (Some(first), Some(last)) = (self.mark(), end.mark()) else {
+            return Err(CUDA_ERROR_INVALID_HANDLE);
+        };
+        let (Some(first), Some(last)) = (first.done_at_ns(), last.done_at_ns()) else {
+            return Err(CUDA_ERROR_NOT_READY);
+        };
+        Ok(last.wrapping_sub(first) as i64)
+    }
+}

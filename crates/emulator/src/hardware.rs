@@ -1,0 +1,239 @@
+//! The page an emulated device shares between processes: who holds how much of its memory.
+//!
+//! On hardware the device itself knows. Here it is a ledger in a file on tmpfs, one per device, in the user's run
+//! directory. A process takes a place in it with its first context and loses it when it dies; what the dead held
+//! returns to the device. Unlike hardware, a hostile process of the same user could scribble on the page.
+
+use crate::device::identity::Uuid;
+use crate::inventory::DeviceFacts;
+use crate::log;
+use crate::memory::heap::{Charge, OutOfMemory};
+use divvy_ledger::{Backing, Ledger, PageError, ReserveError, Slot, SlotOwner, open_file};
+use std::fmt;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Why a device's page cannot be used; Display is one sentence.
+#[derive(Debug)]
+pub enum HardwareError {
+    /// The run directory cannot be made or read.
+    Directory(PathBuf, io::Error),
+    /// The run directory belongs to somebody else, who could read or replace what is in it.
+    Foreign(PathBuf),
+    /// The page itself.
+    Page(PathBuf, PageError),
+}
+
+impl fmt::Display for HardwareError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HardwareError::Directory(path, why) => {
+                write!(
+                    f,
+                    "run directory {}: {why}; set DIVVY_RUN_DIR to a writable directory",
+                    path.display()
+                )
+            }
+            HardwareError::Foreign(path) => {
+                write!(
+                    f,
+                    "run directory {} belongs to another user; set DIVVY_RUN_DIR",
+                    path.display()
+                )
+            }
+            HardwareError::Page(path, why) => write!(f, "hardware page {}: {why}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for HardwareError {}
+
+/// A device's memory as shared with every process that uses it.
+pub struct Hardware {
+    path: PathBuf,
+    memory_bytes: u64,
+    slot: OnceLock<Slot>,
+    claiming: Mutex<()>,
+}
+
+/// What one process holds of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessUsage {
+    /// Its id.
+    pub pid: u32,
+    /// Device memory it holds, in bytes.
+    pub used_bytes: u64,
+}
+
+/// What all processes hold of a device.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Device memory in use, in bytes.
+    pub used_bytes: u64,
+    /// Living processes that have a context on the device, in order of their pid.
+    pub processes: Vec<ProcessUsage>,
+}
+
+/// Who uses a device and how much of it, read from its page without touching a driver. A device nobody has used
+/// yet has no page and no use.
+pub fn usage(uuid: Uuid) -> Result<Usage, HardwareError> {
+    let path = run_directory().join(page_name(uuid));
+    if !path.exists() {
+        return Ok(Usage::default());
+    }
+    let ledger = open(&path)?;
+    ledger.reap().map_err(|why| HardwareError::Page(path, why))?;
+    let mut processes: Vec<ProcessUsage> = ledger
+        .processes()
+        .filter(|process| process.alive)
+        .map(|process| ProcessUsage {
+            pid: process.pid,
+            used_bytes: process.used_bytes,
+        })
+        .collect();
+    processes.sort_unstable_by_key(|process| process.pid);
+    Ok(Usage {
+        used_bytes: ledger.total_used(),
+        processes,
+    })
+}
+
+impl Hardware {
+    /// Finds the device's page, making it if nobody has yet. Takes no place in it.
+    pub fn open(facts: &DeviceFacts) -> Result<Hardware, HardwareError> {
+        let directory = run_directory();
+        prepare(&directory)?;
+        let path = directory.join(page_name(facts.uuid));
+        open(&path)?;
+        Ok(Hardware {
+            path,
+            memory_bytes: facts.memory_bytes(),
+            slot: OnceLock::new(),
+            claiming: Mutex::new(()),
+        })
+    }
+
+    /// Shows this process among the device's users.
+    pub fn join(&self) -> Result<&Slot, HardwareError> {
+        if let Some(slot) = self.slot.get() {
+            return Ok(slot);
+        }
+        let _one_claim = self.claiming.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.slot.get().is_none() {
+            let page_error = |why| HardwareError::Page(self.path.clone(), why);
+            let file = open_file(&self.path, PAGE_MODE).map_err(page_error)?;
+            let owner = SlotOwner {
+                host_pid: std::process::id(),
+            };
+            let slot = Slot::claim(file, Backing::File, owner).map_err(page_error)?;
+            let _ = self.slot.set(slot);
+        }
+        Ok(self.slot.get().expect("claimed above"))
+    }
+
+    /// Device memory that no living process holds, in bytes.
+    pub fn free_bytes(&self) -> u64 {
+        let Ok(slot) = self.join() else { return 0 };
+        let own = slot.used().unwrap_or(0);
+        if slot.total_used().is_some_and(|total| total != own) {
+            self.reap();
+        }
+        self.memory_bytes.saturating_sub(slot.total_used().unwrap_or(0))
+    }
+
+    /// Returns to the device what dead processes held.
+    fn reap(&self) {
+        let reaped = open(&self.path).and_then(|ledger| {
+            ledger
+                .reap()
+                .map_err(|why| HardwareError::Page(self.path.clone(), why))
+        });
+        if let Err(why) = reaped {
+            log::once("reap", why);
+        }
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<(), ReserveError> {
+        let slot = self.join().map_err(|why| {
+            log::once("join", why);
+            ReserveError::Corrupted
+        })?;
+        slot.reserve(bytes, self.memory_bytes)
+    }
+}
+
+impl Charge for Hardware {
+    fn take(&self, bytes: u64) -> Result<(), OutOfMemory> {
+        let first = self.reserve(bytes);
+        if matches!(first, Err(ReserveError::Refused { .. })) {
+            self.reap();
+            return self.reserve(bytes).map_err(|_| OutOfMemory);
+        }
+        first.map_err(|why| {
+            log::once(
+                "reserve",
+                format_args!("hardware page {}: {why}", self.path.display()),
+            );
+            OutOfMemory
+        })
+    }
+
+    fn give(&self, bytes: u64) {
+        if let Some(slot) = self.slot.get()
+            && let Err(why) = slot.release(bytes)
+        {
+            log::once(
+                "release",
+                format_args!("hardware page {}: {why}", self.path.display()),
+            );
+        }
+    }
+}
+
+/// Only the user's own processes share the user's emulated devices.
+const PAGE_MODE: u32 = 0o600;
+
+fn page_name(uuid: Uuid) -> String {
+    format!("emulated-{uuid}.page")
+}
+
+fn open(path: &Path) -> Result<Ledger, HardwareError> {
+    open_file(path, PAGE_MODE)
+        .and_then(|file| Ledger::open(file, Backing::File))
+        .map_err(|why| HardwareError::Page(path.to_owned(), why))
+}
+
+/// `DIVVY_RUN_DIR`, else `$XDG_RUNTIME_DIR/divvy` where that exists, else `/dev/shm/divvy-<uid>`.
+pub fn run_directory() -> PathBuf {
+    let set = |name| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    if let Some(directory) = set("DIVVY_RUN_DIR") {
+        return directory;
+    }
+    match set("XDG_RUNTIME_DIR").filter(|directory| directory.is_dir()) {
+        Some(directory) => directory.join("divvy"),
+        None => PathBuf::from(format!("/dev/shm/divvy-{}", rustix::process::getuid().as_raw())),
+    }
+}
+
+fn prepare(directory: &Path) -> Result<(), HardwareError> {
+    let failed = |why| HardwareError::Directory(directory.to_owned(), why);
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(failed)?;
+    // In /dev/shm anybody may have made it first. Root may look into everybody's anyway.
+    let owner = fs::symlink_metadata(directory).map_err(failed)?.uid();
+    let user = rustix::process::geteuid().as_raw();
+    if owner != user && user != 0 && std::env::var_os("DIVVY_RUN_DIR").is_none() {
+        return Err(HardwareError::Foreign(directory.to_owned()));
+    }
+    Ok(())
+}

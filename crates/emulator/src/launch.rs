@@ -1,0 +1,166 @@
+//! Launching kernels: limits checked at the call, parameters gathered, failures made sticky.
+
+use crate::Result;
+use crate::context::Context;
+use crate::device::profile::{BLOCK_MAX, GRID_MAX, SHARED_PER_BLOCK, THREADS_PER_BLOCK};
+use crate::driver::{Driver, driver};
+use crate::memory::allocation::Allocation;
+use crate::module::Function;
+use crate::occupancy;
+use crate::stream::Queue;
+use crate::{clock, log};
+use divvy_abi::*;
+use divvy_ptx::{AddressSpace, Fault, Launch};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A launch as the program asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Blocks, per dimension.
+    pub grid: [u32; 3],
+    /// Threads of a block, per dimension.
+    pub block: [u32; 3],
+    /// Shared memory of a block besides the kernel's own, in bytes.
+    pub shared_bytes: u32,
+    /// All blocks must be resident at once.
+    pub cooperative: bool,
+}
+
+/// CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES.
+pub const MAX_DYNAMIC_SHARED: u32 = 8;
+
+/// Checks a launch against the device's and the kernel's limits.
+pub fn check(function: &Function, geometry: &Geometry) -> Result {
+    let kernel = function.kernel();
+    if let Some(unsupported) = &kernel.unsupported {
+        log::line(format_args!("cannot launch: {unsupported}"));
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
+    }
+    let outside =
+        |sizes: [u32; 3], most: [u32; 3]| (0..3).any(|axis| sizes[axis] == 0 || sizes[axis] > most[axis]);
+    let threads: u64 = geometry.block.iter().map(|&size| u64::from(size)).product();
+    if outside(geometry.grid, GRID_MAX)
+        || outside(geometry.block, BLOCK_MAX)
+        || threads > u64::from(THREADS_PER_BLOCK)
+    {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if threads > u64::from(max_threads(kernel)) {
+        return Err(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+    }
+    if u64::from(geometry.shared_bytes) > max_dynamic_shared(function) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if geometry.cooperative {
+        let profile = function.instance.context.device.facts.profile;
+        let per_sm =
+            occupancy::blocks_per_sm(profile, kernel, threads as u32, u64::from(geometry.shared_bytes));
+        let blocks: u64 = geometry.grid.iter().map(|&size| u64::from(size)).product();
+        if blocks > u64::from(per_sm) * u64::from(profile.sm_count) {
+            return Err(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+        }
+    }
+    Ok(())
+}
+
+/// Threads of a block that this kernel allows (CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK).
+pub fn max_threads(kernel: &divvy_ptx::Kernel) -> u32 {
+    let declared = kernel.max_threads.map_or(u64::from(THREADS_PER_BLOCK), |sizes| {
+        sizes.iter().map(|&size| u64::from(size.max(1))).product()
+    });
+    declared.min(u64::from(THREADS_PER_BLOCK)) as u32
+}
+
+/// Dynamic shared memory a launch may ask for, in bytes: what is left of the default, or what was opted in to.
+fn max_dynamic_shared(function: &Function) -> u64 {
+    let of_default = SHARED_PER_BLOCK.saturating_sub(function.kernel().static_shared_bytes);
+    let opted_in = function.settings.get(MAX_DYNAMIC_SHARED).unwrap_or(0).max(0) as u32;
+    u64::from(of_default.max(opted_in))
+}
+
+/// Puts a checked launch in a stream. `params` are laid out as the kernel declares them.
+pub fn submit(function: Arc<Function>, geometry: Geometry, params: Vec<u8>, queue: &Queue) -> Result {
+    if function.instance.context.id != queue.context.id {
+        return Err(CUDA_ERROR_INVALID_HANDLE);
+    }
+    check(&function, &geometry)?;
+    let driver = driver()?;
+    queue.run_later(move || run(driver, &function, &geometry, &params));
+    Ok(())
+}
+
+fn run(driver: &Driver, function: &Function, geometry: &Geometry, params: &[u8]) {
+    let context = &function.instance.context;
+    let view = View {
+        driver,
+        context,
+        held: Mutex::default(),
+    };
+    let launch = Launch {
+        kernel: &function.kernel().name,
+        grid: geometry.grid,
+        block: geometry.block,
+        dynamic_shared_bytes: geometry.shared_bytes,
+        params,
+        memory: &view,
+        cooperative: geometry.cooperative,
+        clock_ns: &clock::now_ns,
+        print: &|bytes| context.printed.append(bytes),
+        cancel: &context.cancel,
+        sm_count: context.device.facts.sm_count(),
+    };
+    if let Err(fault) = driver.engine.run(&function.instance.program, &launch) {
+        context.fail(code(&fault), &fault);
+    }
+}
+
+/// What CUDA calls a fault.
+fn code(fault: &Fault) -> CUresult {
+    match fault {
+        Fault::IllegalAddress { .. } => CUDA_ERROR_ILLEGAL_ADDRESS,
+        Fault::MisalignedAddress { .. } => CUDA_ERROR_MISALIGNED_ADDRESS,
+        Fault::Trap { .. } | Fault::Cancelled => CUDA_ERROR_LAUNCH_FAILED,
+        Fault::Unsupported(_) => CUDA_ERROR_NOT_SUPPORTED,
+        Fault::BadLaunch(_) => CUDA_ERROR_LAUNCH_FAILED,
+        Fault::Deadlock { .. } => CUDA_ERROR_LAUNCH_TIMEOUT,
+    }
+}
+
+/// The memory a launch sees.
+struct View<'a> {
+    driver: &'a Driver,
+    context: &'a Context,
+    /// What was shown to the engine stays mapped until the launch ends, even if it is freed meanwhile.
+    held: Mutex<Vec<Arc<Allocation>>>,
+}
+
+impl AddressSpace for View<'_> {
+    fn range(&self, address: u64) -> Option<Range<u64>> {
+        let allocation = self.driver.registry.find(address)?;
+        if !visible(&allocation, self.context, self.driver) {
+            return None;
+        }
+        let range = allocation.base..allocation.end();
+        self.held
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(allocation);
+        Some(range)
+    }
+}
+
+/// Whether a context's kernels may touch an allocation: its own device's, the host's, and that of peers it enabled.
+fn visible(allocation: &Allocation, context: &Context, driver: &Driver) -> bool {
+    if !allocation.kind.is_device() || allocation.device == context.device.ordinal {
+        return true;
+    }
+    let peers = context.peers.read().unwrap_or_else(PoisonError::into_inner);
+    let by_peer = peers.iter().any(|&peer| {
+        driver
+            .contexts
+            .get(peer)
+            .is_some_and(|peer| peer.device.ordinal == allocation.device)
+    });
+    by_peer || crate::pool::grants_access(driver, allocation, context.device.ordinal)
+}

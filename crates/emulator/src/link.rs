@@ -1,0 +1,134 @@
+//! The linker (cuLink*): takes PTX and gives PTX. There is no machine code to make, so what it completes is the
+//! text itself, which the module and library calls accept.
+
+use crate::image::{Image, ImageError};
+use crate::jit::JitOptions;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// An open linker.
+pub struct Link {
+    /// What the program holds.
+    pub handle: u64,
+    /// Compute capability it links for.
+    pub sm: u32,
+    /// Where the program wants messages.
+    pub options: JitOptions,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    texts: Vec<Vec<u8>>,
+    /// What cuLinkComplete gave out; lives until the linker is destroyed.
+    output: Option<Box<[u8]>>,
+}
+
+impl Link {
+    /// A linker without input.
+    pub fn new(handle: u64, sm: u32, options: JitOptions) -> Link {
+        Link {
+            handle,
+            sm,
+            options,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Adds an image's PTX.
+    pub fn add(&self, image: &Image) -> Result<(), ImageError> {
+        // Parsed now, so that a fault is reported for the input it is in. The result is kept by nobody: what is
+        // loaded in the end is parsed again, whole.
+        if self.lock().texts.is_empty() {
+            image.module(self.sm)?;
+        }
+        let text = image.text(self.sm)?;
+        let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
+        self.lock().texts.push(text[..end].to_vec());
+        Ok(())
+    }
+
+    /// The linked image: address and size in bytes, its closing NUL included. Valid as long as the linker.
+    pub fn complete(&self) -> Result<(u64, usize), ImageError> {
+        let mut state = self.lock();
+        if state.texts.is_empty() {
+            return Err(ImageError::NoPtx { machine_code: false });
+        }
+        let text = merge(&state.texts);
+        Image::from_text(&text).module(self.sm)?;
+        let output = state.output.insert(text.into_boxed_slice());
+        Ok((output.as_ptr() as u64, output.len()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One PTX text of several: the directives that open a module may stand only once, and the newest of each holds
+/// for all.
+fn merge(texts: &[Vec<u8>]) -> Vec<u8> {
+    let mut merged = Vec::new();
+    if let [only] = texts {
+        merged.extend_from_slice(only);
+    } else {
+        for directive in OPENING {
+            let lines = texts.iter().flat_map(|text| text.split(|&byte| byte == b'\n'));
+            let newest = lines
+                .filter(|line| opens_with(line, directive))
+                .max_by_key(|line| numbers(line));
+            merged.extend_from_slice(newest.unwrap_or_default());
+            merged.push(b'\n');
+        }
+        for text in texts {
+            for line in text.split(|&byte| byte == b'\n') {
+                if !OPENING.iter().any(|directive| opens_with(line, directive)) {
+                    merged.extend_from_slice(line);
+                }
+                // Every line stays where it was relative to its text, for the messages' sake.
+                merged.push(b'\n');
+            }
+        }
+    }
+    merged.push(0);
+    merged
+}
+
+const OPENING: [&[u8]; 3] = [b".version", b".target", b".address_size"];
+
+fn opens_with(line: &[u8], directive: &[u8]) -> bool {
+    line.trim_ascii_start().starts_with(directive)
+}
+
+/// The numbers in a line, for comparing versions: `.version 8.10` is newer than `.version 8.9`.
+fn numbers(line: &[u8]) -> Vec<u64> {
+    let digits = line
+        .split(|byte| !byte.is_ascii_digit())
+        .filter(|digits| !digits.is_empty());
+    digits
+        .map(|digits| {
+            digits
+                .iter()
+                .take(9)
+                .fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_text_passes_unchanged_and_several_share_one_opening() {
+        let one = b".version 8.9\n.target sm_75\n.address_size 64\n.func a\n".to_vec();
+        let two = b"//x\n.version 8.10\n.target sm_80\n.address_size 64\n.func b".to_vec();
+        assert_eq!(merge(std::slice::from_ref(&one)), [&one[..], b"\0"].concat());
+        let merged = String::from_utf8(merge(&[one, two])).unwrap();
+        assert!(
+            merged.starts_with(".version 8.10\n.target sm_80\n.address_size 64\n"),
+            "{merged}"
+        );
+        assert_eq!(merged.matches(".version").count(), 1);
+        assert!(merged.contains(".func a\n") && merged.ends_with(".func b\n\0"));
+    }
+}

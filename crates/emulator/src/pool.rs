@@ -1,0 +1,212 @@
+//! Memory pools: device memory kept for reuse, handed out and taken back in stream order.
+
+use crate::driver::Driver;
+use crate::memory::allocation::{Allocation, Kind};
+use crate::memory::heap::{Extent, Heap, OutOfMemory};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A memory pool of one device.
+pub struct MemoryPool {
+    /// What the program holds.
+    pub handle: u64,
+    /// Ordinal of the device its memory is on.
+    pub device: usize,
+    /// CU_MEMPOOL_ATTR_REUSE_*, by attribute number from 1: remembered, and true of what we do anyway.
+    pub reuse: [AtomicI32; 3],
+    /// cuMemPoolDestroy was called: nothing is kept any more.
+    pub destroyed: AtomicBool,
+    /// Access that cuMemPoolSetAccess gave, CU_MEM_ACCESS_FLAGS_* by device ordinal.
+    pub access: Mutex<HashMap<usize, u32>>,
+    /// Bytes the pool may keep when they are not in use.
+    pub release_threshold: AtomicU64,
+    /// Largest sum of its allocations in bytes; 0 is no limit.
+    max_bytes: u64,
+    heap: Arc<Heap>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    kept: Vec<Arc<Extent>>,
+    figures: Figures,
+}
+
+/// What a pool holds, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Taken from the device.
+    pub reserved: u64,
+    /// The most that was ever taken.
+    pub reserved_high: u64,
+    /// Of that, in use by the program.
+    pub used: u64,
+    /// The most that was ever in use.
+    pub used_high: u64,
+}
+
+impl MemoryPool {
+    /// An empty pool on a device's heap.
+    pub fn new(handle: u64, device: usize, heap: Arc<Heap>, max_bytes: u64) -> Arc<MemoryPool> {
+        Arc::new(MemoryPool {
+            handle,
+            device,
+            reuse: [1, 1, 1].map(AtomicI32::new),
+            destroyed: AtomicBool::new(false),
+            access: Mutex::default(),
+            release_threshold: AtomicU64::new(0),
+            max_bytes,
+            heap,
+            state: Mutex::default(),
+        })
+    }
+
+    /// At least `bytes`: kept memory if some fits, new memory otherwise.
+    pub fn take(&self, bytes: u64) -> Result<Arc<Extent>, OutOfMemory> {
+        let mut state = self.lock();
+        if self.max_bytes != 0 && state.figures.used.saturating_add(bytes) > self.max_bytes {
+            return Err(OutOfMemory);
+        }
+        // The smallest that fits, and not one so large that most of it is wasted.
+        let fitting = (0..state.kept.len())
+            .filter(|&at| (bytes..=bytes.saturating_mul(2).max(4096)).contains(&state.kept[at].bytes()))
+            .min_by_key(|&at| state.kept[at].bytes());
+        let extent = match fitting {
+            Some(at) => state.kept.swap_remove(at),
+            None => {
+                let extent = Arc::new(self.heap.take(bytes)?);
+                state.figures.reserved += extent.bytes();
+                state.figures.reserved_high = state.figures.reserved_high.max(state.figures.reserved);
+                extent
+            }
+        };
+        state.figures.used += extent.bytes();
+        state.figures.used_high = state.figures.used_high.max(state.figures.used);
+        Ok(extent)
+    }
+
+    /// Takes memory back, to keep as far as the release threshold allows.
+    pub fn give(&self, extent: Arc<Extent>) {
+        let mut state = self.lock();
+        state.figures.used -= extent.bytes();
+        let threshold = self.release_threshold.load(Ordering::Relaxed);
+        if self.destroyed.load(Ordering::Relaxed) || state.figures.reserved > threshold {
+            state.figures.reserved -= extent.bytes();
+        } else {
+            state.kept.push(extent);
+        }
+    }
+
+    /// Releases kept memory until at most `keep` bytes are reserved, or nothing is kept.
+    pub fn trim(&self, keep: u64) {
+        let mut state = self.lock();
+        while state.figures.reserved > keep
+            && let Some(extent) = state.kept.pop()
+        {
+            state.figures.reserved -= extent.bytes();
+        }
+    }
+
+    /// What it holds now.
+    pub fn figures(&self) -> Figures {
+        self.lock().figures
+    }
+
+    /// Starts the high-water marks anew from what is held now.
+    pub fn reset_high(&self, reserved: bool) {
+        let figures = &mut self.lock().figures;
+        if reserved {
+            figures.reserved_high = figures.reserved;
+        } else {
+            figures.used_high = figures.used;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Releases what a device's pools keep without use.
+pub fn trim_all(driver: &Driver, device: usize) {
+    for pool in driver.pools.all().iter().filter(|pool| pool.device == device) {
+        pool.trim(0);
+    }
+}
+
+/// Returns freed memory to the pool it came from, if it came from one.
+pub fn give_back(driver: &Driver, allocation: &Allocation) {
+    if let Kind::Pooled { pool } = allocation.kind
+        && let Some(extent) = allocation.extent()
+        && let Some(pool) = driver.pools.get(pool)
+    {
+        pool.give(Arc::clone(extent));
+    }
+}
+
+/// Whether the pool an allocation came from lets another device use it.
+pub fn grants_access(driver: &Driver, allocation: &Allocation, device: usize) -> bool {
+    let Kind::Pooled { pool } = allocation.kind else {
+        return false;
+    };
+    driver.pools.get(pool).is_some_and(|pool| {
+        let access = pool.access.lock().unwrap_or_else(PoisonError::into_inner);
+        access.get(&device).is_some_and(|&flags| flags == READ_WRITE)
+    })
+}
+
+/// CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
+const READ_WRITE: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::heap::Charge;
+
+    struct Unlimited;
+    impl Charge for Unlimited {
+        fn take(&self, _: u64) -> Result<(), OutOfMemory> {
+            Ok(())
+        }
+        fn give(&self, _: u64) {}
+    }
+
+    fn pool(max_bytes: u64) -> Arc<MemoryPool> {
+        MemoryPool::new(1, 0, Heap::new(Arc::new(Unlimited)), max_bytes)
+    }
+
+    #[test]
+    fn keeps_up_to_its_threshold_and_trims() {
+        let pool = pool(0);
+        let first = pool.take(1 << 20).unwrap();
+        pool.give(first);
+        assert_eq!(pool.figures().reserved, 0, "the default threshold keeps nothing");
+        pool.release_threshold.store(u64::MAX, Ordering::Relaxed);
+        let first = pool.take(1 << 20).unwrap();
+        let address = first.address();
+        pool.give(first);
+        assert_eq!(pool.figures().reserved, 1 << 20);
+        let again = pool.take((1 << 20) - 5).unwrap();
+        assert_eq!(again.address(), address, "kept memory is used again");
+        pool.give(again);
+        pool.trim(0);
+        assert_eq!(
+            pool.figures(),
+            Figures {
+                reserved_high: 1 << 20,
+                used_high: 1 << 20,
+                ..Figures::default()
+            }
+        );
+    }
+
+    #[test]
+    fn a_bounded_pool_refuses_more() {
+        let pool = pool(1 << 20);
+        let held = pool.take(1 << 20).unwrap();
+        assert!(pool.take(1).is_err());
+        pool.give(held);
+        assert!(pool.take(1).is_ok());
+    }
+}

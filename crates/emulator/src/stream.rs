@@ -1,0 +1,156 @@
+//! Streams: handles for lanes of a context, and the default streams that have no handle of their own.
+
+use crate::Result;
+use crate::context::{self, Context};
+use crate::driver::driver;
+use crate::exec::order::{LEGACY, Lane, Manner};
+use crate::exec::task::{Task, Work};
+use divvy_abi::*;
+use std::sync::Arc;
+
+/// A stream the program created.
+pub struct Stream {
+    /// What the program holds.
+    pub handle: u64,
+    /// The context it belongs to.
+    pub context: Arc<Context>,
+    /// CU_STREAM_*.
+    pub flags: u32,
+    /// As granted, within the context's range.
+    pub priority: i32,
+    lane: Lane,
+}
+
+impl Stream {
+    /// A new stream of a context.
+    pub fn new(handle: u64, context: Arc<Context>, flags: u32, priority: i32) -> Arc<Stream> {
+        let lane = context.new_lane();
+        Arc::new(Stream {
+            handle,
+            context,
+            flags,
+            priority,
+            lane,
+        })
+    }
+}
+
+/// A stream as an API call names it: the raw handle, with 0 replaced by what the call's variant means by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamName(pub u64);
+
+/// CU_STREAM_LEGACY.
+pub const LEGACY_STREAM: u64 = 1;
+/// CU_STREAM_PER_THREAD.
+pub const PER_THREAD_STREAM: u64 = 2;
+
+/// Where work goes: one lane of one context.
+#[derive(Clone)]
+pub struct Queue {
+    /// The context.
+    pub context: Arc<Context>,
+    /// The lane.
+    pub lane: Lane,
+    /// How it relates to the legacy default stream.
+    pub manner: Manner,
+    /// CU_STREAM_*.
+    pub flags: u32,
+    /// As granted.
+    pub priority: i32,
+}
+
+impl StreamName {
+    /// The lane this names, in a context that has not failed.
+    pub fn queue(self) -> Result<Queue> {
+        let queue = self.queue_even_failed()?;
+        queue.context.check()?;
+        Ok(queue)
+    }
+
+    /// The lane this names, whatever state its context is in.
+    pub fn queue_even_failed(self) -> Result<Queue> {
+        if self.0 > PER_THREAD_STREAM {
+            let stream = driver()?.streams.get(self.0).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+            let manner = if stream.flags & CU_STREAM_NON_BLOCKING.0 != 0 {
+                Manner::NonBlocking
+            } else {
+                Manner::Blocking
+            };
+            return Ok(Queue {
+                context: Arc::clone(&stream.context),
+                lane: stream.lane,
+                manner,
+                flags: stream.flags,
+                priority: stream.priority,
+            });
+        }
+        let context = context::current()?;
+        let (lane, manner) = if self.0 == PER_THREAD_STREAM {
+            (context::own_lane(&context)?, Manner::Blocking)
+        } else {
+            (LEGACY, Manner::Legacy)
+        };
+        Ok(Queue {
+            context,
+            lane,
+            manner,
+            flags: 0,
+            priority: 0,
+        })
+    }
+}
+
+impl Queue {
+    /// Appends work that runs on a thread of the pool, unless the context has failed by then.
+    pub fn run_later(&self, run: impl FnOnce() + Send + 'static) -> Arc<Task> {
+        let context = Arc::clone(&self.context);
+        self.submit(Work::Pool(Box::new(move || {
+            if context.check().is_ok() {
+                run();
+            }
+        })))
+    }
+
+    /// Waits for the queue's turn and runs on the calling thread.
+    pub fn run_now<T>(&self, run: impl FnOnce() -> T) -> Result<T> {
+        struct Finish(Arc<Task>);
+        impl Drop for Finish {
+            fn drop(&mut self) {
+                self.0.finish();
+            }
+        }
+        let task = Finish(self.submit(Work::Caller));
+        task.0.wait_turn();
+        self.context.printed.show();
+        self.context.check()?;
+        Ok(run())
+    }
+
+    /// Appends a mark.
+    pub fn mark(&self, also: &[Arc<Task>]) -> Arc<Task> {
+        self.context.submit(self.lane, self.manner, also, Work::Marker)
+    }
+
+    /// Appends work as it is.
+    pub fn submit(&self, work: Work) -> Arc<Task> {
+        self.context.submit(self.lane, self.manner, &[], work)
+    }
+
+    /// Waits for everything in the queue.
+    pub fn synchronize(&self) -> Result {
+        for task in self.context.order.tail(self.lane) {
+            task.wait_done();
+        }
+        self.context.printed.show();
+        self.context.check()
+    }
+
+    /// Whether everything in the queue is done.
+    pub fn is_idle(&self) -> bool {
+        self.context
+            .order
+            .tail(self.lane)
+            .iter()
+            .all(|task| task.is_done())
+    }
+}
