@@ -9,7 +9,7 @@ use divvy_abi::{
     CUdeviceptr, CUresult,
 };
 use divvy_limiter::{TABLE, below};
-use support::{DEVICE_BYTES, LIVE, MEMORY, PITCH, Slice, live_bytes};
+use support::{DEVICE_BYTES, LIVE, MEMORY, NARROW_PITCH, PITCH, Slice, live_bytes};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -46,6 +46,7 @@ fn a_process_in_a_slice() {
     let slice = Slice::new(GIB);
     slice.enter();
     every_way_to_allocate_is_charged_and_every_free_returns_it(&slice);
+    the_older_interface_is_charged_and_shows_the_slice(&slice);
     over_the_limit_is_out_of_memory_and_touches_nothing(&slice);
     what_fails_below_is_rolled_back(&slice);
     the_slice_is_what_the_program_sees(&slice);
@@ -108,6 +109,33 @@ fn every_way_to_allocate_is_charged_and_every_free_returns_it(slice: &Slice) {
     assert_eq!(slice.used(), PITCH * 10);
     free(pointer);
     assert_eq!(slice.used(), 0);
+}
+
+fn the_older_interface_is_charged_and_shows_the_slice(slice: &Slice) {
+    let (mut pointer, mut pitch, mut room, mut total) = (0, 0, 0, 0);
+    // SAFETY: valid out-parameters, here and below.
+    unsafe {
+        assert_eq!((TABLE.cuMemAlloc)(&raw mut pointer, 3 * MIB as u32), CUDA_SUCCESS);
+        assert_eq!(slice.used(), 3 * MIB);
+        assert_eq!((TABLE.cuMemGetInfo)(&raw mut room, &raw mut total), CUDA_SUCCESS);
+        assert_eq!((u64::from(room), u64::from(total)), (GIB - 3 * MIB, GIB));
+        assert_eq!((TABLE.cuDeviceTotalMem)(&raw mut total, 0), CUDA_SUCCESS);
+        assert_eq!(u64::from(total), GIB);
+        // Freed through the newer interface.
+        assert_eq!(free(pointer.into()), CUDA_SUCCESS);
+        let result = (TABLE.cuMemAllocPitch)(&raw mut pointer, &raw mut pitch, 100, 40, 4);
+        assert_eq!((result, u64::from(pitch)), (CUDA_SUCCESS, NARROW_PITCH));
+        assert_eq!(slice.used(), NARROW_PITCH * 40);
+        assert_eq!((TABLE.cuMemFree)(pointer), CUDA_SUCCESS);
+    }
+    assert_eq!(slice.used(), 0);
+    // What does not fit 32 bits shows as the most they can say.
+    slice.pages.grant.set_memory_limit_bytes(DEVICE_BYTES);
+    // SAFETY: as above.
+    let result = unsafe { (TABLE.cuMemGetInfo)(&raw mut room, &raw mut total) };
+    assert_eq!(result, CUDA_SUCCESS);
+    assert_eq!((room, total), (u32::MAX, u32::MAX));
+    slice.pages.grant.set_memory_limit_bytes(GIB);
 }
 
 fn over_the_limit_is_out_of_memory_and_touches_nothing(slice: &Slice) {

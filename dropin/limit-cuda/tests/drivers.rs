@@ -81,6 +81,10 @@ fn without_a_driver_there_is_no_device() {
 }
 
 #[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "plays the program that cleans its environment"
+)]
 fn what_the_program_does_to_its_environment_is_too_late() {
     if is_child() {
         let library = Library::load(&limiter());

@@ -180,7 +180,7 @@ fn another_version_of_the_pages_is_a_mismatch() {
 }
 
 /// What a program may notice of a guest.
-fn traces() -> (Vec<String>, u32, Vec<usize>, usize) {
+fn traces() -> (Vec<String>, Option<String>, Vec<usize>, usize) {
     let descriptors = std::fs::read_dir("/proc/self/fd")
         .expect("procfs is mounted")
         .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
@@ -188,12 +188,11 @@ fn traces() -> (Vec<String>, u32, Vec<usize>, usize) {
         // The one that reads this folder.
         .filter(|target| !target.ends_with("/fd"))
         .collect();
-    // SAFETY: umask has no way but to set it and set it back; this child has one thread that makes files.
-    let mask = unsafe {
-        let mask = libc::umask(0o77);
-        libc::umask(mask);
-        mask
-    };
+    let status = std::fs::read_to_string("/proc/self/status").expect("procfs is mounted");
+    let mask = status
+        .lines()
+        .find(|line| line.starts_with("Umask:"))
+        .map(str::to_owned);
     let handlers = (1..=31)
         .map(|signal| {
             let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();

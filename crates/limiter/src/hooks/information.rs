@@ -26,7 +26,7 @@ fn within(member: &Attached, free: u64, total: u64) -> (u64, u64) {
     (free.min(limit.saturating_sub(used)), total.min(limit))
 }
 
-/// The older interface counts in 32 bits: what does not fit shows as the most it can say.
+/// The older interface counts in 32 bits. What is shown is never above the driver's own answer, so it fits.
 fn narrow(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }

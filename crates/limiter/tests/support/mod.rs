@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use divvy_abi::{
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr,
-    CUmemoryPool, CUpointer_attribute, CUresult, CUstream, Table, c_void,
+    CUdeviceptr_v1, CUmemoryPool, CUpointer_attribute, CUresult, CUstream, Table, c_void,
 };
 use divvy_ledger::GrantSpec;
 use divvy_ledger::attach::{Keeper, Pages, connect, deliver};
@@ -97,6 +97,61 @@ unsafe extern "C-unwind" fn pitched(
     }
 }
 
+/// A pitch below the usual one, for the older interface.
+pub const NARROW_PITCH: u64 = 128;
+
+unsafe extern "C-unwind" fn pitched_v1(
+    out: *mut CUdeviceptr_v1,
+    pitch: *mut u32,
+    width: u32,
+    height: u32,
+    _: u32,
+) -> CUresult {
+    let row = u64::from(width).next_multiple_of(NARROW_PITCH);
+    // SAFETY: as above.
+    unsafe {
+        pitch.write(row as u32);
+        put_v1(out, take(row * u64::from(height)))
+    }
+}
+
+unsafe extern "C-unwind" fn allocate_v1(out: *mut CUdeviceptr_v1, bytes: u32) -> CUresult {
+    // SAFETY: as above.
+    unsafe { put_v1(out, take(bytes.into())) }
+}
+
+unsafe fn put_v1(out: *mut CUdeviceptr_v1, taken: Result<u64, CUresult>) -> CUresult {
+    let mut wide = 0;
+    // SAFETY: the tests give valid out-parameters.
+    unsafe {
+        let result = put(&raw mut wide, taken);
+        if result.is_success() {
+            out.write(u32::try_from(wide).expect("low addresses come first"));
+        }
+        result
+    }
+}
+
+unsafe extern "C-unwind" fn free_v1(pointer: CUdeviceptr_v1) -> CUresult {
+    // SAFETY: follows nothing.
+    unsafe { free(pointer.into()) }
+}
+
+unsafe extern "C-unwind" fn info_v1(free: *mut u32, total: *mut u32) -> CUresult {
+    // SAFETY: as above.
+    unsafe {
+        free.write(u32::MAX);
+        total.write(u32::MAX);
+    }
+    CUDA_SUCCESS
+}
+
+unsafe extern "C-unwind" fn total_v1(out: *mut u32, _: CUdevice) -> CUresult {
+    // SAFETY: as above.
+    unsafe { out.write(u32::MAX) };
+    CUDA_SUCCESS
+}
+
 unsafe extern "C-unwind" fn free(pointer: CUdeviceptr) -> CUresult {
     if pointer == 0 {
         return CUDA_SUCCESS;
@@ -145,6 +200,11 @@ unsafe extern "C-unwind" fn attribute(
 
 /// A driver with memory and nothing else.
 pub static MEMORY: Table = Table {
+    cuMemAlloc: allocate_v1,
+    cuMemAllocPitch: pitched_v1,
+    cuMemFree: free_v1,
+    cuMemGetInfo: info_v1,
+    cuDeviceTotalMem: total_v1,
     cuMemAlloc_v2: allocate,
     cuMemAllocPitch_v2: pitched,
     cuMemAllocManaged: managed,
