@@ -6,14 +6,17 @@ use divvy_model::Fault;
 use crate::context::Context;
 use crate::env;
 use crate::output::Format;
-use crate::verbs::{agent, completions, config, devices, explain, inspect, kill, man, ps, resize, run};
+use crate::verbs::{
+    agent, completions, config, devices, doctor, explain, inspect, kill, man, ps, resize, run,
+};
 
 const EXAMPLES: &str = "\
 Examples:
   divvy run --memory 4GiB -- python train.py
   divvy run --memory 50% --device emulated:h100 -- ./saxpy
   divvy ps
-  divvy resize train --memory 8GiB";
+  divvy resize train --memory 8GiB
+  divvy doctor";
 
 /// Divvy divides a GPU among programs and keeps each inside its slice
 #[derive(Debug, Parser)]
@@ -53,6 +56,8 @@ pub enum Verb {
     Resize(resize::Args),
     /// End slices and the programs in them
     Kill(kill::Args),
+    /// Check that this machine can run programs in slices
+    Doctor(doctor::Args),
     /// Look after the agent
     Agent(agent::Args),
     /// Show the settings and where each comes from
@@ -84,6 +89,7 @@ impl Verb {
             Self::Inspect(args) => inspect::run(args, context),
             Self::Resize(args) => resize::run(args, context),
             Self::Kill(args) => kill::run(args, context),
+            Self::Doctor(args) => doctor::run(args, context),
             Self::Agent(args) => agent::run(args, context),
             Self::Config(args) => config::run(args, context),
             Self::Explain(args) => explain::run(args, context),

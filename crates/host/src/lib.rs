@@ -9,6 +9,7 @@ mod emulated;
 mod inventory;
 mod nvidia;
 
+pub use divvy_abi::{Probe, probe};
 pub use driver::{DriverBelow, find_driver, native_candidates};
 pub use emulated::{DEFAULT_EMULATED, EmulatedDevice, emulated_devices, emulated_used};
 pub use inventory::{Inventory, Sources, take};

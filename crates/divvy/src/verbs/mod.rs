@@ -4,6 +4,7 @@ pub mod agent;
 pub mod completions;
 pub mod config;
 pub mod devices;
+pub mod doctor;
 pub mod explain;
 pub mod inspect;
 pub mod kill;

@@ -1,0 +1,151 @@
+//! What is looked at, one function per check.
+
+use divvy_agent::{DropIns, owner, stage};
+use divvy_host::{Inventory, find_driver};
+use divvy_model::{Code, DeviceKind, Fault};
+
+use super::{Check, trial};
+use crate::context::Context;
+
+/// Every check, in the order a program would meet them.
+pub fn all(context: &Context) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let inventory = match context.inventory() {
+        Ok(inventory) => {
+            checks.extend(devices(&inventory));
+            inventory
+        }
+        Err(fault) => {
+            checks.push(Check::fail("devices", "inventory", &fault));
+            Inventory::default()
+        }
+    };
+    let drop_ins = DropIns::find();
+    checks.push(match &drop_ins {
+        Ok(found) => Check::ok("drop-ins", "files", found.limiter.display().to_string()),
+        Err(fault) => Check::fail("drop-ins", "files", fault),
+    });
+    checks.push(driver(context, &inventory, drop_ins.as_ref().ok()));
+    checks.push(run_dir(context));
+    checks.push(shared_memory());
+    checks.push(agent(context));
+    if let (Ok(run), Ok(found)) = (context.run_dir(), &drop_ins) {
+        checks.push(match stage(&run, &found.limiter) {
+            Ok(stage) => Check::ok("drop-ins", "stage", stage.folder.display().to_string()),
+            Err(fault) => Check::fail("drop-ins", "stage", &fault),
+        });
+        checks.push(trial::check(&run));
+    }
+    checks.push(Check::ok(
+        "limits",
+        "reach",
+        "statically linked and setuid programs ignore LD_PRELOAD: they run without the limiter; 32-bit ones run as \
+         if Divvy were not there",
+    ));
+    checks
+}
+
+fn devices(inventory: &Inventory) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let nvidia = match (&inventory.driver_version, inventory.notes.first()) {
+        (Some(version), _) => Check::ok("devices", "NVIDIA", format!("driver {version}")),
+        (None, Some(note)) => Check::ok("devices", "NVIDIA", note.clone()),
+        (None, None) => Check::ok(
+            "devices",
+            "NVIDIA",
+            "not looked for: emulated devices are configured",
+        ),
+    };
+    checks.push(nvidia);
+    for device in &inventory.devices {
+        let detail = format!("{} {}, {}", device.uuid, device.name, device.memory_total_bytes);
+        let check = match device.kind {
+            DeviceKind::Emulated => Check::ok("devices", "emulated", detail),
+            DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => Check::ok("devices", "GPU", detail),
+        };
+        checks.push(if inventory.stand_in {
+            check.warn("there is no GPU here: programs run on this emulated one, on the CPU")
+        } else {
+            check
+        });
+        if let Some(owner) = owner(&device.uuid) {
+            checks.push(Check::ok(
+                "devices",
+                "owner",
+                format!("agent {} of user {}", owner.pid, owner.uid),
+            ));
+        }
+    }
+    checks
+}
+
+fn driver(context: &Context, inventory: &Inventory, drop_ins: Option<&DropIns>) -> Check {
+    let named = context.config.text("driver").map(std::path::Path::new);
+    let ours: Vec<_> = drop_ins.iter().map(|found| found.limiter.clone()).collect();
+    let emulated = inventory
+        .devices
+        .iter()
+        .all(|device| device.kind == DeviceKind::Emulated);
+    match (named, drop_ins) {
+        (None, Some(found)) if emulated => Check::ok(
+            "driver",
+            "below",
+            format!("{} (emulated)", found.emulated.display()),
+        ),
+        _ => match find_driver(named, &ours) {
+            Ok(driver) => Check::ok(
+                "driver",
+                "below",
+                format!("{} ({})", driver.path.display(), driver.origin),
+            ),
+            Err(fault) => Check::fail("driver", "below", &fault),
+        },
+    }
+}
+
+fn run_dir(context: &Context) -> Check {
+    match context.run_dir() {
+        Ok(run) => Check::ok("run directory", "access", run.path().display().to_string()),
+        Err(fault) => Check::fail("run directory", "access", &fault),
+    }
+}
+
+/// Emulated devices keep their memory in files there.
+fn shared_memory() -> Check {
+    let path = std::path::PathBuf::from(format!("/dev/shm/divvy-doctor-{}", std::process::id()));
+    let tried = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(&path);
+    let _gone = std::fs::remove_file(&path);
+    match tried {
+        Ok(_) => Check::ok("shared memory", "/dev/shm", "writable"),
+        Err(error) => Check::fail(
+            "shared memory",
+            "/dev/shm",
+            &Fault::new(Code::SharedMemory, "/dev/shm cannot be written to")
+                .because(&error)
+                .hint("mount a tmpfs there: emulated devices keep their memory in it"),
+        ),
+    }
+}
+
+fn agent(context: &Context) -> Check {
+    let Some(agent) = context.agent_if_any() else {
+        return Check::ok("agent", "reach", "none runs; `divvy run` starts one by itself");
+    };
+    match agent.status() {
+        Ok(status) if status.version == env!("CARGO_PKG_VERSION") => Check::ok(
+            "agent",
+            "reach",
+            format!("process {}, {} slices", status.pid, status.slice_count),
+        ),
+        Ok(status) => Check::ok(
+            "agent",
+            "reach",
+            format!("process {}, version {}", status.pid, status.version),
+        )
+        .warn("it is another version's: `divvy agent stop` ends it, and its slices keep their limits"),
+        Err(fault) => Check::fail("agent", "reach", &fault),
+    }
+}
