@@ -2,6 +2,7 @@
 
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::time::Duration;
 
 use crate::accounting::{Memory, RECORDS_PER_SLOT, RecordId, SLOTS};
 use crate::error::PageError;
@@ -87,6 +88,8 @@ pub(crate) struct LedgerPage {
     pub grant_generation: AtomicU32,
     /// Process slots ever claimed are all below this.
     pub high_water: AtomicU32,
+    /// When a dead process's bytes were last returned: nanoseconds of CLOCK_MONOTONIC, 0 for never. A hint.
+    pub returned_at_ns: AtomicU64,
     pub word: Line<AtomicU64>,
     pub slots: Slots,
 }
@@ -135,6 +138,19 @@ const _: () = {
 };
 
 impl LedgerPage {
+    /// Notes that a dead process's bytes have just been returned.
+    pub fn note_return(&self) {
+        self.returned_at_ns.store(monotonic_ns(), Relaxed);
+    }
+
+    /// How long ago a dead process's bytes were last returned.
+    pub fn since_return(&self) -> Option<Duration> {
+        match self.returned_at_ns.load(Relaxed) {
+            0 => None,
+            then => monotonic_ns().checked_sub(then).map(Duration::from_nanos),
+        }
+    }
+
     /// Number of slots worth looking at, whatever the page says.
     pub fn slots_in_use(&self) -> usize {
         (self.high_water.load(core::sync::atomic::Ordering::Acquire) as usize).min(SLOTS)
@@ -143,6 +159,14 @@ impl LedgerPage {
     fn record(&self, record: RecordId) -> &Record {
         &self.slots.0[record.slot()].records[record.number()]
     }
+}
+
+/// Nanoseconds of a clock that all processes of a machine share.
+pub(crate) fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    (now.tv_sec as u64)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(now.tv_nsec as u64)
 }
 
 impl Memory for LedgerPage {

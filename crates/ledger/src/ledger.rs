@@ -139,14 +139,16 @@ impl Ledger {
         })
     }
 
-    /// Returns the bytes of dead processes and frees their slots. Any number of reapers may run at once, and a
-    /// reaper may die at any moment.
+    /// Returns the bytes of dead processes and frees their slots. Any number of reapers may come at once, and a
+    /// reaper may die at any moment. They take turns: one that came while another had a dead process in hand would
+    /// find that one's place taken, and leave before the bytes are back.
     ///
     /// # Errors
     /// The system's reason for not testing a lock, or [`PageError::Corrupted`].
     pub fn reap(&self) -> Result<Reaped, PageError> {
         let _alone = self.reaping.lock().unwrap_or_else(PoisonError::into_inner);
         let page = self.mapping.page();
+        let turn = liveness::Turn::wait(self.fd.as_fd()).map_err(lock_error)?;
         let mut reaped = Reaped::default();
         for slot in 0..page.slots_in_use() {
             let place = &page.slots.0[slot];
@@ -164,6 +166,10 @@ impl Ledger {
             liveness::disown(self.fd.as_fd(), slot).map_err(lock_error)?;
             outcome.map_err(|_| PageError::Corrupted { page: "ledger" })?;
         }
+        if reaped.bytes > 0 {
+            page.note_return();
+        }
+        drop(turn);
         Ok(reaped)
     }
 

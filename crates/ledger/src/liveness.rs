@@ -5,9 +5,12 @@
 //! moment; it works across pid namespaces; and whoever holds it owns the slot's records. A reaper takes it too, for
 //! the moment of its work, so two reapers, or a reaper and a newcomer, never work on one slot.
 
+use core::time::Duration;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
+
+use crate::accounting::SLOTS;
 
 fn lock_of(slot: usize, kind: libc::c_int) -> libc::flock {
     // SAFETY: `flock` is plain integers, for which zero is a value.
@@ -56,4 +59,41 @@ pub(crate) fn is_owned(fd: BorrowedFd<'_>, slot: usize) -> Result<bool, Errno> {
     let mut lock = lock_of(slot, libc::F_WRLCK);
     call(fd, libc::F_OFD_GETLK, &mut lock)?;
     Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)
+}
+
+/// The byte behind the slots': whoever has it is reaping.
+const TURN: usize = SLOTS;
+/// A reaper works for microseconds. One that is stopped in the middle is not waited for longer than this many pauses:
+/// each slot's own lock keeps two reapers apart, turn or no turn.
+const PATIENCE: u32 = 200;
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// The right to reap alone, as far as it could be had.
+pub(crate) struct Turn<'fd> {
+    fd: Option<BorrowedFd<'fd>>,
+}
+
+impl<'fd> Turn<'fd> {
+    /// Waits for the turn, for 20 ms or so.
+    ///
+    /// # Errors
+    /// Whatever the system says of the lock.
+    pub fn wait(fd: BorrowedFd<'fd>) -> Result<Self, Errno> {
+        for _ in 0..PATIENCE {
+            if try_own(fd, TURN)? {
+                return Ok(Self { fd: Some(fd) });
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(Self { fd: None })
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd {
+            // If the system refuses, the descriptor's end gives it up.
+            let _given_up = disown(fd, TURN);
+        }
+    }
 }

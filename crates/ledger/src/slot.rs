@@ -1,6 +1,7 @@
 //! One process's place in a ledger.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::time::Duration;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -103,6 +104,12 @@ impl Slot {
         self.page.get().map(|page| page.grant_generation.load(Relaxed))
     }
 
+    /// How long ago a dead process's bytes were last returned to the ledger, or `None` if never, and in a forked child.
+    #[must_use]
+    pub fn since_return(&self) -> Option<Duration> {
+        self.page.get().and_then(LedgerPage::since_return)
+    }
+
     /// Whether this process is the one that took the place.
     #[inline]
     #[must_use]
@@ -119,7 +126,9 @@ impl Slot {
 
 /// Prepares a place whose lock we have: what a dead process left goes back first.
 fn move_in(ledger: &LedgerPage, index: usize, owner: SlotOwner) -> Result<(), PageError> {
-    accounting::reclaim(ledger, index).map_err(|_| PageError::Corrupted { page: "ledger" })?;
+    if accounting::reclaim(ledger, index).map_err(|_| PageError::Corrupted { page: "ledger" })? != 0 {
+        ledger.note_return();
+    }
     let place = &ledger.slots.0[index];
     place.pid.store(
         rustix::process::getpid().as_raw_nonzero().get().unsigned_abs(),

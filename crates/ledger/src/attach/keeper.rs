@@ -196,29 +196,3 @@ mod tests {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use rustix::process::{Gid, Pid, Uid};
-
-    use super::*;
-
-    fn peer(uid: u32) -> UCred {
-        UCred {
-            pid: Pid::INIT,
-            uid: Uid::from_raw(uid),
-            gid: Gid::from_raw(uid),
-        }
-    }
-
-    #[test]
-    fn only_the_agent_and_root_bring_pages_or_take_them_back() {
-        let keeper = Keeper::new(1000);
-        for kind in [Kind::Deliver, Kind::Recall] {
-            let ask = |uid| keeper.decide(Request { kind, pid: 1 }, &peer(uid), None).err();
-            assert_eq!(ask(1001), Some(Status::NotAllowed));
-            assert_ne!(ask(1000), Some(Status::NotAllowed));
-            assert_ne!(ask(0), Some(Status::NotAllowed));
-        }
-    }
-}

@@ -13,14 +13,13 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::channel::{self, Deadline, Descriptors};
 use super::error::AttachError;
 use super::wire::{Kind, Reply};
 use crate::error::ReserveError;
 use crate::grant::GrantView;
-use crate::layout::GrantPage;
+use crate::layout::{self, GrantPage};
 use crate::ledger::{Backing, Ledger};
 use crate::memfd;
 use crate::slot::{Slot, SlotOwner};
@@ -117,6 +116,13 @@ impl Attached {
         self.slot.total_used()
     }
 
+    /// How long ago a dead process's bytes were last returned to the slice, or `None` if never. The driver below may
+    /// still hold them for a moment: when it is out of memory within some 100 ms of this, it is worth another try.
+    #[must_use]
+    pub fn since_return(&self) -> Option<Duration> {
+        self.slot.since_return()
+    }
+
     /// This process's place in the ledger.
     #[must_use]
     pub fn slot(&self) -> &Slot {
@@ -157,7 +163,7 @@ impl Attached {
 
     #[cold]
     fn follow(&self) {
-        let now = now_ns();
+        let now = layout::monotonic_ns();
         if now < self.follow_again_ns.load(Relaxed) || self.following.swap(true, AcqRel) {
             return;
         }
@@ -223,11 +229,4 @@ fn fetch(path: &Path, limit: Duration) -> Result<(Reply, Descriptors), AttachErr
     // never had. Without /proc the keeper's will do, a little later.
     let own = memfd::reopen(ledger.as_fd(), OFlags::RDWR).unwrap_or(ledger);
     Ok((reply, (grant, own)))
-}
-
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    (now.tv_sec as u64)
-        .saturating_mul(1_000_000_000)
-        .saturating_add(now.tv_nsec as u64)
 }
