@@ -26,9 +26,10 @@ ops! {
     F64FromU32(a: u32) -> f64 { f64::from(a) }
     F64FromS64(a: i64) -> f64 { a as f64 }
     F64FromU64(a: u64) -> f64 { a as f64 }
-    S32FromF64(a: f64) -> i32 { a as i32 }
-    U32FromF64(a: f64) -> u32 { a as u32 }
-    S64FromF64(a: f64) -> i64 { a as i64 }
+    // A NaN gives the top bit where a 64-bit type is on either side, zero elsewhere.
+    S32FromF64(a: f64) -> i32 { if a.is_nan() { i32::MIN } else { a as i32 } }
+    U32FromF64(a: f64) -> u32 { if a.is_nan() { 1 << 31 } else { a as u32 } }
+    S64FromF64(a: f64) -> i64 { if a.is_nan() { i64::MIN } else { a as i64 } }
     /// `cvt.sat.f32.f32` and `cvt.ftz.f32.f32`.
     SameF32<const M: u32>(a: f32) -> f32 { give::<M>(if M & FTZ != 0 { flush::<true>(a) } else { a }) }
     FloorF32(a: f32) -> f32 { a.floor() }
@@ -165,9 +166,14 @@ pub(crate) fn convert(bits: u64, how: &Conversion) -> u64 {
         }
         (Some(from), None) => {
             let bits = bits & mask(how.from);
-            // NaN becomes zero, everything else is clamped to the type.
-            let value = rounding::to_integer(bits, from, how.mode).map_or(0, |v| clamp(v, how.to));
-            value as u64
+            // A NaN gives the top bit where a 64-bit type is on either side, zero elsewhere; all else is clamped.
+            match rounding::to_integer(bits, from, how.mode) {
+                Some(value) => clamp(value, how.to) as u64,
+                None if how.from == Ty::F64 || how.to.bytes() == 8 => {
+                    integer(1 << (how.to.bytes() * 8 - 1), how.to) as u64
+                }
+                None => 0,
+            }
         }
         (Some(from), Some(to)) => {
             let bits = bits & mask(how.from);
