@@ -1,0 +1,18 @@
+//! What is more than one instruction: control flow, barriers, warps, memory spaces, atomics, faults, refusals.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod atomics;
+mod barrier;
+mod branches;
+mod calls;
+mod cooperative;
+mod faults;
+mod memory;
+mod probe;
+mod programs;
+mod refusals;
+mod registers;
+mod shuffle;
+mod vote;

@@ -1,0 +1,12 @@
+//! Whole kernels, as NVIDIA's compiler wrote them, against the same computation on the host.
+//!
+//! Every `.ptx` here is NVRTC's output for the `.cu` of its name; `compile.py` makes them anew.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod dense;
+mod irregular;
+mod language;
+mod random;
+mod reductions;
