@@ -1,0 +1,105 @@
+//! `cargo xtask bench ptx`: lane-instructions per second per core of the PTX engine, beside the same loops in C at -O2.
+//!
+//! One worker. Engine and C take turns, so that whatever else the machine does falls on both; medians of the rounds.
+
+mod clock;
+mod device;
+mod native;
+mod report;
+mod workload;
+
+use std::path::PathBuf;
+
+use anyhow::ensure;
+use clap::{Parser, ValueEnum};
+use divvy_ptx::Engine;
+
+use clock::{median, spent};
+use native::Native;
+use report::{Row, json, table};
+use workload::{Workload, all};
+
+/// Measure the PTX engine on four kernels, beside the same loops in C.
+#[derive(Parser)]
+struct Args {
+    /// Rounds of each side; the median counts
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Divide the problem sizes, for a quick look
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    shrink: u32,
+    /// How to print the figures
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let native = Native::build(&target_folder().join("bench"))?;
+    let engine = Engine::new(1);
+    let mut rows = Vec::new();
+    for mut workload in all(args.shrink as usize)? {
+        eprintln!("{} ...", workload.name());
+        rows.push(measure(
+            workload.as_mut(),
+            &engine,
+            &native,
+            args.rounds as usize,
+        )?);
+    }
+    match args.output {
+        Output::Table => print!("{}", table(&rows, &native.compiler, args.rounds as usize)),
+        Output::Json => println!("{:#}", json(&rows, &native.compiler, args.rounds as usize)),
+    }
+    Ok(())
+}
+
+/// One unmeasured round of each side, whose results must agree, then the rounds that count.
+fn measure(
+    workload: &mut dyn Workload,
+    engine: &Engine,
+    native: &Native,
+    rounds: usize,
+) -> anyhow::Result<Row> {
+    let stats = workload.on_engine(engine)?;
+    workload.in_c(native);
+    let difference = workload.difference();
+    ensure!(
+        difference < 5e-3,
+        "{}: engine and C differ by {difference}",
+        workload.name()
+    );
+    let (mut engine_times, mut wall, mut c_times) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let (outcome, cost) = spent(|| workload.on_engine(engine));
+        outcome?;
+        engine_times.push(cost.processor);
+        wall.push(cost.wall);
+        let ((), cost) = spent(|| workload.in_c(native));
+        c_times.push(cost.processor);
+    }
+    Ok(Row {
+        name: workload.name(),
+        size: workload.size(),
+        lane_instructions: stats.lane_instructions,
+        engine: median(engine_times),
+        engine_wall: median(wall),
+        c: median(c_times),
+        difference,
+    })
+}
+
+/// Cargo's target folder: the one our own program lies in.
+fn target_folder() -> PathBuf {
+    let program = std::env::current_exe().unwrap_or_default();
+    program
+        .ancestors()
+        .nth(2)
+        .map_or_else(|| PathBuf::from("target"), PathBuf::from)
+}

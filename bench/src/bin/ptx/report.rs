@@ -1,0 +1,76 @@
+//! What `bench ptx` prints: a table for people, one JSON document for programs.
+
+use std::time::Duration;
+
+/// The figures of one workload.
+pub struct Row {
+    /// Its name.
+    pub name: &'static str,
+    /// Its size, in words.
+    pub size: String,
+    /// Instructions times lanes of one launch.
+    pub lane_instructions: u64,
+    /// Median processor time of one launch.
+    pub engine: Duration,
+    /// Median time on the wall of one launch.
+    pub engine_wall: Duration,
+    /// Median processor time of the C loop.
+    pub c: Duration,
+    /// How far the two results lie apart.
+    pub difference: f64,
+}
+
+impl Row {
+    /// Lane-instructions per second of one core, in thousands of millions.
+    fn rate(&self) -> f64 {
+        self.lane_instructions as f64 / self.engine.as_secs_f64() / 1e9
+    }
+
+    /// Engine time over C time.
+    fn ratio(&self) -> f64 {
+        self.engine.as_secs_f64() / self.c.as_secs_f64()
+    }
+}
+
+/// The table, with what stands above and below it.
+pub fn table(rows: &[Row], compiler: &str, rounds: usize) -> String {
+    let mut text = format!(
+        "One worker against one thread of C at -O2 ({compiler}); medians of {rounds} alternating rounds, processor time.\n\n\
+         {:<11} {:<28} {:>12} {:>11} {:>12} {:>10} {:>9}\n",
+        "kernel", "size", "lane-instr", "engine ms", "G/s per core", "C ms", "engine/C"
+    );
+    for row in rows {
+        text += &format!(
+            "{:<11} {:<28} {:>11.1}M {:>11.2} {:>12.2} {:>10.2} {:>8.1}x\n",
+            row.name,
+            row.size,
+            row.lane_instructions as f64 / 1e6,
+            row.engine.as_secs_f64() * 1e3,
+            row.rate(),
+            row.c.as_secs_f64() * 1e3,
+            row.ratio(),
+        );
+    }
+    text
+}
+
+/// The same for programs: times in seconds, rates per second.
+pub fn json(rows: &[Row], compiler: &str, rounds: usize) -> serde_json::Value {
+    let kernels: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            serde_json::json!({
+                "name": row.name,
+                "size": row.size,
+                "lane_instructions": row.lane_instructions,
+                "engine_seconds": row.engine.as_secs_f64(),
+                "engine_wall_seconds": row.engine_wall.as_secs_f64(),
+                "lane_instructions_per_second_per_core": row.rate() * 1e9,
+                "c_seconds": row.c.as_secs_f64(),
+                "engine_over_c": row.ratio(),
+                "largest_difference": row.difference,
+            })
+        })
+        .collect();
+    serde_json::json!({ "kind": "PtxBench", "compiler": compiler, "rounds": rounds, "kernels": kernels })
+}

@@ -1,0 +1,345 @@
+//! The four workloads: the kernel, its launch, its arguments, the C loop of the same, and whether both agree.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use anyhow::{anyhow, ensure};
+use divvy_ptx::{Engine, Launch, Module, Program, Stats};
+
+use super::device::{Four, Lent};
+use super::native::Native;
+
+/// A computation that both sides can do.
+pub trait Workload {
+    /// Its name in the report.
+    fn name(&self) -> &'static str;
+    /// How much of it, in words.
+    fn size(&self) -> String;
+    /// Once on the engine.
+    fn on_engine(&mut self, engine: &Engine) -> anyhow::Result<Stats>;
+    /// Once in C.
+    fn in_c(&mut self, native: &Native);
+    /// After one round of each: the largest relative difference between the results.
+    fn difference(&self) -> f64;
+}
+
+/// All four, at the sizes we publish divided by `shrink`.
+pub fn all(shrink: usize) -> anyhow::Result<Vec<Box<dyn Workload>>> {
+    Ok(vec![
+        Box::new(Saxpy::new((1 << 20) / shrink)?),
+        Box::new(Matmul::new(256 / shrink)?),
+        Box::new(Nbody::new(2048 / shrink)?),
+        Box::new(Mandelbrot::new(512 / shrink)?),
+    ])
+}
+
+/// One kernel of a module without variables.
+struct Kernel {
+    program: Program,
+    name: &'static str,
+}
+
+impl Kernel {
+    fn new(text: &str, name: &'static str) -> anyhow::Result<Kernel> {
+        let module = Module::parse(text.as_bytes()).map_err(|error| anyhow!("{error}"))?;
+        let program = Arc::new(module)
+            .link(&mut |_| 0)
+            .map_err(|error| anyhow!("{error}"))?;
+        Ok(Kernel { program, name })
+    }
+
+    fn run(
+        &self,
+        engine: &Engine,
+        [grid, block]: [[u32; 3]; 2],
+        dynamic_shared_bytes: u32,
+        memory: &Lent,
+        arguments: &[&[u8]],
+    ) -> anyhow::Result<Stats> {
+        let kernel = self
+            .program
+            .module()
+            .kernel(self.name)
+            .ok_or_else(|| anyhow!("No kernel {}", self.name))?;
+        ensure!(
+            kernel.params.len() == arguments.len(),
+            "{} takes {} arguments",
+            self.name,
+            kernel.params.len()
+        );
+        let mut params = vec![0; kernel.param_bytes as usize];
+        for (param, argument) in kernel.params.iter().zip(arguments) {
+            params[param.offset as usize..][..argument.len()].copy_from_slice(argument);
+        }
+        let (begun, never) = (Instant::now(), AtomicBool::new(false));
+        let launch = Launch {
+            kernel: self.name,
+            grid,
+            block,
+            dynamic_shared_bytes,
+            params: &params,
+            memory,
+            cooperative: false,
+            clock_ns: &|| begun.elapsed().as_nanos() as u64,
+            print: &|_| (),
+            cancel: &never,
+            sm_count: 1,
+        };
+        engine
+            .run(&self.program, &launch)
+            .map_err(|fault| anyhow!("{fault}"))
+    }
+}
+
+/// Repeatable values between 0 and 1.
+fn values(count: usize) -> Vec<f32> {
+    (0..count as u32)
+        .map(|i| (i.wrapping_mul(2_654_435_769) >> 8) as f32 / (1 << 24) as f32)
+        .collect()
+}
+
+fn difference<'a>(a: impl IntoIterator<Item = &'a f32>, b: impl IntoIterator<Item = &'a f32>) -> f64 {
+    let pairs = a.into_iter().zip(b).map(|(a, b)| (f64::from(*a), f64::from(*b)));
+    pairs
+        .map(|(a, b)| (a - b).abs() / b.abs().max(1e-3))
+        .fold(0.0, f64::max)
+}
+
+struct Saxpy {
+    kernel: Kernel,
+    x: Vec<f32>,
+    sums: [Vec<f32>; 2],
+}
+
+impl Saxpy {
+    fn new(n: usize) -> anyhow::Result<Saxpy> {
+        let kernel = Kernel::new(
+            include_str!("../../../../crates/ptx/tests/kernels/saxpy.ptx"),
+            "saxpy",
+        )?;
+        Ok(Saxpy {
+            kernel,
+            x: values(n),
+            sums: [values(n), values(n)],
+        })
+    }
+}
+
+impl Workload for Saxpy {
+    fn name(&self) -> &'static str {
+        "saxpy"
+    }
+
+    fn size(&self) -> String {
+        format!("{} elements", self.x.len())
+    }
+
+    fn on_engine(&mut self, engine: &Engine) -> anyhow::Result<Stats> {
+        let (n, mut lent) = (self.x.len(), Lent::default());
+        let (x, y) = (lent.lend(&mut self.x), lent.lend(&mut self.sums[0]));
+        let arguments: [&[u8]; 4] = [
+            &(n as u32).to_le_bytes(),
+            &0.5f32.to_le_bytes(),
+            &x.to_le_bytes(),
+            &y.to_le_bytes(),
+        ];
+        let shape = [[n.div_ceil(256) as u32, 1, 1], [256, 1, 1]];
+        self.kernel.run(engine, shape, 0, &lent, &arguments)
+    }
+
+    fn in_c(&mut self, native: &Native) {
+        native.saxpy(0.5, &self.x, &mut self.sums[1]);
+    }
+
+    fn difference(&self) -> f64 {
+        difference(&self.sums[0], &self.sums[1])
+    }
+}
+
+struct Matmul {
+    kernel: Kernel,
+    n: usize,
+    factors: [Vec<f32>; 2],
+    products: [Vec<f32>; 2],
+}
+
+impl Matmul {
+    fn new(n: usize) -> anyhow::Result<Matmul> {
+        let kernel = Kernel::new(
+            include_str!("../../../../crates/ptx/tests/kernels/matmul.ptx"),
+            "matmul_f32",
+        )?;
+        Ok(Matmul {
+            kernel,
+            n,
+            factors: [values(n * n), values(n * n)],
+            products: [values(n * n), values(n * n)],
+        })
+    }
+}
+
+impl Workload for Matmul {
+    fn name(&self) -> &'static str {
+        "matmul"
+    }
+
+    fn size(&self) -> String {
+        format!("{0} x {0}, tiles of 16", self.n)
+    }
+
+    fn on_engine(&mut self, engine: &Engine) -> anyhow::Result<Stats> {
+        let mut lent = Lent::default();
+        let [a, b] = [0, 1].map(|k| lent.lend(&mut self.factors[k]).to_le_bytes());
+        let c = lent.lend(&mut self.products[0]).to_le_bytes();
+        let tiles = self.n.div_ceil(16) as u32;
+        let shape = [[tiles, tiles, 1], [16, 16, 1]];
+        self.kernel.run(
+            engine,
+            shape,
+            0,
+            &lent,
+            &[&a, &b, &c, &(self.n as u32).to_le_bytes()],
+        )
+    }
+
+    fn in_c(&mut self, native: &Native) {
+        native.matmul(self.n, &self.factors[0], &self.factors[1], &mut self.products[1]);
+    }
+
+    fn difference(&self) -> f64 {
+        difference(&self.products[0], &self.products[1])
+    }
+}
+
+struct Nbody {
+    kernel: Kernel,
+    from: Vec<Four>,
+    velocity: [Vec<Four>; 2],
+    position: [Vec<Four>; 2],
+}
+
+impl Nbody {
+    fn new(n: usize) -> anyhow::Result<Nbody> {
+        let kernel = Kernel::new(
+            include_str!("../../../../crates/ptx/tests/kernels/nbody.ptx"),
+            "nbody",
+        )?;
+        let fours = |values: &[f32]| {
+            values
+                .chunks_exact(4)
+                .map(|four| Four(four.try_into().expect("four")))
+                .collect()
+        };
+        let from: Vec<Four> = fours(&values(n * 4));
+        let still = vec![Four::default(); n];
+        Ok(Nbody {
+            kernel,
+            velocity: [still.clone(), still.clone()],
+            position: [still.clone(), still],
+            from,
+        })
+    }
+}
+
+impl Workload for Nbody {
+    fn name(&self) -> &'static str {
+        "n-body"
+    }
+
+    fn size(&self) -> String {
+        format!("{} bodies, one step", self.from.len())
+    }
+
+    fn on_engine(&mut self, engine: &Engine) -> anyhow::Result<Stats> {
+        let (n, mut lent) = (self.from.len(), Lent::default());
+        let position = lent.lend(&mut self.position[0]).to_le_bytes();
+        let (from, velocity) = (
+            lent.lend(&mut self.from).to_le_bytes(),
+            lent.lend(&mut self.velocity[0]).to_le_bytes(),
+        );
+        let arguments: [&[u8]; 5] = [
+            &position,
+            &from,
+            &velocity,
+            &1e-3f32.to_le_bytes(),
+            &(n as u32).to_le_bytes(),
+        ];
+        let shape = [[n.div_ceil(128) as u32, 1, 1], [128, 1, 1]];
+        self.kernel.run(engine, shape, 128 * 16, &lent, &arguments)
+    }
+
+    fn in_c(&mut self, native: &Native) {
+        native.nbody(1e-3, &self.from, &mut self.velocity[1], &mut self.position[1]);
+    }
+
+    fn difference(&self) -> f64 {
+        let flat = |k: usize| self.position[k].iter().flat_map(|four| &four.0);
+        difference(flat(0), flat(1))
+    }
+}
+
+struct Mandelbrot {
+    kernel: Kernel,
+    width: usize,
+    counts: [Vec<u32>; 2],
+}
+
+/// Left and top edge, step per pixel of a picture `width` wide, and the most iterations.
+const CORNER: [f32; 2] = [-2.0, -1.25];
+const SPAN: f32 = 2.5;
+const LIMIT: i32 = 256;
+
+impl Mandelbrot {
+    fn new(width: usize) -> anyhow::Result<Mandelbrot> {
+        let kernel = Kernel::new(
+            include_str!("../../../../crates/ptx/tests/kernels/mandelbrot.ptx"),
+            "mandelbrot",
+        )?;
+        Ok(Mandelbrot {
+            kernel,
+            width,
+            counts: [vec![0; width * width], vec![0; width * width]],
+        })
+    }
+
+    fn pixel(&self) -> f32 {
+        SPAN / self.width as f32
+    }
+}
+
+impl Workload for Mandelbrot {
+    fn name(&self) -> &'static str {
+        "mandelbrot"
+    }
+
+    fn size(&self) -> String {
+        format!("{0} x {0}, at most {LIMIT} rounds", self.width)
+    }
+
+    fn on_engine(&mut self, engine: &Engine) -> anyhow::Result<Stats> {
+        let mut lent = Lent::default();
+        let out = lent.lend(&mut self.counts[0]).to_le_bytes();
+        let width = (self.width as u32).to_le_bytes();
+        let [left, top, pixel] = [CORNER[0], CORNER[1], self.pixel()].map(f32::to_le_bytes);
+        let tiles = self.width.div_ceil(16) as u32;
+        let arguments: [&[u8]; 7] = [&out, &width, &width, &left, &top, &pixel, &LIMIT.to_le_bytes()];
+        self.kernel
+            .run(engine, [[tiles, tiles, 1], [16, 16, 1]], 0, &lent, &arguments)
+    }
+
+    fn in_c(&mut self, native: &Native) {
+        let pixel = self.pixel();
+        native.mandelbrot(self.width, CORNER, pixel, LIMIT, &mut self.counts[1]);
+    }
+
+    /// The share of pixels that differ: on the rim one rounding decides when a point escapes.
+    fn difference(&self) -> f64 {
+        let differing = self.counts[0]
+            .iter()
+            .zip(&self.counts[1])
+            .filter(|(a, b)| a != b)
+            .count();
+        differing as f64 / self.counts[0].len() as f64
+    }
+}
