@@ -65,7 +65,7 @@ pub(crate) fn is_owned(fd: BorrowedFd<'_>, slot: usize) -> Result<bool, Errno> {
 const TURN: usize = SLOTS;
 /// A reaper works for microseconds. One that is stopped in the middle is not waited for longer than this many pauses:
 /// each slot's own lock keeps two reapers apart, turn or no turn.
-const PATIENCE: u32 = 200;
+const PATIENCE: u32 = 1000;
 const PAUSE: Duration = Duration::from_micros(100);
 
 /// The right to reap alone, as far as it could be had.
@@ -74,7 +74,7 @@ pub(crate) struct Turn<'fd> {
 }
 
 impl<'fd> Turn<'fd> {
-    /// Waits for the turn, for 20 ms or so.
+    /// Waits for the turn, for 100 ms or so.
     ///
     /// # Errors
     /// Whatever the system says of the lock.

@@ -124,7 +124,7 @@ fn of_two_that_do_not_both_fit_one_is_granted() {
 
 #[test]
 fn two_that_both_fit_are_both_granted_and_return() {
-    model(3, || {
+    model(2, || {
         let memory = Arc::new(Model::new());
         let racers: Vec<_> = (0..2)
             .map(|slot| {
