@@ -86,7 +86,11 @@ fn visible_devices_are_renumbered() {
     for setting in ["1", &second, &second[..14]] {
         alone(
             "visible_devices_are_renumbered",
-            &[("DIVVY_EMULATED", "h100,l4"), ("CUDA_VISIBLE_DEVICES", setting)],
+            &[
+                ("DIVVY_EMULATED", "h100,l4"),
+                ("CUDA_VISIBLE_DEVICES", setting),
+                ("CASE", setting),
+            ],
             || {
                 cu!(cuInit(0));
                 assert_eq!(name(0), "NVIDIA L4");

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{POKE, VECTOR_ADD, alone, code, cu, download, function, get, launch, module, param, start, upload};
+use common::{
+    POKE, VECTOR_ADD, alone, code, cu, download, function, get, launch, module, param, start, upload,
+};
 use divvy_abi::*;
 use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
@@ -33,7 +35,10 @@ fn ptx_text_runs() {
         let b: Vec<f32> = a.iter().map(|x| 2.0 * x).collect();
         let (a, b, c) = (upload(&a), upload(&b), upload(&vec![0f32; n as usize]));
         let mut params = [param(&a), param(&b), param(&c), param(&n)];
-        assert_eq!(launch(add, n.div_ceil(128), 128, null_mut(), &mut params), CUDA_SUCCESS);
+        assert_eq!(
+            launch(add, n.div_ceil(128), 128, null_mut(), &mut params),
+            CUDA_SUCCESS
+        );
         let sums = download::<f32>(c, n as usize);
         assert!(sums.iter().enumerate().all(|(i, &sum)| sum == 3.0 * i as f32));
 
@@ -53,10 +58,38 @@ fn ptx_text_runs() {
             CU_LAUNCH_PARAM_END,
         ];
         let stream = CU_STREAM_PER_THREAD;
-        cu!(cuLaunchKernel(add, 8, 1, 1, 128, 1, 1, 0, stream, null_mut(), extra.as_mut_ptr()));
-        assert_eq!(download::<f32>(c, n as usize), sums, "the legacy stream waits for the thread's own");
+        cu!(cuLaunchKernel(
+            add,
+            8,
+            1,
+            1,
+            128,
+            1,
+            1,
+            0,
+            stream,
+            null_mut(),
+            extra.as_mut_ptr()
+        ));
+        assert_eq!(
+            download::<f32>(c, n as usize),
+            sums,
+            "the legacy stream waits for the thread's own"
+        );
         size = 10;
-        let short = code!(cuLaunchKernel(add, 8, 1, 1, 128, 1, 1, 0, stream, null_mut(), extra.as_mut_ptr()));
+        let short = code!(cuLaunchKernel(
+            add,
+            8,
+            1,
+            1,
+            128,
+            1,
+            1,
+            0,
+            stream,
+            null_mut(),
+            extra.as_mut_ptr()
+        ));
         assert_eq!(short, CUDA_ERROR_INVALID_VALUE);
     });
 }
@@ -75,15 +108,26 @@ fn fatbins_of_every_compression_run() {
         #[repr(C)]
         struct Wrapper(u32, u32, *const u8, *const *const u8);
         let list = [MACHINE_CODE.as_ptr(), null()];
-        for wrapper in [Wrapper(0x4662_43b1, 1, LZ4.as_ptr(), null()), Wrapper(0x4662_43b1, 2, ZSTD.as_ptr(), list.as_ptr())]
-        {
+        for wrapper in [
+            Wrapper(0x4662_43b1, 1, LZ4.as_ptr(), null()),
+            Wrapper(0x4662_43b1, 2, ZSTD.as_ptr(), list.as_ptr()),
+        ] {
             let library: CUlibrary = get!(cuLibraryLoadData(
-                (&raw const wrapper).cast(), null_mut(), null_mut(), 0, null_mut(), null_mut(), 0
+                (&raw const wrapper).cast(),
+                null_mut(),
+                null_mut(),
+                0,
+                null_mut(),
+                null_mut(),
+                0
             ));
             let kernel: CUkernel = get!(cuLibraryGetKernel(library, c"scale".as_ptr()));
             scale(kernel.cast());
             cu!(cuLibraryUnload(library));
-            assert_eq!(code!(cuKernelGetFunction(&mut null_mut(), kernel)), CUDA_ERROR_INVALID_HANDLE);
+            assert_eq!(
+                code!(cuKernelGetFunction(&mut null_mut(), kernel)),
+                CUDA_ERROR_INVALID_HANDLE
+            );
         }
     });
 }
@@ -99,14 +143,25 @@ fn an_image_the_device_cannot_run_says_why() {
         let mut load = |image: &[u8]| code!(cuModuleLoadData(&raw mut module, image.as_ptr().cast()));
         assert_eq!(load(MACHINE_CODE), CUDA_ERROR_NO_BINARY_FOR_GPU);
         assert_eq!(load(b"\x7fELF\x02\x01\x01\0"), CUDA_ERROR_NO_BINARY_FOR_GPU);
-        assert_eq!(load(b".version 7.8\n.target sm_90\n.address_size 64\n\0"), CUDA_ERROR_NO_BINARY_FOR_GPU);
+        assert_eq!(
+            load(b".version 7.8\n.target sm_90\n.address_size 64\n\0"),
+            CUDA_ERROR_NO_BINARY_FOR_GPU
+        );
         assert_eq!(load(b"this is not PTX\0"), CUDA_ERROR_INVALID_PTX);
         assert_eq!(load(MANY), CUDA_SUCCESS, "one of its texts is for this device");
-        assert_eq!(code!(cuModuleLoadData(&raw mut module, null())), CUDA_ERROR_INVALID_VALUE);
+        assert_eq!(
+            code!(cuModuleLoadData(&raw mut module, null())),
+            CUDA_ERROR_INVALID_VALUE
+        );
         let missing = code!(cuModuleLoad(&raw mut module, c"/nonexistent.ptx".as_ptr()));
         assert_eq!(missing, CUDA_ERROR_FILE_NOT_FOUND);
         let log = std::fs::read_to_string(std::env::var("DIVVY_LOG").unwrap()).unwrap();
-        for said in ["machine code only", "needs sm_90 and the device is sm_75", "line 1", "/nonexistent.ptx"] {
+        for said in [
+            "machine code only",
+            "needs sm_90 and the device is sm_75",
+            "line 1",
+            "/nonexistent.ptx",
+        ] {
             assert!(log.contains(said), "{said} in {log}");
         }
     });
@@ -122,23 +177,49 @@ fn the_parser_speaks_through_the_error_log() {
         let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
         let mut module = null_mut();
         let refused = code!(cuModuleLoadDataEx(
-            &raw mut module, text.as_ptr().cast(), 2, options.as_mut_ptr(), values.as_mut_ptr()
+            &raw mut module,
+            text.as_ptr().cast(),
+            2,
+            options.as_mut_ptr(),
+            values.as_mut_ptr()
         ));
         assert_eq!(refused, CUDA_ERROR_INVALID_PTX);
         let said = CStr::from_bytes_until_nul(&log).unwrap().to_str().unwrap();
         assert!(said.contains("add.f33") && said.contains("line 31"), "{said}");
-        assert_eq!(values[1] as usize, said.len(), "the size becomes what was written");
+        assert_eq!(
+            values[1] as usize,
+            said.len(),
+            "the size becomes what was written"
+        );
 
         let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), 8 as *mut c_void];
         let link: CUlinkState = {
             let mut link = null_mut();
-            cu!(cuLinkCreate_v2(2, options.as_mut_ptr(), values.as_mut_ptr(), &raw mut link));
+            cu!(cuLinkCreate_v2(
+                2,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+                &raw mut link
+            ));
             link
         };
         let (data, size) = (text.as_ptr().cast_mut().cast(), text.as_bytes().len());
-        let added = code!(cuLinkAddData_v2(link, CU_JIT_INPUT_PTX, data, size, null(), 0, null_mut(), null_mut()));
+        let added = code!(cuLinkAddData_v2(
+            link,
+            CU_JIT_INPUT_PTX,
+            data,
+            size,
+            null(),
+            0,
+            null_mut(),
+            null_mut()
+        ));
         assert_eq!(added, CUDA_ERROR_INVALID_PTX);
-        assert_eq!((log[7], values[1] as usize), (0, 7), "a small buffer is filled, not overrun");
+        assert_eq!(
+            (log[7], values[1] as usize),
+            (0, 7),
+            "a small buffer is filled, not overrun"
+        );
         cu!(cuLinkDestroy(link));
         assert_eq!(code!(cuLinkDestroy(link)), CUDA_ERROR_INVALID_HANDLE);
     });
@@ -152,7 +233,16 @@ fn the_linker_passes_ptx_through() {
         cu!(cuLinkCreate_v2(0, null_mut(), null_mut(), &raw mut link));
         for text in [VECTOR_ADD, POKE] {
             let data = text.as_ptr().cast_mut().cast();
-            cu!(cuLinkAddData_v2(link, CU_JIT_INPUT_PTX, data, text.len(), c"a".as_ptr(), 0, null_mut(), null_mut()));
+            cu!(cuLinkAddData_v2(
+                link,
+                CU_JIT_INPUT_PTX,
+                data,
+                text.len(),
+                c"a".as_ptr(),
+                0,
+                null_mut(),
+                null_mut()
+            ));
         }
         let (mut image, mut size) = (null_mut(), 0);
         cu!(cuLinkComplete(link, &raw mut image, &raw mut size));
@@ -161,7 +251,10 @@ fn the_linker_passes_ptx_through() {
         cu!(cuLinkDestroy(link));
         let module: CUmodule = get!(cuModuleLoadData(image.as_ptr().cast()));
         let target = upload(&[0u32]);
-        assert_eq!(launch(function(module, c"poke"), 1, 1, null_mut(), &mut [param(&target)]), CUDA_SUCCESS);
+        assert_eq!(
+            launch(function(module, c"poke"), 1, 1, null_mut(), &mut [param(&target)]),
+            CUDA_SUCCESS
+        );
         assert_eq!(download::<u32>(target, 1), [1]);
         function(module, c"add");
     });
@@ -179,20 +272,40 @@ fn variables_have_addresses_and_initial_values() {
         );
         let global = |name: &CStr| {
             let (mut address, mut bytes) = (0, 0);
-            cu!(cuModuleGetGlobal_v2(&raw mut address, &raw mut bytes, code, name.as_ptr()));
+            cu!(cuModuleGetGlobal_v2(
+                &raw mut address,
+                &raw mut bytes,
+                code,
+                name.as_ptr()
+            ));
             (address, bytes)
         };
         let (table, bytes) = global(c"table");
         assert_eq!((download::<u32>(table, 3), bytes), (vec![1, 2, 3], 12));
         assert_eq!(download::<u32>(global(c"limit").0, 1), [7]);
-        assert_eq!(download::<u64>(global(c"place").0, 1), [table], "an initial value may be an address");
-        let missing = code!(cuModuleGetGlobal_v2(null_mut(), null_mut(), code, c"nothing".as_ptr()));
+        assert_eq!(
+            download::<u64>(global(c"place").0, 1),
+            [table],
+            "an initial value may be an address"
+        );
+        let missing = code!(cuModuleGetGlobal_v2(
+            null_mut(),
+            null_mut(),
+            code,
+            c"nothing".as_ptr()
+        ));
         assert_eq!(missing, CUDA_ERROR_NOT_FOUND);
-        assert_eq!(code!(cuModuleGetFunction(&mut null_mut(), code, c"nothing".as_ptr())), CUDA_ERROR_NOT_FOUND);
+        assert_eq!(
+            code!(cuModuleGetFunction(&mut null_mut(), code, c"nothing".as_ptr())),
+            CUDA_ERROR_NOT_FOUND
+        );
         cu!(cuModuleUnload(code));
         assert_eq!(code!(cuModuleUnload(code)), CUDA_ERROR_INVALID_HANDLE);
         let mut value = 0u32;
-        assert_eq!(code!(cuMemcpyDtoH_v2((&raw mut value).cast(), table, 4)), CUDA_ERROR_INVALID_VALUE);
+        assert_eq!(
+            code!(cuMemcpyDtoH_v2((&raw mut value).cast(), table, 4)),
+            CUDA_ERROR_INVALID_VALUE
+        );
     });
 }
 
@@ -201,7 +314,13 @@ fn kernels_describe_themselves() {
     alone("kernels_describe_themselves", &[], || {
         start(0);
         let library: CUlibrary = get!(cuLibraryLoadData(
-            ZSTD.as_ptr().cast(), null_mut(), null_mut(), 0, null_mut(), null_mut(), 0
+            ZSTD.as_ptr().cast(),
+            null_mut(),
+            null_mut(),
+            0,
+            null_mut(),
+            null_mut(),
+            0
         ));
         let count: u32 = get!(cuLibraryGetKernelCount(library));
         assert_eq!(count, 1);
@@ -214,20 +333,47 @@ fn kernels_describe_themselves() {
         let places = [(0, 8), (8, 4), (12, 4)];
         for (index, &place) in places.iter().enumerate() {
             let (mut offset, mut size) = (0, 0);
-            cu!(cuKernelGetParamInfo(kernel, index, &raw mut offset, &raw mut size));
+            cu!(cuKernelGetParamInfo(
+                kernel,
+                index,
+                &raw mut offset,
+                &raw mut size
+            ));
             assert_eq!((offset, size), place);
         }
-        assert_eq!(code!(cuKernelGetParamInfo(kernel, 3, &mut 0, &mut 0)), CUDA_ERROR_INVALID_VALUE);
+        assert_eq!(
+            code!(cuKernelGetParamInfo(kernel, 3, &mut 0, &mut 0)),
+            CUDA_ERROR_INVALID_VALUE
+        );
         let attribute = |number| -> i32 { get!(cuKernelGetAttribute(number, kernel, 0)) };
         assert_eq!(attribute(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK), 1024);
         assert_eq!(attribute(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES), 0);
         assert!((1..=255).contains(&attribute(CU_FUNC_ATTRIBUTE_NUM_REGS)));
-        cu!(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 100 << 10, kernel, 0));
+        cu!(cuKernelSetAttribute(
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+            100 << 10,
+            kernel,
+            0
+        ));
         let function: CUfunction = get!(cuKernelGetFunction(kernel));
-        let shared: i32 = get!(cuFuncGetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, function));
-        assert_eq!(shared, 100 << 10, "what is set on the kernel holds for its function");
+        let shared: i32 = get!(cuFuncGetAttribute(
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+            function
+        ));
+        assert_eq!(
+            shared,
+            100 << 10,
+            "what is set on the kernel holds for its function"
+        );
         let (mut grid, mut block) = (0, 0);
-        cu!(cuOccupancyMaxPotentialBlockSize(&raw mut grid, &raw mut block, kernel.cast(), None, 0, 0));
+        cu!(cuOccupancyMaxPotentialBlockSize(
+            &raw mut grid,
+            &raw mut block,
+            kernel.cast(),
+            None,
+            0,
+            0
+        ));
         assert_eq!(grid % 132, 0);
         let blocks: i32 = get!(cuOccupancyMaxActiveBlocksPerMultiprocessor(function, block, 0));
         assert_eq!(blocks * 132, grid);
@@ -245,31 +391,76 @@ fn launches_outside_the_limits_are_refused() {
         let mut params = [param(&zero), param(&zero), param(&zero), param(&zero)];
         let mut go = |f, grid: [u32; 3], block: [u32; 3], shared| {
             code!(cuLaunchKernel(
-                f, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared, null_mut(), params.as_mut_ptr(),
+                f,
+                grid[0],
+                grid[1],
+                grid[2],
+                block[0],
+                block[1],
+                block[2],
+                shared,
+                null_mut(),
+                params.as_mut_ptr(),
                 null_mut()
             ))
         };
         assert_eq!(go(add, [1, 1, 1], [1024, 1, 1], 0), CUDA_SUCCESS);
-        for (grid, block) in
-            [([0, 1, 1], [1, 1, 1]), ([1, 1, 1], [1, 0, 1]), ([1, 1, 1], [1025, 1, 1]), ([1, 1, 1], [1, 1, 65]),
-             ([1, 1, 1], [32, 33, 1]), ([1, 65_536, 1], [1, 1, 1])]
-        {
-            assert_eq!(go(add, grid, block, 0), CUDA_ERROR_INVALID_VALUE, "{grid:?} {block:?}");
+        for (grid, block) in [
+            ([0, 1, 1], [1, 1, 1]),
+            ([1, 1, 1], [1, 0, 1]),
+            ([1, 1, 1], [1025, 1, 1]),
+            ([1, 1, 1], [1, 1, 65]),
+            ([1, 1, 1], [32, 33, 1]),
+            ([1, 65_536, 1], [1, 1, 1]),
+        ] {
+            assert_eq!(
+                go(add, grid, block, 0),
+                CUDA_ERROR_INVALID_VALUE,
+                "{grid:?} {block:?}"
+            );
         }
         assert_eq!(go(bounded, [1, 1, 1], [64, 1, 1], 0), CUDA_SUCCESS);
-        assert_eq!(go(bounded, [1, 1, 1], [65, 1, 1], 0), CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+        assert_eq!(
+            go(bounded, [1, 1, 1], [65, 1, 1], 0),
+            CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+        );
         assert_eq!(go(add, [1, 1, 1], [1, 1, 1], 48 << 10), CUDA_SUCCESS);
-        assert_eq!(go(add, [1, 1, 1], [1, 1, 1], (48 << 10) + 1), CUDA_ERROR_INVALID_VALUE);
-        cu!(cuFuncSetAttribute(add, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 200 << 10));
+        assert_eq!(
+            go(add, [1, 1, 1], [1, 1, 1], (48 << 10) + 1),
+            CUDA_ERROR_INVALID_VALUE
+        );
+        cu!(cuFuncSetAttribute(
+            add,
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+            200 << 10
+        ));
         assert_eq!(go(add, [1, 1, 1], [1, 1, 1], 200 << 10), CUDA_SUCCESS);
-        let beyond = code!(cuFuncSetAttribute(add, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 228 << 10));
+        let beyond = code!(cuFuncSetAttribute(
+            add,
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+            228 << 10
+        ));
         assert_eq!(beyond, CUDA_ERROR_INVALID_VALUE);
         let mut cooperative = |blocks| {
-            code!(cuLaunchCooperativeKernel(add, blocks, 1, 1, 1024, 1, 1, 0, null_mut(), params.as_mut_ptr()))
+            code!(cuLaunchCooperativeKernel(
+                add,
+                blocks,
+                1,
+                1,
+                1024,
+                1,
+                1,
+                0,
+                null_mut(),
+                params.as_mut_ptr()
+            ))
         };
         assert_eq!(cooperative(264), CUDA_SUCCESS);
         assert_eq!(cooperative(265), CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
-        assert_eq!(launch(add, 1, 1, null_mut(), &mut [null_mut(); 4]), CUDA_ERROR_INVALID_VALUE);
+        assert_eq!(
+            launch(add, 1, 1, null_mut(), &mut [null_mut(); 4]),
+            CUDA_ERROR_INVALID_VALUE
+        );
         cu!(cuCtxSynchronize());
     });
 }
@@ -278,15 +469,25 @@ fn launches_outside_the_limits_are_refused() {
 fn an_unsupported_instruction_names_itself() {
     let log = tempfile::NamedTempFile::new().unwrap();
     let path = log.path().to_str().unwrap();
-    alone("an_unsupported_instruction_names_itself", &[("DIVVY_LOG", path)], || {
-        start(0);
-        let text = POKE.replace("mov.u32 %r1, 1;", "mov.u32 %r1, 1;\n    wgmma.fence.sync.aligned;");
-        let poke = function(module(&text), c"poke");
-        let target = upload(&[0u32]);
-        let outcome = launch(poke, 1, 1, null_mut(), &mut [param(&target)]);
-        assert_eq!(outcome, CUDA_ERROR_NOT_SUPPORTED);
-        let log = std::fs::read_to_string(std::env::var("DIVVY_LOG").unwrap()).unwrap();
-        assert!(log.contains("wgmma.fence") && log.contains("`poke`") && log.contains("line 12"), "{log}");
-        assert_eq!(download::<u32>(target, 1), [0], "the context goes on");
-    });
+    alone(
+        "an_unsupported_instruction_names_itself",
+        &[("DIVVY_LOG", path)],
+        || {
+            start(0);
+            let text = POKE.replace(
+                "mov.u32 %r1, 1;",
+                "mov.u32 %r1, 1;\n    wgmma.fence.sync.aligned;",
+            );
+            let poke = function(module(&text), c"poke");
+            let target = upload(&[0u32]);
+            let outcome = launch(poke, 1, 1, null_mut(), &mut [param(&target)]);
+            assert_eq!(outcome, CUDA_ERROR_NOT_SUPPORTED);
+            let log = std::fs::read_to_string(std::env::var("DIVVY_LOG").unwrap()).unwrap();
+            assert!(
+                log.contains("wgmma.fence") && log.contains("`poke`") && log.contains("line 12"),
+                "{log}"
+            );
+            assert_eq!(download::<u32>(target, 1), [0], "the context goes on");
+        },
+    );
 }

@@ -44,7 +44,10 @@ fn holder(test: &str, run_directory: &str) -> Holder {
         .spawn()
         .unwrap();
     let (_, said) = Holder::says(&mut child, "holding");
-    Holder { process: child, _said: said }
+    Holder {
+        process: child,
+        _said: said,
+    }
 }
 
 /// The holder's part: takes memory and waits for its stdin to close.
@@ -75,13 +78,28 @@ fn memory_is_shared_and_a_killed_holder_returns_it() {
     assert_eq!(free, total);
     let mut first = holder(test, &directory);
     let mut second = holder(test, &directory);
-    assert_eq!(memory_info().0, total - 6 * GIB, "what others took is gone from here");
-    assert_eq!(code!(cuMemAlloc_v2(&mut 0, total - 5 * GIB)), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_eq!(
+        memory_info().0,
+        total - 6 * GIB,
+        "what others took is gone from here"
+    );
+    assert_eq!(
+        code!(cuMemAlloc_v2(&mut 0, total - 5 * GIB)),
+        CUDA_ERROR_OUT_OF_MEMORY
+    );
     let usage = used(&directory);
     assert_eq!(usage.used_bytes, 6 * GIB as u64);
-    let mut expected = vec![(std::process::id(), 0), (first.process.id(), 3 * GIB as u64), (second.process.id(), 3 * GIB as u64)];
+    let mut expected = vec![
+        (std::process::id(), 0),
+        (first.process.id(), 3 * GIB as u64),
+        (second.process.id(), 3 * GIB as u64),
+    ];
     expected.sort_unstable();
-    let seen: Vec<_> = usage.processes.iter().map(|process| (process.pid, process.used_bytes)).collect();
+    let seen: Vec<_> = usage
+        .processes
+        .iter()
+        .map(|process| (process.pid, process.used_bytes))
+        .collect();
     assert_eq!(seen, expected);
 
     first.kill();
@@ -155,11 +173,17 @@ fn processes_that_race_never_take_more_than_there_is() {
     let directory = TempDir::new().unwrap();
     let start = || {
         let mut command = process(test, "racer", directory.path().to_str().unwrap());
-        command.env("DIVVY_EMULATED", "t4").stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .env("DIVVY_EMULATED", "t4")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         command.spawn().unwrap()
     };
     let mut racers: Vec<Child> = (0..4).map(|_| start()).collect();
-    let said: Vec<_> = racers.iter_mut().map(|racer| Holder::says(racer, "took ")).collect();
+    let said: Vec<_> = racers
+        .iter_mut()
+        .map(|racer| Holder::says(racer, "took "))
+        .collect();
     let sum: u32 = said.iter().map(|(count, _)| count.parse::<u32>().unwrap()).sum();
     assert_eq!(sum, 15, "a T4 has 15 GiB: all of it was handed out, once");
     for mut racer in racers {
