@@ -1,6 +1,7 @@
 //! What a module decodes to: one list of instructions, and what launching needs to know of each function.
 
 use crate::inst::Inst;
+use std::collections::BTreeSet;
 
 /// What a constant slot of a register area holds. Filled before a block runs; never written by instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,9 +89,8 @@ pub(crate) struct ConstSlot {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FunctionCode {
-    pub name: String,
-    /// Has a body.
-    pub defined: bool,
+    /// Has a body, and is no kernel.
+    pub callable: bool,
     pub entry: u32,
     pub consts: Vec<ConstSlot>,
     pub area_bytes: u32,
@@ -131,8 +131,11 @@ pub(crate) struct Code {
     pub calls: Vec<Call>,
     pub shared: Vec<SharedVariable>,
     /// Functions whose address is taken.
-    pub addressed: Vec<u32>,
+    pub addressed: BTreeSet<u32>,
 }
+
+/// `Call::callee` of a call through a register.
+pub(crate) const INDIRECT: u32 = u32::MAX;
 
 /// What a function's address looks like to a kernel; not an address of anything.
 pub(crate) const FUNCTION_ADDRESS: u64 = 0x4654_0000_0000_0000;

@@ -89,6 +89,11 @@ impl<'a> Lexer<'a> {
         self.line_start = self.at;
     }
 
+    /// The byte after the last token.
+    pub fn at_byte(&self) -> u8 {
+        self.byte(0)
+    }
+
     /// Drops the rest of the line: `.loc`, `.file` and `@@DWARF` have no other end.
     pub fn skip_line(&mut self) {
         while self.at < self.text.len() && self.text[self.at] != b'\n' {

@@ -176,8 +176,7 @@ fn reachable(code: &Code, function: u32) -> Vec<u32> {
     let mut at = 0;
     while at < found.len() {
         let f = &code.functions[found[at] as usize];
-        let addressed = if f.indirect { &code.addressed[..] } else { &[] };
-        for callee in f.callees.iter().chain(addressed) {
+        for callee in &f.callees {
             if seen.insert(*callee) {
                 found.push(*callee);
             }
@@ -315,6 +314,13 @@ impl<'a> Builder<'a> {
             let decoded = decode::function(function, &text.functions, &self.symbols, &mut self.code, set)?;
             self.code.functions.push(decoded);
         }
+        // A call through a register may be of any function whose address is taken.
+        let addressed: Vec<u32> = self.code.addressed.iter().copied().collect();
+        for function in self.code.functions.iter_mut().filter(|f| f.indirect) {
+            function.callees.extend(&addressed);
+            function.callees.sort_unstable();
+            function.callees.dedup();
+        }
         mark_recursion(&mut self.code);
         let mut module = Module {
             kernels: Vec::new(),
@@ -386,7 +392,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn init(&self, variable: &Variable<'a>) -> Result<Vec<Init>, ParseError> {
+    fn init(&mut self, variable: &Variable<'a>) -> Result<Vec<Init>, ParseError> {
         variable
             .init
             .iter()
@@ -398,10 +404,13 @@ impl<'a> Builder<'a> {
                         addend: *addend,
                         shift: *shift,
                     }),
-                    Some(Symbol::Function(index)) => Ok(Init::Function {
-                        index: *index,
-                        shift: *shift,
-                    }),
+                    Some(Symbol::Function(index)) => {
+                        self.code.addressed.insert(*index);
+                        Ok(Init::Function {
+                            index: *index,
+                            shift: *shift,
+                        })
+                    }
                     _ => Err(ParseError::new(
                         variable.line,
                         1,

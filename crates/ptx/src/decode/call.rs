@@ -1,8 +1,11 @@
 //! `call`: of functions of the module, and of the few that the device provides.
 
-use super::{Decoded, Decoder, DraftCall, Home, Refusal, Symbol, V};
+use super::{Decoded, Decoder, Draft, DraftCall, Home, Refusal, Symbol, V};
+use crate::code::INDIRECT;
 use crate::engine::{control, print};
+use crate::inst::Exec;
 use crate::parse::ast::Operand;
+use crate::types::Ty;
 
 impl<'a> Decoder<'_, 'a> {
     /// `call (results), callee, (arguments);` with either list absent, and a prototype after it for a register.
@@ -27,7 +30,14 @@ impl<'a> Decoder<'_, 'a> {
         let name = match callee {
             Operand::Name(name, 0) => name,
             // Through a register: which function it is, only the lanes know.
-            Operand::Reg(_) => return Err(Refusal::Unsupported),
+            Operand::Reg(_) => {
+                let target = self.source_of(&callee, Ty::U64)?;
+                let (arguments, results) = (self.call_places(&arguments)?, self.call_places(&results)?);
+                self.out.indirect = true;
+                self.emit_call(control::call_indirect, INDIRECT, arguments, results)
+                    .a = target;
+                return Ok(());
+            }
             _ => return Err("expected a function's name".into()),
         };
         let Some(Symbol::Function(index)) = self.symbols.get(name).copied() else {
@@ -36,7 +46,7 @@ impl<'a> Decoder<'_, 'a> {
         let arguments = self.call_places(&arguments)?;
         let results = self.call_places(&results)?;
         let function = &self.functions[index as usize];
-        let exec = match (name, function.body.is_some()) {
+        let exec: Exec = match (name, function.body.is_some()) {
             (_, true) => control::call,
             ("vprintf", _) => print::vprintf,
             ("__assertfail", _) => print::assert_fail,
@@ -56,6 +66,11 @@ impl<'a> Decoder<'_, 'a> {
             }
             self.out.callees.push(index);
         }
+        self.emit_call(exec, index, arguments, results);
+        Ok(())
+    }
+
+    fn emit_call(&mut self, exec: Exec, callee: u32, arguments: Vec<V>, results: Vec<V>) -> &mut Draft {
         let registers = |list: &[V]| -> Vec<u32> {
             list.iter()
                 .filter_map(|v| if let V::Reg(r) = v { Some(*r) } else { None })
@@ -64,7 +79,7 @@ impl<'a> Decoder<'_, 'a> {
         let (reads, writes) = (registers(&arguments), registers(&results));
         let at = self.calls.len() as u32;
         self.calls.push(DraftCall {
-            callee: index,
+            callee,
             arguments,
             results,
         });
@@ -73,7 +88,7 @@ impl<'a> Decoder<'_, 'a> {
         draft.aux_is_call = true;
         draft.reads_more = reads;
         draft.writes_more = writes;
-        Ok(())
+        draft
     }
 
     fn call_places(&mut self, list: &[Operand<'a>]) -> Decoded<Vec<V>> {

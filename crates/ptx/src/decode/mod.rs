@@ -157,10 +157,7 @@ pub(crate) fn function<'a>(
     set: VectorSet,
 ) -> Result<FunctionCode, ParseError> {
     let Some(body) = &function.body else {
-        return Ok(FunctionCode {
-            name: function.name.into(),
-            ..FunctionCode::default()
-        });
+        return Ok(FunctionCode::default());
     };
     let end = Statement {
         guard: None,
@@ -184,8 +181,7 @@ pub(crate) fn function<'a>(
         const_index: HashMap::new(),
         calls: Vec::new(),
         out: FunctionCode {
-            name: function.name.into(),
-            defined: true,
+            callable: !function.kernel,
             ..FunctionCode::default()
         },
         at: &end,

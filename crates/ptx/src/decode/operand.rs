@@ -130,9 +130,7 @@ impl<'a> Decoder<'_, 'a> {
                 Ok(self.constant(Const::Shared(*n, addend), wide))
             }
             Some(Symbol::Function(n)) => {
-                if !self.code.addressed.contains(n) {
-                    self.code.addressed.push(*n);
-                }
+                self.code.addressed.insert(*n);
                 Ok(self.constant(Const::Function(*n), wide))
             }
             Some(Symbol::Local) => Err(Refusal::Unsupported),

@@ -1,6 +1,9 @@
 //! Branches, guards, ends; and the instructions that have no effect here.
 
 use super::ctx::{Ctx, Stop};
+use super::launch::NO_AREA;
+use crate::code::FUNCTION_ADDRESS;
+use crate::error::Access;
 use crate::inst::{Flow, Inst};
 
 /// No register field.
@@ -94,6 +97,37 @@ pub(crate) fn unsupported(c: &mut Ctx, _: &Inst) -> Flow {
 /// `call`: entry `aux` of the code's calls.
 pub(crate) fn call(c: &mut Ctx, i: &Inst) -> Flow {
     c.call = i.aux;
+    c.callee = c.launch().code().calls[i.aux as usize].callee;
+    c.again = 0;
+    Flow::Call
+}
+
+/// `call` through the 64-bit register `a`: of what the first lane calls, and the others again where they differ.
+pub(crate) fn call_indirect(c: &mut Ctx, i: &Inst) -> Flow {
+    let mask = c.mask();
+    let first = mask.trailing_zeros() as usize & 31;
+    let target = c.lane::<u64>(i.a, first);
+    let launch = c.launch();
+    let offset = target.wrapping_sub(FUNCTION_ADDRESS);
+    let functions = &launch.code().functions;
+    let known = functions.get((offset / 16) as usize).is_some_and(|f| f.callable)
+        && offset % 16 == 0
+        && launch.areas[(offset / 16) as usize] != NO_AREA;
+    if !known {
+        c.fault = Some(Stop::Illegal {
+            address: target,
+            access: Access::Read,
+        });
+        return Flow::Fault;
+    }
+    c.callee = (offset / 16) as u32;
+    c.call = i.aux;
+    let same = c
+        .active()
+        .filter(|n| c.lane::<u64>(i.a, *n) == target)
+        .fold(0, |m, n| m | 1 << n);
+    c.again = mask & !same;
+    c.set_mask(same);
     Flow::Call
 }
 

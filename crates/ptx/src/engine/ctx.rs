@@ -69,6 +69,10 @@ pub(crate) struct Ctx {
     pub targets: [u32; 32],
     pub barrier: BarrierCall,
     pub call: u32,
+    /// The function that `call` calls.
+    pub callee: u32,
+    /// Lanes that call something else, at the same instruction.
+    pub again: u32,
     /// Lanes a `.sync` operation waits for, for the deadlock rule.
     pub members: u32,
     pub fault: Option<Stop>,
@@ -101,6 +105,8 @@ impl Ctx {
             targets: [0; 32],
             barrier: BarrierCall::default(),
             call: 0,
+            callee: 0,
+            again: 0,
             members: 0,
             fault: None,
             polls: 0,

@@ -14,7 +14,7 @@ const MAX_LOCAL: u64 = 1 << 30;
 const RECURSION_STACK: u64 = 64 << 10;
 
 /// Not reachable from the kernel.
-const NO_AREA: u32 = u32::MAX;
+pub(crate) const NO_AREA: u32 = u32::MAX;
 
 pub(crate) struct LaunchState<'a> {
     pub program: Program,
@@ -71,6 +71,9 @@ impl<'a> LaunchState<'a> {
                 launch.block
             ));
         };
+        if launch.block[2] > 64 {
+            return bad(format!("a block of {:?} is deeper than 64", launch.block));
+        }
         let blocks = launch
             .grid
             .iter()

@@ -34,17 +34,14 @@ pub(crate) trait Memory {
     type R: Lane;
     fn load(m: Self::M) -> Self::R;
     fn store(r: Self::R) -> Self::M;
-    /// Both have the same bits.
-    const SAME: bool;
 }
 
 macro_rules! memory {
-    ($($name:ident: $m:ty, $r:ty, $same:expr, $load:expr;)*) => {
+    ($($name:ident: $m:ty, $r:ty, $load:expr;)*) => {
         $(pub(crate) struct $name;
         impl Memory for $name {
             type M = $m;
             type R = $r;
-            const SAME: bool = $same;
             #[inline(always)]
             fn load(m: $m) -> $r { let f: fn($m) -> $r = $load; f(m) }
             #[inline(always)]
@@ -53,18 +50,18 @@ macro_rules! memory {
     };
 }
 memory! {
-    M8: u8, u32, false, u32::from;
-    M8S: i8, u32, false, |m| i32::from(m) as u32;
-    M16: u16, u32, false, u32::from;
-    M16S: i16, u32, false, |m| i32::from(m) as u32;
-    M32: u32, u32, true, |m| m;
-    M64: u64, u64, true, |m| m;
-    M8To64: u8, u64, false, u64::from;
-    M8STo64: i8, u64, false, |m| i64::from(m) as u64;
-    M16To64: u16, u64, false, u64::from;
-    M16STo64: i16, u64, false, |m| i64::from(m) as u64;
-    M32To64: u32, u64, false, u64::from;
-    M32STo64: i32, u64, false, |m| i64::from(m) as u64;
+    M8: u8, u32, u32::from;
+    M8S: i8, u32, |m| i32::from(m) as u32;
+    M16: u16, u32, u32::from;
+    M16S: i16, u32, |m| i32::from(m) as u32;
+    M32: u32, u32, |m| m;
+    M64: u64, u64, |m| m;
+    M8To64: u8, u64, u64::from;
+    M8STo64: i8, u64, |m| i64::from(m) as u64;
+    M16To64: u16, u64, u64::from;
+    M16STo64: i16, u64, |m| i64::from(m) as u64;
+    M32To64: u32, u64, u64::from;
+    M32STo64: i32, u64, |m| i64::from(m) as u64;
 }
 
 /// How the lanes' addresses lie.

@@ -335,7 +335,9 @@ impl Warp {
                     if !self.enter_function(c, launch, at, lanes, pc) {
                         return Pause::Fault;
                     }
-                    self.add(pc + 1, rest, frame);
+                    let again = c.again;
+                    self.add(pc + 1, rest & !again, frame);
+                    self.add(pc, again, frame);
                 }
                 Flow::Barrier => {
                     if rest != 0 {
@@ -469,7 +471,8 @@ impl Warp {
         let caller_function = self.frames[caller as usize].function as usize;
         let local_base =
             self.frames[caller as usize].local_base + u64::from(code.functions[caller_function].local_bytes);
-        let callee = &code.functions[call.callee as usize];
+        let callee_index = c.callee;
+        let callee = &code.functions[callee_index as usize];
         if depth > MAX_DEPTH || local_base + u64::from(callee.local_bytes) > c.local_stride {
             c.fault = Some(super::ctx::Stop::Illegal {
                 address: local_base,
@@ -482,7 +485,7 @@ impl Warp {
         // SAFETY: as in `run`: the callee is reachable, so its area lies inside the warp's registers.
         let callee_regs = unsafe {
             c.file
-                .add(self.base + launch.areas[call.callee as usize] as usize)
+                .add(self.base + launch.areas[callee_index as usize] as usize)
         };
         let arguments = super::functions::collect(c, &call.arguments);
         let saved = if callee.recursive {
@@ -495,7 +498,7 @@ impl Warp {
         super::functions::deliver(c, &callee.params, &arguments);
         c.regs = caller_regs;
         let frame = Frame {
-            function: call.callee,
+            function: callee_index,
             parent: caller,
             depth,
             return_pc: pc + 1,

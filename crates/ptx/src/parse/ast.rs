@@ -90,10 +90,7 @@ pub(crate) struct Statement<'a> {
 pub(crate) enum Table<'a> {
     Branches(Vec<&'a str>),
     Calls,
-    Prototype {
-        returns: Vec<Variable<'a>>,
-        params: Vec<Variable<'a>>,
-    },
+    Prototype,
 }
 
 #[derive(Clone, Debug, Default)]

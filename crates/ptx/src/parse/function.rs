@@ -152,7 +152,11 @@ impl<'a> Parser<'a> {
                         break;
                     }
                 }
-                Kind::Punct(b'{') => self.scopes.open(),
+                Kind::Punct(b'{') => {
+                    if !self.scopes.open() {
+                        return Err(token.error("braces are nested too deep"));
+                    }
+                }
                 Kind::Punct(b';') => {}
                 Kind::Punct(b'@') => {
                     let negated = self.accept(b'!')?;
@@ -202,7 +206,7 @@ impl<'a> Parser<'a> {
                 return Err(token.error("an opcode of more than 24 words"));
             }
         }
-        let operands = self.operands().map_err(|mut e| {
+        let operands = self.operands(first == "call").map_err(|mut e| {
             e.opcode.get_or_insert_with(|| op.join("."));
             e
         })?;
@@ -237,22 +241,20 @@ impl<'a> Parser<'a> {
             Kind::Dot("callprototype") => {
                 self.next()?;
                 // Formals of a prototype live in a scope of their own: `_` may name all of them.
-                self.scopes.open();
+                if !self.scopes.open() {
+                    return Err(token.error("braces are nested too deep"));
+                }
                 let mut ignored = Vec::new();
-                let returns = if self.accept(b'(')? {
-                    self.formals(&mut ignored)?
-                } else {
-                    Vec::new()
-                };
+                if self.accept(b'(')? {
+                    self.formals(&mut ignored)?;
+                }
                 self.word("`_`")?;
-                let params = if self.accept(b'(')? {
-                    self.formals(&mut ignored)?
-                } else {
-                    Vec::new()
-                };
+                if self.accept(b'(')? {
+                    self.formals(&mut ignored)?;
+                }
                 self.scopes.close();
                 self.skip_to_semicolon()?;
-                Table::Prototype { returns, params }
+                Table::Prototype
             }
             _ => {
                 if body.labels.insert(key, body.statements.len() as u32).is_some() {

@@ -1,6 +1,7 @@
 //! Text to syntax: module level. Functions are in `function`, operands in `operand`, variables in `variable`.
 
 pub(crate) mod ast;
+mod expression;
 mod function;
 mod operand;
 mod scope;

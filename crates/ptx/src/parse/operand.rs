@@ -8,13 +8,13 @@ use crate::lex::{Kind, Token};
 
 impl<'a> Parser<'a> {
     /// Operands up to and with `;`.
-    pub(super) fn operands(&mut self) -> Result<Vec<Operand<'a>>, ParseError> {
+    pub(super) fn operands(&mut self, call: bool) -> Result<Vec<Operand<'a>>, ParseError> {
         let mut operands = Vec::new();
         if self.accept(b';')? {
             return Ok(operands);
         }
         loop {
-            operands.push(self.operand()?);
+            operands.push(self.operand(call)?);
             if self.accept(b';')? {
                 return Ok(operands);
             }
@@ -22,7 +22,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn operand(&mut self) -> Result<Operand<'a>, ParseError> {
+    fn operand(&mut self, call: bool) -> Result<Operand<'a>, ParseError> {
         let token = self.next()?;
         match token.kind {
             Kind::Punct(b'[') => {
@@ -51,14 +51,18 @@ impl<'a> Parser<'a> {
                 })
             }
             Kind::Punct(b'{') => Ok(Operand::Vector(self.list(b'}')?)),
-            Kind::Punct(b'(') => Ok(Operand::List(self.list(b')')?)),
-            Kind::Punct(b'!') => match self.next()?.kind {
-                Kind::Word(name) => match self.scopes.find(name) {
+            Kind::Punct(b'(') if call => Ok(Operand::List(self.list(b')')?)),
+            Kind::Punct(b'!') => {
+                let peeked = self.peek()?;
+                let Kind::Word(name) = peeked.kind else {
+                    return Ok(Operand::Int(self.integer_expression(token)?));
+                };
+                self.next()?;
+                match self.scopes.find(name) {
                     Some(Entry::Reg(register)) => Ok(Operand::Not(register)),
-                    _ => Err(token.error("expected a predicate after `!`")),
-                },
-                _ => Err(token.error("expected a predicate after `!`")),
-            },
+                    _ => Err(peeked.error("expected a predicate after `!`")),
+                }
+            }
             _ => {
                 let first = self.simple(token)?;
                 if self.accept(b'|')? {
@@ -92,21 +96,19 @@ impl<'a> Parser<'a> {
     /// A register, number, name or special register.
     fn simple(&mut self, token: Token<'a>) -> Result<Operand<'a>, ParseError> {
         match token.kind {
-            Kind::Int(value) => Ok(Operand::Int(value)),
             Kind::F32(bits) => Ok(Operand::F32(bits)),
             Kind::F64(bits) => Ok(Operand::F64(bits)),
-            Kind::Punct(b'-') => match self.next()?.kind {
-                Kind::Int(value) => Ok(Operand::Int(value.wrapping_neg())),
-                Kind::F32(bits) => Ok(Operand::F32(bits ^ 0x8000_0000)),
-                Kind::F64(bits) => Ok(Operand::F64(bits ^ (1 << 63))),
-                _ => Err(token.error("expected a number after `-`")),
-            },
-            Kind::Punct(b'~') => match self.next()?.kind {
-                Kind::Int(value) => Ok(Operand::Int(!value)),
-                _ => Err(token.error("expected an integer after `~`")),
-            },
+            Kind::Punct(b'-') if matches!(self.peek()?.kind, Kind::F32(_) | Kind::F64(_)) => {
+                match self.next()?.kind {
+                    Kind::F32(bits) => Ok(Operand::F32(bits ^ 0x8000_0000)),
+                    Kind::F64(bits) => Ok(Operand::F64(bits ^ (1 << 63))),
+                    _ => Err(token.error("expected a number after `-`")),
+                }
+            }
+            Kind::Int(_) | Kind::Punct(b'-' | b'+' | b'~' | b'!' | b'(') | Kind::Word("WARP_SZ") => {
+                Ok(Operand::Int(self.integer_expression(token)?))
+            }
             Kind::Word("_") => Ok(Operand::Sink),
-            Kind::Word("WARP_SZ") => Ok(Operand::Int(32)),
             Kind::Word(name) => {
                 let component = match self.peek()?.kind {
                     Kind::Dot(c @ ("x" | "y" | "z" | "w" | "r" | "g" | "b" | "a")) => Some(c),

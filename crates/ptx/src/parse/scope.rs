@@ -4,6 +4,9 @@ use super::ast::Register;
 use crate::types::Ty;
 use std::collections::HashMap;
 
+/// Braces within braces: lookups walk outwards.
+const MAX_DEPTH: u32 = 200;
+
 #[derive(Clone, Debug)]
 pub(crate) enum Entry {
     Reg(u32),
@@ -24,6 +27,7 @@ struct Scope<'a> {
 pub(crate) struct Scopes<'a> {
     scopes: Vec<Scope<'a>>,
     current: usize,
+    depth: u32,
     pub registers: Vec<Register>,
 }
 
@@ -40,12 +44,19 @@ impl<'a> Scopes<'a> {
         self.current as u32
     }
 
-    pub fn open(&mut self) {
+    /// False when the nesting is deeper than anyone writes.
+    #[must_use]
+    pub fn open(&mut self) -> bool {
+        if self.depth >= MAX_DEPTH {
+            return false;
+        }
+        self.depth += 1;
         self.scopes.push(Scope {
             parent: self.current,
             ..Scope::default()
         });
         self.current = self.scopes.len() - 1;
+        true
     }
 
     /// False when this was the outermost scope.
@@ -54,6 +65,7 @@ impl<'a> Scopes<'a> {
             return false;
         }
         self.current = self.scopes[self.current].parent;
+        self.depth -= 1;
         true
     }
 
