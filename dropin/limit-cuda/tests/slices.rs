@@ -180,6 +180,7 @@ fn another_version_of_the_pages_is_a_mismatch() {
 }
 
 /// What a program may notice of a guest.
+#[expect(clippy::disallowed_methods, reason = "asks for the handlers and sets none")]
 fn traces() -> (Vec<String>, Option<String>, Vec<usize>, usize) {
     let descriptors = std::fs::read_dir("/proc/self/fd")
         .expect("procfs is mounted")
