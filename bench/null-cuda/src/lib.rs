@@ -167,7 +167,14 @@ unsafe extern "C-unwind" fn address_of_with_status(
                 CU_GET_PROC_ADDRESS_SUCCESS
             );
             // SAFETY: as above.
-            unsafe { put(out, EXPORTS.address(symbol).cast_mut()) }
+            unsafe {
+                put(
+                    out,
+                    divvy_abi::exported(symbol)
+                        .unwrap_or(TABLE.address(symbol))
+                        .cast_mut(),
+                )
+            }
         }
         Query::TooNew | Query::Unknown => {
             // SAFETY: as above.
@@ -180,12 +187,3 @@ unsafe extern "C-unwind" fn address_of_with_status(
 unsafe extern "C-unwind" fn export_table(_: *mut *const c_void, _: *const CUuuid) -> CUresult {
     CUDA_ERROR_NOT_SUPPORTED
 }
-
-macro_rules! exports {
-    ([] $($name:ident ($public:literal, $since:literal, $stream:ident) ($($parameter:ident: $of:ty),*);)*) => {
-        /// The exports themselves: what dlsym gives, so that both ways agree as they do in NVIDIA's driver.
-        static EXPORTS: Table = Table { $($name),* };
-    };
-}
-
-divvy_abi::driver_functions! { [exports] }

@@ -1,8 +1,10 @@
 //! Turning a table into a drop-in library's exports.
 
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicPtr, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::{CUDA_ERROR_UNKNOWN, CUresult};
+use crate::{CUDA_ERROR_UNKNOWN, CUresult, Symbol};
 
 /// Runs `body`; a panic inside ends here as `CUDA_ERROR_UNKNOWN`.
 #[inline]
@@ -11,12 +13,34 @@ pub fn guard(body: impl FnOnce() -> CUresult) -> CUresult {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(CUDA_ERROR_UNKNOWN)
 }
 
-/// Keeps panics of this library from printing into the program that loaded it.
-///
-/// A drop-in carries its own copy of Rust's runtime, so this touches no other Rust code in the process.
+/// Addresses of a drop-in's exports, in the order of the symbols' numbers.
 #[doc(hidden)]
-pub extern "C" fn silence_panics() {
+pub struct Exports(pub [*const c_void; Symbol::COUNT]);
+
+// SAFETY: addresses of code: nobody writes through them.
+unsafe impl Sync for Exports {}
+
+static REGISTERED: AtomicPtr<Exports> = AtomicPtr::new(core::ptr::null_mut());
+
+/// What a drop-in does when it is loaded: remembers its exports, and keeps panics from printing into the program. A
+/// drop-in carries its own copy of Rust's runtime, so that touches no other Rust code in the process.
+#[doc(hidden)]
+pub fn register_exports(exports: &'static Exports) {
+    REGISTERED.store(core::ptr::from_ref(exports).cast_mut(), Ordering::Release);
     std::panic::set_hook(Box::new(|_| {}));
+}
+
+/// Address of the export for a symbol, where this code runs in a drop-in; `None` in a program that merely links it.
+///
+/// It is what cuGetProcAddress has to hand out: the export catches panics, and has the very address that dlsym gives,
+/// by which others can tell which variant it is.
+pub fn exported(symbol: Symbol) -> Option<*const c_void> {
+    let exports = REGISTERED.load(Ordering::Acquire);
+    if exports.is_null() {
+        return None;
+    }
+    // SAFETY: only `register_exports` stores here, and what it stores lives for ever.
+    Some(unsafe { &*exports }.0[symbol.index()])
 }
 
 /// Exports every symbol of a [`Table`](crate::Table) constant from the cdylib that invokes it:
@@ -28,7 +52,7 @@ pub extern "C" fn silence_panics() {
 macro_rules! export_table {
     ($table:path) => {
         $crate::driver_functions! { [$crate::export_functions] $table, guarded }
-        $crate::silence_panics_at_load!();
+        $crate::driver_functions! { [$crate::register_exports_at_load] }
     };
 }
 
@@ -38,17 +62,23 @@ macro_rules! export_table {
 macro_rules! export_table_unguarded {
     ($table:path) => {
         $crate::driver_functions! { [$crate::export_functions] $table, unguarded }
-        $crate::silence_panics_at_load!();
+        $crate::driver_functions! { [$crate::register_exports_at_load] }
     };
 }
 
 #[doc(hidden)]
 #[macro_export]
-macro_rules! silence_panics_at_load {
-    () => {
+macro_rules! register_exports_at_load {
+    ([] $($name:ident ($public:literal, $since:literal, $stream:ident) ($($parameter:ident: $of:ty),*);)*) => {
+        static EXPORTS: $crate::Exports = $crate::Exports([$($name as *const $crate::c_void),*]);
+
+        extern "C" fn at_load() {
+            $crate::register_exports(&EXPORTS);
+        }
+
         #[used]
         #[unsafe(link_section = ".init_array")]
-        static SILENCE_PANICS: extern "C" fn() = $crate::silence_panics;
+        static AT_LOAD: extern "C" fn() = at_load;
     };
 }
 

@@ -28,9 +28,9 @@ mod symbol;
 mod table;
 
 pub use call::{Call, Parameter, parameters};
-pub use export::guard;
 #[doc(hidden)]
-pub use export::silence_panics;
+pub use export::{Exports, register_exports};
+pub use export::{exported, guard};
 pub use generated::{aliases::*, constants::*, enumerations::*, records::*};
 pub use lookup::{Query, lookup, query};
 pub use probe::{Probe, probe};

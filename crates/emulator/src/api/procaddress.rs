@@ -44,5 +44,6 @@ fn answer(
         }
         return (Err(CUDA_ERROR_NOT_FOUND), query.into());
     };
-    (function.set(TABLE.address(symbol).cast_mut()), query.into())
+    let address = exported(symbol).unwrap_or(TABLE.address(symbol));
+    (function.set(address.cast_mut()), query.into())
 }

@@ -8,7 +8,7 @@ use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 
-use divvy_abi::{CUdriverProcAddressQueryResult, CUresult, Symbol, guard};
+use divvy_abi::{CUDA_VERSION, CUdriverProcAddressQueryResult, CUresult, Symbol, guard};
 
 use super::{TABLE, is_hooked};
 use crate::below::{self, forward};
@@ -24,7 +24,7 @@ pub(super) unsafe extern "C-unwind" fn cuGetProcAddress(
         // SAFETY: the arguments are handed on as they came.
         let result = unsafe { forward::cuGetProcAddress(name, out, version, flags) };
         // SAFETY: as the program and the driver left them.
-        unsafe { substitute(result, name, out) }
+        unsafe { substitute(result, name, out, version, flags) }
     })
 }
 
@@ -39,7 +39,7 @@ pub(super) unsafe extern "C-unwind" fn cuGetProcAddress_v2(
         // SAFETY: the arguments are handed on as they came.
         let result = unsafe { forward::cuGetProcAddress_v2(name, out, version, flags, status) };
         // SAFETY: as the program and the driver left them.
-        unsafe { substitute(result, name, out) }
+        unsafe { substitute(result, name, out, version, flags) }
     })
 }
 
@@ -47,7 +47,13 @@ pub(super) unsafe extern "C-unwind" fn cuGetProcAddress_v2(
 ///
 /// # Safety
 /// `out` is null or valid, `name` null or a C string, if `result` says success.
-unsafe fn substitute(result: CUresult, name: *const c_char, out: *mut *mut c_void) -> CUresult {
+unsafe fn substitute(
+    result: CUresult,
+    name: *const c_char,
+    out: *mut *mut c_void,
+    version: i32,
+    flags: u64,
+) -> CUresult {
     if !result.is_success() || out.is_null() || name.is_null() {
         return result;
     }
@@ -56,10 +62,11 @@ unsafe fn substitute(result: CUresult, name: *const c_char, out: *mut *mut c_voi
     if address.is_null() {
         return result;
     }
-    match variant(address, name) {
+    match variant(address, name).or_else(|| by_rule(name, version, flags)) {
         Some(symbol) if is_hooked(symbol) => {
+            let ours = divvy_abi::exported(symbol).unwrap_or(TABLE.address(symbol));
             // SAFETY: as above.
-            unsafe { out.write(TABLE.address(symbol).cast_mut()) };
+            unsafe { out.write(ours.cast_mut()) };
         }
         Some(_) => {}
         None => {
@@ -72,6 +79,16 @@ unsafe fn substitute(result: CUresult, name: *const c_char, out: *mut *mut c_voi
         }
     }
     result
+}
+
+/// The variant by our own table, for a driver that hands out functions it does not export. Not for a CUDA version above
+/// our table's: a name may mean a variant there that we do not know.
+#[cold]
+fn by_rule(name: &CStr, version: i32, flags: u64) -> Option<Symbol> {
+    if version > CUDA_VERSION as i32 {
+        return None;
+    }
+    divvy_abi::lookup(name.to_str().ok()?, version, flags)
 }
 
 static UNKNOWN: AtomicU64 = AtomicU64::new(0);
