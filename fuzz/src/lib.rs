@@ -1,4 +1,5 @@
 //! What the fuzz targets share.
 
 pub mod drive;
+pub mod ledger;
 pub mod mutate;

@@ -1,0 +1,85 @@
+//! What the ledger's targets do with one input; the stable replay in crates/ledger/tests/corpus.rs includes this file.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+
+use divvy_ledger::attach::Keeper;
+use divvy_ledger::attach::wire::{MESSAGE_BYTES, Reply, Request};
+use divvy_ledger::{Backing, LEDGER_BYTES, Ledger, Slot, SlotOwner};
+
+const LIMIT: u64 = 1 << 30;
+/// Bytes of one stroke: where, in two; what, in eight.
+const STROKE: usize = 10;
+
+/// Writes over a ledger in use, stroke by stroke, and goes on using it. Figures may be wrong; everything ends.
+pub fn page(data: &[u8]) {
+    let Ok(ledger) = Ledger::create() else { return };
+    let (Ok(mine), Ok(scribble)) = (ledger.share(), ledger.share()) else {
+        return;
+    };
+    let Ok(slot) = Slot::claim(mine, Backing::Sealed, SlotOwner::default()) else {
+        return;
+    };
+    let scribble = File::from(scribble);
+    // A page whose records all look busy costs a tenth of a second at each touch.
+    for stroke in data.chunks_exact(STROKE).take(16) {
+        let word = u64::from(stroke[1]) * 8;
+        let at = match stroke[0] % 4 {
+            0 => word % 128,
+            1 => 4096 + word % 576,
+            2 => 4096 + word,
+            _ => (word << 9 | u64::from(stroke[0] & 0xf8)) % (LEDGER_BYTES as u64 - 8),
+        };
+        let _written = scribble.write_all_at(&stroke[2..], at);
+        let bytes = 512 << (stroke[2] % 40);
+        let answer = slot.reserve(bytes, LIMIT);
+        if stroke[0] & 0x80 != 0 || answer.is_ok() {
+            let _released = slot.release(bytes);
+        }
+        let _figures = (
+            slot.used(),
+            slot.total_used(),
+            slot.since_return(),
+            ledger.total_used(),
+        );
+    }
+    let listed = ledger.processes().count();
+    assert!(listed <= divvy_ledger::accounting::SLOTS);
+    let _reaped = ledger.reap();
+    if let Ok(fd) = ledger.share() {
+        let _newcomer = Slot::claim(fd, Backing::Sealed, SlotOwner::default());
+    }
+    drop(slot);
+    let _reaped = ledger.reap();
+}
+
+/// Any bytes as a message, and as what a peer says to a keeper. Answers how many bytes the keeper replied.
+pub fn message(data: &[u8]) -> usize {
+    if let Some(head) = data.first_chunk::<MESSAGE_BYTES>() {
+        if let Ok(request) = Request::decode(head) {
+            assert_eq!(Request::decode(&request.encode()), Ok(request));
+        }
+        if let Ok(reply) = Reply::decode(head) {
+            assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
+        }
+    }
+    let keeper = Keeper::new(0);
+    let Ok((mut peer, served)) = UnixStream::pair() else {
+        return 0;
+    };
+    if peer.write_all(data).is_err() || peer.shutdown(Shutdown::Write).is_err() {
+        return 0;
+    }
+    let _outcome = keeper.serve(&served);
+    assert!(!keeper.has_pages(), "no descriptors came");
+    drop(served);
+    let mut replied = Vec::new();
+    let _ended = peer.read_to_end(&mut replied);
+    if let Some(reply) = replied.first_chunk::<MESSAGE_BYTES>() {
+        assert!(Reply::decode(reply).is_ok());
+    }
+    replied.len()
+}
