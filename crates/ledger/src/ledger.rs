@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, SealFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::accounting::{self, UNIT};
@@ -252,8 +252,13 @@ fn make_file(path: &Path, mode: u32) -> Result<(), PageError> {
     let fd = rustix::fs::open(path, flags, mode).map_err(PageError::system("creation of a ledger file"))?;
     // The program's umask is not ours to change, and does not decide.
     rustix::fs::fchmod(&fd, mode).map_err(PageError::system("fchmod of a ledger file"))?;
-    rustix::fs::ftruncate(&fd, LEDGER_BYTES as u64)
-        .map_err(PageError::system("ftruncate of a ledger file"))?;
+    // All of it now: on a full file system a hole would kill whoever touches it first.
+    rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, LEDGER_BYTES as u64)
+        .or_else(|errno| match errno {
+            Errno::OPNOTSUPP | Errno::NOSYS => rustix::fs::ftruncate(&fd, LEDGER_BYTES as u64),
+            errno => Err(errno),
+        })
+        .map_err(PageError::system("fallocate of a ledger file"))?;
     let mapping = Mapping::<LedgerPage>::new(fd.as_fd(), Access::ReadWrite, "mmap of a new ledger file")?;
     mapping.page().header.write(LEDGER_MAGIC, LEDGER_BYTES);
     Ok(())
