@@ -6,6 +6,7 @@
 
 mod bench;
 mod cargo;
+mod coverage;
 mod debian;
 mod demo;
 mod deny;
@@ -31,6 +32,8 @@ struct Front {
 enum Task {
     /// Measure a published figure: build one program of bench/ and run it
     Bench(bench::Args),
+    /// Write docs/driver-coverage.md: every entry point and who answers it
+    Coverage(coverage::Args),
     /// Show Divvy's main job: two tenants at once on one device
     Demo(demo::Args),
     /// Check licences and advisories of all dependencies with cargo-deny
@@ -50,6 +53,7 @@ enum Task {
 fn main() -> anyhow::Result<()> {
     match Front::parse().task {
         Task::Bench(args) => bench::run(&args),
+        Task::Coverage(args) => coverage::run(&args),
         Task::Demo(args) => demo::run(&args),
         Task::Deny(args) => deny::run(&args),
         Task::Examples(args) => examples::run(&args),

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, bail};
 
 use crate::cargo::{cargo, finish, workspace_root};
+use crate::coverage::declared;
 use crate::python;
 
 /// The oldest glibc that a drop-in loads with.
@@ -142,18 +143,7 @@ fn check(facts: &elf::Facts, table: &BTreeSet<String>) -> anyhow::Result<()> {
 
 /// The symbols of the declaration table, from its text: xtask writes that file, so it does not depend on it.
 fn symbols_of_the_table() -> anyhow::Result<BTreeSet<String>> {
-    let path = workspace_root().join("crates/abi/src/generated/functions.rs");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("Cannot read {}", path.display()))?;
-    let symbols: BTreeSet<String> = text
-        .lines()
-        .filter_map(|line| line.trim_start().split_once(" (\""))
-        .map(|(symbol, _)| symbol.to_owned())
-        .filter(|symbol| symbol.starts_with("cu"))
-        .collect();
-    if symbols.len() < 500 {
-        bail!("Found only {} symbols in {}", symbols.len(), path.display());
-    }
-    Ok(symbols)
+    Ok(declared()?.into_iter().map(|entry| entry.symbol).collect())
 }
 
 fn check_dependencies() -> anyhow::Result<()> {
