@@ -114,9 +114,25 @@ impl Tenant {
         )
     }
 
-    /// Whether a kernel launched now computes what it should.
-    pub fn computes(&mut self) -> bool {
-        self.ask("compute")["right"].as_bool().expect("a verdict")
+    /// Whether numbers come back from the device as they went.
+    pub fn copies(&mut self) -> bool {
+        self.ask("copy")["right"].as_bool().expect("a verdict")
+    }
+
+    /// Starts `count` probes as children of this one and returns their process ids.
+    pub fn start_children(&mut self, count: usize) -> Vec<u32> {
+        let answer = self.ask(&format!("start {count}"));
+        let children = answer["children"].as_array().expect("a list of children");
+        children
+            .iter()
+            .filter_map(|child| child["pid"].as_u64()?.try_into().ok())
+            .collect()
+    }
+
+    /// Tells every child the same at once, and returns their answers.
+    pub fn ask_children(&mut self, line: &str) -> Vec<Value> {
+        let answer = self.ask(&format!("children {line}"));
+        answer["answers"].as_array().expect("a list of answers").clone()
     }
 
     /// Sends a signal to the program itself, not to `divvy run`.

@@ -1,12 +1,21 @@
 //! A tenant for the stories: a CUDA program over cudarc that does what its standard input tells it, line by line, and
 //! answers each line with one JSON object. It ends with its input. It knows nothing of Divvy.
 //!
-//! Lines: `info`, `allocate BYTES`, `free`, `compute`, `descriptors`, `environment NAME`, `exit STATUS`.
+//! - `info`: what cuMemGetInfo and cuDeviceTotalMem say
+//! - `allocate BYTES`: keep that much device memory, or say which error came
+//! - `free`: give back what was allocated last
+//! - `copy`: send numbers through the device and compare
+//! - `descriptors`: what this process's descriptors refer to
+//! - `environment NAME`: a variable's value
+//! - `start N`: start N probes as children
+//! - `children LINE`: send LINE to all of them before reading any answer
+//! - `child I LINE`: send LINE to one of them
+//! - `exit STATUS`: end at once, by the C library's exit
 #![forbid(unsafe_code)]
 
 use std::fs;
-use std::io::{BufRead, stdin};
-use std::process::exit;
+use std::io::{BufRead, BufReader, Write, stdin};
+use std::process::{Child, ChildStdout, Command, Stdio, exit};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -17,6 +26,13 @@ struct Probe {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     held: Vec<CudaSlice<u8>>,
+    children: Vec<Conversation>,
+}
+
+/// A child probe and its answers.
+struct Conversation {
+    child: Child,
+    answers: BufReader<ChildStdout>,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -26,10 +42,15 @@ fn main() -> anyhow::Result<()> {
         context,
         stream,
         held: Vec::new(),
+        children: Vec::new(),
     };
     println!("{}", json!({ "pid": std::process::id() }));
     for line in stdin().lock().lines() {
         println!("{}", probe.answer(&line?)?);
+    }
+    for Conversation { mut child, .. } in probe.children.drain(..) {
+        drop(child.stdin.take());
+        child.wait()?;
     }
     Ok(())
 }
@@ -50,9 +71,39 @@ impl Probe {
                 self.held.pop();
                 verdict(self.stream.synchronize())
             }
-            "compute" => json!({ "right": self.compute()? }),
+            "copy" => json!({ "right": self.copy()? }),
             "descriptors" => json!({ "descriptors": descriptors()? }),
             "environment" => json!({ "value": std::env::var(rest).ok() }),
+            "start" => {
+                let first = self.children.len();
+                for _ in 0..rest.parse::<usize>()? {
+                    self.children.push(Conversation::start()?);
+                }
+                let hellos: anyhow::Result<Vec<Value>> = self.children[first..]
+                    .iter_mut()
+                    .map(Conversation::answer)
+                    .collect();
+                json!({ "children": hellos? })
+            }
+            "children" => {
+                for child in &mut self.children {
+                    child.tell(rest)?;
+                }
+                let answers: anyhow::Result<Vec<Value>> =
+                    self.children.iter_mut().map(Conversation::answer).collect();
+                json!({ "answers": answers? })
+            }
+            "child" => {
+                let (index, line) = rest
+                    .split_once(' ')
+                    .context("`child` needs an index and a line")?;
+                let child = self
+                    .children
+                    .get_mut(index.parse::<usize>()?)
+                    .context("There is no such child")?;
+                child.tell(line)?;
+                child.answer()?
+            }
             "exit" => exit(rest.parse()?),
             other => anyhow::bail!("The probe does not know the word {other}"),
         })
@@ -65,11 +116,35 @@ impl Probe {
     }
 
     /// Copies numbers there and back by way of a second place on the device.
-    fn compute(&self) -> anyhow::Result<bool> {
+    fn copy(&self) -> anyhow::Result<bool> {
         let numbers: Vec<u32> = (0..4096).map(|i: u32| i.wrapping_mul(2_654_435_761)).collect();
         let there = self.stream.clone_htod(&numbers)?;
         let copy = self.stream.clone_dtod(&there)?;
         Ok(self.stream.clone_dtoh(&copy)? == numbers)
+    }
+}
+
+impl Conversation {
+    fn start() -> anyhow::Result<Self> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let answers = BufReader::new(child.stdout.take().context("A child's output is piped")?);
+        Ok(Self { child, answers })
+    }
+
+    fn tell(&mut self, line: &str) -> anyhow::Result<()> {
+        Ok(writeln!(
+            self.child.stdin.as_mut().context("A child's input is piped")?,
+            "{line}"
+        )?)
+    }
+
+    fn answer(&mut self) -> anyhow::Result<Value> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        serde_json::from_str(&line).with_context(|| format!("A child answered {line:?}"))
     }
 }
 

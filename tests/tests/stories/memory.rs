@@ -1,0 +1,132 @@
+//! Memory limits: each tenant's own, the sum on the device, races inside a slice, and changing a limit while it holds.
+
+use divvy_tests::host::{Host, finish, stderr, succeeded};
+use divvy_tests::wait::until;
+use divvy_tests::{GIB, MIB};
+
+#[test]
+fn two_tenants_at_once_each_have_their_own_limit() {
+    let host = Host::new();
+    let mut small = host.probe("small", "1GiB");
+    let mut large = host.probe("large", "3GiB");
+    assert_eq!(small.memory().1, GIB);
+    assert_eq!(large.memory().1, 3 * GIB);
+
+    assert_eq!(small.allocate(900 * MIB), Ok(()));
+    assert_eq!(large.allocate(2800 * MIB), Ok(()));
+    assert_eq!(small.allocate(200 * MIB), Err("CUDA_ERROR_OUT_OF_MEMORY".into()));
+    assert_eq!(large.allocate(300 * MIB), Err("CUDA_ERROR_OUT_OF_MEMORY".into()));
+    // What one may not have is nothing to the other.
+    assert_eq!(large.allocate(200 * MIB), Ok(()));
+    assert!(small.copies() && large.copies());
+
+    let (small, large) = (host.slice("small"), host.slice("large"));
+    assert_eq!(small.memory_limit_bytes, GIB);
+    assert_eq!(large.memory_limit_bytes, 3 * GIB);
+    assert_eq!(small.memory_used_bytes, 900 * MIB);
+    assert_eq!(large.memory_used_bytes, 3000 * MIB);
+    assert_eq!(small.device_uuid, large.device_uuid);
+}
+
+#[test]
+fn the_device_is_not_promised_twice() {
+    let host = Host::with_devices("a100-40gb");
+    let _first = host.probe("first", "20GiB");
+    let _second = host.probe("second", "15GiB");
+    let refused = finish(host.run("10GiB", "true").stdin(std::process::Stdio::null()));
+    assert_eq!(refused.status.code(), Some(125));
+    let message = stderr(&refused);
+    assert!(message.contains("error[D0012]"), "{message}");
+    // Who holds the rest, and what to do.
+    assert!(
+        message.contains("first") && message.contains("second"),
+        "{message}"
+    );
+    assert!(message.contains("hint:"), "{message}");
+    // What does fit is still given.
+    succeeded(&finish(&mut host.run("1GiB", "true")));
+}
+
+#[test]
+fn eight_processes_racing_in_one_slice_never_pass_its_limit() {
+    let host = Host::new();
+    let mut tenant = host.probe("herd", "1GiB");
+    assert_eq!(tenant.start_children(8).len(), 8);
+    let given =
+        |answers: &[serde_json::Value]| answers.iter().filter(|answer| answer["error"].is_null()).count();
+
+    for _ in 0..4 {
+        // All of it fits, so nobody may be refused.
+        assert_eq!(given(&tenant.ask_children(&format!("allocate {}", 100 * MIB))), 8);
+        assert_eq!(tenant.memory(), (GIB - 800 * MIB, GIB));
+        assert_eq!(host.slice("herd").memory_used_bytes, 800 * MIB);
+        assert_eq!(given(&tenant.ask_children("free")), 8);
+        assert_eq!(tenant.memory(), (GIB, GIB));
+
+        // Five times 200 MiB fit, whoever comes first.
+        assert_eq!(given(&tenant.ask_children(&format!("allocate {}", 200 * MIB))), 5);
+        assert_eq!(tenant.memory(), (GIB - 1000 * MIB, GIB));
+        assert_eq!(given(&tenant.ask_children("free")), 8);
+
+        // A large request that is refused does not stand in the way of a small one that fits.
+        assert_eq!(tenant.allocate(1000 * MIB), Ok(()));
+        let answers = tenant.ask_children(&format!("allocate {MIB}"));
+        assert_eq!(given(&answers), 8, "{answers:?}");
+        tenant.free();
+        assert_eq!(given(&tenant.ask_children("free")), 8);
+    }
+    assert_eq!(host.slice("herd").processes.len(), 9);
+}
+
+#[test]
+fn a_running_program_sees_its_slice_grow_and_shrink() {
+    let host = Host::new();
+    let mut tenant = host.probe("elastic", "1GiB");
+    assert!(tenant.allocate(1500 * MIB).is_err());
+
+    succeeded(&finish(
+        &mut host.divvy(["resize", "elastic", "--memory", "2GiB"]),
+    ));
+    assert_eq!(tenant.memory(), (2 * GIB, 2 * GIB));
+    assert_eq!(tenant.allocate(1500 * MIB), Ok(()));
+
+    // Below what it holds: it keeps that, and gets nothing more.
+    succeeded(&finish(
+        &mut host.divvy(["resize", "elastic", "--memory", "512MiB"]),
+    ));
+    assert_eq!(tenant.memory(), (0, 512 * MIB));
+    assert!(tenant.allocate(MIB).is_err());
+    tenant.free();
+    assert_eq!(tenant.allocate(400 * MIB), Ok(()));
+    assert_eq!(host.slice("elastic").memory_limit_bytes, 512 * MIB);
+}
+
+#[test]
+fn a_slice_cannot_grow_past_its_neighbour() {
+    let host = Host::with_devices("a100-40gb");
+    let mut tenant = host.probe("wide", "10GiB");
+    let _neighbour = host.probe("neighbour", "20GiB");
+    let refused = finish(&mut host.divvy(["resize", "wide", "--memory", "25GiB"]));
+    assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("error[D00"), "{}", stderr(&refused));
+    assert_eq!(tenant.memory().1, 10 * GIB);
+}
+
+#[test]
+fn memory_comes_back_when_a_program_ends_well() {
+    let host = Host::with_devices("a100-40gb");
+    let keeper = host.probe("keeper", "1GiB");
+    for _ in 0..3 {
+        // Each of these needs most of the device: the former one's slice must be gone.
+        let mut tenant = host.probe("passing", "30GiB");
+        assert_eq!(tenant.allocate(100 * MIB), Ok(()));
+        assert!(tenant.end().success());
+        until("the slice is gone", || {
+            host.slices()
+                .iter()
+                .all(|slice| slice.name != "passing")
+                .then_some(())
+        });
+    }
+    assert!(keeper.end().success());
+}
