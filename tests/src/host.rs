@@ -85,7 +85,6 @@ impl Host {
             .env_remove("CUDA_VISIBLE_DEVICES")
             .env(RUN_DIRECTORY, self.run_directory())
             .env("DIVVY_EMULATED", &self.devices)
-            .env("DIVVY_EMULATED_HOST", self.folder.path())
             .stdin(Stdio::null());
         command
     }
