@@ -145,20 +145,25 @@ impl Host {
         });
     }
 
-    /// The process id of this host's agent, once it runs.
-    pub fn agent(&self) -> u32 {
-        let status = self.json(["agent", "status"]);
-        status["pid"]
-            .as_u64()
-            .and_then(|pid| pid.try_into().ok())
-            .expect("the agent's process id")
+    /// Process ids of this host's agents: one, once something has run.
+    pub fn agents(&self) -> Vec<u32> {
+        let mut agents = processes::with_environment(RUN_DIRECTORY, &self.run_directory());
+        agents.retain(|&pid| {
+            processes::arguments(pid)
+                .get(1)
+                .is_some_and(|word| word == "agent")
+        });
+        agents
     }
 
     /// Kills the agent as the kernel's out-of-memory killer would, and waits until it is gone.
     pub fn kill_agent(&self) {
-        let pid = self.agent();
-        processes::signal(pid, Signal::KILL);
-        until("the agent is gone", || (!processes::is_alive(pid)).then_some(()));
+        let agents = self.agents();
+        assert_eq!(agents.len(), 1, "one agent serves a host");
+        processes::signal(agents[0], Signal::KILL);
+        until("the agent is gone", || {
+            (!processes::is_alive(agents[0])).then_some(())
+        });
     }
 }
 

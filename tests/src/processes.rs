@@ -1,7 +1,7 @@
 //! Processes as /proc shows them, and ending those that a story started.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -35,36 +35,11 @@ pub fn with_environment(name: &str, value: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// Process ids of the direct children of `pid`.
-pub fn children(pid: u32) -> Vec<u32> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return Vec::new();
-    };
-    threads
-        .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok())
-        .flat_map(|list| {
-            list.split_whitespace()
-                .filter_map(|pid| pid.parse().ok())
-                .collect::<Vec<u32>>()
-        })
-        .collect()
-}
-
-/// What the descriptors of `pid` refer to, except the standard three.
-pub fn descriptors(pid: u32) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {
-        return Vec::new();
-    };
-    entries
-        .filter_map(Result::ok)
-        .filter(|entry| {
-            entry
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse::<u32>().ok())
-                .is_some_and(|fd| fd > 2)
-        })
-        .filter_map(|entry| fs::read_link(entry.path()).ok())
+/// The command line of `pid`; nothing when it is gone.
+pub fn arguments(pid: u32) -> Vec<String> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.split(|&byte| byte == 0)
+        .map(|word| String::from_utf8_lossy(word).into_owned())
         .collect()
 }
 

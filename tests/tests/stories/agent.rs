@@ -55,6 +55,5 @@ fn two_first_tenants_start_one_agent() {
     for mut run in runs {
         assert!(run.wait().expect("divvy ends").success());
     }
-    let agents = divvy_tests::processes::with_environment("DIVVY_RUN_DIR", &host.run_directory());
-    assert_eq!(agents, [host.agent()]);
+    assert_eq!(host.agents().len(), 1);
 }
