@@ -71,6 +71,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         watch(&mut command, &mut suites)
     });
     if !args.suites_only {
+        step(&mut steps, "floor", || {
+            finish(cargo().args(["xtask", "floor", "--profile", "release-fast"]))
+        });
         step(&mut steps, "documentation", || {
             finish(
                 cargo()
