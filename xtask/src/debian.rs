@@ -1,7 +1,7 @@
 //! Debian packages a task needs: installed when we are root, named with the one command when we are not.
 
 use std::os::unix::fs::MetadataExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
@@ -32,7 +32,8 @@ fn apt_get() -> Command {
     command
         .args(["--quiet", "--quiet"])
         .env("DEBIAN_FRONTEND", "noninteractive")
-        .stdin(std::process::Stdio::null());
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
     command
 }
 
