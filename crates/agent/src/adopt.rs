@@ -58,7 +58,7 @@ impl Daemon {
         };
         let uuid = slice.record.device_uuid.clone();
         if let Some(spec) = slice.record.emulated_spec.clone() {
-            match divvy_host::emulated_devices(&spec) {
+            match divvy_host::emulated_devices(&spec, self.run.path()) {
                 Ok(devices) => book.inventory.add(devices),
                 Err(fault) => tracing::warn!("{fault}"),
             }

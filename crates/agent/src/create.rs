@@ -28,7 +28,7 @@ impl Daemon {
         let enforcement = enforce(&ask.request)?;
         let mut book = self.book();
         if let Some(spec) = &ask.emulated {
-            book.inventory.add(emulated_devices(spec)?);
+            book.inventory.add(emulated_devices(spec, self.run.path())?);
         }
         let id = fresh_id(&book)?;
         let name = slice_name(&book, &ask.request, &ask.command, &id)?;
@@ -195,7 +195,7 @@ impl Daemon {
 fn default_candidates(book: &Book, ask: &CreateSlice) -> Vec<DeviceRecord> {
     let devices = &book.inventory.devices;
     let own: Vec<DeviceRecord> = match &ask.emulated {
-        Some(spec) => emulated_devices(spec)
+        Some(spec) => emulated_devices(spec, &book.inventory.run_dir)
             .unwrap_or_default()
             .into_iter()
             .filter_map(|wanted| {

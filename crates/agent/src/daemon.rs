@@ -49,6 +49,7 @@ impl Daemon {
         let nvidia = Nvidia::open();
         let sources = Sources {
             emulated: settings.emulated.clone(),
+            run_dir: run.path().into(),
         };
         let inventory = divvy_host::take(&sources, &nvidia)?;
         let daemon = Self {

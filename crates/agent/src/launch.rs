@@ -51,7 +51,7 @@ pub fn plan(run: &RunDir, launch: &Launch, serve: impl Fn() -> Command) -> Resul
     let parts = Parts::find(run, launch)?;
     let mut agents = Vec::new();
     let created = create(run, launch, &serve, true, &mut agents)?;
-    parts.plan(&created, &created.directory.join("attach.sock"))
+    parts.plan(run, &created, &created.directory.join("attach.sock"))
 }
 
 /// Runs the program in a slice of its own. `ready` is told the plan before the program starts. Returns the exit
@@ -94,7 +94,7 @@ fn keep(
 ) -> Result<u8, Fault> {
     let keeper = Keeper::listen(&created.directory, agent_uid(run)?)?;
     client.activate(&created.slice.id)?;
-    let plan = parts.plan(created, keeper.socket())?;
+    let plan = parts.plan(run, created, keeper.socket())?;
     ready(&plan);
     let program = first(&launch.command)?;
     let mut child = Command::new(program)
@@ -178,7 +178,7 @@ impl Parts {
         }
     }
 
-    fn plan(&self, created: &CreatedSlice, socket: &Path) -> Result<Plan, Fault> {
+    fn plan(&self, run: &RunDir, created: &CreatedSlice, socket: &Path) -> Result<Plan, Fault> {
         let driver = self.driver_for(&created.device)?;
         // Without the limiter, an emulated device is still seen through its own driver.
         let front = match (created.slice.isolation, driver.origin) {
@@ -188,7 +188,7 @@ impl Parts {
         };
         let inherited = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         Ok(Plan {
-            environment: environment(created, &driver, front, socket, inherited),
+            environment: environment(run, created, &driver, front, socket, inherited),
             slice: created.slice.clone(),
             device: created.device.clone(),
             driver,
@@ -198,6 +198,7 @@ impl Parts {
 
 /// The variables of the program. What the user set for the loader stays, behind ours.
 fn environment(
+    run: &RunDir,
     created: &CreatedSlice,
     driver: &DriverBelow,
     front: Option<&Stage>,
@@ -222,6 +223,8 @@ fn environment(
     }
     if let Some(spec) = &created.slice.emulated_spec {
         set("DIVVY_EMULATED", spec.into());
+        // Where an emulated device is shared, and part of who it is.
+        set("DIVVY_RUN_DIR", run.path().into());
     }
     set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into());
     set("CUDA_VISIBLE_DEVICES", created.device.uuid.clone().into());

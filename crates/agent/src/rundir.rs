@@ -17,17 +17,10 @@ pub struct RunDir {
     path: PathBuf,
 }
 
-/// The directory when nobody names one: /run/divvy for root, else under $XDG_RUNTIME_DIR, else /tmp/divvy-UID.
+/// The directory when nobody names one. An emulated device's page lies there too, so the rule is the emulator's.
 #[must_use]
 pub fn default_run_dir() -> PathBuf {
-    let uid = rustix::process::getuid();
-    if uid.is_root() {
-        return "/run/divvy".into();
-    }
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(base) if Path::new(&base).is_absolute() => Path::new(&base).join("divvy"),
-        _ => format!("/tmp/divvy-{}", uid.as_raw()).into(),
-    }
+    divvy_host::default_run_directory()
 }
 
 impl RunDir {

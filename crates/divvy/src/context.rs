@@ -98,6 +98,7 @@ impl Context {
     pub fn inventory(&self) -> Result<Inventory, Fault> {
         let sources = Sources {
             emulated: self.config.text("emulated").map(str::to_owned),
+            run_dir: self.peek().path().into(),
         };
         divvy_host::take(&sources, &Nvidia::open())
     }

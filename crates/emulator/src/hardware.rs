@@ -206,19 +206,24 @@ fn open(path: &Path) -> Result<Ledger, HardwareError> {
         .map_err(|why| HardwareError::Page(path.to_owned(), why))
 }
 
-/// `DIVVY_RUN_DIR`, else `$XDG_RUNTIME_DIR/divvy` where that exists, else `/dev/shm/divvy-<uid>`.
+/// `DIVVY_RUN_DIR`, else [`default_run_directory`].
 pub fn run_directory() -> PathBuf {
-    let set = |name| {
-        std::env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
-    if let Some(directory) = set("DIVVY_RUN_DIR") {
-        return directory;
+    match std::env::var_os("DIVVY_RUN_DIR").filter(|value| !value.is_empty()) {
+        Some(directory) => std::path::absolute(&directory).unwrap_or_else(|_| directory.into()),
+        None => default_run_directory(),
     }
-    match set("XDG_RUNTIME_DIR").filter(|directory| directory.is_dir()) {
-        Some(directory) => directory.join("divvy"),
-        None => PathBuf::from(format!("/dev/shm/divvy-{}", rustix::process::getuid().as_raw())),
+}
+
+/// The run directory when nobody names one: /run/divvy for root, else under $XDG_RUNTIME_DIR, else /tmp/divvy-UID.
+/// The agent keeps its socket and its slices there too.
+pub fn default_run_directory() -> PathBuf {
+    let user = rustix::process::getuid();
+    if user.is_root() {
+        return "/run/divvy".into();
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(base) if Path::new(&base).is_absolute() => Path::new(&base).join("divvy"),
+        _ => format!("/tmp/divvy-{}", user.as_raw()).into(),
     }
 }
 
@@ -229,7 +234,7 @@ fn prepare(directory: &Path) -> Result<(), HardwareError> {
         .mode(0o700)
         .create(directory)
         .map_err(failed)?;
-    // In /dev/shm anybody may have made it first. Root may look into everybody's anyway.
+    // In /tmp anybody may have made it first. Root may look into everybody's anyway.
     let owner = fs::symlink_metadata(directory).map_err(failed)?.uid();
     let user = rustix::process::geteuid().as_raw();
     if owner != user && user != 0 && std::env::var_os("DIVVY_RUN_DIR").is_none() {

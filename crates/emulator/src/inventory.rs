@@ -3,13 +3,15 @@
 use crate::device::identity::{PciAddress, Uuid};
 use crate::device::profile::Profile;
 use crate::device::spec::{self, SpecError};
+use crate::hardware::run_directory;
+use std::path::Path;
 
 /// What an emulated device is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceFacts {
     /// Place in PCI bus order, from 0.
     pub index: usize,
-    /// Stable across runs; differs between users.
+    /// Stable across runs; differs between run directories.
     pub uuid: Uuid,
     /// PCI address, in a domain no hardware uses.
     pub pci: PciAddress,
@@ -39,17 +41,16 @@ impl DeviceFacts {
     }
 }
 
-/// The devices that a specification (`h100`, `a100-40gb*2`, the value of `DIVVY_EMULATED`) describes for the
-/// calling user, in order of their index.
-pub fn devices(spec: &str) -> Result<Vec<DeviceFacts>, SpecError> {
-    let user = rustix::process::getuid().as_raw();
+/// The devices that a specification (`h100`, `a100-40gb*2`, the value of `DIVVY_EMULATED`) describes in a run
+/// directory, in order of their index.
+pub fn devices(spec: &str, run_directory: &Path) -> Result<Vec<DeviceFacts>, SpecError> {
     let profiles = spec::parse(spec)?;
     let facts = profiles
         .into_iter()
         .enumerate()
         .map(|(index, profile)| DeviceFacts {
             index,
-            uuid: Uuid::derive(user, profile, index),
+            uuid: Uuid::derive(run_directory, profile, index),
             pci: PciAddress::derive(index),
             profile,
         });
@@ -59,9 +60,10 @@ pub fn devices(spec: &str) -> Result<Vec<DeviceFacts>, SpecError> {
 /// The devices `DIVVY_EMULATED` describes, or the default's where it is unset or empty.
 pub fn devices_from_env() -> Result<Vec<DeviceFacts>, SpecError> {
     let setting = std::env::var("DIVVY_EMULATED").unwrap_or_default();
-    devices(if setting.trim().is_empty() {
+    let spec = if setting.trim().is_empty() {
         spec::DEFAULT_SPEC
     } else {
         &setting
-    })
+    };
+    devices(spec, &run_directory())
 }

@@ -32,7 +32,7 @@ mod stream;
 pub use api::TABLE;
 pub use device::identity::{PciAddress, Uuid};
 pub use device::spec::SpecError;
-pub use hardware::{HardwareError, ProcessUsage, Usage, run_directory, usage};
+pub use hardware::{HardwareError, ProcessUsage, Usage, default_run_directory, run_directory, usage};
 pub use inventory::{DeviceFacts, devices, devices_from_env};
 
 /// What a call comes to: a driver error is a CUresult.

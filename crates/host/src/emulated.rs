@@ -1,6 +1,7 @@
 //! Emulated devices of this host, by specification.
 
-use divvy_emulator::device::identity::{PciAddress, Uuid};
+use std::path::Path;
+
 use divvy_emulator::device::spec;
 use divvy_model::{Bytes, Code, DeviceKind, DeviceRecord, Fault};
 
@@ -16,30 +17,29 @@ pub struct EmulatedDevice {
     pub spec: String,
 }
 
-/// The devices of a specification such as `h100*2,l4`.
+/// The devices of a specification such as `h100*2,l4` in a run directory.
 ///
 /// # Errors
 /// [`Code::Config`] for a specification that is not understood.
-pub fn emulated_devices(spec: &str) -> Result<Vec<EmulatedDevice>, Fault> {
-    let user = rustix::process::getuid().as_raw();
-    let profiles = spec::parse(spec).map_err(|error| {
+pub fn emulated_devices(spec: &str, run_dir: &Path) -> Result<Vec<EmulatedDevice>, Fault> {
+    let devices = divvy_emulator::devices(spec, run_dir).map_err(|error| {
         Fault::new(Code::Config, "the emulated devices were not understood")
             .because(&error)
             .hint("DIVVY_EMULATED, `emulated` in the configuration and `--device emulated:NAME` name them")
     })?;
-    let devices = profiles.into_iter().enumerate().map(|(index, profile)| {
-        let (major, minor) = profile.compute_capability;
+    let devices = devices.into_iter().map(|facts| {
+        let (major, minor) = facts.compute_capability();
         EmulatedDevice {
             record: DeviceRecord {
-                index: u32::try_from(index).unwrap_or(u32::MAX),
-                uuid: Uuid::derive(user, profile, index).to_string(),
-                name: profile.name.into(),
+                index: u32::try_from(facts.index).unwrap_or(u32::MAX),
+                uuid: facts.uuid.to_string(),
+                name: facts.name().into(),
                 kind: DeviceKind::Emulated,
-                profile: Some(profile.key.into()),
-                pci_address: PciAddress::derive(index).to_string(),
-                memory_total_bytes: Bytes(profile.memory_bytes),
+                profile: Some(facts.profile.key.into()),
+                pci_address: facts.pci.to_string(),
+                memory_total_bytes: Bytes(facts.memory_bytes()),
                 memory_used_bytes: Bytes(0),
-                sm_count: profile.sm_count,
+                sm_count: facts.sm_count(),
                 compute_capability: format!("{major}.{minor}"),
                 sharing: None,
             },

@@ -1,6 +1,7 @@
 //! One list of the devices of this machine, real and emulated.
 
 use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 
 use divvy_model::{DeviceRecord, Fault, Selector};
 
@@ -13,6 +14,8 @@ pub struct Sources {
     /// A specification of emulated devices (`DIVVY_EMULATED`, `emulated` in the configuration). Where there is one,
     /// these devices stand in the place of the machine's own.
     pub emulated: Option<String>,
+    /// The run directory, which emulated devices belong to.
+    pub run_dir: PathBuf,
 }
 
 /// The devices of this machine.
@@ -28,6 +31,8 @@ pub struct Inventory {
     pub notes: Vec<String>,
     /// No device was found or configured, and an emulated one stands in.
     pub stand_in: bool,
+    /// The run directory that emulated devices belong to.
+    pub run_dir: PathBuf,
 }
 
 /// Takes the inventory: what is configured, else what NVML finds, else one emulated device as a stand-in.
@@ -40,27 +45,31 @@ pub fn take(sources: &Sources, nvidia: &Nvidia) -> Result<Inventory, Fault> {
 
 fn assemble(sources: &Sources, report: impl FnOnce() -> NvidiaReport) -> Result<Inventory, Fault> {
     if let Some(spec) = &sources.emulated {
-        return Ok(Inventory::of_emulated(emulated_devices(spec)?));
+        return Inventory::of_emulated(spec, &sources.run_dir);
     }
     let report = report();
     let mut inventory = Inventory {
         devices: report.devices,
         driver_version: report.driver_version,
         notes: report.notes,
+        run_dir: sources.run_dir.clone(),
         ..Inventory::default()
     };
     if inventory.devices.is_empty() {
-        inventory.add(emulated_devices(DEFAULT_EMULATED)?);
+        inventory.add(emulated_devices(DEFAULT_EMULATED, &sources.run_dir)?);
         inventory.stand_in = true;
     }
     Ok(inventory)
 }
 
 impl Inventory {
-    fn of_emulated(devices: Vec<EmulatedDevice>) -> Self {
-        let mut inventory = Self::default();
-        inventory.add(devices);
-        inventory
+    fn of_emulated(spec: &str, run_dir: &Path) -> Result<Self, Fault> {
+        let mut inventory = Self {
+            run_dir: run_dir.to_owned(),
+            ..Self::default()
+        };
+        inventory.add(emulated_devices(spec, run_dir)?);
+        Ok(inventory)
     }
 
     /// Adds emulated devices that are not there yet.
@@ -87,7 +96,7 @@ impl Inventory {
                 .iter()
                 .any(|device| device.profile.as_deref() == Some(profile));
             if !known {
-                self.add(emulated_devices(profile)?);
+                self.add(emulated_devices(profile, &self.run_dir)?);
             }
         }
         Ok(selector.choose(&self.devices)?.clone())
@@ -148,6 +157,7 @@ mod tests {
     fn configured_emulation_stands_in_the_place_of_the_gpus() {
         let sources = Sources {
             emulated: Some("h100*2,l4".into()),
+            ..Sources::default()
         };
         let inventory = assemble(&sources, gpu).expect("an inventory");
         let kinds: Vec<_> = inventory.devices.iter().map(|device| device.kind).collect();

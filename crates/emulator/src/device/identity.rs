@@ -2,16 +2,21 @@
 
 use super::profile::Profile;
 use std::fmt;
+use std::path::Path;
 
 /// A device's UUID; Display is NVIDIA's form, `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Uuid(pub [u8; 16]);
 
 impl Uuid {
-    /// Derived from the user, the profile and the index, so that a device keeps its name and two users' devices
-    /// differ.
-    pub fn derive(user: u32, profile: &Profile, index: usize) -> Uuid {
-        let seed = format!("divvy emulated {user} {} {index}", profile.key);
+    /// Derived from the run directory, the profile and the index. A device's shared page lies in the run directory, so
+    /// devices of two run directories are two devices; a device keeps its UUID from run to run.
+    pub fn derive(run_directory: &Path, profile: &Profile, index: usize) -> Uuid {
+        let seed = format!(
+            "divvy emulated {} {} {index}",
+            run_directory.display(),
+            profile.key
+        );
         let mut bytes = [0; 16];
         for (half, out) in bytes.chunks_exact_mut(8).enumerate() {
             out.copy_from_slice(&hash(seed.as_bytes(), half as u64).to_be_bytes());
@@ -118,12 +123,13 @@ mod tests {
     #[test]
     fn uuids_are_stable_distinct_and_read_back() {
         let h100 = &PROFILES[0];
-        assert_eq!(Uuid::derive(1000, h100, 0), Uuid::derive(1000, h100, 0));
+        let run = Path::new("/run/divvy");
+        assert_eq!(Uuid::derive(run, h100, 0), Uuid::derive(run, h100, 0));
         let mut seen = HashSet::new();
-        for user in [0, 1, 1000] {
+        for run in ["/run/divvy", "/run/user/1/divvy", "/tmp/divvy-1000"].map(Path::new) {
             for profile in PROFILES {
                 for index in 0..16 {
-                    let uuid = Uuid::derive(user, profile, index);
+                    let uuid = Uuid::derive(run, profile, index);
                     assert!(seen.insert(uuid), "{uuid} twice");
                     assert_eq!(Uuid::parse(&uuid.to_string()), Some(uuid));
                 }

@@ -49,7 +49,7 @@ mod tests {
 
     fn three() -> Vec<Uuid> {
         (0..3)
-            .map(|index| Uuid::derive(1000, &PROFILES[0], index))
+            .map(|index| Uuid::derive(std::path::Path::new("/run/divvy"), &PROFILES[0], index))
             .collect()
     }
 
