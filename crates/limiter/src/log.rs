@@ -1,4 +1,4 @@
-//! A line in `DIVVY_LOG` for what went wrong. Off by default, and never on the program's own output.
+//! A line in `DIVVY_LOG` for what went wrong: a path, or `stderr` for who wants it there. Silent otherwise.
 
 use core::fmt;
 use std::io::Write as _;
@@ -18,13 +18,18 @@ pub(crate) fn line(message: fmt::Arguments<'_>) {
         now.subsec_millis(),
         std::process::id()
     );
+    // A log that cannot be written has no place to say so.
+    if path.as_os_str() == "stderr" {
+        let _written = std::io::stderr().write_all(text.as_bytes());
+        return;
+    }
     let file = std::fs::OpenOptions::new()
         .append(true)
         .create(true)
         .mode(0o600)
         .open(path);
     if let Ok(mut file) = file {
-        // One write, so that lines of several processes do not mix. A log that cannot be written has no place to say so.
+        // One write, so that lines of several processes do not mix.
         let _written = file.write_all(text.as_bytes());
     }
 }

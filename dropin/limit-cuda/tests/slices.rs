@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use divvy_abi::{
     CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, CUDA_ERROR_SYSTEM_NOT_READY, CUDA_SUCCESS,
-    CUdeviceptr, CUresult,
+    CUcontext, CUdevice, CUdeviceptr, CUresult,
 };
 use divvy_ledger::GrantSpec;
 use divvy_ledger::attach::{Keeper, Pages, deliver, wire};
@@ -303,4 +303,68 @@ fn without_a_slice_nothing_is_limited() {
         NAME,
         &[("DIVVY_DRIVER", &null_driver()), ("DIVVY_SLICE", Path::new(""))],
     );
+}
+
+/// The whole of it over a driver with devices: the emulated one, or NVIDIA's on a machine with a GPU.
+/// `DIVVY_TEST_DRIVER` names it; without that there is nothing to do.
+#[test]
+fn over_a_driver_with_devices() {
+    const NAME: &str = "over_a_driver_with_devices";
+    if is_child() {
+        let program = Program::new();
+        let export = |name| program.0.address(name);
+        assert!(!export(c"cuCtxCreate_v2").is_null());
+        // SAFETY: the exports have these types; valid out-parameters.
+        unsafe {
+            type Retain = unsafe extern "C" fn(*mut CUcontext, CUdevice) -> CUresult;
+            type SetCurrent = unsafe extern "C" fn(CUcontext) -> CUresult;
+            type Info = unsafe extern "C" fn(*mut usize, *mut usize) -> CUresult;
+            type Reset = unsafe extern "C" fn(CUdevice) -> CUresult;
+            let mut context = std::ptr::null_mut();
+            assert_eq!(program.init(), CUDA_SUCCESS);
+            let retain = program.0.function::<Retain>(c"cuDevicePrimaryCtxRetain");
+            assert_eq!(retain(&raw mut context, 0), CUDA_SUCCESS);
+            let set_current = program.0.function::<SetCurrent>(c"cuCtxSetCurrent");
+            assert_eq!(set_current(context), CUDA_SUCCESS);
+
+            let info = || {
+                let (mut free, mut total) = (0, 0);
+                let info = program.0.function::<Info>(c"cuMemGetInfo_v2");
+                assert_eq!(info(&raw mut free, &raw mut total), CUDA_SUCCESS);
+                (free as u64, total as u64)
+            };
+            assert_eq!(info(), (LIMIT, LIMIT));
+            let half = program.allocate(512 * MIB).expect("it fits");
+            assert_eq!(info(), (LIMIT / 2, LIMIT));
+            assert_eq!(program.allocate(513 * MIB), Err(CUDA_ERROR_OUT_OF_MEMORY));
+            assert_eq!(program.free(half), CUDA_SUCCESS);
+            assert_eq!(info(), (LIMIT, LIMIT));
+
+            // A context that is reset takes its allocations along, and only those.
+            for _ in 0..100 {
+                program.allocate(MIB).expect("it fits");
+            }
+            assert_eq!(info().0, LIMIT - 100 * MIB as u64);
+            let reset = program.0.function::<Reset>(c"cuDevicePrimaryCtxReset_v2");
+            assert_eq!(reset(0), CUDA_SUCCESS);
+            assert_eq!(retain(&raw mut context, 0), CUDA_SUCCESS);
+            assert_eq!(set_current(context), CUDA_SUCCESS);
+            assert_eq!(info(), (LIMIT, LIMIT));
+        }
+        return;
+    }
+    let Some(driver) = std::env::var_os("DIVVY_TEST_DRIVER") else {
+        return;
+    };
+    let slice = slice();
+    let output = child(
+        NAME,
+        &[
+            ("DIVVY_DRIVER", Path::new(&driver)),
+            ("DIVVY_SLICE", &slice.socket),
+        ],
+    );
+    assert!(output.status.success(), "{output:?}");
+    slice.pages.ledger.reap().expect("the ledger is sound");
+    assert_eq!(slice.pages.ledger.total_used(), 0);
 }
