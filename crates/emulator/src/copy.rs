@@ -222,7 +222,8 @@ pub fn memset(
     if shape.is_empty() {
         return Ok(());
     }
-    let misaligned = address % value.bytes() != 0 || (rows > 1 && pitch % value.bytes() != 0);
+    let misaligned =
+        !address.is_multiple_of(value.bytes()) || (rows > 1 && !pitch.is_multiple_of(value.bytes()));
     if misaligned || (rows > 1 && pitch < width) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }

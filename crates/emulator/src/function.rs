@@ -9,6 +9,7 @@ use crate::library::Kernel;
 use crate::module::{Function, Settings};
 use crate::occupancy;
 use divvy_abi::*;
+use divvy_ptx::{Module, Space};
 use std::ffi::CStr;
 use std::sync::Arc;
 
@@ -59,6 +60,21 @@ impl Target {
         }
     }
 
+    /// Bytes of constant memory that its module declares, as a device runs it.
+    fn const_bytes(&self, device: &Device) -> Result<i32> {
+        let sum = |module: &Module| {
+            let constants = module
+                .globals()
+                .iter()
+                .filter(|global| global.space == Space::Const);
+            constants.map(|global| global.size as i32).sum()
+        };
+        match self {
+            Target::Function(function) => Ok(sum(function.instance.program.module())),
+            Target::Kernel(kernel) => Ok(sum(&*kernel.module(device.facts.profile.sm())?)),
+        }
+    }
+
     /// Looks at its code, as a device runs it.
     pub fn describe_on<T>(&self, device: &Device, look: impl FnOnce(&divvy_ptx::Kernel) -> T) -> Result<T> {
         match self {
@@ -82,11 +98,13 @@ const NO_CARVEOUT: i32 = -1;
 pub fn attribute(target: &Target, number: CUfunction_attribute, device: &Device) -> Result<i32> {
     let set = target.with_settings(device, |settings| settings.get(number.0));
     let profile = device.facts.profile;
+    if number == CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES {
+        return target.const_bytes(device);
+    }
     target.describe_on(device, |kernel| {
         Ok(match number {
             CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => max_threads(kernel) as i32,
             CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES => kernel.static_shared_bytes as i32,
-            CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES => 0,
             CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES => kernel.local_bytes as i32,
             CU_FUNC_ATTRIBUTE_NUM_REGS => occupancy::registers(kernel) as i32,
             CU_FUNC_ATTRIBUTE_PTX_VERSION | CU_FUNC_ATTRIBUTE_BINARY_VERSION => profile.sm() as i32,

@@ -2,9 +2,12 @@
 
 use divvy_abi::*;
 
-/// The log buffers a program offered. All other options steer a compiler that is not there.
+/// The log buffers a program offered, and the registers it allows. All other options steer a compiler that is not
+/// there.
 #[derive(Default)]
 pub struct JitOptions {
+    /// CU_JIT_MAX_REGISTERS: most registers of a thread, where set.
+    pub max_registers: Option<u32>,
     error: Buffer,
     info: Buffer,
 }
@@ -33,6 +36,7 @@ impl JitOptions {
             // SAFETY: as above.
             let value = unsafe { slot.read() } as u64;
             match key {
+                CU_JIT_MAX_REGISTERS => options.max_registers = Some(value as u32).filter(|&most| most > 0),
                 CU_JIT_ERROR_LOG_BUFFER => options.error.address = value,
                 CU_JIT_INFO_LOG_BUFFER => options.info.address = value,
                 // The size is a 32-bit number in a pointer-sized entry.

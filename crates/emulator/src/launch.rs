@@ -120,9 +120,8 @@ fn code(fault: &Fault) -> CUresult {
     match fault {
         Fault::IllegalAddress { .. } => CUDA_ERROR_ILLEGAL_ADDRESS,
         Fault::MisalignedAddress { .. } => CUDA_ERROR_MISALIGNED_ADDRESS,
-        Fault::Trap { .. } | Fault::Cancelled => CUDA_ERROR_LAUNCH_FAILED,
+        Fault::Trap { .. } | Fault::Cancelled | Fault::BadLaunch(_) => CUDA_ERROR_LAUNCH_FAILED,
         Fault::Unsupported(_) => CUDA_ERROR_NOT_SUPPORTED,
-        Fault::BadLaunch(_) => CUDA_ERROR_LAUNCH_FAILED,
         Fault::Deadlock { .. } => CUDA_ERROR_LAUNCH_TIMEOUT,
     }
 }

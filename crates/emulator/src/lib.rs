@@ -35,5 +35,18 @@ pub use device::spec::SpecError;
 pub use hardware::{HardwareError, ProcessUsage, Usage, default_run_directory, run_directory, usage};
 pub use inventory::{DeviceFacts, devices, devices_from_env};
 
+/// What the fuzz targets under `fuzz/` call; not for use.
+#[doc(hidden)]
+pub mod fuzzing {
+    /// Reads bytes as a fatbin container and decompresses all of its files.
+    pub fn fatbin(bytes: &[u8]) {
+        if let Ok(files) = crate::image::fatbin::files(bytes) {
+            for file in files {
+                let _ = file.contents();
+            }
+        }
+    }
+}
+
 /// What a call comes to: a driver error is a CUresult.
 type Result<T = ()> = std::result::Result<T, divvy_abi::CUresult>;

@@ -8,6 +8,7 @@ use crate::image::{Image, ImageError};
 use crate::log;
 use crate::module::{Function, Instance, Settings};
 use divvy_abi::*;
+use divvy_ptx::Module;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -133,11 +134,18 @@ impl Kernel {
         Arc::clone(settings.entry(device).or_default())
     }
 
-    /// Describes the kernel for a device of compute capability `sm`, context or not.
-    pub fn describe<T>(&self, sm: u32, body: impl FnOnce(&divvy_ptx::Kernel) -> T) -> Result<T> {
+    /// The module it is in, for a device of compute capability `sm`, context or not.
+    pub fn module(&self, sm: u32) -> Result<Arc<Module>> {
         let library = self.library.upgrade().ok_or(CUDA_ERROR_INVALID_HANDLE)?;
-        let module = library.image.module(sm).map_err(|why| why.code())?;
+        library.image.module(sm).map_err(|why| why.code())
+    }
+
+    /// Describes the kernel for a device of compute capability `sm`.
+    pub fn describe<T>(&self, sm: u32, look: impl FnOnce(&divvy_ptx::Kernel) -> T) -> Result<T> {
         let name = self.c_name.to_str().map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
-        module.kernel(name).map(body).ok_or(CUDA_ERROR_NOT_FOUND)
+        self.module(sm)?
+            .kernel(name)
+            .map(look)
+            .ok_or(CUDA_ERROR_NOT_FOUND)
     }
 }

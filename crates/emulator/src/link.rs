@@ -53,7 +53,10 @@ impl Link {
         if state.texts.is_empty() {
             return Err(ImageError::NoPtx { machine_code: false });
         }
-        let text = merge(&state.texts);
+        let mut text = merge(&state.texts);
+        if let Some(most) = self.options.max_registers {
+            text = bound_registers(&text, most);
+        }
         Image::from_text(&text).module(self.sm)?;
         let output = state.output.insert(text.into_boxed_slice());
         Ok((output.as_ptr() as u64, output.len()))
@@ -93,6 +96,26 @@ fn merge(texts: &[Vec<u8>]) -> Vec<u8> {
     merged
 }
 
+/// The text with `.maxnreg` on each kernel that has none. Lines stay where they are.
+fn bound_registers(text: &[u8], most: u32) -> Vec<u8> {
+    const ENTRY: &[u8] = b".entry";
+    let mut bounded = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.windows(ENTRY.len()).position(|window| window == ENTRY) {
+        let Some(body) = rest[at..].iter().position(|&byte| byte == b'{') else {
+            break;
+        };
+        let (head, tail) = rest.split_at(at + body);
+        bounded.extend_from_slice(head);
+        if !head[at..].windows(8).any(|window| window == b".maxnreg") {
+            bounded.extend_from_slice(format!(".maxnreg {most} ").as_bytes());
+        }
+        rest = tail;
+    }
+    bounded.extend_from_slice(rest);
+    bounded
+}
+
 const OPENING: [&[u8]; 3] = [b".version", b".target", b".address_size"];
 
 fn opens_with(line: &[u8], directive: &[u8]) -> bool {
@@ -117,6 +140,16 @@ fn numbers(line: &[u8]) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bound_on_registers_goes_to_kernels_without_one() {
+        let text = b".entry a()\n{ret;}\n.func f(){}\n.visible .entry b(.param .u32 n)\n.maxnreg 9\n{ret;}\n";
+        let bounded = String::from_utf8(bound_registers(text, 38)).unwrap();
+        assert_eq!(
+            bounded,
+            ".entry a()\n.maxnreg 38 {ret;}\n.func f(){}\n.visible .entry b(.param .u32 n)\n.maxnreg 9\n{ret;}\n"
+        );
+    }
 
     #[test]
     fn one_text_passes_unchanged_and_several_share_one_opening() {

@@ -27,11 +27,11 @@ pub fn blocks_per_sm(profile: &Profile, kernel: &Kernel, threads: u32, dynamic_s
         return 0;
     }
     let shared = (shared + u64::from(limits.shared_reserved_per_block)).next_multiple_of(SHARED_UNIT);
-    let by_shared = if shared == 0 {
-        limits.blocks_per_sm
-    } else {
-        u32::try_from(u64::from(limits.shared_per_sm) / shared).unwrap_or(u32::MAX)
-    };
+    let by_shared = u64::from(limits.shared_per_sm)
+        .checked_div(shared)
+        .map_or(limits.blocks_per_sm, |blocks| {
+            u32::try_from(blocks).unwrap_or(u32::MAX)
+        });
     limits
         .blocks_per_sm
         .min(by_warps)

@@ -77,6 +77,7 @@ fn ptx_text_runs() {
             "the legacy stream waits for the thread's own"
         );
         size = 10;
+        assert_eq!(size, 10);
         let short = code!(cuLaunchKernel(
             add,
             8,

@@ -9,7 +9,10 @@ use std::ptr::null_mut;
 
 fn lookup(name: &str, version: i32, flags: u64) -> (CUresult, *mut c_void, CUdriverProcAddressQueryResult) {
     let name = CString::new(name).unwrap();
-    let (mut function, mut status) = (1 as *mut c_void, CUdriverProcAddressQueryResult(9));
+    let (mut function, mut status) = (
+        std::ptr::dangling_mut::<c_void>(),
+        CUdriverProcAddressQueryResult(9),
+    );
     let code = code!(cuGetProcAddress_v2(
         name.as_ptr(),
         &raw mut function,
@@ -147,7 +150,7 @@ fn what_is_not_supported_says_so_and_private_tables_are_refused() {
                 assert_eq!(code!(cuGraphCreate(&mut null_mut(), 0)), CUDA_ERROR_NOT_SUPPORTED);
             }
             let id = CUuuid::default();
-            let mut table = 1 as *const c_void;
+            let mut table = std::ptr::dangling::<c_void>();
             assert_eq!(
                 code!(cuGetExportTable(&raw mut table, &raw const id)),
                 CUDA_ERROR_NOT_SUPPORTED

@@ -34,7 +34,7 @@ pub struct Kernel {
     pub static_shared_bytes: u32,
     /// Local memory of a thread, with that of the functions it calls.
     pub local_bytes: u32,
-    /// Estimate of 32-bit registers a thread needs, 1..=255.
+    /// Estimate of 32-bit registers a thread needs, 1..=255, and at most what `.maxnreg` says.
     pub registers: u32,
     /// `.maxntid` or `.reqntid`.
     pub max_threads: Option<[u32; 3]>,
@@ -500,7 +500,11 @@ impl Module {
             param_bytes,
             static_shared_bytes,
             local_bytes: self.local_bytes(index, &reachable),
-            registers: functions.map(|f| f.registers).max().unwrap_or(1).clamp(1, 255),
+            registers: functions
+                .map(|f| f.registers)
+                .max()
+                .unwrap_or(1)
+                .clamp(1, function.max_registers.unwrap_or(255).clamp(1, 255)),
             max_threads: function.max_threads,
             unsupported: unsupported.map(|(instruction, line)| Unsupported {
                 instruction,

@@ -18,12 +18,12 @@ entry! {
     }
 
     fn cuGetErrorName(error: CUresult, text: Out<*const c_char>) {
-        text.set(error.name().map_or(std::ptr::null(), |name| name.as_ptr()))?;
+        text.set(error.name().map_or(std::ptr::null(), std::ffi::CStr::as_ptr))?;
         error.name().map(drop).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
     fn cuGetErrorString(error: CUresult, text: Out<*const c_char>) {
-        text.set(error.description().map_or(std::ptr::null(), |text| text.as_ptr()))?;
+        text.set(error.description().map_or(std::ptr::null(), std::ffi::CStr::as_ptr))?;
         error.description().map(drop).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 

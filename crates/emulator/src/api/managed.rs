@@ -191,7 +191,7 @@ fn range_attribute(
     bytes: usize,
 ) -> Result {
     let allocation = managed(driver()?, pointer, bytes as u64)?;
-    if bytes == 0 || size == 0 || size % 4 != 0 {
+    if bytes == 0 || size == 0 || !size.is_multiple_of(4) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let mut notes = notes();

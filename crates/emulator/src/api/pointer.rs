@@ -80,7 +80,6 @@ fn get(
             }
             data.set_as(pointer)
         }
-        CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => data.set_as(0u8),
         CU_POINTER_ATTRIBUTE_BUFFER_ID | CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => {
             data.set_as(allocation.buffer_id)
         }
@@ -88,7 +87,8 @@ fn get(
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => {
             data.set_as(owner().map_or(allocation.device as i32, |owner| owner.device.number()))
         }
-        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
+        CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+        | CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
         | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
         | CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => data.set_as(0u8),
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => {

@@ -149,7 +149,7 @@ entry! {
         }
         let mut access = pool.access.lock().unwrap_or_else(PoisonError::into_inner);
         for entry in &list {
-            access.insert(on_device(&entry.location)? as usize, entry.flags.0 as u32);
+            access.insert(on_device(&entry.location)? as usize, entry.flags.0);
         }
         Ok(())
     }

@@ -30,9 +30,8 @@ fn answer(
     flags: u64,
 ) -> (Result, CUdriverProcAddressQueryResult) {
     let missing = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    let name = match (name.get(), function.set(std::ptr::null_mut())) {
-        (Ok(name), Ok(())) => name,
-        _ => return (Err(CUDA_ERROR_INVALID_VALUE), missing),
+    let (Ok(name), Ok(())) = (name.get(), function.set(std::ptr::null_mut())) else {
+        return (Err(CUDA_ERROR_INVALID_VALUE), missing);
     };
     let query = query(name, version, flags);
     let Query::Found(symbol) = query else {

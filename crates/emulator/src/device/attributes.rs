@@ -22,6 +22,7 @@ pub fn attribute(profile: &Profile, pci: PciAddress, number: u32) -> Option<i32>
 }
 
 /// Sizes and rates.
+#[allow(clippy::match_same_arms, reason = "a table by number")]
 fn limit(profile: &Profile, number: u32) -> Option<i32> {
     let limits = profile.limits();
     let value = match number {
@@ -58,6 +59,7 @@ fn limit(profile: &Profile, number: u32) -> Option<i32> {
 }
 
 /// Texture and surface extents: the same for every compute capability of 7.5 and above.
+#[allow(clippy::match_same_arms, reason = "a table by number")]
 fn texture(number: u32) -> Option<i32> {
     Some(match number {
         21 | 22 | 77 => {

@@ -135,9 +135,9 @@ impl Image {
 
     /// The module for a device of compute capability `sm`: the newest PTX the device can run.
     pub fn module(&self, sm: u32) -> Result<Arc<Module>, ImageError> {
-        self.best(sm)?
-            .module
-            .get_or_init(|| Module::parse(&self.best(sm).map_or(&[][..], |best| &best.text)).map(Arc::new))
+        let best = self.best(sm)?;
+        best.module
+            .get_or_init(|| Module::parse(&best.text).map(Arc::new))
             .clone()
             .map_err(ImageError::Parse)
     }

@@ -136,6 +136,8 @@ pub(crate) struct Function<'a> {
     pub params: Vec<Variable<'a>>,
     /// `.maxntid` or `.reqntid`.
     pub max_threads: Option<[u32; 3]>,
+    /// `.maxnreg`.
+    pub max_registers: Option<u32>,
     pub body: Option<Body<'a>>,
     pub line: u32,
 }

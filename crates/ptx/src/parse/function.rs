@@ -32,6 +32,7 @@ impl<'a> Parser<'a> {
             Vec::new()
         };
         let mut max_threads: Option<[u32; 3]> = None;
+        let mut max_registers = None;
         let body = loop {
             let next = self.next()?;
             match next.kind {
@@ -52,10 +53,10 @@ impl<'a> Parser<'a> {
                     }
                     match directive {
                         "maxntid" | "reqntid" => max_threads = Some(values),
+                        "maxnreg" => max_registers = Some(values[0]),
                         "pragma" => self.skip_to_semicolon()?,
                         "minnctapersm"
                         | "maxnctapersm"
-                        | "maxnreg"
                         | "noreturn"
                         | "explicitcluster"
                         | "reqnctapercluster"
@@ -79,6 +80,7 @@ impl<'a> Parser<'a> {
             returns,
             params,
             max_threads,
+            max_registers,
             body,
             line: token.line,
         })
