@@ -7,9 +7,8 @@ use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use divvy_abi::{
-    CU_GET_PROC_ADDRESS_SUCCESS, CUDA_ERROR_NOT_FOUND, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUDA_VERSION,
-    CUdevice, CUdeviceptr, CUdriverProcAddressQueryResult, CUmemoryPool, CUresult, CUstream, CUuuid, Query,
-    Table,
+    CUDA_ERROR_NOT_FOUND, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUDA_VERSION, CUdevice, CUdeviceptr,
+    CUdriverProcAddressQueryResult, CUmemoryPool, CUresult, CUstream, CUuuid, Query, Table,
 };
 
 const DEVICE_BYTES: usize = 80 << 30;
@@ -138,14 +137,19 @@ unsafe extern "C-unwind" fn allocate_from_pool(
     unsafe { put(out, next_address(bytes)) }
 }
 
+/// As NVIDIA's driver has it: this one fails for a name that is not there, the next one succeeds and says so in `status`.
 unsafe extern "C-unwind" fn address_of(
     name: *const c_char,
     out: *mut *mut c_void,
     version: i32,
     flags: u64,
 ) -> CUresult {
-    // SAFETY: as above.
-    unsafe { address_of_with_status(name, out, version, flags, core::ptr::null_mut()) }
+    // SAFETY: the program gives a C string.
+    match unsafe { find(name, version, flags) } {
+        // SAFETY: the program vouches for its out-parameter.
+        (_, Some(address)) => unsafe { put(out, address) },
+        (_, None) => CUDA_ERROR_NOT_FOUND,
+    }
 }
 
 unsafe extern "C-unwind" fn address_of_with_status(
@@ -155,33 +159,29 @@ unsafe extern "C-unwind" fn address_of_with_status(
     flags: u64,
     status: *mut CUdriverProcAddressQueryResult,
 ) -> CUresult {
-    // SAFETY: the program gives a C string.
+    // SAFETY: the program gives a C string, and vouches for its out-parameters.
+    unsafe {
+        let (query, address) = find(name, version, flags);
+        put(status, query.into());
+        put(out, address.unwrap_or(core::ptr::null_mut()))
+    }
+}
+
+/// # Safety
+/// `name` is a C string.
+unsafe fn find(name: *const c_char, version: i32, flags: u64) -> (Query, Option<*mut c_void>) {
+    // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap_or_default();
     let query = divvy_abi::query(name, version, flags);
-    // SAFETY: the program vouches for its out-parameter.
-    unsafe { put(status, query.into()) };
-    match query {
-        Query::Found(symbol) => {
-            debug_assert_eq!(
-                CUdriverProcAddressQueryResult::from(query),
-                CU_GET_PROC_ADDRESS_SUCCESS
-            );
-            // SAFETY: as above.
-            unsafe {
-                put(
-                    out,
-                    divvy_abi::exported(symbol)
-                        .unwrap_or(TABLE.address(symbol))
-                        .cast_mut(),
-                )
-            }
-        }
-        Query::TooNew | Query::Unknown => {
-            // SAFETY: as above.
-            unsafe { put(out, core::ptr::null_mut()) };
-            CUDA_ERROR_NOT_FOUND
-        }
-    }
+    let address = match query {
+        Query::Found(symbol) => Some(
+            divvy_abi::exported(symbol)
+                .unwrap_or(TABLE.address(symbol))
+                .cast_mut(),
+        ),
+        Query::TooNew | Query::Unknown => None,
+    };
+    (query, address)
 }
 
 unsafe extern "C-unwind" fn export_table(_: *mut *const c_void, _: *const CUuuid) -> CUresult {
