@@ -82,7 +82,32 @@ impl VectorSet {
 }
 
 /// Makes `fn $pick<O: $bound>(set: VectorSet) -> Exec` from a body `fn $body<O: $bound>(&mut Ctx, &Inst) -> Flow`.
+///
+/// With `by_set` the body has a second parameter, `const FAST: bool`: whether AVX2 is there.
 macro_rules! vectorised {
+    ($pick:ident, $body:ident, $bound:path, by_set) => {
+        pub(crate) fn $pick<O: $bound>(set: $crate::inst::VectorSet) -> $crate::inst::Exec {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
+            fn fast<O: $bound>(
+                c: &mut $crate::engine::ctx::Ctx,
+                i: &$crate::inst::Inst,
+            ) -> $crate::inst::Flow {
+                $body::<O, true>(c, i)
+            }
+            fn plain<O: $bound>(
+                c: &mut $crate::engine::ctx::Ctx,
+                i: &$crate::inst::Inst,
+            ) -> $crate::inst::Flow {
+                $body::<O, false>(c, i)
+            }
+            match set {
+                #[cfg(target_arch = "x86_64")]
+                $crate::inst::VectorSet::Avx2 => fast::<O>,
+                _ => plain::<O>,
+            }
+        }
+    };
     ($pick:ident, $body:ident, $bound:path) => {
         pub(crate) fn $pick<O: $bound>(set: $crate::inst::VectorSet) -> $crate::inst::Exec {
             #[cfg(target_arch = "x86_64")]

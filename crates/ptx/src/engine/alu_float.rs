@@ -90,9 +90,6 @@ ops! {
 /// What `.approx.ftz.f64` sees and gives: the upper word, subnormals as zero.
 #[inline(always)]
 fn high_word(x: f64) -> f64 {
-    if x.is_nan() {
-        return x;
-    }
     let bits = x.to_bits() & 0xffff_ffff_0000_0000;
     f64::from_bits(if bits & 0x7ff0_0000_0000_0000 == 0 {
         bits & (1 << 63)

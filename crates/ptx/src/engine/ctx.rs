@@ -9,13 +9,32 @@ use crate::error::Access;
 use std::ops::Range;
 
 /// A type that fills a register's lane.
-pub(crate) trait Lane: Copy + Default + 'static {}
-impl Lane for u32 {}
-impl Lane for i32 {}
-impl Lane for f32 {}
-impl Lane for u64 {}
-impl Lane for i64 {}
-impl Lane for f64 {}
+pub(crate) trait Lane: Copy + Default + 'static {
+    /// `new` where the mask is all ones, `old` where it is zero. Bitwise on purpose: a select before a store becomes
+    /// a masked store, which some processors take dozens of cycles for.
+    fn blend(mask: u32, new: Self, old: Self) -> Self;
+}
+macro_rules! lane {
+    ($($t:ty, $bits:ty, |$m:ident| $mask:expr, |$x:ident| $to:expr, |$y:ident| $from:expr;)*) => {
+        $(impl Lane for $t {
+            #[inline(always)]
+            fn blend($m: u32, new: $t, old: $t) -> $t {
+                let mask: $bits = $mask;
+                let to = |$x: $t| -> $bits { $to };
+                let $y: $bits = to(new) & mask | to(old) & !mask;
+                $from
+            }
+        })*
+    };
+}
+lane! {
+    u32, u32, |m| m, |x| x, |y| y;
+    i32, u32, |m| m, |x| x as u32, |y| y as i32;
+    f32, u32, |m| m, |x| x.to_bits(), |y| f32::from_bits(y);
+    u64, u64, |m| m as i32 as u64, |x| x, |y| y;
+    i64, u64, |m| m as i32 as u64, |x| x as u64, |y| y as i64;
+    f64, u64, |m| m as i32 as u64, |x| x.to_bits(), |y| f64::from_bits(y);
+}
 
 /// Lanes handled together: one AVX2 register of 32-bit lanes.
 pub(crate) const CHUNK: usize = 8;
@@ -173,11 +192,7 @@ impl Ctx {
     pub fn put_active<T: Lane>(&mut self, slot: u32, k: usize, value: [T; CHUNK]) {
         let mut out = self.chunk::<T>(slot, k);
         for n in 0..CHUNK {
-            out[n] = if self.lanes[k * CHUNK + n] != 0 {
-                value[n]
-            } else {
-                out[n]
-            };
+            out[n] = T::blend(self.lanes[k * CHUNK + n], value[n], out[n]);
         }
         self.put_all(slot, k, out);
     }

@@ -82,17 +82,31 @@ fn body3<O: Op3>(c: &mut Ctx, i: &Inst, full: bool) {
     }
 }
 
+/// The lowest bit of eight lanes' masks, which are all ones or zero.
+#[inline(always)]
+fn gather_bits<const FAST: bool>(masks: [u32; CHUNK]) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if FAST {
+        // SAFETY: `FAST` is only ever true in code for machines with AVX2; both types are 32 plain bytes.
+        return unsafe { std::arch::x86_64::_mm256_movemask_ps(std::mem::transmute(masks)) } as u32;
+    }
+    masks
+        .iter()
+        .enumerate()
+        .fold(0, |bits, (n, m)| bits | (m & 1) << n)
+}
+
 /// The comparison's bits for all lanes, active or not.
 #[inline(always)]
-fn compare<O: Cmp>(c: &Ctx, i: &Inst) -> u32 {
+fn compare<O: Cmp, const FAST: bool>(c: &Ctx, i: &Inst) -> u32 {
     let mut bits = 0u32;
     for k in 0..CHUNKS {
         let (a, b) = (c.chunk::<O::A>(i.a, k), c.chunk::<O::A>(i.b, k));
-        let mut part = 0u32;
+        let mut masks = [0u32; CHUNK];
         for n in 0..CHUNK {
-            part |= u32::from(O::op(a[n], b[n])) << n;
+            masks[n] = if O::op(a[n], b[n]) { u32::MAX } else { 0 };
         }
-        bits |= part << (k * CHUNK);
+        bits |= gather_bits::<FAST>(masks) << (k * CHUNK);
     }
     bits
 }
@@ -129,8 +143,8 @@ fn run3<O: Op3>(c: &mut Ctx, i: &Inst) -> Flow {
 
 /// `setp`: the predicate in `d`.
 #[inline(always)]
-fn run_setp<O: Cmp>(c: &mut Ctx, i: &Inst) -> Flow {
-    let bits = compare::<O>(c, i);
+fn run_setp<O: Cmp, const FAST: bool>(c: &mut Ctx, i: &Inst) -> Flow {
+    let bits = compare::<O, FAST>(c, i);
     c.put_pred(i.d, bits);
     Flow::Next
 }
@@ -152,8 +166,8 @@ fn combine(how: u32, bits: u32, p: u32) -> u32 {
 
 /// `setp` with `|q` or a combining predicate `c`: `d` and, where it is not the trash slot, `e`.
 #[inline(always)]
-fn run_setp_full<O: Cmp>(c: &mut Ctx, i: &Inst) -> Flow {
-    let bits = compare::<O>(c, i);
+fn run_setp_full<O: Cmp, const FAST: bool>(c: &mut Ctx, i: &Inst) -> Flow {
+    let bits = compare::<O, FAST>(c, i);
     let p = if i.aux & 3 == COMBINE_NONE {
         0
     } else {
@@ -166,8 +180,8 @@ fn run_setp_full<O: Cmp>(c: &mut Ctx, i: &Inst) -> Flow {
 
 /// `set`: `imm` is what true lanes get, in a 32-bit register.
 #[inline(always)]
-fn run_set<O: Cmp>(c: &mut Ctx, i: &Inst) -> Flow {
-    let bits = compare::<O>(c, i);
+fn run_set<O: Cmp, const FAST: bool>(c: &mut Ctx, i: &Inst) -> Flow {
+    let bits = compare::<O, FAST>(c, i);
     let p = if i.aux & 3 == COMBINE_NONE {
         0
     } else {
@@ -188,9 +202,13 @@ fn run_selp<T: Lane>(c: &mut Ctx, i: &Inst) -> Flow {
     for k in 0..CHUNKS {
         let (a, b) = (c.chunk::<T>(i.a, k), c.chunk::<T>(i.b, k));
         let mut d = [T::default(); CHUNK];
-        let part = bits >> (k * CHUNK);
         for n in 0..CHUNK {
-            d[n] = if part & (1 << n) != 0 { a[n] } else { b[n] };
+            let mask = if bits & (1 << (k * CHUNK + n)) != 0 {
+                u32::MAX
+            } else {
+                0
+            };
+            d[n] = T::blend(mask, a[n], b[n]);
         }
         store(c, i.d, full, k, d);
     }
@@ -211,9 +229,9 @@ fn run_move<T: Lane>(c: &mut Ctx, i: &Inst) -> Flow {
 vectorised!(one, run1, Op1);
 vectorised!(two, run2, Op2);
 vectorised!(three, run3, Op3);
-vectorised!(setp, run_setp, Cmp);
-vectorised!(setp_full, run_setp_full, Cmp);
-vectorised!(set, run_set, Cmp);
+vectorised!(setp, run_setp, Cmp, by_set);
+vectorised!(setp_full, run_setp_full, Cmp, by_set);
+vectorised!(set, run_set, Cmp, by_set);
 vectorised!(select, run_selp, Lane);
 vectorised!(moved, run_move, Lane);
 

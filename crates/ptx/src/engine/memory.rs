@@ -1,7 +1,7 @@
 //! Loads and stores. Addresses are resolved to host addresses lane by lane, checked against the ranges that the space
 //! grants, and only then touched.
 
-use super::ctx::{Ctx, Lane, Stop};
+use super::ctx::{CHUNK, CHUNKS, Ctx, Lane, Stop};
 use crate::error::Access;
 use crate::inst::{Flow, Inst, vectorised};
 use std::ops::Range;
@@ -75,7 +75,7 @@ enum Shape {
 
 /// Host addresses of all lanes' accesses of `width` bytes at `i.a + i.imm`, checked for the active ones.
 #[inline(always)]
-fn addresses(c: &mut Ctx, i: &Inst, width: u64, access: Access) -> Result<([u64; 32], Shape), Stop> {
+fn addresses(c: &mut Ctx, i: &Inst, width: u64, access: Access) -> Result<[u64; 32], Stop> {
     let space = i.aux & SPACE;
     let offset = i.imm.wrapping_add(match space {
         SHARED => c.shared as u64,
@@ -111,26 +111,11 @@ fn addresses(c: &mut Ctx, i: &Inst, width: u64, access: Access) -> Result<([u64;
         }
     }
     let (mut low, mut high, mut bits) = (i64::MAX, i64::MIN, 0u64);
-    let mut shape = Shape::Spread;
     if c.full() {
-        let first = at[0];
-        let (mut run, mut same) = (0u64, 0u64);
-        for n in 0..32 {
-            run |= at[n] ^ first.wrapping_add(n as u64 * width);
-            same |= at[n] ^ first;
-            bits |= at[n];
-        }
-        if run == 0 {
-            shape = Shape::Run(first);
-            (low, high) = (first as i64, (first as i64).wrapping_add(31 * width as i64));
-        } else if same == 0 {
-            shape = Shape::Same(first);
-            (low, high) = (first as i64, first as i64);
-        } else {
-            for a in at {
-                low = low.min(a as i64);
-                high = high.max(a as i64);
-            }
+        for a in at {
+            low = low.min(a as i64);
+            high = high.max(a as i64);
+            bits |= a;
         }
     } else {
         for n in c.active() {
@@ -159,16 +144,16 @@ fn addresses(c: &mut Ctx, i: &Inst, width: u64, access: Access) -> Result<([u64;
                     access,
                 });
             }
-            return Ok((at, shape));
+            return Ok(at);
         }
-        LOCAL => return Ok((at, shape)),
+        LOCAL => return Ok(at),
         GLOBAL => &c.ranges[0][site(i)],
         _ => &c.ranges[1][site(i)],
     };
     if !inside(range, low, high, width) {
         check_each(c, i, &at, width, access)?;
     }
-    Ok((at, shape))
+    Ok(at)
 }
 
 /// Where an instruction's last range is remembered.
@@ -265,9 +250,9 @@ impl Ctx {
     }
 
     #[inline(always)]
-    fn poke_all<M: Copy>(&mut self, address: u64, value: [M; 32]) {
+    fn poke_chunk<M: Copy>(&mut self, address: u64, value: [M; CHUNK]) {
         // SAFETY: as in `peek_all`.
-        unsafe { (address as *mut [M; 32]).write(value) }
+        unsafe { (address as *mut [M; CHUNK]).write(value) }
     }
 }
 
@@ -282,40 +267,121 @@ pub(crate) fn polled(c: &mut Ctx) -> bool {
     c.polls >= PATIENCE
 }
 
+/// Full warps whose addresses are consecutive, or all the same, in a range that is known already: most accesses.
+#[inline(always)]
+fn quick(c: &Ctx, i: &Inst, width: u64) -> Shape {
+    let space = i.aux & SPACE;
+    if !c.full() || space == LOCAL {
+        return Shape::Spread;
+    }
+    let (first, mut run, mut same);
+    if i.aux & NARROW != 0 {
+        first = u64::from(c.lane::<u32>(i.a, 0));
+        let (mut acc, mut acc_same) = ([0u32; CHUNK], [0u32; CHUNK]);
+        for k in 0..CHUNKS {
+            let a = c.chunk::<u32>(i.a, k);
+            for n in 0..CHUNK {
+                acc[n] |= a[n] ^ (first as u32).wrapping_add((k * CHUNK + n) as u32 * width as u32);
+                acc_same[n] |= a[n] ^ first as u32;
+            }
+        }
+        (run, same) = (0, 0);
+        for n in 0..CHUNK {
+            run |= u64::from(acc[n]);
+            same |= u64::from(acc_same[n]);
+        }
+    } else {
+        first = c.lane::<u64>(i.a, 0);
+        let (mut acc, mut acc_same) = ([0u64; CHUNK], [0u64; CHUNK]);
+        for k in 0..CHUNKS {
+            let a = c.chunk::<u64>(i.a, k);
+            for n in 0..CHUNK {
+                acc[n] |= a[n] ^ first.wrapping_add((k * CHUNK + n) as u64 * width);
+                acc_same[n] |= a[n] ^ first;
+            }
+        }
+        (run, same) = (0, 0);
+        for n in 0..CHUNK {
+            run |= acc[n];
+            same |= acc_same[n];
+        }
+    }
+    let extent = if run == 0 {
+        32 * width
+    } else if same == 0 {
+        width
+    } else {
+        return Shape::Spread;
+    };
+    let (at, start, end) = if space == SHARED {
+        let base = c.shared as u64;
+        (
+            first.wrapping_add(i.imm).wrapping_add(base),
+            base,
+            base + c.shared_bytes,
+        )
+    } else {
+        let range = &c.ranges[usize::from(space != GLOBAL)][site(i)];
+        (first.wrapping_add(i.imm), range.start, range.end)
+    };
+    // An address below the start wraps to far beyond the end.
+    let room = (end - start).checked_sub(extent);
+    if at & (width - 1) != 0 || room.is_none_or(|room| at.wrapping_sub(start) > room) {
+        return Shape::Spread;
+    }
+    if run == 0 { Shape::Run(at) } else { Shape::Same(at) }
+}
+
 #[inline(always)]
 fn run_load<T: Memory>(c: &mut Ctx, i: &Inst) -> Flow {
-    let count = i.aux >> COUNT_SHIFT;
+    let count = u64::from(i.aux >> COUNT_SHIFT);
     let element = size_of::<T::M>() as u64;
-    let (at, shape) = match addresses(c, i, element * u64::from(count), Access::Read) {
-        Ok(found) => found,
-        Err(stop) => return failed(c, stop),
-    };
-    if count == 1 {
-        match shape {
-            Shape::Run(first) => {
-                let values = c.peek_all::<T::M>(first);
-                for k in 0..4 {
-                    c.put_all(i.d, k, std::array::from_fn(|n| T::load(values[k * 8 + n])));
+    let fields = [i.d, i.b, i.c, i.e];
+    match quick(c, i, element * count) {
+        Shape::Run(first) if count == 1 => {
+            let values = c.peek_all::<T::M>(first);
+            for k in 0..CHUNKS {
+                let mut part = [T::R::default(); CHUNK];
+                for n in 0..CHUNK {
+                    part[n] = T::load(values[k * CHUNK + n]);
                 }
+                c.put_all(i.d, k, part);
             }
-            Shape::Same(first) => {
-                let value = T::load(c.peek::<T::M>(first));
-                for k in 0..4 {
-                    c.put_all(i.d, k, [value; 8]);
-                }
-            }
-            Shape::Spread => {
-                for lane in c.active() {
-                    let value = T::load(c.peek::<T::M>(at[lane]));
-                    c.put_lane(i.d, lane, value);
+        }
+        Shape::Same(at) => {
+            for n in 0..count {
+                let value = T::load(c.peek::<T::M>(at + n * element));
+                for k in 0..CHUNKS {
+                    c.put_all(fields[n as usize], k, [value; CHUNK]);
                 }
             }
         }
-    } else {
-        for (n, d) in [i.d, i.b, i.c, i.e].into_iter().take(count as usize).enumerate() {
-            for lane in c.active() {
-                let value = T::load(c.peek::<T::M>(at[lane] + n as u64 * element));
-                c.put_lane(d, lane, value);
+        Shape::Run(first) => {
+            for lane in 0..32 {
+                for n in 0..count {
+                    let at = first + (lane as u64 * count + n) * element;
+                    let value = T::load(c.peek::<T::M>(at));
+                    c.put_lane(fields[n as usize], lane, value);
+                }
+            }
+        }
+        Shape::Spread => {
+            let at = match addresses(c, i, element * count, Access::Read) {
+                Ok(at) => at,
+                Err(stop) => return failed(c, stop),
+            };
+            for (n, d) in fields.into_iter().take(count as usize).enumerate() {
+                if c.full() {
+                    for lane in 0..32 {
+                        let value = T::load(c.peek::<T::M>(at[lane] + n as u64 * element));
+                        c.put_lane(d, lane, value);
+                    }
+                } else {
+                    for lane in c.active() {
+                        let value = T::load(c.peek::<T::M>(at[lane] + n as u64 * element));
+                        c.put_lane(d, lane, value);
+                    }
+                }
             }
         }
     }
@@ -327,28 +393,28 @@ fn run_load<T: Memory>(c: &mut Ctx, i: &Inst) -> Flow {
 
 #[inline(always)]
 fn run_store<T: Memory>(c: &mut Ctx, i: &Inst) -> Flow {
-    let count = i.aux >> COUNT_SHIFT;
+    let count = u64::from(i.aux >> COUNT_SHIFT);
     let element = size_of::<T::M>() as u64;
-    let (at, shape) = match addresses(c, i, element * u64::from(count), Access::Write) {
-        Ok(found) => found,
-        Err(stop) => return failed(c, stop),
-    };
+    let fields = [i.d, i.b, i.c, i.e];
     c.polls = 0;
-    if count == 1 {
-        if let Shape::Run(first) = shape {
-            let values = c.lanes::<T::R>(i.d);
-            c.poke_all(first, std::array::from_fn::<T::M, 32, _>(|n| T::store(values[n])));
-        } else {
-            for lane in c.active() {
-                let value = T::store(c.lane::<T::R>(i.d, lane));
-                c.poke(at[lane], value);
+    match quick(c, i, element * count) {
+        Shape::Run(first) if count == 1 => {
+            for k in 0..CHUNKS {
+                let values = c.chunk::<T::R>(i.d, k);
+                let part: [T::M; CHUNK] = std::array::from_fn(|n| T::store(values[n]));
+                c.poke_chunk(first + (k * CHUNK) as u64 * element, part);
             }
         }
-    } else {
-        for (n, d) in [i.d, i.b, i.c, i.e].into_iter().take(count as usize).enumerate() {
-            for lane in c.active() {
-                let value = T::store(c.lane::<T::R>(d, lane));
-                c.poke(at[lane] + n as u64 * element, value);
+        _ => {
+            let at = match addresses(c, i, element * count, Access::Write) {
+                Ok(at) => at,
+                Err(stop) => return failed(c, stop),
+            };
+            for (n, d) in fields.into_iter().take(count as usize).enumerate() {
+                for lane in c.active() {
+                    let value = T::store(c.lane::<T::R>(d, lane));
+                    c.poke(at[lane] + n as u64 * element, value);
+                }
             }
         }
     }
@@ -360,7 +426,7 @@ vectorised!(store, run_store, Memory);
 
 /// Host address for one lane of an access that needs no fast path: atomics.
 pub(crate) fn lane_addresses(c: &mut Ctx, i: &Inst, width: u64) -> Result<[u64; 32], Stop> {
-    addresses(c, i, width, Access::Atomic).map(|(at, _)| at)
+    addresses(c, i, width, Access::Atomic)
 }
 
 /// Accesses in the parameter area of calls: lane n's bytes of a variable of `imm >> 32` bytes begin `n` times that
