@@ -11,7 +11,7 @@ use divvy_tests::{GIB, MIB};
 fn a_late_grandchild_attaches_though_its_parents_closed_everything() {
     let host = Host::new();
     // Two shells, each closing all descriptors that it could have inherited, and leaving the session.
-    let script = "for fd in 3 4 5 6 7 8 9; do eval \"exec $fd>&-\"; done; exec setsid \"$@\"";
+    let script = "for fd in 3 4 5 6 7 8 9; do eval \"exec $fd>&-\"; done; exec setsid --wait \"$@\"";
     let mut command = host.divvy([
         "run", "--name", "late", "--memory", "1GiB", "--", "sh", "-c", script, "sh",
     ]);
@@ -65,10 +65,17 @@ fn the_environment_is_the_users_own_but_for_the_drop_in() {
     let within = succeeded(&finish(
         host.run("1GiB", "env").env("OWN", "value with = and space"),
     ));
+    // The drop-in, where it finds its slice, and the one device that the slice is a share of.
     let of_divvy = |line: &&str| {
-        ["LD_PRELOAD=", "LD_LIBRARY_PATH=", "DIVVY_"]
-            .iter()
-            .any(|prefix| line.starts_with(prefix))
+        [
+            "LD_PRELOAD=",
+            "LD_LIBRARY_PATH=",
+            "DIVVY_",
+            "CUDA_VISIBLE_DEVICES=",
+            "CUDA_DEVICE_ORDER=",
+        ]
+        .iter()
+        .any(|prefix| line.starts_with(prefix))
     };
     let sorted = |text: &str| {
         let mut lines: Vec<String> = text
