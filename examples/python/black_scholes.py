@@ -59,7 +59,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=4096)
     parser.add_argument("--paths-per-thread", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=1, help="prices to compute, one after another")
+    parser.add_argument("--repeat", type=float, default=0, metavar="SECONDS", help="price again and again for so long")
     parser.add_argument("--keep", type=int, default=0, metavar="MIB", help="device memory to hold meanwhile")
     arguments = parser.parse_args()
 
@@ -67,11 +67,12 @@ def main():
     states = create_xoroshiro128p_states(arguments.threads, seed=7)
     expected = formula()
     correct = True
-    for _ in range(arguments.rounds):
+    end = time.monotonic() + arguments.repeat
+    while True:
         start = time.perf_counter()
         value, error, paths = price(states, arguments.threads, arguments.paths_per_thread)
         seconds = time.perf_counter() - start
-        # Five standard errors: a right program fails once in two million rounds.
+        # Five standard errors: a right program fails once in two million times.
         right = abs(value - expected) < 5 * error
         correct = correct and right
         print(
@@ -79,6 +80,8 @@ def main():
             f" ({seconds:.2f} s)",
             flush=True,
         )
+        if time.monotonic() >= end:
+            break
     del kept
     sys.exit(0 if correct else 1)
 

@@ -1,7 +1,7 @@
 """Asks the device how much memory it has, then for more and more, and shows how a refusal reaches a Python program.
 
-An ordinary numba-cuda program: it knows nothing of Divvy. One JSON object per line on standard output. Exit code 0
-when the device kept its word (what it said was free could be had, and memory that was refused was out of memory).
+An ordinary numba-cuda program: it knows nothing of Divvy. With --json it prints one JSON object per
+line. Exit code 0 when the device kept its word: what it said was free could be had, and what it refused was too much.
 """
 
 import argparse
@@ -13,8 +13,8 @@ from numba import cuda
 from numba.cuda.cudadrv.driver import CudaAPIError
 
 
-def tell(**facts):
-    print(json.dumps(facts), flush=True)
+def tell(text, facts, as_json):
+    print(json.dumps(facts) if as_json else text, flush=True)
 
 
 def memory():
@@ -36,19 +36,20 @@ def refused(size):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--try", dest="tries", type=int, action="append", default=[], metavar="MIB")
+    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
 
     start = memory()
-    tell(event="start", **start)
+    tell(f"{start['free_bytes'] >> 20} MiB of {start['total_bytes'] >> 20} MiB are free", start, arguments.json)
     kept_its_word = True
     for mib in arguments.tries:
         size = mib << 20
         free = memory()["free_bytes"]
         error = refused(size)
-        tell(
-            event="try", bytes=size, given=error is None,
-            exception=type(error).__name__ if error else None, message=str(error) if error else None,
-        )
+        facts = {"bytes": size, "given": error is None}
+        if error is not None:
+            facts |= {"exception": type(error).__name__, "message": str(error)}
+        tell(f"{mib} MiB: {f'{type(error).__name__}: {error}' if error else 'given'}", facts, arguments.json)
         if error is None:
             kept_its_word = kept_its_word and size <= free
         else:
@@ -58,7 +59,8 @@ def main():
     numbers = cuda.to_device(np.arange(1000, dtype=np.int64))
     double[8, 128](numbers)
     still_right = bool((numbers.copy_to_host() == 2 * np.arange(1000)).all())
-    tell(event="end", still_right=still_right, kept_its_word=kept_its_word, **memory())
+    verdict = "right" if still_right else "WRONG"
+    tell(f"a kernel after that: {verdict}", {"still_right": still_right, "kept_its_word": kept_its_word}, arguments.json)
     sys.exit(0 if still_right and kept_its_word else 1)
 
 

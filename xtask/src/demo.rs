@@ -18,7 +18,7 @@ use crate::setup;
 #[derive(clap::Args)]
 pub struct Args {
     /// Cargo profile to build with
-    #[arg(long, default_value = "release-fast")]
+    #[arg(long, default_value = "dev")]
     profile: String,
     /// The device: without it a GPU of this machine, or an emulated H100 where there is none
     #[arg(long)]
@@ -45,9 +45,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut pricer = divvy(&binaries, args, "pricer", "4GiB", &python);
     pricer
         .arg(examples.join("black_scholes.py"))
-        .args(["--rounds", "12", "--keep", "1536"]);
+        .args(["--repeat", "8", "--keep", "1536"]);
     let mut physics = divvy(&binaries, args, "physics", "1GiB", &binaries.join("rust-client"));
-    physics.args(["--allocate", "600MiB", "--rounds", "20", "--hold", "2"]);
+    physics.args(["--allocate", "600MiB", "--repeat", "12"]);
 
     let mut tenants = vec![
         start("pricer", "Monte Carlo option pricer (Python, numba-cuda)", pricer)?,
@@ -111,6 +111,8 @@ fn divvy(binaries: &Path, args: &Args, name: &str, memory: &str, program: &Path)
         command.args(["--device", device]);
     }
     command.arg("--").arg(program);
+    // numba warns that small kernels leave a GPU idle: true, and of no use here.
+    command.env("PYTHONWARNINGS", "ignore");
     command
 }
 
@@ -149,34 +151,30 @@ fn start(name: &'static str, what: &'static str, mut command: Command) -> anyhow
     })
 }
 
-/// Prints `divvy ps` again and again until every tenant has ended: in place on a terminal, else when it changes.
+/// Prints `divvy ps` again and again until every tenant has ended: in place on a terminal, else below each other and
+/// less often.
 fn show_table_while_running(binaries: &Path, tenants: &mut [Tenant]) -> anyhow::Result<()> {
     let in_place = std::io::stdout().is_terminal();
-    let mut last = String::new();
+    let mut lines_shown = 0;
     println!("\n  $ divvy ps");
     loop {
         let mut running = false;
         for tenant in tenants.iter_mut() {
             running |= tenant.child.try_wait()?.is_none();
         }
-        let output = Command::new(binaries.join("divvy")).arg("ps").output()?;
-        let table = String::from_utf8_lossy(&output.stdout).into_owned();
         if !running {
             return Ok(());
         }
-        if table != last {
-            if in_place && !last.is_empty() {
-                // Up to the table's first line, then clear to the end of the screen.
-                print!("\x1b[{}A\x1b[J", last.lines().count());
-            }
-            println!("{}", table.trim_end());
-            if !in_place {
-                println!();
-            }
-            std::io::stdout().flush()?;
-            last = format!("{}\n", table.trim_end());
+        let output = Command::new(binaries.join("divvy")).arg("ps").output()?;
+        let table = String::from_utf8_lossy(&output.stdout);
+        if in_place && lines_shown > 0 {
+            // Up to the table's first line, then clear to the end of the screen.
+            print!("\x1b[{lines_shown}A\x1b[J");
         }
-        sleep(Duration::from_millis(250));
+        println!("{}", table.trim_end());
+        std::io::stdout().flush()?;
+        lines_shown = table.trim_end().lines().count();
+        sleep(Duration::from_millis(if in_place { 250 } else { 2000 }));
     }
 }
 

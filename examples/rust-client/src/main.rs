@@ -10,7 +10,7 @@ mod report;
 mod size;
 
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 
@@ -24,9 +24,9 @@ struct Arguments {
     /// Which job to run: all of them when none is named
     #[arg(long = "job", value_name = "NAME", value_parser = jobs::NAMES)]
     jobs: Vec<String>,
-    /// Times to run the jobs
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    rounds: u32,
+    /// Run the jobs again and again for this long
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    repeat: f64,
     /// Try to allocate this much device memory and keep it: 512MiB, 2GiB, 1GB
     #[arg(long, value_name = "SIZE")]
     allocate: Option<Size>,
@@ -49,11 +49,15 @@ fn main() -> anyhow::Result<()> {
         report.allocation(size.bytes(), attempt.as_ref().err());
     }
 
-    for _ in 0..arguments.rounds {
+    let end = Instant::now() + Duration::try_from_secs_f64(arguments.repeat)?;
+    loop {
         for name in jobs::NAMES {
             if arguments.jobs.is_empty() || arguments.jobs.iter().any(|wanted| wanted == name) {
                 report.job(jobs::run(name, &gpu)?);
             }
+        }
+        if Instant::now() >= end {
+            break;
         }
     }
 

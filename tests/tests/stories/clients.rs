@@ -45,7 +45,7 @@ fn a_numba_program_sees_its_slice_and_is_refused_more_as_its_own_exception() {
     let output = finish(
         host.run("1GiB", python)
             .arg(python_example("memory.py"))
-            .args(["--try", "2048", "--try", "512"]),
+            .args(["--json", "--try", "2048", "--try", "512"]),
     );
     let told = lines(&succeeded(&output));
 
@@ -76,7 +76,7 @@ fn the_neighbour_goes_on_while_a_program_is_refused() {
     let host = Host::new();
     let mut neighbour = host
         .run("2GiB", rust_client())
-        .args(["--json", "--rounds", "3"])
+        .args(["--json", "--repeat", "5"])
         .stdout(Stdio::piped())
         .spawn()
         .expect("the neighbour starts");
