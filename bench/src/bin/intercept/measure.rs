@@ -19,11 +19,25 @@ pub fn alternate(
     batch: usize,
     bare: &Driver,
     limited: &Driver,
+    body: impl FnMut(&Driver, Side),
+) -> Cost {
+    alternate_together(rounds, batch, bare, limited, || {}, body)
+}
+
+/// As [`alternate`], and calls `meet` before each batch: where that is a barrier, all who measure are at the same
+/// driver at the same time.
+pub fn alternate_together(
+    rounds: usize,
+    batch: usize,
+    bare: &Driver,
+    limited: &Driver,
+    meet: impl Fn(),
     mut body: impl FnMut(&Driver, Side),
 ) -> Cost {
     let mut times = [Vec::with_capacity(rounds), Vec::with_capacity(rounds)];
     for round in 0..=rounds {
         for (side, driver) in [(Side::Bare, bare), (Side::Limited, limited)] {
+            meet();
             let start = Instant::now();
             for _ in 0..batch {
                 body(driver, side);

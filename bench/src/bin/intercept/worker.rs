@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Barrier;
 
 use crate::driver::Driver;
-use crate::measure::{Churn, Cost, alternate};
+use crate::measure::{Churn, Cost, alternate, alternate_together};
 use crate::report::Figure;
 
 /// What a worker process measures.
@@ -32,7 +32,8 @@ pub fn run(task: Task, libraries: &Path, rounds: usize) -> anyhow::Result<()> {
         Task::Threads2 => contended(2, &bare, &limited, rounds),
         Task::Threads8 => contended(8, &bare, &limited, rounds),
         Task::Process => {
-            // All processes start together: the parent closes our input when the last is ready.
+            // All processes start together: the parent closes our input when the last is ready. From there each goes its
+            // own way, so that about half of them are at the limiter at any time.
             println!("ready");
             std::io::stdin().read_to_end(&mut Vec::new())?;
             contended(1, &bare, &limited, rounds);
@@ -71,8 +72,8 @@ fn contended(threads: usize, bare: &Driver, limited: &Driver, rounds: usize) {
             .map(|_| {
                 scope.spawn(|| {
                     let mut churn = Churn::new(100, bare, limited);
-                    barrier.wait();
-                    let cost = alternate(rounds, 5_000, bare, limited, |driver, side| {
+                    let meet = || drop(barrier.wait());
+                    let cost = alternate_together(rounds, 5_000, bare, limited, meet, |driver, side| {
                         churn.replace(driver, side);
                     });
                     churn.end(bare, limited);
