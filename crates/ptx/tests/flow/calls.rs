@@ -135,3 +135,22 @@ fn local_frames() {
         (0..50).map(|t| t * 120).collect::<Vec<_>>()
     );
 }
+
+/// Through a register that differs per lane.
+#[test]
+fn indirect_calls() {
+    let functions = ".func (.param .b32 r) one(.param .b32 a) { .reg .b32 %v; ld.param.b32 %v, [a]; add.u32 %v, %v, 1; \
+         st.param.b32 [r], %v; ret; }\n\
+         .func (.param .b32 r) two(.param .b32 a) { .reg .b32 %v; ld.param.b32 %v, [a]; mul.lo.u32 %v, %v, 2; \
+         st.param.b32 [r], %v; ret; }\n";
+    let body = "and.b32 %a, %t, 1;\n setp.eq.u32 %p, %a, 1;\n mov.u64 %x, one;\n mov.u64 %y, two;\n selp.b64 %x, %x, %y, %p;\n\
+         { .param .b32 a; .param .b32 r; st.param.b32 [a], %t;\n\
+         P: .callprototype (.param .b32 _) _ (.param .b32 _);\n call (r), %x, (a), P; ld.param.b32 %r, [r]; }";
+    let got = run(&module_with(functions, body), 1, 32, &Buffer::zeroed(4));
+    assert_eq!(
+        got,
+        (0..32)
+            .map(|t| if t % 2 == 1 { t + 1 } else { t * 2 })
+            .collect::<Vec<_>>()
+    );
+}

@@ -94,6 +94,37 @@ fn null_and_wild_addresses() {
     }
 }
 
+/// Neighbouring lanes whose addresses run over the middle or the end of all addresses, at an instruction that was fine
+/// a moment ago: nothing must wrap into range.
+#[test]
+fn runs_over_the_edge_of_the_address_space() {
+    let accesses = [
+        "ld.global.u32 %r, [%x];",
+        "st.u32 [%x], %t;",
+        "ld.shared.u32 %r, [%x];",
+        "atom.add.u32 %r, [%x], 1;",
+    ];
+    for start in [
+        "0x7fffffffffffffc0",
+        "0xffffffffffffffc0",
+        "0x7fffffffffffff80",
+        "0xffffffc0",
+    ] {
+        for access in accesses {
+            let good = if access.contains("shared") { "cells" } else { "%in" };
+            let body = format!(
+                "mul.wide.u32 %y, %t, 4;\n mov.u64 %x, {good};\n add.s64 %x, %x, %y;\n mov.u32 %k, 0;\n \
+                 AGAIN: {access}\n add.s64 %x, %y, {start};\n add.u32 %k, %k, 1;\n setp.lt.u32 %p, %k, 2;\n @%p bra AGAIN;"
+            );
+            let (fault, _, _) = fault(&body, access);
+            assert!(
+                matches!(fault, Fault::IllegalAddress { .. }),
+                "{access} from {start}: {fault}"
+            );
+        }
+    }
+}
+
 /// Shared and local memory have ends too.
 #[test]
 fn outside_shared_and_local_memory() {

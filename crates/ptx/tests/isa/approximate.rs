@@ -65,7 +65,12 @@ fn coarse_doubles() {
         ("rsqrt", |x| 1.0 / x.sqrt()),
     ] {
         instruction(format!("{name}.approx.ftz.f64 {{d}}, {{a}};"), &[F64], &[F64]).check(|v| {
-            let exact = model(value(F64, flushed(F64, v[0] & 0xffff_ffff_0000_0000)));
+            let upper = v[0] & 0xffff_ffff_0000_0000;
+            // A NaN that only the lower word tells from infinity.
+            if value(F64, v[0]).is_nan() && !value(F64, upper).is_nan() {
+                return Want::Open;
+            }
+            let exact = model(value(F64, flushed(F64, upper)));
             match Want::near(F64, exact, 2f64.powi(-19)) {
                 // 1 / huge is denormal: kept or flushed.
                 Want::Between(low, high) if exact.abs() < 2.0 * f64::MIN_POSITIVE => {

@@ -64,6 +64,27 @@ fn unpacking() {
         .bits(|v| v[0] & 0xffff_ffff);
 }
 
+/// Constant expressions are folded by the assembler: ours must know their operators.
+#[test]
+fn constant_expressions() {
+    let expressions: [(&str, u64); 9] = [
+        ("(1 << 4) + 3", 19),
+        ("7 * 6 - 2", 40),
+        ("0x10 | 0b101", 21),
+        ("~0 & 0xff", 0xff),
+        ("010", 8),
+        ("100 / 7 % 4", 2),
+        ("(3 > 2) ? 11 : 12", 11),
+        ("!0 + (5 == 5)", 2),
+        ("-1", 0xffff_ffff),
+    ];
+    for (text, value) in expressions {
+        instruction(format!("mov.u32 {{d}}, {text};"), &[U32], &[U32])
+            .registers_only()
+            .bits(|_| value);
+    }
+}
+
 /// Every way to write a number.
 #[test]
 fn literals() {

@@ -36,6 +36,28 @@ fn switches() {
     assert_eq!(out.u32s(), want);
 }
 
+/// Lanes of one warp call different functions through a table in global memory.
+#[test]
+fn calls_through_pointers() {
+    let n = 200u32;
+    let input: Vec<u32> = (0..n).map(|i| i * 7 % 10).collect();
+    let out = Buffer::zeroed(n as usize * 4);
+    various()
+        .kernel("pointers")
+        .grid(2)
+        .block(128)
+        .buffer(&Buffer::of_u32(&input))
+        .buffer(&out)
+        .u32(n)
+        .ok();
+    let arm = |i: u32| match input[i as usize] % 3 {
+        0 => 2 * i,
+        1 => i * i,
+        _ => i.wrapping_neg(),
+    };
+    assert_eq!(out.u32s(), (0..n).map(arm).collect::<Vec<_>>());
+}
+
 #[test]
 fn local_arrays() {
     let n = 100u32;
