@@ -51,6 +51,18 @@ pub(crate) enum Special {
 }
 
 impl Const {
+    /// The same in every lane and warp.
+    pub fn uniform(self) -> bool {
+        use Special::{LaneId, MaskEq, MaskGe, MaskGt, MaskLe, MaskLt, Tid, WarpId};
+        let Const::Special(special) = self else {
+            return true;
+        };
+        !matches!(
+            special,
+            Tid(_) | LaneId | WarpId | MaskEq | MaskGe | MaskGt | MaskLe | MaskLt
+        )
+    }
+
     /// Differs between the blocks that run in the same place.
     pub fn per_block(self) -> bool {
         matches!(self, Const::Special(Special::Ctaid(_) | Special::Sm))

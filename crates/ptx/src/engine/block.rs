@@ -51,6 +51,8 @@ pub(crate) struct Block {
     shared: Memory,
     local: Memory,
     barriers: [Barrier; 16],
+    /// Barriers that someone has arrived at.
+    in_use: u32,
     live_threads: u32,
     next: usize,
     pub index: u64,
@@ -84,6 +86,7 @@ impl Block {
             shared: Memory::new(launch.shared_bytes as usize),
             local: Memory::new(warps as usize * 32 * launch.local_stride as usize),
             barriers: [Barrier::default(); 16],
+            in_use: 0,
             live_threads: 0,
             next: 0,
             index: 0,
@@ -105,6 +108,7 @@ impl Block {
             warp.start(mask, launch.function, entry);
         }
         self.barriers = [Barrier::default(); 16];
+        self.in_use = 0;
         self.live_threads = launch.threads;
         self.next = 0;
         self.fill(launch, true);
@@ -118,40 +122,22 @@ impl Block {
             &launch.launch_consts
         } {
             for slot in slots {
+                let uniform = slot.value.uniform().then(|| self.value(launch, slot.value, 0, 0));
                 for warp in &self.warps {
                     let at = warp.base + *area as usize + slot.slot as usize;
-                    for lane in 0..32 {
-                        let value = self.value(launch, slot.value, warp.index, lane);
-                        // SAFETY: the slot lies in the function's area, which lies in the warp's registers.
-                        unsafe {
-                            if slot.wide {
-                                self.registers
-                                    .start
-                                    .add(at)
-                                    .cast::<u64>()
-                                    .add(lane as usize)
-                                    .write(value);
-                            } else {
-                                self.registers
-                                    .start
-                                    .add(at)
-                                    .cast::<u32>()
-                                    .add(lane as usize)
-                                    .write(value as u32);
-                            }
-                        }
-                        if lane == 0 && !matches!(slot.value, Const::Special(_)) {
-                            // Uniform: one value, 32 times.
-                            // SAFETY: as above.
-                            unsafe {
-                                let base = self.registers.start.add(at);
-                                if slot.wide {
-                                    base.cast::<[u64; 32]>().write([value; 32]);
-                                } else {
-                                    base.cast::<[u32; 32]>().write([value as u32; 32]);
-                                }
-                            }
-                            break;
+                    let lane = |n: usize| {
+                        uniform.unwrap_or_else(|| self.value(launch, slot.value, warp.index, n as u32))
+                    };
+                    // SAFETY: the slot lies in the function's area, which lies in the warp's registers.
+                    unsafe {
+                        let base = self.registers.start.add(at);
+                        if slot.wide {
+                            base.cast::<[u64; 32]>().write(std::array::from_fn(lane));
+                        } else if let Some(value) = uniform {
+                            base.cast::<[u32; 32]>().write([value as u32; 32]);
+                        } else {
+                            base.cast::<[u32; 32]>()
+                                .write(std::array::from_fn(|n| lane(n) as u32));
                         }
                     }
                 }
@@ -319,6 +305,7 @@ impl Block {
         let inst = &launch.code().insts[warp.splits[split].pc as usize];
         let barrier = &mut self.barriers[call.id as usize];
         if !barrier.used {
+            self.in_use |= 1 << call.id;
             *barrier = Barrier {
                 expected: call.count,
                 all: true,
@@ -345,8 +332,8 @@ impl Block {
     }
 
     fn check_barriers(&mut self, c: &mut Ctx, launch: &LaunchState<'static>) {
-        for id in 0..16 {
-            self.check(c, launch, id);
+        for id in Bits(self.in_use) {
+            self.check(c, launch, id as u32);
         }
     }
 
@@ -362,6 +349,7 @@ impl Block {
             return;
         }
         self.barriers[id as usize] = Barrier::default();
+        self.in_use &= !(1 << id);
         for warp in &mut self.warps {
             for n in 0..warp.splits.len() {
                 let split = warp.splits[n];

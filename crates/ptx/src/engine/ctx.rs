@@ -204,6 +204,14 @@ impl Ctx {
         unsafe { self.regs.add(slot as usize).cast::<[T; 32]>().read() }
     }
 
+    /// The register at `slot`, where it lies.
+    #[inline(always)]
+    pub fn lanes_ref<T: Lane>(&self, slot: u32) -> &[T; 32] {
+        // SAFETY: as in `chunk`; a slot is aligned to 128 bytes or more, and nothing writes registers while `self` is
+        // borrowed.
+        unsafe { &*self.regs.add(slot as usize).cast::<[T; 32]>() }
+    }
+
     /// One lane of the register at `slot`.
     #[inline(always)]
     pub fn lane<T: Lane>(&self, slot: u32, lane: usize) -> T {

@@ -2,6 +2,7 @@
 //! grants, and only then touched.
 
 use super::ctx::{CHUNK, CHUNKS, Ctx, Lane, Stop};
+use super::survey::{extent, pattern32, pattern64};
 use crate::error::Access;
 use crate::inst::{Flow, Inst, vectorised};
 use std::ops::Range;
@@ -75,7 +76,7 @@ enum Shape {
 
 /// Host addresses of all lanes' accesses of `width` bytes at `i.a + i.imm`, checked for the active ones.
 #[inline(always)]
-fn addresses(c: &mut Ctx, i: &Inst, width: u64, access: Access) -> Result<[u64; 32], Stop> {
+fn addresses<const FAST: bool>(c: &mut Ctx, i: &Inst, width: u64, access: Access) -> Result<[u64; 32], Stop> {
     let space = i.aux & SPACE;
     let offset = i.imm.wrapping_add(match space {
         SHARED => c.shared as u64,
@@ -112,11 +113,8 @@ fn addresses(c: &mut Ctx, i: &Inst, width: u64, access: Access) -> Result<[u64; 
     }
     let (mut low, mut high, mut bits) = (i64::MAX, i64::MIN, 0u64);
     if c.full() {
-        for a in at {
-            low = low.min(a as i64);
-            high = high.max(a as i64);
-            bits |= a;
-        }
+        let all = extent::<FAST>(&at);
+        (low, high, bits) = (all.low, all.high, all.bits);
     } else {
         for n in c.active() {
             low = low.min(at[n] as i64);
@@ -269,46 +267,21 @@ pub(crate) fn polled(c: &mut Ctx) -> bool {
 
 /// Full warps whose addresses are consecutive, or all the same, in a range that is known already: most accesses.
 #[inline(always)]
-fn quick(c: &Ctx, i: &Inst, width: u64) -> Shape {
+fn quick<const FAST: bool>(c: &Ctx, i: &Inst, width: u64) -> Shape {
     let space = i.aux & SPACE;
     if !c.full() || space == LOCAL {
         return Shape::Spread;
     }
-    let (first, mut run, mut same);
-    if i.aux & NARROW != 0 {
-        first = u64::from(c.lane::<u32>(i.a, 0));
-        let (mut acc, mut acc_same) = ([0u32; CHUNK], [0u32; CHUNK]);
-        for k in 0..CHUNKS {
-            let a = c.chunk::<u32>(i.a, k);
-            for n in 0..CHUNK {
-                acc[n] |= a[n] ^ (first as u32).wrapping_add((k * CHUNK + n) as u32 * width as u32);
-                acc_same[n] |= a[n] ^ first as u32;
-            }
-        }
-        (run, same) = (0, 0);
-        for n in 0..CHUNK {
-            run |= u64::from(acc[n]);
-            same |= u64::from(acc_same[n]);
-        }
+    let (first, pattern) = if i.aux & NARROW != 0 {
+        let a = c.lanes_ref::<u32>(i.a);
+        (u64::from(a[0]), pattern32::<FAST>(a, width as u32))
     } else {
-        first = c.lane::<u64>(i.a, 0);
-        let (mut acc, mut acc_same) = ([0u64; CHUNK], [0u64; CHUNK]);
-        for k in 0..CHUNKS {
-            let a = c.chunk::<u64>(i.a, k);
-            for n in 0..CHUNK {
-                acc[n] |= a[n] ^ first.wrapping_add((k * CHUNK + n) as u64 * width);
-                acc_same[n] |= a[n] ^ first;
-            }
-        }
-        (run, same) = (0, 0);
-        for n in 0..CHUNK {
-            run |= acc[n];
-            same |= acc_same[n];
-        }
-    }
-    let extent = if run == 0 {
+        let a = c.lanes_ref::<u64>(i.a);
+        (a[0], pattern64::<FAST>(a, width))
+    };
+    let extent = if pattern.run {
         32 * width
-    } else if same == 0 {
+    } else if pattern.same {
         width
     } else {
         return Shape::Spread;
@@ -329,15 +302,19 @@ fn quick(c: &Ctx, i: &Inst, width: u64) -> Shape {
     if at & (width - 1) != 0 || room.is_none_or(|room| at.wrapping_sub(start) > room) {
         return Shape::Spread;
     }
-    if run == 0 { Shape::Run(at) } else { Shape::Same(at) }
+    if pattern.run {
+        Shape::Run(at)
+    } else {
+        Shape::Same(at)
+    }
 }
 
 #[inline(always)]
-fn run_load<T: Memory>(c: &mut Ctx, i: &Inst) -> Flow {
+fn run_load<T: Memory, const FAST: bool>(c: &mut Ctx, i: &Inst) -> Flow {
     let count = u64::from(i.aux >> COUNT_SHIFT);
     let element = size_of::<T::M>() as u64;
     let fields = [i.d, i.b, i.c, i.e];
-    match quick(c, i, element * count) {
+    match quick::<FAST>(c, i, element * count) {
         Shape::Run(first) if count == 1 => {
             let values = c.peek_all::<T::M>(first);
             for k in 0..CHUNKS {
@@ -366,7 +343,7 @@ fn run_load<T: Memory>(c: &mut Ctx, i: &Inst) -> Flow {
             }
         }
         Shape::Spread => {
-            let at = match addresses(c, i, element * count, Access::Read) {
+            let at = match addresses::<FAST>(c, i, element * count, Access::Read) {
                 Ok(at) => at,
                 Err(stop) => return failed(c, stop),
             };
@@ -392,12 +369,12 @@ fn run_load<T: Memory>(c: &mut Ctx, i: &Inst) -> Flow {
 }
 
 #[inline(always)]
-fn run_store<T: Memory>(c: &mut Ctx, i: &Inst) -> Flow {
+fn run_store<T: Memory, const FAST: bool>(c: &mut Ctx, i: &Inst) -> Flow {
     let count = u64::from(i.aux >> COUNT_SHIFT);
     let element = size_of::<T::M>() as u64;
     let fields = [i.d, i.b, i.c, i.e];
     c.polls = 0;
-    match quick(c, i, element * count) {
+    match quick::<FAST>(c, i, element * count) {
         Shape::Run(first) if count == 1 => {
             for k in 0..CHUNKS {
                 let values = c.chunk::<T::R>(i.d, k);
@@ -406,7 +383,7 @@ fn run_store<T: Memory>(c: &mut Ctx, i: &Inst) -> Flow {
             }
         }
         _ => {
-            let at = match addresses(c, i, element * count, Access::Write) {
+            let at = match addresses::<FAST>(c, i, element * count, Access::Write) {
                 Ok(at) => at,
                 Err(stop) => return failed(c, stop),
             };
@@ -421,12 +398,12 @@ fn run_store<T: Memory>(c: &mut Ctx, i: &Inst) -> Flow {
     Flow::Next
 }
 
-vectorised!(load, run_load, Memory);
-vectorised!(store, run_store, Memory);
+vectorised!(load, run_load, Memory, by_set);
+vectorised!(store, run_store, Memory, by_set);
 
 /// Host address for one lane of an access that needs no fast path: atomics.
 pub(crate) fn lane_addresses(c: &mut Ctx, i: &Inst, width: u64) -> Result<[u64; 32], Stop> {
-    addresses(c, i, width, Access::Atomic)
+    addresses::<false>(c, i, width, Access::Atomic)
 }
 
 /// Accesses in the parameter area of calls: lane n's bytes of a variable of `imm >> 32` bytes begin `n` times that

@@ -17,6 +17,7 @@ mod pool;
 pub(crate) mod print;
 pub(crate) mod select;
 pub(crate) mod shuffle;
+mod survey;
 mod warp;
 
 pub(crate) use launch::LaunchState;
