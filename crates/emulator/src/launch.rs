@@ -47,7 +47,7 @@ pub fn check(function: &Function, geometry: &Geometry) -> Result {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     if threads > u64::from(max_threads(kernel)) {
-        return Err(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+        return Err(CUDA_ERROR_INVALID_VALUE);
     }
     if u64::from(geometry.shared_bytes) > max_dynamic_shared(function) {
         return Err(CUDA_ERROR_INVALID_VALUE);

@@ -57,7 +57,7 @@ fn identities_are_stable_and_lead_back() {
         &[("DIVVY_EMULATED", "l4*2")],
         || {
             cu!(cuInit(0));
-            let known = divvy_emulator::devices("l4*2").unwrap();
+            let known = divvy_emulator::devices("l4*2", &divvy_emulator::run_directory()).unwrap();
             for (device, facts) in known.iter().enumerate() {
                 let device = device as i32;
                 let uuid: CUuuid = get!(cuDeviceGetUuid_v2(device));
@@ -82,7 +82,14 @@ fn identities_are_stable_and_lead_back() {
 
 #[test]
 fn visible_devices_are_renumbered() {
-    let second = divvy_emulator::devices("h100,l4").unwrap()[1].uuid.to_string();
+    let directory = TempDir::new().unwrap();
+    // The devices belong to a run directory, which the processes started below share with this one.
+    let here = role().map_or_else(
+        || directory.path().to_owned(),
+        |_| divvy_emulator::run_directory(),
+    );
+    let known = divvy_emulator::devices("h100,l4", &here).unwrap();
+    let second = known[1].uuid.to_string();
     for setting in ["1", &second, &second[..14]] {
         alone(
             "visible_devices_are_renumbered",
@@ -90,6 +97,7 @@ fn visible_devices_are_renumbered() {
                 ("DIVVY_EMULATED", "h100,l4"),
                 ("CUDA_VISIBLE_DEVICES", setting),
                 ("CASE", setting),
+                ("DIVVY_RUN_DIR", directory.path().to_str().unwrap()),
             ],
             || {
                 cu!(cuInit(0));
@@ -136,7 +144,7 @@ fn refused_start() {
     // A page that is not one of ours.
     let page = directory.path().join(format!(
         "emulated-{}.page",
-        divvy_emulator::devices("h100").unwrap()[0].uuid
+        divvy_emulator::devices("h100", directory.path()).unwrap()[0].uuid
     ));
     std::fs::write(page, b"not a page").unwrap();
     let text = refused(&[], here);

@@ -421,10 +421,7 @@ fn launches_outside_the_limits_are_refused() {
             );
         }
         assert_eq!(go(bounded, [1, 1, 1], [64, 1, 1], 0), CUDA_SUCCESS);
-        assert_eq!(
-            go(bounded, [1, 1, 1], [65, 1, 1], 0),
-            CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
-        );
+        assert_eq!(go(bounded, [1, 1, 1], [65, 1, 1], 0), CUDA_ERROR_INVALID_VALUE);
         assert_eq!(go(add, [1, 1, 1], [1, 1, 1], 48 << 10), CUDA_SUCCESS);
         assert_eq!(
             go(add, [1, 1, 1], [1, 1, 1], (48 << 10) + 1),
