@@ -23,6 +23,9 @@ pub type Lane = u64;
 /// The lane of the legacy default stream.
 pub const LEGACY: Lane = 0;
 
+/// Entries beyond which finished streams are looked for at every submission.
+const PRUNE_ABOVE: usize = 64;
+
 /// The last task of each stream of a context.
 #[derive(Default)]
 pub struct Order {
@@ -33,6 +36,10 @@ impl Order {
     /// Appends work to a stream, after `also` as well.
     pub fn submit(&self, lane: Lane, manner: Manner, also: &[Arc<Task>], work: Work) -> Arc<Task> {
         let mut lanes = self.lock();
+        // A stream that has nothing to wait for needs no entry; without this, streams made and dropped would add up.
+        if lanes.len() > PRUNE_ABOVE {
+            lanes.retain(|_, (_, last)| !last.is_done());
+        }
         let mut before = also.to_vec();
         match manner {
             Manner::Legacy => {
@@ -112,6 +119,15 @@ mod tests {
             1
         );
         aside.finish();
+    }
+
+    #[test]
+    fn finished_streams_leave_nothing_behind() {
+        let order = Order::default();
+        for lane in 1..1000 {
+            marker(&order, lane, Manner::NonBlocking);
+        }
+        assert!(order.everything().len() <= PRUNE_ABOVE + 1);
     }
 
     #[test]
