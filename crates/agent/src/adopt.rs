@@ -1,6 +1,6 @@
 //! Taking back the slices of a predecessor that died: its records are on disk, the pages are with the keepers.
 
-use divvy_model::SliceRecord;
+use divvy_model::{Code, Fault, SliceRecord};
 
 use crate::daemon::Daemon;
 use crate::pages::{self, RecallFailure};
@@ -35,18 +35,34 @@ impl Daemon {
         outcome: Result<(divvy_ledger::attach::Pages, u32), RecallFailure>,
     ) {
         let mut book = self.book();
+        if let Some(spec) = &record.emulated_spec {
+            match divvy_host::emulated_devices(spec, self.run.path()) {
+                Ok(devices) => book.inventory.add(devices),
+                Err(fault) => tracing::warn!("{fault}"),
+            }
+        }
+        let uuid = &record.device_uuid;
+        let device = book
+            .inventory
+            .devices
+            .iter()
+            .find(|device| device.uuid == *uuid)
+            .cloned();
+        let memory = device
+            .as_ref()
+            .map_or(record.memory_limit_bytes, |device| device.memory_total_bytes);
         let keeper = record.keeper_pid;
         let mut slice = match outcome {
             Ok((pages, keeper)) => {
-                let mut slice = Slice::new(record, Some(keeper));
+                let mut slice = Slice::new(record, Some(keeper), memory);
                 slice.pages = Some(pages);
                 tracing::info!(slice = slice.record.name, keeper, "slice taken back");
                 slice
             }
-            Err(RecallFailure::Waiting) => Slice::new(record, keeper),
+            Err(RecallFailure::Waiting) => Slice::new(record, keeper, memory),
             Err(RecallFailure::Unusable(fault)) => {
                 tracing::error!(slice = record.name, code = %fault.code, "{fault}: {}", fault.causes.join(": "));
-                let mut slice = Slice::new(record, keeper);
+                let mut slice = Slice::new(record, keeper, memory);
                 slice.damage = Some(fault);
                 slice
             }
@@ -56,15 +72,15 @@ impl Daemon {
                 return;
             }
         };
-        let uuid = slice.record.device_uuid.clone();
-        if let Some(spec) = slice.record.emulated_spec.clone() {
-            match divvy_host::emulated_devices(&spec, self.run.path()) {
-                Ok(devices) => book.inventory.add(devices),
-                Err(fault) => tracing::warn!("{fault}"),
-            }
-        }
-        if let Err(fault) = self.take_device(&mut book, &uuid) {
-            // Its memory is promised by somebody else now: say so, and look after it all the same.
+        let taken = match device {
+            Some(device) => self.take_device(&mut book, &device),
+            None => Err(Fault::new(
+                Code::UnknownDevice,
+                format!("the slice's device {} is not here", slice.record.device_uuid),
+            )),
+        };
+        if let Err(fault) = taken {
+            // Look after it all the same, and say so.
             tracing::error!(slice = slice.record.name, "{fault}");
             slice.record.warnings.push(fault.message);
         }

@@ -1,5 +1,7 @@
 //! Changing live slices: resize, kill, end.
 
+use std::time::Instant;
+
 use divvy_model::{Bytes, Code, Fault, SliceRecord, SliceState};
 use rustix::process::Signal;
 
@@ -21,7 +23,7 @@ impl Daemon {
         if let Some(damage) = &slice.damage {
             return Err(
                 Fault::new(Code::SliceGone, format!("the pages of `{which}` cannot be used"))
-                    .because(damage)
+                    .after(damage)
                     .hint("end the slice with `divvy kill` and start it again"),
             );
         }
@@ -142,6 +144,7 @@ impl Daemon {
         if slice.usage().processes.is_empty() {
             tracing::info!(slice = slice.record.name, "slice ended");
             book.slices.remove(id);
+            book.ended_at = Some(Instant::now());
             discard(&self.run, id);
         } else if slice.record.state != SliceState::Orphaned {
             slice.record.state = SliceState::Orphaned;
@@ -173,7 +176,12 @@ impl Daemon {
 fn members(slice: &SliceRecord) -> Vec<u32> {
     let mut pids = match (slice.state, slice.keeper_pid) {
         (SliceState::Orphaned, _) | (_, None) => Vec::new(),
-        (_, Some(keeper)) => procs::tree(keeper).split_off(1),
+        // The agent may be a child of the very keeper that started it.
+        (_, Some(keeper)) => {
+            let mut pids = procs::tree(keeper).split_off(1);
+            pids.retain(|pid| *pid != std::process::id());
+            pids
+        }
     };
     for process in &slice.processes {
         if !pids.contains(&process.pid) {

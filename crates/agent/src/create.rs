@@ -2,6 +2,7 @@
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
+use std::time::{Duration, Instant};
 
 use divvy_host::emulated_devices;
 use divvy_model::{
@@ -25,6 +26,26 @@ impl Daemon {
     /// The refusals of policy and admission, [`Code::NotAllowed`], [`Code::NameTaken`], [`Code::RunDir`].
     pub fn create(&self, peer: Peer, ask: &CreateSlice) -> Result<CreatedSlice, Fault> {
         self.may_create(peer)?;
+        let begin = Instant::now();
+        loop {
+            match self.try_create(peer, ask) {
+                Err(fault) if fault.code == Code::DeviceFull && self.memory_may_come_back(begin) => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// What a program held comes back to its device a moment after its slice has ended: a refusal in that moment
+    /// would be for memory that nobody holds.
+    fn memory_may_come_back(&self, begin: Instant) -> bool {
+        const MOMENT: Duration = Duration::from_millis(500);
+        let ended_at = self.book().ended_at;
+        begin.elapsed() < MOMENT && ended_at.is_some_and(|ended| ended.elapsed() < 2 * MOMENT)
+    }
+
+    fn try_create(&self, peer: Peer, ask: &CreateSlice) -> Result<CreatedSlice, Fault> {
         let enforcement = enforce(&ask.request)?;
         let mut book = self.book();
         if let Some(spec) = &ask.emulated {
@@ -61,7 +82,7 @@ impl Daemon {
         if ask.dry_run {
             return Ok(answer);
         }
-        self.take_device(&mut book, &record.device_uuid)?;
+        self.take_device(&mut book, &answer.device)?;
         self.make_directory(&id, peer)?;
         store(&self.run, &record)?;
         book.bypass_total += record.bypasses.len() as u64;
@@ -69,7 +90,10 @@ impl Daemon {
             slice = record.name, id, uid = peer.uid, keeper = peer.pid, device = record.device_uuid,
             memory = record.memory_limit_bytes.0, bypasses = ?record.bypasses, "slice admitted"
         );
-        book.slices.insert(id, Slice::new(record, Some(peer.pid)));
+        book.slices.insert(
+            id,
+            Slice::new(record, Some(peer.pid), answer.device.memory_total_bytes),
+        );
         Ok(answer)
     }
 
@@ -141,7 +165,7 @@ impl Daemon {
         request: &SliceRequest,
         enforcement: &Enforcement,
     ) -> Result<Share, Fault> {
-        self.check_owner(book, &device.uuid)?;
+        self.check_owner(book, device)?;
         let unmanaged = self.used_on(book, device).unmanaged;
         let device_book = self.device_book(book, device, unmanaged);
         let amount = request.memory.unwrap_or(MemoryAmount::Share(10_000));
@@ -153,17 +177,19 @@ impl Daemon {
     }
 
     /// Refuses a device that another agent owns, without taking it yet.
-    fn check_owner(&self, book: &Book, uuid: &str) -> Result<(), Fault> {
-        match owner::owner(uuid) {
-            Some(other) if !book.owned.contains(uuid) => Err(owner::taken(uuid, &other)),
+    fn check_owner(&self, book: &Book, device: &DeviceRecord) -> Result<(), Fault> {
+        let key = device.uuid.clone();
+        match owner::owner(&key) {
+            Some(other) if !book.owned.contains(&key) => Err(owner::taken(&key, &other)),
             _ => Ok(()),
         }
     }
 
-    pub(crate) fn take_device(&self, book: &mut Book, uuid: &str) -> Result<(), Fault> {
-        if !book.owned.contains(uuid) {
-            owner::own(uuid, self.run.path())?;
-            book.owned.insert(uuid.to_owned());
+    pub(crate) fn take_device(&self, book: &mut Book, device: &DeviceRecord) -> Result<(), Fault> {
+        let key = device.uuid.clone();
+        if !book.owned.contains(&key) {
+            owner::own(&key, self.run.path())?;
+            book.owned.insert(key);
         }
         Ok(())
     }

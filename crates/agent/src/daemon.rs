@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use divvy_host::{Inventory, Nvidia, Sources};
 use divvy_model::{Bytes, Code, DeviceKind, DeviceRecord, Fault, SliceRecord};
@@ -38,6 +39,8 @@ pub(crate) struct Book {
     pub owned: HashSet<String>,
     pub slices: BTreeMap<String, Slice>,
     pub bypass_total: u64,
+    /// When a slice last ended.
+    pub ended_at: Option<Instant>,
 }
 
 impl Daemon {
@@ -141,6 +144,13 @@ impl Daemon {
     /// What is in use on a device, and how much of it by programs outside any slice.
     pub(crate) fn used_on(&self, book: &mut Book, device: &DeviceRecord) -> UsedOn {
         let context = self.settings.limits(device.kind).context;
+        // The device first: what is taken or given back in between then never looks like an outsider's.
+        let measured = match device.kind {
+            DeviceKind::Emulated => divvy_host::emulated_used(&device.uuid),
+            DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => {
+                self.nvidia.memory_used(&device.uuid)
+            }
+        };
         let mut managed = 0_u64;
         for slice in book.slices.values_mut() {
             if slice.record.device_uuid != device.uuid || slice.hold().limit == Bytes(0) {
@@ -150,12 +160,6 @@ impl Daemon {
             let contexts = context.0.saturating_mul(usage.processes.len() as u64);
             managed = managed.saturating_add(usage.used.0).saturating_add(contexts);
         }
-        let measured = match device.kind {
-            DeviceKind::Emulated => divvy_host::emulated_used(&device.uuid),
-            DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => {
-                self.nvidia.memory_used(&device.uuid)
-            }
-        };
         let used = measured.unwrap_or(Bytes(managed));
         UsedOn {
             device: used,

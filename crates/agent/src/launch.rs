@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
@@ -13,7 +14,7 @@ use crate::api::{CreateSlice, CreatedSlice};
 use crate::keeper::Keeper;
 use crate::stage::{DropIns, Stage, stage};
 use crate::start::ensure_agent;
-use crate::supervise::{Watch, exit_code};
+use crate::supervise::{Watch, exit_code, let_go};
 use crate::{Client, RunDir};
 
 /// What is to be run, and where.
@@ -27,6 +28,15 @@ pub struct Launch {
     pub driver: Option<PathBuf>,
     /// The user's specification of emulated devices, where there is one.
     pub emulated: Option<String>,
+}
+
+/// Commands of the calling executable that a launch needs.
+#[derive(Clone, Copy)]
+pub struct Helpers<'a> {
+    /// Serves the run directory in the background.
+    pub serve: &'a dyn Fn() -> Command,
+    /// Calls [`enter`] with the arguments that follow.
+    pub enter: &'a dyn Fn() -> Command,
 }
 
 /// A slice that is ready, with the environment of the program.
@@ -46,11 +56,11 @@ pub struct Plan {
 ///
 /// # Errors
 /// Whatever would stop the real run.
-pub fn plan(run: &RunDir, launch: &Launch, serve: impl Fn() -> Command) -> Result<Plan, Fault> {
+pub fn plan(run: &RunDir, launch: &Launch, helpers: &Helpers<'_>) -> Result<Plan, Fault> {
     check_program(first(&launch.command)?)?;
     let parts = Parts::find(run, launch)?;
     let mut agents = Vec::new();
-    let created = create(run, launch, &serve, true, &mut agents)?;
+    let created = create(run, launch, helpers, true, &mut agents)?;
     parts.plan(run, &created, &created.directory.join("attach.sock"))
 }
 
@@ -62,55 +72,56 @@ pub fn plan(run: &RunDir, launch: &Launch, serve: impl Fn() -> Command) -> Resul
 pub fn run(
     run: &RunDir,
     launch: &Launch,
-    serve: impl Fn() -> Command,
+    helpers: &Helpers<'_>,
     ready: impl FnOnce(&Plan),
 ) -> Result<u8, Fault> {
-    check_program(first(&launch.command)?)?;
+    let program = first(&launch.command)?;
+    check_program(program)?;
     let parts = Parts::find(run, launch)?;
     // Before any thread or child: they are to inherit the mask.
     let watch = Watch::begin()?;
     let mut agents = Vec::new();
-    let created = create(run, launch, &serve, false, &mut agents)?;
+    let created = create(run, launch, helpers, false, &mut agents)?;
     let client = Client::new(run.clone());
-    let outcome = keep(run, launch, &parts, &created, &client, &watch, &mut agents, ready);
+    let keep = || -> Result<u8, Fault> {
+        let keeper = Keeper::listen(&created.directory, agent_uid(run)?)?;
+        client.activate(&created.slice.id)?;
+        let plan = parts.plan(run, &created, keeper.socket())?;
+        ready(&plan);
+        let mut child = (helpers.enter)()
+            .args(&launch.command)
+            .envs(plan.environment.iter().map(|(name, value)| (name, value)))
+            .spawn()
+            .map_err(|error| cannot_run(program, &error))?;
+        let status = watch.wait(&mut child, &mut agents)?;
+        Ok(exit_code(status))
+    };
+    let outcome = keep();
     // Where no agent runs just now, the next one finds nobody keeping the slice and clears it away.
     let _no_agent = client.end(&created.slice.id);
     outcome
 }
 
-#[expect(
-    clippy::too_many_arguments,
-    reason = "one call, split off so that the slice ends whatever happens in it"
-)]
-fn keep(
-    run: &RunDir,
-    launch: &Launch,
-    parts: &Parts,
-    created: &CreatedSlice,
-    client: &Client,
-    watch: &Watch,
-    agents: &mut [Child],
-    ready: impl FnOnce(&Plan),
-) -> Result<u8, Fault> {
-    let keeper = Keeper::listen(&created.directory, agent_uid(run)?)?;
-    client.activate(&created.slice.id)?;
-    let plan = parts.plan(run, created, keeper.socket())?;
-    ready(&plan);
-    let program = first(&launch.command)?;
-    let mut child = Command::new(program)
-        .args(&launch.command[1..])
-        .envs(plan.environment.iter().map(|(name, value)| (name, value)))
-        .spawn()
-        .map_err(|error| cannot_run(program, &error))?;
-    let status = watch.wait(&mut child, agents)?;
-    Ok(exit_code(status))
+/// Becomes the program, with the signals let through that `divvy run` holds back. Returns only when it cannot.
+#[must_use]
+pub fn enter(command: &[OsString]) -> Fault {
+    let become_it = || {
+        let program = first(command)?;
+        let_go()?;
+        let error = Command::new(program).args(&command[1..]).exec();
+        Err(cannot_run(program, &error))
+    };
+    let failed: Result<(), Fault> = become_it();
+    failed
+        .err()
+        .unwrap_or_else(|| Fault::new(Code::Internal, "the program did not start"))
 }
 
 /// Asks for the slice; an agent that was just leaving is replaced, once.
 fn create(
     run: &RunDir,
     launch: &Launch,
-    serve: &impl Fn() -> Command,
+    helpers: &Helpers<'_>,
     dry_run: bool,
     agents: &mut Vec<Child>,
 ) -> Result<CreatedSlice, Fault> {
@@ -127,7 +138,7 @@ fn create(
     };
     let mut last = None;
     for _ in 0..3 {
-        agents.extend(ensure_agent(run, serve)?);
+        agents.extend(ensure_agent(run, helpers.serve)?);
         match client.create(&ask) {
             Err(fault) if fault.code == Code::AgentUnreachable => last = Some(fault),
             answer => return answer,
@@ -223,9 +234,9 @@ fn environment(
     }
     if let Some(spec) = &created.slice.emulated_spec {
         set("DIVVY_EMULATED", spec.into());
-        // Where an emulated device is shared, and part of who it is.
-        set("DIVVY_RUN_DIR", run.path().into());
     }
+    // An emulated device's memory is accounted for there, and a run inside the program is to find this agent.
+    set("DIVVY_RUN_DIR", run.path().into());
     set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into());
     set("CUDA_VISIBLE_DEVICES", created.device.uuid.clone().into());
     variables

@@ -40,3 +40,4 @@ pub use server::serve_agent;
 pub use settings::{CONTEXT_OF_A_GPU, Settings};
 pub use stage::{DropIns, Stage, stage};
 pub use start::{ensure_agent, is_listening};
+pub use supervise::let_go;

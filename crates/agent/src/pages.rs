@@ -77,15 +77,22 @@ pub fn recall(socket: &Path, limit: Bytes) -> Result<(Pages, u32), RecallFailure
     Ok((pages, keeper))
 }
 
-/// Returns what dead processes held, and reads what the living hold.
+/// Returns what dead processes held, and reads what the living hold. Nobody holds more than `device_memory`.
 ///
 /// # Errors
 /// [`Code::LedgerCorrupt`].
-pub fn usage(pages: &Pages) -> Result<Usage, Fault> {
+pub fn usage(pages: &Pages, device_memory: Bytes) -> Result<Usage, Fault> {
     pages
         .ledger
         .reap()
         .map_err(|error| page_trouble("the slice's ledger cannot be read", &error))?;
+    let used = Bytes(pages.ledger.total_used());
+    if used > device_memory {
+        return Err(
+            Fault::new(Code::LedgerCorrupt, "the slice's ledger cannot be read")
+                .cause(format!("it says {used} where the device has {device_memory}")),
+        );
+    }
     let processes = pages
         .ledger
         .processes()
@@ -103,10 +110,7 @@ pub fn usage(pages: &Pages) -> Result<Usage, Fault> {
             }
         })
         .collect();
-    Ok(Usage {
-        used: Bytes(pages.ledger.total_used()),
-        processes,
-    })
+    Ok(Usage { used, processes })
 }
 
 fn trouble(what: &str, error: &AttachError) -> Fault {

@@ -23,6 +23,8 @@ pub struct Slice {
     pub pages: Option<Pages>,
     /// What is wrong with its pages, if anything.
     pub damage: Option<Fault>,
+    /// The memory of its device: no honest ledger says more.
+    device_memory: Bytes,
     keeper: Option<Watched>,
 }
 
@@ -61,13 +63,14 @@ impl Watched {
 }
 
 impl Slice {
-    /// A slice whose keeper is `keeper`.
+    /// A slice whose keeper is `keeper`, on a device of so much memory.
     #[must_use]
-    pub fn new(record: SliceRecord, keeper: Option<u32>) -> Self {
+    pub fn new(record: SliceRecord, keeper: Option<u32>, device_memory: Bytes) -> Self {
         let mut slice = Self {
             record,
             pages: None,
             damage: None,
+            device_memory,
             keeper: None,
         };
         slice.set_keeper(keeper);
@@ -91,7 +94,7 @@ impl Slice {
         let Some(pages) = &self.pages else {
             return Usage::default();
         };
-        match pages::usage(pages) {
+        match pages::usage(pages, self.device_memory) {
             Ok(usage) if self.damage.is_none() => usage,
             outcome => {
                 if let (Err(fault), None) = (&outcome, &self.damage) {
@@ -124,9 +127,11 @@ impl Slice {
         if record.state == SliceState::Running && !self.is_kept() {
             record.state = SliceState::Orphaned;
         }
-        record
-            .warnings
-            .extend(self.damage.iter().map(ToString::to_string));
+        if let Some(damage) = &self.damage {
+            record
+                .warnings
+                .push(format!("{damage}: {}", damage.causes.join(": ")));
+        }
         record
     }
 

@@ -21,8 +21,8 @@ const PASSED_ON: [Signal; 6] = [
 /// `si_code` of a signal that the kernel sent by itself (asm-generic/siginfo.h), as for Ctrl-C on a terminal.
 const SI_KERNEL: i32 = 0x80;
 
-/// This thread's signals, held back until they are read. Threads and programs started later are not affected: a
-/// thread inherits the blocked mask, and the standard library gives a program an empty one.
+/// This thread's signals, held back until they are read. Threads started later hold them back as well; so do
+/// programs, until they [`let_go`].
 #[derive(Debug)]
 pub struct Watch {
     signals: SignalFd,
@@ -35,11 +35,7 @@ impl Watch {
     /// [`Code::Internal`].
     pub fn begin() -> Result<Self, Fault> {
         let cannot = |error: nix::Error| Fault::new(Code::Internal, "cannot watch signals").because(&error);
-        let mut set = SigSet::empty();
-        for signal in PASSED_ON {
-            set.add(signal);
-        }
-        set.add(Signal::SIGCHLD);
+        let set = held_back();
         set.thread_block().map_err(cannot)?;
         let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC).map_err(cannot)?;
         Ok(Self { signals })
@@ -67,6 +63,22 @@ impl Watch {
             }
         }
     }
+}
+
+fn held_back() -> SigSet {
+    let mut set = SigSet::from_iter(PASSED_ON);
+    set.add(Signal::SIGCHLD);
+    set
+}
+
+/// Undoes [`Watch::begin`] in a process that was started under it. What was sent meanwhile arrives now.
+///
+/// # Errors
+/// [`Code::Internal`].
+pub fn let_go() -> Result<(), Fault> {
+    held_back()
+        .thread_unblock()
+        .map_err(|error| Fault::new(Code::Internal, "cannot let signals through").because(&error))
 }
 
 /// What the terminal sends goes to the whole foreground group: the program has it already. What a process sends to

@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::env;
 use crate::output::Format;
 use crate::verbs::{
-    agent, completions, config, devices, doctor, explain, inspect, kill, man, ps, resize, run,
+    agent, completions, config, devices, doctor, enter, explain, inspect, kill, man, ps, resize, run,
 };
 
 const EXAMPLES: &str = "\
@@ -66,6 +66,9 @@ pub enum Verb {
     Explain(explain::Args),
     /// Print a shell's completions
     Completions(completions::Args),
+    /// Become a program inside a slice
+    #[command(hide = true)]
+    Enter(enter::Args),
     /// Write the manual pages
     #[command(hide = true)]
     Man(man::Args),
@@ -74,7 +77,7 @@ pub enum Verb {
 impl Verb {
     /// Whether the exit status follows the rules of `run`.
     pub fn is_run(&self) -> bool {
-        matches!(self, Self::Run(_))
+        matches!(self, Self::Run(_) | Self::Enter(_))
     }
 
     /// Does it; the exit status.
@@ -94,6 +97,7 @@ impl Verb {
             Self::Config(args) => config::run(args, context),
             Self::Explain(args) => explain::run(args, context),
             Self::Completions(args) => completions::run(args),
+            Self::Enter(args) => enter::run(args),
             Self::Man(args) => man::run(args),
         }
     }

@@ -1,5 +1,6 @@
 //! What every verb needs: settings, output format, the run directory, and a way to the agent.
 
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -75,7 +76,7 @@ impl Context {
             return Ok(None);
         }
         let run = self.run_dir()?;
-        drop(ensure_agent(&run, || serve_command(&run))?);
+        drop(ensure_agent(&run, || in_background(&run))?);
         Ok(Some(Client::new(run)))
     }
 
@@ -104,14 +105,27 @@ impl Context {
     }
 }
 
-/// The command that serves a run directory in the background. The agent is the host's, not the program's: what the
+/// The same in a session of its own.
+pub fn in_background(run: &RunDir) -> Command {
+    let mut command = serve_command(run);
+    command.arg("--background");
+    command
+}
+
+/// The command that becomes the program named after it.
+pub fn enter_command() -> Command {
+    // By the running file itself: it may have been replaced or removed since.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("divvy").args(["enter", "--"]);
+    command
+}
+
+/// The command that serves a run directory. The agent is the host's, not the program's: what the
 /// caller had set up for its own programs does not follow it.
 pub fn serve_command(run: &RunDir) -> Command {
     let executable = std::env::current_exe().unwrap_or_else(|_| "divvy".into());
     let mut command = Command::new(executable);
-    command
-        .args(["agent", "serve", "--background"])
-        .env("DIVVY_RUN_DIR", run.path());
+    command.args(["agent", "serve"]).env("DIVVY_RUN_DIR", run.path());
     for name in [
         "LD_PRELOAD",
         "LD_LIBRARY_PATH",

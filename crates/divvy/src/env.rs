@@ -10,7 +10,7 @@ pub struct Variable {
 }
 
 /// Variables that people set. Those with a key of the configuration come from the same table: see `config::KEYS`.
-pub const READ: [Variable; 4] = [
+pub const READ: [Variable; 3] = [
     Variable {
         name: "NO_COLOR",
         about: "Set to anything, it turns colours off; CLICOLOR_FORCE turns them on where there is no terminal",
@@ -23,14 +23,10 @@ pub const READ: [Variable; 4] = [
         name: "DIVVY_LOG",
         about: "A file to which the limiter in each program appends what it has to say",
     },
-    Variable {
-        name: "DIVVY_EMULATED_HOST",
-        about: "Keeps emulated devices apart: two values are two hosts",
-    },
 ];
 
 /// Variables that Divvy sets for the programs it runs.
-pub const SET: [Variable; 7] = [
+pub const SET: [Variable; 8] = [
     Variable {
         name: "DIVVY_SLICE",
         about: "Where the slice's keeper hands out its pages",
@@ -42,6 +38,10 @@ pub const SET: [Variable; 7] = [
     Variable {
         name: "DIVVY_EMULATED",
         about: "The devices that the emulated driver shows",
+    },
+    Variable {
+        name: "DIVVY_RUN_DIR",
+        about: "The run directory of the slice's agent",
     },
     Variable {
         name: "LD_PRELOAD",

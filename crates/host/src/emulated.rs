@@ -49,8 +49,10 @@ pub fn emulated_devices(spec: &str, run_dir: &Path) -> Result<Vec<EmulatedDevice
     Ok(devices.collect())
 }
 
-/// Memory in use on an emulated device, by anybody; None where nobody has used it yet.
+/// Memory in use on an emulated device, by anybody, as its page in `DIVVY_RUN_DIR` tells; None where it cannot be
+/// read.
 #[must_use]
-pub fn emulated_used(_uuid: &str) -> Option<Bytes> {
-    None
+pub fn emulated_used(uuid: &str) -> Option<Bytes> {
+    let usage = divvy_emulator::usage(divvy_emulator::Uuid::parse(uuid)?).ok()?;
+    Some(Bytes(usage.used_bytes))
 }

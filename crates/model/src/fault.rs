@@ -52,6 +52,14 @@ impl Fault {
         self
     }
 
+    /// The same with another failure as its cause, and that one's causes.
+    #[must_use]
+    pub fn after(mut self, cause: &Self) -> Self {
+        self.causes.push(cause.message.clone());
+        self.causes.extend(cause.causes.iter().cloned());
+        self
+    }
+
     /// The same with a cause in words.
     #[must_use]
     pub fn cause(mut self, cause: impl Into<String>) -> Self {

@@ -1,11 +1,13 @@
 //! `divvy agent`: the host's daemon.
 
+use std::os::unix::process::CommandExt;
+
 use clap::Subcommand;
-use divvy_agent::{RunDir, serve_agent};
+use divvy_agent::{RunDir, let_go, serve_agent};
 use divvy_model::{Code, Fault};
 use tracing_subscriber::EnvFilter;
 
-use crate::context::Context;
+use crate::context::{Context, serve_command};
 use crate::output;
 
 /// Flags of `divvy agent`.
@@ -50,6 +52,7 @@ fn serve(context: &Context, background: bool) -> Result<u8, Fault> {
     if background {
         // Fails only for a leader of a group, which needs no new session to be safe from the terminal's signals.
         let _session = rustix::process::setsid();
+        let_go()?;
     }
     let filter = EnvFilter::try_from_env("DIVVY_AGENT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt()
@@ -58,7 +61,13 @@ fn serve(context: &Context, background: bool) -> Result<u8, Fault> {
         .with_target(false);
     log.with_writer(std::io::stderr).init();
     let settings = context.config.agent_settings()?;
-    serve_agent(&context.run_dir()?, settings)?;
+    let run = context.run_dir()?;
+    // Emulated devices are accounted for in the run directory, which their driver takes from the environment.
+    if std::env::var_os("DIVVY_RUN_DIR").as_deref() != Some(run.path().as_os_str()) {
+        let error = serve_command(&run).exec();
+        return Err(Fault::new(Code::AgentStart, "the agent cannot start itself again").because(&error));
+    }
+    serve_agent(&run, settings)?;
     Ok(0)
 }
 

@@ -5,6 +5,7 @@ pub mod completions;
 pub mod config;
 pub mod devices;
 pub mod doctor;
+pub mod enter;
 pub mod explain;
 pub mod inspect;
 pub mod kill;

@@ -4,13 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use divvy_agent::launch::{self, Launch, Plan};
+use divvy_agent::launch::{self, Helpers, Launch, Plan};
 use divvy_model::{
     Bytes, Compute, DeviceKind, Fault, Isolation, MemoryAmount, Policy, Selector, SliceRequest,
 };
 
 use crate::config::{Config, IntoFault};
-use crate::context::{Context, serve_command};
+use crate::context::{Context, enter_command, in_background};
 use crate::output::{self, Format};
 use crate::report::remark;
 
@@ -65,13 +65,16 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         emulated: config.text("emulated").map(str::to_owned),
     };
     let run = context.run_dir()?;
-    let serve = || serve_command(&run);
+    let helpers = Helpers {
+        serve: &|| in_background(&run),
+        enter: &enter_command,
+    };
     if args.dry_run {
-        let plan = launch::plan(&run, &launch, serve)?;
+        let plan = launch::plan(&run, &launch, &helpers)?;
         show(context.format, &plan)?;
         return Ok(0);
     }
-    launch::run(&run, &launch, serve, |plan| {
+    launch::run(&run, &launch, &helpers, |plan| {
         for line in remarks(&launch, plan) {
             remark(&line);
         }

@@ -1,0 +1,219 @@
+//! The agent: started once, killed at any moment, and nothing lost.
+
+mod common;
+
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixListener;
+use std::process::Stdio;
+
+use common::{Host, is_alive, kill, until};
+use divvy_ledger::attach;
+
+const GIB: u64 = 1 << 30;
+
+#[test]
+fn of_many_that_race_to_start_one_serves() {
+    let host = Host::new();
+    let runs: Vec<_> = (0..8)
+        .map(|_| {
+            host.divvy(&["run", "--memory", "1GiB", "--", "sleep", "0.2"])
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("divvy starts")
+        })
+        .collect();
+    for run in runs {
+        let output = run.wait_with_output().expect("divvy ends");
+        assert!(output.status.success(), "{output:?}");
+    }
+    let log = std::fs::read_to_string(host.run_dir().join("agent.log")).expect("a log");
+    assert_eq!(log.matches("agent starts").count(), 1, "{log}");
+    until("no slice is left", || host.slices().is_empty());
+    // A second one for the same directory ends at once.
+    let (status, said) = host.refused(&["agent", "serve"]);
+    assert_eq!((status, said.contains("error[D0031]")), (3, true), "{said}");
+}
+
+#[test]
+fn killed_in_the_middle_it_loses_nothing() {
+    let host = Host::new();
+    let mut tenant = host.idle("steady", "1GiB");
+    let before = host.slice("steady");
+    host.kill_agent();
+    assert!(
+        tenant.child.try_wait().expect("a child").is_none(),
+        "the program goes on"
+    );
+
+    // The next look starts an agent, which takes the slice back.
+    let after = host.slice("steady");
+    assert_eq!(after["memory_limit_bytes"], GIB);
+    assert_eq!(after["id"], before["id"]);
+    assert_eq!(after["keeper_pid"], before["keeper_pid"]);
+    host.text(&["resize", "steady", "--memory", "2GiB"]);
+    host.kill_agent();
+    assert_eq!(
+        host.slice("steady")["memory_limit_bytes"],
+        2 * GIB,
+        "the new limit is remembered"
+    );
+    let (_, said) = host.refused(&["run", "--memory", "79GiB", "--", "true"]);
+    assert!(said.contains("slice steady holds 2 GiB"), "{said}");
+
+    // What ends while no agent runs is cleared away by the next.
+    host.kill_agent();
+    drop(tenant);
+    until("the slice is gone", || host.slices().is_empty());
+    until("its files are gone", || {
+        std::fs::read_dir(host.run_dir().join("slices"))
+            .expect("a folder")
+            .next()
+            .is_none()
+    });
+}
+
+#[test]
+fn a_slice_ends_with_its_keeper_and_its_program() {
+    let host = Host::new();
+    let tenant = host.idle("doomed", "1GiB");
+    kill(tenant.child.id(), "KILL");
+    until("the slice is gone", || host.slices().is_empty());
+
+    let quick = host.finish(&["run", "--memory", "1GiB", "--", "true"]);
+    assert!(quick.status.success());
+    assert!(host.slices().is_empty(), "gone when `divvy run` returns");
+}
+
+#[test]
+fn kill_ends_the_whole_tree() {
+    let host = Host::new();
+    let mut child = host
+        .divvy(&[
+            "run",
+            "--name",
+            "tree",
+            "--memory",
+            "1GiB",
+            "--",
+            "sh",
+            "-c",
+            "sleep 600 & echo $!; wait",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("divvy starts");
+    let mut line = String::new();
+    let mut output = std::io::BufReader::new(child.stdout.take().expect("piped"));
+    std::io::BufRead::read_line(&mut output, &mut line).expect("a line");
+    let grandchild: u32 = line.trim().parse().expect("a process id");
+
+    let told = host.json(&["kill", "tree", "--dry-run"]);
+    assert!(
+        told["pids"]
+            .as_array()
+            .expect("pids")
+            .iter()
+            .any(|pid| *pid == grandchild)
+    );
+    assert!(is_alive(grandchild), "nothing happened yet");
+    host.text(&["kill", "tree", "--yes"]);
+    until("the grandchild is gone", || !is_alive(grandchild));
+    assert_eq!(child.wait().expect("divvy ends").code(), Some(143));
+    until("the slice is gone", || host.slices().is_empty());
+}
+
+#[test]
+fn a_stale_socket_and_a_stranger_in_the_slices_are_no_obstacle() {
+    let host = Host::new();
+    std::fs::create_dir_all(host.run_dir().join("slices/stranger")).expect("made");
+    std::fs::write(host.run_dir().join("slices/0badf00d.json"), "{ not json").expect("written");
+    drop(UnixListener::bind(host.run_dir().join("agent.sock")).expect("bound"));
+    std::fs::set_permissions(
+        host.run_dir(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o700),
+    )
+    .expect("a mode");
+    host.text(&["run", "--memory", "1GiB", "--", "true"]);
+    assert!(host.slices().is_empty());
+}
+
+/// The keeper's side of a protocol of the future: see `crates/ledger/src/attach/wire.rs` for the 12 bytes that never
+/// change.
+#[test]
+fn pages_of_another_version_are_refused_by_both_numbers() {
+    let host = Host::new();
+    let tenant = host.idle("future", "1GiB");
+    let slice = host.slice("future");
+    let id = slice["id"].as_str().expect("an id").to_owned();
+    host.kill_agent();
+    // Another keeper on the slice's socket, of page version 4711.
+    let socket = host.run_dir().join("slices").join(&id).join("attach.sock");
+    std::fs::remove_file(&socket).expect("removed");
+    let listener = UnixListener::bind(&socket).expect("bound");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut message = [0; 32];
+            if stream.read_exact(&mut message).is_ok() {
+                message[8..12].copy_from_slice(&4711_u32.to_ne_bytes());
+                let _gone = std::io::Write::write_all(&mut stream, &message);
+            }
+        }
+    });
+    let slice = host.slice("future");
+    let log = std::fs::read_to_string(host.run_dir().join("agent.log")).expect("a log");
+    assert!(log.contains("D0060") && log.contains("4711"), "{log}");
+    let ours = divvy_ledger::PAGE_ABI_VERSION.to_string();
+    assert!(log.contains(&format!("version {ours}")), "{log}");
+    assert!(slice["warnings"][0].as_str().is_some(), "{slice}");
+    // It still counts, and it cannot be changed.
+    let (status, said) = host.refused(&["resize", "future", "--memory", "2GiB"]);
+    assert_eq!((status, said.contains("4711")), (1, true), "{said}");
+    drop(tenant);
+}
+
+#[test]
+fn a_scribbled_ledger_takes_nobody_with_it() {
+    let host = Host::new();
+    let _victim = host.idle("scribbled", "1GiB");
+    let _bystander = host.idle("bystander", "1GiB");
+    let id = host.slice("scribbled")["id"].as_str().expect("an id").to_owned();
+    let socket = host.run_dir().join("slices").join(id).join("attach.sock");
+    // As a process of the same user may, on the cooperative rung.
+    let pages = attach::recall(&socket).expect("pages");
+    let file = std::fs::File::from(pages.ledger.share().expect("a descriptor"));
+    let noise: Vec<u8> = (0..file.metadata().expect("a size").len())
+        .map(|n| (n * 131 % 251) as u8)
+        .collect();
+    file.write_all_at(&noise[64..], 64).expect("written");
+
+    for _ in 0..3 {
+        assert_eq!(host.slices().len(), 2);
+        std::thread::sleep(std::time::Duration::from_millis(150));
+    }
+    assert_eq!(host.slice("bystander")["memory_used_bytes"], 0);
+    assert!(host.slice("bystander")["warnings"].is_null());
+    let scribbled = host.slice("scribbled");
+    assert!(
+        scribbled["memory_used_bytes"].as_u64().expect("bytes") <= GIB,
+        "no number of that page is believed: {scribbled}"
+    );
+    host.text(&["kill", "scribbled", "--yes"]);
+    until("the scribbled slice is gone", || host.slices().len() == 1);
+}
+
+#[test]
+fn an_agent_with_nothing_to_do_leaves() {
+    let host = Host::new();
+    let output = host
+        .divvy(&["run", "--memory", "1GiB", "--", "true"])
+        .env("DIVVY_IDLE_TIMEOUT", "100ms")
+        .output()
+        .expect("divvy starts");
+    assert!(output.status.success(), "{output:?}");
+    let socket = host.run_dir().join("agent.sock");
+    until("the agent has left", || !socket.exists());
+    assert!(host.slices().is_empty());
+    host.text(&["run", "--memory", "1GiB", "--", "true"]);
+}
