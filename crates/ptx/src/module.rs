@@ -10,6 +10,9 @@ use crate::types::Space;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+/// Steps along calls that describing all kernels may take: a text of many kernels that call much is quadratic.
+const MAX_STEPS: usize = 32 << 20;
+
 /// One parameter of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Param {
@@ -316,6 +319,11 @@ impl<'a> Builder<'a> {
         }
         // A call through a register may be of any function whose address is taken.
         let addressed: Vec<u32> = self.code.addressed.iter().copied().collect();
+        let too_large = || Err(ParseError::new(1, 1, "the module's calls are too many to follow"));
+        let mut steps = addressed.len() * self.code.functions.iter().filter(|f| f.indirect).count();
+        if steps > MAX_STEPS {
+            return too_large();
+        }
         for function in self.code.functions.iter_mut().filter(|f| f.indirect) {
             function.callees.extend(&addressed);
             function.callees.sort_unstable();
@@ -332,7 +340,16 @@ impl<'a> Builder<'a> {
         };
         for (n, function) in text.functions.iter().enumerate() {
             if function.kernel && function.body.is_some() {
-                let kernel = module.describe(function, n as u32)?;
+                let reachable = module.reachable(n as u32);
+                let edges: usize = reachable
+                    .iter()
+                    .map(|f| module.code.functions[*f as usize].callees.len() + 1)
+                    .sum();
+                steps += edges + module.code.shared.len();
+                if steps > MAX_STEPS {
+                    return too_large();
+                }
+                let kernel = module.describe(function, n as u32, &reachable)?;
                 module.names.insert(kernel.name.clone(), module.kernels.len());
                 module.kernels.push(kernel);
                 module.functions_of_kernels.push(n as u32);
@@ -468,7 +485,12 @@ fn mark_recursion(code: &mut Code) {
 }
 
 impl Module {
-    fn describe(&self, function: &crate::parse::ast::Function<'_>, index: u32) -> Result<Kernel, ParseError> {
+    fn describe(
+        &self,
+        function: &crate::parse::ast::Function<'_>,
+        index: u32,
+        reachable: &[u32],
+    ) -> Result<Kernel, ParseError> {
         let too_large = |what: &str| {
             Err(ParseError::new(
                 function.line,
@@ -487,8 +509,7 @@ impl Module {
                 align: p.align as u32,
             })
             .collect();
-        let reachable = self.reachable(index);
-        let (_, static_shared) = self.shared_layout(&reachable);
+        let (_, static_shared) = self.shared_layout(reachable);
         let Ok(static_shared_bytes) = u32::try_from(static_shared) else {
             return too_large("the shared memory");
         };
@@ -499,7 +520,7 @@ impl Module {
             params,
             param_bytes,
             static_shared_bytes,
-            local_bytes: self.local_bytes(index, &reachable),
+            local_bytes: self.local_bytes(index, reachable),
             registers: functions
                 .map(|f| f.registers)
                 .max()

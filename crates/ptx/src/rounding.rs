@@ -50,7 +50,7 @@ impl Format {
     }
 
     fn infinity(self, negative: bool) -> u64 {
-        (1 << self.exponent_bits()) - 1 << (self.precision - 1) | u64::from(negative) << self.sign_bit()
+        ((1 << self.exponent_bits()) - 1) << (self.precision - 1) | u64::from(negative) << self.sign_bit()
     }
 
     /// The canonical NaN of NVIDIA's hardware: every bit but the sign.
@@ -182,8 +182,11 @@ pub(crate) fn fma(a: u64, b: u64, c: u64, format: Format, mode: Mode) -> u64 {
     };
     let product_negative = sign(a) != sign(b);
     match (a, b, addend) {
-        (Nan, _, _) | (_, Nan, _) | (_, _, Nan) => format.nan(),
-        (Infinity { .. }, Zero { .. }, _) | (Zero { .. }, Infinity { .. }, _) => format.nan(),
+        (Nan, _, _)
+        | (_, Nan, _)
+        | (_, _, Nan)
+        | (Infinity { .. }, Zero { .. }, _)
+        | (Zero { .. }, Infinity { .. }, _) => format.nan(),
         (Infinity { .. }, _, Infinity { negative }) | (_, Infinity { .. }, Infinity { negative })
             if negative != product_negative =>
         {
@@ -310,7 +313,7 @@ pub(crate) fn div(a: u64, b: u64, format: Format, mode: Mode) -> u64 {
             let up = m.leading_zeros() as i32 + 60;
             let dividend = u128::from(m) << up;
             let quotient = dividend / u128::from(n);
-            let sticky = dividend % u128::from(n) != 0;
+            let sticky = !dividend.is_multiple_of(u128::from(n));
             pack(negative, quotient, p - q - up, sticky, format, mode)
         }
     }
@@ -318,8 +321,7 @@ pub(crate) fn div(a: u64, b: u64, format: Format, mode: Mode) -> u64 {
 
 pub(crate) fn sqrt(a: u64, format: Format, mode: Mode) -> u64 {
     match unpack(a, format) {
-        Parts::Zero { .. } => a,
-        Parts::Infinity { negative: false } => a,
+        Parts::Zero { .. } | Parts::Infinity { negative: false } => a,
         Parts::Finite {
             negative: false,
             significand,

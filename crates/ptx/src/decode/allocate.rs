@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Words of liveness bit sets beyond which every register just gets its own slot.
-const MAX_WORDS: usize = 8 << 20;
+const MAX_WORDS: usize = 2 << 20;
 /// Passes over the blocks, likewise. Reducible flow needs as many as loops are deep.
 const MAX_PASSES: usize = 200;
 

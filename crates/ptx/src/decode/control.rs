@@ -38,6 +38,10 @@ impl Decoder<'_, '_> {
                 let Some(Table::Branches(labels)) = self.body.table(self.at.scope, name) else {
                     return Err(Refusal::Bad(format!("`{name}` is not a list of targets")));
                 };
+                self.table_entries += labels.len();
+                if self.table_entries + self.code.tables.len() > super::MAX_TABLES {
+                    return Err("the module's branch tables are too large".into());
+                }
                 let mut targets = Vec::new();
                 for label in labels {
                     match self.body.label(self.at.scope, label) {

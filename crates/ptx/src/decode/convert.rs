@@ -125,14 +125,13 @@ impl Decoder<'_, '_> {
                 (U32 | S32 | U64 | S64, U32 | S32, true, false) => one::<Narrow>(set),
                 (U32 | S32, U32 | S32, false, false) => crate::engine::map::moved::<u32>(set),
                 (U64 | S64, U64 | S64, true, true) => crate::engine::map::moved::<u64>(set),
-                (U8, U8 | U16 | S16 | U32 | S32, false, false) => one::<Take8>(set),
-                (U16, U16 | U32 | S32, false, false) => one::<Take16>(set),
-                (S8, S8 | S16 | S32 | U32, false, false) => one::<Take8S>(set),
-                (S16, S16 | S32 | U32, false, false) => one::<Take16S>(set),
-                (U32 | S32 | U16 | S16, U8, false, false) => one::<Take8>(set),
-                (U32 | S32, U16, false, false) => one::<Take16>(set),
-                (U32 | S32 | U16, S8, false, false) => one::<Take8S>(set),
-                (U32 | S32, S16, false, false) => one::<Take16S>(set),
+                (U8, U8 | U16 | S16 | U32 | S32, false, false)
+                | (U32 | S32 | U16 | S16, U8, false, false) => one::<Take8>(set),
+                (U16, U16 | U32 | S32, false, false) | (U32 | S32, U16, false, false) => one::<Take16>(set),
+                (S8, S8 | S16 | S32 | U32, false, false) | (U32 | S32 | U16, S8, false, false) => {
+                    one::<Take8S>(set)
+                }
+                (S16, S16 | S32 | U32, false, false) | (U32 | S32, S16, false, false) => one::<Take16S>(set),
                 _ => return None,
             });
         }

@@ -23,6 +23,8 @@ use std::collections::HashMap;
 
 /// Bounds on a module, against texts that are small and decode to much.
 const MAX_AREA: u64 = 256 << 20;
+/// Entries of branch tables, which a text may use many times.
+const MAX_TABLES: usize = 4 << 20;
 
 /// What a module-level name stands for.
 #[derive(Clone, Copy, Debug)]
@@ -142,6 +144,8 @@ pub(crate) struct Decoder<'m, 'a> {
     pub consts: Vec<(Const, bool)>,
     pub const_index: HashMap<(Const, bool), u32>,
     pub calls: Vec<DraftCall>,
+    /// Branch targets in tables so far.
+    pub table_entries: usize,
     pub out: FunctionCode,
     /// The statement being decoded.
     pub at: &'m Statement<'a>,
@@ -180,6 +184,7 @@ pub(crate) fn function<'a>(
         consts: Vec::new(),
         const_index: HashMap::new(),
         calls: Vec::new(),
+        table_entries: 0,
         out: FunctionCode {
             callable: !function.kernel,
             ..FunctionCode::default()

@@ -217,11 +217,10 @@ fn special(name: &str) -> Option<Special> {
         let c = component(c);
         return Some(match base {
             "%tid" => Special::Tid(c),
-            "%ntid" if c == 3 => Special::One,
+            "%ntid" | "%nctaid" | "%nclusterid" if c == 3 => Special::One,
             "%ntid" => Special::Ntid(c),
             // Without clusters every block is a cluster of its own.
             "%ctaid" | "%clusterid" => Special::Ctaid(c),
-            "%nctaid" | "%nclusterid" if c == 3 => Special::One,
             "%nctaid" | "%nclusterid" => Special::Nctaid(c),
             "%cluster_ctaid" => Special::Zero,
             "%cluster_nctaid" => Special::One,

@@ -198,9 +198,8 @@ impl Block {
                     Special::MaskGt => !(u32::MAX >> (31 - lane)),
                     Special::DynamicShared => launch.dynamic_shared,
                     Special::TotalShared => launch.shared_bytes as u32,
-                    Special::One => 1,
                     Special::Tid(_) | Special::Ctaid(_) | Special::Zero => 0,
-                    Special::Ntid(_) | Special::Nctaid(_) => 1,
+                    Special::Ntid(_) | Special::Nctaid(_) | Special::One => 1,
                 })
             }
         }

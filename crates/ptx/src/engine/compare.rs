@@ -1,5 +1,8 @@
 //! Comparisons. Ordered ones are false where an operand is NaN, unordered ones (`equ` …) true.
 
+// With NaN about, `!(a >= b)` is not `a < b`, and `a < b || a > b` is not `a != b`: that is the point of these.
+#![allow(clippy::double_comparisons, clippy::neg_cmp_op_on_partial_ord)]
+
 use super::map::cmps;
 
 cmps! {

@@ -111,7 +111,7 @@ pub(crate) fn call_indirect(c: &mut Ctx, i: &Inst) -> Flow {
     let offset = target.wrapping_sub(FUNCTION_ADDRESS);
     let functions = &launch.code().functions;
     let known = functions.get((offset / 16) as usize).is_some_and(|f| f.callable)
-        && offset % 16 == 0
+        && offset.is_multiple_of(16)
         && launch.areas[(offset / 16) as usize] != NO_AREA;
     if !known {
         c.fault = Some(Stop::Illegal {

@@ -183,7 +183,7 @@ impl Ctx {
                 .add(slot as usize)
                 .cast::<[T; CHUNK]>()
                 .add(k)
-                .write(value)
+                .write(value);
         }
     }
 
@@ -229,7 +229,7 @@ impl Ctx {
                 .add(slot as usize)
                 .cast::<T>()
                 .add(lane & 31)
-                .write(value)
+                .write(value);
         }
     }
 

@@ -81,6 +81,13 @@ impl<'a> LaunchState<'a> {
         let Some(blocks) = blocks else {
             return bad(format!("a grid of {:?} is too large", launch.grid));
         };
+        // No device holds more than 32 blocks on a multiprocessor.
+        if launch.cooperative && blocks > 32 * u64::from(launch.sm_count.max(1)) {
+            return bad(format!(
+                "{blocks} blocks cannot be resident at once on {} multiprocessors",
+                launch.sm_count
+            ));
+        }
         if launch.params.len() < kernel.param_bytes as usize {
             return bad(format!(
                 "kernel `{}` takes {} bytes of parameters, {} were given",

@@ -88,7 +88,12 @@ fn gather_bits<const FAST: bool>(masks: [u32; CHUNK]) -> u32 {
     #[cfg(target_arch = "x86_64")]
     if FAST {
         // SAFETY: `FAST` is only ever true in code for machines with AVX2; both types are 32 plain bytes.
-        return unsafe { std::arch::x86_64::_mm256_movemask_ps(std::mem::transmute(masks)) } as u32;
+        return unsafe {
+            std::arch::x86_64::_mm256_movemask_ps(std::mem::transmute::<
+                [u32; CHUNK],
+                std::arch::x86_64::__m256,
+            >(masks))
+        } as u32;
     }
     masks
         .iter()

@@ -349,8 +349,8 @@ fn run_load<T: Memory, const FAST: bool>(c: &mut Ctx, i: &Inst) -> Flow {
             };
             for (n, d) in fields.into_iter().take(count as usize).enumerate() {
                 if c.full() {
-                    for lane in 0..32 {
-                        let value = T::load(c.peek::<T::M>(at[lane] + n as u64 * element));
+                    for (lane, at) in at.iter().enumerate() {
+                        let value = T::load(c.peek::<T::M>(at + n as u64 * element));
                         c.put_lane(d, lane, value);
                     }
                 } else {

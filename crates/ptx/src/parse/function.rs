@@ -277,7 +277,10 @@ impl<'a> Parser<'a> {
     ) -> Result<(), ParseError> {
         let space = match directive {
             "reg" => return self.registers(),
-            "loc" | "file" => return Ok(self.lexer.skip_line()),
+            "loc" | "file" => {
+                self.lexer.skip_line();
+                return Ok(());
+            }
             "pragma" => return self.skip_to_semicolon(),
             "section" => {
                 self.next()?;
