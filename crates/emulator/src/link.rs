@@ -3,6 +3,7 @@
 
 use crate::image::{Image, ImageError};
 use crate::jit::JitOptions;
+use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// An open linker.
@@ -82,7 +83,9 @@ fn merge(texts: &[Vec<u8>]) -> Vec<u8> {
             merged.extend_from_slice(newest.unwrap_or_default());
             merged.push(b'\n');
         }
-        for text in texts {
+        let mut taken = HashSet::new();
+        for (number, text) in texts.iter().enumerate() {
+            let text = &rename_local(text, number, &mut taken);
             for line in text.split(|&byte| byte == b'\n') {
                 if !OPENING.iter().any(|directive| opens_with(line, directive)) {
                     merged.extend_from_slice(line);
@@ -118,6 +121,52 @@ fn bound_registers(text: &[u8], most: u32) -> Vec<u8> {
 
 const OPENING: [&[u8]; 3] = [b".version", b".target", b".address_size"];
 
+/// The text with a name of its own for each function and variable that only it sees and that has the name of one in
+/// an earlier text.
+fn rename_local(text: &[u8], number: usize, taken: &mut HashSet<Vec<u8>>) -> Vec<u8> {
+    let lines = text.split(|&byte| byte == b'\n');
+    let clashing: HashSet<Vec<u8>> = lines
+        .filter_map(local_name)
+        .map(<[u8]>::to_vec)
+        .filter(|name| !taken.insert(name.clone()))
+        .collect();
+    let mut renamed = Vec::with_capacity(text.len());
+    for word in text.chunk_by(|&a, &b| is_name(a) == is_name(b)) {
+        renamed.extend_from_slice(word);
+        if clashing.contains(word) {
+            renamed.extend_from_slice(format!("$in{number}").as_bytes());
+        }
+    }
+    renamed
+}
+
+/// The name a line declares without linkage: `.func name(`, `.func (…) name(` or `.global … name`.
+fn local_name(line: &[u8]) -> Option<&[u8]> {
+    let line = line.trim_ascii_start();
+    let declared = if let Some(rest) = line.strip_prefix(b".func") {
+        let rest = rest.trim_ascii_start();
+        // Results stand in parentheses before the name.
+        if rest.starts_with(b"(") {
+            &rest[rest.iter().position(|&byte| byte == b')')? + 1..]
+        } else {
+            rest
+        }
+    } else if line.starts_with(b".global") || line.starts_with(b".const") {
+        let end = line.iter().position(|byte| b"[=;".contains(byte))?;
+        let before = line[..end].trim_ascii_end();
+        &before[before.iter().rposition(u8::is_ascii_whitespace)? + 1..]
+    } else {
+        return None;
+    };
+    let declared = declared.trim_ascii_start();
+    let name = &declared[..declared.iter().take_while(|&&byte| is_name(byte)).count()];
+    (!name.is_empty()).then_some(name)
+}
+
+fn is_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$')
+}
+
 fn opens_with(line: &[u8], directive: &[u8]) -> bool {
     line.trim_ascii_start().starts_with(directive)
 }
@@ -149,6 +198,28 @@ mod tests {
             bounded,
             ".entry a()\n.maxnreg 38 {ret;}\n.func f(){}\n.visible .entry b(.param .u32 n)\n.maxnreg 9\n{ret;}\n"
         );
+    }
+
+    #[test]
+    fn names_that_only_one_text_sees_do_not_clash() {
+        let text =
+            b".version 8.0\n.global .align 1 .b8 $str[2] = {65, 0};\n.func (.param .b32 r) f(\n)\n{ ret; }\n\
+            .visible .func g(){ call f, $str; call ff; }\n";
+        let other = String::from_utf8(text.to_vec()).unwrap().replace(" g(", " h(");
+        let merged = String::from_utf8(merge(&[text.to_vec(), other.into_bytes()])).unwrap();
+        for once in [
+            " f(",
+            " f$in1(",
+            "call f,",
+            "call f$in1, $str$in1;",
+            "$str[2]",
+            "$str$in1[2]",
+            " g(",
+            " h(",
+        ] {
+            assert_eq!(merged.matches(once).count(), 1, "{once} in {merged}");
+        }
+        assert_eq!(merged.matches("call ff;").count(), 2, "{merged}");
     }
 
     #[test]
