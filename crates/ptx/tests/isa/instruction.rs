@@ -98,7 +98,7 @@ impl Instruction {
         config
     }
 
-    /// Every combination of special values, thinned to a few thousand lanes.
+    /// Every combination of special values, thinned (from three operands on) to a few thousand lanes.
     fn crossed(&self) -> Vec<Vec<u64>> {
         let mut lanes = vec![Vec::new()];
         for ty in &self.operands {
@@ -111,7 +111,7 @@ impl Instruction {
                 })
                 .collect();
             // A step that shares no factor with the counts of specials keeps all of them in the sample.
-            let step = lanes.len() / 2500 + 1;
+            let step = lanes.len() / 5000 + 1;
             lanes = lanes
                 .into_iter()
                 .step_by(if step > 1 { step | 1 } else { 1 })
