@@ -2,7 +2,7 @@
 //! grants, and only then touched.
 
 use super::ctx::{CHUNK, CHUNKS, Ctx, Lane, Stop};
-use super::survey::{extent, pattern32, pattern64};
+use super::survey::{extent, halves32, pattern32, pattern64};
 use crate::error::Access;
 use crate::inst::{Flow, Inst, vectorised};
 use std::ops::Range;
@@ -240,6 +240,13 @@ impl Ctx {
         unsafe { (address as *mut M).write_volatile(value) }
     }
 
+    /// Reads a checked address in shared memory, which no other thread touches meanwhile.
+    #[inline(always)]
+    fn peek_plain<M: Copy>(&self, address: u64) -> M {
+        // SAFETY: as in `peek`.
+        unsafe { (address as *const M).read() }
+    }
+
     /// Reads 32 consecutive checked elements.
     #[inline(always)]
     fn peek_all<M: Copy>(&self, address: u64) -> [M; 32] {
@@ -309,6 +316,42 @@ fn quick<const FAST: bool>(c: &Ctx, i: &Inst, width: u64) -> Shape {
     }
 }
 
+/// A full warp's load from shared memory in which each half warp is a run or one address. False if it is not that.
+#[inline(always)]
+fn load_halves<T: Memory, const FAST: bool>(c: &mut Ctx, i: &Inst, element: u64) -> bool {
+    if !c.full() || i.aux & (SPACE | NARROW) != SHARED | NARROW {
+        return false;
+    }
+    let a = c.lanes_ref::<u32>(i.a);
+    let firsts = [a[0], a[16]].map(|first| u64::from(first).wrapping_add(i.imm));
+    let patterns = halves32::<FAST>(a, element as u32);
+    for (first, pattern) in firsts.into_iter().zip(patterns) {
+        let extent = if pattern.run { 16 * element } else { element };
+        let fits = c
+            .shared_bytes
+            .checked_sub(extent)
+            .is_some_and(|room| first <= room);
+        if !(pattern.run || pattern.same) || !fits || first & (element - 1) != 0 {
+            return false;
+        }
+    }
+    for (half, (first, pattern)) in firsts.into_iter().zip(patterns).enumerate() {
+        let at = c.shared as u64 + first;
+        for k in 0..2 {
+            let mut part = [T::R::default(); CHUNK];
+            if pattern.run {
+                for (n, lane) in part.iter_mut().enumerate() {
+                    *lane = T::load(c.peek_plain::<T::M>(at + (k * CHUNK + n) as u64 * element));
+                }
+            } else {
+                part = [T::load(c.peek::<T::M>(at)); CHUNK];
+            }
+            c.put_all(i.d, 2 * half + k, part);
+        }
+    }
+    true
+}
+
 #[inline(always)]
 fn run_load<T: Memory, const FAST: bool>(c: &mut Ctx, i: &Inst) -> Flow {
     let count = u64::from(i.aux >> COUNT_SHIFT);
@@ -342,6 +385,7 @@ fn run_load<T: Memory, const FAST: bool>(c: &mut Ctx, i: &Inst) -> Flow {
                 }
             }
         }
+        Shape::Spread if count == 1 && FAST && load_halves::<T, FAST>(c, i, element) => {}
         Shape::Spread => {
             let at = match addresses::<FAST>(c, i, element * count, Access::Read) {
                 Ok(at) => at,

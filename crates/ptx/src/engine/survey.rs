@@ -78,6 +78,41 @@ pub(crate) fn pattern32<const FAST: bool>(a: &[u32; 32], step: u32) -> Pattern {
     }
 }
 
+/// The pattern of each half warp: rows of a tile 16 wide lie so. Not looked for without AVX2.
+#[inline(always)]
+pub(crate) fn halves32<const FAST: bool>(a: &[u32; 32], step: u32) -> [Pattern; 2] {
+    #[cfg(target_arch = "x86_64")]
+    if FAST {
+        use std::arch::x86_64::*;
+        // SAFETY: as in `pattern64`; `a` has 128 bytes.
+        unsafe {
+            let lanes = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
+            let steps = _mm256_mullo_epi32(lanes, _mm256_set1_epi32(step as i32));
+            let eight = _mm256_set1_epi32(8 * step as i32);
+            return [0, 1].map(|half| {
+                let first = _mm256_set1_epi32(a[16 * half] as i32);
+                let low = _mm256_loadu_si256(a.as_ptr().add(16 * half).cast());
+                let high = _mm256_loadu_si256(a.as_ptr().add(16 * half + 8).cast());
+                let expected = _mm256_add_epi32(first, steps);
+                let run = _mm256_or_si256(
+                    _mm256_xor_si256(low, expected),
+                    _mm256_xor_si256(high, _mm256_add_epi32(expected, eight)),
+                );
+                let same = _mm256_or_si256(_mm256_xor_si256(low, first), _mm256_xor_si256(high, first));
+                Pattern {
+                    run: _mm256_testz_si256(run, run) != 0,
+                    same: _mm256_testz_si256(same, same) != 0,
+                }
+            });
+        }
+    }
+    let _ = (a, step);
+    [Pattern {
+        run: false,
+        same: false,
+    }; 2]
+}
+
 #[inline(always)]
 pub(crate) fn extent<const FAST: bool>(a: &[u64; 32]) -> Extent {
     #[cfg(target_arch = "x86_64")]
@@ -146,6 +181,19 @@ mod tests {
                     pattern32::<true>(&narrow, step),
                     pattern32::<false>(&narrow, step)
                 );
+            }
+            for step in [1u32, 4, 8, 16] {
+                for (half, found) in halves32::<true>(&narrow, step).into_iter().enumerate() {
+                    let part = &narrow[16 * half..16 * half + 16];
+                    let run = (0..16).all(|n| part[n] == part[0].wrapping_add(n as u32 * step));
+                    assert_eq!(
+                        found,
+                        Pattern {
+                            run,
+                            same: part.iter().all(|v| *v == part[0])
+                        }
+                    );
+                }
             }
             assert_eq!(extent::<true>(&a), extent::<false>(&a));
         }
