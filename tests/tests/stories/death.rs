@@ -1,6 +1,7 @@
 //! Processes that die at bad moments.
 
 use divvy_tests::MIB;
+use divvy_tests::clients::rust_client;
 use divvy_tests::host::{Host, finish, succeeded};
 use divvy_tests::processes;
 use divvy_tests::wait::until;
@@ -75,4 +76,21 @@ fn a_program_that_exits_in_the_middle_leaves_nothing_behind() {
     until("the slice is gone", || host.slices().is_empty().then_some(()));
     let mut next = host.probe("next", "1GiB");
     assert_eq!(next.memory().0, 1024 * MIB);
+}
+
+#[test]
+fn a_daemon_that_outlives_its_run_keeps_the_slice_until_it_ends() {
+    let host = Host::new();
+    let script = "setsid \"$0\" --job saxpy --allocate 500MiB --hold 600 >/dev/null 2>&1 & sleep 1";
+    let mut command = host.divvy([
+        "run", "--name", "daemon", "--memory", "1GiB", "--", "sh", "-c", script,
+    ]);
+    command.arg(rust_client());
+    succeeded(&finish(&mut command));
+
+    host.until_used("daemon", 500 * MIB);
+    let slice = host.slice("daemon");
+    assert_eq!(slice.processes.len(), 1);
+    processes::signal(slice.processes[0].pid, Signal::KILL);
+    until("the slice is gone", || host.slices().is_empty().then_some(()));
 }
