@@ -9,6 +9,17 @@
 //! - `engine`: blocks, warps and lanes
 //! - `rounding`: floating point in every rounding mode
 
+// A table of opcodes is read row by row: rows that happen to do the same stay rows.
+#![allow(clippy::match_same_arms)]
+// Comparisons are spelt so that NaN answers as PTX says: `!(a < b)` is true on it, `a < b || a > b` is not `a != b`.
+#![allow(
+    clippy::neg_cmp_op_on_partial_ord,
+    clippy::nonminimal_bool,
+    clippy::double_comparisons
+)]
+// Loops over the lanes of a warp index several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
 mod code;
 mod decode;
 mod engine;

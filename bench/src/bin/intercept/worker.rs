@@ -72,7 +72,9 @@ fn contended(threads: usize, bare: &Driver, limited: &Driver, rounds: usize) {
             .map(|_| {
                 scope.spawn(|| {
                     let mut churn = Churn::new(100, bare, limited);
-                    let meet = || drop(barrier.wait());
+                    let meet = || {
+                        barrier.wait();
+                    };
                     let cost = alternate_together(rounds, 5_000, bare, limited, meet, |driver, side| {
                         churn.replace(driver, side);
                     });
