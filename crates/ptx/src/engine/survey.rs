@@ -89,7 +89,12 @@ pub(crate) fn halves32<const FAST: bool>(a: &[u32; 32], step: u32) -> [Pattern; 
             let lanes = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
             let steps = _mm256_mullo_epi32(lanes, _mm256_set1_epi32(step as i32));
             let eight = _mm256_set1_epi32(8 * step as i32);
-            return [0, 1].map(|half| {
+            // No closures here: they would be compiled without the vector instructions.
+            let mut found = [Pattern {
+                run: false,
+                same: false,
+            }; 2];
+            for half in 0..2 {
                 let first = _mm256_set1_epi32(a[16 * half] as i32);
                 let low = _mm256_loadu_si256(a.as_ptr().add(16 * half).cast());
                 let high = _mm256_loadu_si256(a.as_ptr().add(16 * half + 8).cast());
@@ -99,11 +104,10 @@ pub(crate) fn halves32<const FAST: bool>(a: &[u32; 32], step: u32) -> [Pattern; 
                     _mm256_xor_si256(high, _mm256_add_epi32(expected, eight)),
                 );
                 let same = _mm256_or_si256(_mm256_xor_si256(low, first), _mm256_xor_si256(high, first));
-                Pattern {
-                    run: _mm256_testz_si256(run, run) != 0,
-                    same: _mm256_testz_si256(same, same) != 0,
-                }
-            });
+                found[half].run = _mm256_testz_si256(run, run) != 0;
+                found[half].same = _mm256_testz_si256(same, same) != 0;
+            }
+            return found;
         }
     }
     let _ = (a, step);
