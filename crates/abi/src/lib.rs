@@ -7,7 +7,7 @@
 //!   included; [`Table::UNSUPPORTED`] answers each with `CUDA_ERROR_NOT_SUPPORTED`;
 //! * [`export_table!`]: turns a table into the exports of a drop-in library, each catching panics;
 //! * [`Symbol`]: the symbols' numbers and names;
-//! * [`lookup`]: what `cuGetProcAddress` answers for a public name, a CUDA version and flags;
+//! * [`lookup()`]: what `cuGetProcAddress` answers for a public name, a CUDA version and flags;
 //! * [`Call`]: a call as text, for logs; [`CUresult::name`] and [`CUresult::description`];
 //! * [`driver_functions!`]: the table itself, for anything else that must hold for every entry point.
 //!

@@ -71,7 +71,7 @@ fn held_back() -> SigSet {
     set
 }
 
-/// Undoes [`Watch::begin`] in a process that was started under it. What was sent meanwhile arrives now.
+/// Undoes `Watch::begin` in a process that was started under it. What was sent meanwhile arrives now.
 ///
 /// # Errors
 /// [`Code::Internal`].

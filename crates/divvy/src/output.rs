@@ -61,7 +61,7 @@ pub fn print(text: &str) -> Result<(), Fault> {
 /// Prints a document in a format for programs; false when the format is one for people.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn document<T: Serialize>(format: Format, kind: &str, body: T) -> Result<bool, Fault> {
     let document = Document::new(kind, body);
     match format {
@@ -75,7 +75,7 @@ pub fn document<T: Serialize>(format: Format, kind: &str, body: T) -> Result<boo
 /// Prints a list; `name` and `table` give the formats for people.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn list<T: Serialize>(
     format: Format,
     kind: &str,
