@@ -94,6 +94,31 @@ fn null_and_wild_addresses() {
     }
 }
 
+/// A warp's window slides over a buffer word by word: the last place inside is fine, one word further is not.
+#[test]
+fn a_window_slides_off_the_end() {
+    for (access, words) in [
+        ("ld.global.u32 %r, [%x];", 35),
+        ("st.u32 [%x], %t;", 33),
+        ("ld.global.u32 %r, [%x];", 32),
+    ] {
+        for (places, fine) in [(words - 31, true), (words - 30, false)] {
+            let text = module(&format!(
+                "mov.u32 %k, 0;\n mul.wide.u32 %x, %t, 4;\n add.s64 %x, %x, %in;\n AGAIN: {access}\n \
+                 add.s64 %x, %x, 4;\n add.u32 %k, %k, 1;\n setp.lt.u32 %p, %k, {places};\n @%p bra AGAIN;"
+            ));
+            let input = Buffer::zeroed(words * 4);
+            match attempt(&text, 1, 32, &input).1 {
+                Ok(_) => assert!(fine, "{places} places of {words} words\n{text}"),
+                Err(Fault::IllegalAddress { address, .. }) => {
+                    assert_eq!((fine, address), (false, input.range().end))
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+}
+
 /// Neighbouring lanes whose addresses run over the middle or the end of all addresses, at an instruction that was fine
 /// a moment ago: nothing must wrap into range.
 #[test]
