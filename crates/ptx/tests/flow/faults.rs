@@ -111,7 +111,7 @@ fn a_window_slides_off_the_end() {
             match attempt(&text, 1, 32, &input).1 {
                 Ok(_) => assert!(fine, "{places} places of {words} words\n{text}"),
                 Err(Fault::IllegalAddress { address, .. }) => {
-                    assert_eq!((fine, address), (false, input.range().end))
+                    assert_eq!((fine, address), (false, input.range().end));
                 }
                 Err(other) => panic!("{other}"),
             }
