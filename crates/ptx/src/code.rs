@@ -113,6 +113,9 @@ pub(crate) struct FunctionCode {
     /// Parameter variables: slot and bytes per lane.
     pub memory: Vec<(u32, u32)>,
     pub local_bytes: u32,
+    /// Alignment of its local variables' start in bytes: the largest that one of them declares, at least
+    /// [`LOCAL_ALIGN`].
+    pub local_align: u64,
     /// Shared variables it names.
     pub shared: Vec<u32>,
     pub callees: Vec<u32>,
@@ -145,6 +148,9 @@ pub(crate) struct Code {
     /// Functions whose address is taken.
     pub addressed: BTreeSet<u32>,
 }
+
+/// Frames in local memory begin at multiples of this many bytes at least.
+pub(crate) const LOCAL_ALIGN: u64 = 16;
 
 /// `Call::callee` of a call through a register.
 pub(crate) const INDIRECT: u32 = u32::MAX;

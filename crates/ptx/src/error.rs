@@ -62,7 +62,7 @@ impl std::error::Error for LinkError {}
 /// An instruction that the engine does not implement: the module parses, running the kernel fails naming it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsupported {
-    /// The opcode with its modifiers, as written.
+    /// The opcode with its modifiers, as written; for a call also the function's name.
     pub instruction: String,
     /// The kernel that reaches it.
     pub kernel: String,

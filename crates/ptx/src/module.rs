@@ -1,6 +1,6 @@
 //! A parsed and decoded module, and its linking to device addresses.
 
-use crate::code::{Code, SharedVariable};
+use crate::code::{Code, LOCAL_ALIGN, SharedVariable};
 use crate::decode::{self, Symbol};
 use crate::error::{LinkError, ParseError, Unsupported};
 use crate::inst::VectorSet;
@@ -548,9 +548,12 @@ impl Module {
             let below = function
                 .callees
                 .iter()
-                .filter_map(|c| deepest.get(c))
+                .filter_map(|c| {
+                    // A frame that wants more than the usual alignment may begin that much later.
+                    let align = self.code.functions[*c as usize].local_align.max(LOCAL_ALIGN);
+                    deepest.get(c).map(|bytes| bytes + align - LOCAL_ALIGN)
+                })
                 .max()
-                .copied()
                 .unwrap_or(0);
             if done {
                 deepest.insert(f, u64::from(function.local_bytes) + below);

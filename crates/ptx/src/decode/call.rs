@@ -51,7 +51,7 @@ impl<'a> Decoder<'_, 'a> {
             ("vprintf", _) => print::vprintf,
             ("__assertfail", _) => print::assert_fail,
             // Declared, and defined nowhere we know.
-            _ => return Err(Refusal::Unsupported),
+            _ => return Err(Refusal::Missing(name.into())),
         };
         if function.body.is_some() {
             if function.kernel {

@@ -13,7 +13,7 @@ mod moves;
 mod operand;
 mod sync;
 
-use crate::code::{Call, Code, Const, FunctionCode, SharedVariable};
+use crate::code::{Call, Code, Const, FunctionCode, LOCAL_ALIGN, SharedVariable};
 use crate::engine::control::{self as ops, NONE};
 use crate::error::ParseError;
 use crate::inst::{Exec, Inst, VectorSet};
@@ -94,6 +94,8 @@ pub(crate) enum Refusal {
     Bad(String),
     /// We do not implement it.
     Unsupported,
+    /// A call of a function that is declared, and defined neither in the module nor by the device.
+    Missing(String),
 }
 
 impl From<String> for Refusal {
@@ -212,12 +214,16 @@ pub(crate) fn function<'a>(
                     opcode: Some(statement.op.join(".")),
                 });
             }
-            Err(Refusal::Unsupported) => {
+            Err(refusal) => {
                 decoder.drafts.truncate(before);
+                let mut instruction = statement.op.join(".");
+                if let Refusal::Missing(callee) = refusal {
+                    instruction = format!("{instruction} {callee}");
+                }
                 decoder
                     .out
                     .unsupported
-                    .get_or_insert_with(|| (statement.op.join("."), statement.line));
+                    .get_or_insert((instruction, statement.line));
                 decoder.emit(ops::unsupported, V::None, [V::None; 3], 0);
             }
         }
@@ -264,7 +270,7 @@ impl<'a> Decoder<'_, 'a> {
         let Some((offsets, _)) = param_offsets(&function.params) else {
             return Err(too_large(function, "the parameter list"));
         };
-        let mut local = 0u64;
+        let (mut local, mut align) = (0u64, LOCAL_ALIGN);
         let mut area = 0u64;
         for (n, variable) in body.variables.iter().enumerate() {
             let home = match variable.space {
@@ -287,6 +293,7 @@ impl<'a> Decoder<'_, 'a> {
                 }
                 _ => {
                     local = local.next_multiple_of(variable.align);
+                    align = align.max(variable.align);
                     let at = local;
                     local += variable.size;
                     if local > 1 << 24 {
@@ -297,7 +304,8 @@ impl<'a> Decoder<'_, 'a> {
             };
             self.homes.push(home);
         }
-        self.out.local_bytes = local.next_multiple_of(16) as u32;
+        self.out.local_bytes = local.next_multiple_of(LOCAL_ALIGN) as u32;
+        self.out.local_align = align;
         Ok(())
     }
 

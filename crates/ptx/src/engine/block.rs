@@ -6,16 +6,18 @@ use super::warp::{Issued, Pause, State, Warp};
 use crate::code::{Const, FUNCTION_ADDRESS, Special};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 
-/// Zeroed memory aligned to a cache line, freed on drop.
+/// Zeroed memory aligned to a cache line or more, freed on drop.
 struct Memory {
     start: *mut u8,
     layout: Layout,
 }
 
 impl Memory {
-    fn new(bytes: usize) -> Memory {
-        // The size is bounded by `LaunchState`: far below `isize::MAX`, so the layout is valid.
-        let layout = Layout::from_size_align(bytes.max(64), 64).unwrap_or(Layout::new::<u64>());
+    /// Zeroed bytes at a multiple of `align`, which is a power of two.
+    fn new(bytes: usize, align: u64) -> Memory {
+        // Both are bounded, by `LaunchState` and by the parser: far below `isize::MAX`, so the layout is valid.
+        let layout =
+            Layout::from_size_align(bytes.max(64), (align as usize).max(64)).unwrap_or(Layout::new::<u64>());
         // SAFETY: the size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
         if start.is_null() {
@@ -82,9 +84,12 @@ impl Block {
             warps: (0..warps)
                 .map(|n| Warp::new(n, n as usize * launch.warp_bytes))
                 .collect(),
-            registers: Memory::new(warps as usize * launch.warp_bytes),
-            shared: Memory::new(launch.shared_bytes as usize),
-            local: Memory::new(warps as usize * 32 * launch.local_stride as usize),
+            registers: Memory::new(warps as usize * launch.warp_bytes, 64),
+            shared: Memory::new(launch.shared_bytes as usize, launch.shared_align),
+            local: Memory::new(
+                warps as usize * 32 * launch.local_stride as usize,
+                launch.local_align,
+            ),
             barriers: [Barrier::default(); 16],
             in_use: 0,
             live_threads: 0,

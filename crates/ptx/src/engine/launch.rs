@@ -1,7 +1,7 @@
 //! A launch, checked and laid out: what every worker that runs its blocks reads.
 
 use super::{AddressSpace, Launch};
-use crate::code::{Code, ConstSlot};
+use crate::code::{Code, ConstSlot, LOCAL_ALIGN};
 use crate::error::Fault;
 use crate::module::Program;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,6 +38,9 @@ pub(crate) struct LaunchState<'a> {
     pub areas: Vec<u32>,
     pub warp_bytes: usize,
     pub local_stride: u64,
+    /// Alignments of the host memory behind a block's local and shared memory, in bytes.
+    pub local_align: u64,
+    pub shared_align: u64,
     pub launch_consts: Vec<(u32, Vec<ConstSlot>)>,
     pub block_consts: Vec<(u32, Vec<ConstSlot>)>,
     pub addresses: Vec<u64>,
@@ -117,8 +120,15 @@ impl<'a> LaunchState<'a> {
             ));
         }
         let recursive = reachable.iter().any(|f| code.functions[*f as usize].recursive);
+        // An address that a lane computes is as aligned as the variable asks, whichever lane and whichever window.
+        let functions = || reachable.iter().map(|f| &code.functions[*f as usize]);
+        let local_align = functions().map(|f| f.local_align).fold(LOCAL_ALIGN, u64::max);
+        let shared_align = functions()
+            .flat_map(|f| &f.shared)
+            .map(|n| code.shared[*n as usize].align)
+            .fold(LOCAL_ALIGN, u64::max);
         let local_stride = (u64::from(kernel.local_bytes) + if recursive { RECURSION_STACK } else { 0 })
-            .next_multiple_of(16);
+            .next_multiple_of(local_align);
         if local_stride * warps * 32 > MAX_LOCAL {
             return bad(format!(
                 "{local_stride} bytes of local memory a thread are more than any device has"
@@ -159,6 +169,8 @@ impl<'a> LaunchState<'a> {
             sm_count: launch.sm_count.max(1),
             warp_bytes: (warp_bytes as usize).max(64),
             local_stride,
+            local_align,
+            shared_align,
             launch_consts: consts(false),
             block_consts: consts(true),
             areas,

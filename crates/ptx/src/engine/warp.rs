@@ -7,6 +7,7 @@
 
 use super::LaunchState;
 use super::ctx::{BarrierCall, Ctx};
+use crate::code::LOCAL_ALIGN;
 use crate::inst::Flow;
 
 /// Instructions after which a waiting split of the same warp gets a turn whatever its program counter.
@@ -469,10 +470,11 @@ impl Warp {
         let caller = self.splits[at].frame;
         let depth = self.frames[caller as usize].depth + 1;
         let caller_function = self.frames[caller as usize].function as usize;
-        let local_base =
-            self.frames[caller as usize].local_base + u64::from(code.functions[caller_function].local_bytes);
         let callee_index = c.callee;
         let callee = &code.functions[callee_index as usize];
+        let caller_end =
+            self.frames[caller as usize].local_base + u64::from(code.functions[caller_function].local_bytes);
+        let local_base = caller_end.next_multiple_of(callee.local_align.max(LOCAL_ALIGN));
         if depth > MAX_DEPTH || local_base + u64::from(callee.local_bytes) > c.local_stride {
             c.fault = Some(super::ctx::Stop::Illegal {
                 address: local_base,

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod alignment;
 mod atomics;
 mod barrier;
 mod branches;

@@ -140,6 +140,19 @@ fn unsupported_instructions() {
     assert_eq!((named.kernel.as_str(), named.line), ("through_helper", 13));
 }
 
+/// A function that nobody defines refuses the kernel by its name.
+#[test]
+fn calls_of_what_nobody_defines() {
+    let text = ".version 8.5\n.target sm_90\n.address_size 64\n.extern .func (.param .b64 r) elsewhere(.param .b64 n);\n\
+        .visible .entry k()\n{\n .reg .b64 %x;\n { .param .b64 a; .param .b64 r;\n st.param.b64 [a], 8;\n\
+        call.uni (r), elsewhere, (a);\n }\n ret;\n}\n";
+    let sentence = Loaded::new(text).kernel("k").end().unwrap_err().to_string();
+    assert!(
+        sentence.contains("call.uni elsewhere") && sentence.contains("line 10"),
+        "{sentence}"
+    );
+}
+
 #[test]
 fn launches_that_do_not_fit() {
     let loaded = Loaded::new(MIXED);
