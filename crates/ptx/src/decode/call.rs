@@ -2,7 +2,7 @@
 
 use super::{Decoded, Decoder, Draft, DraftCall, Home, Refusal, Symbol, V};
 use crate::code::INDIRECT;
-use crate::engine::{control, print};
+use crate::engine::{control, grid, print};
 use crate::inst::Exec;
 use crate::parse::ast::Operand;
 use crate::types::Ty;
@@ -50,6 +50,8 @@ impl<'a> Decoder<'_, 'a> {
             (_, true) => control::call,
             ("vprintf", _) => print::vprintf,
             ("__assertfail", _) => print::assert_fail,
+            ("cudaCGGetIntrinsicHandle", _) => grid::intrinsic_handle,
+            ("cudaCGSynchronize" | "cudaCGSynchronizeGrid", _) => grid::synchronize,
             // Declared, and defined nowhere we know.
             _ => return Err(Refusal::Missing(name.into())),
         };

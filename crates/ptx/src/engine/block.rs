@@ -46,15 +46,20 @@ struct Barrier {
     used: bool,
 }
 
+/// Barriers 0 to 15 are the program's; this one is where a block's threads meet for the grid's barrier.
+pub(super) const GRID_BARRIER: u32 = 16;
+
 /// A place that blocks of a launch run in, one after the other.
 pub(crate) struct Block {
     warps: Vec<Warp>,
     registers: Memory,
     shared: Memory,
     local: Memory,
-    barriers: [Barrier; 16],
+    barriers: [Barrier; 17],
     /// Barriers that someone has arrived at.
     in_use: u32,
+    /// Every live thread waits at the grid's barrier.
+    at_grid: bool,
     live_threads: u32,
     next: usize,
     pub index: u64,
@@ -69,6 +74,8 @@ unsafe impl Send for Block {}
 pub(crate) enum Ran {
     Done,
     Slice,
+    /// Every live thread waits at the grid's barrier: go on after `Block::leave_grid_barrier`.
+    AtGrid,
     /// Every warp that could run is polling.
     Idle,
     /// `Ctx::fault` has the reason; the line is given.
@@ -90,8 +97,9 @@ impl Block {
                 warps as usize * 32 * launch.local_stride as usize,
                 launch.local_align,
             ),
-            barriers: [Barrier::default(); 16],
+            barriers: [Barrier::default(); 17],
             in_use: 0,
+            at_grid: false,
             live_threads: 0,
             next: 0,
             index: 0,
@@ -112,8 +120,9 @@ impl Block {
             let mask = if threads >= 32 { FULL } else { (1 << threads) - 1 };
             warp.start(mask, launch.function, entry);
         }
-        self.barriers = [Barrier::default(); 16];
+        self.barriers = [Barrier::default(); 17];
         self.in_use = 0;
+        self.at_grid = false;
         self.live_threads = launch.threads;
         self.next = 0;
         self.fill(launch, true);
@@ -232,6 +241,9 @@ impl Block {
             if self.live_threads == 0 {
                 return Ran::Done;
             }
+            if self.at_grid {
+                return Ran::AtGrid;
+            }
             if blocked >= self.warps.len() {
                 c.fault = Some(Stop::Deadlock);
                 return Ran::Fault {
@@ -297,7 +309,17 @@ impl Block {
         }
     }
 
-    fn waiting_line(&self, launch: &LaunchState<'static>) -> u32 {
+    /// Every block has come to the grid's barrier.
+    pub fn leave_grid_barrier(&mut self) {
+        self.at_grid = false;
+        self.barriers[GRID_BARRIER as usize] = Barrier::default();
+        self.in_use &= !(1 << GRID_BARRIER);
+        for warp in &mut self.warps {
+            warp.release(GRID_BARRIER);
+        }
+    }
+
+    pub fn waiting_line(&self, launch: &LaunchState<'static>) -> u32 {
         let split = self.warps.iter().flat_map(|w| &w.splits).next();
         split.map_or(0, |s| launch.code().insts[s.pc as usize].line)
     }
@@ -350,6 +372,10 @@ impl Block {
             barrier.expected
         };
         if !barrier.used || barrier.arrived < expected {
+            return;
+        }
+        if id == GRID_BARRIER {
+            self.at_grid = true;
             return;
         }
         self.barriers[id as usize] = Barrier::default();

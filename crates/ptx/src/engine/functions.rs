@@ -18,6 +18,13 @@ impl Value {
         u64::from_le_bytes(word)
     }
 
+    pub fn of_wide_words(words: &[u64; 32]) -> Value {
+        Value {
+            bytes: words.iter().flat_map(|w| w.to_le_bytes()).collect(),
+            stride: 8,
+        }
+    }
+
     pub fn of_words(words: &[u32; 32]) -> Value {
         Value {
             bytes: words.iter().flat_map(|w| w.to_le_bytes()).collect(),

@@ -9,6 +9,7 @@ pub(crate) mod control;
 pub(crate) mod convert;
 pub(crate) mod ctx;
 pub(crate) mod functions;
+pub(crate) mod grid;
 pub(crate) mod launch;
 pub(crate) mod map;
 pub(crate) mod memory;

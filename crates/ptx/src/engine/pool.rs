@@ -59,6 +59,8 @@ struct Progress {
     /// Places of finished blocks, to be used again.
     free: Vec<Block>,
     suspended: VecDeque<Block>,
+    /// Blocks that wait at the grid's barrier.
+    at_grid: Vec<Block>,
     /// Which of the two to take next.
     prefer_suspended: bool,
     issued: Issued,
@@ -77,7 +79,24 @@ impl Progress {
     }
 
     fn resident(&self) -> u64 {
-        self.running + self.suspended.len() as u64
+        self.running + (self.suspended.len() + self.at_grid.len()) as u64
+    }
+
+    /// Opens the grid's barrier if every block is there; `Err` with a waiting block's line if some never can be.
+    /// True where blocks can run again.
+    fn check_grid(&mut self, launch: &LaunchState<'static>) -> Result<bool, u32> {
+        let waiting = self.at_grid.len() as u64;
+        if waiting == 0 || waiting + self.finished < launch.blocks {
+            return Ok(false);
+        }
+        if self.finished > 0 {
+            return Err(self.at_grid[0].waiting_line(launch));
+        }
+        for mut block in self.at_grid.drain(..) {
+            block.leave_grid_barrier();
+            self.suspended.push_back(block);
+        }
+        Ok(true)
     }
 }
 
@@ -262,6 +281,10 @@ impl Job {
                     state.idle = 0;
                     state.suspended.push_back(block);
                 }
+                Ok((block, Ran::AtGrid)) => {
+                    state.idle = 0;
+                    state.at_grid.push(block);
+                }
                 Ok((block, Ran::Idle)) => {
                     state.suspended.push_back(block);
                     state.idle += 1;
@@ -276,6 +299,15 @@ impl Job {
                     state
                         .fault
                         .get_or_insert(Fault::BadLaunch("the engine failed: this is a defect".into()));
+                }
+            }
+            match state.check_grid(launch) {
+                // There is work for everyone again.
+                Ok(true) => shared.wake.notify_all(),
+                Ok(false) => {}
+                Err(line) => {
+                    let fault = self.fault(Some(Stop::Deadlock), line);
+                    state.fault.get_or_insert(fault);
                 }
             }
             if launch.cancel.load(Ordering::Relaxed) && state.finished < launch.blocks {
