@@ -156,17 +156,24 @@ impl DeviceBook<'_> {
     }
 
     fn holders(&self) -> String {
-        let mut holders: Vec<String> = self
-            .holds
+        /// The largest ones tell most; `divvy ps` tells the rest.
+        const NAMED: usize = 5;
+        let mut holds: Vec<&Hold> = self.holds.iter().collect();
+        holds.sort_by_key(|hold| std::cmp::Reverse(hold.limit));
+        let mut holders: Vec<String> = holds
             .iter()
+            .take(NAMED)
             .map(|hold| {
                 format!(
                     "slice {} holds {}",
                     hold.name,
-                    Bytes(hold.limit.0 + hold.context.0)
+                    Bytes(hold.limit.0.saturating_add(hold.context.0))
                 )
             })
             .collect();
+        if holds.len() > NAMED {
+            holders.push(format!("and {} more slices", holds.len() - NAMED));
+        }
         if self.unmanaged.0 > 0 {
             holders.push(format!("programs outside any slice hold {}", self.unmanaged));
         }
@@ -270,6 +277,19 @@ mod tests {
             book.admit(gib(1)).expect_err("four is the most").code,
             Code::TooManySlices
         );
+    }
+
+    #[test]
+    fn a_refusal_names_the_largest_holders_and_counts_the_rest() {
+        let device = device();
+        let held: Vec<u64> = (1..=12).map(|n| n * GIB).collect();
+        let cause = book(&device, &held, 0).holders();
+        assert!(cause.starts_with("slice s11 holds 12 GiB, "), "{cause}");
+        assert!(
+            cause.contains("slice s7 ") && !cause.contains("slice s6 "),
+            "{cause}"
+        );
+        assert!(cause.ends_with("and 7 more slices"), "{cause}");
     }
 
     #[test]
