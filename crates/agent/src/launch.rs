@@ -261,6 +261,10 @@ fn first(command: &[OsString]) -> Result<&OsStr, Fault> {
 /// Whether the program can be run at all, before anything is reserved for it. The rules are `execvp`'s.
 fn check_program(program: &OsStr) -> Result<(), Fault> {
     let path = Path::new(program);
+    if program.is_empty() {
+        // Joined to a folder of PATH it would name the folder.
+        return Err(not_found(program));
+    }
     if path.components().count() > 1 || program.to_string_lossy().contains('/') {
         return check_file(path);
     }

@@ -79,6 +79,8 @@ fn more_than_there_is() {
 #[test]
 fn programs_that_cannot_run() {
     let host = Host::new();
+    let (status, said) = host.refused(&["run", "--memory", "1GiB", "--", ""]);
+    assert!(status == 127 && said.contains("error[D0052]"), "{status}: {said}");
     let plain = host.folder().join("plain");
     std::fs::write(&plain, "no program").expect("written");
     for (program, expected, code) in [
