@@ -38,7 +38,7 @@ pub fn emulated_devices(spec: &str, run_dir: &Path) -> Result<Vec<EmulatedDevice
                 profile: Some(facts.profile.key.into()),
                 pci_address: facts.pci.to_string(),
                 memory_total_bytes: Bytes(facts.memory_bytes()),
-                memory_used_bytes: Bytes(0),
+                memory_used_bytes: emulated_used(&facts.uuid.to_string()).unwrap_or(Bytes(0)),
                 sm_count: facts.sm_count(),
                 compute_capability: format!("{major}.{minor}"),
                 sharing: None,
