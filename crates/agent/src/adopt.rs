@@ -1,17 +1,67 @@
 //! Taking back the slices of a predecessor that died: its records are on disk, the pages are with the keepers.
+//!
+//! A keeper that does not answer now is asked again later. Where the keeper is dead too, the pages are lost; what the
+//! slice's processes hold of the device is not, so the slice stays, with its whole limit counted, until they are gone.
 
-use divvy_model::{Code, Fault, SliceRecord};
+use std::sync::PoisonError;
+
+use divvy_model::{Code, Fault, SliceRecord, SliceState};
 
 use crate::daemon::Daemon;
 use crate::pages::{self, RecallFailure};
 use crate::slice::{Slice, attach_socket, discard, store, stored};
 
 impl Daemon {
-    /// Takes back every slice whose keeper lives, and clears away the rest. A keeper that does not answer costs its
-    /// time limit, so all are asked at once.
+    /// Takes back every slice whose keeper lives, and clears away those that nobody uses.
     pub(crate) fn adopt(&self) {
         let records = stored(&self.run);
-        let outcomes = std::thread::scope(|scope| {
+        let outcomes = self.recall_all(&records);
+        for (record, outcome) in records.into_iter().zip(outcomes) {
+            self.adopt_one(record, outcome);
+        }
+    }
+
+    /// Whether pages are to be asked for again.
+    pub fn misses_pages(&self) -> bool {
+        self.book().slices.values().any(|slice| slice.missing.is_some())
+    }
+
+    /// Asks again for the pages that could not be had back. Blocks for as long as a keeper may take to answer.
+    pub fn recall_missing(&self) {
+        // One at a time: each recall makes a new grant, and the keeper's and ours must be the same one.
+        let _alone = self.recalling.lock().unwrap_or_else(PoisonError::into_inner);
+        let records: Vec<SliceRecord> = self
+            .book()
+            .slices
+            .values()
+            .filter(|slice| slice.missing.is_some())
+            .map(|slice| slice.record.clone())
+            .collect();
+        let outcomes = self.recall_all(&records);
+        let mut book = self.book();
+        for (record, outcome) in records.into_iter().zip(outcomes) {
+            let Some(slice) = book.slices.get_mut(&record.id) else {
+                continue;
+            };
+            match outcome {
+                Ok((pages, keeper)) => slice.take_back(pages, keeper),
+                Err(RecallFailure::Unusable(fault)) => {
+                    tracing::error!(slice = record.name, code = %fault.code, "{fault}: {}", fault.causes.join(": "));
+                    slice.missing = None;
+                    slice.damage = Some(fault);
+                }
+                Err(RecallFailure::Dead) if !slice.is_kept() => {
+                    slice.set_keeper(None);
+                    slice.missing = Some(lost());
+                }
+                Err(RecallFailure::Dead | RecallFailure::Waiting | RecallFailure::Late(_)) => {}
+            }
+        }
+    }
+
+    /// A keeper that does not answer costs its time limit, so all are asked at once.
+    fn recall_all(&self, records: &[SliceRecord]) -> Vec<Recalled> {
+        std::thread::scope(|scope| {
             let asked: Vec<_> = records
                 .iter()
                 .map(|record| {
@@ -22,18 +72,11 @@ impl Daemon {
             asked
                 .into_iter()
                 .map(|asked| asked.join().unwrap_or(Err(RecallFailure::Dead)))
-                .collect::<Vec<_>>()
-        });
-        for (record, outcome) in records.into_iter().zip(outcomes) {
-            self.adopt_one(record, outcome);
-        }
+                .collect()
+        })
     }
 
-    fn adopt_one(
-        &self,
-        record: SliceRecord,
-        outcome: Result<(divvy_ledger::attach::Pages, u32), RecallFailure>,
-    ) {
+    fn adopt_one(&self, record: SliceRecord, outcome: Recalled) {
         let mut book = self.book();
         if let Some(spec) = &record.emulated_spec {
             match divvy_host::emulated_devices(spec, self.run.path()) {
@@ -55,11 +98,16 @@ impl Daemon {
         let mut slice = match outcome {
             Ok((pages, keeper)) => {
                 let mut slice = Slice::new(record, Some(keeper), memory);
-                slice.pages = Some(pages);
-                tracing::info!(slice = slice.record.name, keeper, "slice taken back");
+                slice.take_back(pages, keeper);
                 slice
             }
             Err(RecallFailure::Waiting) => Slice::new(record, keeper, memory),
+            Err(RecallFailure::Late(fault)) => {
+                tracing::warn!(slice = record.name, code = %fault.code, "{fault}: {}", fault.causes.join(": "));
+                let mut slice = Slice::new(record, keeper, memory);
+                slice.missing = Some(fault);
+                slice
+            }
             Err(RecallFailure::Unusable(fault)) => {
                 tracing::error!(slice = record.name, code = %fault.code, "{fault}: {}", fault.causes.join(": "));
                 let mut slice = Slice::new(record, keeper, memory);
@@ -67,9 +115,21 @@ impl Daemon {
                 slice
             }
             Err(RecallFailure::Dead) => {
-                tracing::info!(slice = record.name, "slice ended while no agent ran");
-                discard(&self.run, &record.id);
-                return;
+                let mut slice = Slice::new(record, None, memory);
+                slice.missing = Some(lost());
+                let processes = slice.usage().processes;
+                if processes.is_empty() {
+                    tracing::info!(slice = slice.record.name, "slice ended while no agent ran");
+                    discard(&self.run, &slice.record.id);
+                    return;
+                }
+                slice.record.state = SliceState::Orphaned;
+                tracing::warn!(
+                    slice = slice.record.name,
+                    ?processes,
+                    "the slice's pages are lost, its processes live"
+                );
+                slice
             }
         };
         let taken = match device {
@@ -89,4 +149,14 @@ impl Daemon {
         }
         book.slices.insert(slice.record.id.clone(), slice);
     }
+}
+
+type Recalled = Result<(divvy_ledger::attach::Pages, u32), RecallFailure>;
+
+fn lost() -> Fault {
+    Fault::new(
+        Code::SliceGone,
+        "the slice's pages are lost, and what it holds is not known",
+    )
+    .cause("its keeper and the agent died while its processes live; its limit is kept until they end")
 }

@@ -17,9 +17,23 @@ impl Daemon {
     /// # Errors
     /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::BadMemory`] and the refusals of admission.
     pub fn resize(&self, peer: Peer, which: &str, ask: &Resize) -> Result<SliceRecord, Fault> {
+        let missing = self.book().find(which)?.missing.is_some();
+        if missing {
+            self.recall_missing();
+        }
         let mut book = self.book();
         let slice = book.find(which)?;
         peer.may_change(slice.record.uid, self.uid)?;
+        if let Some(missing) = &slice.missing {
+            let hint = match slice.record.keeper_pid.filter(|_| slice.is_kept()) {
+                Some(keeper) => {
+                    format!("process {keeper} keeps it: if that is stopped, let it go on and try again")
+                }
+                None => "it ends with its processes; `divvy kill` ends them".into(),
+            };
+            let message = format!("the pages of `{which}` cannot be had");
+            return Err(Fault::new(Code::SliceGone, message).after(missing).hint(hint));
+        }
         if let Some(damage) = &slice.damage {
             return Err(
                 Fault::new(Code::SliceGone, format!("the pages of `{which}` cannot be used"))

@@ -72,6 +72,7 @@ impl Daemon {
             keeper_pid: Some(peer.pid),
             bypasses: enforcement.bypasses,
             warnings: Vec::new(),
+            usage_unknown: false,
             processes: Vec::new(),
         };
         let answer = CreatedSlice {

@@ -30,6 +30,8 @@ pub struct Daemon {
     nvidia: Nvidia,
     started_at: String,
     book: Mutex<Book>,
+    /// Held while missing pages are asked for.
+    pub(crate) recalling: Mutex<()>,
 }
 
 /// What changes while the agent runs.
@@ -65,6 +67,7 @@ impl Daemon {
                 inventory,
                 ..Book::default()
             }),
+            recalling: Mutex::new(()),
         };
         daemon.adopt();
         Ok(daemon)

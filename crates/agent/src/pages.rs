@@ -15,6 +15,8 @@ pub struct Usage {
     pub used: Bytes,
     /// Its living processes.
     pub processes: Vec<ProcessRecord>,
+    /// The pages do not tell: `used` is all that the slice may hold.
+    pub unknown: bool,
 }
 
 /// Makes the pages of a slice.
@@ -51,6 +53,8 @@ pub enum RecallFailure {
     Dead,
     /// The keeper lives and waits for its first pages.
     Waiting,
+    /// The keeper lives and did not answer in time: it is stopped or slow, and may answer later.
+    Late(Fault),
     /// The keeper lives; its pages cannot be used.
     Unusable(Fault),
 }
@@ -64,6 +68,7 @@ pub fn recall(socket: &Path, limit: Bytes) -> Result<(Pages, u32), RecallFailure
     let recalled = attach::recall(socket).map_err(|error| match error {
         AttachError::System { .. } => RecallFailure::Dead,
         AttachError::Declined(attach::wire::Status::NoPages) => RecallFailure::Waiting,
+        AttachError::TimedOut => RecallFailure::Late(trouble("the slice's keeper does not answer", &error)),
         other => RecallFailure::Unusable(trouble("cannot take the slice's pages back", &other)),
     })?;
     let keeper = recalled.keeper_pid;
@@ -73,7 +78,13 @@ pub fn recall(socket: &Path, limit: Bytes) -> Result<(Pages, u32), RecallFailure
         .map_err(|error| unusable(page_trouble("cannot make the slice's grant anew", &error)))?;
     // The agent's own record decides: a keeper's copy may come from a hostile user.
     pages.grant.set_memory_limit_bytes(limit.0);
-    deliver(socket, &pages).map_err(unusable)?;
+    attach::deliver(socket, &pages).map_err(|error| {
+        let fault = trouble("cannot hand the pages to the slice's keeper", &error);
+        match error {
+            AttachError::TimedOut => RecallFailure::Late(fault),
+            _ => unusable(fault),
+        }
+    })?;
     Ok((pages, keeper))
 }
 
@@ -110,7 +121,11 @@ pub fn usage(pages: &Pages, device_memory: Bytes) -> Result<Usage, Fault> {
             }
         })
         .collect();
-    Ok(Usage { used, processes })
+    Ok(Usage {
+        used,
+        processes,
+        unknown: false,
+    })
 }
 
 fn trouble(what: &str, error: &AttachError) -> Fault {

@@ -6,6 +6,11 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::slice::Watched;
+
+/// What the kernel calls a mapped ledger.
+const LEDGER: &[u8] = b"/memfd:divvy-ledger";
+
 /// The program's name, as `ps` shows it: the base name of its first argument, else the kernel's short name.
 #[must_use]
 pub fn command(pid: u32) -> String {
@@ -38,6 +43,34 @@ pub fn tree(root: u32) -> Vec<u32> {
         next += 1;
     }
     tree
+}
+
+/// Whether a process of user `uid` uses slice `id`: it was started there, by the `DIVVY_SLICE` of its environment, and
+/// has a slice's ledger mapped. One that has none mapped holds nothing, and where the keeper is dead never will. Only
+/// the end of the path is compared: the run directory may have another spelling, in a container or through a link.
+fn is_in_slice(pid: u32, uid: u32, id: &str) -> bool {
+    let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else {
+        return false;
+    };
+    let tail = format!("/{id}/attach.sock");
+    environment
+        .split(|byte| *byte == 0)
+        .any(|entry| entry.starts_with(b"DIVVY_SLICE=") && entry.ends_with(tail.as_bytes()))
+        && fs::read(format!("/proc/{pid}/maps"))
+            .is_ok_and(|maps| maps.windows(LEDGER.len()).any(|window| window == LEDGER))
+        && fs::metadata(format!("/proc/{pid}")).is_ok_and(|meta| meta.uid() == uid)
+}
+
+/// The living processes of user `uid` that use slice `id`, each watched.
+#[must_use]
+pub fn in_slice(uid: u32, id: &str) -> Vec<Watched> {
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid| is_in_slice(*pid, uid, id))
+        .map(Watched::new)
+        // Looked at again, now that its number cannot come to mean another.
+        .filter(|watched| is_in_slice(watched.pid(), uid, id) && watched.is_alive())
+        .collect()
 }
 
 fn parent(pid: u32) -> Option<u32> {

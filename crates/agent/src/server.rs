@@ -29,6 +29,9 @@ use crate::start::hold_agent_lock;
 /// How often the dead are looked for. A limiter that runs short looks for itself, so this is for the lists.
 const TICK: Duration = Duration::from_millis(100);
 
+/// How often pages that a keeper did not give back are asked for again.
+const RECALL: Duration = Duration::from_secs(1);
+
 /// The largest request that is read, in bytes.
 const LARGEST: usize = 1 << 20;
 
@@ -83,6 +86,9 @@ async fn ended(agent: Agent, run: RunDir, idle_timeout: Duration) {
     let mut interrupt = signal(tokio::signal::unix::SignalKind::interrupt());
     let mut busy_at = Instant::now();
     let mut seen_requests = 0;
+    let mut missing = false;
+    let mut recalled_at = Instant::now();
+    let mut recall: Option<tokio::task::JoinHandle<()>> = None;
     loop {
         tokio::select! {
             () = agent.stop.notified() => { tracing::info!("agent stops: asked to"); break; }
@@ -90,10 +96,18 @@ async fn ended(agent: Agent, run: RunDir, idle_timeout: Duration) {
             () = interrupt.recv_one() => { tracing::info!("agent stops: SIGINT"); break; }
             () = tokio::time::sleep(TICK) => {}
         }
+        let idle = recall.as_ref().is_none_or(tokio::task::JoinHandle::is_finished);
+        if missing && idle && recalled_at.elapsed() >= RECALL {
+            recalled_at = Instant::now();
+            let daemon = agent.daemon.clone();
+            // Beside the ticks: a keeper may keep us waiting.
+            recall = Some(tokio::task::spawn_blocking(move || daemon.recall_missing()));
+        }
         let daemon = agent.daemon.clone();
-        let alive = tokio::task::spawn_blocking(move || daemon.tick())
+        let alive;
+        (alive, missing) = tokio::task::spawn_blocking(move || (daemon.tick(), daemon.misses_pages()))
             .await
-            .unwrap_or(true);
+            .unwrap_or((true, false));
         let requests = agent.requests.load(Ordering::Relaxed);
         if alive || requests != seen_requests {
             seen_requests = requests;

@@ -4,9 +4,10 @@ use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use divvy_ledger::attach::Pages;
-use divvy_model::{Bytes, Code, Fault, Isolation, SliceRecord, SliceState};
+use divvy_model::{Bytes, Code, Fault, Isolation, ProcessRecord, SliceRecord, SliceState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -23,6 +24,10 @@ pub struct Slice {
     pub pages: Option<Pages>,
     /// What is wrong with its pages, if anything.
     pub damage: Option<Fault>,
+    /// Why its pages could not be had back from its keeper so far, if so. They are asked for again.
+    pub missing: Option<Fault>,
+    /// Without pages: the processes that use it all the same, and when they were looked for.
+    found: Option<(Vec<Watched>, Instant)>,
     /// The memory of its device: no honest ledger says more.
     device_memory: Bytes,
     keeper: Option<Watched>,
@@ -44,6 +49,12 @@ impl Watched {
             .and_then(Pid::from_raw)
             .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         Self { pid, pidfd }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
     }
 
     /// Whether it still lives.
@@ -70,6 +81,8 @@ impl Slice {
             record,
             pages: None,
             damage: None,
+            missing: None,
+            found: None,
             device_memory,
             keeper: None,
         };
@@ -92,7 +105,7 @@ impl Slice {
     /// What its pages say now. Damaged pages are counted as if the slice used all it may.
     pub fn usage(&mut self) -> Usage {
         let Some(pages) = &self.pages else {
-            return Usage::default();
+            return self.usage_without_pages();
         };
         match pages::usage(pages, self.device_memory) {
             Ok(usage) if self.damage.is_none() => usage,
@@ -102,20 +115,52 @@ impl Slice {
                     self.damage = Some(fault.clone());
                 }
                 let living = pages.ledger.processes().filter(|process| process.alive);
-                let processes =
-                    living
-                        .map(|process| process.host_pid)
-                        .map(|pid| divvy_model::ProcessRecord {
-                            pid,
-                            command: procs::command(pid),
-                            memory_used_bytes: Bytes(0),
-                        });
+                let processes = living.map(|process| process.host_pid).map(of_unknown_use);
                 Usage {
                     used: self.record.memory_limit_bytes,
                     processes: processes.collect(),
+                    unknown: true,
                 }
             }
         }
+    }
+
+    /// A slice that waits for its first pages holds nothing. One whose pages cannot be had may hold all it may, as
+    /// long as a process that uses it lives.
+    fn usage_without_pages(&mut self) -> Usage {
+        const FRESH: Duration = Duration::from_secs(1);
+        if self.missing.is_none() && self.damage.is_none() {
+            return Usage::default();
+        }
+        let kept = self.is_kept();
+        let known = self.found.take().and_then(|(mut found, looked)| {
+            found.retain(Watched::is_alive);
+            // Looking through all processes takes a while, so not at each tick; but before a slice ends.
+            let fresh = looked.elapsed() < FRESH && (kept || !found.is_empty());
+            fresh.then_some((found, looked))
+        });
+        let look = || (procs::in_slice(self.record.uid, &self.record.id), Instant::now());
+        let (found, looked) = known.unwrap_or_else(look);
+        let processes = found.iter().map(Watched::pid).map(of_unknown_use).collect();
+        self.found = Some((found, looked));
+        Usage {
+            used: self.record.memory_limit_bytes,
+            processes,
+            unknown: true,
+        }
+    }
+
+    /// Takes its pages from the keeper that gave them back.
+    pub fn take_back(&mut self, pages: Pages, keeper: u32) {
+        // A resize may have come in between.
+        pages
+            .grant
+            .set_memory_limit_bytes(self.record.memory_limit_bytes.0);
+        self.pages = Some(pages);
+        self.missing = None;
+        self.found = None;
+        self.set_keeper(Some(keeper));
+        tracing::info!(slice = self.record.name, keeper, "slice taken back");
     }
 
     /// The record with its present usage.
@@ -127,7 +172,8 @@ impl Slice {
         if record.state == SliceState::Running && !self.is_kept() {
             record.state = SliceState::Orphaned;
         }
-        if let Some(damage) = &self.damage {
+        record.usage_unknown = usage.unknown;
+        for damage in self.damage.iter().chain(&self.missing) {
             record
                 .warnings
                 .push(format!("{damage}: {}", damage.causes.join(": ")));
@@ -146,6 +192,14 @@ impl Slice {
             limit: or_nothing(self.record.memory_limit_bytes),
             context: or_nothing(self.record.context_bytes),
         }
+    }
+}
+
+fn of_unknown_use(pid: u32) -> ProcessRecord {
+    ProcessRecord {
+        pid,
+        command: procs::command(pid),
+        memory_used_bytes: Bytes(0),
     }
 }
 

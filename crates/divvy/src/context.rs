@@ -70,7 +70,12 @@ impl Context {
     pub fn agent_of_slices(&self) -> Result<Option<Client>, Fault> {
         let run = self.peek();
         if is_listening(&run) {
-            return Ok(Some(Client::new(run)));
+            let agent = Client::new(run.clone());
+            // One that is just being killed still listens for a moment.
+            match agent.status() {
+                Err(fault) if fault.code == Code::AgentUnreachable => {}
+                _ => return Ok(Some(agent)),
+            }
         }
         if !run.has_slices() {
             return Ok(None);

@@ -119,6 +119,9 @@ pub struct SliceRecord {
     /// What is wrong with it, in words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// Its pages are missing or damaged: what it holds is not known, and counted as all it may hold.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub usage_unknown: bool,
     /// Its processes that use the device.
     pub processes: Vec<ProcessRecord>,
 }

@@ -1,7 +1,9 @@
 //! The agent dies and comes back; the limits never go away.
 
-use divvy_tests::host::{Host, finish, succeeded};
-use divvy_tests::{GIB, MIB};
+use divvy_tests::host::{Host, finish, stderr, succeeded};
+use divvy_tests::wait::until;
+use divvy_tests::{GIB, MIB, processes};
+use rustix::process::Signal;
 
 #[test]
 fn limits_hold_without_the_agent_and_a_new_one_adopts_the_slice() {
@@ -56,4 +58,77 @@ fn two_first_tenants_start_one_agent() {
         assert!(run.wait().expect("divvy ends").success());
     }
     assert_eq!(host.agents().len(), 1);
+}
+
+#[test]
+fn a_slice_whose_keeper_and_agent_are_both_killed_is_counted_until_its_program_ends() {
+    let host = Host::new();
+    let mut tenant = host.probe("lost", "2GiB");
+    assert_eq!(tenant.allocate(500 * MIB), Ok(()));
+    let keeper = tenant.keeper();
+    processes::signal(keeper, Signal::KILL);
+    until("the keeper is gone", || {
+        (!processes::is_alive(keeper)).then_some(())
+    });
+    host.kill_agent();
+
+    // Two agents in a row, since each stores what it found.
+    for _ in 0..2 {
+        let shown = host.json(["inspect", "lost"]);
+        assert_eq!(shown["state"], "orphaned", "{shown}");
+        assert_eq!(shown["usage_unknown"], true, "{shown}");
+        assert_eq!(shown["memory_used_bytes"], 2 * GIB, "{shown}");
+        assert_eq!(shown["processes"][0]["pid"], tenant.pid(), "{shown}");
+        let warning = shown["warnings"][0].as_str().expect("a warning");
+        assert!(warning.contains("pages are lost"), "{warning}");
+        let refused = finish(&mut host.run("79GiB", "true"));
+        assert_eq!(refused.status.code(), Some(125), "its limit is still promised");
+        let refused = finish(&mut host.divvy(["resize", "lost", "--memory", "3GiB"]));
+        assert!(stderr(&refused).contains("D0024"), "{}", stderr(&refused));
+        host.kill_agent();
+    }
+    assert!(tenant.copies());
+
+    tenant.signal(Signal::KILL);
+    until("the slice is gone", || host.slices().is_empty().then_some(()));
+    succeeded(&finish(&mut host.run("79GiB", "true")));
+}
+
+#[test]
+fn a_keeper_that_was_stopped_gives_its_slice_back_later() {
+    let host = Host::new();
+    let mut tenant = host.probe("slow", "2GiB");
+    assert_eq!(tenant.allocate(500 * MIB), Ok(()));
+    processes::signal(tenant.keeper(), Signal::STOP);
+    host.kill_agent();
+
+    let shown = host.json(["inspect", "slow"]);
+    assert_eq!(shown["usage_unknown"], true, "{shown}");
+    assert_eq!(shown["memory_used_bytes"], 2 * GIB, "{shown}");
+    let table = succeeded(&finish(&mut host.divvy(["ps"])));
+    assert!(!table.contains("0 B") && table.contains("2 GiB"), "{table}");
+    let refused = finish(&mut host.divvy(["resize", "slow", "--memory", "3GiB"]));
+    assert!(stderr(&refused).contains("keeps it"), "{}", stderr(&refused));
+
+    processes::signal(tenant.keeper(), Signal::CONT);
+    host.until_used("slow", 500 * MIB);
+    let shown = host.json(["inspect", "slow"]);
+    assert!(
+        shown["warnings"].is_null() && shown["usage_unknown"].is_null(),
+        "{shown}"
+    );
+    succeeded(&finish(&mut host.divvy(["resize", "slow", "--memory", "3GiB"])));
+    assert_eq!(tenant.allocate(2 * GIB), Ok(()));
+    assert!(tenant.end().success());
+}
+
+#[test]
+fn devices_in_use_are_seen_without_an_agent() {
+    let host = Host::new();
+    let mut tenant = host.probe("seen", "1GiB");
+    assert_eq!(tenant.allocate(300 * MIB), Ok(()));
+    host.kill_agent();
+    let devices = host.json(["devices"]);
+    assert_eq!(devices["items"][0]["memory_used_bytes"], 300 * MIB, "{devices}");
+    assert!(host.agents().is_empty(), "none is started for a look");
 }

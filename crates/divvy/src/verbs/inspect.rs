@@ -51,7 +51,11 @@ fn in_words(slice: &SliceRecord) -> String {
     line("device", slice.device_uuid.clone());
     line(
         "memory",
-        format!("{} of {} used", slice.memory_used_bytes, slice.memory_limit_bytes),
+        if slice.usage_unknown {
+            format!("{}, use not known", slice.memory_limit_bytes)
+        } else {
+            format!("{} of {} used", slice.memory_used_bytes, slice.memory_limit_bytes)
+        },
     );
     line("context", format!("{} set apart", slice.context_bytes));
     if let Some(compute) = slice.compute {

@@ -79,12 +79,20 @@ fn table(slices: &[SliceRecord], wide: bool) -> Table {
     }
     let mut table = Table::new(columns);
     for slice in slices {
+        let used = if slice.usage_unknown {
+            ("-".into(), "-".into())
+        } else {
+            (
+                slice.memory_used_bytes.to_string(),
+                bar(slice.memory_used_bytes, slice.memory_limit_bytes),
+            )
+        };
         let mut row = vec![
             slice.name.clone(),
             slice.device_uuid.chars().take(12).collect(),
-            slice.memory_used_bytes.to_string(),
+            used.0,
             slice.memory_limit_bytes.to_string(),
-            bar(slice.memory_used_bytes, slice.memory_limit_bytes),
+            used.1,
             age(&slice.created_at),
             processes(slice),
         ];
