@@ -169,6 +169,25 @@ fn an_image_the_device_cannot_run_says_why() {
 }
 
 #[test]
+fn a_container_that_claims_more_than_is_mapped_is_refused() {
+    alone(
+        "a_container_that_claims_more_than_is_mapped_is_refused",
+        &[],
+        || {
+            start(0);
+            // A true header whose length, the last 8 of its 16 bytes, was damaged.
+            let mut image = vec![0x50, 0xed, 0x55, 0xba, 1, 0, 16, 0];
+            image.extend(0x0300_0000_0000_0101_u64.to_le_bytes());
+            image.resize(4096, 0);
+            let mut module = null_mut();
+            let loaded = code!(cuModuleLoadData(&raw mut module, image.as_ptr().cast()));
+            assert_eq!(loaded, CUDA_ERROR_INVALID_IMAGE);
+            assert!(module.is_null());
+        },
+    );
+}
+
+#[test]
 fn the_parser_speaks_through_the_error_log() {
     alone("the_parser_speaks_through_the_error_log", &[], || {
         start(0);

@@ -1,6 +1,7 @@
 //! Images a program hands over as code, down to the PTX text inside.
 
 pub mod fatbin;
+mod readable;
 pub mod source;
 
 use divvy_abi::*;

@@ -1,6 +1,7 @@
 //! Reading an image through the pointer a program gives: what it points to says how long it is.
 
 use super::fatbin::{self, FatbinError};
+use super::readable::readable;
 use super::{Image, ImageError};
 use std::ffi::{CStr, c_void};
 
@@ -92,12 +93,18 @@ unsafe fn container(data: *const c_void) -> Result<Image, ImageError> {
     if data.is_null() {
         return Err(ImageError::Null);
     }
-    // SAFETY: a container starts with a header of this size.
+    if !readable(data, fatbin::HEADER_BYTES) {
+        return Err(FatbinError::Truncated.into());
+    }
+    // SAFETY: a container starts with a header of this size, and it can be read.
     let header = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), fatbin::HEADER_BYTES) };
     if u32::from_le_bytes([header[0], header[1], header[2], header[3]]) != fatbin::MAGIC {
         return Err(FatbinError::NotAFatbin.into());
     }
     let bytes = fatbin::container_bytes(header)?;
-    // SAFETY: a container is as long as its header says.
+    if !readable(data, bytes) {
+        return Err(FatbinError::Truncated.into());
+    }
+    // SAFETY: a container is as long as its header says, and all of that can be read.
     Image::from_fatbin(unsafe { std::slice::from_raw_parts(data.cast(), bytes) })
 }
