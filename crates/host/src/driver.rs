@@ -79,6 +79,14 @@ fn named_driver(path: &Path, ours: &[PathBuf]) -> Result<DriverBelow, Fault> {
         )
         .hint("name the driver that should stand below it"));
     }
+    let cannot = Fault::new(Code::Driver, format!("`{shown}` is no CUDA driver"));
+    let hint = "give the path of a libcuda.so.1";
+    match crate::elf::exports(&absolute, "cuInit") {
+        // What cannot be told is left to the loader.
+        Ok(Some(true) | None) => {}
+        Ok(Some(false)) => return Err(cannot.cause("it has no cuInit").hint(hint)),
+        Err(error) => return Err(cannot.because(&error).hint(hint)),
+    }
     Ok(DriverBelow {
         path: absolute,
         origin: "--driver",
@@ -106,7 +114,9 @@ mod tests {
         assert!(refused(Path::new("/nonexistent/libcuda.so.1"), &[]).contains("cannot open"));
         let own = std::env::current_exe().expect("a test has a file");
         assert!(refused(&own, std::slice::from_ref(&own)).contains("own limiter"));
-        let found = find_driver(Some(&own), &[]).expect("a file");
-        assert_eq!((found.path, found.origin), (own, "--driver"));
+        let refusal = find_driver(Some(&own), &[]).expect_err("a program");
+        assert!(refusal.message.contains("is no CUDA driver"), "{refusal:?}");
+        assert_eq!(refusal.causes, ["it has no cuInit"]);
+        assert!(refused(Path::new("/etc/passwd"), &[]).contains("is no CUDA driver"));
     }
 }

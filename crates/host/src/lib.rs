@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod driver;
+mod elf;
 mod emulated;
 mod inventory;
 mod nvidia;
