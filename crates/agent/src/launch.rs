@@ -1,6 +1,8 @@
 //! `divvy run`: a slice, its keeper, and the program inside.
 
 use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -308,9 +310,32 @@ fn not_found(program: &OsStr) -> Fault {
     .hint("give a path, or a name that is on PATH")
 }
 
+/// Of a script that is there the kernel says "not found" as well, when it means its interpreter.
+fn no_interpreter(program: &OsStr) -> Option<Fault> {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let path = match program.as_bytes().contains(&b'/') {
+        true => PathBuf::from(program),
+        false => std::env::split_paths(&folders)
+            .map(|folder| folder.join(program))
+            .find(|file| file.is_file())?,
+    };
+    let mut start = Vec::new();
+    std::fs::File::open(&path)
+        .and_then(|file| file.take(256).read_to_end(&mut start))
+        .ok()?;
+    let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let line = String::from_utf8_lossy(line);
+    let interpreter = line.split_whitespace().next()?;
+    let message = format!(
+        "the interpreter `{interpreter}` of `{}` was not found",
+        path.display()
+    );
+    Some(Fault::new(Code::ProgramNotFound, message).hint("install it, or mend the script's first line"))
+}
+
 fn cannot_run(program: &OsStr, error: &std::io::Error) -> Fault {
     match error.kind() {
-        std::io::ErrorKind::NotFound => not_found(program),
+        std::io::ErrorKind::NotFound => no_interpreter(program).unwrap_or_else(|| not_found(program)),
         _ => Fault::new(
             Code::ProgramCannotRun,
             format!("cannot execute `{}`", program.to_string_lossy()),

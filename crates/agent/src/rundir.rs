@@ -63,6 +63,17 @@ impl RunDir {
         }
     }
 
+    /// Whether it is a directory, or nothing yet: for who only looks.
+    ///
+    /// # Errors
+    /// [`Code::RunDir`] for anything else.
+    pub fn check_kind(&self) -> Result<(), Fault> {
+        match fs::metadata(&self.path) {
+            Ok(meta) if !meta.is_dir() => Err(no_directory(&self.path)),
+            _ => Ok(()),
+        }
+    }
+
     fn check_owner(&self) -> Result<(), Fault> {
         let meta = fs::symlink_metadata(&self.path)
             .map_err(|error| cannot(&self.path, "look at").because(&error))?;
@@ -73,7 +84,7 @@ impl RunDir {
                 .hint("remove it, or set DIVVY_RUN_DIR to a directory of your own"))
         };
         if !meta.is_dir() {
-            return fault(format!("the run directory `{shown}` is no directory"));
+            return Err(no_directory(&self.path));
         }
         if meta.uid() != uid && meta.uid() != 0 {
             return fault(format!(
@@ -185,6 +196,14 @@ fn check_path(path: &Path) -> Result<(), Fault> {
         )));
     }
     Ok(())
+}
+
+fn no_directory(path: &Path) -> Fault {
+    Fault::new(
+        Code::RunDir,
+        format!("the run directory `{}` is no directory", path.display()),
+    )
+    .hint("remove it, or set DIVVY_RUN_DIR to a directory of your own")
 }
 
 fn cannot(path: &Path, verb: &str) -> Fault {

@@ -77,6 +77,7 @@ impl Context {
                 _ => return Ok(Some(agent)),
             }
         }
+        run.check_kind()?;
         if !run.has_slices() {
             return Ok(None);
         }
@@ -100,8 +101,9 @@ impl Context {
     /// The devices of this machine, as seen without an agent.
     ///
     /// # Errors
-    /// [`Code::Config`].
+    /// [`Code::Config`]; [`Code::RunDir`] when the run directory is something else.
     pub fn inventory(&self) -> Result<Inventory, Fault> {
+        self.peek().check_kind()?;
         let sources = Sources {
             emulated: self.config.text("emulated").map(str::to_owned),
             run_dir: self.peek().path().into(),

@@ -21,7 +21,7 @@ pub const READ: [Variable; 3] = [
     },
     Variable {
         name: "DIVVY_LOG",
-        about: "A file to which the limiter in each program appends what it has to say",
+        about: "A file, or `stderr`: where the limiter and the emulated driver in each program say what went wrong",
     },
 ];
 

@@ -43,7 +43,8 @@ pub fn print(text: &str) -> Result<(), Fault> {
     let written = out
         .write_all(text.as_bytes())
         .and_then(|()| {
-            if text.ends_with('\n') {
+            // An empty list of names is no line, as `wc -l` would count it.
+            if text.is_empty() || text.ends_with('\n') {
                 Ok(())
             } else {
                 out.write_all(b"\n")

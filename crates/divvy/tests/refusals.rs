@@ -99,6 +99,7 @@ fn programs_that_cannot_run() {
     std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o755)).expect("a mode");
     let (status, said) = host.refused(&["run", "--memory", "1GiB", "--", "./plain"]);
     assert!(status == 127 && said.contains("error[D0052]"), "{status} {said}");
+    assert!(said.contains("`/no/such/interpreter`"), "{said}");
     common::until("no slice is left", || host.slices().is_empty());
 }
 
@@ -114,7 +115,7 @@ fn run_directories_that_cannot_be_used() {
     let long = host.folder().join("x".repeat(100));
     let mut cases = vec![
         (file.join("run"), "D0040"),
-        (file, "D0040"),
+        (file.clone(), "D0040"),
         (open, "D0040"),
         ("/proc/divvy".into(), "D0040"),
         (spaced, "D0041"),
@@ -140,6 +141,15 @@ fn run_directories_that_cannot_be_used() {
         );
         assert!(said.contains("hint: "), "{said}");
     }
+    // Who only looks makes no directory, but does not take a file for one without slices.
+    for verb in ["ps", "devices"] {
+        let looked = host.divvy(&[verb]).env("DIVVY_RUN_DIR", &file).output();
+        let looked = looked.expect("divvy starts");
+        let said = String::from_utf8_lossy(&looked.stderr);
+        assert!(said.contains("error[D0040]"), "{verb}: {looked:?}");
+        assert_eq!(looked.status.code(), Some(4), "{verb}: {said}");
+    }
+    assert_eq!(host.text(&["ps", "--quiet"]), "", "no slice, no line");
 }
 
 #[test]
@@ -201,13 +211,23 @@ fn slices_that_are_none() {
 #[test]
 fn drivers_that_are_none() {
     let host = Host::new();
-    for driver in ["/no/such/libcuda.so.1", "/tmp"] {
+    for driver in ["/no/such/libcuda.so.1", "/tmp", "/bin/sh", "/etc/passwd"] {
         let (status, said) = run_refused(&host, &["--driver", driver, "--memory", "1GiB"]);
         assert_eq!((status, said.contains("error[D0051]")), (125, true), "{said}");
     }
     let own = common::divvy().with_file_name("libdivvy_limit_cuda.so");
     let (_, said) = run_refused(&host, &["--driver", &own.to_string_lossy(), "--memory", "1GiB"]);
     assert!(said.contains("Divvy's own limiter"), "{said}");
+    let emulated = own.with_file_name("libdivvy_emulated_cuda.so");
+    host.text(&[
+        "run",
+        "--driver",
+        &emulated.to_string_lossy(),
+        "--memory",
+        "1GiB",
+        "--",
+        "true",
+    ]);
 }
 
 #[test]
