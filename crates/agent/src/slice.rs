@@ -31,6 +31,8 @@ pub struct Slice {
     /// The memory of its device: no honest ledger says more.
     device_memory: Bytes,
     keeper: Option<Watched>,
+    /// What it held when its pages were last read.
+    last_used: Bytes,
 }
 
 /// A process that is known by a descriptor, so that its number cannot come to mean another.
@@ -85,6 +87,7 @@ impl Slice {
             found: None,
             device_memory,
             keeper: None,
+            last_used: Bytes(0),
         };
         slice.set_keeper(keeper);
         slice
@@ -108,7 +111,10 @@ impl Slice {
             return self.usage_without_pages();
         };
         match pages::usage(pages, self.device_memory) {
-            Ok(usage) if self.damage.is_none() => usage,
+            Ok(usage) if self.damage.is_none() => {
+                self.last_used = usage.used;
+                usage
+            }
             outcome => {
                 if let (Err(fault), None) = (&outcome, &self.damage) {
                     tracing::error!(slice = self.record.name, code = %fault.code, "{fault}: {}", fault.causes.join(": "));
@@ -181,7 +187,7 @@ impl Slice {
         record
     }
 
-    /// What it holds of its device. The `env` rung limits nothing, so it is promised nothing: what its programs use
+    /// What it holds of its device: its limit, or what it used when last looked at where it was resized below that. The `env` rung limits nothing, so it is promised nothing: what its programs use
     /// is counted with everybody else's.
     #[must_use]
     pub fn hold(&self) -> Hold {
@@ -189,7 +195,7 @@ impl Slice {
         let or_nothing = |bytes: Bytes| if promised { bytes } else { Bytes(0) };
         Hold {
             name: self.record.name.clone(),
-            limit: or_nothing(self.record.memory_limit_bytes),
+            limit: or_nothing(self.record.memory_limit_bytes.max(self.last_used)),
             context: or_nothing(self.record.context_bytes),
         }
     }

@@ -132,3 +132,18 @@ fn devices_in_use_are_seen_without_an_agent() {
     assert_eq!(devices["items"][0]["memory_used_bytes"], 300 * MIB, "{devices}");
     assert!(host.agents().is_empty(), "none is started for a look");
 }
+
+#[test]
+fn what_a_slice_holds_above_a_lowered_limit_is_not_promised_again() {
+    let host = Host::new();
+    let mut tenant = host.probe("lowered", "70GiB");
+    assert_eq!(tenant.allocate(GIB), Ok(()));
+    succeeded(&finish(
+        &mut host.divvy(["resize", "lowered", "--memory", "64MiB"]),
+    ));
+    // Of the device's 79.6 GiB all but 64 MiB would be free by the limits alone.
+    let refused = finish(&mut host.run("79GiB", "true"));
+    assert_eq!(refused.status.code(), Some(125));
+    tenant.free();
+    succeeded(&finish(&mut host.run("79GiB", "true")));
+}
