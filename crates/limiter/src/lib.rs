@@ -3,6 +3,7 @@
 //! - [`TABLE`]: the limiter as a driver: its own functions where it charges or answers for the slice, and for every
 //!   other symbol a jump into the driver below ([`below`]).
 //! - [`tenant`]: this process's membership in its slice.
+//! - [`account`]: which pair of pages pays for which device, and the one place where memory is reserved.
 //! - [`map`]: which device pointer was charged how much.
 //! - [`hooks`]: the functions of our own, one file per area.
 //!
@@ -10,6 +11,7 @@
 //! panic ends where it began. `DIVVY_SLICE` names the slice's attach socket; without it nothing is limited.
 //! `DIVVY_DRIVER` names the driver below by absolute path; `DIVVY_LOG` a file that gets a line for what went wrong.
 
+pub mod account;
 pub mod below;
 mod environment;
 pub mod hooks;

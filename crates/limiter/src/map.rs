@@ -18,8 +18,10 @@ const FIRST_CAPACITY: u32 = 256;
 /// What is known of a live pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
-    /// Bytes charged for it.
+    /// Bytes charged for it: a multiple of 512.
     pub bytes: u64,
+    /// Index of the account that was charged.
+    pub account: u8,
     /// Tells two allocations at the same address, one after the other, apart.
     pub stamp: u32,
 }
@@ -69,7 +71,7 @@ struct Table {
 struct Entry {
     /// 0 marks a free place.
     pointer: u64,
-    /// Bytes in units of 16 (40 bits would do; a device has fewer) and stamp: see [`pack`].
+    /// Bytes, account and stamp: see [`pack`].
     charge: u64,
 }
 
@@ -78,7 +80,10 @@ const FREE: Entry = Entry {
     charge: 0,
 };
 
-const STAMP_BITS: u32 = 14;
+/// Bytes of one unit of a charge, as the ledger counts them; its 38 bits of units are what fits the rest of a word.
+const UNIT: u64 = divvy_ledger::accounting::UNIT;
+const STAMP_BITS: u32 = 18;
+const ACCOUNT_BITS: u32 = 8;
 
 impl Default for PointerMap {
     fn default() -> Self {
@@ -108,19 +113,19 @@ impl PointerMap {
         }
     }
 
-    /// Notes that `pointer` was charged `bytes`. Answers a charge that is found void by that, and forgotten: an address
+    /// Notes that `pointer` was charged `bytes` to an account. Answers a charge that is found void by that, and forgotten: an address
     /// that the driver hands out again was freed in a way that we did not see.
     ///
     /// # Errors
     /// [`Exhausted`]; nothing is changed then.
     #[inline]
-    pub fn insert(&self, pointer: u64, bytes: u64) -> Result<Option<Charge>, Exhausted> {
+    pub fn insert(&self, pointer: u64, bytes: u64, account: u8) -> Result<Option<Charge>, Exhausted> {
         // The stamp need only differ between neighbours in time, so losing an increment to a race is no harm.
         let stamp = self.stamp.load(Ordering::Relaxed).wrapping_add(1);
         self.stamp.store(stamp, Ordering::Relaxed);
         let entry = Entry {
             pointer,
-            charge: pack(bytes, stamp),
+            charge: pack(bytes, account, stamp),
         };
         let mut shard = self.shard(hash(pointer)).lock();
         if let Some(same) = shard.recent.iter_mut().find(|recent| recent.pointer == pointer) {
@@ -192,15 +197,17 @@ fn hash(pointer: u64) -> u64 {
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
-/// Charges come in multiples of 16 bytes below 16 PiB: what is reserved is rounded up to 512 before.
-fn pack(bytes: u64, stamp: u32) -> u64 {
-    debug_assert!(bytes.is_multiple_of(16) && bytes >> 54 == 0);
-    (bytes >> 4) << STAMP_BITS | u64::from(stamp) & ((1 << STAMP_BITS) - 1)
+/// What is reserved is rounded up to whole units, and a ledger holds no more than 38 bits of them.
+fn pack(bytes: u64, account: u8, stamp: u32) -> u64 {
+    debug_assert!(bytes.is_multiple_of(UNIT) && bytes / UNIT < 1 << 38);
+    let units = bytes / UNIT;
+    (units << ACCOUNT_BITS | u64::from(account)) << STAMP_BITS | u64::from(stamp) & ((1 << STAMP_BITS) - 1)
 }
 
 fn unpack(charge: u64) -> Charge {
     Charge {
-        bytes: (charge >> STAMP_BITS) << 4,
+        bytes: (charge >> (STAMP_BITS + ACCOUNT_BITS)) * UNIT,
+        account: (charge >> STAMP_BITS) as u8,
         stamp: (charge & ((1 << STAMP_BITS) - 1)) as u32,
     }
 }
@@ -416,7 +423,7 @@ mod tests {
             let bytes = (random >> 20 & 0xfff) * 512;
             // A driver hands out no address that is live.
             if random & 3 < 2 && !reference.contains_key(&pointer) {
-                assert_eq!(map.insert(pointer, bytes), Ok(None), "step {step}");
+                assert_eq!(map.insert(pointer, bytes, 3), Ok(None), "step {step}");
                 reference.insert(pointer, bytes);
             } else {
                 let old = map.take(pointer);
@@ -435,11 +442,11 @@ mod tests {
         let map = PointerMap::new();
         let all = || (1..=5_000u64).map(|n| n * 512);
         for pointer in all() {
-            assert_eq!(map.insert(pointer, 1024), Ok(None));
+            assert_eq!(map.insert(pointer, 1024, 0), Ok(None));
         }
         let mut void = 0;
         for pointer in all() {
-            void += u64::from(map.insert(pointer, 2048).expect("memory is there").is_some());
+            void += u64::from(map.insert(pointer, 2048, 0).expect("memory is there").is_some());
         }
         // The newest of each shard may not have met their old charges yet.
         assert!(void >= 5_000 - (SHARDS * RECENT) as u64, "{void}");
@@ -451,10 +458,11 @@ mod tests {
     #[test]
     fn stamps_tell_two_allocations_at_one_address_apart() {
         let map = PointerMap::new();
-        map.insert(512, 1024).expect("memory is there");
+        map.insert(512, 1024, 255).expect("memory is there");
         let (_, first) = map.snapshot()[0];
+        assert_eq!((first.bytes, first.account), (1024, 255));
         map.take(512);
-        map.insert(512, 1024).expect("memory is there");
+        map.insert(512, 1024, 255).expect("memory is there");
         assert_eq!(map.take_if(512, |charge| charge == first), None);
         assert!(map.take(512).is_some());
         assert_eq!(map.take(512), None);
@@ -470,7 +478,7 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..20_000u64 {
                         let pointer = (thread << 40) + (round % 3_000 + 1) * 512;
-                        map.insert(pointer, round * 512).expect("memory is there");
+                        map.insert(pointer, round * 512, 1).expect("memory is there");
                         if round % 3 != 0 {
                             assert_eq!(map.take(pointer).map(|c| c.bytes), Some(round * 512));
                         }

@@ -3,9 +3,9 @@
 
 use divvy_abi::{CUdeviceptr, CUdeviceptr_v1, CUmemoryPool, CUresult, CUstream, guard};
 
-use super::charge::{charged, give_back, keep, refused, rounded};
+use super::charge::{charged, keep, rounded};
+use crate::account;
 use crate::below::forward;
-use crate::tenant::{self, Tenant};
 
 /// Reads an out-parameter that the driver has just filled in.
 ///
@@ -92,33 +92,33 @@ fn pitched(
     call: impl FnOnce() -> CUresult,
     filled_in: impl FnOnce() -> (CUdeviceptr, u64),
 ) -> CUresult {
-    let member = match tenant::join() {
-        Ok(Tenant::Member(member)) => member,
-        Ok(Tenant::Unlimited) => return call(),
+    let account = match account::current() {
+        Ok(Some(account)) => account,
+        Ok(None) => return call(),
         Err(code) => return code,
     };
     // Every device so far pitches rows to a multiple of 512 bytes.
     let expected = rounded(rounded(width).saturating_mul(height));
-    if let Err(refusal) = member.reserve(expected) {
-        return refused(expected, refusal);
+    if let Err(code) = account::reserve(account, expected, "an allocation of rows") {
+        return code;
     }
     let result = call();
     if !result.is_success() {
-        give_back(member, expected);
+        account.give_back(expected);
         return result;
     }
     let (pointer, pitch) = filled_in();
     let taken = rounded(pitch.saturating_mul(height));
     if taken > expected
-        && let Err(refusal) = member.reserve(taken - expected)
+        && let Err(code) = account::reserve(account, taken - expected, "an allocation of rows")
     {
         // SAFETY: the driver has just handed this pointer out, and the program has not returned to use it.
         let _freed = unsafe { forward::cuMemFree_v2(pointer) };
-        give_back(member, expected);
-        return refused(taken, refusal);
+        account.give_back(expected);
+        return code;
     }
     if taken < expected {
-        give_back(member, expected - taken);
+        account.give_back(expected - taken);
     }
-    keep(member, pointer, taken)
+    keep(account, pointer, taken)
 }

@@ -1,15 +1,10 @@
 //! Reserve, call the driver, commit or roll back; and the reverse for frees.
 
-use divvy_abi::{
-    CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_SYSTEM_NOT_READY, CUdeviceptr, CUresult,
-};
-use divvy_ledger::ReserveError;
-use divvy_ledger::attach::Attached;
+use divvy_abi::{CUDA_ERROR_OUT_OF_MEMORY, CUdeviceptr, CUresult};
 
+use crate::account::{self, Account};
 use crate::below::forward;
-use crate::log;
-use crate::map::PointerMap;
-use crate::tenant::{self, Tenant};
+use crate::map::{Charge, PointerMap};
 
 /// Bytes in which the ledger counts; a driver's own granularity is a multiple.
 const UNIT: u64 = divvy_ledger::accounting::UNIT;
@@ -34,38 +29,38 @@ pub(super) fn charged(
     call: impl FnOnce() -> CUresult,
     pointer: impl FnOnce() -> CUdeviceptr,
 ) -> CUresult {
-    let member = match tenant::join() {
-        Ok(Tenant::Member(member)) => member,
-        Ok(Tenant::Unlimited) => return call(),
+    let account = match account::current() {
+        Ok(Some(account)) => account,
+        Ok(None) => return call(),
         Err(code) => return code,
     };
     let bytes = rounded(bytes);
-    if let Err(refusal) = member.reserve(bytes) {
-        return refused(bytes, refusal);
+    if let Err(code) = account::reserve(account, bytes, "an allocation") {
+        return code;
     }
     let result = call();
     if !result.is_success() {
-        give_back(member, bytes);
+        account.give_back(bytes);
         return result;
     }
-    keep(member, pointer(), bytes)
+    keep(account, pointer(), bytes)
 }
 
 /// Notes a charge that the driver has confirmed.
 #[inline]
-pub(super) fn keep(member: &Attached, pointer: CUdeviceptr, bytes: u64) -> CUresult {
-    match CHARGED.insert(pointer, bytes) {
+pub(super) fn keep(account: Account, pointer: CUdeviceptr, bytes: u64) -> CUresult {
+    match CHARGED.insert(pointer, bytes, account.index()) {
         Ok(None) => CUresult::default(),
         // The address was freed in a way that we did not see: its old charge goes.
         Ok(Some(old)) => {
-            give_back(member, old.bytes);
+            returned(old);
             CUresult::default()
         }
         // The charge cannot be remembered, so the memory cannot be had.
         Err(_) => {
             // SAFETY: the driver has just handed this pointer out, and nobody else has seen it.
             let _freed = unsafe { forward::cuMemFree_v2(pointer) };
-            give_back(member, bytes);
+            account.give_back(bytes);
             CUDA_ERROR_OUT_OF_MEMORY
         }
     }
@@ -74,43 +69,27 @@ pub(super) fn keep(member: &Attached, pointer: CUdeviceptr, bytes: u64) -> CUres
 /// Frees `pointer` by `call`; what it was charged goes back if the driver agrees.
 #[inline]
 pub(super) fn freed(pointer: CUdeviceptr, call: impl FnOnce() -> CUresult) -> CUresult {
-    let member = match tenant::known() {
-        Some(Tenant::Member(member)) if member.is_ours() => member,
+    if !account::keeps_books() {
         // Nothing was ever charged to this process, or it is a forked child with a copy of its parent's map.
-        _ => return call(),
-    };
+        return call();
+    }
     // Forgotten before the call: afterwards the address may already be another thread's new allocation.
     let charge = CHARGED.take(pointer);
     let result = call();
     match charge {
-        Some(charge) if result.is_success() => give_back(member, charge.bytes),
+        Some(charge) if result.is_success() => returned(charge),
         // Still allocated, then; there was room for it a moment ago.
-        Some(charge) => drop(CHARGED.insert(pointer, charge.bytes)),
+        Some(charge) => drop(CHARGED.insert(pointer, charge.bytes, charge.account)),
         None => {}
     }
     result
 }
 
-/// Returns bytes to the slice.
+/// Gives a charge back to the account that paid it.
 #[inline]
-pub(super) fn give_back(member: &Attached, bytes: u64) {
-    if let Err(error) = member.release(bytes) {
-        log::line(format_args!("{bytes} bytes cannot be returned: {error}"));
-    }
-}
-
-/// The driver's code for a reservation that was not granted.
-#[cold]
-pub(super) fn refused(bytes: u64, refusal: ReserveError) -> CUresult {
-    log::line(format_args!(
-        "An allocation of {bytes} bytes is refused: {refusal}"
-    ));
-    match refusal {
-        ReserveError::Refused { .. } => CUDA_ERROR_OUT_OF_MEMORY,
-        // As CUDA has it: a context does not survive a fork.
-        ReserveError::Forked => CUDA_ERROR_NOT_INITIALIZED,
-        // Strict: what cannot be counted is not granted.
-        _ => CUDA_ERROR_SYSTEM_NOT_READY,
+pub(super) fn returned(charge: Charge) {
+    if let Some(account) = account::paid(charge.account) {
+        account.give_back(charge.bytes);
     }
 }
 

@@ -11,9 +11,9 @@ use divvy_abi::{
     CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CUDA_ERROR_INVALID_VALUE, CUcontext, CUdevice, CUresult, guard,
 };
 
-use super::charge::{CHARGED, give_back};
+use super::charge::{CHARGED, returned};
+use crate::account;
 use crate::below::forward;
-use crate::tenant::{self, Tenant};
 
 macro_rules! context_ends {
     ($($name:ident($argument:ident: $of:ty) $(unless $alive:ident)?;)*) => {
@@ -50,10 +50,7 @@ fn is_active(device: CUdevice) -> bool {
 }
 
 fn return_charges_of_the_gone() {
-    let Some(Tenant::Member(member)) = tenant::known() else {
-        return;
-    };
-    if !member.is_ours() {
+    if !account::keeps_books() {
         return;
     }
     for (pointer, charge) in CHARGED.snapshot() {
@@ -70,7 +67,7 @@ fn return_charges_of_the_gone() {
         if answer == CUDA_ERROR_INVALID_VALUE
             && let Some(charge) = CHARGED.take_if(pointer, |present| present == charge)
         {
-            give_back(member, charge.bytes);
+            returned(charge);
         }
     }
 }

@@ -2,28 +2,14 @@
 #![allow(non_snake_case)]
 
 use divvy_abi::{CUdevice, CUresult, guard};
-use divvy_ledger::attach::Attached;
 
+use crate::account::{self, Account};
 use crate::below::forward;
-use crate::tenant::{self, Tenant};
-
-/// The member whose slice to show, if this process is in one.
-#[inline]
-fn member() -> Option<&'static Attached> {
-    match tenant::known() {
-        Some(Tenant::Member(member)) => Some(member),
-        _ => None,
-    }
-}
 
 /// What the slice sees of a device: the smaller of its own room and the device's, never below 0.
 #[inline]
-fn within(member: &Attached, free: u64, total: u64) -> (u64, u64) {
-    member.follow_grant();
-    let limit = member.memory_limit_bytes();
-    // A forked child cannot see the ledger; neither can it use the device.
-    let used = member.total_used().unwrap_or(limit);
-    (free.min(limit.saturating_sub(used)), total.min(limit))
+fn within(account: Account, free: u64, total: u64) -> (u64, u64) {
+    (free.min(account.room_bytes()), total.min(account.limit_bytes()))
 }
 
 /// The older interface counts in 32 bits. What is shown is never above the driver's own answer, so it fits.
@@ -37,15 +23,15 @@ macro_rules! memory_info {
             guard(|| {
                 // SAFETY: the arguments are handed on as they came.
                 let result = unsafe { forward::$name(free, total) };
-                if let Some(member) = member()
-                    && result.is_success()
+                if result.is_success()
+                    && let Ok(Some(account)) = account::current()
                     && !free.is_null()
                     && !total.is_null()
                 {
                     // SAFETY: the driver has just filled them in.
                     unsafe {
                         let (slice_free, slice_total) =
-                            within(member, free.read() as u64, total.read() as u64);
+                            within(account, free.read() as u64, total.read() as u64);
                         free.write($narrow(slice_free));
                         total.write($narrow(slice_total));
                     }
@@ -65,17 +51,12 @@ macro_rules! total_memory {
             guard(|| {
                 // SAFETY: the arguments are handed on as they came.
                 let result = unsafe { forward::$name(bytes, device) };
-                if let Some(member) = member()
-                    && result.is_success()
+                if result.is_success()
+                    && let Ok(Some(account)) = account::of_device(device)
                     && !bytes.is_null()
                 {
-                    member.follow_grant();
                     // SAFETY: the driver has just filled it in.
-                    unsafe {
-                        bytes.write($narrow(
-                            (bytes.read() as u64).min(member.memory_limit_bytes()),
-                        ))
-                    };
+                    unsafe { bytes.write($narrow((bytes.read() as u64).min(account.limit_bytes()))) };
                 }
                 result
             })

@@ -1,0 +1,125 @@
+//! Who pays: an account is one pair of pages, grant and ledger, that pays for one device.
+//!
+//! Every hook asks here which account an allocation falls on, and reserves through [`reserve`], the one place where a
+//! slice says yes or no. What was charged remembers its account's index, so that a free gives back to who paid.
+
+use divvy_abi::{
+    CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult,
+};
+use divvy_ledger::ReserveError;
+use divvy_ledger::attach::Attached;
+
+use crate::log;
+use crate::tenant::{self, Tenant};
+
+/// Who pays for one device. A handle: copying it copies nothing.
+#[derive(Clone, Copy)]
+pub struct Account {
+    attached: &'static Attached,
+    index: u8,
+}
+
+impl Account {
+    /// Which of this process's accounts it is: what a charge remembers.
+    #[inline]
+    #[must_use]
+    pub fn index(self) -> u8 {
+        self.index
+    }
+
+    /// The pages.
+    #[inline]
+    #[must_use]
+    pub fn attached(self) -> &'static Attached {
+        self.attached
+    }
+
+    /// Device memory that may be used, in bytes, by the newest grant.
+    #[inline]
+    #[must_use]
+    pub fn limit_bytes(self) -> u64 {
+        self.attached.follow_grant();
+        self.attached.memory_limit_bytes()
+    }
+
+    /// Bytes of the limit that are not in use; never below 0. A forked child, which cannot see the ledger, has none.
+    #[inline]
+    #[must_use]
+    pub fn room_bytes(self) -> u64 {
+        let limit = self.limit_bytes();
+        limit.saturating_sub(self.attached.total_used().unwrap_or(limit))
+    }
+
+    /// Returns bytes that [`reserve`] granted.
+    #[inline]
+    pub fn give_back(self, bytes: u64) {
+        if let Err(error) = self.attached.release(bytes) {
+            log::line(format_args!("{bytes} bytes cannot be returned: {error}"));
+        }
+    }
+}
+
+/// The account of the current context's device, or `None` where nothing is limited. Joins the slice if nobody has.
+///
+/// # Errors
+/// What the program is answered where its slice cannot be joined.
+#[inline]
+pub fn current() -> Result<Option<Account>, CUresult> {
+    match tenant::join()? {
+        Tenant::Unlimited => Ok(None),
+        Tenant::Member(attached) => Ok(Some(Account { attached, index: 0 })),
+    }
+}
+
+/// The account of the device with this ordinal, or `None` where nothing is limited.
+///
+/// # Errors
+/// As [`current`].
+#[inline]
+pub fn of_device(_device: CUdevice) -> Result<Option<Account>, CUresult> {
+    current()
+}
+
+/// The account with this index, as a charge remembers it; `None` where this process has charged nothing.
+#[inline]
+#[must_use]
+pub fn paid(index: u8) -> Option<Account> {
+    match tenant::known() {
+        Some(Tenant::Member(attached)) => Some(Account { attached, index }),
+        _ => None,
+    }
+}
+
+/// Whether charges of this process can exist: it is a member, and not a forked child with a copy of its parent's books.
+#[inline]
+#[must_use]
+pub fn keeps_books() -> bool {
+    matches!(tenant::known(), Some(Tenant::Member(attached)) if attached.is_ours())
+}
+
+/// Takes `bytes`, a multiple of the ledger's unit, from `account`, or answers the driver's code for why not. `what` is
+/// for the log: "an allocation".
+///
+/// # Errors
+/// `CUDA_ERROR_OUT_OF_MEMORY` over the limit; in a forked child `CUDA_ERROR_NOT_INITIALIZED`; where the bytes cannot be
+/// counted, `CUDA_ERROR_SYSTEM_NOT_READY`.
+#[inline]
+pub fn reserve(account: Account, bytes: u64, what: &'static str) -> Result<(), CUresult> {
+    account
+        .attached
+        .reserve(bytes)
+        .map_err(|refusal| refused(bytes, what, refusal))
+}
+
+/// The driver's code for a reservation that was not granted.
+#[cold]
+fn refused(bytes: u64, what: &'static str, refusal: ReserveError) -> CUresult {
+    log::line(format_args!("{bytes} bytes for {what} are refused: {refusal}"));
+    match refusal {
+        ReserveError::Refused { .. } => CUDA_ERROR_OUT_OF_MEMORY,
+        // As CUDA has it: a context does not survive a fork.
+        ReserveError::Forked => CUDA_ERROR_NOT_INITIALIZED,
+        // Strict: what cannot be counted is not granted.
+        _ => CUDA_ERROR_SYSTEM_NOT_READY,
+    }
+}
