@@ -25,10 +25,13 @@ pub fn for_demo() -> anyhow::Result<()> {
     python::examples()
 }
 
-/// What the end-to-end suites need besides: a 32-bit libc to run a 32-bit child with.
+/// What the suites need besides: a 32-bit libc to run a 32-bit child with, and NVIDIA's own driver library, which
+/// answers cuGetProcAddress on a machine without a GPU.
 pub fn for_tests() -> anyhow::Result<()> {
     if cfg!(target_arch = "x86_64") && !Path::new(LIBC_32_BIT).exists() {
         debian::install(&["libc6-i386"], "the test with a 32-bit child")?;
     }
+    // Suites look for it in target/debian/libcuda1.
+    debian::unpack("libcuda1", "non-free")?;
     Ok(())
 }

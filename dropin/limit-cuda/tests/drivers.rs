@@ -9,7 +9,7 @@ use divvy_abi::{
     CUDA_ERROR_NO_DEVICE, CUDA_ERROR_NOT_INITIALIZED, CUDA_SUCCESS, CUDA_VERSION, CUresult, Symbol, c_char,
     c_void,
 };
-use support::{Library, child, is_child, limiter, null_driver, quiet_child};
+use support::{Library, child, is_child, limiter, null_driver, nvidia_driver, quiet_child};
 
 type Init = unsafe extern "C" fn(u32) -> CUresult;
 type GetCount = unsafe extern "C" fn(*mut i32) -> CUresult;
@@ -114,7 +114,7 @@ fn each_variant_is_handed_out_as_itself() {
     );
 }
 
-/// The same over a driver of NVIDIA's, which a machine without a GPU can have as well: `DIVVY_TEST_DRIVER` names it.
+/// The same over NVIDIA's own library, which answers cuGetProcAddress on a machine without a GPU as well.
 #[test]
 fn over_a_driver_of_nvidias() {
     if is_child() {
@@ -126,11 +126,12 @@ fn over_a_driver_of_nvidias() {
         assert_eq!(init_and_count().0, bare);
         return;
     }
-    if let Some(driver) = std::env::var_os("DIVVY_TEST_DRIVER") {
-        quiet_child(
-            "over_a_driver_of_nvidias",
-            &[("DIVVY_DRIVER", Path::new(&driver))],
-        );
+    match nvidia_driver() {
+        Some(driver) => quiet_child("over_a_driver_of_nvidias", &[("DIVVY_DRIVER", &driver)]),
+        None => assert!(
+            std::env::var_os("DIVVY_REQUIRE_ALL").is_none(),
+            "`cargo xtask setup` brings NVIDIA's driver library"
+        ),
     }
 }
 

@@ -12,7 +12,7 @@ use divvy_abi::{
 };
 use divvy_ledger::GrantSpec;
 use divvy_ledger::attach::{Keeper, Pages, deliver, wire};
-use support::{Library, child, is_child, limiter, null_driver, quiet_child};
+use support::{Library, child, emulated_driver, is_child, limiter, null_driver, nvidia_driver, quiet_child};
 
 const MIB: usize = 1 << 20;
 const LIMIT: u64 = 1 << 30;
@@ -305,8 +305,8 @@ fn without_a_slice_nothing_is_limited() {
     );
 }
 
-/// The whole of it over a driver with devices: the emulated one, or NVIDIA's on a machine with a GPU.
-/// `DIVVY_TEST_DRIVER` names it; without that there is nothing to do.
+/// The whole of it over a driver with devices: the emulated one, and the one that `DIVVY_TEST_DRIVER` names on a machine
+/// with a GPU.
 #[test]
 fn over_a_driver_with_devices() {
     const NAME: &str = "over_a_driver_with_devices";
@@ -353,18 +353,51 @@ fn over_a_driver_with_devices() {
         }
         return;
     }
-    let Some(driver) = std::env::var_os("DIVVY_TEST_DRIVER") else {
+    let emulated_devices = tempfile::tempdir().expect("a temporary folder");
+    let named = std::env::var_os("DIVVY_TEST_DRIVER").map(PathBuf::from);
+    for driver in [Some(emulated_driver()), named].into_iter().flatten() {
+        let slice = slice();
+        let output = child(
+            NAME,
+            &[
+                ("DIVVY_DRIVER", &driver),
+                ("DIVVY_SLICE", &slice.socket),
+                ("DIVVY_RUN_DIR", emulated_devices.path()),
+            ],
+        );
+        assert!(output.status.success(), "{}: {output:?}", driver.display());
+        slice.pages.ledger.reap().expect("the ledger is sound");
+        assert_eq!(slice.pages.ledger.total_used(), 0);
+    }
+}
+
+/// NVIDIA's own library below, in a slice, on a machine that may have no device: its answers come through.
+#[test]
+fn over_a_driver_of_nvidias_in_a_slice() {
+    const NAME: &str = "over_a_driver_of_nvidias_in_a_slice";
+    if is_child() {
+        let program = Program::new();
+        let driver = std::env::var_os("DIVVY_DRIVER").expect("set by the parent");
+        type Init = unsafe extern "C" fn(u32) -> CUresult;
+        // SAFETY: the export has this type.
+        let bare = unsafe { Library::load(Path::new(&driver)).function::<Init>(c"cuInit")(0) };
+        assert_eq!(program.init(), bare);
+        if bare != CUDA_SUCCESS {
+            // Without a device there is nothing to be had, and nothing is charged.
+            assert!(program.allocate(MIB).is_err());
+            assert!(!program.free(0x1000).is_success());
+        }
+        return;
+    }
+    let Some(driver) = nvidia_driver() else {
+        assert!(
+            std::env::var_os("DIVVY_REQUIRE_ALL").is_none(),
+            "`cargo xtask setup` brings NVIDIA's driver library"
+        );
         return;
     };
     let slice = slice();
-    let output = child(
-        NAME,
-        &[
-            ("DIVVY_DRIVER", Path::new(&driver)),
-            ("DIVVY_SLICE", &slice.socket),
-        ],
-    );
-    assert!(output.status.success(), "{output:?}");
+    quiet_child(NAME, &[("DIVVY_DRIVER", &driver), ("DIVVY_SLICE", &slice.socket)]);
     slice.pages.ledger.reap().expect("the ledger is sound");
     assert_eq!(slice.pages.ledger.total_used(), 0);
 }

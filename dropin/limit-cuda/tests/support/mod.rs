@@ -1,5 +1,6 @@
 //! Children of a test: the test program itself, started again for one of its tests with another environment, because a
 //! process has one limiter, one driver below and one slice for life.
+#![allow(dead_code, reason = "each suite uses its part")]
 
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -12,7 +13,7 @@ use divvy_abi::c_void;
 /// Set in children.
 const CHILD: &str = "DIVVY_TEST_CHILD";
 
-/// The folder of the limiter and the driver that does nothing, both built.
+/// The folder of the limiter and of the drivers that tests put below it, all built.
 pub fn libraries() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -27,6 +28,7 @@ pub fn libraries() -> &'static Path {
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .args(["build", "--quiet", "--profile", profile])
             .args(["--package", "limit-cuda", "--package", "null-cuda"])
+            .args(["--package", "emulated-cuda"])
             .status()
             .expect("cargo starts");
         assert!(status.success(), "the libraries build");
@@ -40,6 +42,23 @@ pub fn limiter() -> PathBuf {
 
 pub fn null_driver() -> PathBuf {
     libraries().join("libdivvy_null_cuda.so")
+}
+
+pub fn emulated_driver() -> PathBuf {
+    libraries().join("libdivvy_emulated_cuda.so")
+}
+
+/// NVIDIA's driver library: the one that `DIVVY_TEST_DRIVER` names, else the one that `cargo xtask setup` unpacks from
+/// Debian's libcuda1.
+pub fn nvidia_driver() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("DIVVY_TEST_DRIVER") {
+        return Some(named.into());
+    }
+    // Libraries lie in target/<profile>.
+    let unpacked = libraries()
+        .parent()?
+        .join("debian/libcuda1/usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so.1");
+    unpacked.exists().then_some(unpacked)
 }
 
 /// Whether this process is the child of its test.
