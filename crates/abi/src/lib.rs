@@ -1,4 +1,4 @@
-//! The CUDA driver ABI: types, and one declaration table of every entry point.
+//! The CUDA driver ABI and NVML's: types, and one declaration table of every entry point of each.
 //!
 //! Everything about the driver's C interface is typed once, in `generated/`, written by `cargo xtask generate-abi` from
 //! NVIDIA's headers. From that one table come:
@@ -11,6 +11,8 @@
 //! * [`Call`]: a call as text, for logs; [`CUresult::name`] and [`CUresult::description`];
 //! * [`driver_functions!`]: the table itself, for anything else that must hold for every entry point.
 //!
+//! [`nvml`] is the same for libnvidia-ml.so.1.
+//!
 //! Constants keep their C names and live at the crate's root ([`CUDA_SUCCESS`]); an enumeration is a transparent
 //! number, so a value that a newer header added passes through unharmed.
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
@@ -22,6 +24,7 @@ mod export;
 mod generated;
 mod lookup;
 mod macros;
+pub mod nvml;
 mod probe;
 mod result;
 mod symbol;

@@ -29,21 +29,36 @@ const STAND_INS: &[(&str, &str)] = &[
          CUresult CUDAAPI cuProfilerInitialize(const char *configFile, const char *outputFile, CUoutput_mode outputMode);\n\
          CUresult CUDAAPI cuProfilerStart(void);\nCUresult CUDAAPI cuProfilerStop(void);",
     ),
+    // What libnvidia-ml.so.1 exports and its header does not declare: two names of CUDA 11, and the door to the tables
+    // that NVIDIA's own tools use.
+    (
+        "nvmlUndeclared.h",
+        "nvmlReturn_t nvmlGetBlacklistDeviceCount(unsigned int *deviceCount);\n\
+         nvmlReturn_t nvmlGetBlacklistDeviceInfoByIndex(unsigned int index, nvmlExcludedDeviceInfo_t *info);\n\
+         nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *id);",
+    ),
 ];
 
-/// Every declaration at once: with this macro the headers declare the older versions and the per-thread variants too.
-const TRANSLATION_UNIT: &str = "#define __CUDA_API_VERSION_INTERNAL\n#define CUDA_ENABLE_DEPRECATED\n\
+/// The CUDA driver's declarations, all at once: with this macro the headers declare the older versions and the
+/// per-thread variants too.
+pub const CUDA: &str = "#define __CUDA_API_VERSION_INTERNAL\n#define CUDA_ENABLE_DEPRECATED\n\
     #include <vdpau/vdpau.h>\n#include <cuda.h>\n#include <cudaGL.h>\n#include <cudaEGL.h>\n#include <cudaVDPAU.h>\n#include <cudaProfiler.h>\n";
+
+/// NVML's: with the first macro nvml.h declares the older versions as functions of their own; the second leaves out
+/// which of them are deprecated.
+pub const NVML: &str = "#define NVML_NO_UNVERSIONED_FUNC_DEFS\n#define __attribute__(x)\n\
+    #include <nvml.h>\n#include <nvmlUndeclared.h>\n";
 
 /// A C compiler with the vendor's headers in front of it.
 pub struct Compiler {
     headers: PathBuf,
     scratch: PathBuf,
+    unit: &'static str,
 }
 
 impl Compiler {
-    /// `headers` holds cuda.h; `scratch` is a folder of ours that may be filled.
-    pub fn new(headers: &Path, scratch: &Path) -> anyhow::Result<Self> {
+    /// `headers` holds what `unit` ([`CUDA`], [`NVML`]) includes; `scratch` is a folder of ours that may be filled.
+    pub fn new(headers: &Path, scratch: &Path, unit: &'static str) -> anyhow::Result<Self> {
         for (name, text) in STAND_INS {
             let path = scratch.join("stand-ins").join(name);
             std::fs::create_dir_all(path.parent().expect("names have a folder"))?;
@@ -52,6 +67,7 @@ impl Compiler {
         Ok(Self {
             headers: headers.to_owned(),
             scratch: scratch.to_owned(),
+            unit,
         })
     }
 
@@ -67,12 +83,12 @@ impl Compiler {
 
     /// The preprocessed declarations, with line markers.
     pub fn preprocessed(&self) -> anyhow::Result<String> {
-        self.on(&["-E"], TRANSLATION_UNIT)
+        self.on(&["-E"], self.unit)
     }
 
     /// Every macro that the headers leave defined, as `#define` lines.
     pub fn macros(&self) -> anyhow::Result<String> {
-        self.on(&["-E", "-dM"], TRANSLATION_UNIT)
+        self.on(&["-E", "-dM"], self.unit)
     }
 
     fn on(&self, arguments: &[&str], text: &str) -> anyhow::Result<String> {
@@ -95,8 +111,8 @@ impl Compiler {
 
     /// Values of C expressions of type size_t, in order, by compiling and running a program.
     pub fn sizes(&self, expressions: &[String]) -> anyhow::Result<Vec<u64>> {
-        let mut program =
-            format!("#include <stdio.h>\n#include <stddef.h>\n{TRANSLATION_UNIT}int main(void) {{\n");
+        let unit = self.unit;
+        let mut program = format!("#include <stdio.h>\n#include <stddef.h>\n{unit}int main(void) {{\n");
         for expression in expressions {
             writeln!(program, "printf(\"%zu\\n\", (size_t)({expression}));")?;
         }

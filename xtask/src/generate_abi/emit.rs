@@ -1,14 +1,19 @@
 //! The generated files' text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::compiler::Compiler;
 use super::lexer::{Token, line_tokens};
 use super::rust::{self, Spelling};
-use super::syntax::{Header, Record};
+use super::syntax::{Function, Header, Record};
 use super::versions::{Stream, Version};
 use super::{constant, syntax};
+
+/// What the generated files call the CUDA driver's interface.
+pub const CUDA: &str = "the driver API";
+/// What they call NVML's.
+pub const NVML: &str = "NVML";
 
 /// The line every generated file opens with, after its purpose.
 fn head(purpose: &str) -> String {
@@ -19,8 +24,10 @@ fn head(purpose: &str) -> String {
 }
 
 /// Structs and unions.
-pub fn records(header: &Header) -> String {
-    let mut out = head("Structures of the driver API, laid out as the C compiler lays them out.");
+pub fn records(header: &Header, api: &str) -> String {
+    let mut out = head(&format!(
+        "Structures of {api}, laid out as the C compiler lays them out."
+    ));
     out.push_str(
         "use super::{aliases::*, enumerations::*, opaque, zeroable};\nuse crate::{c_char, c_void};\n\n",
     );
@@ -32,9 +39,10 @@ pub fn records(header: &Header) -> String {
 }
 
 /// Typedefs.
-pub fn aliases(header: &Header) -> String {
-    let mut out =
-        head("Names that the driver API gives to other types: handles, callbacks, newest versions.");
+pub fn aliases(header: &Header, api: &str) -> String {
+    let mut out = head(&format!(
+        "Names that {api} gives to other types: handles, callbacks, newest versions."
+    ));
     out.push_str("use super::{enumerations::*, records::*};\nuse crate::{c_char, c_void};\n\n");
     for (name, of) in &header.aliases {
         let _ = writeln!(out, "pub type {name} = {};", Spelling("").of(header, of));
@@ -43,8 +51,8 @@ pub fn aliases(header: &Header) -> String {
 }
 
 /// Enumerations, one file's share of them.
-pub fn enumerations(list: &[syntax::Enumeration]) -> String {
-    let mut out = head("Enumerations of the driver API.");
+pub fn enumerations(list: &[syntax::Enumeration], api: &str) -> String {
+    let mut out = head(&format!("Enumerations of {api}."));
     out.push_str("use super::enumeration;\n\n");
     for enumeration in list {
         out.push_str(&rust::enumeration(enumeration));
@@ -95,6 +103,36 @@ pub fn constants(header: &Header, macros: &str) -> anyhow::Result<String> {
     }
     for (name, definition) in found {
         let _ = writeln!(out, "pub const {name}: {definition};");
+    }
+    Ok(out)
+}
+
+/// Macros that are numbers, by the value the C compiler gives them: NVML's are sizes of structures and shifts.
+pub fn measured_constants(header: &Header, compiler: &Compiler) -> anyhow::Result<String> {
+    let mut names = BTreeSet::new();
+    for line in compiler.macros()?.lines() {
+        let Some((name, body)) = line.strip_prefix("#define ").and_then(|l| l.split_once(' ')) else {
+            continue;
+        };
+        let ours = name.starts_with("NVML_") || name.starts_with("nvml");
+        let of_a_type = header.aliases.iter().any(|(alias, _)| alias == body)
+            || header.record(body).is_some()
+            || header.enumerations.iter().any(|e| e.name == body);
+        // `0:0` is a range of bits.
+        let no_number = body.trim().is_empty() || body.contains(['"', ':']) || of_a_type;
+        if ours && !no_number && !name.contains('(') && !header.constants.contains_key(name) {
+            names.insert(name.to_owned());
+        }
+    }
+    let names: Vec<String> = names.into_iter().collect();
+    let mut out = head("Constants that nvml.h defines as macros.");
+    for (name, value) in names.iter().zip(compiler.sizes(&names)?) {
+        let number = if u32::try_from(value).is_ok() {
+            "u32"
+        } else {
+            "u64"
+        };
+        let _ = writeln!(out, "pub const {name}: {number} = {value:#x};");
     }
     Ok(out)
 }
@@ -203,26 +241,47 @@ pub fn functions(header: &Header, versions: &BTreeMap<String, Version>) -> Strin
             Stream::Legacy => "Legacy",
             Stream::PerThread => "PerThread",
         };
-        let parameters: Vec<String> = function
-            .parameters
-            .iter()
-            .map(|p| {
-                format!(
-                    "{}: {}",
-                    rust::name(&p.name),
-                    Spelling("$crate::").of(header, &p.of)
-                )
-            })
-            .collect();
         let _ = writeln!(
             out,
             "        {} (\"{}\", {}, {stream}) ({});",
             function.symbol,
             version.public,
             version.since,
-            parameters.join(", ")
+            parameters(header, function, Spelling("$crate::"))
         );
     }
     out.push_str("    } };\n}\n");
     out
+}
+
+/// NVML's declaration table.
+pub fn nvml_functions(header: &Header) -> String {
+    let mut out = head("The declaration table: every symbol that libnvidia-ml.so.1 exports.");
+    out.push_str(
+        "/// Calls `callback! { [extra] entries }` with one entry for each exported symbol, in the order of [`Table`]:\n\
+         /// `symbol (parameter: type, …) -> type;`\n///\n/// [`Table`]: crate::nvml::Table\n\
+         #[macro_export]\nmacro_rules! nvml_functions {\n    \
+         ([$($callback:tt)+] $($extra:tt)*) => { $($callback)+! { [$($extra)*]\n",
+    );
+    let spelling = Spelling("$crate::nvml::");
+    for function in header.functions.values() {
+        let _ = writeln!(
+            out,
+            "        {} ({}) -> {};",
+            function.symbol,
+            parameters(header, function, spelling),
+            spelling.of(header, &function.result)
+        );
+    }
+    out.push_str("    } };\n}\n");
+    out
+}
+
+fn parameters(header: &Header, function: &Function, spelling: Spelling) -> String {
+    let parameters: Vec<String> = function
+        .parameters
+        .iter()
+        .map(|p| format!("{}: {}", rust::name(&p.name), spelling.of(header, &p.of)))
+        .collect();
+    parameters.join(", ")
 }

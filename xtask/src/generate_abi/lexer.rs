@@ -15,7 +15,7 @@ pub enum Token {
 
 /// Splits the preprocessor's output (with its line markers) into tokens.
 ///
-/// Tokens from files whose name does not start with `cuda` (the C library's headers) are dropped.
+/// Tokens from files whose name does not start with `cuda` or `nvml` (the C library's headers) are dropped.
 pub fn tokens(preprocessed: &str) -> anyhow::Result<Vec<Token>> {
     let mut out = Vec::new();
     let mut wanted = false;
@@ -23,7 +23,7 @@ pub fn tokens(preprocessed: &str) -> anyhow::Result<Vec<Token>> {
         if let Some(marker) = line.strip_prefix("# ") {
             let file = marker.split('"').nth(1).unwrap_or_default();
             let name = file.rsplit('/').next().unwrap_or_default();
-            wanted = name.starts_with("cuda");
+            wanted = name.starts_with("cuda") || name.starts_with("nvml");
         } else if wanted {
             line_tokens(line, &mut out)?;
         }

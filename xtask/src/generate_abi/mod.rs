@@ -1,8 +1,9 @@
-//! `cargo xtask generate-abi --headers DIR`: writes crates/abi/src/generated from NVIDIA's driver headers.
+//! `cargo xtask generate-abi --headers DIR`: writes crates/abi/src/generated from NVIDIA's driver headers; with
+//! `--nvml DIR` also, or alone, crates/abi/src/nvml/generated from NVML's.
 //!
-//! The headers come in the wheel `nvidia-cuda-runtime` (`pip download --no-deps nvidia-cuda-runtime`, unzip; the folder
-//! with cuda.h is DIR). Names, signatures and layouts are taken as facts; the headers themselves are never committed.
-//! A C compiler does the preprocessing and measures every structure.
+//! The headers come in the wheels `nvidia-cuda-runtime` and `nvidia-nvml-dev` (`pip download --no-deps WHEEL`, unzip;
+//! the folder with cuda.h, with nvml.h, is DIR). Names, signatures and layouts are taken as facts; the headers
+//! themselves are never committed. A C compiler does the preprocessing and measures every structure.
 
 mod compiler;
 mod constant;
@@ -23,21 +24,32 @@ use crate::cargo::workspace_root;
 #[derive(clap::Args)]
 pub struct Args {
     /// Folder that holds cuda.h and cudaTypedefs.h
+    #[arg(long, required_unless_present = "nvml")]
+    headers: Option<PathBuf>,
+    /// Folder that holds nvml.h
     #[arg(long)]
-    headers: PathBuf,
+    nvml: Option<PathBuf>,
 }
 
 /// Reads the headers and writes the generated files.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let scratch = std::env::temp_dir().join(format!("divvy-generate-abi-{}", std::process::id()));
     std::fs::create_dir_all(&scratch)?;
-    let result = generate(&args.headers, &scratch);
+    let cuda = args
+        .headers
+        .as_deref()
+        .map_or(Ok(()), |headers| cuda(headers, &scratch));
+    let result = cuda.and_then(|()| {
+        args.nvml
+            .as_deref()
+            .map_or(Ok(()), |headers| nvml(headers, &scratch))
+    });
     std::fs::remove_dir_all(&scratch)?;
     result
 }
 
-fn generate(headers: &Path, scratch: &Path) -> anyhow::Result<()> {
-    let compiler = compiler::Compiler::new(headers, scratch)?;
+fn cuda(headers: &Path, scratch: &Path) -> anyhow::Result<()> {
+    let compiler = compiler::Compiler::new(headers, scratch, compiler::CUDA)?;
     let header = parser::parse(&lexer::tokens(&compiler.preprocessed()?)?)?;
     let mut typedefs = String::new();
     for name in ["cuda", "cudaGL", "cudaEGL", "cudaVDPAU", "cudaProfiler"] {
@@ -49,17 +61,56 @@ fn generate(headers: &Path, scratch: &Path) -> anyhow::Result<()> {
     let (versions, odd) = versions::versions(symbols, &typedefs);
 
     let folder = workspace_root().join("crates/abi/src/generated");
-    std::fs::create_dir_all(&folder)?;
-    let write = |name: &str, text: String| {
-        let path = folder.join(name);
-        std::fs::write(&path, text).with_context(|| format!("Cannot write {}", path.display()))
-    };
-    write("records.rs", emit::records(&header))?;
-    write("aliases.rs", emit::aliases(&header))?;
-    write("enumerations.rs", emit::enumerations(&header.enumerations))?;
-    write("constants.rs", emit::constants(&header, &compiler.macros()?)?)?;
-    write("layouts.rs", emit::layouts(&header, &compiler)?)?;
-    write("functions.rs", emit::functions(&header, &versions))?;
+    write(&folder, "records.rs", emit::records(&header, emit::CUDA))?;
+    write(&folder, "aliases.rs", emit::aliases(&header, emit::CUDA))?;
+    write(
+        &folder,
+        "enumerations.rs",
+        emit::enumerations(&header.enumerations, emit::CUDA),
+    )?;
+    write(
+        &folder,
+        "constants.rs",
+        emit::constants(&header, &compiler.macros()?)?,
+    )?;
+    write(&folder, "layouts.rs", emit::layouts(&header, &compiler)?)?;
+    write(&folder, "functions.rs", emit::functions(&header, &versions))?;
+    summarise(&header);
+    for line in odd {
+        println!("look at: {line}");
+    }
+    Ok(())
+}
+
+fn nvml(headers: &Path, scratch: &Path) -> anyhow::Result<()> {
+    let compiler = compiler::Compiler::new(headers, scratch, compiler::NVML)?;
+    let header = parser::parse(&lexer::tokens(&compiler.preprocessed()?)?)?;
+    let folder = workspace_root().join("crates/abi/src/nvml/generated");
+    write(&folder, "records.rs", emit::records(&header, emit::NVML))?;
+    write(&folder, "aliases.rs", emit::aliases(&header, emit::NVML))?;
+    write(
+        &folder,
+        "enumerations.rs",
+        emit::enumerations(&header.enumerations, emit::NVML),
+    )?;
+    write(
+        &folder,
+        "constants.rs",
+        emit::measured_constants(&header, &compiler)?,
+    )?;
+    write(&folder, "layouts.rs", emit::layouts(&header, &compiler)?)?;
+    write(&folder, "functions.rs", emit::nvml_functions(&header))?;
+    summarise(&header);
+    Ok(())
+}
+
+fn write(folder: &Path, name: &str, text: String) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let path = folder.join(name);
+    std::fs::write(&path, text).with_context(|| format!("Cannot write {}", path.display()))
+}
+
+fn summarise(header: &syntax::Header) {
     println!(
         "{} functions, {} records, {} enumerations, {} aliases",
         header.functions.len(),
@@ -67,8 +118,4 @@ fn generate(headers: &Path, scratch: &Path) -> anyhow::Result<()> {
         header.enumerations.len(),
         header.aliases.len()
     );
-    for line in odd {
-        println!("look at: {line}");
-    }
-    Ok(())
 }

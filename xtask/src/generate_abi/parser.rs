@@ -83,29 +83,38 @@ impl Parser<'_> {
         if self.take_sign(';') {
             return Ok(());
         }
+        if typedef {
+            loop {
+                let field = self.declarator(base.clone(), is_const)?;
+                // `typedef struct X {…} X` names nothing new.
+                if field.of != Type::Named(field.name.clone()) && !self.known(&field.name) {
+                    self.header.aliases.push((field.name, field.of));
+                }
+                if !self.take_sign(',') {
+                    return self.expect(';');
+                }
+            }
+        }
         let field = self.declarator(base, is_const)?;
         self.expect(';')?;
-        if typedef {
-            // `typedef struct X {…} X` names nothing new.
-            if field.of != Type::Named(field.name.clone()) && !self.known(&field.name) {
-                self.header.aliases.push((field.name, field.of));
-            }
-            return Ok(());
-        }
         let Type::Function { result, parameters } = field.of else {
             bail!(
                 "A declaration that is neither a type nor a function: {}",
                 field.name
             );
         };
-        if *result != Type::Named("CUresult".into()) {
-            bail!("{} does not return CUresult", field.name);
+        let of_the_api =
+            matches!(&*result, Type::Named(name) if name == "CUresult" || name == "nvmlReturn_t");
+        // nvmlErrorString alone answers a text.
+        if !of_the_api && !matches!(*result, Type::Pointer { .. }) {
+            bail!("{} returns neither CUresult nor nvmlReturn_t", field.name);
         }
         let symbol = field.name.clone();
-        self.header
-            .functions
-            .entry(field.name)
-            .or_insert(Function { symbol, parameters });
+        self.header.functions.entry(field.name).or_insert(Function {
+            symbol,
+            result: *result,
+            parameters,
+        });
         Ok(())
     }
 
@@ -125,7 +134,7 @@ impl Parser<'_> {
                     body = true;
                 }
                 Token::Sign(';' | '*') if depth == 0 => return None,
-                Token::Name(name) if depth == 0 && body && window[1] == Token::Sign(';') => {
+                Token::Name(name) if depth == 0 && body && matches!(window[1], Token::Sign(';' | ',')) => {
                     return Some(name.clone());
                 }
                 _ => {}

@@ -55,6 +55,7 @@ pub struct Enumeration {
 #[derive(Clone, Debug)]
 pub struct Function {
     pub symbol: String,
+    pub result: Type,
     pub parameters: Vec<Field>,
 }
 
