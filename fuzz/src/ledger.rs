@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 
 use divvy_ledger::attach::Keeper;
 use divvy_ledger::attach::wire::{MESSAGE_BYTES, Reply, Request};
-use divvy_ledger::{Backing, LEDGER_BYTES, Ledger, Slot, SlotOwner};
+use divvy_ledger::{Backing, Bypass, LEDGER_BYTES, Ledger, Slot, SlotOwner};
 
 const LIMIT: u64 = 1 << 30;
 /// Bytes of one stroke: where, in two; what, in eight.
@@ -28,7 +28,7 @@ pub fn page(data: &[u8]) {
     for stroke in data.chunks_exact(STROKE).take(16) {
         let word = u64::from(stroke[1]) * 8;
         let at = match stroke[0] % 4 {
-            0 => word % 128,
+            0 => word % 256,
             1 => 4096 + word % 576,
             2 => 4096 + word,
             _ => (word << 9 | u64::from(stroke[0] & 0xf8)) % (LEDGER_BYTES as u64 - 8),
@@ -39,11 +39,22 @@ pub fn page(data: &[u8]) {
         if stroke[0] & 0x80 != 0 || answer.is_ok() {
             let _released = slot.release(bytes);
         }
+        if slot.reserve_spill(bytes, LIMIT).is_ok() {
+            let _released = slot.release_spill(bytes);
+        }
+        slot.count(Bypass::OpenCl);
+        slot.note_thrash(u32::from(stroke[2]) << 8, stroke[2] & 1 == 0);
         let _figures = (
             slot.used(),
             slot.total_used(),
             slot.since_return(),
+            slot.spilled(),
+            slot.total_spilled(),
+            slot.thrash(),
             ledger.total_used(),
+            ledger.total_spilled(),
+            ledger.waiting(),
+            ledger.bypasses(Bypass::OpenCl),
         );
     }
     let listed = ledger.processes().count();

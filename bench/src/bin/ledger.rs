@@ -51,6 +51,7 @@ impl Slice {
             device_uuid: [0; 16],
             slice_id: "bench",
             slice_name: "bench",
+            ..GrantSpec::default()
         })?;
         attach::deliver(&path, &pages)?;
         Ok(Self {
@@ -72,7 +73,7 @@ fn pairs(tenant: &Attached, count: u32) {
 /// Median nanoseconds per pair and thread, with `tenants` × `threads` threads at it.
 fn contended(slice: &Slice, args: &Args, tenants: usize, threads: usize) -> anyhow::Result<f64> {
     let tenants = (0..tenants)
-        .map(|_| attach::connect(&slice.path))
+        .map(|_| attach::connect(&slice.path, 0))
         .collect::<Result<Vec<_>, _>>()?;
     let mut rounds = Vec::new();
     for _ in 0..args.rounds {
@@ -123,7 +124,7 @@ fn main() -> anyhow::Result<()> {
         let ns = contended(&slice, &args, tenants, 1)?;
         show(&format!("reserve + release, {tenants} processes"), ns);
     }
-    let tenant = attach::connect(&slice.path)?;
+    let tenant = attach::connect(&slice.path, 0)?;
     show(
         "use of the slice (cuMemGetInfo)",
         timed(args.rounds, || {
@@ -138,14 +139,14 @@ fn main() -> anyhow::Result<()> {
         "attach",
         timed(args.rounds, || {
             let began = Instant::now();
-            let one = attach::connect(&slice.path)?;
+            let one = attach::connect(&slice.path, 0)?;
             let took = began.elapsed().as_nanos() as f64;
             drop(one);
             slice.pages.ledger.reap()?;
             Ok(took)
         })?,
     );
-    let other = attach::connect(&slice.path)?;
+    let other = attach::connect(&slice.path, 0)?;
     other.reserve(1 << 30)?;
     show(
         "refusal while another process holds memory",
@@ -158,7 +159,7 @@ fn main() -> anyhow::Result<()> {
     show(
         "first reservation that needs a dead process's bytes",
         timed(args.rounds, || {
-            let dead = attach::connect(&slice.path)?;
+            let dead = attach::connect(&slice.path, 0)?;
             dead.reserve(LIMIT - (1 << 30))?;
             drop(dead);
             let began = Instant::now();

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use divvy_ledger::attach::{self, AttachError, Pages};
-use divvy_ledger::{GrantSpec, PageError};
+use divvy_ledger::{GrantSpec, PageError, Terms};
 use divvy_model::{Bytes, Code, Fault, ProcessRecord, SliceRecord};
 
 use crate::procs;
@@ -29,6 +29,11 @@ pub fn create(record: &SliceRecord) -> Result<Pages, Fault> {
         device_uuid: uuid_bytes(&record.device_uuid),
         slice_id: &record.id,
         slice_name: &record.name,
+        terms: Terms {
+            context_bytes: record.context_bytes.0,
+            ..Terms::default()
+        },
+        ..GrantSpec::default()
     })
     .map_err(|error| {
         Fault::new(Code::SharedMemory, "cannot make the slice's pages")
@@ -65,7 +70,7 @@ pub enum RecallFailure {
 /// # Errors
 /// [`RecallFailure`].
 pub fn recall(socket: &Path, limit: Bytes) -> Result<(Pages, u32), RecallFailure> {
-    let recalled = attach::recall(socket).map_err(|error| match error {
+    let recalled = attach::recall(socket, 0).map_err(|error| match error {
         AttachError::System { .. } => RecallFailure::Dead,
         AttachError::Declined(attach::wire::Status::NoPages) => RecallFailure::Waiting,
         AttachError::TimedOut => RecallFailure::Late(trouble("the slice's keeper does not answer", &error)),

@@ -181,7 +181,7 @@ fn a_scribbled_ledger_takes_nobody_with_it() {
     let id = host.slice("scribbled")["id"].as_str().expect("an id").to_owned();
     let socket = host.run_dir().join("slices").join(id).join("attach.sock");
     // As a process of the same user may, on the cooperative rung.
-    let pages = attach::recall(&socket).expect("pages");
+    let pages = attach::recall(&socket, 0).expect("pages");
     let file = std::fs::File::from(pages.ledger.share().expect("a descriptor"));
     let noise: Vec<u8> = (0..file.metadata().expect("a size").len())
         .map(|n| (n * 131 % 251) as u8)

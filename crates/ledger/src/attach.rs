@@ -15,9 +15,11 @@ mod error;
 mod keeper;
 mod peer;
 mod tenant;
+mod wait;
 pub mod wire;
 
 pub use agent::{Pages, Recalled, deliver, recall};
 pub use error::AttachError;
 pub use keeper::{Keeper, Served};
 pub use tenant::{Attached, GrantRef, connect};
+pub use wait::Waiting;

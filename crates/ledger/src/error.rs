@@ -41,6 +41,13 @@ pub enum PageError {
         /// Length of the text in bytes.
         bytes: usize,
     },
+    /// A slice has at least one account and at most [`crate::MAX_ACCOUNTS`], numbered from 0.
+    NoSuchAccount {
+        /// The account's number.
+        account: u32,
+        /// How many there are said to be.
+        accounts: u32,
+    },
     /// All process slots are taken by living processes.
     NoFreeSlot,
     /// The page's contents are not what its users leave: somebody writes over it.
@@ -86,6 +93,9 @@ impl fmt::Display for PageError {
                     "A text of {bytes} bytes does not fit the grant's {} bytes",
                     crate::TEXT_BYTES
                 )
+            }
+            Self::NoSuchAccount { account, accounts } => {
+                write!(out, "There is no account {account} in a slice of {accounts}")
             }
             Self::NoFreeSlot => {
                 write!(

@@ -3,84 +3,97 @@
 use core::mem::ManuallyDrop;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{OFlags, SealFlags};
 use rustix::thread::futex;
 
 use crate::error::PageError;
-use crate::layout::{GRANT_BYTES, GRANT_MAGIC, GrantPage, TEXT_WORDS, Text};
+use crate::layout::{GRANT_BYTES, GRANT_MAGIC, GrantPage};
 use crate::mapping::{Access, Mapping};
 use crate::memfd;
+use crate::terms::{Cap, Class, ComputeTerms, MAX_ACCOUNTS, MAX_ON_OOM_WAIT, Policy, Terms};
+use crate::text::{self, GrantText};
 
-/// Longest slice id or name in a grant, in bytes of UTF-8.
-pub const TEXT_BYTES: usize = TEXT_WORDS * 8;
-
-/// What a new grant says.
+/// What a new grant says. By default it is the only account of its slice, strict, and of nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct GrantSpec<'a> {
     /// Device memory that the slice may use, in bytes.
     pub memory_limit_bytes: u64,
     /// UUID of the device, as the driver below reports it.
     pub device_uuid: [u8; 16],
-    /// The slice's id, at most [`TEXT_BYTES`] bytes.
+    /// The slice's id, at most [`crate::TEXT_BYTES`] bytes.
     pub slice_id: &'a str,
-    /// The slice's name, at most [`TEXT_BYTES`] bytes.
+    /// The slice's name, at most [`crate::TEXT_BYTES`] bytes.
     pub slice_name: &'a str,
+    /// Which of the slice's accounts this is: 0 for its first device, 1 for the next.
+    pub account: u32,
+    /// How many devices, and so accounts, the slice has: 1 to [`MAX_ACCOUNTS`].
+    pub accounts: u32,
+    /// Everything else.
+    pub terms: Terms,
 }
 
-/// A text out of a grant.
-#[derive(Clone, Copy)]
-pub struct GrantText {
-    bytes: [u8; TEXT_BYTES],
-    length: usize,
-}
-
-impl GrantText {
-    fn read(words: &Text) -> Self {
-        let mut bytes = [0; TEXT_BYTES];
-        for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
-            chunk.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
-        }
-        let length = bytes.iter().position(|&byte| byte == 0).unwrap_or(TEXT_BYTES);
-        Self { bytes, length }
-    }
-
-    /// The text; as much of it as is UTF-8.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        let bytes = &self.bytes[..self.length];
-        match core::str::from_utf8(bytes) {
-            Ok(text) => text,
-            Err(error) => core::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or(""),
+impl Default for GrantSpec<'_> {
+    fn default() -> Self {
+        Self {
+            memory_limit_bytes: 0,
+            device_uuid: [0; 16],
+            slice_id: "",
+            slice_name: "",
+            account: 0,
+            accounts: 1,
+            terms: Terms::default(),
         }
     }
-}
-
-impl fmt::Debug for GrantText {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.as_str().fmt(out)
-    }
-}
-
-fn write_text(words: &Text, text: &str) -> Result<(), PageError> {
-    if text.len() > TEXT_BYTES {
-        return Err(PageError::TextTooLong { bytes: text.len() });
-    }
-    let mut bytes = [0; TEXT_BYTES];
-    bytes[..text.len()].copy_from_slice(text.as_bytes());
-    for (chunk, word) in bytes.chunks_exact(8).zip(words) {
-        let mut value = [0; 8];
-        value.copy_from_slice(chunk);
-        word.store(u64::from_ne_bytes(value), Relaxed);
-    }
-    Ok(())
 }
 
 impl GrantPage {
     pub(crate) fn memory_limit_bytes(&self) -> u64 {
         self.memory_limit_bytes.load(Relaxed)
+    }
+
+    /// What is left of the limit for what calls show.
+    pub(crate) fn memory_ceiling_bytes(&self) -> u64 {
+        self.memory_limit_bytes()
+            .saturating_sub(self.overhead_bytes.load(Relaxed))
+    }
+
+    pub(crate) fn spill_limit_bytes(&self) -> u64 {
+        self.spill_limit_bytes.load(Relaxed)
+    }
+
+    pub(crate) fn on_oom_wait(&self) -> Duration {
+        Duration::from_nanos(self.on_oom_wait_ns.load(Relaxed)).min(MAX_ON_OOM_WAIT)
+    }
+
+    pub(crate) fn policy(&self) -> Policy {
+        Policy::of_code(self.policy.load(Relaxed))
+    }
+
+    fn terms(&self) -> Terms {
+        Terms {
+            policy: self.policy(),
+            on_oom_wait: self.on_oom_wait(),
+            context_bytes: self.context_bytes.load(Relaxed),
+            spill_limit_bytes: self.spill_limit_bytes(),
+            compute: ComputeTerms {
+                share: self.compute_share.load(Relaxed),
+                cap: Cap::of_code(self.compute_cap.load(Relaxed)),
+                class: Class::of_code(self.compute_class.load(Relaxed)),
+            },
+        }
+    }
+
+    fn write_terms(&self, terms: &Terms) {
+        let wait = terms.on_oom_wait.min(MAX_ON_OOM_WAIT).as_nanos() as u64;
+        self.policy.store(terms.policy.code(), Relaxed);
+        self.on_oom_wait_ns.store(wait, Relaxed);
+        self.context_bytes.store(terms.context_bytes, Relaxed);
+        self.spill_limit_bytes.store(terms.spill_limit_bytes, Relaxed);
+        self.compute_share.store(terms.compute.share, Relaxed);
+        self.compute_cap.store(terms.compute.cap.code(), Relaxed);
+        self.compute_class.store(terms.compute.class.code(), Relaxed);
     }
 
     fn device_uuid(&self) -> [u8; 16] {
@@ -111,7 +124,7 @@ impl Grant {
     /// Makes the first grant of a slice, generation 1.
     ///
     /// # Errors
-    /// [`PageError::TextTooLong`], or the system's reason.
+    /// [`PageError::TextTooLong`], [`PageError::NoSuchAccount`], or the system's reason.
     pub fn create(spec: &GrantSpec<'_>) -> Result<Self, PageError> {
         Self::with_generation(spec, 1)
     }
@@ -128,18 +141,35 @@ impl Grant {
             device_uuid: old.device_uuid(),
             slice_id: id.as_str(),
             slice_name: name.as_str(),
+            account: old.account(),
+            accounts: old.accounts(),
+            terms: old.terms(),
         };
-        Self::with_generation(&spec, old.generation().wrapping_add(1).max(1))
+        let new = Self::with_generation(&spec, old.generation().wrapping_add(1).max(1))?;
+        new.mapping
+            .page()
+            .overhead_bytes
+            .store(old.overhead_bytes(), Relaxed);
+        Ok(new)
     }
 
     fn with_generation(spec: &GrantSpec<'_>, generation: u32) -> Result<Self, PageError> {
+        if spec.account >= spec.accounts || spec.accounts > MAX_ACCOUNTS {
+            return Err(PageError::NoSuchAccount {
+                account: spec.account,
+                accounts: spec.accounts,
+            });
+        }
         let fd = memfd::create(c"divvy-grant", GRANT_BYTES)?;
         let mapping = Mapping::<GrantPage>::new(fd.as_fd(), Access::ReadWrite, "mmap of a new grant")?;
         let page = mapping.page();
-        write_text(&page.slice_id, spec.slice_id)?;
-        write_text(&page.slice_name, spec.slice_name)?;
+        text::write(&page.slice_id, spec.slice_id)?;
+        text::write(&page.slice_name, spec.slice_name)?;
         page.set_device_uuid(spec.device_uuid);
         page.memory_limit_bytes.store(spec.memory_limit_bytes, Relaxed);
+        page.account.store(spec.account, Relaxed);
+        page.accounts.store(spec.accounts, Relaxed);
+        page.write_terms(&spec.terms);
         page.generation.store(generation, Relaxed);
         page.header.write(GRANT_MAGIC, GRANT_BYTES);
         // From here on nobody gets another writable mapping: a tenant of the same user could open the file again.
@@ -150,11 +180,48 @@ impl Grant {
     /// Changes the memory limit, in bytes. It may be below what is in use: then nothing more is granted until use
     /// has fallen.
     pub fn set_memory_limit_bytes(&self, bytes: u64) {
+        self.mapping.page().memory_limit_bytes.store(bytes, Relaxed);
+        self.tell();
+    }
+
+    /// Sets what the driver holds for the slice that no call showed, in bytes: so much less of the limit is left.
+    /// Nothing is said where it is what it was.
+    pub fn set_overhead_bytes(&self, bytes: u64) {
+        if self.mapping.page().overhead_bytes.swap(bytes, Relaxed) != bytes {
+            self.tell();
+        }
+    }
+
+    /// Changes the terms.
+    pub fn set_terms(&self, terms: &Terms) {
+        self.mapping.page().write_terms(terms);
+        self.tell();
+    }
+
+    /// Says that something has changed.
+    fn tell(&self) {
         let page = self.mapping.page();
-        page.memory_limit_bytes.store(bytes, Relaxed);
         page.sequence.fetch_add(1, Release);
         // Nobody waiting is not an error.
         let _woken = futex::wake(&page.sequence, futex::Flags::empty(), i32::MAX as u32);
+    }
+
+    /// The terms.
+    #[must_use]
+    pub fn terms(&self) -> Terms {
+        self.mapping.page().terms()
+    }
+
+    /// What the driver holds for the slice that no call showed, in bytes.
+    #[must_use]
+    pub fn overhead_bytes(&self) -> u64 {
+        self.mapping.page().overhead_bytes.load(Relaxed)
+    }
+
+    /// Which of its slice's accounts this is.
+    #[must_use]
+    pub fn account(&self) -> u32 {
+        self.mapping.page().account.load(Relaxed)
     }
 
     /// The memory limit in bytes.
@@ -213,6 +280,30 @@ impl GrantView {
     #[must_use]
     pub fn memory_limit_bytes(&self) -> u64 {
         self.mapping.page().memory_limit_bytes()
+    }
+
+    /// What the driver holds for the slice that no call showed, in bytes. The limit covers it.
+    #[must_use]
+    pub fn overhead_bytes(&self) -> u64 {
+        self.mapping.page().overhead_bytes.load(Relaxed)
+    }
+
+    /// What holds besides the memory limit.
+    #[must_use]
+    pub fn terms(&self) -> Terms {
+        self.mapping.page().terms()
+    }
+
+    /// Which of its slice's accounts this is, from 0.
+    #[must_use]
+    pub fn account(&self) -> u32 {
+        self.mapping.page().account.load(Relaxed)
+    }
+
+    /// How many accounts the slice has.
+    #[must_use]
+    pub fn accounts(&self) -> u32 {
+        self.mapping.page().accounts.load(Relaxed).clamp(1, MAX_ACCOUNTS)
     }
 
     /// UUID of the device, as the driver below reports it.

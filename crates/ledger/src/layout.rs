@@ -8,7 +8,7 @@ use crate::accounting::{Memory, RECORDS_PER_SLOT, RecordId, SLOTS};
 use crate::error::PageError;
 
 /// Version of the layout and of the rules by which the pages are used. Both sides of an attach name theirs.
-pub const PAGE_ABI_VERSION: u32 = 1;
+pub const PAGE_ABI_VERSION: u32 = 2;
 /// Size of a grant page in bytes.
 pub const GRANT_BYTES: usize = size_of::<GrantPage>();
 /// Size of a ledger in bytes. Sparse: a page that no process slot has touched takes no memory.
@@ -60,7 +60,7 @@ impl Header {
     }
 }
 
-/// What a slice may use. One page, mapped read-only by tenants.
+/// What a slice may use of one device. One page, mapped read-only by tenants. A reservation reads its first cache line.
 #[repr(C, align(4096))]
 pub(crate) struct GrantPage {
     pub header: Header,
@@ -70,17 +70,30 @@ pub(crate) struct GrantPage {
     pub sequence: AtomicU32,
     pub memory_limit_bytes: AtomicU64,
     pub device_uuid: [AtomicU64; 2],
+    /// What the driver holds for the slice that no call showed. Here and not in the ledger: a tenant cannot lower it.
+    pub overhead_bytes: AtomicU64,
+    pub spill_limit_bytes: AtomicU64,
+    pub policy: AtomicU32,
+    /// Which of its slice's accounts this is, from 0; and how many there are. Neither changes within a page.
+    pub account: AtomicU32,
+    pub accounts: AtomicU32,
+    pub compute_share: AtomicU32,
+    pub compute_cap: AtomicU32,
+    pub compute_class: AtomicU32,
+    pub on_oom_wait_ns: AtomicU64,
+    pub context_bytes: AtomicU64,
+    pub reserved: [AtomicU64; 3],
     pub slice_id: Text,
     pub slice_name: Text,
-    /// Compute share, cap, class and lease: issue 4 gives these words their meaning. Zero until then.
-    pub compute: [AtomicU64; 16],
+    /// The lease: issue 4 gives these words their meaning. Zero until then.
+    pub lease: [AtomicU64; 32],
 }
 
 /// Fixed text in UTF-8, padded with zeros.
 pub(crate) type Text = [AtomicU64; TEXT_WORDS];
 pub(crate) const TEXT_WORDS: usize = 16;
 
-/// What a slice uses.
+/// What a slice uses of one device.
 #[repr(C, align(4096))]
 pub(crate) struct LedgerPage {
     pub header: Header,
@@ -90,17 +103,53 @@ pub(crate) struct LedgerPage {
     pub high_water: AtomicU32,
     /// When a dead process's bytes were last returned: nanoseconds of CLOCK_MONOTONIC, 0 for never. A hint.
     pub returned_at_ns: AtomicU64,
-    pub word: Line<AtomicU64>,
+    /// Device memory.
+    pub book: BookLine,
+    /// What is allocated beyond the share, in managed memory.
+    pub spill_book: BookLine,
+    pub thrash: ThrashLine,
+    /// Uses of the device past the limiter, by [`crate::Bypass`].
+    pub bypasses: [AtomicU64; BYPASS_KINDS],
+    /// The gate's words: issue 4 gives them their meaning. Zero until then.
+    pub gate: [AtomicU64; 64],
     pub slots: Slots,
+    pub spilled: SpillRecords,
+    /// Allocations that a process of the slice shares with others of it. The limiter gives the words their meaning.
+    pub shared: [AtomicU64; SHARED_WORDS],
+}
+
+/// Words for what the slice's processes tell each other of shared allocations: one page.
+pub const SHARED_WORDS: usize = 512;
+
+/// Room for kinds of bypasses, known and to come.
+pub(crate) const BYPASS_KINDS: usize = 16;
+
+/// The accounting word of one book, and beside it, where whoever changes it has the line anyway, who waits for room.
+#[repr(C, align(64))]
+pub(crate) struct BookLine {
+    pub word: AtomicU64,
+    /// Not 0: somebody waits for a release. Whoever releases clears it and wakes all; who goes on waiting sets it
+    /// again. So a waiter that was killed costs one wake.
+    pub waited_for: AtomicU32,
+    /// Futex word: raised by a release that found somebody waiting.
+    pub releases: AtomicU32,
+}
+
+/// What tenants find out about pages moving to and fro. Hints for the agent's display and its quantum.
+#[repr(C, align(64))]
+pub(crate) struct ThrashLine {
+    /// How much of what kernels could touch lies beyond the share, in parts of 10,000; 0 when nothing does.
+    pub pressure: AtomicU32,
+    pub reserved: AtomicU32,
+    /// Since when it thrashes: nanoseconds of CLOCK_MONOTONIC, 0 while it does not.
+    pub since_ns: AtomicU64,
+    /// Times that it began to.
+    pub episodes: AtomicU64,
 }
 
 /// The process slots, on pages of their own.
 #[repr(C, align(4096))]
 pub(crate) struct Slots(pub [ProcessSlot; SLOTS]);
-
-/// One value alone in its cache line.
-#[repr(C, align(64))]
-pub(crate) struct Line<T>(pub T);
 
 /// One process's place.
 #[repr(C, align(64))]
@@ -116,8 +165,16 @@ pub(crate) struct ProcessSlot {
     pub claimed_at_ns: AtomicU64,
     /// See [`crate::accounting::Memory::gathered`].
     pub gathered: AtomicU64,
+    /// The same, of what is spilled.
+    pub spill_gathered: AtomicU64,
+    /// Since when a thread of the process waits for room: nanoseconds of CLOCK_MONOTONIC, 0 when none does. A hint.
+    pub waiting_since_ns: AtomicU64,
     pub records: [Record; RECORDS_PER_SLOT],
 }
+
+/// The records of what is spilled, by slot: on pages of their own, which cost nothing where nothing is.
+#[repr(C, align(4096))]
+pub(crate) struct SpillRecords(pub [[Record; RECORDS_PER_SLOT]; SLOTS]);
 
 /// See [`crate::accounting`].
 #[repr(C, align(64))]
@@ -130,10 +187,18 @@ pub(crate) struct Record {
 const _: () = {
     assert!(GRANT_BYTES == 4096);
     assert!(size_of::<ProcessSlot>() == 64 * (1 + RECORDS_PER_SLOT));
-    assert!(LEDGER_BYTES == 4096 + SLOTS * size_of::<ProcessSlot>());
+    assert!(size_of::<SpillRecords>() == SLOTS * RECORDS_PER_SLOT * size_of::<Record>());
+    assert!(LEDGER_BYTES == 4096 + size_of::<Slots>() + size_of::<SpillRecords>() + SHARED_WORDS * 8);
     assert!(offset_of!(GrantPage, sequence) == 20);
     assert!(offset_of!(GrantPage, memory_limit_bytes) == 24);
-    assert!(offset_of!(LedgerPage, word) == 64);
+    assert!(offset_of!(GrantPage, policy) == 64);
+    assert!(offset_of!(GrantPage, slice_id) == 128);
+    assert!(offset_of!(GrantPage, lease) == 384);
+    assert!(offset_of!(LedgerPage, book) == 64);
+    assert!(offset_of!(LedgerPage, spill_book) == 128);
+    assert!(offset_of!(LedgerPage, thrash) == 192);
+    assert!(offset_of!(LedgerPage, bypasses) == 256);
+    assert!(offset_of!(LedgerPage, gate) == 384);
     assert!(offset_of!(LedgerPage, slots) == 4096);
 };
 
@@ -159,6 +224,21 @@ impl LedgerPage {
     fn record(&self, record: RecordId) -> &Record {
         &self.slots.0[record.slot()].records[record.number()]
     }
+
+    /// The book of what is spilled.
+    pub fn spill(&self) -> Spill<'_> {
+        Spill(self)
+    }
+}
+
+/// A ledger's second book, kept by the same rules as the first, in records of its own: what lies beyond the share.
+#[derive(Clone, Copy)]
+pub(crate) struct Spill<'a>(&'a LedgerPage);
+
+impl Spill<'_> {
+    fn record(&self, record: RecordId) -> &Record {
+        &self.0.spilled.0[record.slot()][record.number()]
+    }
 }
 
 /// Nanoseconds of a clock that all processes of a machine share.
@@ -174,7 +254,7 @@ impl Memory for LedgerPage {
 
     #[inline]
     fn word(&self) -> &AtomicU64 {
-        &self.word.0
+        &self.book.word
     }
 
     #[inline]
@@ -198,15 +278,48 @@ impl Memory for LedgerPage {
     }
 
     fn relax(&self, rounds: u32) {
-        if rounds < 100 {
-            rustix::thread::sched_yield();
-        } else {
-            let moment = rustix::thread::Timespec {
-                tv_sec: 0,
-                tv_nsec: 50_000,
-            };
-            // Woken early is as good.
-            let _slept = rustix::thread::nanosleep(&moment);
-        }
+        relax(rounds);
+    }
+}
+
+impl Memory for Spill<'_> {
+    type Cell = AtomicU64;
+
+    fn word(&self) -> &AtomicU64 {
+        &self.0.spill_book.word
+    }
+
+    fn busy(&self, record: RecordId) -> &AtomicU64 {
+        &self.record(record).busy
+    }
+
+    fn state(&self, record: RecordId) -> &AtomicU64 {
+        &self.record(record).state
+    }
+
+    fn amount(&self, record: RecordId, parity: usize) -> &AtomicU64 {
+        &self.record(record).amount[parity & 1]
+    }
+
+    fn gathered(&self, slot: usize) -> &AtomicU64 {
+        &self.0.slots.0[slot % SLOTS].spill_gathered
+    }
+
+    fn relax(&self, rounds: u32) {
+        relax(rounds);
+    }
+}
+
+/// Lets another thread run.
+fn relax(rounds: u32) {
+    if rounds < 100 {
+        rustix::thread::sched_yield();
+    } else {
+        let moment = rustix::thread::Timespec {
+            tv_sec: 0,
+            tv_nsec: 50_000,
+        };
+        // Woken early is as good.
+        let _slept = rustix::thread::nanosleep(&moment);
     }
 }

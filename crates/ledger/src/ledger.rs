@@ -11,11 +11,13 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::accounting::{self, UNIT};
+use crate::bypass::Bypass;
 use crate::error::PageError;
 use crate::layout::{LEDGER_BYTES, LEDGER_MAGIC, LedgerPage};
 use crate::liveness;
 use crate::mapping::{Access, Mapping};
 use crate::memfd;
+use crate::thrash::Thrash;
 
 /// What a ledger's descriptor must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +51,8 @@ pub struct Process {
     pub claimed_at_ns: u64,
     /// Device memory that it holds, in bytes.
     pub used_bytes: u64,
+    /// Managed memory beyond the share that it holds, in bytes.
+    pub spilled_bytes: u64,
     /// Whether the kernel vouches for it. A dead one's bytes are returned by [`Ledger::reap`].
     pub alive: bool,
 }
@@ -60,6 +64,8 @@ pub struct Reaped {
     pub processes: u32,
     /// Bytes they held, now free.
     pub bytes: u64,
+    /// Bytes they held beyond the share, now free.
+    pub spilled_bytes: u64,
 }
 
 /// A ledger, with a descriptor of its own to tell the living from the dead.
@@ -122,6 +128,35 @@ impl Ledger {
         accounting::total(self.mapping.page()) * UNIT
     }
 
+    /// Bytes beyond the share, in managed memory, of all processes.
+    #[must_use]
+    pub fn total_spilled(&self) -> u64 {
+        accounting::total(&self.mapping.page().spill()) * UNIT
+    }
+
+    /// Processes that wait for room.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.mapping.page().waiting()
+    }
+
+    /// How often the device was used past the limiter, in this way.
+    #[must_use]
+    pub fn bypasses(&self, bypass: Bypass) -> u64 {
+        self.mapping.page().bypasses(bypass)
+    }
+
+    /// Counts a use of the device past the limiter.
+    pub fn count(&self, bypass: Bypass) {
+        self.mapping.page().count(bypass);
+    }
+
+    /// What the slice's processes have found out about pages moving to and fro.
+    #[must_use]
+    pub fn thrash(&self) -> Thrash {
+        self.mapping.page().thrash.read()
+    }
+
     /// The processes in the ledger, dead ones not yet reaped among them.
     pub fn processes(&self) -> impl Iterator<Item = Process> + '_ {
         let page = self.mapping.page();
@@ -133,6 +168,7 @@ impl Ledger {
                 host_pid: place.host_pid.load(Relaxed),
                 claimed_at_ns: place.claimed_at_ns.load(Relaxed),
                 used_bytes: bytes_held(page, slot),
+                spilled_bytes: bytes_spilled(page, slot),
                 // A question that cannot be asked kills nobody.
                 alive: liveness::is_owned(self.fd.as_fd(), slot).unwrap_or(true),
             })
@@ -158,16 +194,21 @@ impl Ledger {
                 continue;
             }
             // A newcomer may have cleared and left it between the look and the lock.
-            let outcome = accounting::reclaim(page, slot);
-            if outcome.is_ok() && place.claimed.swap(0, Release) != 0 {
+            let outcome = reclaim_both(page, slot);
+            place.waiting_since_ns.store(0, Relaxed);
+            if let Ok((held, spilled)) = outcome
+                && place.claimed.swap(0, Release) != 0
+            {
                 reaped.processes += 1;
-                reaped.bytes = reaped.bytes.saturating_add(outcome.map_or(0, units_to_bytes));
+                reaped.bytes = reaped.bytes.saturating_add(held);
+                reaped.spilled_bytes = reaped.spilled_bytes.saturating_add(spilled);
             }
             liveness::disown(self.fd.as_fd(), slot).map_err(lock_error)?;
             outcome.map_err(|_| PageError::Corrupted { page: "ledger" })?;
         }
-        if reaped.bytes > 0 {
+        if reaped.bytes > 0 || reaped.spilled_bytes > 0 {
             page.note_return();
+            page.book.tell_waiters();
         }
         drop(turn);
         Ok(reaped)
@@ -204,6 +245,18 @@ pub(crate) fn lock_error(errno: Errno) -> PageError {
 
 pub(crate) fn bytes_held(page: &LedgerPage, slot: usize) -> u64 {
     units_to_bytes(accounting::held(page, slot))
+}
+
+pub(crate) fn bytes_spilled(page: &LedgerPage, slot: usize) -> u64 {
+    units_to_bytes(accounting::held(&page.spill(), slot))
+}
+
+/// Returns what a dead slot holds in either book, in bytes. Whoever dies in between is gone on from: both go by their
+/// own records, and the slot stays claimed until both are done.
+fn reclaim_both(page: &LedgerPage, slot: usize) -> Result<(u64, u64), accounting::Denied> {
+    let held = accounting::reclaim(page, slot)?;
+    let spilled = accounting::reclaim(&page.spill(), slot)?;
+    Ok((units_to_bytes(held), units_to_bytes(spilled)))
 }
 
 fn units_to_bytes(units: i64) -> u64 {

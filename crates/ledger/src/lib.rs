@@ -11,6 +11,7 @@
 
 pub mod accounting;
 pub mod attach;
+mod bypass;
 mod error;
 mod fork;
 mod grant;
@@ -20,9 +21,17 @@ mod liveness;
 mod mapping;
 mod memfd;
 mod slot;
+mod terms;
+mod text;
+mod thrash;
+mod waiting;
 
+pub use bypass::Bypass;
 pub use error::{PageError, ReserveError};
-pub use grant::{Grant, GrantSpec, GrantText, GrantView, TEXT_BYTES};
-pub use layout::{GRANT_BYTES, LEDGER_BYTES, PAGE_ABI_VERSION};
+pub use grant::{Grant, GrantSpec, GrantView};
+pub use layout::{GRANT_BYTES, LEDGER_BYTES, PAGE_ABI_VERSION, SHARED_WORDS};
 pub use ledger::{Backing, Ledger, Process, Reaped, open_file};
 pub use slot::{Slot, SlotOwner};
+pub use terms::{Cap, Class, ComputeTerms, MAX_ACCOUNTS, MAX_ON_OOM_WAIT, Policy, Terms, WHOLE_COMPUTE};
+pub use text::{GrantText, TEXT_BYTES};
+pub use thrash::Thrash;

@@ -1,16 +1,19 @@
 //! One process's place in a ledger.
 
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::time::Duration;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::accounting::{self, Denied, SLOTS, UNIT};
+use crate::bypass::Bypass;
 use crate::error::{PageError, ReserveError};
 use crate::fork::OwnMapping;
-use crate::layout::LedgerPage;
+use crate::layout::{LedgerPage, SHARED_WORDS};
 use crate::ledger::{self, Backing};
 use crate::liveness;
+use crate::thrash::Thrash;
 
 /// What a process says of itself, for display.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,7 +84,88 @@ impl Slot {
     pub fn release(&self, bytes: u64) -> Result<(), ReserveError> {
         let page = self.page.get().ok_or(ReserveError::Forked)?;
         accounting::release(page, self.index, thread_hint(), bytes.div_ceil(UNIT))
-            .map_err(|denied| refusal(denied, 0))
+            .map_err(|denied| refusal(denied, 0))?;
+        page.book.tell_waiters();
+        Ok(())
+    }
+
+    /// [`Slot::reserve`] in the book of what lies beyond the share.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn reserve_spill(&self, bytes: u64, limit_bytes: u64) -> Result<(), ReserveError> {
+        let page = self.page.get().ok_or(ReserveError::Forked)?;
+        let units = bytes.div_ceil(UNIT);
+        accounting::reserve(
+            &page.spill(),
+            self.index,
+            thread_hint(),
+            units,
+            limit_bytes / UNIT,
+        )
+        .map_err(|denied| refusal(denied, limit_bytes))
+    }
+
+    /// [`Slot::release`] in the book of what lies beyond the share.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn release_spill(&self, bytes: u64) -> Result<(), ReserveError> {
+        let page = self.page.get().ok_or(ReserveError::Forked)?;
+        accounting::release(&page.spill(), self.index, thread_hint(), bytes.div_ceil(UNIT))
+            .map_err(|denied| refusal(denied, 0))?;
+        // Whoever waits for room would take it beyond the share as well.
+        page.book.tell_waiters();
+        Ok(())
+    }
+
+    /// Bytes beyond the share that all processes hold, or `None` in a forked child.
+    #[must_use]
+    pub fn total_spilled(&self) -> Option<u64> {
+        self.page
+            .get()
+            .map(|page| accounting::total(&page.spill()) * UNIT)
+    }
+
+    /// Bytes beyond the share that this process holds, or `None` in a forked child.
+    #[must_use]
+    pub fn spilled(&self) -> Option<u64> {
+        self.page
+            .get()
+            .map(|page| ledger::bytes_spilled(page, self.index))
+    }
+
+    /// Counts a use of the device past the limiter. Nothing is counted in a forked child.
+    pub fn count(&self, bypass: Bypass) {
+        if let Some(page) = self.page.get() {
+            page.count(bypass);
+        }
+    }
+
+    /// What the slice's processes have found out about pages moving to and fro; `None` in a forked child.
+    #[must_use]
+    pub fn thrash(&self) -> Option<Thrash> {
+        self.page.get().map(|page| page.thrash.read())
+    }
+
+    /// Notes how much of what kernels could touch lies beyond the share, in parts of 10,000, and whether that makes
+    /// the device thrash. Nothing is noted in a forked child.
+    pub fn note_thrash(&self, pressure: u32, thrashing: bool) {
+        if let Some(page) = self.page.get() {
+            page.thrash.note(pressure, thrashing);
+        }
+    }
+
+    /// The words in which the slice's processes tell each other of shared allocations; `None` in a forked child. All
+    /// zero at first; nobody but their users gives them meaning, and any of them may write anything.
+    #[must_use]
+    pub fn shared(&self) -> Option<&[AtomicU64; SHARED_WORDS]> {
+        self.page.get().map(|page| &page.shared)
+    }
+
+    /// The page, for this crate's own use of it.
+    pub(crate) fn page(&self) -> Option<&LedgerPage> {
+        self.page.get()
     }
 
     /// Bytes in use by all processes, or `None` in a forked child.
@@ -126,10 +210,13 @@ impl Slot {
 
 /// Prepares a place whose lock we have: what a dead process left goes back first.
 fn move_in(ledger: &LedgerPage, index: usize, owner: SlotOwner) -> Result<(), PageError> {
-    if accounting::reclaim(ledger, index).map_err(|_| PageError::Corrupted { page: "ledger" })? != 0 {
+    let corrupted = |_| PageError::Corrupted { page: "ledger" };
+    let spilled = accounting::reclaim(&ledger.spill(), index).map_err(corrupted)?;
+    if accounting::reclaim(ledger, index).map_err(corrupted)? != 0 || spilled != 0 {
         ledger.note_return();
     }
     let place = &ledger.slots.0[index];
+    place.waiting_since_ns.store(0, Relaxed);
     place.pid.store(
         rustix::process::getpid().as_raw_nonzero().get().unsigned_abs(),
         Relaxed,

@@ -4,10 +4,14 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use divvy_ledger::attach::wire::{Reply, Request, Status};
 use divvy_ledger::attach::{self, AttachError, Keeper, Pages};
-use divvy_ledger::{GrantSpec, PAGE_ABI_VERSION, ReserveError};
+use divvy_ledger::{
+    Bypass, Cap, Class, ComputeTerms, GrantSpec, MAX_ON_OOM_WAIT, PAGE_ABI_VERSION, Policy, ReserveError,
+    Terms,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -42,6 +46,7 @@ fn spec(limit: u64) -> GrantSpec<'static> {
         device_uuid: *b"0123456789abcdef",
         slice_id: "s-7",
         slice_name: "training of Łukasz",
+        ..GrantSpec::default()
     }
 }
 
@@ -55,7 +60,7 @@ fn delivered(limit: u64) -> (Served, Pages) {
 #[test]
 fn a_tenant_sees_its_grant_and_charges_its_ledger() {
     let (served, pages) = delivered(100 * MIB);
-    let tenant = attach::connect(&served.path).expect("attach");
+    let tenant = attach::connect(&served.path, 0).expect("attach");
     assert_eq!(tenant.memory_limit_bytes(), 100 * MIB);
     assert_eq!(tenant.grant().slice_id().as_str(), "s-7");
     assert_eq!(tenant.grant().slice_name().as_str(), "training of Łukasz");
@@ -84,14 +89,14 @@ fn a_tenant_sees_its_grant_and_charges_its_ledger() {
 #[test]
 fn a_dropped_place_is_reaped_with_its_bytes() {
     let (served, pages) = delivered(100 * MIB);
-    let tenant = attach::connect(&served.path).expect("attach");
+    let tenant = attach::connect(&served.path, 0).expect("attach");
     tenant.reserve(60 * MIB).expect("it fits");
     drop(tenant);
     assert_eq!(pages.ledger.total_used(), 60 * MIB);
     assert!(pages.ledger.processes().all(|process| !process.alive));
 
     // A tenant that runs short has the dead reaped before it is refused.
-    let other = attach::connect(&served.path).expect("attach");
+    let other = attach::connect(&served.path, 0).expect("attach");
     other.reserve(100 * MIB).expect("the dead one's bytes are back");
     drop(other);
     let reaped = pages.ledger.reap().expect("reap");
@@ -103,7 +108,7 @@ fn a_dropped_place_is_reaped_with_its_bytes() {
 #[test]
 fn a_limit_below_use_refuses_until_use_has_fallen() {
     let (served, pages) = delivered(100 * MIB);
-    let tenant = attach::connect(&served.path).expect("attach");
+    let tenant = attach::connect(&served.path, 0).expect("attach");
     tenant.reserve(50 * MIB).expect("it fits");
     tenant.reserve(40 * MIB).expect("it fits");
     let before = tenant.grant().sequence();
@@ -123,13 +128,13 @@ fn a_limit_below_use_refuses_until_use_has_fallen() {
 #[test]
 fn a_restarted_agent_adopts_and_tenants_follow() {
     let (served, pages) = delivered(100 * MIB);
-    let tenant = attach::connect(&served.path).expect("attach");
+    let tenant = attach::connect(&served.path, 0).expect("attach");
     tenant.reserve(30 * MIB).expect("it fits");
     drop(pages); // The agent dies. The keeper serves on.
-    let late = attach::connect(&served.path).expect("attach without an agent");
+    let late = attach::connect(&served.path, 0).expect("attach without an agent");
     late.reserve(5 * MIB).expect("it fits");
 
-    let recalled = attach::recall(&served.path).expect("recall");
+    let recalled = attach::recall(&served.path, 0).expect("recall");
     assert_eq!(recalled.keeper_pid, std::process::id());
     assert_eq!(recalled.grant.slice_id().as_str(), "s-7");
     assert_eq!(recalled.ledger.total_used(), 35 * MIB);
@@ -157,11 +162,11 @@ fn a_keeper_without_pages_says_so() {
     let served = serve();
     assert!(!served.keeper.has_pages());
     assert_eq!(
-        attach::connect(&served.path).err(),
+        attach::connect(&served.path, 0).err(),
         Some(AttachError::Declined(Status::NoPages))
     );
     assert_eq!(
-        attach::recall(&served.path).err(),
+        attach::recall(&served.path, 0).err(),
         Some(AttachError::Declined(Status::NoPages))
     );
 }
@@ -169,7 +174,7 @@ fn a_keeper_without_pages_says_so() {
 #[test]
 fn nobody_listening_is_the_systems_answer() {
     let dir = tempfile::tempdir().expect("a directory");
-    let missing = attach::connect(&dir.path().join("attach.sock"));
+    let missing = attach::connect(&dir.path().join("attach.sock"), 0);
     assert!(matches!(
         missing,
         Err(AttachError::System {
@@ -177,7 +182,7 @@ fn nobody_listening_is_the_systems_answer() {
             ..
         })
     ));
-    let long = attach::connect(&dir.path().join("x".repeat(120)));
+    let long = attach::connect(&dir.path().join("x".repeat(120)), 0);
     assert!(matches!(
         long,
         Err(AttachError::System {
@@ -188,7 +193,7 @@ fn nobody_listening_is_the_systems_answer() {
     let path = dir.path().join("dead.sock");
     drop(UnixListener::bind(&path).expect("a socket"));
     assert!(matches!(
-        attach::connect(&path),
+        attach::connect(&path, 0),
         Err(AttachError::System {
             errno: rustix::io::Errno::CONNREFUSED,
             ..
@@ -210,12 +215,13 @@ fn another_version_is_refused_and_both_are_named() {
         let mut reply = Reply {
             status: Status::Done,
             pid: 1,
+            accounts: 1,
         }
         .encode();
         reply[8..12].copy_from_slice(&7_u32.to_ne_bytes());
         stream.write_all(&reply).expect("the reply");
     });
-    let error = attach::connect(&path).expect_err("refused");
+    let error = attach::connect(&path, 0).expect_err("refused");
     assert_eq!(
         error,
         AttachError::Version {
@@ -224,7 +230,7 @@ fn another_version_is_refused_and_both_are_named() {
         }
     );
     let text = error.to_string();
-    assert!(text.contains("version 1") && text.contains("version 7"), "{text}");
+    assert!(text.contains("version 2") && text.contains("version 7"), "{text}");
     server.join().expect("served");
 
     // A tenant of the future.
@@ -233,6 +239,7 @@ fn another_version_is_refused_and_both_are_named() {
     let mut request = Request {
         kind: attach::wire::Kind::Attach,
         pid: 1,
+        account: 0,
     }
     .encode();
     request[8..12].copy_from_slice(&7_u32.to_ne_bytes());
@@ -249,13 +256,13 @@ fn another_version_is_refused_and_both_are_named() {
 fn a_silent_peer_does_not_hold_up_others() {
     let (served, _pages) = delivered(MIB);
     let _silent = std::os::unix::net::UnixStream::connect(&served.path).expect("a keeper");
-    attach::connect(&served.path).expect("served after the silent one's time is up");
+    attach::connect(&served.path, 0).expect("served after the silent one's time is up");
 }
 
 #[test]
 fn threads_share_a_place() {
     let (served, pages) = delivered(1 << 40);
-    let tenant = attach::connect(&served.path).expect("attach");
+    let tenant = attach::connect(&served.path, 0).expect("attach");
     thread::scope(|scope| {
         for _ in 0..64 {
             scope.spawn(|| {
@@ -270,4 +277,205 @@ fn threads_share_a_place() {
     let expected = 64 * 4_000 * 1024;
     assert_eq!(pages.ledger.total_used(), expected);
     assert_eq!(tenant.slot().used(), Some(expected));
+}
+
+#[test]
+fn what_lies_beyond_the_share_is_kept_in_a_book_of_its_own() {
+    let (served, pages) = delivered(100 * MIB);
+    let tenant = attach::connect(&served.path, 0).expect("attach");
+    let slot = tenant.slot();
+    tenant.reserve(100 * MIB).expect("it fits");
+    slot.reserve_spill(30 * MIB, 40 * MIB).expect("it fits");
+    assert!(matches!(
+        slot.reserve_spill(11 * MIB, 40 * MIB),
+        Err(ReserveError::Refused { .. })
+    ));
+    assert_eq!(pages.ledger.total_used(), 100 * MIB);
+    assert_eq!(pages.ledger.total_spilled(), 30 * MIB);
+    assert_eq!(slot.spilled(), Some(30 * MIB));
+    slot.release_spill(10 * MIB).expect("release");
+    let process = pages.ledger.processes().next().expect("one process");
+    assert_eq!((process.used_bytes, process.spilled_bytes), (100 * MIB, 20 * MIB));
+    drop(tenant);
+    let reaped = pages.ledger.reap().expect("reap");
+    assert_eq!((reaped.bytes, reaped.spilled_bytes), (100 * MIB, 20 * MIB));
+    assert_eq!((pages.ledger.total_used(), pages.ledger.total_spilled()), (0, 0));
+}
+
+#[test]
+fn overhead_takes_its_part_of_the_limit() {
+    let (served, pages) = delivered(100 * MIB);
+    let tenant = attach::connect(&served.path, 0).expect("attach");
+    tenant.reserve(50 * MIB).expect("it fits");
+    pages.grant.set_overhead_bytes(30 * MIB);
+    assert_eq!(tenant.room_bytes(), Some(20 * MIB));
+    assert!(tenant.reserve(21 * MIB).is_err());
+    tenant.reserve(20 * MIB).expect("it fits");
+    pages.grant.set_overhead_bytes(1 << 40);
+    assert_eq!(tenant.room_bytes(), Some(0));
+    assert!(tenant.reserve(1).is_err());
+    assert_eq!(tenant.memory_limit_bytes(), 100 * MIB);
+}
+
+#[test]
+fn terms_reach_tenants_and_outlive_an_agent() {
+    let terms = Terms {
+        policy: Policy::BestEffort,
+        on_oom_wait: Duration::from_secs(30),
+        context_bytes: 300 * MIB,
+        spill_limit_bytes: 7 * MIB,
+        compute: ComputeTerms {
+            share: 2_500,
+            cap: Cap::Hard,
+            class: Class::LatencyCritical,
+        },
+    };
+    let served = serve();
+    let pages = Pages::create(&GrantSpec {
+        terms,
+        ..spec(100 * MIB)
+    })
+    .expect("pages");
+    attach::deliver(&served.path, &pages).expect("delivery");
+    let tenant = attach::connect(&served.path, 0).expect("attach");
+    assert_eq!(tenant.grant().terms(), terms);
+    pages.grant.set_overhead_bytes(5 * MIB);
+    drop(pages);
+
+    let pages = attach::recall(&served.path, 0)
+        .expect("recall")
+        .adopt()
+        .expect("pages");
+    assert_eq!(
+        (pages.grant.terms(), pages.grant.overhead_bytes()),
+        (terms, 5 * MIB)
+    );
+    // A wait is never for ever.
+    pages.grant.set_terms(&Terms {
+        on_oom_wait: Duration::MAX,
+        ..terms
+    });
+    assert_eq!(pages.grant.terms().on_oom_wait, MAX_ON_OOM_WAIT);
+}
+
+#[test]
+fn a_slice_has_an_account_for_each_device() {
+    let served = serve();
+    let pages: Vec<_> = (0..2)
+        .map(|account| {
+            Pages::create(&GrantSpec {
+                account,
+                accounts: 2,
+                device_uuid: [account as u8 + 1; 16],
+                ..spec((account as u64 + 1) * 100 * MIB)
+            })
+            .expect("pages")
+        })
+        .collect();
+    attach::deliver(&served.path, &pages[0]).expect("delivery");
+    // Half a slice is not served.
+    assert!(!served.keeper.has_pages());
+    assert!(matches!(
+        attach::connect(&served.path, 0),
+        Err(AttachError::Declined(Status::NoPages))
+    ));
+    attach::deliver(&served.path, &pages[1]).expect("delivery");
+    assert!(served.keeper.has_pages());
+    let tenants: Vec<_> = (0..2)
+        .map(|account| attach::connect(&served.path, account).expect("attach"))
+        .collect();
+    for (account, tenant) in tenants.iter().enumerate() {
+        assert_eq!(tenant.grant().accounts(), 2);
+        assert_eq!(tenant.grant().device_uuid(), [account as u8 + 1; 16]);
+        assert_eq!(tenant.memory_limit_bytes(), (account as u64 + 1) * 100 * MIB);
+    }
+    tenants[1].reserve(150 * MIB).expect("it fits there");
+    assert!(tenants[0].reserve(101 * MIB).is_err());
+    assert_eq!(pages[0].ledger.total_used(), 0);
+    assert!(matches!(
+        attach::connect(&served.path, 2),
+        Err(AttachError::Declined(Status::NoSuchAccount))
+    ));
+    // A slice's devices do not become more or fewer.
+    let third = Pages::create(&GrantSpec {
+        account: 2,
+        accounts: 3,
+        ..spec(MIB)
+    })
+    .expect("pages");
+    assert!(matches!(
+        attach::deliver(&served.path, &third),
+        Err(AttachError::Declined(Status::Unfit))
+    ));
+}
+
+#[test]
+fn who_waits_has_the_room_that_another_gives_back() {
+    let served = serve();
+    let patient = |seconds| Terms {
+        on_oom_wait: Duration::from_secs(seconds),
+        ..Terms::default()
+    };
+    let pages = Pages::create(&GrantSpec {
+        terms: patient(600),
+        ..spec(100 * MIB)
+    })
+    .expect("pages");
+    attach::deliver(&served.path, &pages).expect("delivery");
+    let holder = attach::connect(&served.path, 0).expect("attach");
+    let waiter = attach::connect(&served.path, 0).expect("attach");
+    holder.reserve(60 * MIB).expect("it fits");
+    thread::scope(|scope| {
+        let waited = scope.spawn(|| {
+            let mut waiting = waiter.begin_waiting(50 * MIB).expect("the terms allow it");
+            while waiter.reserve(50 * MIB).is_err() {
+                assert!(waiting.pause(), "ten minutes");
+            }
+        });
+        while pages.ledger.waiting() == 0 {
+            thread::yield_now();
+        }
+        holder.release(60 * MIB).expect("release");
+        waited.join().expect("it had its room");
+    });
+    assert_eq!((pages.ledger.total_used(), pages.ledger.waiting()), (50 * MIB, 0));
+
+    // No longer than the terms say, and not for what can never fit.
+    assert!(waiter.begin_waiting(101 * MIB).is_none());
+    pages.grant.set_terms(&Terms {
+        on_oom_wait: Duration::from_millis(20),
+        ..Terms::default()
+    });
+    let mut waiting = holder.begin_waiting(60 * MIB).expect("the terms allow it");
+    let mut tries = 0;
+    while waiting.pause() {
+        assert!(holder.reserve(60 * MIB).is_err());
+        tries += 1;
+    }
+    assert!((1..100).contains(&tries), "{tries}");
+    drop(waiting);
+    pages.grant.set_terms(&Terms::default());
+    assert!(holder.begin_waiting(60 * MIB).is_none());
+}
+
+#[test]
+fn bypasses_and_thrashing_are_the_ledgers_to_show() {
+    let (served, pages) = delivered(MIB);
+    let tenant = attach::connect(&served.path, 0).expect("attach");
+    for bypass in Bypass::ALL {
+        for _ in 0..=bypass as u64 {
+            tenant.slot().count(bypass);
+        }
+    }
+    for bypass in Bypass::ALL {
+        assert_eq!(pages.ledger.bypasses(bypass), bypass as u64 + 1, "{bypass}");
+    }
+    tenant.slot().note_thrash(1_200, false);
+    assert_eq!(pages.ledger.thrash().lasting, None);
+    for thrashing in [true, true, false, true] {
+        tenant.slot().note_thrash(8_000, thrashing);
+    }
+    let thrash = pages.ledger.thrash();
+    assert_eq!((thrash.pressure, thrash.episodes), (8_000, 2));
+    assert!(thrash.lasting.is_some());
 }

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use divvy_ledger::attach::wire::{MESSAGE_BYTES, Malformed, Reply, Request};
 use divvy_ledger::{
-    Backing, GRANT_BYTES, Grant, GrantSpec, GrantView, LEDGER_BYTES, Ledger, PAGE_ABI_VERSION, PageError,
-    Slot, SlotOwner,
+    Backing, Bypass, GRANT_BYTES, Grant, GrantSpec, GrantView, LEDGER_BYTES, Ledger, PAGE_ABI_VERSION,
+    PageError, Slot, SlotOwner,
 };
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -23,6 +23,7 @@ fn grant() -> Grant {
         device_uuid: [1; 16],
         slice_id: "s",
         slice_name: "s",
+        ..GrantSpec::default()
     })
     .expect("a grant")
 }
@@ -133,7 +134,7 @@ fn foreign_pages_are_refused_by_name() {
         }
     );
     let text = error.to_string();
-    assert!(text.contains("version 9") && text.contains("version 1"), "{text}");
+    assert!(text.contains("version 9") && text.contains("version 2"), "{text}");
     let resized = Ledger::create().expect("a ledger").share().expect("/proc");
     write_at(&resized, 12, &1_u32.to_ne_bytes()).expect("it is writable");
     assert_eq!(
@@ -151,6 +152,7 @@ fn foreign_pages_are_refused_by_name() {
         device_uuid: [0; 16],
         slice_id: &long,
         slice_name: "",
+        ..GrantSpec::default()
     };
     assert_eq!(
         Grant::create(&spec).err(),
@@ -165,12 +167,21 @@ fn use_everything(ledger: &Ledger, slot: &Slot) {
             let _released = slot.release(bytes);
         }
         let _released = slot.release(bytes);
+        if slot.reserve_spill(bytes, 100 * MIB).is_ok() {
+            let _released = slot.release_spill(bytes);
+        }
     }
+    slot.note_thrash(1, true);
+    slot.count(Bypass::Codec);
     let _used = (
         slot.used(),
         slot.total_used(),
         slot.grant_generation(),
         ledger.total_used(),
+        slot.spilled(),
+        slot.total_spilled(),
+        slot.thrash(),
+        ledger.waiting(),
     );
     let _sum = ledger
         .processes()
@@ -197,7 +208,7 @@ proptest! {
         // Where it hurts: the hints, the word, and this slot's own records.
         write_at(&fd, 16, &header).expect("it is writable");
         for (word, value) in words {
-            write_at(&fd, 64, &value.to_ne_bytes()).expect("it is writable");
+            write_at(&fd, 64 + word % 4 * 64, &value.to_ne_bytes()).expect("it is writable");
             write_at(&fd, 4096 + word * 8, &value.to_ne_bytes()).expect("it is writable");
         }
         use_everything(&ledger, &slot);
@@ -209,11 +220,11 @@ proptest! {
     #[test]
     fn any_bytes_are_a_message_or_refused(bytes in any::<[u8; MESSAGE_BYTES]>(), code in 0..8_u32) {
         prop_assert_eq!(Request::decode(&bytes), Err(Malformed::Foreign));
-        let mut near = Request { kind: divvy_ledger::attach::wire::Kind::Attach, pid: 5 }.encode();
+        let mut near = Request { kind: divvy_ledger::attach::wire::Kind::Attach, pid: 5, account: 0 }.encode();
         near[12..16].copy_from_slice(&code.to_ne_bytes());
         near[20..].copy_from_slice(&bytes[20..]);
         prop_assert_eq!(Request::decode(&near).is_ok(), (1..=3).contains(&code));
-        prop_assert_eq!(Reply::decode(&near).is_ok(), code <= 5);
+        prop_assert_eq!(Reply::decode(&near).is_ok(), code <= 6);
     }
 }
 

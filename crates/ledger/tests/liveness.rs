@@ -16,7 +16,7 @@ use support::{MIB, Player, Slice, part, say, told};
 fn child() {
     let Some((part, path)) = part() else { return };
     let before = descriptors();
-    let tenant = attach::connect(&path).expect("attach");
+    let tenant = attach::connect(&path, 0).expect("attach");
     assert_eq!(descriptors(), before, "attach keeps no descriptor");
     tenant.reserve(10 * MIB).expect("it fits");
     match part.as_str() {
@@ -60,7 +60,7 @@ fn forker(tenant: &Attached, path: &std::path::Path, fork: impl Fn() -> libc::pi
             && tenant.reserve(MIB) == Err(ReserveError::Forked)
             && tenant.release(MIB) == Err(ReserveError::Forked)
             && tenant.total_used().is_none()
-            && attach::connect(path).is_ok_and(|own| {
+            && attach::connect(path, 0).is_ok_and(|own| {
                 let fine = own.is_ours() && own.reserve(5 * MIB).is_ok();
                 // It holds its place until it ends.
                 std::mem::forget(own);

@@ -18,8 +18,8 @@ const SIZES: [u64; 3] = [MIB, 16 * MIB, 100 * MIB];
 fn child() {
     let Some((part, path)) = part() else { return };
     match part.as_str() {
-        "racer" => racer(&attach::connect(&path).expect("attach")),
-        "victim" => victim(&attach::connect(&path).expect("attach")),
+        "racer" => racer(&attach::connect(&path, 0).expect("attach")),
+        "victim" => victim(&attach::connect(&path, 0).expect("attach")),
         other => panic!("no part {other}"),
     }
 }

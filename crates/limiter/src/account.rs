@@ -42,12 +42,12 @@ impl Account {
         self.attached.memory_limit_bytes()
     }
 
-    /// Bytes of the limit that are not in use; never below 0. A forked child, which cannot see the ledger, has none.
+    /// Bytes of the limit that are neither in use nor the driver's overhead; never below 0. A forked child, which cannot see the ledger, has none.
     #[inline]
     #[must_use]
     pub fn room_bytes(self) -> u64 {
-        let limit = self.limit_bytes();
-        limit.saturating_sub(self.attached.total_used().unwrap_or(limit))
+        self.attached.follow_grant();
+        self.attached.room_bytes().unwrap_or(0)
     }
 
     /// Returns bytes that [`reserve`] granted.

@@ -77,7 +77,7 @@ fn first_join() -> Result<Tenant, CUresult> {
         if !JOINING.swap(true, Ordering::AcqRel) {
             let outcome = match known() {
                 Some(tenant) => Ok(tenant),
-                None => attach::connect(path).map(enter).map_err(|error| {
+                None => attach::connect(path, 0).map(enter).map_err(|error| {
                     log::line(format_args!(
                         "Cannot join the slice at {}: {error}",
                         path.display()

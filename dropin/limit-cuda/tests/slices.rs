@@ -42,6 +42,7 @@ fn slice() -> Slice {
         device_uuid: [1; 16],
         slice_id: "s",
         slice_name: "s",
+        ..GrantSpec::default()
     })
     .expect("pages");
     deliver(&socket, &pages).expect("the keeper takes them");
@@ -160,6 +161,7 @@ fn another_version_of_the_pages_is_a_mismatch() {
         let mut reply = wire::Reply {
             status: wire::Status::Done,
             pid: 0,
+            accounts: 1,
         }
         .encode();
         // Magic, then version, as in every version of the protocol.

@@ -38,6 +38,7 @@ impl Slice {
             device_uuid: [0; 16],
             slice_id: "bench-intercept",
             slice_name: "bench",
+            ..GrantSpec::default()
         })?;
         deliver(&socket, &pages)?;
         Ok(Self {

@@ -15,7 +15,7 @@ use crate::ledger::{Backing, Ledger};
 /// How long a keeper may take.
 const EXCHANGE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Both pages of a slice, in the hands of the agent that made the grant.
+/// Both pages of one account of a slice, in the hands of the agent that made the grant.
 #[derive(Debug)]
 pub struct Pages {
     /// What the slice may use.
@@ -25,10 +25,10 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Makes the pages of a new slice.
+    /// Makes the pages of one account of a new slice.
     ///
     /// # Errors
-    /// [`PageError::TextTooLong`], or the system's reason.
+    /// [`PageError::TextTooLong`], [`PageError::NoSuchAccount`], or the system's reason.
     pub fn create(spec: &GrantSpec<'_>) -> Result<Self, PageError> {
         let pages = Self {
             grant: Grant::create(spec)?,
@@ -68,24 +68,26 @@ impl Recalled {
     }
 }
 
-/// Hands pages to the keeper that listens on `path`, and then tells the slice's tenants to come for them.
+/// Hands one account's pages to the keeper that listens on `path`, and then tells the slice's tenants to come for them.
 ///
 /// # Errors
 /// [`AttachError`]. The keeper then has what it had.
 pub fn deliver(path: &Path, pages: &Pages) -> Result<(), AttachError> {
     let (grant, ledger) = (pages.grant.share()?, pages.ledger.share()?);
-    exchange(path, Kind::Deliver, Some([grant.as_fd(), ledger.as_fd()]))?;
+    let fds = Some([grant.as_fd(), ledger.as_fd()]);
+    exchange(path, Kind::Deliver, pages.grant.account(), fds)?;
     // In this order, or a tenant would come and find the old one.
     pages.ledger.set_grant_generation(pages.grant.generation());
     Ok(())
 }
 
-/// Gets the pages back from the keeper that listens on `path`.
+/// Gets the pages of account `account` back from the keeper that listens on `path`. [`GrantView::accounts`] of the
+/// first says how many there are.
 ///
 /// # Errors
 /// [`AttachError`].
-pub fn recall(path: &Path) -> Result<Recalled, AttachError> {
-    let (fds, peer) = exchange(path, Kind::Recall, None)?;
+pub fn recall(path: &Path, account: u32) -> Result<Recalled, AttachError> {
+    let (fds, peer) = exchange(path, Kind::Recall, account, None)?;
     let (grant, ledger) = fds.ok_or(AttachError::Protocol)?;
     Ok(Recalled {
         grant: GrantView::map(grant.as_fd())?,
@@ -98,11 +100,12 @@ pub fn recall(path: &Path) -> Result<Recalled, AttachError> {
 fn exchange(
     path: &Path,
     kind: Kind,
+    account: u32,
     fds: Option<[BorrowedFd<'_>; 2]>,
 ) -> Result<(Option<Descriptors>, Peer), AttachError> {
     let deadline = Deadline::after(EXCHANGE_LIMIT);
     let socket = channel::connect(path, deadline)?;
     let peer = peer::of(socket.as_fd())?;
-    let (_reply, fds) = channel::ask(socket.as_fd(), kind, fds, deadline)?;
+    let (_reply, fds) = channel::ask(socket.as_fd(), kind, account, fds, deadline)?;
     Ok((fds, peer))
 }

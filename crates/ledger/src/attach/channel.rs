@@ -141,15 +141,16 @@ pub(super) fn receive(
     Ok((message, first.zip(second)))
 }
 
-/// Sends a request of `kind` and receives the answer to it.
+/// Sends a request of `kind` about `account` and receives the answer to it.
 pub(super) fn ask(
     socket: BorrowedFd<'_>,
     kind: Kind,
+    account: u32,
     fds: Option<[BorrowedFd<'_>; 2]>,
     deadline: Deadline,
 ) -> Result<(Reply, Option<Descriptors>), AttachError> {
     let pid = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
-    send(socket, &Request { kind, pid }.encode(), fds, deadline)?;
+    send(socket, &Request { kind, pid, account }.encode(), fds, deadline)?;
     let (bytes, fds) = receive(socket, deadline)?;
     let reply = Reply::decode(&bytes)?;
     match reply.status {

@@ -45,7 +45,8 @@ pub enum Served {
 #[derive(Debug)]
 pub struct Keeper {
     agent_uid: u32,
-    pages: Mutex<Option<Held>>,
+    /// By account. Tenants are served once all are there.
+    pages: Mutex<Vec<Option<Held>>>,
 }
 
 #[derive(Debug)]
@@ -53,6 +54,11 @@ struct Held {
     grant: OwnedFd,
     ledger: OwnedFd,
     generation: u32,
+}
+
+/// The accounts a slice has, if the keeper has the pages of each.
+fn complete(pages: &[Option<Held>]) -> Option<u32> {
+    (!pages.is_empty() && pages.iter().all(Option::is_some)).then_some(pages.len() as u32)
 }
 
 impl Keeper {
@@ -64,14 +70,14 @@ impl Keeper {
     pub fn new(agent_uid: u32) -> Self {
         Self {
             agent_uid,
-            pages: Mutex::new(None),
+            pages: Mutex::new(Vec::new()),
         }
     }
 
-    /// Whether pages were delivered.
+    /// Whether the pages of all accounts were delivered.
     #[must_use]
     pub fn has_pages(&self) -> bool {
-        self.lock().is_some()
+        complete(&self.lock()).is_some()
     }
 
     /// Serves one accepted connection: one request, one reply, within two seconds. Connections may be served by
@@ -97,6 +103,7 @@ impl Keeper {
         let reply = Reply {
             status,
             pid: peer.pid,
+            accounts: self.lock().len() as u32,
         };
         let fds = fds
             .as_ref()
@@ -117,16 +124,19 @@ impl Keeper {
                     pid: request.pid,
                     host_pid: peer.pid,
                 };
-                Ok((served, Some(self.share()?)))
+                Ok((served, Some(self.share_with_tenant(request.account)?)))
             }
             Kind::Recall => {
                 self.require_agent(peer)?;
-                Ok((Served::Recalled, Some(self.share()?)))
+                let pages = self.lock();
+                Ok((Served::Recalled, Some(share(&pages, request.account)?)))
             }
             Kind::Deliver => {
                 self.require_agent(peer)?;
                 let (grant, ledger) = brought.ok_or(Status::Unfit)?;
-                let generation = self.take(grant, ledger).map_err(|_| Status::Unfit)?;
+                let generation = self
+                    .take(request.account, grant, ledger)
+                    .map_err(|_| Status::Unfit)?;
                 Ok((Served::Delivered { generation }, None))
             }
         }
@@ -140,31 +150,36 @@ impl Keeper {
         }
     }
 
-    /// Opens both pages anew for one peer. Its liveness lock belongs to the open file description, so each has to
-    /// have its own; and it keeps working where the peer itself has no /proc to open them by.
-    fn share(&self) -> Result<Descriptors, Status> {
+    /// A tenant gets no account before the slice has all of them: it would take a device for a stranger's.
+    fn share_with_tenant(&self, account: u32) -> Result<Descriptors, Status> {
         let pages = self.lock();
-        let held = pages.as_ref().ok_or(Status::NoPages)?;
-        let open = |fd: &OwnedFd, access| memfd::reopen(fd.as_fd(), access).map_err(|_| Status::Failed);
-        Ok((
-            open(&held.grant, OFlags::RDONLY)?,
-            open(&held.ledger, OFlags::RDWR)?,
-        ))
+        complete(&pages).ok_or(Status::NoPages)?;
+        share(&pages, account)
     }
 
-    /// Keeps the pages, if they are pages, and newer than those it has.
-    fn take(&self, grant: OwnedFd, ledger: OwnedFd) -> Result<u32, PageError> {
-        let generation = GrantView::map(grant.as_fd())?.generation();
+    /// Keeps the pages, if they are pages of that account, and newer than those it has.
+    fn take(&self, account: u32, grant: OwnedFd, ledger: OwnedFd) -> Result<u32, PageError> {
+        let view = GrantView::map(grant.as_fd())?;
+        let (generation, accounts) = (view.generation(), view.accounts());
+        if account != view.account() || account >= accounts {
+            return Err(PageError::NoSuchAccount { account, accounts });
+        }
         let ledger = Ledger::open(ledger, Backing::Sealed)?.into_fd();
         let mut pages = self.lock();
-        if pages.as_ref().is_some_and(|held| held.generation >= generation) {
+        if pages.is_empty() {
+            pages.resize_with(accounts as usize, || None);
+        } else if pages.len() != accounts as usize {
+            return Err(PageError::NoSuchAccount { account, accounts });
+        }
+        let place = &mut pages[account as usize];
+        if place.as_ref().is_some_and(|held| held.generation >= generation) {
             return Err(PageError::Version {
                 page: "grant",
                 ours: generation,
                 theirs: PAGE_ABI_VERSION,
             });
         }
-        *pages = Some(Held {
+        *place = Some(Held {
             grant,
             ledger,
             generation,
@@ -172,9 +187,24 @@ impl Keeper {
         Ok(generation)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Option<Held>>> {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Opens both pages anew for one peer. Its liveness lock belongs to the open file description, so each has to have
+/// its own; and it keeps working where the peer itself has no /proc to open them by.
+fn share(pages: &[Option<Held>], account: u32) -> Result<Descriptors, Status> {
+    if pages.is_empty() {
+        return Err(Status::NoPages);
+    }
+    let held = pages.get(account as usize).ok_or(Status::NoSuchAccount)?;
+    let held = held.as_ref().ok_or(Status::NoPages)?;
+    let open = |fd: &OwnedFd, access| memfd::reopen(fd.as_fd(), access).map_err(|_| Status::Failed);
+    Ok((
+        open(&held.grant, OFlags::RDONLY)?,
+        open(&held.ledger, OFlags::RDWR)?,
+    ))
 }
 
 #[cfg(test)]
@@ -187,7 +217,15 @@ mod tests {
         for kind in [Kind::Deliver, Kind::Recall] {
             let ask = |uid| {
                 keeper
-                    .decide(Request { kind, pid: 1 }, Peer { pid: 1, uid }, None)
+                    .decide(
+                        Request {
+                            kind,
+                            pid: 1,
+                            account: 0,
+                        },
+                        Peer { pid: 1, uid },
+                        None,
+                    )
                     .err()
             };
             assert_eq!(ask(1001), Some(Status::NotAllowed));

@@ -23,6 +23,7 @@ use crate::layout::{self, GrantPage};
 use crate::ledger::{Backing, Ledger};
 use crate::memfd;
 use crate::slot::{Slot, SlotOwner};
+use crate::terms::Policy;
 
 /// How long the first attach may take: many processes may be starting at once.
 const ATTACH_LIMIT: Duration = Duration::from_secs(5);
@@ -42,15 +43,17 @@ pub struct Attached {
     grant_generation: AtomicU32,
     following: AtomicBool,
     follow_again_ns: AtomicU64,
+    account: u32,
     path: [u8; PATH_BYTES],
     path_length: usize,
 }
 
-/// Joins the slice whose keeper listens on `path` (the value of `DIVVY_SLICE`).
+/// Joins the slice whose keeper listens on `path` (the value of `DIVVY_SLICE`), as a user of its account `account`.
+/// The grant of the first says how many there are: [`GrantView::accounts`].
 ///
 /// # Errors
 /// [`AttachError`]; no descriptor and no mapping is left behind.
-pub fn connect(path: &Path) -> Result<Attached, AttachError> {
+pub fn connect(path: &Path, account: u32) -> Result<Attached, AttachError> {
     let bytes = path.as_os_str().as_bytes();
     let mut kept = [0; PATH_BYTES];
     let Some(room) = kept.get_mut(..bytes.len()) else {
@@ -60,7 +63,7 @@ pub fn connect(path: &Path) -> Result<Attached, AttachError> {
         });
     };
     room.copy_from_slice(bytes);
-    let (reply, (grant, ledger)) = fetch(path, ATTACH_LIMIT)?;
+    let (reply, (grant, ledger)) = fetch(path, account, ATTACH_LIMIT)?;
     let grant = GrantView::map(grant.as_fd())?;
     let slot = Slot::claim(ledger, Backing::Sealed, SlotOwner { host_pid: reply.pid })?;
     Ok(Attached {
@@ -69,14 +72,15 @@ pub fn connect(path: &Path) -> Result<Attached, AttachError> {
         grant: AtomicPtr::new(grant.leak()),
         following: AtomicBool::new(false),
         follow_again_ns: AtomicU64::new(0),
+        account,
         path: kept,
         path_length: bytes.len(),
     })
 }
 
 impl Attached {
-    /// Takes `bytes`, rounded up to whole units of 512, unless the slice's total would pass its limit. Before it
-    /// refuses, what dead processes of the slice hold goes back.
+    /// Takes `bytes`, rounded up to whole units of 512, unless the slice's total and overhead would pass its limit.
+    /// Before it refuses, what dead processes of the slice hold goes back.
     ///
     /// # Errors
     /// [`ReserveError::Refused`] when it does not fit; [`ReserveError::Forked`] in a child of the process that
@@ -84,7 +88,7 @@ impl Attached {
     #[inline]
     pub fn reserve(&self, bytes: u64) -> Result<(), ReserveError> {
         self.follow_grant();
-        let answer = self.slot.reserve(bytes, self.memory_limit_bytes());
+        let answer = self.slot.reserve(bytes, self.page().memory_ceiling_bytes());
         match answer {
             Err(ReserveError::Refused { limit_bytes, .. }) if bytes <= limit_bytes => {
                 self.reap_and_reserve(bytes, answer)
@@ -107,6 +111,34 @@ impl Attached {
     #[must_use]
     pub fn memory_limit_bytes(&self) -> u64 {
         self.page().memory_limit_bytes()
+    }
+
+    /// What is left of the limit, in bytes: neither in use nor held by the driver itself. `None` in a forked child.
+    #[inline]
+    #[must_use]
+    pub fn room_bytes(&self) -> Option<u64> {
+        let used = self.slot.total_used()?;
+        Some(self.page().memory_ceiling_bytes().saturating_sub(used))
+    }
+
+    /// What becomes of a use that cannot be limited.
+    #[inline]
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.page().policy()
+    }
+
+    /// How long an allocation waits for room before it is refused.
+    #[must_use]
+    pub fn on_oom_wait(&self) -> Duration {
+        self.page().on_oom_wait()
+    }
+
+    /// Bytes that the slice may allocate beyond its limit, in managed memory.
+    #[inline]
+    #[must_use]
+    pub fn spill_limit_bytes(&self) -> u64 {
+        self.page().spill_limit_bytes()
     }
 
     /// Bytes in use by the whole slice, or `None` in a forked child.
@@ -168,10 +200,12 @@ impl Attached {
             return;
         }
         // The hint is in a page that tenants can write, and the keeper may be gone: then the old grant holds on.
-        let followed = fetch(self.path(), ERRAND_LIMIT).ok().and_then(|(_, (grant, _))| {
-            let view = GrantView::map(grant.as_fd()).ok()?;
-            (view.generation() > self.grant_generation.load(Relaxed)).then_some(view)
-        });
+        let followed = fetch(self.path(), self.account, ERRAND_LIMIT)
+            .ok()
+            .and_then(|(_, (grant, _))| {
+                let view = GrantView::map(grant.as_fd()).ok()?;
+                (view.generation() > self.grant_generation.load(Relaxed)).then_some(view)
+            });
         match followed {
             Some(view) => {
                 self.grant_generation.store(view.generation(), Relaxed);
@@ -190,14 +224,14 @@ impl Attached {
         if self.slot.total_used() <= self.slot.used() {
             return refused;
         }
-        let Ok((_, (_, ledger))) = fetch(self.path(), ERRAND_LIMIT) else {
+        let Ok((_, (_, ledger))) = fetch(self.path(), self.account, ERRAND_LIMIT) else {
             return refused;
         };
         if let Ok(ledger) = Ledger::open(ledger, Backing::Sealed) {
             // What could not be returned stays charged: the answer below tells.
             let _reaped = ledger.reap();
         }
-        self.slot.reserve(bytes, self.memory_limit_bytes())
+        self.slot.reserve(bytes, self.page().memory_ceiling_bytes())
     }
 
     fn path(&self) -> &Path {
@@ -220,10 +254,10 @@ impl Deref for GrantRef<'_> {
     }
 }
 
-fn fetch(path: &Path, limit: Duration) -> Result<(Reply, Descriptors), AttachError> {
+fn fetch(path: &Path, account: u32, limit: Duration) -> Result<(Reply, Descriptors), AttachError> {
     let deadline = Deadline::after(limit);
     let socket = channel::connect(path, deadline)?;
-    let (reply, fds) = channel::ask(socket.as_fd(), Kind::Attach, None, deadline)?;
+    let (reply, fds) = channel::ask(socket.as_fd(), Kind::Attach, account, None, deadline)?;
     let (grant, ledger) = fds.ok_or(AttachError::Protocol)?;
     // The keeper has yet to close its own copy, and locks last as long as the longest: better a description that it
     // never had. Without /proc the keeper's will do, a little later.

@@ -37,6 +37,8 @@ pub enum Status {
     Unfit,
     /// The keeper's system failed it.
     Failed,
+    /// The slice has fewer accounts than that.
+    NoSuchAccount,
 }
 
 /// Why bytes are no message.
@@ -62,17 +64,20 @@ struct Message {
     code: u32,
     /// Of a request: the sender's id in its own pid namespace. Of a reply: the peer's id as the keeper sees it.
     pid: u32,
-    reserved: [u32; 3],
+    /// Of a request: which account's pages. Of a reply to one: how many accounts the slice has, 0 while unknown.
+    account: u32,
+    reserved: [u32; 2],
 }
 
 impl Message {
-    fn bytes(code: u32, pid: u32) -> [u8; MESSAGE_BYTES] {
+    fn bytes(code: u32, pid: u32, account: u32) -> [u8; MESSAGE_BYTES] {
         let message = Self {
             magic: MAGIC,
             version: PAGE_ABI_VERSION,
             code,
             pid,
-            reserved: [0; 3],
+            account,
+            reserved: [0; 2],
         };
         zerocopy::transmute!(message)
     }
@@ -98,6 +103,8 @@ pub struct Request {
     pub kind: Kind,
     /// The sender's id in its own pid namespace.
     pub pid: u32,
+    /// Which of the slice's accounts it is about, from 0.
+    pub account: u32,
 }
 
 impl Request {
@@ -109,7 +116,7 @@ impl Request {
             Kind::Recall => 2,
             Kind::Deliver => 3,
         };
-        Message::bytes(code, self.pid)
+        Message::bytes(code, self.pid, self.account)
     }
 
     /// Reads a request.
@@ -127,6 +134,7 @@ impl Request {
         Ok(Self {
             kind,
             pid: message.pid,
+            account: message.account,
         })
     }
 }
@@ -138,6 +146,8 @@ pub struct Reply {
     pub status: Status,
     /// The peer's id in the keeper's pid namespace, 0 when it has none there.
     pub pid: u32,
+    /// How many accounts the slice has; 0 while the keeper does not know.
+    pub accounts: u32,
 }
 
 impl Reply {
@@ -151,8 +161,9 @@ impl Reply {
             Status::NotAllowed => 3,
             Status::Unfit => 4,
             Status::Failed => 5,
+            Status::NoSuchAccount => 6,
         };
-        Message::bytes(code, self.pid)
+        Message::bytes(code, self.pid, self.accounts)
     }
 
     /// Reads a reply.
@@ -168,11 +179,13 @@ impl Reply {
             3 => Status::NotAllowed,
             4 => Status::Unfit,
             5 => Status::Failed,
+            6 => Status::NoSuchAccount,
             _ => return Err(Malformed::Meaning),
         };
         Ok(Self {
             status,
             pid: message.pid,
+            accounts: message.account,
         })
     }
 }

@@ -37,6 +37,7 @@ impl Slice {
             device_uuid: [7; 16],
             slice_id: "s",
             slice_name: "s",
+            ..GrantSpec::default()
         };
         let pages = Pages::create(&spec).expect("pages");
         attach::deliver(&path, &pages).expect("delivery");
@@ -48,7 +49,7 @@ impl Slice {
     }
 
     pub fn attach(&self) -> Attached {
-        attach::connect(&self.path).expect("attach")
+        attach::connect(&self.path, 0).expect("attach")
     }
 
     /// Reaps until nothing and nobody is left. Not at once: a child that a test beside this one is starting has copies

@@ -245,6 +245,7 @@ impl Slice {
             device_uuid: [7; 16],
             slice_id: "s-1",
             slice_name: "test",
+            ..GrantSpec::default()
         })
         .expect("pages");
         deliver(&socket, &pages).expect("the keeper takes them");
