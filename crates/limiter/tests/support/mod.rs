@@ -258,7 +258,7 @@ impl Slice {
 
     /// Makes this process a member.
     pub fn enter(&self) {
-        divvy_limiter::tenant::enter(connect(&self.socket).expect("the keeper answers"));
+        divvy_limiter::tenant::enter(connect(&self.socket, 0).expect("the keeper answers"));
     }
 
     pub fn used(&self) -> u64 {
