@@ -57,6 +57,27 @@ impl Shape {
     }
 }
 
+/// Which memory counts as there when a copy is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// What a device may touch now.
+    Live,
+    /// And what graphs have reserved: it is there once a launch has come so far.
+    Reserved,
+}
+
+impl Known {
+    /// The memory at an address.
+    pub fn find(self, address: u64) -> Result<Option<Arc<Allocation>>> {
+        let driver = driver()?;
+        let live = driver.registry.find(address);
+        Ok(match self {
+            Known::Live => live,
+            Known::Reserved => live.or_else(|| driver.graphs.reserved.find(address)),
+        })
+    }
+}
+
 /// Which memory an argument must name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
@@ -71,11 +92,18 @@ pub enum Place {
 impl Side {
     /// A run of bytes.
     pub fn linear(address: u64, place: Place, bytes: u64) -> Result<Side> {
-        Side::block(address, place, bytes, bytes, Shape::linear(bytes))
+        Side::block(address, place, bytes, bytes, Shape::linear(bytes), Known::Live)
     }
 
     /// A block whose rows are `pitch` and whose slices are `slice` bytes apart.
-    pub fn block(address: u64, place: Place, pitch: u64, slice: u64, shape: Shape) -> Result<Side> {
+    pub fn block(
+        address: u64,
+        place: Place,
+        pitch: u64,
+        slice: u64,
+        shape: Shape,
+        known: Known,
+    ) -> Result<Side> {
         if shape.is_empty() {
             return Ok(Side {
                 address,
@@ -85,7 +113,7 @@ impl Side {
             });
         }
         let reach = shape.reach(pitch, slice).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let allocation = driver()?.registry.find(address);
+        let allocation = known.find(address)?;
         match (&allocation, place) {
             (Some(allocation), Place::Device | Place::Unified) => {
                 if !allocation.holds(address, reach) {
@@ -114,41 +142,61 @@ impl Side {
     }
 }
 
-/// Moves a block and waits for it.
-pub fn now(queue: &Queue, to: &Side, from: &Side, shape: Shape) -> Result {
-    // SAFETY: each side is device memory that `Side::block` checked and keeps alive, or host memory that the
-    // program vouches for until the call returns.
-    queue.run_now(|| unsafe { transfer(to, from, shape) })
+/// A checked copy.
+#[derive(Debug, Clone)]
+pub struct Transfer {
+    /// Where the bytes go.
+    pub to: Side,
+    /// Where they come from.
+    pub from: Side,
+    /// How many there are.
+    pub shape: Shape,
 }
 
-/// Moves a block in stream order; waits where memory is pageable, as the host may change it afterwards.
-pub fn later(queue: &Queue, to: Side, from: Side, shape: Shape) -> Result {
-    if shape.is_empty() {
-        return Ok(());
+impl Transfer {
+    /// Moves the bytes on the calling thread, at once.
+    ///
+    /// # Safety
+    /// Host memory that only the program knows is mapped, and readable or writable as used.
+    pub unsafe fn run(&self) {
+        // SAFETY: device memory was checked by `Side::block` and is kept alive; the caller vouches for the rest.
+        unsafe { transfer(&self.to, &self.from, self.shape) };
     }
-    let small = shape.rows == 1 && shape.slices == 1 && shape.width <= STAGED;
-    if from.is_pageable() && !to.is_pageable() && small {
-        // SAFETY: the program vouches for its memory until this call returns.
-        let staged =
-            unsafe { std::slice::from_raw_parts(from.address as *const u8, shape.width as usize) }.to_vec();
+
+    /// Moves the bytes when the queue has come so far, and waits for it.
+    pub fn now(&self, queue: &Queue) -> Result {
+        // SAFETY: the program vouches for its own memory until the call returns.
+        queue.run_now(|| unsafe { self.run() })
+    }
+
+    /// Moves the bytes in stream order; waits where memory is pageable, as the host may change it afterwards.
+    pub fn later(self, queue: &Queue) -> Result {
+        let Transfer { to, from, shape } = &self;
+        let small = shape.rows == 1 && shape.slices == 1 && shape.width <= STAGED;
+        if from.is_pageable() && !to.is_pageable() && small {
+            // SAFETY: the program vouches for its memory until this call returns.
+            let staged =
+                unsafe { std::slice::from_raw_parts(from.address as *const u8, shape.width as usize) }
+                    .to_vec();
+            queue.run_later(move || {
+                let from = Side {
+                    address: staged.as_ptr() as u64,
+                    ..self.from
+                };
+                // SAFETY: `staged` holds the row; the destination was checked and is kept alive.
+                unsafe { transfer(&self.to, &from, self.shape) };
+            });
+            return Ok(());
+        }
+        if from.is_pageable() || to.is_pageable() {
+            return self.now(queue);
+        }
         queue.run_later(move || {
-            let from = Side {
-                address: staged.as_ptr() as u64,
-                ..from
-            };
-            // SAFETY: `staged` holds the row; the destination was checked and is kept alive.
-            unsafe { transfer(&to, &from, shape) };
+            // SAFETY: both sides were checked and are kept alive by the closure.
+            unsafe { self.run() };
         });
-        return Ok(());
+        Ok(())
     }
-    if from.is_pageable() || to.is_pageable() {
-        return now(queue, &to, &from, shape);
-    }
-    queue.run_later(move || {
-        // SAFETY: both sides were checked and are kept alive by the closure.
-        unsafe { transfer(&to, &from, shape) };
-    });
-    Ok(())
 }
 
 /// # Safety
@@ -203,6 +251,49 @@ pub unsafe fn fill(block: &Side, value: Value, shape: Shape) {
     }
 }
 
+/// A checked filling of memory.
+#[derive(Debug, Clone)]
+pub struct Fill {
+    block: Side,
+    value: Value,
+    shape: Shape,
+}
+
+impl Fill {
+    /// Checks a block of device memory of `count` values a row; None if it is empty.
+    pub fn check(
+        address: u64,
+        pitch: u64,
+        value: Value,
+        count: u64,
+        rows: u64,
+        known: Known,
+    ) -> Result<Option<Fill>> {
+        let width = count.checked_mul(value.bytes()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let shape = Shape {
+            width,
+            rows,
+            slices: 1,
+        };
+        if shape.is_empty() {
+            return Ok(None);
+        }
+        let misaligned =
+            !address.is_multiple_of(value.bytes()) || (rows > 1 && !pitch.is_multiple_of(value.bytes()));
+        if misaligned || (rows > 1 && pitch < width) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let block = Side::block(address, Place::Device, pitch, 0, shape, known)?;
+        Ok(Some(Fill { block, value, shape }))
+    }
+
+    /// Fills the memory on the calling thread, at once.
+    pub fn run(&self) {
+        // SAFETY: the block was checked, is aligned and is kept alive.
+        unsafe { fill(&self.block, self.value, self.shape) };
+    }
+}
+
 /// Fills a block of device memory of `count` values a row.
 pub fn memset(
     queue: &Queue,
@@ -213,29 +304,13 @@ pub fn memset(
     count: u64,
     rows: u64,
 ) -> Result {
-    let width = count.checked_mul(value.bytes()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let shape = Shape {
-        width,
-        rows,
-        slices: 1,
-    };
-    if shape.is_empty() {
+    let Some(fill) = Fill::check(address, pitch, value, count, rows, Known::Live)? else {
         return Ok(());
-    }
-    let misaligned =
-        !address.is_multiple_of(value.bytes()) || (rows > 1 && !pitch.is_multiple_of(value.bytes()));
-    if misaligned || (rows > 1 && pitch < width) {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    let block = Side::block(address, Place::Device, pitch, 0, shape)?;
+    };
     if wait {
-        // SAFETY: the block was checked, is aligned and is kept alive.
-        return queue.run_now(|| unsafe { fill(&block, value, shape) });
+        return queue.run_now(|| fill.run());
     }
-    queue.run_later(move || {
-        // SAFETY: as above; the closure owns the block.
-        unsafe { fill(&block, value, shape) };
-    });
+    queue.run_later(move || fill.run());
     Ok(())
 }
 

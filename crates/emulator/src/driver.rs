@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::event::Event;
+use crate::graph::Graphs;
 use crate::handle::{self, Handles};
 use crate::hardware::Hardware;
 use crate::inventory::{self, DeviceFacts};
@@ -72,6 +73,8 @@ pub struct Driver {
     pub links: Handles<Link>,
     /// Live memory pools.
     pub pools: Handles<MemoryPool>,
+    /// Graphs, and what belongs to them.
+    pub graphs: Graphs,
 }
 
 /// cuCtxGetApiVersion of a primary context: the API as of CUDA 3.2, as NVIDIA's driver says.
@@ -117,6 +120,7 @@ pub fn initialise() -> Result {
         kernels: Handles::default(),
         links: Handles::default(),
         pools,
+        graphs: Graphs::default(),
     };
     fork::watch();
     let _ = DRIVER.set(driver);

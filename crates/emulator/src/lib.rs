@@ -13,6 +13,7 @@ mod event;
 mod exec;
 mod fork;
 mod function;
+mod graph;
 mod handle;
 mod hardware;
 mod image;

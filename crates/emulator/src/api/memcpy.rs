@@ -3,7 +3,7 @@
 use super::args::{Handle, In};
 use crate::Result;
 use crate::context;
-use crate::copy::{self, Place, Shape, Side};
+use crate::copy::{Known, Place, Shape, Side, Transfer};
 use crate::driver::driver;
 use crate::stream::StreamName;
 use divvy_abi::*;
@@ -105,22 +105,36 @@ fn linear(
     }
     let to = Side::linear(to, to_place, bytes as u64)?;
     let from = Side::linear(from, from_place, bytes as u64)?;
+    let transfer = Transfer { to, from, shape };
     if wait {
-        copy::now(&queue, &to, &from, shape)
+        transfer.now(&queue)
     } else {
-        copy::later(&queue, to, from, shape)
+        transfer.later(&queue)
     }
 }
 
 fn block(copy: &CUDA_MEMCPY3D, stream: StreamName, wait: bool) -> Result {
     let queue = stream.queue()?;
+    let Some(transfer) = transfer(copy, Known::Live)? else {
+        return Ok(());
+    };
+    if wait {
+        transfer.now(&queue)
+    } else {
+        transfer.later(&queue)
+    }
+}
+
+/// Checks a copy as the driver's structures describe it; None if it is empty. Graphs check it when a node is made
+/// and again when the node runs.
+pub fn transfer(copy: &CUDA_MEMCPY3D, known: Known) -> Result<Option<Transfer>> {
     let shape = Shape {
         width: copy.WidthInBytes as u64,
         rows: copy.Height as u64,
         slices: copy.Depth as u64,
     };
     if shape.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     let to = Corner {
         kind: copy.dstMemoryType,
@@ -142,12 +156,8 @@ fn block(copy: &CUDA_MEMCPY3D, stream: StreamName, wait: bool) -> Result {
         y: copy.srcY,
         z: copy.srcZ,
     };
-    let (to, from) = (to.side(shape)?, from.side(shape)?);
-    if wait {
-        copy::now(&queue, &to, &from, shape)
-    } else {
-        copy::later(&queue, to, from, shape)
-    }
+    let (to, from) = (to.side(shape, known)?, from.side(shape, known)?);
+    Ok(Some(Transfer { to, from, shape }))
 }
 
 /// One side of a block copy, as the driver's structures give it.
@@ -163,7 +173,7 @@ struct Corner {
 }
 
 impl Corner {
-    fn side(&self, shape: Shape) -> Result<Side> {
+    fn side(&self, shape: Shape, known: Known) -> Result<Side> {
         let (address, place) = match self.kind {
             CU_MEMORYTYPE_HOST => (self.host, Place::Host),
             CU_MEMORYTYPE_DEVICE => (self.device, Place::Device),
@@ -197,7 +207,7 @@ impl Corner {
         let first = offset
             .and_then(|offset| address.checked_add(offset))
             .ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        Side::block(first, place, pitch, slice, shape)
+        Side::block(first, place, pitch, slice, shape, known)
     }
 }
 

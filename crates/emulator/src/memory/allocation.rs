@@ -15,6 +15,8 @@ pub enum Kind {
         /// The pool's handle.
         pool: u64,
     },
+    /// Device memory of a graph's allocation node.
+    Graph,
     /// A variable of a module or library.
     Global,
     /// cuMemAllocManaged.
@@ -34,7 +36,10 @@ pub enum Kind {
 impl Kind {
     /// The bytes live on a device, not in host memory.
     pub fn is_device(self) -> bool {
-        matches!(self, Kind::Device | Kind::Pooled { .. } | Kind::Global)
+        matches!(
+            self,
+            Kind::Device | Kind::Pooled { .. } | Kind::Graph | Kind::Global
+        )
     }
 }
 
