@@ -4,4 +4,5 @@
 //! need is here.
 
 pub mod artifacts;
+pub mod slice;
 pub mod statistics;

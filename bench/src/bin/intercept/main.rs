@@ -39,18 +39,19 @@ fn main() -> anyhow::Result<()> {
     }
     let libraries = divvy_bench::artifacts::build(&["limit-cuda", "null-cuda"])?;
     let slice = slice::Slice::new()?;
-    let run = |task, copies| slice.workers(task, copies, &libraries, args.rounds);
+    let run = |task, copies, rounds| slice.workers(task, copies, &libraries, rounds);
 
-    let mut figures = run(worker::Task::Single, 1)?;
+    let mut figures = run(worker::Task::Single, 1, args.rounds)?;
     for (task, threads) in [(worker::Task::Threads2, 2), (worker::Task::Threads8, 8)] {
         figures.extend(
-            run(task, 1)?
+            run(task, 1, args.rounds)?
                 .into_iter()
                 .map(|f| f.named(&format!("{threads} threads"))),
         );
     }
-    for copies in [2, 8] {
-        let of_each = run(worker::Task::Process, copies)?;
+    for copies in [1, 2, 8, 64] {
+        // Many processes measure more rounds between them anyway, and share the machine's few cores.
+        let of_each = run(worker::Task::Process, copies, (args.rounds / copies).max(7))?;
         figures.push(Figure::mean(&of_each).named(&format!("{copies} processes")));
     }
     report::print(&figures, args.output);

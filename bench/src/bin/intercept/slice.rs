@@ -1,51 +1,20 @@
-//! The slice that the limiter works in, and the workers that join it.
+//! The workers that join the slice which the limiter works in.
 
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use divvy_ledger::GrantSpec;
-use divvy_ledger::attach::{Keeper, Pages, deliver};
 
 use crate::report::Figure;
 use crate::worker::Task;
 
-/// A slice whose keeper is a thread of this program.
-pub struct Slice {
-    socket: PathBuf,
-    /// Held, or the folder with the socket would go.
-    _folder: tempfile::TempDir,
-    pages: Pages,
-}
+/// The slice of one run of the bench.
+pub struct Slice(divvy_bench::slice::Slice);
 
 impl Slice {
     pub fn new() -> anyhow::Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let socket = folder.path().join("attach.sock");
-        let listener = UnixListener::bind(&socket)?;
-        let keeper = Arc::new(Keeper::new(rustix::process::getuid().as_raw()));
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                // A worker that went away is its own parent's affair.
-                let _served = keeper.serve(&stream);
-            }
-        });
-        let pages = Pages::create(&GrantSpec {
-            memory_limit_bytes: 64 << 30,
-            device_uuid: [0; 16],
-            slice_id: "bench-intercept",
-            slice_name: "bench",
-            ..GrantSpec::default()
-        })?;
-        deliver(&socket, &pages)?;
-        Ok(Self {
-            socket,
-            _folder: folder,
-            pages,
-        })
+        divvy_bench::slice::Slice::new().map(Self)
     }
 
     /// Runs `copies` worker processes at the same time; answers what they printed.
@@ -89,10 +58,7 @@ impl Slice {
                 bail!("A worker ended with {status}");
             }
         }
-        let left = self.pages.ledger.total_used();
-        if left != 0 {
-            bail!("The ledger reads {left} bytes although every allocation was freed");
-        }
+        self.0.require_empty()?;
         Ok(figures)
     }
 
@@ -107,7 +73,7 @@ impl Slice {
                 "--libraries",
             ])
             .arg(libraries)
-            .env("DIVVY_SLICE", &self.socket)
+            .env("DIVVY_SLICE", self.0.socket())
             .env("DIVVY_DRIVER", libraries.join("libdivvy_null_cuda.so"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
