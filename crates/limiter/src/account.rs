@@ -4,13 +4,15 @@
 //! slice says yes or no. What was charged remembers its account's index, so that a free gives back to who paid.
 
 use divvy_abi::{
-    CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult,
+    CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY,
+    CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult,
 };
 use divvy_ledger::ReserveError;
 use divvy_ledger::attach::Attached;
 
+use crate::devices::{self, Payer};
 use crate::log;
-use crate::tenant::{self, Tenant};
+use crate::tenant::{self, Membership, Tenant};
 
 /// Who pays for one device. A handle: copying it copies nothing.
 #[derive(Clone, Copy)]
@@ -59,7 +61,7 @@ impl Account {
     }
 }
 
-/// The account of the current context's device, or `None` where nothing is limited. Joins the slice if nobody has.
+/// The account of the current context's device (with one account, that one, without a look), or `None` where nothing is limited. Joins the slice if nobody has.
 ///
 /// # Errors
 /// What the program is answered where its slice cannot be joined.
@@ -67,17 +69,34 @@ impl Account {
 pub fn current() -> Result<Option<Account>, CUresult> {
     match tenant::join()? {
         Tenant::Unlimited => Ok(None),
-        Tenant::Member(attached) => Ok(Some(Account { attached, index: 0 })),
+        Tenant::Member(member) if member.is_by_device() => payer(member, devices::current(member)?),
+        Tenant::Member(member) => Ok(Some(Account {
+            attached: member.first(),
+            index: 0,
+        })),
     }
 }
 
 /// The account of the device with this ordinal, or `None` where nothing is limited.
 ///
 /// # Errors
-/// As [`current`].
+/// As [`current`]; `CUDA_ERROR_INVALID_DEVICE` where the slice has no share of the device and its policy is strict.
 #[inline]
-pub fn of_device(_device: CUdevice) -> Result<Option<Account>, CUresult> {
-    current()
+pub fn of_device(device: CUdevice) -> Result<Option<Account>, CUresult> {
+    match tenant::join()? {
+        Tenant::Unlimited => Ok(None),
+        Tenant::Member(member) => payer(member, devices::of(member, device)?),
+    }
+}
+
+fn payer(member: &'static Membership, payer: Payer) -> Result<Option<Account>, CUresult> {
+    match payer {
+        Payer::Nobody => Ok(None),
+        Payer::Account(index) => match member.account(index) {
+            Some(attached) => Ok(Some(Account { attached, index })),
+            None => Err(CUDA_ERROR_INVALID_DEVICE),
+        },
+    }
 }
 
 /// The account with this index, as a charge remembers it; `None` where this process has charged nothing.
@@ -85,7 +104,7 @@ pub fn of_device(_device: CUdevice) -> Result<Option<Account>, CUresult> {
 #[must_use]
 pub fn paid(index: u8) -> Option<Account> {
     match tenant::known() {
-        Some(Tenant::Member(attached)) => Some(Account { attached, index }),
+        Some(Tenant::Member(member)) => member.account(index).map(|attached| Account { attached, index }),
         _ => None,
     }
 }
@@ -94,7 +113,7 @@ pub fn paid(index: u8) -> Option<Account> {
 #[inline]
 #[must_use]
 pub fn keeps_books() -> bool {
-    matches!(tenant::known(), Some(Tenant::Member(attached)) if attached.is_ours())
+    matches!(tenant::known(), Some(Tenant::Member(member)) if member.first().is_ours())
 }
 
 /// Takes `bytes`, a multiple of the ledger's unit, from `account`, or answers the driver's code for why not. `what` is

@@ -13,6 +13,7 @@
 
 pub mod account;
 pub mod below;
+mod devices;
 mod environment;
 pub mod hooks;
 mod log;

@@ -6,6 +6,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use core::time::Duration;
+use std::path::Path;
 
 use divvy_abi::{CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, CUDA_ERROR_SYSTEM_NOT_READY, CUresult};
 use divvy_ledger::PageError;
@@ -19,12 +20,62 @@ pub enum Tenant {
     /// No slice was given: nothing is limited.
     Unlimited,
     /// A member of a slice.
-    Member(&'static Attached),
+    Member(&'static Membership),
 }
 
-/// Null until the first look, then [`NO_SLICE`] or a leaked [`Attached`].
-static MEMBERSHIP: AtomicPtr<Attached> = AtomicPtr::new(core::ptr::null_mut());
-const NO_SLICE: *mut Attached = NonNull::<Attached>::dangling().as_ptr();
+/// This process's accounts: one for each device of its slice.
+#[derive(Debug)]
+pub struct Membership {
+    first: Attached,
+    rest: Vec<Attached>,
+    /// Whether an allocation has to ask for its device. With one account, and no device but its own in use, it pays.
+    by_device: AtomicBool,
+}
+
+impl Membership {
+    /// The account of the slice's first device. Policy and everything else that is the slice's stands there.
+    #[inline]
+    #[must_use]
+    pub fn first(&self) -> &Attached {
+        &self.first
+    }
+
+    /// The account with this index.
+    #[inline]
+    #[must_use]
+    pub fn account(&self, index: u8) -> Option<&Attached> {
+        match index {
+            0 => Some(&self.first),
+            _ => self.rest.get(usize::from(index) - 1),
+        }
+    }
+
+    /// All accounts, by index.
+    pub fn accounts(&self) -> impl Iterator<Item = &Attached> {
+        core::iter::once(&self.first).chain(&self.rest)
+    }
+
+    /// How many accounts there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        1 + self.rest.len()
+    }
+
+    /// Whether an allocation has to ask for its device.
+    #[inline]
+    pub(crate) fn is_by_device(&self) -> bool {
+        self.by_device.load(Ordering::Relaxed)
+    }
+
+    /// From now on, allocations ask for their device.
+    pub(crate) fn look_devices_up(&self) {
+        self.by_device.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Null until the first look, then [`NO_SLICE`] or a leaked [`Membership`].
+static MEMBERSHIP: AtomicPtr<Membership> = AtomicPtr::new(core::ptr::null_mut());
+const NO_SLICE: *mut Membership = NonNull::<Membership>::dangling().as_ptr();
 
 /// Held while one thread attaches.
 static JOINING: AtomicBool = AtomicBool::new(false);
@@ -77,7 +128,7 @@ fn first_join() -> Result<Tenant, CUresult> {
         if !JOINING.swap(true, Ordering::AcqRel) {
             let outcome = match known() {
                 Some(tenant) => Ok(tenant),
-                None => attach::connect(path, 0).map(enter).map_err(|error| {
+                None => connect_all(path).map(enter).map_err(|error| {
                     log::line(format_args!(
                         "Cannot join the slice at {}: {error}",
                         path.display()
@@ -93,12 +144,33 @@ fn first_join() -> Result<Tenant, CUresult> {
     Err(CUDA_ERROR_SYSTEM_NOT_READY)
 }
 
-/// Makes this process a member, for the rest of its life.
-pub fn enter(attached: Attached) -> Tenant {
+/// Attaches to every account of the slice, or to none.
+fn connect_all(path: &Path) -> Result<Vec<Attached>, AttachError> {
+    let first = attach::connect(path, 0)?;
+    let count = first.grant().accounts();
+    let mut accounts = vec![first];
+    for account in 1..count {
+        accounts.push(attach::connect(path, account)?);
+    }
+    Ok(accounts)
+}
+
+/// Makes this process a member with these accounts, by index, for the rest of its life. Without any it stays what it
+/// is.
+pub fn enter(accounts: Vec<Attached>) -> Tenant {
+    let mut accounts = accounts.into_iter();
+    let Some(first) = accounts.next() else {
+        return known().unwrap_or(Tenant::Unlimited);
+    };
+    let rest: Vec<_> = accounts.collect();
     // Leaked: hooks on other threads hold references to it until the process ends.
-    let attached: &'static Attached = Box::leak(Box::new(attached));
-    MEMBERSHIP.store(core::ptr::from_ref(attached).cast_mut(), Ordering::Release);
-    Tenant::Member(attached)
+    let member: &'static Membership = Box::leak(Box::new(Membership {
+        by_device: AtomicBool::new(!rest.is_empty()),
+        first,
+        rest,
+    }));
+    MEMBERSHIP.store(core::ptr::from_ref(member).cast_mut(), Ordering::Release);
+    Tenant::Member(member)
 }
 
 fn code(error: AttachError) -> CUresult {

@@ -1,4 +1,5 @@
 //! A small driver below and a slice for it, in one process.
+#![allow(dead_code, reason = "each suite uses a part of it")]
 
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
@@ -9,8 +10,8 @@ use divvy_abi::{
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr,
     CUdeviceptr_v1, CUmemoryPool, CUpointer_attribute, CUresult, CUstream, Table, c_void,
 };
-use divvy_ledger::GrantSpec;
 use divvy_ledger::attach::{Keeper, Pages, connect, deliver};
+use divvy_ledger::{GrantSpec, Terms};
 
 /// What the driver below has handed out: address to bytes.
 pub static LIVE: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
@@ -224,13 +225,21 @@ pub static MEMORY: Table = Table {
 
 /// A slice whose keeper is a thread of this process.
 pub struct Slice {
+    /// Its first account's.
     pub pages: Pages,
+    /// Its other accounts'.
+    pub more: Vec<Pages>,
     pub socket: PathBuf,
     _folder: tempfile::TempDir,
 }
 
 impl Slice {
     pub fn new(limit_bytes: u64) -> Self {
+        Self::with(&[(limit_bytes, [7; 16])], Terms::default())
+    }
+
+    /// A slice of several devices: a limit and a UUID for each.
+    pub fn with(devices: &[(u64, [u8; 16])], terms: Terms) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let socket = folder.path().join("attach.sock");
         let listener = UnixListener::bind(&socket).expect("a socket");
@@ -240,17 +249,24 @@ impl Slice {
                 let _served = keeper.serve(&stream);
             }
         });
-        let pages = Pages::create(&GrantSpec {
-            memory_limit_bytes: limit_bytes,
-            device_uuid: [7; 16],
-            slice_id: "s-1",
-            slice_name: "test",
-            ..GrantSpec::default()
-        })
-        .expect("pages");
-        deliver(&socket, &pages).expect("the keeper takes them");
+        let pages = devices.iter().enumerate().map(|(account, &(limit, uuid))| {
+            let pages = Pages::create(&GrantSpec {
+                memory_limit_bytes: limit,
+                device_uuid: uuid,
+                slice_id: "s-1",
+                slice_name: "test",
+                account: account as u32,
+                accounts: devices.len() as u32,
+                terms,
+            })
+            .expect("pages");
+            deliver(&socket, &pages).expect("the keeper takes them");
+            pages
+        });
+        let mut pages: Vec<_> = pages.collect();
         Self {
-            pages,
+            pages: pages.remove(0),
+            more: pages,
             socket,
             _folder: folder,
         }
@@ -258,7 +274,9 @@ impl Slice {
 
     /// Makes this process a member.
     pub fn enter(&self) {
-        divvy_limiter::tenant::enter(connect(&self.socket, 0).expect("the keeper answers"));
+        let accounts = (0..=self.more.len() as u32)
+            .map(|account| connect(&self.socket, account).expect("the keeper answers"));
+        divvy_limiter::tenant::enter(accounts.collect());
     }
 
     pub fn used(&self) -> u64 {

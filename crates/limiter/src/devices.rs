@@ -1,0 +1,120 @@
+//! Which of the slice's accounts pays for a device: found by UUID, since a device's ordinal is whatever
+//! CUDA_VISIBLE_DEVICES makes of it.
+
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+use divvy_abi::{CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_NOT_SUPPORTED, CUdevice, CUresult, CUuuid};
+use divvy_ledger::{Bypass, MAX_ACCOUNTS, Policy};
+
+use crate::below::forward;
+use crate::log;
+use crate::tenant::Membership;
+
+/// Ordinals that are remembered. A host with more devices asks the driver each time.
+const REMEMBERED: usize = 128;
+const UNKNOWN: u8 = 0;
+const NOBODY: u8 = u8::MAX;
+const _: () = assert!(MAX_ACCOUNTS < NOBODY as u32);
+
+/// By ordinal: [`UNKNOWN`], [`NOBODY`], or an account's index and one. Ordinals mean the same device as long as the
+/// process lives.
+static PAYERS: [AtomicU8; REMEMBERED] = [const { AtomicU8::new(UNKNOWN) }; REMEMBERED];
+
+/// Who pays for a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Payer {
+    /// The account with this index.
+    Account(u8),
+    /// Nobody: the slice has no share of it, and the policy lets it be used all the same.
+    Nobody,
+}
+
+/// Who pays for the current context's device.
+///
+/// # Errors
+/// What the driver says where there is no current context, or as [`of`].
+pub(crate) fn current(member: &Membership) -> Result<Payer, CUresult> {
+    let mut device = MaybeUninit::<CUdevice>::uninit();
+    // SAFETY: a valid out-parameter.
+    unsafe { forward::cuCtxGetDevice(device.as_mut_ptr()) }.ok()?;
+    // SAFETY: the driver has just filled it in.
+    of(member, unsafe { device.assume_init() })
+}
+
+/// Who pays for `device`.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_DEVICE` for a device of which the slice has no share, under a strict policy; what the driver
+/// says where it does not know the device's UUID.
+pub(crate) fn of(member: &Membership, device: CUdevice) -> Result<Payer, CUresult> {
+    let place = usize::try_from(device)
+        .ok()
+        .and_then(|ordinal| PAYERS.get(ordinal));
+    let payer = match place.map_or(UNKNOWN, |place| place.load(Ordering::Relaxed)) {
+        UNKNOWN => {
+            let payer = ask(member, device)?;
+            if let Some(place) = place
+                && place
+                    .compare_exchange(UNKNOWN, payer, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_ok()
+                && payer == NOBODY
+            {
+                met_a_strangers(member, device);
+            }
+            payer
+        }
+        payer => payer,
+    };
+    if payer != NOBODY {
+        return Ok(Payer::Account(payer - 1));
+    }
+    match member.first().policy() {
+        Policy::Strict => Err(CUDA_ERROR_INVALID_DEVICE),
+        Policy::BestEffort => {
+            member.look_devices_up();
+            Ok(Payer::Nobody)
+        }
+    }
+}
+
+fn ask(member: &Membership, device: CUdevice) -> Result<u8, CUresult> {
+    let mut uuid = MaybeUninit::<CUuuid>::zeroed();
+    // SAFETY: a valid out-parameter; the driver checks the ordinal. The second version tells MIG devices apart.
+    let mut answer = unsafe { forward::cuDeviceGetUuid_v2(uuid.as_mut_ptr(), device) };
+    if answer == CUDA_ERROR_NOT_SUPPORTED {
+        // SAFETY: as above.
+        answer = unsafe { forward::cuDeviceGetUuid(uuid.as_mut_ptr(), device) };
+    }
+    if answer == CUDA_ERROR_NOT_SUPPORTED && member.count() == 1 {
+        // A driver that does not tell its devices apart: one account is for all there is.
+        return Ok(1);
+    }
+    answer.ok()?;
+    // SAFETY: plain bytes, of which each value is one; and the driver has filled them in.
+    let uuid = unsafe { uuid.assume_init() };
+    let uuid = uuid.bytes.map(|byte| byte.to_ne_bytes()[0]);
+    let account = member.accounts().position(|account| {
+        let theirs = account.grant().device_uuid();
+        // A grant that names no device is for any.
+        theirs == uuid || theirs == [0; 16]
+    });
+    Ok(account
+        .and_then(|index| u8::try_from(index + 1).ok())
+        .unwrap_or(NOBODY))
+}
+
+#[cold]
+fn met_a_strangers(member: &Membership, device: CUdevice) {
+    match member.first().policy() {
+        Policy::Strict => log::line(format_args!(
+            "Device {device} is refused: this slice has no share of it"
+        )),
+        Policy::BestEffort => {
+            log::line(format_args!(
+                "Device {device} is used past the limiter: this slice has no share of it"
+            ));
+            member.first().slot().count(Bypass::ForeignDevice);
+        }
+    }
+}
