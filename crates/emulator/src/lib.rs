@@ -1,6 +1,6 @@
 //! An emulated device that really computes: memory, streams, modules, launches.
 //!
-//! [`TABLE`] is the driver: a libcuda.so.1 that needs no GPU. [`devices`] and [`usage`] describe the emulated
+//! [`TABLE`] is the driver: a libcuda.so.1 that needs no GPU; [`NVML_TABLE`] is its libnvidia-ml.so.1. [`devices`] and [`usage`] describe the emulated
 //! devices to whoever manages them, without initialising anything.
 
 mod api;
@@ -25,6 +25,7 @@ mod link;
 mod log;
 mod memory;
 mod module;
+mod nvml;
 mod occupancy;
 mod pool;
 mod print;
@@ -35,6 +36,7 @@ pub use device::identity::{PciAddress, Uuid};
 pub use device::spec::SpecError;
 pub use hardware::{HardwareError, ProcessUsage, Usage, default_run_directory, run_directory, usage};
 pub use inventory::{DeviceFacts, devices, devices_from_env};
+pub use nvml::TABLE as NVML_TABLE;
 
 /// What the fuzz targets under `fuzz/` call; not for use.
 #[doc(hidden)]

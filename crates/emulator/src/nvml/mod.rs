@@ -1,0 +1,38 @@
+//! The emulated devices as NVML shows them: what gpustat, nvitop, nvtop and nvidia-smi read.
+//!
+//! Everything here is answered from the device's profile and its hardware page, so a process that uses no CUDA sees
+//! who uses the device and how much of it. What is a device's own state on hardware (temperature, power, clocks) is
+//! here a constant of the product, in [`board`]; what a data-centre card does not have (a fan, a display) answers
+//! `NVML_ERROR_NOT_SUPPORTED` or "disabled", as on the card.
+
+#[macro_use]
+mod entry;
+
+mod args;
+mod board;
+mod clocks;
+mod events;
+mod health;
+mod identity;
+mod library;
+mod memory;
+mod modes;
+mod processes;
+mod sensors;
+mod state;
+mod table;
+
+pub use table::TABLE;
+
+use divvy_abi::nvml::{NVML_SUCCESS, guard, nvmlReturn_t};
+
+/// What a call comes to: an NVML error is its code.
+type Result<T = ()> = std::result::Result<T, nvmlReturn_t>;
+
+/// Turns a body's outcome into what C expects. No panic passes.
+fn answer(body: impl FnOnce() -> Result) -> nvmlReturn_t {
+    guard(|| match body() {
+        Ok(()) => NVML_SUCCESS,
+        Err(code) => code,
+    })
+}
