@@ -12,6 +12,7 @@ use divvy_ledger::attach::Attached;
 
 use crate::devices::{self, Payer};
 use crate::log;
+use crate::patience;
 use crate::tenant::{self, Membership, Tenant};
 
 /// Who pays for one device. A handle: copying it copies nothing.
@@ -116,18 +117,43 @@ pub fn keeps_books() -> bool {
     matches!(tenant::known(), Some(Tenant::Member(member)) if member.first().is_ours())
 }
 
-/// Takes `bytes`, a multiple of the ledger's unit, from `account`, or answers the driver's code for why not. `what` is
-/// for the log: "an allocation".
+/// Takes `bytes`, a multiple of the ledger's unit, from `account`, or answers the driver's code for why not. Where the
+/// slice's terms say so, it waits for room first; not to be called with a lock held. `what` is for the log: "an
+/// allocation".
 ///
 /// # Errors
 /// `CUDA_ERROR_OUT_OF_MEMORY` over the limit; in a forked child `CUDA_ERROR_NOT_INITIALIZED`; where the bytes cannot be
 /// counted, `CUDA_ERROR_SYSTEM_NOT_READY`.
 #[inline]
 pub fn reserve(account: Account, bytes: u64, what: &'static str) -> Result<(), CUresult> {
-    account
-        .attached
-        .reserve(bytes)
-        .map_err(|refusal| refused(bytes, what, refusal))
+    match account.attached.reserve(bytes) {
+        Ok(()) => Ok(()),
+        Err(refusal) => patience::reserve(account, bytes, refusal).map_err(|why| refused(bytes, what, why)),
+    }
+}
+
+/// Reserves `bytes` and takes them from the driver by `call`; they are charged exactly if that succeeds. `call` is made
+/// again where the driver is out of memory and the slice's terms wait for room, or a process has just died whose
+/// memory may be on its way back.
+#[inline]
+pub fn allocating(
+    account: Account,
+    bytes: u64,
+    what: &'static str,
+    mut call: impl FnMut() -> CUresult,
+) -> CUresult {
+    if let Err(code) = reserve(account, bytes, what) {
+        return code;
+    }
+    let result = call();
+    if result.is_success() {
+        return result;
+    }
+    account.give_back(bytes);
+    if result == CUDA_ERROR_OUT_OF_MEMORY {
+        return patience::ask_again(account, bytes, &mut call);
+    }
+    result
 }
 
 /// The driver's code for a reservation that was not granted.

@@ -18,6 +18,7 @@ mod environment;
 pub mod hooks;
 mod log;
 pub mod map;
+mod patience;
 pub mod tenant;
 
 pub use environment::capture as capture_environment;

@@ -89,7 +89,7 @@ pub(super) unsafe extern "C-unwind" fn cuMemAllocPitch_v2(
 fn pitched(
     width: u64,
     height: u64,
-    call: impl FnOnce() -> CUresult,
+    mut call: impl FnMut() -> CUresult,
     filled_in: impl FnOnce() -> (CUdeviceptr, u64),
 ) -> CUresult {
     let account = match account::current() {
@@ -99,12 +99,8 @@ fn pitched(
     };
     // Every device so far pitches rows to a multiple of 512 bytes.
     let expected = rounded(rounded(width).saturating_mul(height));
-    if let Err(code) = account::reserve(account, expected, "an allocation of rows") {
-        return code;
-    }
-    let result = call();
+    let result = account::allocating(account, expected, "an allocation of rows", call);
     if !result.is_success() {
-        account.give_back(expected);
         return result;
     }
     let (pointer, pitch) = filled_in();

@@ -26,7 +26,7 @@ pub(super) fn rounded(bytes: u64) -> u64 {
 #[inline]
 pub(super) fn charged(
     bytes: u64,
-    call: impl FnOnce() -> CUresult,
+    mut call: impl FnMut() -> CUresult,
     pointer: impl FnOnce() -> CUdeviceptr,
 ) -> CUresult {
     let account = match account::current() {
@@ -35,12 +35,8 @@ pub(super) fn charged(
         Err(code) => return code,
     };
     let bytes = rounded(bytes);
-    if let Err(code) = account::reserve(account, bytes, "an allocation") {
-        return code;
-    }
-    let result = call();
+    let result = account::allocating(account, bytes, "an allocation", call);
     if !result.is_success() {
-        account.give_back(bytes);
         return result;
     }
     keep(account, pointer(), bytes)
