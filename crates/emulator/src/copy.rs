@@ -21,6 +21,9 @@ pub struct Side {
     slice: u64,
     /// What the address belongs to; None for memory only the host knows.
     allocation: Option<Arc<Allocation>>,
+    /// All of them, where the block lies in several mappings of cuMemMap; held until the work is done.
+    #[allow(dead_code, reason = "held for its drop")]
+    more: Vec<Arc<Allocation>>,
 }
 
 /// Size of the block moved: bytes of a row, rows of a slice, slices.
@@ -110,14 +113,17 @@ impl Side {
                 pitch,
                 slice,
                 allocation: None,
+                more: Vec::new(),
             });
         }
+        let mut more = Vec::new();
         let reach = shape.reach(pitch, slice).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let allocation = known.find(address)?;
         match (&allocation, place) {
             (Some(allocation), Place::Device | Place::Unified) => {
                 if !allocation.holds(address, reach) {
-                    return Err(CUDA_ERROR_INVALID_VALUE);
+                    let found = driver()?.registry.find_mapped(address, reach);
+                    more = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
                 }
             }
             (None, Place::Device) => return Err(CUDA_ERROR_INVALID_VALUE),
@@ -129,6 +135,7 @@ impl Side {
             pitch,
             slice,
             allocation,
+            more,
         })
     }
 

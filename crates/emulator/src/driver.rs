@@ -9,7 +9,9 @@ use crate::inventory::{self, DeviceFacts};
 use crate::library::{Kernel, Library};
 use crate::link::Link;
 use crate::memory::heap::{Charge, Heap};
+use crate::memory::physical::PhysicalHandles;
 use crate::memory::registry::Registry;
+use crate::memory::virtual_range::Reservations;
 use crate::module::{Function, Instance};
 use crate::pool::MemoryPool;
 use crate::stream::Stream;
@@ -75,6 +77,10 @@ pub struct Driver {
     pub pools: Handles<MemoryPool>,
     /// Graphs, and what belongs to them.
     pub graphs: Graphs,
+    /// Physical memory that has a handle.
+    pub physical: PhysicalHandles,
+    /// Reserved address ranges and what is mapped there.
+    pub reservations: Reservations,
 }
 
 /// cuCtxGetApiVersion of a primary context: the API as of CUDA 3.2, as NVIDIA's driver says.
@@ -121,6 +127,8 @@ pub fn initialise() -> Result {
         links: Handles::default(),
         pools,
         graphs: Graphs::default(),
+        physical: PhysicalHandles::default(),
+        reservations: Reservations::default(),
     };
     fork::watch();
     let _ = DRIVER.set(driver);

@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::device::profile::{BLOCK_MAX, GRID_MAX, SHARED_PER_BLOCK, THREADS_PER_BLOCK};
 use crate::driver::{Driver, driver};
 use crate::memory::allocation::Allocation;
+use crate::memory::virtual_range::Accessor;
 use crate::module::Function;
 use crate::occupancy;
 use crate::stream::Queue;
@@ -151,6 +152,9 @@ impl AddressSpace for View<'_> {
 
 /// Whether a context's kernels may touch an allocation: its own device's, the host's, and that of peers it enabled.
 fn visible(allocation: &Allocation, context: &Context, driver: &Driver) -> bool {
+    if let Some(mapped) = allocation.mapped() {
+        return mapped.allows(Accessor::Device(context.device.ordinal));
+    }
     if !allocation.kind.is_device() || allocation.device == context.device.ordinal {
         return true;
     }

@@ -51,6 +51,8 @@ plain!(
     CUdevice_P2PAttribute,
     CUexecAffinityType,
     CUmemLocation,
+    CUmemAllocationHandleType,
+    CUmemAllocationGranularity_flags,
 );
 
 /// Where a call writes a result.

@@ -26,6 +26,7 @@ mod primary;
 mod procaddress;
 mod stream;
 mod table;
+mod vmm;
 
 pub use table::TABLE;
 

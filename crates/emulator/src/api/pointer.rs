@@ -43,13 +43,6 @@ entry! {
         }
         Ok(())
     }
-
-    fn cuMemGetAccess(flags: Out<u64>, location: In<CUmemLocation>, pointer: u64) {
-        let driver = driver()?;
-        driver.registry.find(pointer).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        location.get()?;
-        flags.set(CU_MEM_ACCESS_FLAGS_PROT_READWRITE.0 as u64)
-    }
 }
 
 fn get(
@@ -96,7 +89,9 @@ fn get(
         }
         CU_POINTER_ATTRIBUTE_RANGE_SIZE | CU_POINTER_ATTRIBUTE_MAPPING_SIZE => data.set_as(allocation.bytes),
         CU_POINTER_ATTRIBUTE_MAPPED => data.set_as(1u8),
-        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => data.set_as(0u64),
+        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => {
+            data.set_as(allocation.mapped().map_or(0, |mapped| u64::from(mapped.physical.handle_types)))
+        }
         CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => data.set_as(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE),
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => data.set_as(match allocation.kind {
             Kind::Pooled { pool } => pool,

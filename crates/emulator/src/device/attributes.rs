@@ -108,8 +108,7 @@ fn identity(profile: &Profile, pci: PciAddress, number: u32) -> Option<i32> {
     })
 }
 
-/// What the device can do. Missing numbers are capabilities it has not: virtual memory management, IPC,
-/// clusters, tensor maps, multicast, interop, memory operations on streams.
+/// What the device can do. Missing numbers are capabilities it has not: clusters, tensor maps, multicast, interop, memory operations on streams.
 fn capability(number: u32) -> Option<i32> {
     let has = matches!(
         number,
@@ -125,9 +124,13 @@ fn capability(number: u32) -> Option<i32> {
         | 90 // compute preemption
         | 91 // host pointers of registered memory are device pointers
         | 95 // cooperative launch
+        | 102 // virtual memory management
+        | 103 // sharing by descriptor
         | 99 // host memory registration
         | 113 // of read-only pages as well
         | 115 // memory pools
+        | 141 // virtual memory management for host memory of a NUMA node
+        | 145 // and of any
     );
     has.then_some(1)
 }

@@ -2,6 +2,7 @@
 
 use super::heap::Extent;
 use super::mapping::Mapping;
+use super::virtual_range::Mapped;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,6 +20,11 @@ pub enum Kind {
     Graph,
     /// A variable of a module or library.
     Global,
+    /// cuMemMap: physical memory of a device, or of the host, at an address of the program's choice.
+    Mapped {
+        /// The bytes are in host memory.
+        host: bool,
+    },
     /// cuMemAllocManaged.
     Managed,
     /// cuMemHostAlloc, with its flags.
@@ -38,7 +44,7 @@ impl Kind {
     pub fn is_device(self) -> bool {
         matches!(
             self,
-            Kind::Device | Kind::Pooled { .. } | Kind::Graph | Kind::Global
+            Kind::Device | Kind::Pooled { .. } | Kind::Graph | Kind::Global | Kind::Mapped { host: false }
         )
     }
 }
@@ -48,6 +54,8 @@ impl Kind {
 pub enum Backing {
     /// A piece of a device's memory.
     Device(Arc<Extent>),
+    /// Physical memory and the place it is mapped at.
+    Mapped(Arc<Mapped>),
     /// Host memory of ours.
     Host(#[allow(dead_code, reason = "held for its drop")] Mapping),
     /// Memory the program owns.
@@ -102,7 +110,7 @@ impl Allocation {
     /// kernels are known to read a whole vector at the end of a buffer.
     pub fn end(&self) -> u64 {
         match self.backing {
-            Backing::Program => self.base + self.bytes,
+            Backing::Program | Backing::Mapped(_) => self.base + self.bytes,
             Backing::Device(_) | Backing::Host(_) => self.base + self.bytes.next_multiple_of(GRANULE),
         }
     }
@@ -111,7 +119,15 @@ impl Allocation {
     pub fn extent(&self) -> Option<&Arc<Extent>> {
         match &self.backing {
             Backing::Device(extent) => Some(extent),
-            Backing::Host(_) | Backing::Program => None,
+            Backing::Host(_) | Backing::Program | Backing::Mapped(_) => None,
+        }
+    }
+
+    /// The mapping of cuMemMap that it is.
+    pub fn mapped(&self) -> Option<&Arc<Mapped>> {
+        match &self.backing {
+            Backing::Mapped(mapped) => Some(mapped),
+            _ => None,
         }
     }
 

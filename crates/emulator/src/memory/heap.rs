@@ -6,6 +6,8 @@
 use super::allocation::GRANULE;
 use super::free_list::FreeList;
 use super::mapping::Mapping;
+use super::store::{Piece, Store};
+use crate::log;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,44 +31,73 @@ pub struct OutOfMemory;
 /// The memory of one device as this process sees it.
 pub struct Heap {
     charge: Arc<dyn Charge>,
+    store: Mutex<Option<Arc<Store>>>,
     slabs: Mutex<BTreeMap<u64, Slab>>,
 }
 
 struct Slab {
     free: FreeList,
-    _pages: Pages,
+    pages: Pages,
 }
 
-/// Mapped and charged pages; unmapped, then given back, on drop.
-struct Pages {
-    mapping: Option<Mapping>,
-    bytes: u64,
+/// Bytes taken from a device; given back on drop.
+pub struct Charged {
     charge: Arc<dyn Charge>,
+    bytes: u64,
+}
+
+impl Charged {
+    /// Takes bytes, or says that there are not enough.
+    pub fn take(charge: &Arc<dyn Charge>, bytes: u64) -> Result<Charged, OutOfMemory> {
+        charge.take(bytes)?;
+        Ok(Charged {
+            charge: Arc::clone(charge),
+            bytes,
+        })
+    }
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        self.charge.give(self.bytes);
+    }
+}
+
+/// Mapped and charged pages. The fields are dropped in order: unmapped, emptied, given back.
+struct Pages {
+    mapping: Mapping,
+    /// None where memory files cannot be had; such pages are nobody else's to see.
+    piece: Option<Piece>,
+    charged: Charged,
 }
 
 impl Pages {
-    fn new(bytes: u64, charge: &Arc<dyn Charge>) -> Result<Pages, OutOfMemory> {
-        charge.take(bytes)?;
-        // From here on, dropping the value gives the bytes back.
-        let mut pages = Pages {
-            mapping: None,
-            bytes,
-            charge: Arc::clone(charge),
-        };
+    fn new(heap: &Heap, bytes: u64) -> Result<Pages, OutOfMemory> {
+        let charged = Charged::take(&heap.charge, bytes)?;
+        let piece = heap.store().and_then(|store| store.take(bytes));
+        if let Some(piece) = piece
+            && let Ok(mapping) = piece.map(PAGE as usize)
+        {
+            return Ok(Pages {
+                mapping,
+                piece: Some(piece),
+                charged,
+            });
+        }
         let length = usize::try_from(bytes).map_err(|_| OutOfMemory)?;
-        pages.mapping = Some(Mapping::new(length, PAGE as usize, true).map_err(|_| OutOfMemory)?);
-        Ok(pages)
+        Ok(Pages {
+            mapping: Mapping::new(length, PAGE as usize, true).map_err(|_| OutOfMemory)?,
+            piece: None,
+            charged,
+        })
     }
 
     fn address(&self) -> u64 {
-        self.mapping.as_ref().map_or(0, Mapping::address)
+        self.mapping.address()
     }
-}
 
-impl Drop for Pages {
-    fn drop(&mut self) {
-        self.mapping = None;
-        self.charge.give(self.bytes);
+    fn bytes(&self) -> u64 {
+        self.charged.bytes
     }
 }
 
@@ -78,7 +109,7 @@ pub struct Extent {
 }
 
 enum Source {
-    Own(#[allow(dead_code, reason = "held for its drop")] Pages),
+    Own(Pages),
     Shared { heap: Arc<Heap>, slab: u64 },
 }
 
@@ -113,8 +144,32 @@ impl Heap {
     pub fn new(charge: Arc<dyn Charge>) -> Arc<Heap> {
         Arc::new(Heap {
             charge,
+            store: Mutex::default(),
             slabs: Mutex::default(),
         })
+    }
+
+    /// Where the device's memory is accounted.
+    pub fn charge(&self) -> &Arc<dyn Charge> {
+        &self.charge
+    }
+
+    /// Pages of their own, charged, for whoever maps them: `bytes` are whole device pages.
+    pub fn take_pages(&self, bytes: u64) -> Result<(Piece, Charged), OutOfMemory> {
+        let charged = Charged::take(&self.charge, bytes)?;
+        let piece = self.store().and_then(|store| store.take(bytes));
+        Ok((piece.ok_or(OutOfMemory)?, charged))
+    }
+
+    /// Where pages get their bytes, made when first asked for. A program that closed its descriptor gets a new one.
+    fn store(&self) -> Option<Arc<Store>> {
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        if !store.as_ref().is_some_and(|store| store.is_usable()) {
+            *store = Store::create()
+                .inspect_err(|why| log::once("store", format_args!("no memory file: {why}; IPC is off")))
+                .ok();
+        }
+        store.clone()
     }
 
     /// At least `bytes` of device memory, never 0, aligned to [`GRANULE`].
@@ -124,10 +179,10 @@ impl Heap {
             return Err(OutOfMemory);
         }
         if bytes > SMALL {
-            let pages = Pages::new(bytes.next_multiple_of(PAGE), &self.charge)?;
+            let pages = Pages::new(self, bytes.next_multiple_of(PAGE))?;
             return Ok(Extent {
                 address: pages.address(),
-                bytes: pages.bytes,
+                bytes: pages.bytes(),
                 source: Source::Own(pages),
             });
         }
@@ -139,11 +194,11 @@ impl Heap {
         let (slab, offset) = match found {
             Some(found) => found,
             None => {
-                let pages = Pages::new(PAGE, &self.charge)?;
+                let pages = Pages::new(self, PAGE)?;
                 let slab = pages.address();
                 let mut entry = Slab {
                     free: FreeList::new(PAGE),
-                    _pages: pages,
+                    pages,
                 };
                 let offset = entry.free.take(bytes).ok_or(OutOfMemory)?;
                 slabs.insert(slab, entry);

@@ -1,10 +1,11 @@
-//! Anonymous memory that backs device and host allocations.
+//! Mappings: the address ranges that device and host allocations live in.
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
-/// A private mapping, unmapped on drop. The pages are zero and cost nothing until touched, so that a device can
+/// A mapping, unmapped on drop. The pages are zero and cost nothing until touched, so that a device can
 /// have more memory than the host.
 #[derive(Debug)]
 pub struct Mapping {
@@ -21,13 +22,55 @@ impl Mapping {
     /// Maps at least `bytes`, at an address that is a multiple of `align` (a power of two of at least a page).
     /// A forked child does not inherit it when `device` is set: the child has no device.
     pub fn new(bytes: usize, align: usize, device: bool) -> Result<Mapping, Errno> {
+        Mapping::anonymous(bytes, align, device, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Keeps an address range of a multiple of `align` free of everything else. Nobody may touch it until
+    /// [`map_over`] put something there.
+    pub fn reserve(bytes: usize, align: usize) -> Result<Mapping, Errno> {
+        Mapping::anonymous(bytes, align, true, ProtFlags::empty())
+    }
+
+    /// The same at an address of the caller's choice, if that is free; `address` is a multiple of a host page.
+    pub fn reserve_at(address: u64, bytes: usize) -> Result<Mapping, Errno> {
+        // SAFETY: the kernel refuses the address if anything is there.
+        let start = unsafe {
+            mmap_anonymous(
+                address as *mut _,
+                bytes,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE,
+            )?
+        };
+        let base = NonNull::new(start.cast::<u8>()).ok_or(Errno::NOMEM)?;
+        let mapping = Mapping { base, bytes };
+        // Kernels before 4.17 take the address for a hint.
+        if mapping.address() == address {
+            // SAFETY: the range is the mapping just made.
+            unsafe { madvise(start, bytes, Advice::LinuxDontFork)? };
+            Ok(mapping)
+        } else {
+            Err(Errno::EXIST)
+        }
+    }
+
+    /// Maps a part of a memory file, shared with whoever else maps it, at a multiple of `align`; `offset` is a
+    /// multiple of a host page. A forked child does not inherit it.
+    pub fn of_file(fd: BorrowedFd<'_>, offset: u64, bytes: usize, align: usize) -> Result<Mapping, Errno> {
+        let mapping = Mapping::reserve(bytes, align)?;
+        // SAFETY: the range is the reservation just made, of which nobody knows yet.
+        unsafe { map_over(mapping.address(), bytes, fd, offset)? };
+        Ok(mapping)
+    }
+
+    fn anonymous(bytes: usize, align: usize, device: bool, access: ProtFlags) -> Result<Mapping, Errno> {
         let slack = bytes.checked_add(align).ok_or(Errno::NOMEM)?;
         // SAFETY: an anonymous mapping at an address of the kernel's choice aliases nothing.
         let start = unsafe {
             mmap_anonymous(
                 ptr::null_mut(),
                 slack,
-                ProtFlags::READ | ProtFlags::WRITE,
+                access,
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )?
         };
@@ -60,6 +103,33 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range is exactly what `new` kept; owners drop a mapping only when no launch can reach it.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Puts a part of a memory file in place of what an address range holds.
+///
+/// # Safety
+/// The range lies inside a [`Mapping`] of the caller's, and nobody uses what is there.
+pub unsafe fn map_over(address: u64, bytes: usize, fd: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: as the caller promises; the range is inside a mapping of ours, so nobody else's is replaced.
+    unsafe {
+        mmap(address as *mut _, bytes, access, flags, fd, offset)?;
+        madvise(address as *mut _, bytes, Advice::LinuxDontFork)
+    }
+}
+
+/// Makes an address range a mere reservation again.
+///
+/// # Safety
+/// As for [`map_over`].
+pub unsafe fn clear_over(address: u64, bytes: usize) -> Result<(), Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: as the caller promises.
+    unsafe {
+        mmap_anonymous(address as *mut _, bytes, ProtFlags::empty(), flags)?;
+        madvise(address as *mut _, bytes, Advice::LinuxDontFork)
     }
 }
 

@@ -1,7 +1,11 @@
 //! Device and host memory by identity addresses: a device pointer is the host address of its bytes.
 
 pub mod allocation;
+pub mod file;
 pub mod free_list;
 pub mod heap;
 pub mod mapping;
+pub mod physical;
 pub mod registry;
+pub mod store;
+pub mod virtual_range;

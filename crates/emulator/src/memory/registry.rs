@@ -35,6 +35,23 @@ impl Registry {
         (address < allocation.end()).then(|| Arc::clone(allocation))
     }
 
+    /// The mappings of cuMemMap that hold `bytes` from an address one after the other: programs use neighbours as one
+    /// range. None if there is a gap, or memory of another kind.
+    pub fn find_mapped(&self, address: u64, bytes: u64) -> Option<Vec<Arc<Allocation>>> {
+        let end = address.checked_add(bytes)?;
+        let ranges = self.read();
+        let (_, first) = ranges.range(..=address).next_back()?;
+        let (mut at, mut found) = (address, Vec::new());
+        for (&base, allocation) in ranges.range(first.base..end) {
+            if base > at || at >= allocation.end() || allocation.mapped().is_none() {
+                return None;
+            }
+            at = allocation.end();
+            found.push(Arc::clone(allocation));
+        }
+        (at >= end).then_some(found)
+    }
+
     /// The allocation that starts at this address and satisfies `wanted`, taken out.
     pub fn remove(&self, base: u64, wanted: impl Fn(&Allocation) -> bool) -> Option<Arc<Allocation>> {
         let mut ranges = self.write();
