@@ -89,9 +89,11 @@ fn get(
         }
         CU_POINTER_ATTRIBUTE_RANGE_SIZE | CU_POINTER_ATTRIBUTE_MAPPING_SIZE => data.set_as(allocation.bytes),
         CU_POINTER_ATTRIBUTE_MAPPED => data.set_as(1u8),
-        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => {
-            data.set_as(allocation.mapped().map_or(0, |mapped| u64::from(mapped.physical.handle_types)))
-        }
+        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => data.set_as(
+            allocation
+                .mapped()
+                .map_or(0, |mapped| u64::from(mapped.physical.handle_types)),
+        ),
         CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => data.set_as(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE),
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => data.set_as(match allocation.kind {
             Kind::Pooled { pool } => pool,

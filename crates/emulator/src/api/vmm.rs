@@ -246,7 +246,10 @@ fn set_access(driver: &Driver, mapped: &Arc<Mapped>, changes: &[(Accessor, bool)
             };
             let (kind, backing) = (Kind::Mapped { host }, Backing::Mapped(Arc::clone(mapped)));
             let allocation = Allocation::new(mapped.address, mapped.bytes, kind, 0, device, backing);
-            driver.registry.insert(Arc::new(allocation)).map_err(|_| CUDA_ERROR_UNKNOWN)
+            driver
+                .registry
+                .insert(Arc::new(allocation))
+                .map_err(|_| CUDA_ERROR_UNKNOWN)
         }
         (true, false) => {
             driver.registry.remove(mapped.address, |found| is(found, mapped));

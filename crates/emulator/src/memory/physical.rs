@@ -146,7 +146,11 @@ impl PhysicalHandles {
         let mut handles = self.lock();
         let (_, references) = handles.get_mut(&handle)?;
         *references -= 1;
-        let gone = if *references == 0 { handles.remove(&handle) } else { None };
+        let gone = if *references == 0 {
+            handles.remove(&handle)
+        } else {
+            None
+        };
         drop(handles);
         // Giving memory back takes time that other threads need not wait for.
         drop(gone);

@@ -97,12 +97,18 @@ mod tests {
         // SAFETY: the mapping holds the byte and this test alone uses it.
         unsafe { (mapping.address() as *mut u8).write(7) };
         // SAFETY: as above.
-        assert_eq!(unsafe { (first.map(4096).unwrap().address() as *const u8).read() }, 7);
+        assert_eq!(
+            unsafe { (first.map(4096).unwrap().address() as *const u8).read() },
+            7
+        );
         let at = first.offset();
         drop((mapping, first));
         let again = store.take(PAGE).unwrap();
         assert_eq!(again.offset(), at);
         // SAFETY: as above.
-        assert_eq!(unsafe { (again.map(4096).unwrap().address() as *const u8).read() }, 0);
+        assert_eq!(
+            unsafe { (again.map(4096).unwrap().address() as *const u8).read() },
+            0
+        );
     }
 }
