@@ -13,6 +13,7 @@ use divvy_ledger::attach::Attached;
 use crate::devices::{self, Payer};
 use crate::log;
 use crate::patience;
+use crate::room;
 use crate::tenant::{self, Membership, Tenant};
 
 /// Who pays for one device. A handle: copying it copies nothing.
@@ -51,6 +52,13 @@ impl Account {
     pub fn room_bytes(self) -> u64 {
         self.attached.follow_grant();
         self.attached.room_bytes().unwrap_or(0)
+    }
+
+    /// Takes `bytes` if they are to be had at once. Only for the books, under whose locks nobody may wait: everybody else
+    /// comes by [`reserve`].
+    #[inline]
+    pub(crate) fn try_reserve(self, bytes: u64) -> bool {
+        self.attached.reserve(bytes).is_ok()
     }
 
     /// Returns bytes that [`reserve`] granted.
@@ -128,7 +136,9 @@ pub fn keeps_books() -> bool {
 pub fn reserve(account: Account, bytes: u64, what: &'static str) -> Result<(), CUresult> {
     match account.attached.reserve(bytes) {
         Ok(()) => Ok(()),
-        Err(refusal) => patience::reserve(account, bytes, refusal).map_err(|why| refused(bytes, what, why)),
+        Err(refusal) => room::reserve(account, bytes, refusal)
+            .or_else(|again| patience::reserve(account, bytes, again))
+            .map_err(|why| refused(bytes, what, why)),
     }
 }
 

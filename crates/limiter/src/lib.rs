@@ -4,6 +4,8 @@
 //!   other symbol a jump into the driver below ([`below`]).
 //! - [`tenant`]: this process's membership in its slice.
 //! - [`account`]: which pair of pages pays for which device, and the one place where memory is reserved.
+//! - `books`: what this process was charged for: pointers, pools, handles, and frees that are still to come.
+//! - `room`: where bytes may be found before an allocation is refused.
 //! - [`map`]: which device pointer was charged how much.
 //! - [`hooks`]: the functions of our own, one file per area.
 //!
@@ -13,12 +15,14 @@
 
 pub mod account;
 pub mod below;
+mod books;
 mod devices;
 mod environment;
 pub mod hooks;
 mod log;
 pub mod map;
 mod patience;
+mod room;
 pub mod tenant;
 
 pub use environment::capture as capture_environment;

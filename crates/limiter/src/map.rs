@@ -20,8 +20,8 @@ const FIRST_CAPACITY: u32 = 256;
 pub struct Charge {
     /// Bytes charged for it: a multiple of 512.
     pub bytes: u64,
-    /// Index of the account that was charged.
-    pub account: u8,
+    /// Who was charged: see [`crate::books`].
+    pub payer: u16,
     /// Tells two allocations at the same address, one after the other, apart.
     pub stamp: u32,
 }
@@ -71,7 +71,7 @@ struct Table {
 struct Entry {
     /// 0 marks a free place.
     pointer: u64,
-    /// Bytes, account and stamp: see [`pack`].
+    /// Bytes, payer and stamp: see [`pack`].
     charge: u64,
 }
 
@@ -82,8 +82,11 @@ const FREE: Entry = Entry {
 
 /// Bytes of one unit of a charge, as the ledger counts them; its 38 bits of units are what fits the rest of a word.
 const UNIT: u64 = divvy_ledger::accounting::UNIT;
-const STAMP_BITS: u32 = 18;
-const ACCOUNT_BITS: u32 = 8;
+const STAMP_BITS: u32 = 14;
+const PAYER_BITS: u32 = 12;
+
+/// Payers are numbered below this.
+pub const PAYERS: u16 = 1 << PAYER_BITS;
 
 impl Default for PointerMap {
     fn default() -> Self {
@@ -113,19 +116,19 @@ impl PointerMap {
         }
     }
 
-    /// Notes that `pointer` was charged `bytes` to an account. Answers a charge that is found void by that, and forgotten: an address
+    /// Notes that `pointer` was charged to `payer` with `bytes`. Answers a charge that is found void by that, and forgotten: an address
     /// that the driver hands out again was freed in a way that we did not see.
     ///
     /// # Errors
     /// [`Exhausted`]; nothing is changed then.
     #[inline]
-    pub fn insert(&self, pointer: u64, bytes: u64, account: u8) -> Result<Option<Charge>, Exhausted> {
+    pub fn insert(&self, pointer: u64, bytes: u64, payer: u16) -> Result<Option<Charge>, Exhausted> {
         // The stamp need only differ between neighbours in time, so losing an increment to a race is no harm.
         let stamp = self.stamp.load(Ordering::Relaxed).wrapping_add(1);
         self.stamp.store(stamp, Ordering::Relaxed);
         let entry = Entry {
             pointer,
-            charge: pack(bytes, account, stamp),
+            charge: pack(bytes, payer, stamp),
         };
         let mut shard = self.shard(hash(pointer)).lock();
         if let Some(same) = shard.recent.iter_mut().find(|recent| recent.pointer == pointer) {
@@ -198,16 +201,16 @@ fn hash(pointer: u64) -> u64 {
 }
 
 /// What is reserved is rounded up to whole units, and a ledger holds no more than 38 bits of them.
-fn pack(bytes: u64, account: u8, stamp: u32) -> u64 {
-    debug_assert!(bytes.is_multiple_of(UNIT) && bytes / UNIT < 1 << 38);
+fn pack(bytes: u64, payer: u16, stamp: u32) -> u64 {
+    debug_assert!(bytes.is_multiple_of(UNIT) && bytes / UNIT < 1 << 38 && payer < PAYERS);
     let units = bytes / UNIT;
-    (units << ACCOUNT_BITS | u64::from(account)) << STAMP_BITS | u64::from(stamp) & ((1 << STAMP_BITS) - 1)
+    (units << PAYER_BITS | u64::from(payer)) << STAMP_BITS | u64::from(stamp) & ((1 << STAMP_BITS) - 1)
 }
 
 fn unpack(charge: u64) -> Charge {
     Charge {
-        bytes: (charge >> (STAMP_BITS + ACCOUNT_BITS)) * UNIT,
-        account: (charge >> STAMP_BITS) as u8,
+        bytes: (charge >> (STAMP_BITS + PAYER_BITS)) * UNIT,
+        payer: (charge >> STAMP_BITS) as u16 & (PAYERS - 1),
         stamp: (charge & ((1 << STAMP_BITS) - 1)) as u32,
     }
 }
@@ -458,11 +461,11 @@ mod tests {
     #[test]
     fn stamps_tell_two_allocations_at_one_address_apart() {
         let map = PointerMap::new();
-        map.insert(512, 1024, 255).expect("memory is there");
+        map.insert(512, 1024, PAYERS - 1).expect("memory is there");
         let (_, first) = map.snapshot()[0];
-        assert_eq!((first.bytes, first.account), (1024, 255));
+        assert_eq!((first.bytes, first.payer), (1024, PAYERS - 1));
         map.take(512);
-        map.insert(512, 1024, 255).expect("memory is there");
+        map.insert(512, 1024, PAYERS - 1).expect("memory is there");
         assert_eq!(map.take_if(512, |charge| charge == first), None);
         assert!(map.take(512).is_some());
         assert_eq!(map.take(512), None);

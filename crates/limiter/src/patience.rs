@@ -9,6 +9,7 @@ use divvy_abi::{CUDA_ERROR_OUT_OF_MEMORY, CUresult};
 use divvy_ledger::ReserveError;
 
 use crate::account::Account;
+use crate::room;
 
 /// How long after a dead process's bytes came back the driver below may still hold them.
 const AFTERMATH: Duration = Duration::from_millis(100);
@@ -31,6 +32,7 @@ pub(crate) fn reserve(account: Account, bytes: u64, refusal: ReserveError) -> Re
         return Err(refusal);
     };
     loop {
+        room::look(account);
         match account.attached().reserve(bytes) {
             Ok(()) => return Ok(()),
             Err(again) => refusal = again,
@@ -46,6 +48,7 @@ pub(crate) fn reserve(account: Account, bytes: u64, refusal: ReserveError) -> Re
 #[cold]
 pub(crate) fn ask_again(account: Account, bytes: u64, call: &mut dyn FnMut() -> CUresult) -> CUresult {
     let mut attempt = || -> Option<CUresult> {
+        room::look(account);
         account.attached().reserve(bytes).ok()?;
         let result = call();
         if !result.is_success() {

@@ -4,6 +4,7 @@
 //! has, looks its symbol up, leaves the address for the next call, and goes on to it.
 
 mod absent;
+pub(crate) mod ask;
 mod find;
 mod library;
 

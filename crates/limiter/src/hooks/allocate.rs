@@ -1,11 +1,12 @@
 //! Functions that hand out device memory.
 #![allow(non_snake_case)]
 
-use divvy_abi::{CUdeviceptr, CUdeviceptr_v1, CUmemoryPool, CUresult, CUstream, guard};
+use divvy_abi::{CUdeviceptr, CUdeviceptr_v1, CUresult, guard};
 
-use super::charge::{charged, keep, rounded};
+use super::charge::{charged, keep};
 use crate::account;
 use crate::below::forward;
+use crate::books::rounded;
 
 /// Reads an out-parameter that the driver has just filled in.
 ///
@@ -41,10 +42,6 @@ allocations! {
     cuMemAlloc(out: *mut CUdeviceptr_v1, bytes: u32);
     cuMemAlloc_v2(out: *mut CUdeviceptr, bytes: usize);
     cuMemAllocManaged(out: *mut CUdeviceptr, bytes: usize, flags: u32);
-    cuMemAllocAsync(out: *mut CUdeviceptr, bytes: usize, stream: CUstream);
-    cuMemAllocAsync_ptsz(out: *mut CUdeviceptr, bytes: usize, stream: CUstream);
-    cuMemAllocFromPoolAsync(out: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream);
-    cuMemAllocFromPoolAsync_ptsz(out: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream);
 }
 
 pub(super) unsafe extern "C-unwind" fn cuMemAllocPitch(
@@ -116,5 +113,5 @@ fn pitched(
     if taken < expected {
         account.give_back(expected - taken);
     }
-    keep(account, pointer, taken)
+    keep(account.index().into(), pointer, taken)
 }

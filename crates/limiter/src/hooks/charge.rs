@@ -2,22 +2,9 @@
 
 use divvy_abi::{CUDA_ERROR_OUT_OF_MEMORY, CUdeviceptr, CUresult};
 
-use crate::account::{self, Account};
+use crate::account;
 use crate::below::forward;
-use crate::map::{Charge, PointerMap};
-
-/// Bytes in which the ledger counts; a driver's own granularity is a multiple.
-const UNIT: u64 = divvy_ledger::accounting::UNIT;
-
-/// Every pointer that this process was charged for.
-pub(super) static CHARGED: PointerMap = PointerMap::new();
-
-/// `bytes` as the ledger counts them. Saturates below the top, where every limit refuses.
-pub(super) fn rounded(bytes: u64) -> u64 {
-    bytes
-        .checked_next_multiple_of(UNIT)
-        .unwrap_or(u64::MAX - UNIT + 1)
-}
+use crate::books::{CHARGED, POOLS, deferred, pools, returned, rounded};
 
 /// Allocates under the slice's limit: reserves `bytes`, calls the driver, and keeps the charge under the pointer that
 /// `pointer` reads after a success.
@@ -39,13 +26,13 @@ pub(super) fn charged(
     if !result.is_success() {
         return result;
     }
-    keep(account, pointer(), bytes)
+    keep(account.index().into(), pointer(), bytes)
 }
 
 /// Notes a charge that the driver has confirmed.
 #[inline]
-pub(super) fn keep(account: Account, pointer: CUdeviceptr, bytes: u64) -> CUresult {
-    match CHARGED.insert(pointer, bytes, account.index()) {
+pub(super) fn keep(payer: u16, pointer: CUdeviceptr, bytes: u64) -> CUresult {
+    match CHARGED.insert(pointer, bytes, payer) {
         Ok(None) => CUresult::default(),
         // The address was freed in a way that we did not see: its old charge goes.
         Ok(Some(old)) => {
@@ -56,7 +43,11 @@ pub(super) fn keep(account: Account, pointer: CUdeviceptr, bytes: u64) -> CUresu
         Err(_) => {
             // SAFETY: the driver has just handed this pointer out, and nobody else has seen it.
             let _freed = unsafe { forward::cuMemFree_v2(pointer) };
-            account.give_back(bytes);
+            returned(crate::map::Charge {
+                bytes,
+                payer,
+                stamp: 0,
+            });
             CUDA_ERROR_OUT_OF_MEMORY
         }
     }
@@ -75,30 +66,33 @@ pub(super) fn freed(pointer: CUdeviceptr, call: impl FnOnce() -> CUresult) -> CU
     match charge {
         Some(charge) if result.is_success() => returned(charge),
         // Still allocated, then; there was room for it a moment ago.
-        Some(charge) => drop(CHARGED.insert(pointer, charge.bytes, charge.account)),
+        Some(charge) => drop(CHARGED.insert(pointer, charge.bytes, charge.payer)),
         None => {}
     }
     result
 }
 
-/// Gives a charge back to the account that paid it.
+/// Frees `pointer` in stream order by `call`; what it was charged goes back when the stream gets there.
 #[inline]
-pub(super) fn returned(charge: Charge) {
-    if let Some(account) = account::paid(charge.account) {
-        account.give_back(charge.bytes);
+pub(super) fn freed_in(
+    stream: deferred::StreamName,
+    pointer: CUdeviceptr,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    if !account::keeps_books() {
+        return call();
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_round_up_and_never_wrap() {
-        assert_eq!(rounded(0), 0);
-        assert_eq!(rounded(1), 512);
-        assert_eq!(rounded(512), 512);
-        assert_eq!(rounded(u64::MAX), u64::MAX - 511);
-        assert_eq!(rounded(u64::MAX) % UNIT, 0);
+    let charge = CHARGED.take(pointer);
+    let result = call();
+    if let Some(charge) = charge {
+        if !result.is_success() {
+            let _room_was_there = CHARGED.insert(pointer, charge.bytes, charge.payer);
+        } else {
+            if charge.payer >= POOLS {
+                pools::will_be_freed(charge.payer, charge.bytes);
+            }
+            deferred::defer(stream, charge.payer, charge.bytes);
+        }
     }
+    result
 }

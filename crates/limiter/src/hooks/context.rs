@@ -11,9 +11,9 @@ use divvy_abi::{
     CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CUDA_ERROR_INVALID_VALUE, CUcontext, CUdevice, CUresult, guard,
 };
 
-use super::charge::{CHARGED, returned};
 use crate::account;
 use crate::below::forward;
+use crate::books::{CHARGED, returned};
 
 macro_rules! context_ends {
     ($($name:ident($argument:ident: $of:ty) $(unless $alive:ident)?;)*) => {

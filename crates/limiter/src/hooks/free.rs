@@ -3,23 +3,39 @@
 
 use divvy_abi::{CUdeviceptr, CUdeviceptr_v1, CUresult, CUstream, guard};
 
-use super::charge::freed;
+use super::charge::{freed, freed_in};
 use crate::below::forward;
+use crate::books::deferred::StreamName;
 
 macro_rules! frees {
-    ($($name:ident($pointer:ident: $of:ty $(, $rest:ident: $rest_type:ty)*);)*) => {
-        $(pub(super) unsafe extern "C-unwind" fn $name($pointer: $of $(, $rest: $rest_type)*) -> CUresult {
+    ($($name:ident($of:ty);)*) => {
+        $(pub(super) unsafe extern "C-unwind" fn $name(pointer: $of) -> CUresult {
             guard(|| {
                 // SAFETY: the arguments are handed on as they came.
-                freed(CUdeviceptr::from($pointer), || unsafe { forward::$name($pointer $(, $rest)*) })
+                freed(CUdeviceptr::from(pointer), || unsafe { forward::$name(pointer) })
             })
         })*
     };
 }
 
 frees! {
-    cuMemFree(pointer: CUdeviceptr_v1);
-    cuMemFree_v2(pointer: CUdeviceptr);
-    cuMemFreeAsync(pointer: CUdeviceptr, stream: CUstream);
-    cuMemFreeAsync_ptsz(pointer: CUdeviceptr, stream: CUstream);
+    cuMemFree(CUdeviceptr_v1);
+    cuMemFree_v2(CUdeviceptr);
+}
+
+macro_rules! stream_ordered_frees {
+    ($($name:ident, $per_thread:literal;)*) => {
+        $(pub(super) unsafe extern "C-unwind" fn $name(pointer: CUdeviceptr, stream: CUstream) -> CUresult {
+            guard(|| {
+                let name = StreamName { stream, per_thread: $per_thread };
+                // SAFETY: the arguments are handed on as they came.
+                freed_in(name, pointer, || unsafe { forward::$name(pointer, stream) })
+            })
+        })*
+    };
+}
+
+stream_ordered_frees! {
+    cuMemFreeAsync, false;
+    cuMemFreeAsync_ptsz, true;
 }

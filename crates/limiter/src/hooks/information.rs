@@ -5,6 +5,7 @@ use divvy_abi::{CUdevice, CUresult, guard};
 
 use crate::account::{self, Account};
 use crate::below::forward;
+use crate::books::follow;
 
 /// What the slice sees of a device: the smaller of its own room and the device's, never below 0.
 #[inline]
@@ -21,6 +22,7 @@ macro_rules! memory_info {
     ($name:ident, $of:ty, $narrow:expr) => {
         pub(super) unsafe extern "C-unwind" fn $name(free: *mut $of, total: *mut $of) -> CUresult {
             guard(|| {
+                follow();
                 // SAFETY: the arguments are handed on as they came.
                 let result = unsafe { forward::$name(free, total) };
                 if result.is_success()

@@ -7,7 +7,9 @@ mod charge;
 mod context;
 mod free;
 mod information;
+mod pool;
 mod proc_address;
+mod synchronize;
 
 use divvy_abi::{CUresult, Symbol, Table, guard};
 
@@ -25,10 +27,27 @@ pub const TABLE: Table = Table {
     cuMemAllocPitch: allocate::cuMemAllocPitch,
     cuMemAllocPitch_v2: allocate::cuMemAllocPitch_v2,
     cuMemAllocManaged: allocate::cuMemAllocManaged,
-    cuMemAllocAsync: allocate::cuMemAllocAsync,
-    cuMemAllocAsync_ptsz: allocate::cuMemAllocAsync_ptsz,
-    cuMemAllocFromPoolAsync: allocate::cuMemAllocFromPoolAsync,
-    cuMemAllocFromPoolAsync_ptsz: allocate::cuMemAllocFromPoolAsync_ptsz,
+
+    cuMemAllocAsync: pool::cuMemAllocAsync,
+    cuMemAllocAsync_ptsz: pool::cuMemAllocAsync_ptsz,
+    cuMemAllocFromPoolAsync: pool::cuMemAllocFromPoolAsync,
+    cuMemAllocFromPoolAsync_ptsz: pool::cuMemAllocFromPoolAsync_ptsz,
+    cuMemPoolCreate: pool::cuMemPoolCreate,
+    cuMemPoolDestroy: pool::cuMemPoolDestroy,
+    cuMemPoolTrimTo: pool::cuMemPoolTrimTo,
+    cuMemPoolSetAttribute: pool::cuMemPoolSetAttribute,
+    cuDeviceGetDefaultMemPool: pool::cuDeviceGetDefaultMemPool,
+    cuDeviceGetMemPool: pool::cuDeviceGetMemPool,
+    cuMemGetDefaultMemPool: pool::cuMemGetDefaultMemPool,
+    cuMemGetMemPool: pool::cuMemGetMemPool,
+
+    cuStreamSynchronize: synchronize::cuStreamSynchronize,
+    cuStreamSynchronize_ptsz: synchronize::cuStreamSynchronize_ptsz,
+    cuEventSynchronize: synchronize::cuEventSynchronize,
+    cuCtxSynchronize: synchronize::cuCtxSynchronize,
+    cuCtxSynchronize_v2: synchronize::cuCtxSynchronize_v2,
+    cuStreamDestroy: synchronize::cuStreamDestroy,
+    cuStreamDestroy_v2: synchronize::cuStreamDestroy_v2,
 
     cuMemFree: free::cuMemFree,
     cuMemFree_v2: free::cuMemFree_v2,

@@ -1,0 +1,259 @@
+//! Stream-ordered frees: their bytes come back when the stream gets there, not at the call.
+//!
+//! Behind each free an event of our own is recorded in the stream, and the bytes wait under it as a mark. A stream has
+//! at most [`MARKS_OF_A_STREAM`] marks for one payer; with more frees than that, the newest mark moves along.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
+
+use divvy_abi::{
+    CU_EVENT_DISABLE_TIMING, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUDA_ERROR_CONTEXT_IS_DESTROYED,
+    CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUcontext,
+    CUevent, CUstream,
+};
+
+use super::{POOLS, locked, pools};
+use crate::account;
+use crate::below::ask::{self, Quiet};
+use crate::below::forward;
+
+const MARKS_OF_A_STREAM: usize = 4;
+/// Events kept for later marks.
+const SPARE_EVENTS: usize = 64;
+
+/// A stream as a call names it.
+#[derive(Clone, Copy)]
+pub(crate) struct StreamName {
+    pub stream: CUstream,
+    /// The call's default stream is each thread's own.
+    pub per_thread: bool,
+}
+
+/// Which lane of the device a free stands in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Lane {
+    context: usize,
+    stream: usize,
+    /// The thread whose default stream it is, else 0.
+    thread: usize,
+}
+
+struct Mark {
+    lane: Lane,
+    payer: u16,
+    bytes: u64,
+    /// Our event behind the free; 0 where none could be had: then it waits for the context to be synchronised.
+    event: usize,
+    /// Its stream is destroyed: a new one of the same handle is another.
+    sealed: bool,
+}
+
+struct Waiting {
+    marks: Vec<Mark>,
+    /// Events to use again, by context.
+    spare: Vec<(usize, usize)>,
+}
+
+static WAITING: Mutex<Waiting> = Mutex::new(Waiting {
+    marks: Vec::new(),
+    spare: Vec::new(),
+});
+static MARKS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether any free is waited for.
+#[inline]
+pub(crate) fn any() -> bool {
+    MARKS.load(Ordering::Relaxed) != 0
+}
+
+impl StreamName {
+    fn lane(self) -> Lane {
+        let name = self.stream as usize;
+        let own = name == CU_STREAM_PER_THREAD as usize || (name == 0 && self.per_thread);
+        let default = name <= CU_STREAM_PER_THREAD as usize;
+        Lane {
+            context: if default {
+                ask::current_context()
+            } else {
+                ask::context_of(self.stream)
+            },
+            stream: if default && !own {
+                CU_STREAM_LEGACY as usize
+            } else {
+                name
+            },
+            // SAFETY: always callable.
+            thread: if own {
+                unsafe { libc::pthread_self() as usize }
+            } else {
+                0
+            },
+        }
+    }
+
+    /// Records an event here.
+    fn record(self, event: usize) -> divvy_abi::CUresult {
+        let event = event as CUevent;
+        // SAFETY: our own event, in a stream that the program has just used with success.
+        unsafe {
+            if self.per_thread {
+                forward::cuEventRecord_ptsz(event, self.stream)
+            } else {
+                forward::cuEventRecord(event, self.stream)
+            }
+        }
+    }
+}
+
+/// Notes a free in stream order that the driver has accepted.
+pub(crate) fn defer(name: StreamName, payer: u16, bytes: u64) {
+    let _quiet = Quiet::begin();
+    let lane = name.lane();
+    let (event, carried) = room_for_a_mark(lane, payer);
+    let event = match event.map_or_else(|| ask::in_context(lane.context, new_event), Ok) {
+        Ok(event) => event,
+        // A driver without events cannot be asked when a stream gets anywhere.
+        Err(CUDA_ERROR_NOT_SUPPORTED) => return arrived(payer, bytes + carried),
+        Err(_) => 0,
+    };
+    let recorded = event != 0 && name.record(event) == CUDA_SUCCESS;
+    let mut waiting = locked(&WAITING);
+    if event != 0 && !recorded {
+        waiting.spare.push((lane.context, event));
+    }
+    waiting.marks.push(Mark {
+        lane,
+        payer,
+        bytes: bytes + carried,
+        event: if recorded { event } else { 0 },
+        sealed: false,
+    });
+    MARKS.store(waiting.marks.len(), Ordering::Relaxed);
+}
+
+/// An event to record if one is at hand, and the bytes of the mark it was taken from.
+fn room_for_a_mark(lane: Lane, payer: u16) -> (Option<usize>, u64) {
+    let mut waiting = locked(&WAITING);
+    let same = |mark: &Mark| mark.lane == lane && mark.payer == payer && !mark.sealed && mark.event != 0;
+    if waiting.marks.iter().filter(|mark| same(mark)).count() >= MARKS_OF_A_STREAM
+        && let Some(newest) = waiting.marks.iter().rposition(same)
+    {
+        let newest = waiting.marks.remove(newest);
+        return (Some(newest.event), newest.bytes);
+    }
+    let spare = waiting
+        .spare
+        .iter()
+        .position(|(context, _)| *context == lane.context);
+    (spare.map(|at| waiting.spare.swap_remove(at).1), 0)
+}
+
+fn new_event() -> Result<usize, divvy_abi::CUresult> {
+    let mut event: CUevent = core::ptr::null_mut();
+    // SAFETY: a valid out-parameter.
+    unsafe { forward::cuEventCreate(&raw mut event, CU_EVENT_DISABLE_TIMING.0 as u32) }.ok()?;
+    Ok(event as usize)
+}
+
+/// Bytes of `pool` whose frees wait in this stream: what the driver may hand out again in the same stream.
+pub(crate) fn waiting_in(name: StreamName, pool: u16) -> u64 {
+    if !any() {
+        return 0;
+    }
+    let lane = name.lane();
+    let waiting = locked(&WAITING);
+    let same = waiting
+        .marks
+        .iter()
+        .filter(|mark| mark.lane == lane && mark.payer == pool);
+    same.map(|mark| mark.bytes).sum()
+}
+
+/// Gives back what the streams have come to. Answers whether anything came back.
+pub(crate) fn settle() -> bool {
+    if !any() {
+        return false;
+    }
+    let _quiet = Quiet::begin();
+    let mut done = Vec::new();
+    let mut waiting = locked(&WAITING);
+    let Waiting { marks, spare } = &mut *waiting;
+    let mut behind: Vec<Lane> = Vec::new();
+    marks.retain(|mark| {
+        if mark.event == 0 || behind.contains(&mark.lane) {
+            return true;
+        }
+        // SAFETY: our own event; what became of it the driver says.
+        match unsafe { forward::cuEventQuery(mark.event as CUevent) } {
+            CUDA_SUCCESS => spare.push((mark.lane.context, mark.event)),
+            // It went with its context, and so did the stream.
+            CUDA_ERROR_INVALID_HANDLE | CUDA_ERROR_CONTEXT_IS_DESTROYED | CUDA_ERROR_DEINITIALIZED => {}
+            // Not there yet; or the context has failed, and keeps its memory until it ends.
+            _ => {
+                behind.push(mark.lane);
+                return true;
+            }
+        }
+        done.push((mark.payer, mark.bytes));
+        false
+    });
+    MARKS.store(marks.len(), Ordering::Relaxed);
+    let surplus = spare.len().saturating_sub(SPARE_EVENTS);
+    for (_, event) in spare.drain(..surplus) {
+        // SAFETY: our own event, and nobody waits for it.
+        let _destroyed = unsafe { forward::cuEventDestroy_v2(event as CUevent) };
+    }
+    drop(waiting);
+    for (payer, bytes) in &done {
+        arrived(*payer, *bytes);
+    }
+    !done.is_empty()
+}
+
+/// The current context's work is all done.
+pub(crate) fn context_synchronized() {
+    if any() && account::keeps_books() {
+        let context = ask::current_context();
+        take_out(|mark| mark.event == 0 && mark.lane.context == context);
+    }
+}
+
+/// A stream is destroyed, or about to be: what waits in it still does.
+pub(crate) fn seal(stream: CUstream) {
+    if any() && account::keeps_books() {
+        for mark in &mut locked(&WAITING).marks {
+            mark.sealed |= mark.lane.stream == stream as usize;
+        }
+    }
+}
+
+/// A context has ended, with its streams and events, and all their work was done before.
+pub(crate) fn context_ended(context: CUcontext) {
+    if account::keeps_books() {
+        let ended = context as usize;
+        locked(&WAITING).spare.retain(|(context, _)| *context != ended);
+        take_out(|mark| mark.lane.context == ended);
+    }
+}
+
+fn take_out(which: impl Fn(&Mark) -> bool) {
+    let mut waiting = locked(&WAITING);
+    let out: Vec<Mark> = waiting.marks.extract_if(.., |mark| which(mark)).collect();
+    MARKS.store(waiting.marks.len(), Ordering::Relaxed);
+    drop(waiting);
+    for mark in out {
+        arrived(mark.payer, mark.bytes);
+    }
+}
+
+/// The stream has come to a free of `bytes`.
+fn arrived(payer: u16, bytes: u64) {
+    if payer >= POOLS {
+        pools::arrived(payer, bytes);
+    } else if let Some(account) = account::paid(payer as u8) {
+        account.give_back(bytes);
+    }
+}
+
+const _: () = assert!(size_of::<CUstream>() == size_of::<*mut c_void>());

@@ -1,0 +1,75 @@
+//! The books: what this process was charged for, and who paid.
+//!
+//! A payer is an account, by its index, or a memory pool, which has an account of its own: [`POOLS`] and up. Nothing
+//! here is looked at in a forked child, whose copy of the books is its parent's ([`account::keeps_books`]).
+
+pub(crate) mod deferred;
+pub(crate) mod pools;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::account;
+use crate::map::{Charge, PointerMap};
+
+/// Payers from here on are memory pools; those below are accounts.
+pub(crate) const POOLS: u16 = 64;
+
+/// Every pointer that this process was charged for.
+pub(crate) static CHARGED: PointerMap = PointerMap::new();
+
+/// Bytes in which the ledger counts; a driver's own granularity is a multiple.
+const UNIT: u64 = divvy_ledger::accounting::UNIT;
+
+/// `bytes` as the ledger counts them. Saturates below the top, where every limit refuses.
+#[inline]
+pub(crate) fn rounded(bytes: u64) -> u64 {
+    bytes
+        .checked_next_multiple_of(UNIT)
+        .unwrap_or(u64::MAX - UNIT + 1)
+}
+
+/// Gives a charge back to who paid it.
+#[inline]
+pub(crate) fn returned(charge: Charge) {
+    if charge.payer >= POOLS {
+        pools::freed(charge.payer, charge.bytes);
+    } else if let Some(account) = account::paid(charge.payer as u8) {
+        account.give_back(charge.bytes);
+    }
+}
+
+/// Brings the books up to what the driver below has done meanwhile: frees that their streams have come to, and memory
+/// that pools have let go. Costs two loads where nothing is waited for.
+#[inline]
+pub(crate) fn follow() {
+    if deferred::any() || pools::any_slack() {
+        follow_now();
+    }
+}
+
+#[cold]
+fn follow_now() {
+    if account::keeps_books() {
+        deferred::settle();
+        pools::follow();
+    }
+}
+
+/// A lock of the books. Nobody panics while holding one.
+pub(crate) fn locked<T>(books: &Mutex<T>) -> MutexGuard<'_, T> {
+    books.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_round_up_and_never_wrap() {
+        assert_eq!(rounded(0), 0);
+        assert_eq!(rounded(1), 512);
+        assert_eq!(rounded(512), 512);
+        assert_eq!(rounded(u64::MAX), u64::MAX - 511);
+        assert_eq!(rounded(u64::MAX) % UNIT, 0);
+    }
+}

@@ -1,0 +1,201 @@
+//! Stream-ordered allocation, and what makes pools take memory or let it go.
+#![allow(non_snake_case)]
+
+use divvy_abi::{
+    CU_MEM_LOCATION_TYPE_DEVICE, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY, CUdevice, CUdeviceptr,
+    CUmemAllocationType, CUmemLocation, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUresult,
+    CUstream, c_void, guard,
+};
+
+use super::charge::{charged, keep};
+use crate::account::{self, Account};
+use crate::below::{ask, forward};
+use crate::books::deferred::{self, StreamName};
+use crate::books::{follow, pools, rounded};
+
+macro_rules! stream_ordered {
+    ($($name:ident($($pool:ident: $of:ty)?), $per_thread:literal, $named:expr;)*) => {
+        $(pub(super) unsafe extern "C-unwind" fn $name(
+            out: *mut CUdeviceptr,
+            bytes: usize,
+            $($pool: $of,)?
+            stream: CUstream,
+        ) -> CUresult {
+            guard(|| {
+                let name = StreamName { stream, per_thread: $per_thread };
+                let named: Option<CUmemoryPool> = $named;
+                // SAFETY: the arguments are handed on as they came; `out` is what the driver has just filled in.
+                unsafe { allocate(name, named, out, bytes, || forward::$name(out, bytes, $($pool,)? stream)) }
+            })
+        })*
+    };
+}
+
+stream_ordered! {
+    cuMemAllocAsync(), false, None;
+    cuMemAllocAsync_ptsz(), true, None;
+    cuMemAllocFromPoolAsync(pool: CUmemoryPool), false, Some(pool);
+    cuMemAllocFromPoolAsync_ptsz(pool: CUmemoryPool), true, Some(pool);
+}
+
+/// Allocates in stream order, from `named` or the device's current pool.
+///
+/// # Safety
+/// `out` is valid for reading once `call` says success.
+unsafe fn allocate(
+    stream: StreamName,
+    named: Option<CUmemoryPool>,
+    out: *mut CUdeviceptr,
+    bytes: usize,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let account = match account::current() {
+        Ok(Some(account)) => account,
+        Ok(None) => return call(),
+        Err(code) => return code,
+    };
+    if !account::keeps_books() {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    // Captured, it becomes a node of a graph, and takes memory when the graph is launched.
+    if ask::is_capturing(stream.stream, stream.per_thread) {
+        return call();
+    }
+    let Some((pool, account)) = named
+        .map(|pool| (pool, account))
+        .or_else(|| current_pool(account))
+    else {
+        // SAFETY: the caller's promise.
+        return charged(bytes as u64, call, || unsafe { out.read() });
+    };
+    let payer = match pools::payer(pool, account) {
+        Ok(payer) => payer,
+        Err(code) => return code,
+    };
+    let bytes = rounded(bytes as u64);
+    let begun = match pools::begin(payer, bytes, deferred::waiting_in(stream, payer)) {
+        Ok(begun) => begun,
+        Err(code) => return code,
+    };
+    let result = call();
+    if !result.is_success() {
+        pools::failed(begun);
+        return result;
+    }
+    // SAFETY: the caller's promise.
+    let pointer = unsafe { out.read() };
+    if pools::finish(begun).is_err() {
+        undo(stream, pointer);
+        pools::will_be_freed(payer, bytes);
+        deferred::defer(stream, payer, bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    keep(payer, pointer, bytes)
+}
+
+fn undo(stream: StreamName, pointer: CUdeviceptr) {
+    // SAFETY: the driver has just handed this pointer out in this stream, and the program has not returned to use it.
+    let _freed = unsafe {
+        if stream.per_thread {
+            forward::cuMemFreeAsync_ptsz(pointer, stream.stream)
+        } else {
+            forward::cuMemFreeAsync(pointer, stream.stream)
+        }
+    };
+}
+
+/// The pool that the current device allocates from, and who pays for it.
+fn current_pool(account: Account) -> Option<(CUmemoryPool, Account)> {
+    let device = ask::current_device()?;
+    let mut pool: CUmemoryPool = core::ptr::null_mut();
+    // SAFETY: a valid out-parameter.
+    let result = unsafe { forward::cuDeviceGetMemPool(&raw mut pool, device) };
+    (result.is_success() && !pool.is_null()).then_some((pool, account))
+}
+
+pub(super) unsafe extern "C-unwind" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
+    guard(|| {
+        // SAFETY: the argument is handed on as it came.
+        let call = || unsafe { forward::cuMemPoolDestroy(pool) };
+        if account::keeps_books() {
+            pools::destroyed(pool, call)
+        } else {
+            call()
+        }
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult {
+    guard(|| {
+        // SAFETY: the arguments are handed on as they came.
+        let result = unsafe { forward::cuMemPoolTrimTo(pool, keep) };
+        followed(pool, result)
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn cuMemPoolSetAttribute(
+    pool: CUmemoryPool,
+    attribute: CUmemPool_attribute,
+    value: *mut c_void,
+) -> CUresult {
+    guard(|| {
+        // SAFETY: the arguments are handed on as they came.
+        let result = unsafe { forward::cuMemPoolSetAttribute(pool, attribute, value) };
+        followed(pool, result)
+    })
+}
+
+fn followed(pool: CUmemoryPool, result: CUresult) -> CUresult {
+    if result.is_success() && account::keeps_books() {
+        follow();
+        pools::follow_one(pool);
+    }
+    result
+}
+
+/// Notes who pays for a pool that the program has just been told of.
+///
+/// # Safety
+/// `out` is valid for reading if `result` says success.
+unsafe fn noted(result: CUresult, out: *mut CUmemoryPool, device: Option<CUdevice>) -> CUresult {
+    if result.is_success()
+        && !out.is_null()
+        && account::keeps_books()
+        && let Some(device) = device
+        && let Ok(Some(account)) = account::of_device(device)
+    {
+        // A pool that finds no place is refused when it is allocated from.
+        // SAFETY: the caller's promise.
+        let _noted = pools::payer(unsafe { out.read() }, account);
+    }
+    result
+}
+
+/// The device of a location, if it is one.
+fn device_at(location: &CUmemLocation) -> Option<CUdevice> {
+    // SAFETY: every bit pattern is an i32.
+    (location.type_ == CU_MEM_LOCATION_TYPE_DEVICE).then_some(unsafe { location.anonymous1.id })
+}
+
+macro_rules! tells_of_a_pool {
+    ($($name:ident($($argument:ident: $of:ty),*) on $device:expr;)*) => {
+        $(pub(super) unsafe extern "C-unwind" fn $name(out: *mut CUmemoryPool, $($argument: $of),*) -> CUresult {
+            guard(|| {
+                // SAFETY: the arguments are handed on as they came, and read after the driver has taken them as valid.
+                unsafe {
+                    let result = forward::$name(out, $($argument),*);
+                    let device = if result.is_success() { $device } else { None };
+                    noted(result, out, device)
+                }
+            })
+        })*
+    };
+}
+
+tells_of_a_pool! {
+    cuMemPoolCreate(properties: *const CUmemPoolProps) on properties.as_ref().and_then(|found| device_at(&found.location));
+    cuDeviceGetDefaultMemPool(device: CUdevice) on Some(device);
+    cuDeviceGetMemPool(device: CUdevice) on Some(device);
+    cuMemGetDefaultMemPool(location: *mut CUmemLocation, kind: CUmemAllocationType) on location.as_ref().and_then(device_at);
+    cuMemGetMemPool(location: *mut CUmemLocation, kind: CUmemAllocationType) on location.as_ref().and_then(device_at);
+}

@@ -1,0 +1,49 @@
+//! Functions after which memory may have come back: streams, events and contexts that were waited for, or have ended.
+#![allow(non_snake_case)]
+
+use divvy_abi::{CUcontext, CUevent, CUresult, CUstream, guard};
+
+use crate::below::forward;
+use crate::books::{deferred, follow};
+
+macro_rules! then_follow {
+    ($($name:ident($($argument:ident: $of:ty)?) $(and $also:expr)?;)*) => {
+        $(pub(super) unsafe extern "C-unwind" fn $name($($argument: $of)?) -> CUresult {
+            guard(|| {
+                // SAFETY: the argument is handed on as it came.
+                let result = unsafe { forward::$name($($argument)?) };
+                if result.is_success() {
+                    $($also;)?
+                    follow();
+                }
+                result
+            })
+        })*
+    };
+}
+
+then_follow! {
+    cuStreamSynchronize(stream: CUstream);
+    cuStreamSynchronize_ptsz(stream: CUstream);
+    cuEventSynchronize(event: CUevent);
+    cuCtxSynchronize() and deferred::context_synchronized();
+    cuCtxSynchronize_v2(context: CUcontext);
+}
+
+macro_rules! stream_ends {
+    ($($name:ident;)*) => {
+        $(pub(super) unsafe extern "C-unwind" fn $name(stream: CUstream) -> CUresult {
+            guard(|| {
+                // Before: afterwards the handle may already be another thread's new stream.
+                deferred::seal(stream);
+                // SAFETY: the argument is handed on as it came.
+                unsafe { forward::$name(stream) }
+            })
+        })*
+    };
+}
+
+stream_ends! {
+    cuStreamDestroy;
+    cuStreamDestroy_v2;
+}

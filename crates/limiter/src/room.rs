@@ -1,0 +1,49 @@
+//! Where bytes may be found before an allocation is refused: frees that streams have come to, memory that pools keep and
+//! nobody uses, and, for a moment, frees that streams are about to come to.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use divvy_ledger::ReserveError;
+
+use crate::account::Account;
+use crate::books::{deferred, pools};
+
+/// How long an allocation waits for frees before it, which a driver's own allocator waits for as well. No longer: what
+/// the streams are doing may depend on this very thread.
+const PATIENCE: Duration = Duration::from_secs(1);
+const FIRST_PAUSE: Duration = Duration::from_micros(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(2);
+
+/// Gives back what the account is charged for and nobody uses any more.
+pub(crate) fn look(account: Account) {
+    deferred::settle();
+    pools::follow();
+    pools::trim(account);
+}
+
+/// Takes `bytes` after a first `refusal`, if they are to be found here.
+///
+/// # Errors
+/// `refusal`, or a later one.
+#[cold]
+pub(crate) fn reserve(account: Account, bytes: u64, refusal: ReserveError) -> Result<(), ReserveError> {
+    if !matches!(refusal, ReserveError::Refused { .. }) {
+        return Err(refusal);
+    }
+    let begin = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        look(account);
+        let refusal = match account.attached().reserve(bytes) {
+            Ok(()) => return Ok(()),
+            Err(refusal) => refusal,
+        };
+        let soon = account.room_bytes().saturating_add(deferred::waiting_bytes());
+        if !deferred::any() || bytes > soon || begin.elapsed() > PATIENCE {
+            return Err(refusal);
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
