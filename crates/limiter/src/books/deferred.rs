@@ -3,7 +3,6 @@
 //! Behind each free an event of our own is recorded in the stream, and the bytes wait under it as a mark. A stream has
 //! at most [`MARKS_OF_A_STREAM`] marks for one payer; with more frees than that, the newest mark moves along.
 
-use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 
@@ -83,12 +82,7 @@ impl StreamName {
             } else {
                 name
             },
-            // SAFETY: always callable.
-            thread: if own {
-                unsafe { libc::pthread_self() as usize }
-            } else {
-                0
-            },
+            thread: if own { this_thread() } else { 0 },
         }
     }
 
@@ -104,6 +98,11 @@ impl StreamName {
             }
         }
     }
+}
+
+fn this_thread() -> usize {
+    // SAFETY: always callable.
+    unsafe { libc::pthread_self() as usize }
 }
 
 /// Notes a free in stream order that the driver has accepted.
@@ -152,7 +151,7 @@ fn room_for_a_mark(lane: Lane, payer: u16) -> (Option<usize>, u64) {
 fn new_event() -> Result<usize, divvy_abi::CUresult> {
     let mut event: CUevent = core::ptr::null_mut();
     // SAFETY: a valid out-parameter.
-    unsafe { forward::cuEventCreate(&raw mut event, CU_EVENT_DISABLE_TIMING.0 as u32) }.ok()?;
+    unsafe { forward::cuEventCreate(&raw mut event, CU_EVENT_DISABLE_TIMING.0) }.ok()?;
     Ok(event as usize)
 }
 
@@ -168,6 +167,11 @@ pub(crate) fn waiting_in(name: StreamName, pool: u16) -> u64 {
         .iter()
         .filter(|mark| mark.lane == lane && mark.payer == pool);
     same.map(|mark| mark.bytes).sum()
+}
+
+/// All bytes that wait for a stream.
+pub(crate) fn waiting_bytes() -> u64 {
+    locked(&WAITING).marks.iter().map(|mark| mark.bytes).sum()
 }
 
 /// Gives back what the streams have come to. Answers whether anything came back.
@@ -255,5 +259,3 @@ fn arrived(payer: u16, bytes: u64) {
         account.give_back(bytes);
     }
 }
-
-const _: () = assert!(size_of::<CUstream>() == size_of::<*mut c_void>());

@@ -3,10 +3,13 @@
 //! A payer is an account, by its index, or a memory pool, which has an account of its own: [`POOLS`] and up. Nothing
 //! here is looked at in a forked child, whose copy of the books is its parent's ([`account::keeps_books`]).
 
+pub(crate) mod contexts;
 pub(crate) mod deferred;
 pub(crate) mod pools;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use divvy_abi::CUcontext;
 
 use crate::account;
 use crate::map::{Charge, PointerMap};
@@ -53,6 +56,12 @@ fn follow_now() {
         deferred::settle();
         pools::follow();
     }
+}
+
+/// A context has ended, and everything that lives in one with it.
+pub(crate) fn context_ended(context: CUcontext) {
+    deferred::context_ended(context);
+    contexts::ended(context);
 }
 
 /// A lock of the books. Nobody panics while holding one.

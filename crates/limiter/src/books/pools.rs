@@ -20,6 +20,8 @@ const ROUNDS: u32 = 16;
 struct Pool {
     /// What the program holds; 0 when the pool is destroyed, or its place is free.
     handle: usize,
+    /// What it was before the device was reset.
+    former: usize,
     /// Index of the account that pays.
     account: u8,
     /// Bytes charged for the pool.
@@ -60,18 +62,28 @@ fn place(payer: u16) -> usize {
 /// The payer that is the pool of this handle, noted now if it was not, with `account` to pay.
 pub(crate) fn payer(handle: CUmemoryPool, account: Account) -> Result<u16, CUresult> {
     let mut all = locked(&ALL);
-    let known = all.iter().position(|pool| pool.handle == handle as usize);
+    let known = all
+        .iter()
+        .position(|pool| pool.handle == handle as usize)
+        .or_else(|| {
+            let survivor = all.iter().position(|pool| pool.former == handle as usize)?;
+            all[survivor].handle = handle as usize;
+            all[survivor].former = 0;
+            Some(survivor)
+        });
     let at = known.or_else(|| {
         let fresh = Pool {
             handle: handle as usize,
+            former: 0,
             account: account.index(),
             charged: 0,
             live: 0,
             waiting: 0,
             reuses: false,
         };
-        let unused =
-            |pool: &Pool| pool.handle == 0 && pool.charged == 0 && pool.live == 0 && pool.waiting == 0;
+        let unused = |pool: &Pool| {
+            pool.handle == 0 && pool.former == 0 && pool.charged == 0 && pool.live == 0 && pool.waiting == 0
+        };
         match all.iter().position(unused) {
             Some(at) => all[at] = fresh,
             None if all.len() >= usize::from(PAYERS - POOLS) => return None,
@@ -208,7 +220,8 @@ pub(crate) fn follow_one(handle: CUmemoryPool) {
 }
 
 fn find<'a>(all: &'a mut MutexGuard<'_, Vec<Pool>>, handle: CUmemoryPool) -> Option<&'a mut Pool> {
-    all.iter_mut().find(|pool| pool.handle == handle as usize)
+    all.iter_mut()
+        .find(|pool| pool.handle == handle as usize && pool.handle != 0)
 }
 
 /// Has the account's pools let go of what they hold and nobody uses.
@@ -224,28 +237,33 @@ pub(crate) fn trim(account: Account) {
 
 /// Destroys a pool by `call`. From before that on nobody here asks it anything.
 pub(crate) fn destroyed(handle: CUmemoryPool, call: impl FnOnce() -> CUresult) -> CUresult {
-    let at = locked(&ALL)
-        .iter()
-        .position(|pool| pool.handle == handle as usize && pool.handle != 0);
-    let Some(at) = at else { return call() };
-    locked(&ALL)[at].handle = 0;
+    let forgotten =
+        find(&mut locked(&ALL), handle).map(|pool| pool.former = core::mem::take(&mut pool.handle));
     let result = call();
-    let pool = &mut locked(&ALL)[at];
-    if result.is_success() {
+    if forgotten.is_none() {
+        return result;
+    }
+    let mut all = locked(&ALL);
+    if let Some(pool) = all.iter_mut().find(|pool| pool.former == handle as usize) {
+        pool.former = 0;
+        if !result.is_success() {
+            pool.handle = handle as usize;
+        }
         let _short = adjust(pool);
-    } else {
-        pool.handle = handle as usize;
     }
     result
 }
 
-/// The device was reset: no pool of its account has its handle any more, and none keeps what is not in use.
+/// The device was reset. Whether a pool is still there shows when the program names it again; until then it is asked
+/// nothing, and counts as keeping what is in use.
 pub(crate) fn reset(account: Account) {
     for pool in locked(&ALL)
         .iter_mut()
         .filter(|pool| pool.account == account.index())
     {
-        pool.handle = 0;
+        if pool.handle != 0 {
+            pool.former = core::mem::take(&mut pool.handle);
+        }
         let _short = adjust(pool);
     }
 }

@@ -1,6 +1,6 @@
-//! Functions that free memory by ending a context.
+//! Contexts: what they cost, what their heaps cost, and what goes when they end.
 //!
-//! Which allocations went with it is the driver's knowledge: afterwards each pointer that we hold a charge for is
+//! Which allocations went with a context is the driver's knowledge: afterwards each pointer that we hold a charge for is
 //! asked about, and the charge of those that the driver no longer knows goes back. That costs nothing at allocation,
 //! and gets shared and pooled memory right, which outlives a context.
 #![allow(non_snake_case)]
@@ -8,20 +8,118 @@
 use core::mem::MaybeUninit;
 
 use divvy_abi::{
-    CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CUDA_ERROR_INVALID_VALUE, CUcontext, CUdevice, CUresult, guard,
+    CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CUDA_ERROR_INVALID_VALUE, CUcontext, CUctxCreateParams,
+    CUdevResourceDesc, CUdevice, CUexecAffinityParam, CUgreenCtx, CUresult, guard,
 };
 
 use crate::account;
-use crate::below::forward;
-use crate::books::{CHARGED, returned};
+use crate::below::{ask, forward};
+use crate::books::{self, CHARGED, contexts, pools, returned};
+
+macro_rules! context_begins {
+    ($($name:ident($($argument:ident: $of:ty),*);)*) => {
+        $(pub(super) unsafe extern "C-unwind" fn $name(
+            out: *mut CUcontext,
+            $($argument: $of,)*
+            device: CUdevice,
+        ) -> CUresult {
+            guard(|| {
+                // SAFETY: the arguments are handed on as they came.
+                let call = || unsafe { forward::$name(out, $($argument,)* device) };
+                match account::of_device(device) {
+                    // SAFETY: read only after the driver said that it filled it in.
+                    Ok(Some(account)) if account::keeps_books() => contexts::created(account, call, || unsafe { out.read() }),
+                    Ok(_) => call(),
+                    Err(code) => code,
+                }
+            })
+        })*
+    };
+}
+
+context_begins! {
+    cuCtxCreate(flags: u32);
+    cuCtxCreate_v2(flags: u32);
+    cuCtxCreate_v3(affinity: *mut CUexecAffinityParam, count: i32, flags: u32);
+    cuCtxCreate_v4(parameters: *mut CUctxCreateParams, flags: u32);
+}
+
+pub(super) unsafe extern "C-unwind" fn cuDevicePrimaryCtxRetain(
+    out: *mut CUcontext,
+    device: CUdevice,
+) -> CUresult {
+    guard(|| {
+        // SAFETY: the arguments are handed on as they came.
+        let call = || unsafe { forward::cuDevicePrimaryCtxRetain(out, device) };
+        // SAFETY: read only after the driver said that it filled it in.
+        primary(device, call, || Some(unsafe { out.read() }))
+    })
+}
+
+/// A green context stands on its device's primary context, which it brings to life; of its own it takes little.
+pub(super) unsafe extern "C-unwind" fn cuGreenCtxCreate(
+    out: *mut CUgreenCtx,
+    resources: CUdevResourceDesc,
+    device: CUdevice,
+    flags: u32,
+) -> CUresult {
+    guard(|| {
+        // SAFETY: the arguments are handed on as they came.
+        let call = || unsafe { forward::cuGreenCtxCreate(out, resources, device, flags) };
+        primary(device, call, || None)
+    })
+}
+
+fn primary(
+    device: CUdevice,
+    call: impl FnOnce() -> CUresult,
+    handle: impl FnOnce() -> Option<CUcontext>,
+) -> CUresult {
+    match account::of_device(device) {
+        Ok(Some(account)) if account::keeps_books() => {
+            contexts::primary_retained(device, account, call, handle)
+        }
+        Ok(_) => call(),
+        Err(code) => code,
+    }
+}
+
+pub(super) unsafe extern "C-unwind" fn cuGreenCtxDestroy(context: CUgreenCtx) -> CUresult {
+    guard(|| {
+        // SAFETY: the argument is handed on as it came.
+        let result = unsafe { forward::cuGreenCtxDestroy(context) };
+        if result.is_success() && account::keeps_books() {
+            for device in contexts::primaries() {
+                if !is_active(device) {
+                    primary_ended(device);
+                }
+            }
+        }
+        result
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn cuCtxAttach(out: *mut CUcontext, flags: u32) -> CUresult {
+    guard(|| {
+        // SAFETY: the arguments are handed on as they came; `out` is read after the driver has filled it in.
+        unsafe {
+            let result = forward::cuCtxAttach(out, flags);
+            if result.is_success() && account::keeps_books() {
+                contexts::attached(out.read());
+            }
+            result
+        }
+    })
+}
 
 macro_rules! context_ends {
-    ($($name:ident($argument:ident: $of:ty) $(unless $alive:ident)?;)*) => {
-        $(pub(super) unsafe extern "C-unwind" fn $name($argument: $of) -> CUresult {
+    ($($name:ident $(if $last:expr)?;)*) => {
+        $(pub(super) unsafe extern "C-unwind" fn $name(context: CUcontext) -> CUresult {
             guard(|| {
                 // SAFETY: the argument is handed on as it came.
-                let result = unsafe { forward::$name($argument) };
-                if result.is_success() $(&& !$alive($argument))? {
+                let result = unsafe { forward::$name(context) };
+                if result.is_success() && account::keeps_books() $(&& $last(context))? {
+                    books::context_ended(context);
                     return_charges_of_the_gone();
                 }
                 result
@@ -31,16 +129,53 @@ macro_rules! context_ends {
 }
 
 context_ends! {
-    cuCtxDestroy(context: CUcontext);
-    cuCtxDestroy_v2(context: CUcontext);
-    cuCtxDetach(context: CUcontext);
-    cuDevicePrimaryCtxRelease(device: CUdevice) unless is_active;
-    cuDevicePrimaryCtxRelease_v2(device: CUdevice) unless is_active;
-    cuDevicePrimaryCtxReset(device: CUdevice);
-    cuDevicePrimaryCtxReset_v2(device: CUdevice);
+    cuCtxDestroy;
+    cuCtxDestroy_v2;
+    cuCtxDetach if contexts::detached;
 }
 
-/// Whether somebody still holds the device's primary context: some libraries retain and release it at every turn.
+macro_rules! primary_ends {
+    ($($name:ident $(and $also:ident)?;)*) => {
+        $(pub(super) unsafe extern "C-unwind" fn $name(device: CUdevice) -> CUresult {
+            guard(|| {
+                // SAFETY: the argument is handed on as it came.
+                let result = unsafe { forward::$name(device) };
+                if result.is_success() && account::keeps_books() {
+                    $($also(device);)?
+                    // Some libraries retain and release it at every turn.
+                    if !is_active(device) {
+                        primary_ended(device);
+                    }
+                }
+                result
+            })
+        })*
+    };
+}
+
+primary_ends! {
+    cuDevicePrimaryCtxRelease;
+    cuDevicePrimaryCtxRelease_v2;
+    cuDevicePrimaryCtxReset and reset;
+    cuDevicePrimaryCtxReset_v2 and reset;
+}
+
+/// A reset may take a device's pools with it, or not: none of them is asked before the program names it again.
+fn reset(device: CUdevice) {
+    return_charges_of_the_gone();
+    if let Ok(Some(account)) = account::of_device(device) {
+        pools::reset(account);
+    }
+}
+
+fn primary_ended(device: CUdevice) {
+    if let Some(context) = contexts::primary(device) {
+        books::context_ended(context);
+    }
+    return_charges_of_the_gone();
+}
+
+/// Whether somebody still holds the device's primary context.
 fn is_active(device: CUdevice) -> bool {
     let mut flags = 0;
     let mut active = 0;
@@ -50,9 +185,7 @@ fn is_active(device: CUdevice) -> bool {
 }
 
 fn return_charges_of_the_gone() {
-    if !account::keeps_books() {
-        return;
-    }
+    let _quiet = ask::Quiet::begin();
     for (pointer, charge) in CHARGED.snapshot() {
         let mut kind = MaybeUninit::<u64>::zeroed();
         // SAFETY: the attribute is 4 bytes wide and `kind` has room; the driver checks the pointer.

@@ -6,6 +6,7 @@ mod allocate;
 mod charge;
 mod context;
 mod free;
+mod heap;
 mod information;
 mod pool;
 mod proc_address;
@@ -59,13 +60,22 @@ pub const TABLE: Table = Table {
     cuDeviceTotalMem: information::cuDeviceTotalMem,
     cuDeviceTotalMem_v2: information::cuDeviceTotalMem_v2,
 
+    cuCtxCreate: context::cuCtxCreate,
+    cuCtxCreate_v2: context::cuCtxCreate_v2,
+    cuCtxCreate_v3: context::cuCtxCreate_v3,
+    cuCtxCreate_v4: context::cuCtxCreate_v4,
+    cuGreenCtxCreate: context::cuGreenCtxCreate,
+    cuGreenCtxDestroy: context::cuGreenCtxDestroy,
+    cuCtxAttach: context::cuCtxAttach,
+    cuCtxDetach: context::cuCtxDetach,
     cuCtxDestroy: context::cuCtxDestroy,
     cuCtxDestroy_v2: context::cuCtxDestroy_v2,
-    cuCtxDetach: context::cuCtxDetach,
+    cuDevicePrimaryCtxRetain: context::cuDevicePrimaryCtxRetain,
     cuDevicePrimaryCtxRelease: context::cuDevicePrimaryCtxRelease,
     cuDevicePrimaryCtxRelease_v2: context::cuDevicePrimaryCtxRelease_v2,
     cuDevicePrimaryCtxReset: context::cuDevicePrimaryCtxReset,
     cuDevicePrimaryCtxReset_v2: context::cuDevicePrimaryCtxReset_v2,
+    cuCtxSetLimit: heap::cuCtxSetLimit,
 
     cuGetProcAddress: proc_address::cuGetProcAddress,
     cuGetProcAddress_v2: proc_address::cuGetProcAddress_v2,

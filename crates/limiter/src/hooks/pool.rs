@@ -47,7 +47,7 @@ unsafe fn allocate(
     named: Option<CUmemoryPool>,
     out: *mut CUdeviceptr,
     bytes: usize,
-    call: impl FnOnce() -> CUresult,
+    mut call: impl FnMut() -> CUresult,
 ) -> CUresult {
     let account = match account::current() {
         Ok(Some(account)) => account,
