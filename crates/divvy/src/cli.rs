@@ -7,7 +7,8 @@ use crate::context::Context;
 use crate::env;
 use crate::output::Format;
 use crate::verbs::{
-    agent, completions, config, devices, doctor, enter, explain, inspect, kill, man, ps, resize, run,
+    agent, completions, config, devices, doctor, enter, environment, explain, inspect, kill, man, ps, resize,
+    run,
 };
 
 const EXAMPLES: &str = "\
@@ -48,6 +49,8 @@ pub enum Verb {
     Run(run::Args),
     /// List the devices of this machine
     Devices(devices::Args),
+    /// Choose the devices that programs are shown, and explain what they see
+    Env(environment::Args),
     /// List the slices
     Ps(ps::Args),
     /// Show everything about slices
@@ -88,6 +91,7 @@ impl Verb {
         match self {
             Self::Run(args) => run::run(args, context),
             Self::Devices(args) => devices::run(args, context),
+            Self::Env(args) => environment::run(args, context),
             Self::Ps(args) => ps::run(args, context),
             Self::Inspect(args) => inspect::run(args, context),
             Self::Resize(args) => resize::run(args, context),

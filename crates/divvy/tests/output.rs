@@ -43,6 +43,7 @@ fn help_opens_with_examples() {
         "",
         "run",
         "devices",
+        "env",
         "ps",
         "inspect",
         "resize",

@@ -9,6 +9,7 @@ mod elf;
 mod emulated;
 mod inventory;
 mod nvidia;
+pub mod visible;
 
 pub use divvy_abi::{Probe, probe};
 pub use divvy_emulator::default_run_directory;

@@ -6,6 +6,7 @@ pub mod config;
 pub mod devices;
 pub mod doctor;
 pub mod enter;
+pub mod environment;
 pub mod explain;
 pub mod inspect;
 pub mod kill;
