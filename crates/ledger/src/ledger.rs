@@ -2,7 +2,7 @@
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -125,7 +125,7 @@ impl Ledger {
     /// Bytes in use by all processes.
     #[must_use]
     pub fn total_used(&self) -> u64 {
-        accounting::total(self.mapping.page()) * UNIT
+        total(self.mapping.page())
     }
 
     /// Bytes beyond the share, in managed memory, of all processes.
@@ -159,20 +159,7 @@ impl Ledger {
 
     /// The processes in the ledger, dead ones not yet reaped among them.
     pub fn processes(&self) -> impl Iterator<Item = Process> + '_ {
-        let page = self.mapping.page();
-        (0..page.slots_in_use()).filter_map(move |slot| {
-            let place = &page.slots.0[slot];
-            (place.claimed.load(Acquire) != 0).then(|| Process {
-                slot,
-                pid: place.pid.load(Relaxed),
-                host_pid: place.host_pid.load(Relaxed),
-                claimed_at_ns: place.claimed_at_ns.load(Relaxed),
-                used_bytes: bytes_held(page, slot),
-                spilled_bytes: bytes_spilled(page, slot),
-                // A question that cannot be asked kills nobody.
-                alive: liveness::is_owned(self.fd.as_fd(), slot).unwrap_or(true),
-            })
-        })
+        processes(self.mapping.page(), self.fd.as_fd())
     }
 
     /// Returns the bytes of dead processes and frees their slots. Any number of reapers may come at once, and a
@@ -226,6 +213,23 @@ impl Ledger {
     }
 }
 
+/// The processes in a ledger of which `fd` is a descriptor that nobody locks through.
+pub(crate) fn processes<'a>(page: &'a LedgerPage, fd: BorrowedFd<'a>) -> impl Iterator<Item = Process> + 'a {
+    (0..page.slots_in_use()).filter_map(move |slot| {
+        let place = &page.slots.0[slot];
+        (place.claimed.load(Acquire) != 0).then(|| Process {
+            slot,
+            pid: place.pid.load(Relaxed),
+            host_pid: place.host_pid.load(Relaxed),
+            claimed_at_ns: place.claimed_at_ns.load(Relaxed),
+            used_bytes: bytes_held(page, slot),
+            spilled_bytes: bytes_spilled(page, slot),
+            // A question that cannot be asked kills nobody.
+            alive: liveness::is_owned(fd, slot).unwrap_or(true),
+        })
+    })
+}
+
 /// Maps and checks a ledger.
 pub(crate) fn map(fd: &OwnedFd) -> Result<Mapping<LedgerPage>, PageError> {
     let mapping = Mapping::<LedgerPage>::new(fd.as_fd(), Access::ReadWrite, "mmap of the ledger")?;
@@ -241,6 +245,10 @@ pub(crate) fn lock_error(errno: Errno) -> PageError {
         step: "fcntl(F_OFD_SETLK) on a process slot",
         errno,
     }
+}
+
+pub(crate) fn total(page: &LedgerPage) -> u64 {
+    accounting::total(page) * UNIT
 }
 
 pub(crate) fn bytes_held(page: &LedgerPage, slot: usize) -> u64 {

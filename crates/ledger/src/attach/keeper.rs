@@ -30,6 +30,8 @@ pub enum Served {
         /// Its id in the keeper's, or 0.
         host_pid: u32,
     },
+    /// A process of the slice looks at the pages.
+    Observed,
     /// The agent has the pages back.
     Recalled,
     /// The agent brought pages, with a grant of this generation.
@@ -126,10 +128,17 @@ impl Keeper {
                 };
                 Ok((served, Some(self.share_with_tenant(request.account)?)))
             }
+            Kind::Observe => {
+                let pages = self.lock();
+                complete(&pages).ok_or(Status::NoPages)?;
+                let looks = share(&pages, request.account, OFlags::RDONLY)?;
+                Ok((Served::Observed, Some(looks)))
+            }
             Kind::Recall => {
                 self.require_agent(peer)?;
                 let pages = self.lock();
-                Ok((Served::Recalled, Some(share(&pages, request.account)?)))
+                let taken = share(&pages, request.account, OFlags::RDWR)?;
+                Ok((Served::Recalled, Some(taken)))
             }
             Kind::Deliver => {
                 self.require_agent(peer)?;
@@ -154,7 +163,7 @@ impl Keeper {
     fn share_with_tenant(&self, account: u32) -> Result<Descriptors, Status> {
         let pages = self.lock();
         complete(&pages).ok_or(Status::NoPages)?;
-        share(&pages, account)
+        share(&pages, account, OFlags::RDWR)
     }
 
     /// Keeps the pages, if they are pages of that account, and newer than those it has.
@@ -193,18 +202,16 @@ impl Keeper {
 }
 
 /// Opens both pages anew for one peer. Its liveness lock belongs to the open file description, so each has to have
-/// its own; and it keeps working where the peer itself has no /proc to open them by.
-fn share(pages: &[Option<Held>], account: u32) -> Result<Descriptors, Status> {
+/// its own; and it keeps working where the peer itself has no /proc to open them by. `ledger` is how the peer gets the
+/// ledger; the grant is for reading always.
+fn share(pages: &[Option<Held>], account: u32, ledger: OFlags) -> Result<Descriptors, Status> {
     if pages.is_empty() {
         return Err(Status::NoPages);
     }
     let held = pages.get(account as usize).ok_or(Status::NoSuchAccount)?;
     let held = held.as_ref().ok_or(Status::NoPages)?;
     let open = |fd: &OwnedFd, access| memfd::reopen(fd.as_fd(), access).map_err(|_| Status::Failed);
-    Ok((
-        open(&held.grant, OFlags::RDONLY)?,
-        open(&held.ledger, OFlags::RDWR)?,
-    ))
+    Ok((open(&held.grant, OFlags::RDONLY)?, open(&held.ledger, ledger)?))
 }
 
 #[cfg(test)]

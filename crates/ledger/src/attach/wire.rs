@@ -20,6 +20,8 @@ pub enum Kind {
     Recall,
     /// The agent brings pages; two descriptors travel with the request.
     Deliver,
+    /// A process of the slice asks to look at the pages, and takes no place in them.
+    Observe,
 }
 
 /// How the keeper answers.
@@ -115,6 +117,7 @@ impl Request {
             Kind::Attach => 1,
             Kind::Recall => 2,
             Kind::Deliver => 3,
+            Kind::Observe => 4,
         };
         Message::bytes(code, self.pid, self.account)
     }
@@ -129,6 +132,7 @@ impl Request {
             1 => Kind::Attach,
             2 => Kind::Recall,
             3 => Kind::Deliver,
+            4 => Kind::Observe,
             _ => return Err(Malformed::Meaning),
         };
         Ok(Self {
