@@ -9,7 +9,8 @@ use divvy_model::{Code, Fault, SliceRecord, SliceState};
 
 use crate::daemon::Daemon;
 use crate::pages::{self, RecallFailure};
-use crate::slice::{Slice, attach_socket, discard, store, stored};
+use crate::records::{attach_socket, discard, store, stored};
+use crate::slice::Slice;
 
 impl Daemon {
     /// Takes back every slice whose keeper lives, and clears away those that nobody uses.
@@ -102,6 +103,12 @@ impl Daemon {
                 slice
             }
             Err(RecallFailure::Waiting) => Slice::new(record, keeper, memory),
+            // Admitted a moment ago: its `divvy run` does not listen yet.
+            Err(RecallFailure::Dead)
+                if record.state == SliceState::Starting && keeper.is_some_and(crate::procs::is_alive) =>
+            {
+                Slice::new(record, keeper, memory)
+            }
             Err(RecallFailure::Late(fault)) => {
                 tracing::warn!(slice = record.name, code = %fault.code, "{fault}: {}", fault.causes.join(": "));
                 let mut slice = Slice::new(record, keeper, memory);
@@ -118,17 +125,21 @@ impl Daemon {
                 let mut slice = Slice::new(record, None, memory);
                 slice.missing = Some(lost());
                 let processes = slice.usage().processes;
-                if processes.is_empty() {
+                if !processes.is_empty() {
+                    slice.record.state = SliceState::Orphaned;
+                    tracing::warn!(
+                        slice = slice.record.name,
+                        ?processes,
+                        "the slice's pages are lost, its processes live"
+                    );
+                } else if slice.record.lasting {
+                    // Nobody uses what is lost: the next tick makes pages and a keeper anew.
+                    slice.missing = None;
+                } else {
                     tracing::info!(slice = slice.record.name, "slice ended while no agent ran");
                     discard(&self.run, &slice.record.id);
                     return;
                 }
-                slice.record.state = SliceState::Orphaned;
-                tracing::warn!(
-                    slice = slice.record.name,
-                    ?processes,
-                    "the slice's pages are lost, its processes live"
-                );
                 slice
             }
         };
@@ -144,7 +155,8 @@ impl Daemon {
             tracing::error!(slice = slice.record.name, "{fault}");
             slice.record.warnings.push(fault.message);
         }
-        if let Err(fault) = store(&self.run, &slice.record) {
+        let record = slice.stored_form();
+        if let Err(fault) = store(&self.run, &record) {
             tracing::warn!("{fault}: {}", fault.causes.join(": "));
         }
         book.slices.insert(slice.record.id.clone(), slice);

@@ -56,12 +56,15 @@ pub struct CreateSlice {
     /// The caller's specification of emulated devices, where it has one.
     #[serde(default)]
     pub emulated: Option<String>,
+    /// It is to stay while nothing runs in it, kept by a process of the agent's.
+    #[serde(default)]
+    pub lasting: bool,
     /// Only say what would happen.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// The answer: a slice that waits for its keeper.
+/// The answer: a slice that waits for its keeper, or one that was joined.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CreatedSlice {
     /// The slice.
@@ -70,6 +73,19 @@ pub struct CreatedSlice {
     pub device: DeviceRecord,
     /// The slice's directory, where its keeper binds `attach.sock`.
     pub directory: PathBuf,
+    /// The slice has a keeper already: the caller only runs its program in it.
+    #[serde(default)]
+    pub joined: bool,
+}
+
+/// `POST /v1/slices/{slice}/join`: a `divvy run` puts its program into a lasting slice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Join {
+    /// The program, with its arguments, to be shown.
+    pub command: Vec<String>,
+    /// Only say what would happen.
+    #[serde(default)]
+    pub dry_run: bool,
 }
 
 /// `PATCH /v1/slices/{slice}`: changes a live slice.

@@ -9,7 +9,8 @@ use crate::admission::Share;
 use crate::api::{Kill, Killed, Resize};
 use crate::daemon::{Book, Daemon, Peer};
 use crate::procs;
-use crate::slice::{Slice, discard, store};
+use crate::records::{discard, store};
+use crate::slice::Slice;
 
 impl Daemon {
     /// Changes a live slice's memory limit. It takes effect with the program's next allocation.
@@ -17,12 +18,12 @@ impl Daemon {
     /// # Errors
     /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::BadMemory`] and the refusals of admission.
     pub fn resize(&self, peer: Peer, which: &str, ask: &Resize) -> Result<SliceRecord, Fault> {
-        let missing = self.book().find(which)?.missing.is_some();
+        let missing = self.book().find(which, peer)?.missing.is_some();
         if missing {
             self.recall_missing();
         }
         let mut book = self.book();
-        let slice = book.find(which)?;
+        let slice = book.find(which, peer)?;
         peer.may_change(slice.record.uid, self.uid)?;
         if let Some(missing) = &slice.missing {
             let hint = match slice.record.keeper_pid.filter(|_| slice.is_kept()) {
@@ -44,7 +45,7 @@ impl Daemon {
         let (id, uuid) = (slice.record.id.clone(), slice.record.device_uuid.clone());
         let (before, context) = (slice.record.memory_limit_bytes, slice.record.context_bytes);
         let share = self.resized(&mut book, &uuid, before, context, ask)?;
-        let slice = book.find(&id)?;
+        let slice = book.find(&id, peer)?;
         if ask.dry_run {
             let mut shown = slice.shown();
             shown.memory_limit_bytes = share.memory;
@@ -52,13 +53,12 @@ impl Daemon {
         }
         // The record first: after a crash in between, the restarted agent grants what was recorded.
         slice.record.memory_limit_bytes = share.memory;
-        if let Err(fault) = store(&self.run, &slice.record) {
+        let record = slice.stored_form();
+        if let Err(fault) = store(&self.run, &record) {
             slice.record.memory_limit_bytes = before;
             return Err(fault);
         }
-        if let Some(pages) = &slice.pages {
-            pages.grant.set_memory_limit_bytes(share.memory.0);
-        }
+        slice.write_grant();
         tracing::info!(
             slice = slice.record.name,
             before = before.0,
@@ -111,7 +111,7 @@ impl Daemon {
         let signal = Signal::from_named_raw(ask.signal)
             .ok_or_else(|| Fault::new(Code::Usage, format!("{} is no signal", ask.signal)))?;
         let mut book = self.book();
-        let slice = book.find(which)?;
+        let slice = book.find(which, peer)?;
         peer.may_change(slice.record.uid, self.uid)?;
         let uid = slice.record.uid;
         let shown = slice.shown();
@@ -133,16 +133,20 @@ impl Daemon {
         })
     }
 
-    /// A slice's program has ended, says its keeper: the slice goes, unless something in it still uses the device.
+    /// A slice's program has ended, says its keeper: the slice goes, unless something in it still uses the device. A
+    /// lasting slice is deleted, if nothing runs in it.
     ///
     /// # Errors
-    /// [`Code::UnknownSlice`], [`Code::NotAllowed`].
+    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::SliceBusy`].
     pub fn end(&self, peer: Peer, which: &str) -> Result<(), Fault> {
         let mut book = self.book();
-        let slice = book.find(which)?;
+        let slice = book.find(which, peer)?;
         peer.may_change(slice.record.uid, self.uid)?;
-        slice.set_keeper(None);
         let id = slice.record.id.clone();
+        if slice.record.lasting {
+            return self.delete(&mut book, &id);
+        }
+        slice.set_keeper(None);
         self.settle(&mut book, &id);
         Ok(())
     }
@@ -152,7 +156,7 @@ impl Daemon {
         let Some(slice) = book.slices.get_mut(id) else {
             return;
         };
-        if slice.is_kept() {
+        if slice.record.lasting || slice.is_kept() {
             return;
         }
         if slice.usage().processes.is_empty() {
@@ -166,7 +170,8 @@ impl Daemon {
                 slice = slice.record.name,
                 "the slice's keeper is gone, its processes are not"
             );
-            if let Err(fault) = store(&self.run, &slice.record) {
+            let record = slice.stored_form();
+            if let Err(fault) = store(&self.run, &record) {
                 tracing::warn!("{fault}: {}", fault.causes.join(": "));
             }
         }
@@ -182,21 +187,25 @@ impl Daemon {
             }
             self.settle(&mut book, &id);
         }
-        !book.slices.is_empty()
+        let alive = !book.slices.is_empty();
+        drop(book);
+        self.keep_all_up();
+        alive
     }
 }
 
-/// The processes of a slice, parents first: what its keeper started, and what is in its ledger.
-fn members(slice: &SliceRecord) -> Vec<u32> {
-    let mut pids = match (slice.state, slice.keeper_pid) {
-        (SliceState::Orphaned, _) | (_, None) => Vec::new(),
-        // The agent may be a child of the very keeper that started it.
-        (_, Some(keeper)) => {
-            let mut pids = procs::tree(keeper).split_off(1);
-            pids.retain(|pid| *pid != std::process::id());
-            pids
-        }
+/// The processes of a slice, parents first: what its keeper or the runs in it started, and what is in its ledger.
+pub(crate) fn members(slice: &SliceRecord) -> Vec<u32> {
+    let roots: Vec<u32> = match (slice.lasting, slice.state, slice.keeper_pid) {
+        (true, ..) => slice.runs.iter().map(|run| run.pid).collect(),
+        (false, SliceState::Orphaned, _) | (false, _, None) => Vec::new(),
+        (false, _, Some(keeper)) => vec![keeper],
     };
+    let mut pids: Vec<u32> = Vec::new();
+    for root in roots {
+        // The agent may be a child of the very `divvy run` that started it, and the keepers are the agent's children.
+        pids.extend(procs::tree(root, std::process::id()).split_off(1));
+    }
     for process in &slice.processes {
         if !pids.contains(&process.pid) {
             pids.push(process.pid);

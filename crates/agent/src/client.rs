@@ -12,7 +12,8 @@ use serde::de::DeserializeOwned;
 
 use crate::RunDir;
 use crate::api::{
-    CreateSlice, CreatedSlice, DeviceList, Document, ErrorDocument, Kill, Killed, Resize, SliceList, Status,
+    CreateSlice, CreatedSlice, DeviceList, Document, ErrorDocument, Join, Kill, Killed, Resize, SliceList,
+    Status,
 };
 use divvy_model::SliceRecord;
 
@@ -78,6 +79,16 @@ impl Client {
             .map(|document| document.body)
     }
 
+    /// Joins a lasting slice.
+    ///
+    /// # Errors
+    /// As [`Self::status`]; [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`].
+    pub fn join(&self, slice: &str, body: &Join) -> Result<CreatedSlice, Fault> {
+        let path = format!("/v1/slices/{}/join", segment(slice)?);
+        self.send::<_, Document<CreatedSlice>>(Method::POST, &path, Some(body))
+            .map(|document| document.body)
+    }
+
     /// Tells that the caller, now the slice's keeper, waits for its pages; returns when it has them.
     ///
     /// # Errors
@@ -108,10 +119,10 @@ impl Client {
             .map(|document| document.body)
     }
 
-    /// Tells that a slice's program has ended.
+    /// Tells that a slice's program has ended, or deletes a lasting slice.
     ///
     /// # Errors
-    /// As [`Self::status`].
+    /// As [`Self::status`]; [`Code::SliceBusy`].
     pub fn end(&self, id: &str) -> Result<(), Fault> {
         let path = format!("/v1/slices/{}", segment(id)?);
         self.send::<(), serde_json::Value>(Method::DELETE, &path, None)

@@ -2,6 +2,7 @@
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use divvy_host::emulated_devices;
@@ -16,25 +17,36 @@ use crate::admission::Share;
 use crate::api::{CreateSlice, CreatedSlice};
 use crate::daemon::{Book, Daemon, Peer};
 use crate::policy::{Enforcement, enforce};
-use crate::slice::{Slice, attach_socket, store};
+use crate::records::{attach_socket, store};
+use crate::slice::Slice;
 use crate::{clock, owner, pages};
 
 impl Daemon {
-    /// Admits a slice for the caller, who is to become its keeper.
+    /// Admits a slice for the caller, who is to become its keeper; a lasting one gets a keeper of its own.
     ///
     /// # Errors
     /// The refusals of policy and admission, [`Code::NotAllowed`], [`Code::NameTaken`], [`Code::RunDir`].
     pub fn create(&self, peer: Peer, ask: &CreateSlice) -> Result<CreatedSlice, Fault> {
         self.may_create(peer)?;
         let begin = Instant::now();
-        loop {
+        let created = loop {
             match self.try_create(peer, ask) {
                 Err(fault) if fault.code == Code::DeviceFull && self.memory_may_come_back(begin) => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
-                outcome => return outcome,
+                outcome => break outcome?,
             }
+        };
+        if !ask.lasting || ask.dry_run {
+            return Ok(created);
         }
+        let id = &created.slice.id;
+        if let Err(fault) = self.keep_up(id) {
+            let _no_longer = self.delete(&mut self.book(), id);
+            return Err(fault);
+        }
+        let slice = self.book().find(id, peer)?.shown();
+        Ok(CreatedSlice { slice, ..created })
     }
 
     /// What a program held comes back to its device a moment after its slice has ended: a refusal in that moment
@@ -52,7 +64,7 @@ impl Daemon {
             book.inventory.add(emulated_devices(spec, self.run.path())?);
         }
         let id = fresh_id(&book)?;
-        let name = slice_name(&book, &ask.request, &ask.command, &id)?;
+        let name = slice_name(&book, peer, &ask.request, &ask.command, &id)?;
         let (device, share) = self.place(&mut book, ask, &enforcement)?;
         let record = SliceRecord {
             id: id.clone(),
@@ -69,7 +81,12 @@ impl Daemon {
             context_bytes: share.context,
             emulated_spec: book.inventory.emulated_spec(&device.uuid).map(str::to_owned),
             command: ask.command.clone(),
-            keeper_pid: Some(peer.pid),
+            keeper_pid: (!ask.lasting).then_some(peer.pid),
+            lasting: ask.lasting,
+            runs: Vec::new(),
+            parent_id: None,
+            memory_lent_bytes: Bytes(0),
+            conditions: Vec::new(),
             bypasses: enforcement.bypasses,
             warnings: Vec::new(),
             usage_unknown: false,
@@ -79,6 +96,7 @@ impl Daemon {
             directory: self.run.slice(&id),
             slice: record.clone(),
             device,
+            joined: false,
         };
         if ask.dry_run {
             return Ok(answer);
@@ -88,12 +106,12 @@ impl Daemon {
         store(&self.run, &record)?;
         book.bypass_total += record.bypasses.len() as u64;
         tracing::info!(
-            slice = record.name, id, uid = peer.uid, keeper = peer.pid, device = record.device_uuid,
+            slice = record.name, id, uid = peer.uid, by = peer.pid, lasting = record.lasting, device = record.device_uuid,
             memory = record.memory_limit_bytes.0, bypasses = ?record.bypasses, "slice admitted"
         );
         book.slices.insert(
             id,
-            Slice::new(record, Some(peer.pid), answer.device.memory_total_bytes),
+            Slice::new(record, answer.slice.keeper_pid, answer.device.memory_total_bytes),
         );
         Ok(answer)
     }
@@ -105,22 +123,27 @@ impl Daemon {
     pub fn activate(&self, peer: Peer, id: &str) -> Result<SliceRecord, Fault> {
         let record = {
             let mut book = self.book();
-            let slice = book.find(id)?;
+            let slice = book.find(id, peer)?;
             peer.may_change(slice.record.uid, self.uid)?;
+            if slice.pages.is_some() && slice.is_kept() {
+                // Asked again: an agent before us died between handing them over and saying so.
+                slice.record.state = SliceState::Running;
+                return Ok(slice.shown());
+            }
             slice.record.clone()
         };
         // A keeper may keep us waiting: not while we hold the book.
         let made = pages::create(&record)?;
         pages::deliver(&attach_socket(&self.run, &record.id), &made)?;
         let mut book = self.book();
-        let slice = book.find(id)?;
+        let slice = book.find(id, peer)?;
+        slice.pages = Some(Arc::new(made));
         // A resize may have come in between.
-        made.grant
-            .set_memory_limit_bytes(slice.record.memory_limit_bytes.0);
-        slice.pages = Some(made);
+        slice.write_grant();
         slice.set_keeper(Some(peer.pid));
         slice.record.state = SliceState::Running;
-        store(&self.run, &slice.record)?;
+        let record = slice.stored_form();
+        store(&self.run, &record)?;
         Ok(slice.shown())
     }
 
@@ -257,7 +280,13 @@ fn fresh_id(book: &Book) -> Result<String, Fault> {
 }
 
 /// The name asked for, checked, or one made of the program's.
-fn slice_name(book: &Book, request: &SliceRequest, command: &[String], id: &str) -> Result<String, Fault> {
+fn slice_name(
+    book: &Book,
+    peer: Peer,
+    request: &SliceRequest,
+    command: &[String],
+    id: &str,
+) -> Result<String, Fault> {
     let Some(name) = &request.name else {
         let program = command
             .first()
@@ -277,7 +306,9 @@ fn slice_name(book: &Book, request: &SliceRequest, command: &[String], id: &str)
                 .hint("1 to 63 letters, digits, `-`, `_` or `.`, beginning with a letter or a digit"),
         );
     }
-    if book.slices.values().any(|slice| slice.record.name == *name) {
+    // Users name their slices without asking each other.
+    let taken = |slice: &Slice| slice.record.uid == peer.uid && slice.record.name == *name;
+    if book.slices.values().any(taken) {
         return Err(
             Fault::new(Code::NameTaken, format!("there is a slice `{name}` already"))
                 .hint("choose another name, or leave --name out"),
@@ -320,7 +351,9 @@ mod tests {
             isolation: Isolation::Cooperative,
             policy: divvy_model::Policy::Strict,
         };
-        let named = |command: &str| slice_name(&Book::default(), &request, &[command.into()], "0123abcd");
+        let peer = Peer { uid: 1000, pid: 1 };
+        let named =
+            |command: &str| slice_name(&Book::default(), peer, &request, &[command.into()], "0123abcd");
         assert_eq!(named("/usr/bin/python3.12").expect("a name"), "python3.12-0123");
         assert_eq!(named("./run me").expect("a name"), "runme-0123");
         assert_eq!(named("--").expect("a name"), "slice-0123");

@@ -1,6 +1,7 @@
 //! The agent's state and what may be done to it. Every method blocks, briefly; the server calls them off its loop.
 
 use std::collections::{BTreeMap, HashSet};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -30,9 +31,18 @@ pub struct Daemon {
     nvidia: Nvidia,
     started_at: String,
     book: Mutex<Book>,
+    /// The command that keeps a lasting slice.
+    pub(crate) keep: KeepCommand,
     /// Held while missing pages are asked for.
     pub(crate) recalling: Mutex<()>,
+    /// Held while a keeper is started.
+    pub(crate) keeping: Mutex<()>,
+    /// When it was last said that a keeper cannot be had.
+    pub(crate) said_at: Mutex<Option<Instant>>,
 }
+
+/// Makes the command that calls [`crate::keep`] for a slice of a run directory.
+pub type KeepCommand = fn(&RunDir, &str) -> Command;
 
 /// What changes while the agent runs.
 #[derive(Default)]
@@ -50,7 +60,7 @@ impl Daemon {
     ///
     /// # Errors
     /// [`Code::Config`] for a specification of emulated devices that is not understood.
-    pub fn start(run: RunDir, settings: Settings) -> Result<Self, Fault> {
+    pub fn start(run: RunDir, settings: Settings, keep: KeepCommand) -> Result<Self, Fault> {
         let nvidia = Nvidia::open();
         let sources = Sources {
             emulated: settings.emulated.clone(),
@@ -67,7 +77,10 @@ impl Daemon {
                 inventory,
                 ..Book::default()
             }),
+            keep,
             recalling: Mutex::new(()),
+            keeping: Mutex::new(()),
+            said_at: Mutex::new(None),
         };
         daemon.adopt();
         Ok(daemon)
@@ -119,9 +132,9 @@ impl Daemon {
     ///
     /// # Errors
     /// [`Code::UnknownSlice`].
-    pub fn slice(&self, which: &str) -> Result<SliceRecord, Fault> {
+    pub fn slice(&self, peer: Peer, which: &str) -> Result<SliceRecord, Fault> {
         let mut book = self.book();
-        Ok(book.find(which)?.shown())
+        Ok(book.find(which, peer)?.shown())
     }
 
     /// The device as admission sees it.
@@ -180,27 +193,47 @@ pub(crate) struct UsedOn {
 }
 
 impl Book {
-    /// The slice of this name, id or unique prefix of an id.
-    pub fn find(&mut self, which: &str) -> Result<&mut Slice, Fault> {
-        let named = self.slices.values().find(|slice| slice.record.name == which);
-        let id = match named {
-            Some(slice) => slice.record.id.clone(),
-            None => {
+    /// The slice of this name, id or unique prefix of an id. A name is the caller's own slice's first, then that of
+    /// the one other user's that has it.
+    pub fn find(&mut self, which: &str, peer: Peer) -> Result<&mut Slice, Fault> {
+        let id = self.id_of(which, peer)?;
+        self.slices.get_mut(&id).ok_or_else(|| unknown(which))
+    }
+
+    fn id_of(&self, which: &str, peer: Peer) -> Result<String, Fault> {
+        let named: Vec<&SliceRecord> = self
+            .slices
+            .values()
+            .map(|slice| &slice.record)
+            .filter(|record| record.name == which)
+            .collect();
+        let own = named.iter().find(|record| record.uid == peer.uid);
+        match (own, named.as_slice()) {
+            (Some(record), _) | (None, [record]) => Ok(record.id.clone()),
+            (None, []) => {
                 let mut fits = self
                     .slices
                     .keys()
                     .filter(|id| !which.is_empty() && id.starts_with(which));
                 match (fits.next(), fits.next()) {
-                    (Some(id), None) => id.clone(),
-                    _ => String::new(),
+                    (Some(id), None) => Ok(id.clone()),
+                    _ => Err(unknown(which)),
                 }
             }
-        };
-        self.slices.get_mut(&id).ok_or_else(|| {
-            Fault::new(Code::UnknownSlice, format!("there is no slice `{which}`"))
-                .hint("`divvy ps` lists them")
-        })
+            (None, several) => {
+                let ids: Vec<&str> = several.iter().map(|record| record.id.as_str()).collect();
+                Err(Fault::new(
+                    Code::UnknownSlice,
+                    format!("several users have a slice `{which}`, and you have none"),
+                )
+                .hint(format!("name one by its id: {}", ids.join(", "))))
+            }
+        }
     }
+}
+
+fn unknown(which: &str) -> Fault {
+    Fault::new(Code::UnknownSlice, format!("there is no slice `{which}`")).hint("`divvy ps` lists them")
 }
 
 impl Peer {

@@ -1,12 +1,16 @@
-//! The keeper: `divvy run` while its program runs. It holds the slice's pages and hands them to every process of the
-//! slice that asks, whether an agent runs or not.
+//! The keeper: `divvy run` while its program runs, or a process of its own for a lasting slice. It holds the slice's
+//! pages and hands them to every process of the slice that asks, whether an agent runs or not.
 
+use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use divvy_ledger::attach;
 use divvy_model::{Code, Fault};
+
+use crate::RunDir;
 
 /// A keeper that listens. Dropping it lets nobody else attach; it does not end those who have.
 #[derive(Debug)]
@@ -45,6 +49,40 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         let _gone = std::fs::remove_file(&self.socket);
     }
+}
+
+/// Keeps a lasting slice, as a process of its own, until the slice is deleted or another keeper has taken over.
+///
+/// # Errors
+/// [`Code::Attach`] when it cannot listen.
+pub fn keep(run: &RunDir, id: &str) -> Result<(), Fault> {
+    /// How often it looks whether it is still wanted. The agent tells it; this is for when no agent does.
+    const LOOK: Duration = Duration::from_secs(1);
+    let directory = run.slice(id);
+    let cannot = |error: std::io::Error| {
+        Fault::new(
+            Code::Attach,
+            format!("cannot keep the slice in `{}`", directory.display()),
+        )
+        .because(&error)
+    };
+    // Fails only for a leader of a group, which needs no new session to be safe from the terminal's signals.
+    let _session = rustix::process::setsid();
+    let uid = rustix::process::getuid().as_raw();
+    let tenant = std::fs::metadata(&directory).map_err(cannot)?.uid();
+    let keeper = Keeper::listen(&directory, uid)?;
+    if tenant != uid {
+        // The slice's user connects; whoever keeps the slice is none of its processes.
+        chown(keeper.socket(), Some(tenant), None).map_err(cannot)?;
+    }
+    let place = |path: &Path| std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()));
+    let own = place(keeper.socket()).map_err(cannot)?;
+    while place(keeper.socket()).is_ok_and(|now| now == own) {
+        std::thread::sleep(LOOK);
+    }
+    // What is there now is somebody else's.
+    std::mem::forget(keeper);
+    Ok(())
 }
 
 /// One thread per connection: a peer that says nothing must not keep the next one waiting. Where no thread is to be

@@ -7,7 +7,7 @@ use divvy_model::{Code, Fault, Isolation, Policy, SliceRequest};
 pub struct Enforcement {
     /// The rung.
     pub isolation: Isolation,
-    /// What was asked for and does not hold, in words; empty under the strict policy.
+    /// What was asked for and does not hold, in words; under the strict policy a compute share at most.
     pub bypasses: Vec<String>,
 }
 
@@ -17,14 +17,14 @@ pub struct Enforcement {
 /// [`Code::NotEnforceable`] under the strict policy when something of it cannot be enforced.
 pub fn enforce(request: &SliceRequest) -> Result<Enforcement, Fault> {
     let mut lacking = Vec::new();
-    if let Some(compute) = request
+    // A share is written down for the day when it can be kept. Nobody comes to harm by it meanwhile, so it is told
+    // and not refused; a memory limit that did not hold would be another matter.
+    let told: Vec<String> = request
         .compute
         .filter(|share| *share < divvy_model::Compute::WHOLE)
-    {
-        lacking.push(format!(
-            "a compute share ({compute}) cannot be enforced by this version"
-        ));
-    }
+        .map(|share| format!("the compute share of {share} is recorded, and not enforced by this version"))
+        .into_iter()
+        .collect();
     let isolation = match request.isolation {
         Isolation::Env => {
             if request.memory.is_some() {
@@ -41,7 +41,7 @@ pub fn enforce(request: &SliceRequest) -> Result<Enforcement, Fault> {
     match (request.policy, lacking.as_slice()) {
         (_, []) | (Policy::BestEffort, _) => Ok(Enforcement {
             isolation,
-            bypasses: lacking,
+            bypasses: [told, lacking].concat(),
         }),
         (Policy::Strict, [first, rest @ ..]) => {
             let mut fault = Fault::new(Code::NotEnforceable, first.clone());
@@ -85,15 +85,23 @@ mod tests {
         request.isolation = Isolation::Vm;
         let fault = enforce(&request).expect_err("strict");
         assert_eq!(fault.code, Code::NotEnforceable);
-        assert!(
-            fault.message.contains("30%") && fault.causes[0].contains("`vm`"),
-            "{fault:?}"
-        );
+        assert!(fault.message.contains("`vm`"), "{fault:?}");
         request.policy = Policy::BestEffort;
         let enforcement = enforce(&request).expect("best effort");
         assert_eq!(
             (enforcement.isolation, enforcement.bypasses.len()),
             (Isolation::Cooperative, 2)
+        );
+    }
+
+    #[test]
+    fn a_compute_share_is_recorded_and_said_not_to_hold() {
+        let mut request = request();
+        request.compute = Some("30%".parse().expect("a share"));
+        let enforcement = enforce(&request).expect("recorded");
+        assert!(
+            enforcement.bypasses[0].contains("30% is recorded"),
+            "{enforcement:?}"
         );
     }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::slice::Watched;
+use crate::watched::Watched;
 
 /// What the kernel calls a mapped ledger.
 const LEDGER: &[u8] = b"/memfd:divvy-ledger";
@@ -26,14 +26,16 @@ pub fn command(pid: u32) -> String {
         .unwrap_or_default()
 }
 
-/// The process and everything below it, parents first. Taken from one walk of /proc: what is born meanwhile is missed.
+/// The process and everything below it, parents first, but for `except` and what is below that. Taken from one walk
+/// of /proc: what is born meanwhile is missed.
 #[must_use]
-pub fn tree(root: u32) -> Vec<u32> {
+pub fn tree(root: u32, except: u32) -> Vec<u32> {
     let pairs: Vec<(u32, u32)> = fs::read_dir("/proc")
         .into_iter()
         .flatten()
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid| *pid != except)
         .filter_map(|pid| Some((pid, parent(pid)?)))
         .collect();
     let mut tree = vec![root];
@@ -73,11 +75,24 @@ pub fn in_slice(uid: u32, id: &str) -> Vec<Watched> {
         .collect()
 }
 
-fn parent(pid: u32) -> Option<u32> {
+/// The process's parent.
+#[must_use]
+pub fn parent(pid: u32) -> Option<u32> {
+    u32::try_from(stat_field(pid, 4)?).ok()
+}
+
+/// When the process began, in the kernel's ticks since boot. With it, a process id names one process for ever.
+#[must_use]
+pub fn start_ticks(pid: u32) -> Option<u64> {
+    stat_field(pid, 22)
+}
+
+/// A field of /proc/PID/stat by its number in proc(5), from 4.
+fn stat_field(pid: u32, number: usize) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name stands in parentheses and may hold any character: what follows the last one is regular.
     let rest = stat.rsplit_once(')')?.1;
-    rest.split_whitespace().nth(1)?.parse().ok()
+    rest.split_whitespace().nth(number - 3)?.parse().ok()
 }
 
 /// Sends a signal to `pid` if it belongs to user `uid`. The process is pinned first, so that a number reused in
@@ -114,18 +129,20 @@ mod tests {
 
     #[test]
     fn a_child_is_seen_and_signalled_and_gone() {
-        let mut child = Command::new("sleep")
-            .arg("600")
-            .stdin(Stdio::null())
+        // Ends with this test however that ends: its standard input closes.
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
             .spawn()
-            .expect("sleep runs");
+            .expect("cat runs");
         let uid = rustix::process::getuid().as_raw();
-        // Until it has become `sleep`, it is a copy of this test.
-        while command(child.id()) != "sleep" {
+        // Until it has become `cat`, it is a copy of this test.
+        while command(child.id()) != "cat" {
             assert!(is_alive(child.id()));
             std::thread::yield_now();
         }
-        assert!(tree(std::process::id()).contains(&child.id()));
+        assert!(tree(std::process::id(), 0).contains(&child.id()));
+        assert_eq!(parent(child.id()), Some(std::process::id()));
+        assert!(start_ticks(child.id()) >= start_ticks(std::process::id()));
         assert!(is_alive(child.id()));
         assert!(
             signal(child.id(), uid + 1, Signal::KILL).is_err(),

@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 
 use crate::RunDir;
 use crate::api::{Document, Items};
-use crate::daemon::{Daemon, Peer};
+use crate::daemon::{Daemon, KeepCommand, Peer};
 use crate::settings::Settings;
 use crate::start::hold_agent_lock;
 
@@ -35,25 +35,26 @@ const RECALL: Duration = Duration::from_secs(1);
 /// The largest request that is read, in bytes.
 const LARGEST: usize = 1 << 20;
 
-/// Serves until it is told to stop, or has had no slice and no request for the idle time.
+/// Serves until it is told to stop, or has had no slice and no request for the idle time. `keep` is the command that
+/// keeps a lasting slice.
 ///
 /// # Errors
 /// [`Code::AgentStart`] when another agent serves this run directory or the socket cannot be made.
-pub fn serve_agent(run: &RunDir, settings: Settings) -> Result<(), Fault> {
+pub fn serve_agent(run: &RunDir, settings: Settings, keep: KeepCommand) -> Result<(), Fault> {
     let _lock = hold_agent_lock(run)?;
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(16)
         .build()
         .map_err(|error| Fault::new(Code::AgentStart, "cannot start the agent's loop").because(&error))?
-        .block_on(listen(run, settings))
+        .block_on(listen(run, settings, keep))
 }
 
-async fn listen(run: &RunDir, settings: Settings) -> Result<(), Fault> {
+async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand) -> Result<(), Fault> {
     let idle_timeout = settings.idle_timeout;
     tracing::info!(run_dir = %run.path().display(), version = env!("CARGO_PKG_VERSION"), "agent starts");
     let agent = Agent {
-        daemon: Arc::new(Daemon::start(run.clone(), settings)?),
+        daemon: Arc::new(Daemon::start(run.clone(), settings, keep)?),
         stop: Arc::new(Notify::new()),
         requests: Arc::new(AtomicU64::new(0)),
     };
@@ -166,6 +167,7 @@ fn router(agent: Agent) -> Router {
         .route("/v1/slices", get(slices).post(create))
         .route("/v1/slices/{slice}", get(slice).patch(resize).delete(end))
         .route("/v1/slices/{slice}/activate", post(activate))
+        .route("/v1/slices/{slice}/join", post(join))
         .route("/v1/slices/{slice}/kill", post(kill))
         .route("/v1/stop", post(stop))
         .fallback(unknown)
@@ -205,8 +207,15 @@ async fn slices(State(agent): State<Agent>) -> Answer {
     agent.answer("SliceList", list).await
 }
 
-async fn slice(State(agent): State<Agent>, Path(which): Path<String>) -> Answer {
-    agent.answer("Slice", move |daemon| daemon.slice(&which)).await
+async fn slice(
+    State(agent): State<Agent>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    Path(which): Path<String>,
+) -> Answer {
+    let peer = caller.known()?;
+    agent
+        .answer("Slice", move |daemon| daemon.slice(peer, &which))
+        .await
 }
 
 async fn create(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Caller>, body: Bytes) -> Answer {
@@ -224,6 +233,18 @@ async fn activate(
     let peer = caller.known()?;
     agent
         .answer("Slice", move |daemon| daemon.activate(peer, &which))
+        .await
+}
+
+async fn join(
+    State(agent): State<Agent>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    Path(which): Path<String>,
+    body: Bytes,
+) -> Answer {
+    let (peer, ask) = (caller.known()?, parse(&body)?);
+    agent
+        .answer("CreatedSlice", move |daemon| daemon.join(peer, &which, &ask))
         .await
 }
 
@@ -319,9 +340,11 @@ impl IntoResponse for Refusal {
         let status = match self.0.code {
             Code::UnknownSlice | Code::UnknownDevice => StatusCode::NOT_FOUND,
             Code::NotAllowed => StatusCode::FORBIDDEN,
-            Code::DeviceFull | Code::TooManySlices | Code::DeviceTaken | Code::NameTaken => {
-                StatusCode::CONFLICT
-            }
+            Code::DeviceFull
+            | Code::TooManySlices
+            | Code::DeviceTaken
+            | Code::NameTaken
+            | Code::SliceBusy => StatusCode::CONFLICT,
             Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::BAD_REQUEST,
         };

@@ -1,19 +1,16 @@
-//! A slice in the agent's hands, and its record on disk.
+//! A slice in the agent's hands: its record, its pages, who keeps it and who joined it.
 
-use std::fs;
-use std::io::{self, ErrorKind, Write};
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::process::Child;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use divvy_ledger::attach::Pages;
-use divvy_model::{Bytes, Code, Fault, Isolation, ProcessRecord, SliceRecord, SliceState};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use divvy_model::{Bytes, Condition, Fault, Isolation, ProcessRecord, RunRecord, SliceRecord, SliceState};
 
 use crate::admission::Hold;
 use crate::pages::{self, Usage};
-use crate::{RunDir, procs};
+use crate::procs;
+use crate::watched::Watched;
 
 /// A slice the agent looks after.
 #[derive(Debug)]
@@ -21,7 +18,7 @@ pub struct Slice {
     /// What is stored; usage in it is stale, [`Slice::shown`] has the present one.
     pub record: SliceRecord,
     /// Its pages, once its keeper has them.
-    pub pages: Option<Pages>,
+    pub pages: Option<Arc<Pages>>,
     /// What is wrong with its pages, if anything.
     pub damage: Option<Fault>,
     /// Why its pages could not be had back from its keeper so far, if so. They are asked for again.
@@ -31,48 +28,22 @@ pub struct Slice {
     /// The memory of its device: no honest ledger says more.
     device_memory: Bytes,
     keeper: Option<Watched>,
+    /// The keeper as our child, to be reaped: that of a lasting slice, where this agent started it.
+    child: Option<Child>,
+    /// The `divvy run`s that joined, as in the record.
+    runs: Vec<(Watched, RunRecord)>,
     /// What it held when its pages were last read.
     last_used: Bytes,
 }
 
-/// A process that is known by a descriptor, so that its number cannot come to mean another.
-#[derive(Debug)]
-pub struct Watched {
-    pid: u32,
-    pidfd: Option<OwnedFd>,
-}
-
-impl Watched {
-    /// Watches a process that is known to live now (it holds a connection to us).
-    #[must_use]
-    pub fn new(pid: u32) -> Self {
-        let pidfd = i32::try_from(pid)
-            .ok()
-            .and_then(Pid::from_raw)
-            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        Self { pid, pidfd }
-    }
-
-    /// Its number.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.pid
-    }
-
-    /// Whether it still lives.
-    #[must_use]
-    pub fn is_alive(&self) -> bool {
-        let Some(pidfd) = &self.pidfd else {
-            return procs::is_alive(self.pid);
-        };
-        let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        // Readable means ended. A poll that fails proves nothing, and nobody is declared dead for it.
-        !matches!(poll(&mut fds, Some(&now)), Ok(1..))
-    }
+/// What a lasting slice lacks.
+pub enum Need {
+    /// It can be joined.
+    Nothing,
+    /// A keeper, for these pages or for new ones.
+    Keeper(Option<Arc<Pages>>),
+    /// Its pages cannot be had now, and must not be given up yet.
+    Patience(Fault),
 }
 
 impl Slice {
@@ -87,9 +58,16 @@ impl Slice {
             found: None,
             device_memory,
             keeper: None,
+            child: None,
+            runs: Vec::new(),
             last_used: Bytes(0),
         };
         slice.set_keeper(keeper);
+        let runs = std::mem::take(&mut slice.record.runs);
+        let living = runs
+            .into_iter()
+            .filter_map(|run| Some((Watched::again(run.pid, run.start_ticks)?, run)));
+        slice.runs = living.collect();
         slice
     }
 
@@ -97,6 +75,76 @@ impl Slice {
     pub fn set_keeper(&mut self, keeper: Option<u32>) {
         self.keeper = keeper.map(Watched::new);
         self.record.keeper_pid = keeper;
+    }
+
+    /// Sets a child of ours as its keeper. Who kept it before is told to go.
+    pub fn set_own_keeper(&mut self, child: Child) {
+        self.end_keeper();
+        self.set_keeper(Some(child.id()));
+        self.child = Some(child);
+    }
+
+    /// Ends the keeper of a lasting slice, which nobody else would.
+    pub fn end_keeper(&mut self) {
+        if let Some(keeper) = self.keeper.take() {
+            keeper.signal(rustix::process::Signal::TERM);
+        }
+        if let Some(mut child) = self.child.take() {
+            // It ends at once: it handles no signal. Where it is stopped, nothing but this ends it.
+            let _ended = child.kill();
+            let _reaped = child.wait();
+        }
+    }
+
+    /// What a lasting slice lacks before it can be joined. Pages that are lost or damaged are given up as soon as
+    /// nobody uses them.
+    pub fn need(&mut self) -> Need {
+        if let Some(fault) = self.missing.clone().or_else(|| self.damage.clone()) {
+            let may_answer = self.missing.is_some() && self.is_kept();
+            if may_answer || !self.usage().processes.is_empty() {
+                return Need::Patience(fault);
+            }
+            self.missing = None;
+            self.damage = None;
+            self.found = None;
+            self.pages = None;
+        }
+        match &self.pages {
+            Some(_) if self.is_kept() => Need::Nothing,
+            pages => Need::Keeper(pages.clone()),
+        }
+    }
+
+    /// Notes a `divvy run` that joins, and lives.
+    pub fn join(&mut self, run: RunRecord) {
+        self.runs.push((Watched::new(run.pid), run));
+    }
+
+    /// The `divvy run`s that joined and live.
+    pub fn living_runs(&mut self) -> Vec<RunRecord> {
+        self.runs.retain(|(watched, _)| watched.is_alive());
+        self.runs.iter().map(|(_, run)| run.clone()).collect()
+    }
+
+    /// What its page is to say: its limit less what is lent to slices nested in it.
+    #[must_use]
+    pub fn granted(&self) -> Bytes {
+        let lent = self.record.memory_lent_bytes;
+        Bytes(self.record.memory_limit_bytes.0.saturating_sub(lent.0))
+    }
+
+    /// Makes its page say that.
+    pub fn write_grant(&self) {
+        if let Some(pages) = &self.pages {
+            pages.grant.set_memory_limit_bytes(self.granted().0);
+        }
+    }
+
+    /// The record as it is to be stored.
+    pub fn to_store(&mut self) -> SliceRecord {
+        let mut record = self.record.clone();
+        record.runs = self.living_runs();
+        record
     }
 
     /// Whether its keeper lives.
@@ -158,11 +206,9 @@ impl Slice {
 
     /// Takes its pages from the keeper that gave them back.
     pub fn take_back(&mut self, pages: Pages, keeper: u32) {
+        self.pages = Some(Arc::new(pages));
         // A resize may have come in between.
-        pages
-            .grant
-            .set_memory_limit_bytes(self.record.memory_limit_bytes.0);
-        self.pages = Some(pages);
+        self.write_grant();
         self.missing = None;
         self.found = None;
         self.set_keeper(Some(keeper));
@@ -175,10 +221,21 @@ impl Slice {
         let mut record = self.record.clone();
         record.memory_used_bytes = usage.used;
         record.processes = usage.processes;
-        if record.state == SliceState::Running && !self.is_kept() {
-            record.state = SliceState::Orphaned;
-        }
+        record.runs = self.living_runs();
+        record.state = match record.state {
+            SliceState::Running
+                if record.lasting && record.runs.is_empty() && record.processes.is_empty() =>
+            {
+                SliceState::Idle
+            }
+            // A lasting slice's keeper is replaced in a moment.
+            SliceState::Running if !record.lasting && !self.is_kept() => SliceState::Orphaned,
+            state => state,
+        };
         record.usage_unknown = usage.unknown;
+        if !usage.unknown && usage.used > self.granted() {
+            record.conditions.push(Condition::OverLimit);
+        }
         for damage in self.damage.iter().chain(&self.missing) {
             record
                 .warnings
@@ -187,8 +244,9 @@ impl Slice {
         record
     }
 
-    /// What it holds of its device: its limit, or what it used when last looked at where it was resized below that. The `env` rung limits nothing, so it is promised nothing: what its programs use
-    /// is counted with everybody else's.
+    /// What it holds of its device: its limit, or what it used when last looked at where it was resized below that.
+    /// The `env` rung limits nothing, so it is promised nothing: what its programs use is counted with everybody
+    /// else's.
     #[must_use]
     pub fn hold(&self) -> Hold {
         let promised = self.record.isolation != Isolation::Env;
@@ -206,76 +264,5 @@ fn of_unknown_use(pid: u32) -> ProcessRecord {
         pid,
         command: procs::command(pid),
         memory_used_bytes: Bytes(0),
-    }
-}
-
-/// Where the agent keeps a slice's record: beside the keeper's directory, not in it, so that the slice's user cannot
-/// change it where that is another user than the agent's.
-fn record_path(run: &RunDir, id: &str) -> PathBuf {
-    run.slices().join(format!("{id}.json"))
-}
-
-/// Where a slice's keeper listens.
-#[must_use]
-pub fn attach_socket(run: &RunDir, id: &str) -> PathBuf {
-    run.slice(id).join("attach.sock")
-}
-
-/// Writes the record: aside, then renamed, so that a reader or a restart never sees half of one.
-///
-/// # Errors
-/// [`Code::RunDir`].
-pub fn store(run: &RunDir, record: &SliceRecord) -> Result<(), Fault> {
-    let path = record_path(run, &record.id);
-    let aside = path.with_extension("json.new");
-    let write = || -> io::Result<()> {
-        let mut file = fs::File::create(&aside)?;
-        file.write_all(&serde_json::to_vec_pretty(record).map_err(io::Error::other)?)?;
-        fs::rename(&aside, &path)
-    };
-    write().map_err(|error| {
-        Fault::new(
-            Code::RunDir,
-            format!("cannot write the slice's record `{}`", path.display()),
-        )
-        .because(&error)
-    })
-}
-
-/// The stored records. What cannot be read is logged and left where it is.
-#[must_use]
-pub fn stored(run: &RunDir) -> Vec<SliceRecord> {
-    let mut records = Vec::new();
-    for entry in fs::read_dir(run.slices()).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.extension().is_none_or(|extension| extension != "json") {
-            continue;
-        }
-        match fs::read(&path).map(|bytes| serde_json::from_slice::<SliceRecord>(&bytes)) {
-            Ok(Ok(record)) if record_path(run, &record.id) == path => records.push(record),
-            Ok(Ok(_)) => {
-                tracing::warn!(path = %path.display(), "a slice's record under another name is left alone");
-            }
-            Ok(Err(error)) => {
-                tracing::warn!(path = %path.display(), %error, "a slice's record is not understood");
-            }
-            Err(error) => tracing::warn!(path = %path.display(), %error, "a slice's record cannot be read"),
-        }
-    }
-    records
-}
-
-/// Removes what lies in the run directory of a slice that has ended.
-pub fn discard(run: &RunDir, id: &str) {
-    for result in [
-        fs::remove_file(record_path(run, id)),
-        fs::remove_dir_all(run.slice(id)),
-    ] {
-        match result {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                tracing::warn!(slice = id, %error, "cannot remove a slice's files");
-            }
-            _ => {}
-        }
     }
 }

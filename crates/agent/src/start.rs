@@ -73,6 +73,22 @@ fn spawn(run: &RunDir, mut serve: Command) -> Result<Child, Fault> {
         .map_err(|error| cannot(&error))
 }
 
+/// Closes what a process was started with beside its standard streams: a daemon must not hold its starter's files,
+/// pipes and locks. To be called first of all, before anything of our own is open.
+pub fn close_inherited() {
+    let numbers: Vec<i32> = std::fs::read_dir("/proc/self/fd")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|number| *number > 2)
+        .collect();
+    for number in numbers {
+        // One of them was the list's own, and is closed already.
+        let _closed = nix::unistd::close(number);
+    }
+}
+
 /// The log, for appending, readable by its owner only.
 ///
 /// # Errors

@@ -7,8 +7,8 @@ use crate::context::Context;
 use crate::env;
 use crate::output::Format;
 use crate::verbs::{
-    agent, completions, config, devices, doctor, enter, environment, explain, inspect, kill, man, ps, resize,
-    run,
+    agent, completions, config, devices, doctor, enter, environment, explain, inspect, keep, kill, man, ps,
+    resize, run, slice,
 };
 
 const EXAMPLES: &str = "\
@@ -53,6 +53,8 @@ pub enum Verb {
     Env(environment::Args),
     /// List the slices
     Ps(ps::Args),
+    /// Make, list and delete slices that stay while nothing runs in them
+    Slice(slice::Args),
     /// Show everything about slices
     Inspect(inspect::Args),
     /// Change the memory of a running slice
@@ -72,6 +74,9 @@ pub enum Verb {
     /// Become a program inside a slice
     #[command(hide = true)]
     Enter(enter::Args),
+    /// Keep a lasting slice
+    #[command(hide = true)]
+    Keep(keep::Args),
     /// Write the manual pages
     #[command(hide = true)]
     Man(man::Args),
@@ -93,6 +98,8 @@ impl Verb {
             Self::Devices(args) => devices::run(args, context),
             Self::Env(args) => environment::run(args, context),
             Self::Ps(args) => ps::run(args, context),
+            Self::Slice(args) => slice::run(args, context),
+            Self::Keep(args) => keep::run(args, context),
             Self::Inspect(args) => inspect::run(args, context),
             Self::Resize(args) => resize::run(args, context),
             Self::Kill(args) => kill::run(args, context),

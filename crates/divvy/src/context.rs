@@ -86,6 +86,16 @@ impl Context {
         Ok(Some(Client::new(run)))
     }
 
+    /// The agent, started where none runs.
+    ///
+    /// # Errors
+    /// [`Code::AgentStart`] and what the run directory refuses.
+    pub fn agent(&self) -> Result<Client, Fault> {
+        let run = self.run_dir()?;
+        drop(ensure_agent(&run, || in_background(&run))?);
+        Ok(Client::new(run))
+    }
+
     /// The agent, for a verb that makes no sense without one.
     ///
     /// # Errors
@@ -116,6 +126,17 @@ impl Context {
 pub fn in_background(run: &RunDir) -> Command {
     let mut command = serve_command(run);
     command.arg("--background");
+    command
+}
+
+/// The command that keeps a lasting slice.
+pub fn keep_command(run: &RunDir, id: &str) -> Command {
+    // By the running file itself: it may have been replaced or removed since.
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .arg0("divvy")
+        .args(["keep", id])
+        .env("DIVVY_RUN_DIR", run.path());
     command
 }
 

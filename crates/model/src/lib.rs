@@ -20,4 +20,4 @@ pub use device::{DeviceKind, DeviceRecord, Sharing};
 pub use fault::Fault;
 pub use isolation::Isolation;
 pub use selector::{Selector, SelectorError};
-pub use slice::{Policy, ProcessRecord, SliceRecord, SliceRequest, SliceState};
+pub use slice::{Condition, Policy, ProcessRecord, RunRecord, SliceRecord, SliceRequest, SliceState};

@@ -49,6 +49,8 @@ pub enum SliceState {
     Running,
     /// Its keeper is gone, processes that use the device are not.
     Orphaned,
+    /// A lasting slice in which nothing runs.
+    Idle,
 }
 
 impl SliceState {
@@ -59,8 +61,41 @@ impl SliceState {
             Self::Starting => "starting",
             Self::Running => "running",
             Self::Orphaned => "orphaned",
+            Self::Idle => "idle",
         }
     }
+}
+
+/// What is out of the ordinary about a slice, for tables and programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Condition {
+    /// It was resized below what it holds: it gets nothing more until that fits.
+    OverLimit,
+    /// The device says that its processes hold more than they account for.
+    Overuse,
+}
+
+impl Condition {
+    /// The words used in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OverLimit => "over limit",
+            Self::Overuse => "overuse",
+        }
+    }
+}
+
+/// A `divvy run` that joined a lasting slice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// Its process id.
+    pub pid: u32,
+    /// When the process began, in the kernel's ticks since boot: with it, the number means one process for ever.
+    pub start_ticks: u64,
+    /// The program it runs, with its arguments.
+    pub command: Vec<String>,
 }
 
 /// A process inside a slice.
@@ -113,7 +148,22 @@ pub struct SliceRecord {
     /// Process id of its keeper, the `divvy run` that hands its pages to new processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keeper_pid: Option<u32>,
-    /// What was asked for and is not enforced, under the best-effort policy.
+    /// Whether it stays while nothing runs in it, as `divvy slice create` makes them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lasting: bool,
+    /// The `divvy run`s that joined it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<RunRecord>,
+    /// The slice it is nested in: its memory comes out of that one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_id: Option<String>,
+    /// What slices nested in it take of its limit.
+    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
+    pub memory_lent_bytes: Bytes,
+    /// What is out of the ordinary, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    /// What was asked for and is not enforced: under the best-effort policy, or a compute share.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bypasses: Vec<String>,
     /// What is wrong with it, in words.

@@ -8,4 +8,5 @@ mod attach;
 mod clients;
 mod command;
 mod death;
+mod lasting;
 mod memory;

@@ -3,11 +3,11 @@
 use std::os::unix::process::CommandExt;
 
 use clap::Subcommand;
-use divvy_agent::{RunDir, let_go, serve_agent};
+use divvy_agent::{RunDir, close_inherited, let_go, serve_agent};
 use divvy_model::{Code, Fault};
 use tracing_subscriber::EnvFilter;
 
-use crate::context::{Context, serve_command};
+use crate::context::{Context, keep_command, serve_command};
 use crate::output;
 
 /// Flags of `divvy agent`.
@@ -50,6 +50,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 
 fn serve(context: &Context, background: bool) -> Result<u8, Fault> {
     if background {
+        close_inherited();
         // Fails only for a leader of a group, which needs no new session to be safe from the terminal's signals.
         let _session = rustix::process::setsid();
         let_go()?;
@@ -67,7 +68,7 @@ fn serve(context: &Context, background: bool) -> Result<u8, Fault> {
         let error = serve_command(&run).exec();
         return Err(Fault::new(Code::AgentStart, "the agent cannot start itself again").because(&error));
     }
-    serve_agent(&run, settings)?;
+    serve_agent(&run, settings, keep_command)?;
     Ok(0)
 }
 

@@ -4,6 +4,7 @@ use divvy_model::{Fault, SliceRecord};
 
 use crate::context::Context;
 use crate::output::{self, Format};
+use crate::verbs::ps::standing;
 
 /// Flags of `divvy inspect`.
 #[derive(Debug, clap::Args)]
@@ -46,7 +47,10 @@ fn in_words(slice: &SliceRecord) -> String {
     let mut line = |name: &str, value: String| text.push_str(&format!("{name:<12} {value}\n"));
     line("name", slice.name.clone());
     line("id", slice.id.clone());
-    line("state", slice.state.name().into());
+    line("state", standing(slice));
+    if slice.lasting {
+        line("lasting", "until it is deleted".into());
+    }
     line("user", slice.uid.to_string());
     line("device", slice.device_uuid.clone());
     line(
@@ -70,7 +74,12 @@ fn in_words(slice: &SliceRecord) -> String {
         ),
     );
     line("created", slice.created_at.clone());
-    line("command", slice.command.join(" "));
+    if !slice.command.is_empty() {
+        line("command", slice.command.join(" "));
+    }
+    for run in &slice.runs {
+        line("run", format!("{} {}", run.pid, run.command.join(" ")));
+    }
     if let Some(keeper) = slice.keeper_pid {
         line("keeper", format!("process {keeper}"));
     }

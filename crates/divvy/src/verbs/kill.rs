@@ -1,4 +1,4 @@
-//! `divvy kill`: ends slices and the programs in them.
+//! `divvy kill`: ends slices and the programs in them. A lasting slice stays, with nothing in it.
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -25,6 +25,10 @@ const SIGNALS: [(&str, i32); 10] = [
     ("TSTP", 20),
 ];
 const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+
+/// How long what was killed may take to be gone.
+const LAST: Duration = Duration::from_secs(5);
 
 /// Flags of `divvy kill`.
 #[derive(Debug, clap::Args)]
@@ -57,25 +61,49 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     }
     for which in &args.slices {
         let agent = context.agent_for(which)?;
-        let ask = |signal| Kill {
-            signal,
-            dry_run: args.dry_run,
+        let killed = match args.signal {
+            None if !args.dry_run => end_all(&agent, which, args.grace)?,
+            signal => {
+                let ask = Kill {
+                    signal: signal.unwrap_or(SIGTERM),
+                    dry_run: args.dry_run,
+                };
+                agent.kill(which, &ask)?
+            }
         };
-        let killed = agent.kill(which, &ask(args.signal.unwrap_or(15)))?;
-        if args.signal.is_none() && !args.dry_run && !gone_within(&agent, &killed.slice.id, args.grace) {
-            // It may end by itself just now, which is all we want.
-            let _last = agent.kill(&killed.slice.id, &ask(SIGKILL));
-        }
         show(context.format, &killed, args.dry_run)?;
     }
     Ok(0)
 }
 
-fn gone_within(agent: &Client, id: &str, grace: Duration) -> bool {
+/// Ends what runs in a slice: TERM, and KILL to what is left after `grace`. Tells who was asked to end.
+///
+/// # Errors
+/// What the agent refuses.
+pub fn end_all(agent: &Client, which: &str, grace: Duration) -> Result<Killed, Fault> {
+    let ask = |signal| Kill {
+        signal,
+        dry_run: false,
+    };
+    let killed = agent.kill(which, &ask(SIGTERM))?;
+    let id = &killed.slice.id;
+    if !empty_within(agent, id, grace) {
+        // It may end by itself just now, which is all we want.
+        let _last = agent.kill(id, &ask(SIGKILL));
+        // A killed process takes a moment to give back what it held.
+        empty_within(agent, id, LAST);
+    }
+    Ok(killed)
+}
+
+/// Whether the slice has ended, or is a lasting one in which nothing runs.
+fn empty_within(agent: &Client, id: &str, grace: Duration) -> bool {
     let begin = Instant::now();
     loop {
-        if matches!(agent.slice(id), Err(fault) if fault.code == Code::UnknownSlice) {
-            return true;
+        match agent.slice(id) {
+            Err(fault) if fault.code == Code::UnknownSlice => return true,
+            Ok(slice) if slice.lasting && slice.processes.is_empty() && slice.runs.is_empty() => return true,
+            _ => {}
         }
         if begin.elapsed() >= grace {
             return false;

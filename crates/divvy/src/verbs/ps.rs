@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use divvy_agent::clock;
-use divvy_model::{Bytes, Fault, SliceRecord};
+use divvy_model::{Bytes, Fault, SliceRecord, SliceState};
 
 use crate::config::parse_duration;
 use crate::context::Context;
@@ -57,7 +57,8 @@ fn text(context: &Context, format: Format) -> Result<String, Fault> {
     output::list_text(format, "SliceList", slices, |slice| &slice.name, table)
 }
 
-fn table(slices: &[SliceRecord], wide: bool) -> Table {
+/// Slices as a table.
+pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
     let mut columns = vec![
         ("NAME", false),
         ("DEVICE", false),
@@ -65,14 +66,15 @@ fn table(slices: &[SliceRecord], wide: bool) -> Table {
         ("LIMIT", true),
         ("", true),
         ("AGE", true),
+        ("STATE", false),
         ("PROCESSES", false),
     ];
     if wide {
         columns.extend([
             ("ID", false),
             ("USER", true),
-            ("STATE", false),
             ("ISOLATION", false),
+            ("COMPUTE", true),
             ("CONTEXT", true),
             ("COMMAND", false),
         ]);
@@ -94,21 +96,50 @@ fn table(slices: &[SliceRecord], wide: bool) -> Table {
             slice.memory_limit_bytes.to_string(),
             used.1,
             age(&slice.created_at),
+            standing(slice),
             processes(slice),
         ];
         if wide {
             row.extend([
                 slice.id.clone(),
                 slice.uid.to_string(),
-                slice.state.name().into(),
                 slice.isolation.to_string(),
+                slice
+                    .compute
+                    .map_or_else(|| "-".into(), |share| share.to_string()),
                 slice.context_bytes.to_string(),
-                slice.command.join(" "),
+                commands(slice),
             ]);
         }
         table.row(row);
     }
     table
+}
+
+/// Where a slice stands, and what is out of the ordinary about it.
+pub fn standing(slice: &SliceRecord) -> String {
+    let mut words: Vec<&str> = slice
+        .conditions
+        .iter()
+        .map(|condition| condition.name())
+        .collect();
+    if words.is_empty() || slice.state != SliceState::Running {
+        words.insert(0, slice.state.name());
+    }
+    words.join(", ")
+}
+
+/// The programs that the slice was made for, or that joined it.
+fn commands(slice: &SliceRecord) -> String {
+    if slice.lasting {
+        let runs: Vec<String> = slice.runs.iter().map(|run| run.command.join(" ")).collect();
+        return if runs.is_empty() {
+            "-".into()
+        } else {
+            runs.join("; ")
+        };
+    }
+    slice.command.join(" ")
 }
 
 /// Ten steps and the percentage, in ASCII.

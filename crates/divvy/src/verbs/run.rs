@@ -1,4 +1,4 @@
-//! `divvy run`: a program in a slice of its own.
+//! `divvy run`: a program in a slice of its own, or in a lasting one.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,17 +20,21 @@ use crate::report::remark;
   divvy run --memory 4GiB -- python train.py
   divvy run --memory 25% --name trainer -- ./train --epochs 3
   divvy run --memory 1GiB --device emulated:l4 -- ./saxpy
+  divvy run --slice alice -- python train.py
   divvy run --memory 1GiB --driver ./libcuda.so.1 --dry-run -- ./saxpy")]
 pub struct Args {
     /// Memory of the slice: 4GiB, 4096MiB, 4GB, 50% (of the device) [default: the whole device]
     #[arg(long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
     memory: Option<MemoryAmount>,
-    /// Compute share of the slice, as 30%
+    /// Compute share of the slice, as 30%. Recorded and shown; not enforced by this version
     #[arg(long, value_name = "SHARE", value_parser = parse::<Compute>, allow_hyphen_values = true)]
     compute: Option<Compute>,
     /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with room]
     #[arg(long, value_name = "SEL", value_parser = parse::<Selector>)]
     device: Option<Selector>,
+    /// Join this lasting slice, by name or id, which `divvy slice create` made: its limit holds over all that runs in it
+    #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "device", "name", "isolation", "policy"])]
+    slice: Option<String>,
     /// Name of the slice [default: made of the program's]
     #[arg(long)]
     name: Option<String>,
@@ -57,6 +61,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let config = &context.config;
     let launch = Launch {
         request: request(args, config)?,
+        join: args.slice.clone(),
         command: args.command.clone(),
         driver: args
             .driver
@@ -88,16 +93,22 @@ fn request(args: &Args, config: &Config) -> Result<SliceRequest, Fault> {
         memory: or_setting(args.memory, config, "memory")?,
         compute: or_setting(args.compute, config, "compute")?,
         isolation: or_setting(args.isolation, config, "isolation")?.unwrap_or_default(),
-        policy: match args.policy {
-            Some(policy) => policy,
-            None => config
-                .get::<PolicyWord>("policy")?
-                .map_or(Policy::Strict, |word| word.0),
-        },
+        policy: policy_or_setting(args.policy, config)?,
     })
 }
 
-fn or_setting<T>(flag: Option<T>, config: &Config, key: &str) -> Result<Option<T>, Fault>
+/// The policy: the flag's, else the configuration's, else strict.
+pub fn policy_or_setting(flag: Option<Policy>, config: &Config) -> Result<Policy, Fault> {
+    match flag {
+        Some(policy) => Ok(policy),
+        None => Ok(config
+            .get::<PolicyWord>("policy")?
+            .map_or(Policy::Strict, |word| word.0)),
+    }
+}
+
+/// A flag's value, else the configuration's.
+pub fn or_setting<T>(flag: Option<T>, config: &Config, key: &str) -> Result<Option<T>, Fault>
 where
     T: FromStr,
     T::Err: IntoFault,
@@ -111,7 +122,7 @@ where
 /// What the user should know and did not ask for.
 fn remarks(launch: &Launch, plan: &Plan) -> Vec<String> {
     let mut remarks = Vec::new();
-    let chosen = launch.request.device.is_some() || launch.emulated.is_some();
+    let chosen = launch.request.device.is_some() || launch.emulated.is_some() || launch.join.is_some();
     if plan.device.kind == DeviceKind::Emulated && !chosen {
         remarks.push(format!(
             "no GPU here: this runs on an emulated {}, on the CPU",
@@ -199,7 +210,8 @@ fn isolation(text: &str) -> Result<Isolation, Fault> {
     parse(text).map_err(usage)
 }
 
-fn policy(text: &str) -> Result<Policy, Fault> {
+/// A policy by its word.
+pub fn policy(text: &str) -> Result<Policy, Fault> {
     parse::<PolicyWord>(text).map(|word| word.0).map_err(usage)
 }
 

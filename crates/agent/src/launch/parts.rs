@@ -1,0 +1,111 @@
+//! The environment of a program in a slice: the drop-ins in front, the driver below, the slice's socket.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use divvy_host::{DriverBelow, find_driver};
+use divvy_model::{DeviceKind, DeviceRecord, Fault, Isolation};
+
+use super::{Launch, Plan};
+use crate::RunDir;
+use crate::api::CreatedSlice;
+use crate::stage::{DropIns, Stage, stage};
+
+/// What a program's environment is made of.
+pub(super) struct Parts {
+    drop_ins: DropIns,
+    limiter: Stage,
+    emulated: Stage,
+    /// A driver that the user named.
+    named: Option<DriverBelow>,
+}
+
+impl Parts {
+    pub fn find(run: &RunDir, launch: &Launch) -> Result<Self, Fault> {
+        let drop_ins = DropIns::find()?;
+        let named = launch
+            .driver
+            .as_deref()
+            .map(|path| find_driver(Some(path), std::slice::from_ref(&drop_ins.limiter)))
+            .transpose()?;
+        Ok(Self {
+            limiter: stage(run, &drop_ins.limiter)?,
+            emulated: stage(run, &drop_ins.emulated)?,
+            drop_ins,
+            named,
+        })
+    }
+
+    fn driver_for(&self, device: &DeviceRecord) -> Result<DriverBelow, Fault> {
+        match (&self.named, device.kind) {
+            (Some(named), _) => Ok(named.clone()),
+            (None, DeviceKind::Emulated) => Ok(DriverBelow {
+                path: self.drop_ins.emulated.clone(),
+                origin: "emulated",
+            }),
+            (None, _) => find_driver(None, std::slice::from_ref(&self.drop_ins.limiter)),
+        }
+    }
+
+    pub fn plan(&self, run: &RunDir, created: &CreatedSlice, socket: &Path) -> Result<Plan, Fault> {
+        let driver = self.driver_for(&created.device)?;
+        // Without the limiter, an emulated device is still seen through its own driver.
+        let front = match (created.slice.isolation, driver.origin) {
+            (Isolation::Env, "emulated") => Some(&self.emulated),
+            (Isolation::Env, _) => None,
+            _ => Some(&self.limiter),
+        };
+        let inherited = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        Ok(Plan {
+            environment: environment(run, created, &driver, front, socket, inherited),
+            slice: created.slice.clone(),
+            device: created.device.clone(),
+            driver,
+        })
+    }
+}
+
+/// The variables of the program. What the user set for the loader stays, behind ours.
+fn environment(
+    run: &RunDir,
+    created: &CreatedSlice,
+    driver: &DriverBelow,
+    front: Option<&Stage>,
+    socket: &Path,
+    inherited: impl Fn(&str) -> Option<OsString>,
+) -> Vec<(String, OsString)> {
+    let mut variables: Vec<(String, OsString)> = Vec::new();
+    let mut set = |name: &str, value: OsString| variables.push((name.into(), value));
+    if let Some(stage) = front {
+        set(
+            "LD_PRELOAD",
+            in_front(OsStr::new(&stage.preload), inherited("LD_PRELOAD"), ":"),
+        );
+        set(
+            "LD_LIBRARY_PATH",
+            in_front(stage.folder.as_os_str(), inherited("LD_LIBRARY_PATH"), ":"),
+        );
+        set("DIVVY_DRIVER", driver.path.clone().into());
+    }
+    if created.slice.isolation != Isolation::Env {
+        set("DIVVY_SLICE", socket.into());
+    }
+    if let Some(spec) = &created.slice.emulated_spec {
+        set("DIVVY_EMULATED", spec.into());
+    }
+    // An emulated device's memory is accounted for there, and a run inside the program is to find this agent.
+    set("DIVVY_RUN_DIR", run.path().into());
+    set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into());
+    set("CUDA_VISIBLE_DEVICES", created.device.uuid.clone().into());
+    variables
+}
+
+/// `ours`, then what was there, without a second `ours`: a run inside a run.
+fn in_front(ours: &OsStr, inherited: Option<OsString>, separator: &str) -> OsString {
+    let mut value = ours.to_os_string();
+    if let Some(rest) = inherited.filter(|rest| rest != ours) {
+        value.push(separator);
+        value.push(rest);
+    }
+    value
+}

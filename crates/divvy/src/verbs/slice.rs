@@ -1,0 +1,197 @@
+//! `divvy slice`: lasting slices, which stay while nothing runs in them.
+
+use std::time::Duration;
+
+use clap::Subcommand;
+use divvy_agent::api::CreateSlice;
+use divvy_model::{
+    Code, Compute, Fault, Isolation, MemoryAmount, Policy, Selector, SliceRecord, SliceRequest,
+};
+
+use crate::config::parse_duration;
+use crate::context::Context;
+use crate::output::{self, Format};
+use crate::report::remark;
+use crate::verbs::kill::end_all;
+use crate::verbs::ps;
+use crate::verbs::run::{or_setting, parse, policy, policy_or_setting};
+
+/// Flags of `divvy slice`.
+#[derive(Debug, clap::Args)]
+#[command(before_help = "Examples:
+  divvy slice create alice --memory 8GiB
+  divvy run --slice alice -- python train.py
+  divvy slice list
+  divvy slice delete alice")]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Make a slice that stays until it is deleted; `divvy run --slice NAME` runs programs in it
+    Create(Create),
+    /// List the lasting slices
+    List(List),
+    /// Delete lasting slices
+    Delete(Delete),
+}
+
+#[derive(Debug, clap::Args)]
+struct Create {
+    /// Its name: 1 to 63 letters, digits, `-`, `_` or `.`
+    name: String,
+    /// Its memory: 8GiB, 8192MiB, 8GB, 50% (of the device)
+    #[arg(long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
+    memory: MemoryAmount,
+    /// Its compute share, as 25%. Recorded and shown; not enforced by this version
+    #[arg(long, value_name = "SHARE", value_parser = parse::<Compute>, allow_hyphen_values = true)]
+    compute: Option<Compute>,
+    /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with room]
+    #[arg(long, value_name = "SEL", value_parser = parse::<Selector>)]
+    device: Option<Selector>,
+    /// Where a limit cannot be enforced: strict refuses, best-effort runs and counts the bypass
+    #[arg(long, value_name = "POLICY", value_parser = policy)]
+    policy: Option<Policy>,
+    /// Print what would happen, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct List {
+    /// Print only the names
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Delete {
+    /// Slices, by name, id or unique prefix of an id
+    #[arg(required = true, value_name = "SLICE")]
+    slices: Vec<String>,
+    /// End the programs that run in them first; without it, a slice in use is not deleted
+    #[arg(short = 'f', long, visible_alias = "force")]
+    yes: bool,
+    /// How long programs may take to end after TERM
+    #[arg(long, default_value = "5s", value_parser = parse_duration)]
+    grace: Duration,
+    /// Print what would happen, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Does it.
+pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    match &args.verb {
+        Verb::Create(create) => make(create, context),
+        Verb::List(list) => show_all(list, context),
+        Verb::Delete(delete) => remove(delete, context),
+    }
+}
+
+fn make(args: &Create, context: &Context) -> Result<u8, Fault> {
+    let config = &context.config;
+    let ask = CreateSlice {
+        request: SliceRequest {
+            name: Some(args.name.clone()),
+            device: or_setting(args.device.clone(), config, "device")?,
+            memory: Some(args.memory),
+            compute: or_setting(args.compute, config, "compute")?,
+            isolation: Isolation::default(),
+            policy: policy_or_setting(args.policy, config)?,
+        },
+        command: Vec::new(),
+        emulated: config.text("emulated").map(str::to_owned),
+        lasting: true,
+        dry_run: args.dry_run,
+    };
+    let created = context.agent()?.create(&ask)?;
+    let slice = &created.slice;
+    for bypass in &slice.bypasses {
+        remark(&format!("not enforced: {bypass}"));
+    }
+    if context.format == Format::Name {
+        output::print(&slice.name)?;
+    } else if !output::document(context.format, "Slice", slice)? {
+        let would = if args.dry_run { "would create" } else { "created" };
+        output::print(&format!(
+            "{would} {}: {} of {} ({})",
+            slice.name, slice.memory_limit_bytes, created.device.name, slice.device_uuid
+        ))?;
+    }
+    Ok(0)
+}
+
+fn show_all(args: &List, context: &Context) -> Result<u8, Fault> {
+    let format = if args.quiet { Format::Name } else { context.format };
+    let mut slices = match context.agent_of_slices()? {
+        Some(agent) => agent.slices()?.body.items,
+        None => Vec::new(),
+    };
+    slices.retain(|slice| slice.lasting);
+    output::list(format, "SliceList", slices, |slice| &slice.name, ps::table)?;
+    Ok(0)
+}
+
+fn remove(args: &Delete, context: &Context) -> Result<u8, Fault> {
+    let mut deleted = Vec::new();
+    for which in &args.slices {
+        let agent = context.agent_for(which)?;
+        let slice = agent.slice(which)?;
+        if !slice.lasting {
+            return Err(Fault::new(
+                Code::NotLasting,
+                format!("slice `{which}` belongs to one `divvy run`"),
+            )
+            .hint("it ends with its program; `divvy kill` ends it"));
+        }
+        if args.dry_run {
+            describe(&agent, &slice, args.yes, context.format)?;
+            continue;
+        }
+        if args.yes {
+            end_all(&agent, &slice.id, args.grace)?;
+        }
+        agent.end(&slice.id)?;
+        deleted.push(slice);
+    }
+    match context.format {
+        _ if args.dry_run => {}
+        Format::Table | Format::Wide => {
+            for slice in &deleted {
+                output::print(&format!("deleted {}", slice.name))?;
+            }
+        }
+        format => output::list(format, "SliceList", deleted, |slice| &slice.name, ps::table)?,
+    }
+    Ok(0)
+}
+
+/// What deleting would do.
+fn describe(
+    agent: &divvy_agent::Client,
+    slice: &SliceRecord,
+    force: bool,
+    format: Format,
+) -> Result<(), Fault> {
+    use divvy_agent::api::Kill;
+    let ask = Kill {
+        signal: 15,
+        dry_run: true,
+    };
+    let killed = agent.kill(&slice.id, &ask)?;
+    if format == Format::Name {
+        return output::print(&slice.name);
+    }
+    if output::document(format, "Killed", &killed)? {
+        return Ok(());
+    }
+    let pids: Vec<String> = killed.pids.iter().map(u32::to_string).collect();
+    output::print(&match (pids.as_slice(), force) {
+        ([], _) => format!("would delete {}", slice.name),
+        (pids, true) => format!("would end {}, then delete {}", pids.join(", "), slice.name),
+        (pids, false) => format!("would refuse: {} live in {}", pids.join(", "), slice.name),
+    })
+}
