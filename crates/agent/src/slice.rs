@@ -141,7 +141,7 @@ impl Slice {
     }
 
     /// The record as it is to be stored.
-    pub fn to_store(&mut self) -> SliceRecord {
+    pub fn stored_form(&mut self) -> SliceRecord {
         let mut record = self.record.clone();
         record.runs = self.living_runs();
         record
