@@ -9,7 +9,7 @@ use crate::layout::{BYPASS_KINDS, LedgerPage};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Bypass {
-    /// A program that is linked statically: no drop-in is loaded into it.
+    /// A program into which the loader puts no drop-in: linked statically, or made for another kind of machine.
     StaticProgram = 0,
     /// A program that runs with another user's rights: the loader ignores the drop-ins' place.
     PrivilegedProgram = 1,
@@ -60,6 +60,56 @@ impl Bypass {
     }
 }
 
+/// The SONAME of the empty libraries that stand where NVIDIA's would, so that a program finds nothing in them.
+pub const STAND_IN_SONAME: &str = "libdivvy-stand-in.so";
+
+/// NVIDIA's libraries that take device memory past libcuda, by the start of their file names: the driver's README,
+/// "Installed Components". Each is opened by the first of its names that programs and their loaders ask for.
+const LIBRARIES: [(&str, Bypass); 10] = [
+    ("libnvidia-opencl.so", Bypass::OpenCl),
+    ("libGLX_nvidia.so", Bypass::Graphics),
+    ("libEGL_nvidia.so", Bypass::Graphics),
+    ("libGLESv1_CM_nvidia.so", Bypass::Graphics),
+    ("libGLESv2_nvidia.so", Bypass::Graphics),
+    ("libnvidia-glcore.so", Bypass::Graphics),
+    ("libnvidia-eglcore.so", Bypass::Graphics),
+    ("libnvcuvid.so", Bypass::Codec),
+    ("libnvidia-encode.so", Bypass::Codec),
+    ("libnvidia-opticalflow.so", Bypass::Codec),
+];
+
+impl Bypass {
+    /// What loading the library of this file name makes possible, if anything; `libcuda` itself is for the caller to
+    /// judge.
+    #[must_use]
+    pub fn by_library(file_name: &str) -> Option<Self> {
+        let starts = |name: &str| {
+            file_name
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let found = LIBRARIES.iter().find(|(name, _)| starts(name))?;
+        Some(found.1)
+    }
+
+    /// The names by which programs and their loaders open those libraries.
+    pub fn library_names() -> impl Iterator<Item = String> {
+        LIBRARIES.iter().map(|(name, _)| {
+            let version = if name.contains("_nvidia") {
+                // GLVND's vendor libraries: version 0, but for the GLES ones.
+                match name.contains("GLES") {
+                    true if name.contains("v1") => "1",
+                    true => "2",
+                    false => "0",
+                }
+            } else {
+                "1"
+            };
+            format!("{name}.{version}")
+        })
+    }
+}
+
 impl fmt::Display for Bypass {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.name())
@@ -75,5 +125,30 @@ impl LedgerPage {
 
     pub(crate) fn bypasses(&self, bypass: Bypass) -> u64 {
         self.bypasses[bypass as usize].load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_known_by_any_of_their_versions() {
+        for (name, kind) in [
+            ("libnvidia-opencl.so.1", Some(Bypass::OpenCl)),
+            ("libnvidia-glcore.so.535.261.03", Some(Bypass::Graphics)),
+            ("libGLX_nvidia.so.0", Some(Bypass::Graphics)),
+            ("libnvcuvid.so", Some(Bypass::Codec)),
+            ("libnvidia-encode.so.1", Some(Bypass::Codec)),
+            ("libnvidia-ml.so.1", None),
+            ("libcuda.so.1", None),
+            ("libnvidia-opencl.sox", None),
+            ("libGLX_mesa.so.0", None),
+        ] {
+            assert_eq!(Bypass::by_library(name), kind, "{name}");
+        }
+        for name in Bypass::library_names() {
+            assert!(Bypass::by_library(&name).is_some(), "{name}");
+        }
     }
 }

@@ -26,7 +26,7 @@ mod text;
 mod thrash;
 mod waiting;
 
-pub use bypass::Bypass;
+pub use bypass::{Bypass, STAND_IN_SONAME};
 pub use error::{PageError, ReserveError};
 pub use grant::{Grant, GrantSpec, GrantView};
 pub use layout::{GRANT_BYTES, LEDGER_BYTES, PAGE_ABI_VERSION, SHARED_WORDS};

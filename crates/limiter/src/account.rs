@@ -14,7 +14,11 @@ use crate::devices::{self, Payer};
 use crate::log;
 use crate::patience;
 use crate::room;
+use crate::strangers;
 use crate::tenant::{self, Membership, Tenant};
+
+/// Allocations from here on, in bytes, are slow enough in any driver to look around for others who take memory.
+const LARGE: u64 = 2 << 20;
 
 /// Who pays for one device. A handle: copying it copies nothing.
 #[derive(Clone, Copy)]
@@ -78,7 +82,10 @@ impl Account {
 pub fn current() -> Result<Option<Account>, CUresult> {
     match tenant::join()? {
         Tenant::Unlimited => Ok(None),
-        Tenant::Member(member) if member.is_by_device() => payer(member, devices::current(member)?),
+        Tenant::Member(member) if member.is_by_device() => {
+            strangers::permit(member)?;
+            payer(member, devices::current(member)?)
+        }
         Tenant::Member(member) => Ok(Some(Account {
             attached: member.first(),
             index: 0,
@@ -89,12 +96,15 @@ pub fn current() -> Result<Option<Account>, CUresult> {
 /// The account of the device with this ordinal, or `None` where nothing is limited.
 ///
 /// # Errors
-/// As [`current`]; `CUDA_ERROR_INVALID_DEVICE` where the slice has no share of the device and its policy is strict.
+/// As [`current`] and [`reserve`]; `CUDA_ERROR_INVALID_DEVICE` where the slice has no share of the device and its policy is strict.
 #[inline]
 pub fn of_device(device: CUdevice) -> Result<Option<Account>, CUresult> {
     match tenant::join()? {
         Tenant::Unlimited => Ok(None),
-        Tenant::Member(member) => payer(member, devices::of(member, device)?),
+        Tenant::Member(member) => {
+            strangers::look(member)?;
+            payer(member, devices::of(member, device)?)
+        }
     }
 }
 
@@ -130,10 +140,16 @@ pub fn keeps_books() -> bool {
 /// allocation".
 ///
 /// # Errors
-/// `CUDA_ERROR_OUT_OF_MEMORY` over the limit; in a forked child `CUDA_ERROR_NOT_INITIALIZED`; where the bytes cannot be
+/// `CUDA_ERROR_OUT_OF_MEMORY` over the limit; `CUDA_ERROR_NOT_PERMITTED` where a library was found that takes device
+/// memory past us, and the policy is strict; in a forked child `CUDA_ERROR_NOT_INITIALIZED`; where the bytes cannot be
 /// counted, `CUDA_ERROR_SYSTEM_NOT_READY`.
 #[inline]
 pub fn reserve(account: Account, bytes: u64, what: &'static str) -> Result<(), CUresult> {
+    if bytes >= LARGE
+        && let Some(Tenant::Member(member)) = tenant::known()
+    {
+        strangers::look(member)?;
+    }
     match account.attached.reserve(bytes) {
         Ok(()) => Ok(()),
         Err(refusal) => room::reserve(account, bytes, refusal)

@@ -23,6 +23,7 @@ mod log;
 pub mod map;
 mod patience;
 mod room;
+mod strangers;
 pub mod tenant;
 
 pub use environment::capture as capture_environment;

@@ -129,6 +129,19 @@ fn last_error() -> String {
     }
 }
 
+/// An address within the driver below, or 0 as long as nobody has opened it.
+pub(crate) fn address_if_open() -> usize {
+    if STATE.load(Ordering::Acquire) != DONE {
+        return 0;
+    }
+    match opened() {
+        Driver::Open(library) => library
+            .symbol(Symbol::cuInit)
+            .map_or(0, |address| address as usize),
+        Driver::Absent | Driver::Opening => 0,
+    }
+}
+
 /// The file of the driver below, for a report; opens it if nobody has.
 pub fn path() -> Option<PathBuf> {
     match driver() {

@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use divvy_abi::{Symbol, Table};
 
+pub(crate) use library::address_if_open;
 pub use library::path;
 
 macro_rules! slots {
