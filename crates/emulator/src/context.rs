@@ -127,6 +127,8 @@ impl Context {
             .functions
             .remove_all(|function| mine(&function.instance.context));
         driver.modules.remove_all(|instance| mine(&instance.context));
+        driver.arrays.remove_all(|array| mine(&array.context));
+        driver.mipmaps.remove_all(|mipmap| mine(&mipmap.context));
         for library in driver.libraries.all() {
             library.forget_context(self.id);
         }

@@ -139,6 +139,22 @@ impl Side {
         })
     }
 
+    /// A block of a CUDA array, which the array has checked.
+    pub fn of_array(address: u64, pitch: u64, slice: u64, memory: Arc<Allocation>) -> Side {
+        Side {
+            address,
+            pitch,
+            slice,
+            allocation: Some(memory),
+            more: Vec::new(),
+        }
+    }
+
+    /// The same bytes as rows that lie end to end.
+    pub fn with_pitch(self, pitch: u64) -> Side {
+        Side { pitch, ..self }
+    }
+
     fn row(&self, row: u64, slice: u64) -> u64 {
         self.address + slice * self.slice + row * self.pitch
     }

@@ -1,5 +1,6 @@
 //! The driver's state in this process: made by cuInit, found by every call after it.
 
+use crate::array::{Array, Mipmap};
 use crate::context::Context;
 use crate::event::Event;
 use crate::graph::Graphs;
@@ -77,6 +78,10 @@ pub struct Driver {
     pub pools: Handles<MemoryPool>,
     /// Graphs, and what belongs to them.
     pub graphs: Graphs,
+    /// Live CUDA arrays, the levels of mipmaps among them.
+    pub arrays: Handles<Array>,
+    /// Live mipmaps.
+    pub mipmaps: Handles<Mipmap>,
     /// Physical memory that has a handle.
     pub physical: PhysicalHandles,
     /// Reserved address ranges and what is mapped there.
@@ -127,6 +132,8 @@ pub fn initialise() -> Result {
         links: Handles::default(),
         pools,
         graphs: Graphs::default(),
+        arrays: Handles::default(),
+        mipmaps: Handles::default(),
         physical: PhysicalHandles::default(),
         reservations: Reservations::default(),
     };

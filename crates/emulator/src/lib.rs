@@ -4,6 +4,7 @@
 //! devices to whoever manages them, without initialising anything.
 
 mod api;
+mod array;
 mod clock;
 mod context;
 mod copy;

@@ -1,4 +1,4 @@
-//! Copying memory, in every direction and up to three dimensions. CUDA arrays are not emulated yet.
+//! Copying memory, in every direction and up to three dimensions.
 
 use super::args::{Handle, In};
 use crate::Result;
@@ -140,6 +140,8 @@ pub fn transfer(copy: &CUDA_MEMCPY3D, known: Known) -> Result<Option<Transfer>> 
         kind: copy.dstMemoryType,
         host: copy.dstHost as u64,
         device: copy.dstDevice,
+        array: copy.dstArray as u64,
+        level: copy.dstLOD,
         pitch: copy.dstPitch,
         height: copy.dstHeight,
         x: copy.dstXInBytes,
@@ -150,6 +152,8 @@ pub fn transfer(copy: &CUDA_MEMCPY3D, known: Known) -> Result<Option<Transfer>> 
         kind: copy.srcMemoryType,
         host: copy.srcHost as u64,
         device: copy.srcDevice,
+        array: copy.srcArray as u64,
+        level: copy.srcLOD,
         pitch: copy.srcPitch,
         height: copy.srcHeight,
         x: copy.srcXInBytes,
@@ -165,6 +169,9 @@ struct Corner {
     kind: CUmemorytype,
     host: u64,
     device: u64,
+    array: u64,
+    /// Must be 0, says the manual.
+    level: usize,
     pitch: usize,
     height: usize,
     x: usize,
@@ -174,11 +181,17 @@ struct Corner {
 
 impl Corner {
     fn side(&self, shape: Shape, known: Known) -> Result<Side> {
+        if self.level != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
         let (address, place) = match self.kind {
             CU_MEMORYTYPE_HOST => (self.host, Place::Host),
             CU_MEMORYTYPE_DEVICE => (self.device, Place::Device),
             CU_MEMORYTYPE_UNIFIED => (self.device, Place::Unified),
-            CU_MEMORYTYPE_ARRAY => return Err(CUDA_ERROR_NOT_SUPPORTED),
+            CU_MEMORYTYPE_ARRAY => {
+                let array = super::array::copied(self.array)?;
+                return array.block(self.x as u64, self.y as u64, self.z as u64, shape);
+            }
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         };
         // A pitch of 0 means that rows lie end to end, a height of 0 that slices do.
@@ -246,6 +259,8 @@ fn one_device(copy: &CUDA_MEMCPY3D_PEER) -> Result<CUDA_MEMCPY3D> {
         srcMemoryType: copy.srcMemoryType,
         srcHost: copy.srcHost,
         srcDevice: copy.srcDevice,
+        srcArray: copy.srcArray,
+        srcLOD: copy.srcLOD,
         srcPitch: copy.srcPitch,
         srcHeight: copy.srcHeight,
         dstXInBytes: copy.dstXInBytes,
@@ -254,6 +269,8 @@ fn one_device(copy: &CUDA_MEMCPY3D_PEER) -> Result<CUDA_MEMCPY3D> {
         dstMemoryType: copy.dstMemoryType,
         dstHost: copy.dstHost,
         dstDevice: copy.dstDevice,
+        dstArray: copy.dstArray,
+        dstLOD: copy.dstLOD,
         dstPitch: copy.dstPitch,
         dstHeight: copy.dstHeight,
         WidthInBytes: copy.WidthInBytes,

@@ -87,7 +87,7 @@ fn allocate(context: &Arc<Context>, bytes: usize) -> Result<u64> {
 }
 
 /// Memory of a device; what its pools keep without use makes room if need be.
-fn take(context: &Context, bytes: u64) -> Result<Extent> {
+pub fn take(context: &Context, bytes: u64) -> Result<Extent> {
     let heap = &context.device.heap;
     heap.take(bytes)
         .or_else(|full| {

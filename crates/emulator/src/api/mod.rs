@@ -4,6 +4,8 @@
 mod macros;
 
 pub mod args;
+mod array;
+mod array_copy;
 mod context;
 mod device;
 mod event;

@@ -1,0 +1,133 @@
+//! cuMemcpyAtoH and its kin: bytes of an array as one run, rows end to end.
+
+use super::args::Handle;
+use super::array::copied;
+use crate::Result;
+use crate::array::Array;
+use crate::copy::{Place, Shape, Side, Transfer};
+use crate::stream::{Queue, StreamName};
+use divvy_abi::*;
+
+entry! {
+    fn cuMemcpyAtoH_v2 | cuMemcpyAtoH_v2_ptds(
+        to: Handle<*mut c_void>, array: Handle<CUarray>, offset: usize, bytes: usize => stream
+    ) {
+        linear(array.0, offset, to.0, Place::Host, bytes, false, stream, true)
+    }
+
+    fn cuMemcpyAtoHAsync_v2 | cuMemcpyAtoHAsync_v2_ptsz(
+        to: Handle<*mut c_void>, array: Handle<CUarray>, offset: usize, bytes: usize ; stream
+    ) {
+        linear(array.0, offset, to.0, Place::Host, bytes, false, stream, false)
+    }
+
+    fn cuMemcpyHtoA_v2 | cuMemcpyHtoA_v2_ptds(
+        array: Handle<CUarray>, offset: usize, from: Handle<*const c_void>, bytes: usize => stream
+    ) {
+        linear(array.0, offset, from.0, Place::Host, bytes, true, stream, true)
+    }
+
+    fn cuMemcpyHtoAAsync_v2 | cuMemcpyHtoAAsync_v2_ptsz(
+        array: Handle<CUarray>, offset: usize, from: Handle<*const c_void>, bytes: usize ; stream
+    ) {
+        linear(array.0, offset, from.0, Place::Host, bytes, true, stream, false)
+    }
+
+    fn cuMemcpyAtoD_v2 | cuMemcpyAtoD_v2_ptds(to: u64, array: Handle<CUarray>, offset: usize, bytes: usize => stream) {
+        linear(array.0, offset, to, Place::Device, bytes, false, stream, true)
+    }
+
+    fn cuMemcpyDtoA_v2 | cuMemcpyDtoA_v2_ptds(
+        array: Handle<CUarray>, offset: usize, from: u64, bytes: usize => stream
+    ) {
+        linear(array.0, offset, from, Place::Device, bytes, true, stream, true)
+    }
+
+    fn cuMemcpyAtoA_v2 | cuMemcpyAtoA_v2_ptds(
+        to: Handle<CUarray>, to_offset: usize, from: Handle<CUarray>, from_offset: usize, bytes: usize => stream
+    ) {
+        let queue = stream.queue()?;
+        let (to, from) = (copied(to.0)?, copied(from.0)?);
+        let (mut to_at, mut from_at, mut left) = (to_offset as u64, from_offset as u64, bytes as u64);
+        inside(&to, to_at, left)?;
+        inside(&from, from_at, left)?;
+        let mut pieces = Vec::new();
+        while left > 0 {
+            let room = |array: &Array, at: u64| array.format.row_bytes() - at % array.format.row_bytes();
+            let width = left.min(room(&to, to_at)).min(room(&from, from_at));
+            let (to, from) = (row(&to, to_at, width)?, row(&from, from_at, width)?);
+            pieces.push(Transfer { to, from, shape: Shape::linear(width) });
+            (to_at, from_at, left) = (to_at + width, from_at + width, left - width);
+        }
+        run(&queue, pieces, true)
+    }
+}
+
+fn inside(array: &Array, offset: u64, bytes: u64) -> Result {
+    match offset.checked_add(bytes) {
+        Some(end) if end <= array.plane_bytes()? => Ok(()),
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
+    }
+}
+
+/// A part of one row, by its place in the run.
+fn row(array: &Array, at: u64, width: u64) -> Result<Side> {
+    let row_bytes = array.format.row_bytes();
+    array.block(at % row_bytes, at / row_bytes, 0, Shape::linear(width))
+}
+
+/// Between an array and memory with addresses: the rest of the first row, whole rows, the start of the last.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the arguments of the driver's call, and two of its name"
+)]
+fn linear(
+    array: u64,
+    offset: usize,
+    address: u64,
+    place: Place,
+    bytes: usize,
+    into_array: bool,
+    stream: StreamName,
+    wait: bool,
+) -> Result {
+    let queue = stream.queue()?;
+    let array = copied(array)?;
+    let (mut at, mut address, mut left) = (offset as u64, address, bytes as u64);
+    inside(&array, at, left)?;
+    if left > 0 {
+        Side::linear(address, place, left)?;
+    }
+    let row_bytes = array.format.row_bytes();
+    let mut pieces = Vec::new();
+    while left > 0 {
+        let (x, y) = (at % row_bytes, at / row_bytes);
+        let whole = left / row_bytes;
+        let shape = if x == 0 && whole > 0 {
+            Shape {
+                width: row_bytes,
+                rows: whole,
+                slices: 1,
+            }
+        } else {
+            Shape::linear(left.min(row_bytes - x))
+        };
+        let here = array.block(x, y, 0, shape)?;
+        let moved = shape.width * shape.rows;
+        let there = Side::linear(address, place, moved)?.with_pitch(shape.width);
+        let (to, from) = if into_array { (here, there) } else { (there, here) };
+        pieces.push(Transfer { to, from, shape });
+        (at, address, left) = (at + moved, address + moved, left - moved);
+    }
+    run(&queue, pieces, wait)
+}
+
+fn run(queue: &Queue, pieces: Vec<Transfer>, wait: bool) -> Result {
+    pieces.into_iter().try_for_each(|piece| {
+        if wait {
+            piece.now(queue)
+        } else {
+            piece.later(queue)
+        }
+    })
+}
