@@ -145,6 +145,8 @@ pub(crate) struct ThrashLine {
     pub since_ns: AtomicU64,
     /// Times that it began to.
     pub episodes: AtomicU64,
+    /// When somebody last looked: nanoseconds of CLOCK_MONOTONIC.
+    pub noted_at_ns: AtomicU64,
 }
 
 /// The process slots, on pages of their own.

@@ -16,9 +16,19 @@ pub struct Thrash {
     pub episodes: u64,
 }
 
+/// What nobody has confirmed for so long is over: only launches are reason to look.
+const FRESH_NS: u64 = 2_000_000_000;
+
 impl ThrashLine {
+    fn is_fresh(&self) -> bool {
+        monotonic_ns().saturating_sub(self.noted_at_ns.load(Relaxed)) < FRESH_NS
+    }
+
     pub(crate) fn read(&self) -> Thrash {
-        let since = self.since_ns.load(Relaxed);
+        let since = match self.since_ns.load(Relaxed) {
+            since if self.is_fresh() => since,
+            _ => 0,
+        };
         Thrash {
             pressure: self.pressure.load(Relaxed),
             lasting: (since != 0).then(|| Duration::from_nanos(monotonic_ns().saturating_sub(since))),
@@ -28,12 +38,15 @@ impl ThrashLine {
 
     pub(crate) fn note(&self, pressure: u32, thrashing: bool) {
         self.pressure.store(pressure, Relaxed);
-        if !thrashing {
+        if !thrashing || !self.is_fresh() {
             self.since_ns.store(0, Relaxed);
-        } else if self
-            .since_ns
-            .compare_exchange(0, monotonic_ns().max(1), Relaxed, Relaxed)
-            .is_ok()
+        }
+        self.noted_at_ns.store(monotonic_ns(), Relaxed);
+        if thrashing
+            && self
+                .since_ns
+                .compare_exchange(0, monotonic_ns().max(1), Relaxed, Relaxed)
+                .is_ok()
         {
             self.episodes.fetch_add(1, Relaxed);
         }

@@ -65,6 +65,16 @@ impl Account {
         self.attached.reserve(bytes).is_ok()
     }
 
+    /// Bytes that may still be allocated beyond the limit, in managed memory; 0 where that is not allowed.
+    #[inline]
+    #[must_use]
+    pub fn spill_room_bytes(self) -> u64 {
+        match self.attached.spill_limit_bytes() {
+            0 => 0,
+            limit => limit.saturating_sub(self.attached.slot().total_spilled().unwrap_or(limit)),
+        }
+    }
+
     /// Returns bytes that [`reserve`] granted.
     #[inline]
     pub fn give_back(self, bytes: u64) {
@@ -145,16 +155,24 @@ pub fn keeps_books() -> bool {
 /// counted, `CUDA_ERROR_SYSTEM_NOT_READY`.
 #[inline]
 pub fn reserve(account: Account, bytes: u64, what: &'static str) -> Result<(), CUresult> {
-    if bytes >= LARGE
-        && let Some(Tenant::Member(member)) = tenant::known()
-    {
-        strangers::look(member)?;
-    }
+    look_around(bytes)?;
     match account.attached.reserve(bytes) {
         Ok(()) => Ok(()),
         Err(refusal) => room::reserve(account, bytes, refusal)
             .or_else(|again| patience::reserve(account, bytes, again))
             .map_err(|why| refused(bytes, what, why)),
+    }
+}
+
+/// Before a large allocation, looks for libraries that take device memory past us.
+///
+/// # Errors
+/// `CUDA_ERROR_NOT_PERMITTED` where one was found and the policy is strict.
+#[inline]
+pub(crate) fn look_around(bytes: u64) -> Result<(), CUresult> {
+    match tenant::known() {
+        Some(Tenant::Member(member)) if bytes >= LARGE => strangers::look(member),
+        _ => Ok(()),
     }
 }
 
@@ -184,7 +202,7 @@ pub fn allocating(
 
 /// The driver's code for a reservation that was not granted.
 #[cold]
-fn refused(bytes: u64, what: &'static str, refusal: ReserveError) -> CUresult {
+pub(crate) fn refused(bytes: u64, what: &'static str, refusal: ReserveError) -> CUresult {
     log::line(format_args!("{bytes} bytes for {what} are refused: {refusal}"));
     match refusal {
         ReserveError::Refused { .. } => CUDA_ERROR_OUT_OF_MEMORY,

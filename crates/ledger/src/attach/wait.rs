@@ -36,7 +36,7 @@ impl Attached {
     #[must_use]
     pub fn begin_waiting(&self, bytes: u64) -> Option<Waiting<'_>> {
         let patience = self.on_oom_wait();
-        if patience.is_zero() || bytes > self.memory_limit_bytes() {
+        if patience.is_zero() || bytes > self.memory_limit_bytes().max(self.spill_limit_bytes()) {
             return None;
         }
         let page = self.slot().page()?;

@@ -12,7 +12,7 @@ use divvy_abi::{
     CUevent, CUstream,
 };
 
-use super::{POOLS, locked, pools};
+use super::{SPILLED, is_pool, locked, pools, spilled};
 use crate::account;
 use crate::below::ask::{self, Quiet};
 use crate::below::forward;
@@ -253,8 +253,10 @@ fn take_out(which: impl Fn(&Mark) -> bool) {
 
 /// The stream has come to a free of `bytes`.
 fn arrived(payer: u16, bytes: u64) {
-    if payer >= POOLS {
+    if is_pool(payer) {
         pools::arrived(payer, bytes);
+    } else if payer >= SPILLED {
+        spilled::freed(payer - SPILLED, bytes);
     } else if let Some(account) = account::paid(payer as u8) {
         account.give_back(bytes);
     }

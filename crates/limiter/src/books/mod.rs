@@ -1,21 +1,32 @@
 //! The books: what this process was charged for, and who paid.
 //!
-//! A payer is an account, by its index, or a memory pool, which has an account of its own: [`POOLS`] and up. Nothing
+//! A payer is an account, by its index, or a memory pool, which has an account of its own: [`POOLS`] and up; from [`SPILLED`] on, an account for what lies
+//! beyond its share. Nothing
 //! here is looked at in a forked child, whose copy of the books is its parent's ([`account::keeps_books`]).
 
 pub(crate) mod contexts;
 pub(crate) mod deferred;
 pub(crate) mod pools;
+pub(crate) mod spilled;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use divvy_abi::CUcontext;
 
 use crate::account;
-use crate::map::{Charge, PointerMap};
+use crate::map::{Charge, PAYERS, PointerMap};
 
 /// Payers from here on are memory pools; those below are accounts.
 pub(crate) const POOLS: u16 = 64;
+
+/// Payers from here on are accounts again, by their index from here: of what lies beyond the share.
+pub(crate) const SPILLED: u16 = PAYERS - 64;
+
+/// Whether a payer is a memory pool.
+#[inline]
+pub(crate) fn is_pool(payer: u16) -> bool {
+    (POOLS..SPILLED).contains(&payer)
+}
 
 /// Every pointer that this process was charged for.
 pub(crate) static CHARGED: PointerMap = PointerMap::new();
@@ -34,8 +45,10 @@ pub(crate) fn rounded(bytes: u64) -> u64 {
 /// Gives a charge back to who paid it.
 #[inline]
 pub(crate) fn returned(charge: Charge) {
-    if charge.payer >= POOLS {
+    if is_pool(charge.payer) {
         pools::freed(charge.payer, charge.bytes);
+    } else if charge.payer >= SPILLED {
+        spilled::freed(charge.payer - SPILLED, charge.bytes);
     } else if let Some(account) = account::paid(charge.payer as u8) {
         account.give_back(charge.bytes);
     }

@@ -9,10 +9,9 @@ use std::sync::{Mutex, MutexGuard};
 
 use divvy_abi::{CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CUDA_ERROR_OUT_OF_MEMORY, CUmemoryPool, CUresult};
 
-use super::{POOLS, locked};
+use super::{POOLS, SPILLED, locked};
 use crate::account::{self, Account};
 use crate::below::forward;
-use crate::map::PAYERS;
 
 /// Rounds to reserve what a pool needs while other threads change what it has.
 const ROUNDS: u32 = 16;
@@ -86,7 +85,7 @@ pub(crate) fn payer(handle: CUmemoryPool, account: Account) -> Result<u16, CUres
         };
         match all.iter().position(unused) {
             Some(at) => all[at] = fresh,
-            None if all.len() >= usize::from(PAYERS - POOLS) => return None,
+            None if all.len() >= usize::from(SPILLED - POOLS) => return None,
             None => all.push(fresh),
         }
         all.iter().position(|pool| pool.handle == handle as usize)

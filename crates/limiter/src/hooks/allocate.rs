@@ -1,9 +1,10 @@
 //! Functions that hand out device memory.
 #![allow(non_snake_case)]
 
-use divvy_abi::{CUdeviceptr, CUdeviceptr_v1, CUresult, guard};
+use divvy_abi::{CU_MEM_ATTACH_GLOBAL, CUdeviceptr, CUdeviceptr_v1, CUresult, guard};
 
 use super::charge::{charged, keep};
+use super::spill;
 use crate::account;
 use crate::below::forward;
 use crate::books::rounded;
@@ -40,8 +41,33 @@ macro_rules! allocations {
 
 allocations! {
     cuMemAlloc(out: *mut CUdeviceptr_v1, bytes: u32);
-    cuMemAlloc_v2(out: *mut CUdeviceptr, bytes: usize);
-    cuMemAllocManaged(out: *mut CUdeviceptr, bytes: usize, flags: u32);
+}
+
+pub(super) unsafe extern "C-unwind" fn cuMemAlloc_v2(out: *mut CUdeviceptr, bytes: usize) -> CUresult {
+    guard(|| {
+        spill::charged_or_spilled(
+            bytes as u64,
+            // SAFETY: the arguments are handed on as they came.
+            || unsafe { forward::cuMemAlloc_v2(out, bytes) },
+            // SAFETY: as above.
+            || unsafe { forward::cuMemAllocManaged(out, bytes, CU_MEM_ATTACH_GLOBAL.0) },
+            // SAFETY: read only after the driver said that it filled it in.
+            || unsafe { filled(out) },
+        )
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn cuMemAllocManaged(
+    out: *mut CUdeviceptr,
+    bytes: usize,
+    flags: u32,
+) -> CUresult {
+    guard(|| {
+        // SAFETY: the arguments are handed on as they came.
+        let call = || unsafe { forward::cuMemAllocManaged(out, bytes, flags) };
+        // SAFETY: read only after the driver said that it filled it in.
+        spill::charged_or_spilled(bytes as u64, call, call, || unsafe { filled(out) })
+    })
 }
 
 pub(super) unsafe extern "C-unwind" fn cuMemAllocPitch(

@@ -2,9 +2,9 @@
 
 use divvy_abi::{CUDA_ERROR_OUT_OF_MEMORY, CUdeviceptr, CUresult};
 
-use crate::account;
+use crate::account::{self, Account};
 use crate::below::forward;
-use crate::books::{CHARGED, POOLS, deferred, pools, returned, rounded};
+use crate::books::{CHARGED, deferred, is_pool, pools, returned, rounded};
 
 /// Allocates under the slice's limit: reserves `bytes`, calls the driver, and keeps the charge under the pointer that
 /// `pointer` reads after a success.
@@ -16,11 +16,21 @@ pub(super) fn charged(
     mut call: impl FnMut() -> CUresult,
     pointer: impl FnOnce() -> CUdeviceptr,
 ) -> CUresult {
-    let account = match account::current() {
-        Ok(Some(account)) => account,
-        Ok(None) => return call(),
-        Err(code) => return code,
-    };
+    match account::current() {
+        Ok(Some(account)) => charged_to(account, bytes, call, pointer),
+        Ok(None) => call(),
+        Err(code) => code,
+    }
+}
+
+/// [`charged`], where it is known who pays.
+#[inline]
+pub(super) fn charged_to(
+    account: Account,
+    bytes: u64,
+    call: impl FnMut() -> CUresult,
+    pointer: impl FnOnce() -> CUdeviceptr,
+) -> CUresult {
     let bytes = rounded(bytes);
     let result = account::allocating(account, bytes, "an allocation", call);
     if !result.is_success() {
@@ -88,7 +98,7 @@ pub(super) fn freed_in(
         if !result.is_success() {
             let _room_was_there = CHARGED.insert(pointer, charge.bytes, charge.payer);
         } else {
-            if charge.payer >= POOLS {
+            if is_pool(charge.payer) {
                 pools::will_be_freed(charge.payer, charge.bytes);
             }
             deferred::defer(stream, charge.payer, charge.bytes);

@@ -10,10 +10,23 @@ use crate::books::follow;
 /// What the slice sees of a device: the smaller of its own room and the device's, never below 0.
 #[inline]
 fn within(account: Account, free: u64, total: u64) -> (u64, u64) {
-    (free.min(account.room_bytes()), total.min(account.limit_bytes()))
+    // What may lie beyond the share is there as well, and not on the device.
+    (
+        free.min(account.room_bytes())
+            .saturating_add(account.spill_room_bytes()),
+        total_within(account, total),
+    )
 }
 
-/// The older interface counts in 32 bits. What is shown is never above the driver's own answer, so it fits.
+/// What the slice sees as all of a device.
+#[inline]
+fn total_within(account: Account, total: u64) -> u64 {
+    total
+        .min(account.limit_bytes())
+        .saturating_add(account.attached().spill_limit_bytes())
+}
+
+/// The older interface counts in 32 bits: what does not fit is shown as its top.
 fn narrow(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
@@ -58,7 +71,7 @@ macro_rules! total_memory {
                     && !bytes.is_null()
                 {
                     // SAFETY: the driver has just filled it in.
-                    unsafe { bytes.write($narrow((bytes.read() as u64).min(account.limit_bytes()))) };
+                    unsafe { bytes.write($narrow(total_within(account, bytes.read() as u64))) };
                 }
                 result
             })

@@ -8,8 +8,10 @@ mod context;
 mod free;
 mod heap;
 mod information;
+mod launch;
 mod pool;
 mod proc_address;
+mod spill;
 mod synchronize;
 
 use divvy_abi::{CUresult, Symbol, Table, guard};
@@ -41,6 +43,13 @@ pub const TABLE: Table = Table {
     cuDeviceGetMemPool: pool::cuDeviceGetMemPool,
     cuMemGetDefaultMemPool: pool::cuMemGetDefaultMemPool,
     cuMemGetMemPool: pool::cuMemGetMemPool,
+
+    cuLaunchKernel: launch::cuLaunchKernel,
+    cuLaunchKernel_ptsz: launch::cuLaunchKernel_ptsz,
+    cuLaunchKernelEx: launch::cuLaunchKernelEx,
+    cuLaunchKernelEx_ptsz: launch::cuLaunchKernelEx_ptsz,
+    cuLaunchCooperativeKernel: launch::cuLaunchCooperativeKernel,
+    cuLaunchCooperativeKernel_ptsz: launch::cuLaunchCooperativeKernel_ptsz,
 
     cuStreamSynchronize: synchronize::cuStreamSynchronize,
     cuStreamSynchronize_ptsz: synchronize::cuStreamSynchronize_ptsz,
