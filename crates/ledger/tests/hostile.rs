@@ -223,7 +223,7 @@ proptest! {
         let mut near = Request { kind: divvy_ledger::attach::wire::Kind::Attach, pid: 5, account: 0 }.encode();
         near[12..16].copy_from_slice(&code.to_ne_bytes());
         near[20..].copy_from_slice(&bytes[20..]);
-        prop_assert_eq!(Request::decode(&near).is_ok(), (1..=3).contains(&code));
+        prop_assert_eq!(Request::decode(&near).is_ok(), (1..=4).contains(&code));
         prop_assert_eq!(Reply::decode(&near).is_ok(), code <= 6);
     }
 }
