@@ -8,13 +8,14 @@ use crate::device::identity::Uuid;
 use crate::inventory::DeviceFacts;
 use crate::log;
 use crate::memory::heap::{Charge, OutOfMemory};
+use crate::shared::deed::Deeds;
 use divvy_ledger::{Backing, Ledger, PageError, ReserveError, Slot, SlotOwner, open_file};
 use std::fmt;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Why a device's page cannot be used; Display is one sentence.
 #[derive(Debug)]
@@ -53,6 +54,8 @@ impl std::error::Error for HardwareError {}
 
 /// A device's memory as shared with every process that uses it.
 pub struct Hardware {
+    /// Memory of the device that several processes hold.
+    pub deeds: Arc<Deeds>,
     path: PathBuf,
     memory_bytes: u64,
     slot: OnceLock<Slot>,
@@ -71,7 +74,8 @@ pub struct ProcessUsage {
 /// What all processes hold of a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Device memory in use, in bytes.
+    /// Device memory in use, in bytes. What processes share is counted once; for the moment between the end of the
+    /// process that paid for it and the next call of another that has it, it is none of `processes`'.
     pub used_bytes: u64,
     /// Living processes that have a context on the device, in order of their pid.
     pub processes: Vec<ProcessUsage>,
@@ -80,7 +84,8 @@ pub struct Usage {
 /// Who uses a device and how much of it, read from its page without touching a driver. A device nobody has used
 /// yet has no page and no use.
 pub fn usage(uuid: Uuid) -> Result<Usage, HardwareError> {
-    let path = run_directory().join(page_name(uuid));
+    let directory = run_directory();
+    let path = directory.join(page_name(uuid));
     if !path.exists() {
         return Ok(Usage::default());
     }
@@ -96,7 +101,7 @@ pub fn usage(uuid: Uuid) -> Result<Usage, HardwareError> {
         .collect();
     processes.sort_unstable_by_key(|process| process.pid);
     Ok(Usage {
-        used_bytes: ledger.total_used(),
+        used_bytes: ledger.total_used() + Deeds::new(directory.join(deeds_name(uuid))).unpaid(),
         processes,
     })
 }
@@ -109,6 +114,7 @@ impl Hardware {
         let path = directory.join(page_name(facts.uuid));
         open(&path)?;
         Ok(Hardware {
+            deeds: Deeds::new(directory.join(deeds_name(facts.uuid))),
             path,
             memory_bytes: facts.memory_bytes(),
             slot: OnceLock::new(),
@@ -137,11 +143,13 @@ impl Hardware {
     /// Device memory that no living process holds, in bytes.
     pub fn free_bytes(&self) -> u64 {
         let Ok(slot) = self.join() else { return 0 };
+        self.deeds.settle();
         let own = slot.used().unwrap_or(0);
         if slot.total_used().is_some_and(|total| total != own) {
             self.reap();
         }
-        self.memory_bytes.saturating_sub(slot.total_used().unwrap_or(0))
+        let used = slot.total_used().unwrap_or(0).saturating_add(self.deeds.unpaid());
+        self.memory_bytes.saturating_sub(used)
     }
 
     /// Returns to the device what dead processes held.
@@ -161,12 +169,13 @@ impl Hardware {
             log::once("join", why);
             ReserveError::Corrupted
         })?;
-        slot.reserve(bytes, self.memory_bytes)
+        slot.reserve(bytes, self.memory_bytes.saturating_sub(self.deeds.unpaid()))
     }
 }
 
 impl Charge for Hardware {
     fn take(&self, bytes: u64) -> Result<(), OutOfMemory> {
+        self.deeds.settle();
         let first = self.reserve(bytes);
         if matches!(first, Err(ReserveError::Refused { .. })) {
             self.reap();
@@ -179,6 +188,14 @@ impl Charge for Hardware {
             );
             OutOfMemory
         })
+    }
+
+    fn take_over(&self, bytes: u64) -> Result<(), OutOfMemory> {
+        let slot = self.join().map_err(|why| {
+            log::once("join", why);
+            OutOfMemory
+        })?;
+        slot.reserve(bytes, u64::MAX).map_err(|_| OutOfMemory)
     }
 
     fn give(&self, bytes: u64) {
@@ -198,6 +215,10 @@ const PAGE_MODE: u32 = 0o600;
 
 fn page_name(uuid: Uuid) -> String {
     format!("emulated-{uuid}.page")
+}
+
+fn deeds_name(uuid: Uuid) -> String {
+    format!("emulated-{uuid}.shared")
 }
 
 fn open(path: &Path) -> Result<Ledger, HardwareError> {

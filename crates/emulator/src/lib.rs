@@ -30,6 +30,7 @@ mod nvml;
 mod occupancy;
 mod pool;
 mod print;
+mod shared;
 mod stream;
 
 pub use api::TABLE;

@@ -169,6 +169,9 @@ mod tests {
         fn take(&self, _: u64) -> Result<(), OutOfMemory> {
             Ok(())
         }
+        fn take_over(&self, _: u64) -> Result<(), OutOfMemory> {
+            Ok(())
+        }
         fn give(&self, _: u64) {}
     }
 

@@ -26,6 +26,7 @@ mod pointer;
 mod pool;
 mod primary;
 mod procaddress;
+mod shareable;
 mod stream;
 mod table;
 mod vmm;

@@ -175,16 +175,16 @@ pub fn check_handle_types(types: CUmemAllocationHandleType) -> Result {
 fn create(driver: &Driver, place: Place, bytes: u64, properties: &CUmemAllocationProp) -> Result<Physical> {
     let (types, flags) = (properties.requestedHandleTypes.0, properties.allocFlags);
     let made = match place {
-        Place::Host(kind) => Physical::on_host(kind, bytes, types, flags),
+        // Any device will do to name what is on none.
+        Place::Host(kind) => Physical::on_host(&driver.devices[0], kind, bytes, types, flags),
         Place::Device(ordinal) => {
             let device = &driver.devices[ordinal];
-            let heap = &device.heap;
-            Physical::on_device(heap, ordinal, bytes, types, flags).or_else(|full| {
+            Physical::on_device(device, bytes, types, flags).or_else(|full| {
                 if bytes > device.facts.memory_bytes() {
                     return Err(full);
                 }
                 crate::pool::trim_all(driver, ordinal);
-                Physical::on_device(heap, ordinal, bytes, types, flags)
+                Physical::on_device(device, bytes, types, flags)
             })
         }
     };

@@ -8,6 +8,7 @@ use super::free_list::FreeList;
 use super::mapping::Mapping;
 use super::store::{Piece, Store};
 use crate::log;
+use crate::shared::deed::Deed;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,6 +21,8 @@ const SMALL: u64 = PAGE / 2;
 pub trait Charge: Send + Sync {
     /// Takes bytes from the device, or says that there are not enough.
     fn take(&self, bytes: u64) -> Result<(), OutOfMemory>;
+    /// Takes bytes that are counted already, because another process had them, whether or not there are enough.
+    fn take_over(&self, bytes: u64) -> Result<(), OutOfMemory>;
     /// Gives bytes back.
     fn give(&self, bytes: u64);
 }
@@ -57,6 +60,17 @@ impl Charged {
     }
 }
 
+impl Charged {
+    /// Takes bytes over from a process that let them go.
+    pub fn take_over(charge: &Arc<dyn Charge>, bytes: u64) -> Result<Charged, OutOfMemory> {
+        charge.take_over(bytes)?;
+        Ok(Charged {
+            charge: Arc::clone(charge),
+            bytes,
+        })
+    }
+}
+
 impl Drop for Charged {
     fn drop(&mut self) {
         self.charge.give(self.bytes);
@@ -68,6 +82,8 @@ struct Pages {
     mapping: Mapping,
     /// None where memory files cannot be had; such pages are nobody else's to see.
     piece: Option<Piece>,
+    /// What other processes know of them, once one was told.
+    deed: Mutex<Option<Arc<Deed>>>,
     charged: Charged,
 }
 
@@ -81,6 +97,7 @@ impl Pages {
             return Ok(Pages {
                 mapping,
                 piece: Some(piece),
+                deed: Mutex::default(),
                 charged,
             });
         }
@@ -88,6 +105,7 @@ impl Pages {
         Ok(Pages {
             mapping: Mapping::new(length, PAGE as usize, true).map_err(|_| OutOfMemory)?,
             piece: None,
+            deed: Mutex::default(),
             charged,
         })
     }
@@ -98,6 +116,27 @@ impl Pages {
 
     fn bytes(&self) -> u64 {
         self.charged.bytes
+    }
+
+    /// Their deed, written by `write` if there is none yet. None where they have no file.
+    fn deed(&self, write: impl FnOnce(&Piece, u64) -> Option<Arc<Deed>>) -> Option<Arc<Deed>> {
+        let mut deed = self.deed.lock().unwrap_or_else(PoisonError::into_inner);
+        if deed.is_none() {
+            *deed = write(self.piece.as_ref()?, self.bytes());
+        }
+        deed.clone()
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let deed = self.deed.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(deed) = deed
+            && deed.is_shared()
+            && let Some(piece) = self.piece.take()
+        {
+            deed.leave_behind(piece);
+        }
     }
 }
 
@@ -123,6 +162,18 @@ impl Extent {
     /// First address; a multiple of [`GRANULE`].
     pub fn address(&self) -> u64 {
         self.address
+    }
+
+    /// The deed of the pages it lies in, written if need be, and where in them it starts.
+    pub fn deed(&self, write: impl FnOnce(&Piece, u64) -> Option<Arc<Deed>>) -> Option<(Arc<Deed>, u64)> {
+        match &self.source {
+            Source::Own(pages) => Some((pages.deed(write)?, 0)),
+            Source::Shared { heap, slab } => {
+                let slabs = heap.lock();
+                let deed = slabs.get(slab)?.pages.deed(write)?;
+                Some((deed, self.address - slab))
+            }
+        }
     }
 
     /// Its size: what was asked for, rounded up to what the device gives.
@@ -245,6 +296,9 @@ mod tests {
             }
             self.0.fetch_add(bytes, Ordering::Relaxed);
             Ok(())
+        }
+        fn take_over(&self, bytes: u64) -> Result<(), OutOfMemory> {
+            self.take(bytes)
         }
         fn give(&self, bytes: u64) {
             self.0.fetch_sub(bytes, Ordering::Relaxed);

@@ -1,14 +1,17 @@
 //! Physical memory of cuMemCreate: bytes with no address of their own, mapped wherever the program likes.
 
-use super::file::MemoryFile;
-use super::heap::{Charged, Heap, OutOfMemory};
+use super::file::{Identity, MemoryFile};
+use super::heap::{Charged, OutOfMemory};
 use super::mapping::map_over;
 use super::store::Piece;
+use crate::driver::{Device, Driver};
+use crate::shared::deed::{self, Deed, Id, Record};
+use crate::shared::trailer::{self, Trailer};
 use divvy_abi::*;
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Where physical memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +36,7 @@ pub struct Physical {
     pub flags: CUmemAllocationProp_v1_allocFlags,
     bytes_of: Bytes,
     /// After the bytes, so that the device has them back only when they are gone.
-    _charged: Option<Charged>,
+    cost: Mutex<Cost>,
 }
 
 /// What holds the bytes.
@@ -41,52 +44,134 @@ enum Bytes {
     /// A part of the device's store.
     Piece(Piece),
     /// A file of their own, which can be passed to others.
-    File(MemoryFile),
+    File(MemoryFile, Trailer),
+}
+
+/// What the device counts.
+enum Cost {
+    /// Host memory costs it nothing.
+    Nothing,
+    /// This process's, and nobody else has it.
+    Own(#[allow(dead_code, reason = "held for its drop")] Charged),
+    /// Other processes have it as well.
+    Shared(#[allow(dead_code, reason = "held for its drop")] Arc<Deed>),
 }
 
 impl Physical {
     /// Memory of a device. What may be shared has a file of its own: who gets that sees nothing else.
     pub fn on_device(
-        heap: &Heap,
-        ordinal: usize,
+        device: &Device,
         bytes: u64,
         handle_types: u32,
         flags: CUmemAllocationProp_v1_allocFlags,
     ) -> Result<Physical, OutOfMemory> {
         let (bytes_of, charged) = if handle_types == 0 {
-            let (piece, charged) = heap.take_pages(bytes)?;
+            let (piece, charged) = device.heap.take_pages(bytes)?;
             (Bytes::Piece(piece), charged)
         } else {
-            let charged = Charged::take(heap.charge(), bytes)?;
-            (Bytes::File(file(bytes)?), charged)
+            let charged = Charged::take(device.heap.charge(), bytes)?;
+            (file(trailer::Kind::Device, device, bytes)?, charged)
         };
-        Ok(Physical {
-            handle: crate::handle::fresh(),
-            bytes,
-            place: Place::Device(ordinal),
-            handle_types,
-            flags,
-            bytes_of,
-            _charged: Some(charged),
-        })
+        let place = Place::Device(device.ordinal);
+        let cost = Cost::Own(charged);
+        Ok(Physical::new(place, bytes, handle_types, flags, bytes_of, cost))
     }
 
     /// Host memory, which no device pays for.
     pub fn on_host(
+        device: &Device,
         kind: CUmemLocationType,
         bytes: u64,
         handle_types: u32,
         flags: CUmemAllocationProp_v1_allocFlags,
     ) -> Result<Physical, OutOfMemory> {
-        Ok(Physical {
-            handle: crate::handle::fresh(),
+        let file = file(trailer::Kind::Host(kind.0), device, bytes)?;
+        Ok(Physical::new(
+            Place::Host(kind),
             bytes,
-            place: Place::Host(kind),
             handle_types,
             flags,
-            bytes_of: Bytes::File(file(bytes)?),
-            _charged: None,
-        })
+            file,
+            Cost::Nothing,
+        ))
+    }
+
+    /// Memory that another process made, by the descriptor it gave away. It costs the device what it cost there, once.
+    pub fn import(driver: &Driver, fd: OwnedFd, trailer: Trailer) -> Result<Physical, CUresult> {
+        let found = |device: &&Arc<Device>| device.facts.uuid == trailer.device;
+        let (place, cost) = match trailer.kind {
+            trailer::Kind::Device => {
+                let device = driver
+                    .devices
+                    .iter()
+                    .find(found)
+                    .ok_or(CUDA_ERROR_INVALID_DEVICE)?;
+                let cost = join(device, &fd, &trailer).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+                (Place::Device(device.ordinal), Cost::Shared(cost))
+            }
+            trailer::Kind::Host(kind) => (Place::Host(CUmemLocationType(kind)), Cost::Nothing),
+            trailer::Kind::Pool => return Err(CUDA_ERROR_INVALID_VALUE),
+        };
+        let file = MemoryFile::keep(fd).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
+        let (types, flags) = (
+            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0,
+            CUmemAllocationProp_v1_allocFlags::default(),
+        );
+        Ok(Physical::new(
+            place,
+            trailer.bytes,
+            types,
+            flags,
+            Bytes::File(file, trailer),
+            cost,
+        ))
+    }
+
+    fn new(
+        place: Place,
+        bytes: u64,
+        handle_types: u32,
+        flags: CUmemAllocationProp_v1_allocFlags,
+        bytes_of: Bytes,
+        cost: Cost,
+    ) -> Physical {
+        Physical {
+            handle: crate::handle::fresh(),
+            bytes,
+            place,
+            handle_types,
+            flags,
+            bytes_of,
+            cost: Mutex::new(cost),
+        }
+    }
+
+    /// A descriptor for another process. From now on the memory lives until the last process lets go.
+    pub fn export(&self, driver: &Driver) -> Result<OwnedFd, CUresult> {
+        let Bytes::File(file, trailer) = &self.bytes_of else {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        };
+        let system = |why| {
+            crate::log::line(format_args!("cuMemExportToShareableHandle: {why}"));
+            CUDA_ERROR_OPERATING_SYSTEM
+        };
+        let mut cost = self.cost.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Place::Device(ordinal) = self.place
+            && matches!(*cost, Cost::Own(_))
+        {
+            let device = &driver.devices[ordinal];
+            // The deed pays from here on; if it cannot be written, the memory stays this process's own.
+            let deeds = &device.hardware.deeds;
+            let charge = device.heap.charge();
+            let deed = deeds
+                .create(trailer.id, record(self.bytes, file.identity()), charge)
+                .map_err(system)?;
+            if let Cost::Own(charged) = std::mem::replace(&mut *cost, Cost::Nothing) {
+                deed.pay_with(charged);
+            }
+            *cost = Cost::Shared(deed);
+        }
+        file.export().map_err(system)
     }
 
     /// Maps its first bytes at an address.
@@ -104,60 +189,119 @@ impl Physical {
     fn source(&self) -> Result<(BorrowedFd<'_>, u64), Errno> {
         match &self.bytes_of {
             Bytes::Piece(piece) => Ok((piece.file().fd()?, piece.offset())),
-            Bytes::File(file) => Ok((file.fd()?, 0)),
+            Bytes::File(file, _) => Ok((file.fd()?, 0)),
         }
     }
 
-    /// The file, if it is the memory's own.
-    pub fn file(&self) -> Option<&MemoryFile> {
+    /// What the file of shareable memory is, in every process.
+    fn identity(&self) -> Option<Identity> {
         match &self.bytes_of {
             Bytes::Piece(_) => None,
-            Bytes::File(file) => Some(file),
+            Bytes::File(file, _) => Some(file.identity()),
         }
     }
 }
 
-fn file(bytes: u64) -> Result<MemoryFile, OutOfMemory> {
-    MemoryFile::create(bytes).map_err(|why| {
-        crate::log::line(format_args!("no memory file of {bytes} bytes: {why}"));
-        OutOfMemory
-    })
+fn file(kind: trailer::Kind, device: &Device, bytes: u64) -> Result<Bytes, OutOfMemory> {
+    let made = Id::random().and_then(|id| {
+        let trailer = Trailer {
+            device: device.facts.uuid,
+            id,
+            bytes,
+            kind,
+        };
+        Ok(Bytes::File(trailer.create()?, trailer))
+    });
+    made.map_err(deed::refused)
+}
+
+/// Memory with a file of its own is found by its descriptor alone.
+fn record(bytes: u64, file: Identity) -> Record {
+    Record {
+        bytes,
+        pid: std::process::id(),
+        number: 0,
+        file,
+        offset: 0,
+    }
+}
+
+/// This process's part in memory of a device. Where nobody has it any more, only the descriptor kept it: it is paid
+/// for anew.
+fn join(device: &Device, fd: &OwnedFd, trailer: &Trailer) -> Result<Arc<Deed>, OutOfMemory> {
+    let (deeds, charge) = (&device.hardware.deeds, device.heap.charge());
+    loop {
+        if let Some(deed) = deeds.join(trailer.id, charge).map_err(deed::refused)? {
+            return Ok(deed);
+        }
+        let charged = Charged::take(charge, trailer.bytes)?;
+        let file = Identity::of(fd).map_err(deed::refused)?;
+        match deeds.create(trailer.id, record(trailer.bytes, file), charge) {
+            Ok(deed) => {
+                deed.pay_with(charged);
+                return Ok(deed);
+            }
+            // Another importer was faster.
+            Err(Errno::EXIST) => {}
+            Err(why) => return Err(deed::refused(why)),
+        }
+    }
 }
 
 /// The handles of physical memory: each counts the references that cuMemRelease takes back one by one.
 #[derive(Default)]
-pub struct PhysicalHandles(Mutex<HashMap<u64, (Arc<Physical>, u64)>>);
+pub struct PhysicalHandles(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    handles: HashMap<u64, (Arc<Physical>, u64)>,
+    /// Shareable memory this process has, by its file: who imports what he has, has it once.
+    by_file: HashMap<Identity, Weak<Physical>>,
+}
 
 impl PhysicalHandles {
     /// One more reference, the first of which makes the handle valid.
     pub fn retain(&self, physical: Arc<Physical>) -> u64 {
+        let mut known = self.lock();
+        if let Some(identity) = physical.identity() {
+            known.by_file.retain(|_, physical| physical.strong_count() > 0);
+            known.by_file.insert(identity, Arc::downgrade(&physical));
+        }
         let handle = physical.handle;
-        self.lock().entry(handle).or_insert((physical, 0)).1 += 1;
+        known.handles.entry(handle).or_insert((physical, 0)).1 += 1;
         handle
     }
 
     /// The memory of a valid handle.
     pub fn get(&self, handle: u64) -> Option<Arc<Physical>> {
-        self.lock().get(&handle).map(|(physical, _)| Arc::clone(physical))
+        self.lock()
+            .handles
+            .get(&handle)
+            .map(|(physical, _)| Arc::clone(physical))
+    }
+
+    /// The memory in a file, if this process has it.
+    pub fn of_file(&self, identity: Identity) -> Option<Arc<Physical>> {
+        self.lock().by_file.get(&identity)?.upgrade()
     }
 
     /// One reference less; None for a handle that has none.
     pub fn release(&self, handle: u64) -> Option<()> {
-        let mut handles = self.lock();
-        let (_, references) = handles.get_mut(&handle)?;
+        let mut known = self.lock();
+        let (_, references) = known.handles.get_mut(&handle)?;
         *references -= 1;
         let gone = if *references == 0 {
-            handles.remove(&handle)
+            known.handles.remove(&handle)
         } else {
             None
         };
-        drop(handles);
+        drop(known);
         // Giving memory back takes time that other threads need not wait for.
         drop(gone);
         Some(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, (Arc<Physical>, u64)>> {
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

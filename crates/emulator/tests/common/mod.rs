@@ -7,6 +7,8 @@
     reason = "each test file uses its own part"
 )]
 
+pub mod peer;
+
 use divvy_abi::*;
 use std::ffi::{CStr, CString};
 use std::process::{Child, Command, Output, Stdio};
@@ -168,6 +170,18 @@ pub fn memory_info() -> (usize, usize) {
     let (mut free, mut total) = (0, 0);
     cu!(cuMemGetInfo_v2(&raw mut free, &raw mut total));
     (free, total)
+}
+
+/// What this process holds of a device and what all do, by the device's page.
+pub fn held(index: usize) -> (u64, u64) {
+    held_by(index, std::process::id())
+}
+
+/// What a process holds of a device and what all do, by the device's page.
+pub fn held_by(index: usize, pid: u32) -> (u64, u64) {
+    let usage = divvy_emulator::usage(divvy_emulator::devices_from_env().unwrap()[index].uuid).unwrap();
+    let own = usage.processes.iter().find(|process| process.pid == pid);
+    (own.map_or(0, |process| process.used_bytes), usage.used_bytes)
 }
 
 /// `c[i] = a[i] + b[i]` for i < n.

@@ -1,0 +1,5 @@
+//! Device memory that several processes hold: who pays for it, how it is found, and that it ends with the last of them.
+
+pub mod deed;
+mod lock;
+pub mod trailer;
