@@ -5,7 +5,7 @@ use crate::driver::{Device, driver};
 use crate::exec::order::{Lane, Manner, Order};
 use crate::exec::task::{Task, Work};
 use crate::print::PrintBuffer;
-use crate::{handle, log};
+use crate::{handle, log, memop};
 use divvy_abi::*;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -118,8 +118,10 @@ impl Context {
 
     /// Ends the context: waits for its work, then forgets every object and allocation that belongs to it.
     pub fn destroy(&self) -> Result {
-        self.drain();
         let driver = driver()?;
+        driver.graphs.captures.forget(|stream| stream.0 == self.id);
+        memop::abandon(self.id);
+        self.drain();
         let mine = |context: &Arc<Context>| context.id == self.id;
         driver.streams.remove_all(|stream| mine(&stream.context));
         driver.events.remove_all(|event| mine(&event.context));

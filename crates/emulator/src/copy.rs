@@ -246,6 +246,15 @@ pub enum Value {
 }
 
 impl Value {
+    /// As a number.
+    pub fn number(self) -> u32 {
+        match self {
+            Value::U8(byte) => u32::from(byte),
+            Value::U16(half) => u32::from(half),
+            Value::U32(word) => word,
+        }
+    }
+
     /// Its size in bytes.
     pub fn bytes(self) -> u64 {
         match self {
@@ -315,26 +324,6 @@ impl Fill {
         // SAFETY: the block was checked, is aligned and is kept alive.
         unsafe { fill(&self.block, self.value, self.shape) };
     }
-}
-
-/// Fills a block of device memory of `count` values a row.
-pub fn memset(
-    queue: &Queue,
-    wait: bool,
-    address: u64,
-    pitch: u64,
-    value: Value,
-    count: u64,
-    rows: u64,
-) -> Result {
-    let Some(fill) = Fill::check(address, pitch, value, count, rows, Known::Live)? else {
-        return Ok(());
-    };
-    if wait {
-        return queue.run_now(|| fill.run());
-    }
-    queue.run_later(move || fill.run());
-    Ok(())
 }
 
 /// Writes the first bytes of an allocation that nobody else knows yet.

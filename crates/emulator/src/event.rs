@@ -3,6 +3,7 @@
 use crate::Result;
 use crate::context::Context;
 use crate::exec::task::Task;
+use crate::graph::edge::Before;
 use divvy_abi::*;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,7 +15,24 @@ pub struct Event {
     pub context: Arc<Context>,
     /// CU_EVENT_*.
     pub flags: u32,
-    mark: Mutex<Option<Arc<Task>>>,
+    mark: Mutex<Mark>,
+}
+
+/// What was recorded last.
+#[derive(Clone, Default)]
+pub enum Mark {
+    /// Nothing so far.
+    #[default]
+    Nothing,
+    /// A place in a stream.
+    Task(Arc<Task>),
+    /// A place in a captured stream: the capture's id, and the nodes it comes after.
+    Captured {
+        /// The capture's id.
+        capture: u64,
+        /// The nodes it comes after.
+        nodes: Vec<Before>,
+    },
 }
 
 impl Event {
@@ -30,12 +48,29 @@ impl Event {
 
     /// Marks a place; forgets the one before.
     pub fn record(&self, mark: Arc<Task>) {
-        *self.mark.lock().unwrap_or_else(PoisonError::into_inner) = Some(mark);
+        self.set(Mark::Task(mark));
+    }
+
+    /// Marks a place in a captured stream.
+    pub fn captured(&self, capture: u64, nodes: Vec<Before>) {
+        self.set(Mark::Captured { capture, nodes });
+    }
+
+    /// The place it marks now, among work that runs.
+    pub fn mark(&self) -> Option<Arc<Task>> {
+        match self.place() {
+            Mark::Task(task) => Some(task),
+            Mark::Nothing | Mark::Captured { .. } => None,
+        }
     }
 
     /// The place it marks now.
-    pub fn mark(&self) -> Option<Arc<Task>> {
+    pub fn place(&self) -> Mark {
         self.mark.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, mark: Mark) {
+        *self.mark.lock().unwrap_or_else(PoisonError::into_inner) = mark;
     }
 
     /// Whether what was recorded is done; nothing recorded is done.

@@ -91,7 +91,8 @@ pub fn submit(function: Arc<Function>, geometry: Geometry, params: Vec<u8>, queu
     Ok(())
 }
 
-fn run(driver: &Driver, function: &Function, geometry: &Geometry, params: &[u8]) {
+/// Runs a checked launch on the calling thread; a failure stays with the context.
+pub fn run(driver: &Driver, function: &Function, geometry: &Geometry, params: &[u8]) {
     let context = &function.instance.context;
     let view = View {
         driver,

@@ -1,6 +1,7 @@
 //! Memory pools: device memory kept for reuse, handed out and taken back in stream order.
 
 use crate::driver::Driver;
+use crate::graph::memory::Reserved;
 use crate::memory::allocation::{Allocation, Kind};
 use crate::memory::heap::{Extent, Heap, OutOfMemory};
 use std::collections::HashMap;
@@ -147,6 +148,9 @@ pub fn give_back(driver: &Driver, allocation: &Allocation) {
 
 /// Whether the pool an allocation came from lets another device use it.
 pub fn grants_access(driver: &Driver, allocation: &Allocation, device: usize) -> bool {
+    if allocation.kind == Kind::Graph {
+        return Reserved::find(allocation.base).is_ok_and(|reserved| reserved.grants(device));
+    }
     let Kind::Pooled { pool } = allocation.kind else {
         return false;
     };

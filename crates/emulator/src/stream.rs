@@ -5,6 +5,7 @@ use crate::context::{self, Context};
 use crate::driver::driver;
 use crate::exec::order::{LEGACY, Lane, Manner};
 use crate::exec::task::{Task, Work};
+use crate::graph::capture::Target;
 use divvy_abi::*;
 use std::sync::Arc;
 
@@ -60,11 +61,19 @@ pub struct Queue {
 }
 
 impl StreamName {
-    /// The lane this names, in a context that has not failed.
+    /// The lane this names, in a context that has not failed, for work that cannot be captured.
     pub fn queue(self) -> Result<Queue> {
         let queue = self.queue_even_failed()?;
         queue.context.check()?;
+        driver()?.graphs.captures.refuse(&queue)?;
         Ok(queue)
+    }
+
+    /// Where work that can be captured goes: the lane this names, or the graph it is captured into.
+    pub fn target(self) -> Result<Target> {
+        let queue = self.queue_even_failed()?;
+        queue.context.check()?;
+        driver()?.graphs.captures.target(queue)
     }
 
     /// The lane this names, whatever state its context is in.
@@ -134,6 +143,13 @@ impl Queue {
     /// Appends work as it is.
     pub fn submit(&self, work: Work) -> Arc<Task> {
         self.context.submit(self.lane, self.manner, &[], work)
+    }
+
+    /// Appends tasks that are more than one piece of work: they start behind what is there, and what follows waits
+    /// for the last of them.
+    pub fn submit_behind(&self, start: impl FnOnce(&[Arc<Task>]) -> Arc<Task>) {
+        let before = self.mark(&[]);
+        self.mark(&[start(&[before])]);
     }
 
     /// Waits for everything in the queue.

@@ -53,6 +53,9 @@ plain!(
     CUmemLocation,
     CUmemAllocationHandleType,
     CUmemAllocationGranularity_flags,
+    CUgraphMem_attribute,
+    CUlaunchAttributeID,
+    CUstreamCaptureMode,
 );
 
 /// Where a call writes a result.
@@ -198,6 +201,14 @@ impl<T> Argument for InMut<T> {
 }
 
 impl<T> InMut<T> {
+    /// Writes what a call gives back in its parameters. The caller has read them, so the pointer is not null.
+    pub fn write(&self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: the program passed a T that may be written.
+            unsafe { self.0.write_unaligned(value) };
+        }
+    }
+
     /// As something to read only.
     pub fn read(&self) -> In<T> {
         In(self.0)

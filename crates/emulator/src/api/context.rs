@@ -97,11 +97,11 @@ entry! {
     }
 
     fn cuCtxSynchronize() {
-        context::usable()?.synchronize()
+        synchronize(&*context::usable()?)
     }
 
     fn cuCtxSynchronize_v2(context: Handle<CUcontext>) {
-        context::named(context.0)?.synchronize()
+        synchronize(&*context::named(context.0)?)
     }
 
     fn cuCtxSetLimit(limit: CUlimit, value: usize) {
@@ -155,6 +155,12 @@ entry! {
     fn cuCtxDetach(context: Handle<CUcontext>) {
         context::named(context.0).map(drop)
     }
+}
+
+/// Waits for all streams of a context, none of which may be captured.
+fn synchronize(context: &Context) -> Result {
+    driver()?.graphs.captures.refuse_context(context.id)?;
+    context.synchronize()
 }
 
 /// The greatest stream priority, which is the least number.

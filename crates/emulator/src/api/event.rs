@@ -3,6 +3,7 @@
 use super::args::{Handle, Out};
 use crate::driver::driver;
 use crate::event::Event;
+use crate::graph::capture;
 use crate::stream::StreamName;
 use crate::{Result, context, handle};
 use divvy_abi::*;
@@ -32,18 +33,21 @@ entry! {
     }
 
     fn cuEventRecord | cuEventRecord_ptsz(event: Handle<CUevent> ; stream) {
-        record(event.0, stream)
+        record(event.0, stream, false)
     }
 
     fn cuEventQuery(event: Handle<CUevent>) {
-        let event = known(event.0)?;
+        let event = uncaptured(event.0)?;
+        capture::unsafe_call()?;
         let done = event.is_done();
         event.context.check()?;
         if done { Ok(()) } else { Err(CUDA_ERROR_NOT_READY) }
     }
 
     fn cuEventSynchronize(event: Handle<CUevent>) {
-        known(event.0)?.synchronize()
+        let event = uncaptured(event.0)?;
+        capture::unsafe_call()?;
+        event.synchronize()
     }
 
     fn cuEventElapsedTime(milliseconds: Out<f32>, start: Handle<CUevent>, end: Handle<CUevent>) {
@@ -55,7 +59,7 @@ entry! {
     }
 }
 
-/// Records with flags, which only matter to graphs.
+/// Records with flags, which only matter to captures.
 ///
 /// # Safety
 /// As CUDA says; the handles are checked.
@@ -85,25 +89,36 @@ fn record_with_flags(event: u64, stream: StreamName, flags: u32) -> Result {
     if flags & !CU_EVENT_RECORD_EXTERNAL.0 != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    record(event, stream)
+    record(event, stream, flags == CU_EVENT_RECORD_EXTERNAL.0)
 }
 
-fn known(event: u64) -> Result<Arc<Event>> {
+/// The event of a handle.
+pub fn known(event: u64) -> Result<Arc<Event>> {
     driver()?.events.get(event).ok_or(CUDA_ERROR_INVALID_HANDLE)
 }
 
-fn record(event: u64, stream: StreamName) -> Result {
+/// The event of a handle, for calls that are about work that runs.
+fn uncaptured(event: u64) -> Result<Arc<Event>> {
     let event = known(event)?;
-    let queue = stream.queue()?;
+    driver()?.graphs.captures.refuse_event(&event)?;
+    Ok(event)
+}
+
+fn record(event: u64, stream: StreamName, external: bool) -> Result {
+    let event = known(event)?;
+    let queue = stream.queue_even_failed()?;
+    queue.context.check()?;
     if queue.context.id != event.context.id {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
-    event.record(queue.mark(&[]));
+    if !driver()?.graphs.captures.record(&queue, &event, external)? {
+        event.record(queue.mark(&[]));
+    }
     Ok(())
 }
 
 fn elapsed(milliseconds: &Out<f32>, start: u64, end: u64) -> Result {
-    let (start, end) = (known(start)?, known(end)?);
+    let (start, end) = (uncaptured(start)?, uncaptured(end)?);
     start.context.check()?;
     milliseconds.set(start.elapsed_ns(&end)? as f32 / 1e6)
 }

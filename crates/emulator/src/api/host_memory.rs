@@ -4,6 +4,7 @@ use super::args::{Handle, Out};
 use crate::Result;
 use crate::context;
 use crate::driver::driver;
+use crate::graph::capture;
 use crate::memory::allocation::{Allocation, Backing, GRANULE, Kind};
 use crate::memory::mapping::Mapping;
 use divvy_abi::*;
@@ -33,6 +34,7 @@ entry! {
         }
         let host = |kind| matches!(kind, Kind::Host { .. });
         let found = driver.registry.find(pointer.0).filter(|found| found.base == pointer.0 && host(found.kind));
+        capture::unsafe_call()?;
         finish_work(&*found.ok_or(CUDA_ERROR_INVALID_VALUE)?);
         driver
             .registry
@@ -55,6 +57,7 @@ entry! {
         let registered = |kind| matches!(kind, Kind::Registered { .. });
         let found =
             driver.registry.find(pointer.0).filter(|found| found.base == pointer.0 && registered(found.kind));
+        capture::unsafe_call()?;
         finish_work(&*found.ok_or(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?);
         driver
             .registry
@@ -78,6 +81,7 @@ entry! {
 
 fn allocate(bytes: usize, kind: Kind) -> Result<u64> {
     let context = context::usable()?;
+    capture::unsafe_call()?;
     if bytes == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -97,6 +101,7 @@ fn allocate(bytes: usize, kind: Kind) -> Result<u64> {
 
 fn register(address: u64, bytes: usize, flags: u32) -> Result {
     let context = context::usable()?;
+    capture::unsafe_call()?;
     let known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
     let end = address.checked_add(bytes as u64);
     if flags & !known != 0 || address == 0 || bytes == 0 || end.is_none() {

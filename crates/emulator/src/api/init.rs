@@ -3,7 +3,6 @@
 use super::args::{In, Out};
 use crate::{driver, log};
 use divvy_abi::*;
-use std::cell::Cell;
 
 entry! {
     fn cuInit(flags: u32) {
@@ -46,18 +45,4 @@ entry! {
     fn cuProfilerStop() {
         driver::driver().map(drop)
     }
-
-    fn cuThreadExchangeStreamCaptureMode(mode: Out<CUstreamCaptureMode>) {
-        let new = mode.before()?;
-        if new > CU_STREAM_CAPTURE_MODE_RELAXED {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        let old = CAPTURE_MODE.try_with(|mode| mode.replace(new)).map_err(|_| CUDA_ERROR_DEINITIALIZED)?;
-        mode.set(old)
-    }
-}
-
-thread_local! {
-    /// Nothing is ever captured, but a program may ask for its mode back.
-    static CAPTURE_MODE: Cell<CUstreamCaptureMode> = const { Cell::new(CU_STREAM_CAPTURE_MODE_GLOBAL) };
 }

@@ -2,8 +2,12 @@
 
 use super::args::{Handle, In, InMut, stream_name};
 use crate::Result;
-use crate::function::Target;
+use crate::function::Target as Function;
+use crate::graph::capture::Target;
+use crate::graph::kernel::{Attributes, KernelWork};
+use crate::graph::work::Work;
 use crate::launch::{self, Geometry};
+use crate::params;
 use crate::stream::StreamName;
 use divvy_abi::*;
 
@@ -116,40 +120,19 @@ fn start_ex(
         cooperative: false,
     };
     // SAFETY: the program's list has as many entries as it says.
-    let attributes = unsafe { list(config.attrs, config.numAttrs as usize) }?;
-    for attribute in attributes {
-        match attribute.id {
-            CU_LAUNCH_ATTRIBUTE_COOPERATIVE => {
-                // SAFETY: this attribute's value is the member `cooperative`, and any bits are an i32.
-                geometry.cooperative = unsafe { attribute.value.cooperative } != 0;
-            }
-            CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
-                // SAFETY: this attribute's value is the member `clusterDim`, and any bits are numbers.
-                let size = unsafe { attribute.value.clusterDim };
-                if (size.x, size.y, size.z) != (1, 1, 1) {
-                    return Err(CUDA_ERROR_NOT_SUPPORTED);
-                }
-            }
-            CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT
-            | CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT
-            | CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => return Err(CUDA_ERROR_NOT_SUPPORTED),
-            // The others are hints, or permissions that need not be used.
-            _ => {}
-        }
-    }
+    let list = unsafe { params::list(config.attrs, config.numAttrs as usize) }?;
+    let attributes = Attributes::read(list, &mut geometry)?;
     let stream = stream_name(config.hStream, per_thread);
     // SAFETY: the program vouches for its parameter lists.
-    unsafe { start(function, geometry, stream, params.pointer(), extra.pointer()) }
-}
-
-/// # Safety
-/// `first` points to `count` entries.
-unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
-    match (count, first.is_null()) {
-        (0, _) => Ok(&[]),
-        (_, true) => Err(CUDA_ERROR_INVALID_VALUE),
-        // SAFETY: promised by the caller.
-        (_, false) => Ok(unsafe { std::slice::from_raw_parts(first, count) }),
+    unsafe {
+        start_with(
+            function,
+            geometry,
+            attributes,
+            stream,
+            params.pointer(),
+            extra.pointer(),
+        )
     }
 }
 
@@ -162,67 +145,38 @@ unsafe fn start(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result {
-    let queue = stream.queue()?;
-    let function = Target::find(function)?.function(&queue.context)?;
-    let kernel = function.kernel();
-    let mut bytes = vec![0; kernel.param_bytes as usize];
-    if !params.is_null() && !extra.is_null() {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    if !params.is_null() {
-        for (at, param) in kernel.params.iter().enumerate() {
-            // SAFETY: the list has one entry for each parameter.
-            let value = unsafe { params.add(at).read() };
-            if value.is_null() {
-                return Err(CUDA_ERROR_INVALID_VALUE);
-            }
-            // SAFETY: each entry points to a value of the parameter's size.
-            let value = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), param.size as usize) };
-            let start = param.offset as usize;
-            bytes
-                .get_mut(start..start + value.len())
-                .ok_or(CUDA_ERROR_INVALID_VALUE)?
-                .copy_from_slice(value);
-        }
-    } else if !extra.is_null() {
-        // SAFETY: promised by the caller.
-        let buffer = unsafe { packed(extra) }?;
-        if buffer.len() < bytes.len() {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        bytes.copy_from_slice(&buffer[..kernel.param_bytes as usize]);
-    } else if !kernel.params.is_empty() {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    launch::submit(function, geometry, bytes, &queue)
+    // SAFETY: promised by the caller.
+    unsafe { start_with(function, geometry, Attributes::default(), stream, params, extra) }
 }
 
-/// The parameter buffer of an `extra` list.
-///
 /// # Safety
-/// `extra` is a list of keys and values that ends with CU_LAUNCH_PARAM_END.
-unsafe fn packed<'a>(extra: *mut *mut c_void) -> Result<&'a [u8]> {
-    let (mut buffer, mut size) = (std::ptr::null::<u8>(), 0);
-    let mut entry = extra;
-    loop {
-        // SAFETY: the list goes on until its end is read.
-        let key = unsafe { entry.read() };
-        if key == CU_LAUNCH_PARAM_END {
-            break;
+/// As for [`start`].
+unsafe fn start_with(
+    function: u64,
+    geometry: Geometry,
+    attributes: Attributes,
+    stream: StreamName,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result {
+    match stream.target()? {
+        Target::Queue(queue) => {
+            let function = Function::find(function)?.function(&queue.context)?;
+            // SAFETY: promised by the caller.
+            let bytes = unsafe { params::gather(function.kernel(), params, extra) }?;
+            launch::submit(function, geometry, bytes, &queue)
         }
-        // SAFETY: a key other than the end is followed by its value.
-        let value = unsafe { entry.add(1).read() };
-        match key {
-            CU_LAUNCH_PARAM_BUFFER_POINTER => buffer = value.cast(),
-            CU_LAUNCH_PARAM_BUFFER_SIZE if !value.is_null() => {
-                // SAFETY: this key's value points to the size.
-                size = unsafe { value.cast::<usize>().read() };
+        Target::Capture(recorder) => {
+            let found = Function::find(function)?.function(&recorder.queue.context)?;
+            if found.instance.context.id != recorder.queue.context.id {
+                return Err(CUDA_ERROR_INVALID_HANDLE);
             }
-            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+            let func = found.handle;
+            // SAFETY: promised by the caller.
+            let mut work = unsafe { KernelWork::gather(found, func, 0, geometry, params, extra) }?;
+            work.attributes = attributes;
+            work.attributes.set_priority(recorder.queue.priority);
+            recorder.add(Work::Kernel(work)).map(drop)
         }
-        // SAFETY: the value just read was inside the list, so one past it is too.
-        entry = unsafe { entry.add(2) };
     }
-    // SAFETY: the buffer is as long as the list says.
-    unsafe { list(buffer, size) }
 }

@@ -7,6 +7,7 @@ use super::args::Out;
 use crate::Result;
 use crate::context;
 use crate::driver::{Driver, driver};
+use crate::graph::capture;
 use crate::memory::allocation::{Allocation, Backing, Kind};
 use crate::memory::heap::PAGE;
 use crate::memory::mapping::Mapping;
@@ -35,6 +36,7 @@ entry! {
     fn cuMemAllocManaged(pointer: Out<CUdeviceptr>, bytes: usize, flags: u32) {
         pointer.required()?;
         let context = context::usable()?;
+        capture::unsafe_call()?;
         if bytes == 0 || (flags != CU_MEM_ATTACH_GLOBAL.0 && flags != CU_MEM_ATTACH_HOST.0) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }

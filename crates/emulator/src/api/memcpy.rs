@@ -5,8 +5,12 @@ use crate::Result;
 use crate::context;
 use crate::copy::{Known, Place, Shape, Side, Transfer};
 use crate::driver::driver;
-use crate::stream::StreamName;
+use crate::graph::Foreign;
+use crate::graph::capture::{self, Recorder, Target};
+use crate::graph::work::{MemcpyWork, Work};
+use crate::stream::{Queue, StreamName};
 use divvy_abi::*;
+use std::sync::Arc;
 
 entry! {
     fn cuMemcpy | cuMemcpy_ptds(to: u64, from: u64, bytes: usize => stream) {
@@ -98,7 +102,10 @@ fn linear(
     stream: StreamName,
     wait: bool,
 ) -> Result {
-    let queue = stream.queue()?;
+    if !wait && let Target::Capture(recorder) = stream.target()? {
+        return capture(&recorder, described(to, to_place, from, from_place, bytes));
+    }
+    let queue = queue(stream, wait)?;
     let shape = Shape::linear(bytes as u64);
     if shape.is_empty() {
         return Ok(());
@@ -113,8 +120,56 @@ fn linear(
     }
 }
 
+/// The stream, for a copy that is not captured.
+fn queue(stream: StreamName, wait: bool) -> Result<Queue> {
+    if wait {
+        capture::unsafe_call()?;
+    }
+    stream.queue()
+}
+
+/// Adds a copy to a captured stream; an empty one is nothing.
+fn capture(recorder: &Recorder, copy: CUDA_MEMCPY3D) -> Result {
+    if transfer(&copy, Known::Reserved)?.is_none() {
+        return Ok(());
+    }
+    let work = MemcpyWork {
+        copy: Foreign(copy),
+        context: Arc::clone(&recorder.queue.context),
+    };
+    recorder.add(Work::Memcpy(work)).map(drop)
+}
+
+/// A plain run of bytes as the driver's structures describe it.
+fn described(to: u64, to_place: Place, from: u64, from_place: Place, bytes: usize) -> CUDA_MEMCPY3D {
+    let kind = |place| match place {
+        Place::Device => CU_MEMORYTYPE_DEVICE,
+        Place::Host => CU_MEMORYTYPE_HOST,
+        Place::Unified => CU_MEMORYTYPE_UNIFIED,
+    };
+    CUDA_MEMCPY3D {
+        srcMemoryType: kind(from_place),
+        srcHost: from as *const c_void,
+        srcDevice: from,
+        srcPitch: bytes,
+        srcHeight: 1,
+        dstMemoryType: kind(to_place),
+        dstHost: to as *mut c_void,
+        dstDevice: to,
+        dstPitch: bytes,
+        dstHeight: 1,
+        WidthInBytes: bytes,
+        Height: 1,
+        Depth: 1,
+        ..CUDA_MEMCPY3D::default()
+    }
+}
+
 fn block(copy: &CUDA_MEMCPY3D, stream: StreamName, wait: bool) -> Result {
-    let queue = stream.queue()?;
+    if !wait && let Target::Capture(recorder) = stream.target()? {
+        return capture(&recorder, *copy);
+    }
+    let queue = queue(stream, wait)?;
     let Some(transfer) = transfer(copy, Known::Live)? else {
         return Ok(());
     };

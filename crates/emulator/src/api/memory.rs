@@ -3,6 +3,7 @@
 use super::args::Out;
 use crate::context::{self, Context};
 use crate::driver::driver;
+use crate::graph::{capture, memory};
 use crate::memory::allocation::{Allocation, Backing, Kind};
 use crate::memory::heap::Extent;
 use crate::{Result, pool};
@@ -64,6 +65,7 @@ entry! {
 
 /// New device memory of a context.
 fn allocate(context: &Arc<Context>, bytes: usize) -> Result<u64> {
+    capture::unsafe_call()?;
     if bytes == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -102,8 +104,14 @@ pub fn take(context: &Context, bytes: u64) -> Result<Extent> {
 
 /// Frees any device memory, once the work that may use it is done.
 fn free(context: &Arc<Context>, pointer: u64) -> Result {
+    capture::unsafe_call()?;
     let driver = driver()?;
-    let freeable = |kind| matches!(kind, Kind::Device | Kind::Managed | Kind::Pooled { .. });
+    let freeable = |kind| {
+        matches!(
+            kind,
+            Kind::Device | Kind::Managed | Kind::Pooled { .. } | Kind::Graph
+        )
+    };
     let found = driver
         .registry
         .find(pointer)
@@ -115,6 +123,9 @@ fn free(context: &Arc<Context>, pointer: u64) -> Result {
         && let Some(owner) = driver.contexts.get(allocation.context)
     {
         owner.drain();
+    }
+    if allocation.kind == Kind::Graph {
+        return memory::free_now(pointer);
     }
     let freed = driver
         .registry

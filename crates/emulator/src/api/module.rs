@@ -3,6 +3,7 @@
 use super::args::{Handle, In, InMut, Out, Text};
 use crate::context::{self, Context};
 use crate::driver::driver;
+use crate::graph::capture;
 use crate::image::{Image, ImageError, source};
 use crate::jit::JitOptions;
 use crate::module::Instance;
@@ -19,6 +20,7 @@ entry! {
     fn cuModuleLoad(module: Out<CUmodule>, path: Text) {
         module.required()?;
         let context = context::usable()?;
+        capture::unsafe_call()?;
         let image = read_file(path.get()?)?;
         load(&module, &context, Ok(image), &JitOptions::default())
     }
@@ -26,6 +28,7 @@ entry! {
     fn cuModuleLoadData(module: Out<CUmodule>, image: In<c_void>) {
         module.required()?;
         let context = context::usable()?;
+        capture::unsafe_call()?;
         // SAFETY: the program passes an image, as CUDA requires.
         let image = unsafe { source::read(image.pointer()) };
         load(&module, &context, image, &JitOptions::default())
@@ -40,6 +43,7 @@ entry! {
     ) {
         module.required()?;
         let context = context::usable()?;
+        capture::unsafe_call()?;
         // SAFETY: the program passes option lists of `count` entries, as CUDA requires.
         let options = unsafe { JitOptions::read(count, options.pointer(), values.pointer()) };
         // SAFETY: the program passes an image, as CUDA requires.
@@ -50,6 +54,7 @@ entry! {
     fn cuModuleLoadFatBinary(module: Out<CUmodule>, image: In<c_void>) {
         module.required()?;
         let context = context::usable()?;
+        capture::unsafe_call()?;
         // SAFETY: the program passes an image, as CUDA requires.
         let image = unsafe { source::read(image.pointer()) };
         load(&module, &context, image, &JitOptions::default())

@@ -2,6 +2,7 @@
 
 use super::args::{Handle, In, InMut, Out};
 use crate::driver::{Driver, driver};
+use crate::graph::{self, capture::Target};
 use crate::memory::allocation::{Allocation, Backing, Kind};
 use crate::pool::{self, MemoryPool};
 use crate::stream::{Queue, StreamName};
@@ -13,16 +14,33 @@ use std::sync::{Arc, PoisonError};
 entry! {
     fn cuMemAllocAsync | cuMemAllocAsync_ptsz(pointer: Out<CUdeviceptr>, bytes: usize ; stream) {
         pointer.required()?;
-        let queue = stream.queue()?;
-        let pool = *queue.context.device.current_pool.lock().unwrap_or_else(PoisonError::into_inner);
-        pointer.set(allocate(&queue, pool, bytes)?)
+        match stream.target()? {
+            Target::Queue(queue) => {
+                let device = &queue.context.device;
+                let pool = *device.current_pool.lock().unwrap_or_else(PoisonError::into_inner);
+                pointer.set(allocate(&queue, pool, bytes)?)
+            }
+            Target::Capture(recorder) => {
+                let device = recorder.queue.context.device.number();
+                pointer.set(recorder.allocate(device, &[], bytes)?)
+            }
+        }
     }
 
     fn cuMemAllocFromPoolAsync | cuMemAllocFromPoolAsync_ptsz(
         pointer: Out<CUdeviceptr>, bytes: usize, pool: Handle<CUmemoryPool> ; stream
     ) {
         pointer.required()?;
-        pointer.set(allocate(&stream.queue()?, pool.0, bytes)?)
+        match stream.target()? {
+            Target::Queue(queue) => pointer.set(allocate(&queue, pool.0, bytes)?),
+            // The graph allocates on the pool's device, from graph memory, with the pool's accesses.
+            Target::Capture(recorder) => {
+                let pool = known(driver()?, pool.0)?;
+                let access = pool.access.lock().unwrap_or_else(PoisonError::into_inner);
+                let access: Vec<(i32, u32)> = access.iter().map(|(&device, &flags)| (device as i32, flags)).collect();
+                pointer.set(recorder.allocate(pool.device as CUdevice, &access, bytes)?)
+            }
+        }
     }
 
     fn cuMemFreeAsync | cuMemFreeAsync_ptsz(pointer: u64 ; stream) {
@@ -239,9 +257,15 @@ fn allocate(queue: &Queue, pool: u64, bytes: usize) -> Result<u64> {
 
 /// Frees memory of a pool, or of cuMemAlloc, when the stream has come so far.
 fn free(pointer: u64, stream: StreamName) -> Result {
-    let queue = stream.queue()?;
     if pointer == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let queue = match stream.target()? {
+        Target::Queue(queue) => queue,
+        Target::Capture(recorder) => return recorder.free(pointer),
+    };
+    if let Some(outcome) = graph::memory::free_later(pointer, &queue) {
+        return outcome;
     }
     let driver = driver()?;
     let freeable = |kind| matches!(kind, Kind::Device | Kind::Pooled { .. });

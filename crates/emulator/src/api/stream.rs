@@ -4,6 +4,8 @@ use super::args::{Callback, Handle, Out};
 use super::context::GREATEST_PRIORITY;
 use crate::driver::driver;
 use crate::exec::task::Work;
+use crate::graph::capture::Target;
+use crate::graph::work::{self as graph, HostWork};
 use crate::stream::{PER_THREAD_STREAM, Stream, StreamName};
 use crate::{Result, context, handle};
 use divvy_abi::*;
@@ -29,7 +31,9 @@ entry! {
     }
 
     fn cuStreamSynchronize | cuStreamSynchronize_ptsz( ; stream) {
-        stream.queue_even_failed()?.synchronize()
+        let queue = stream.queue_even_failed()?;
+        driver()?.graphs.captures.refuse(&queue)?;
+        queue.synchronize()
     }
 
     fn cuStreamQuery | cuStreamQuery_ptsz( ; stream) {
@@ -43,9 +47,13 @@ entry! {
         if flags & !CU_EVENT_WAIT_EXTERNAL.0 != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let queue = stream.queue()?;
-        let event = driver()?.events.get(event.0).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
-        if let Some(mark) = event.mark() {
+        let queue = stream.queue_even_failed()?;
+        queue.context.check()?;
+        let event = super::event::known(event.0)?;
+        let external = flags == CU_EVENT_WAIT_EXTERNAL.0;
+        if !driver()?.graphs.captures.wait(&queue, &event, external)?
+            && let Some(mark) = event.mark()
+        {
             queue.mark(&[mark]);
         }
         Ok(())
@@ -54,13 +62,13 @@ entry! {
     fn cuLaunchHostFunc | cuLaunchHostFunc_ptsz(
         stream ; function: Callback<HostFunction>, data: Handle<*mut c_void>
     ) {
-        host_function(stream, &function, data.0)
+        host_function(stream, &function, data.0, 0)
     }
 
     fn cuLaunchHostFunc_v2 | cuLaunchHostFunc_v2_ptsz(
-        stream ; function: Callback<HostFunction>, data: Handle<*mut c_void>, _mode: u32
+        stream ; function: Callback<HostFunction>, data: Handle<*mut c_void>, mode: u32
     ) {
-        host_function(stream, &function, data.0)
+        host_function(stream, &function, data.0, mode)
     }
 
     fn cuStreamAddCallback | cuStreamAddCallback_ptsz(
@@ -108,35 +116,6 @@ entry! {
     fn cuStreamGetDevice | cuStreamGetDevice_ptsz(stream ; device: Out<CUdevice>) {
         device.set(stream.queue_even_failed()?.context.device.number())
     }
-
-    // Nothing is ever captured: graphs are not emulated yet.
-    fn cuStreamIsCapturing | cuStreamIsCapturing_ptsz(stream ; status: Out<CUstreamCaptureStatus>) {
-        stream.queue()?;
-        status.set(CU_STREAM_CAPTURE_STATUS_NONE)
-    }
-
-    fn cuStreamGetCaptureInfo | cuStreamGetCaptureInfo_ptsz(
-        stream ; status: Out<CUstreamCaptureStatus>, _id: Out<u64>
-    ) {
-        stream.queue()?;
-        status.set(CU_STREAM_CAPTURE_STATUS_NONE)
-    }
-
-    fn cuStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2_ptsz(
-        stream ; status: Out<CUstreamCaptureStatus>, _id: Out<u64>, _graph: Out<CUgraph>,
-        _nodes: Out<*const CUgraphNode>, _count: Out<usize>
-    ) {
-        stream.queue()?;
-        status.set(CU_STREAM_CAPTURE_STATUS_NONE)
-    }
-
-    fn cuStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3_ptsz(
-        stream ; status: Out<CUstreamCaptureStatus>, _id: Out<u64>, _graph: Out<CUgraph>,
-        _nodes: Out<*const CUgraphNode>, _edges: Out<*const CUgraphEdgeData>, _count: Out<usize>
-    ) {
-        stream.queue()?;
-        status.set(CU_STREAM_CAPTURE_STATUS_NONE)
-    }
 }
 
 fn create(out: &Out<CUstream>, flags: u32, priority: i32) -> Result {
@@ -155,21 +134,34 @@ fn create(out: &Out<CUstream>, flags: u32, priority: i32) -> Result {
     out.set(stream.handle as CUstream)
 }
 
-/// Forgets the stream; what it holds is still done.
+/// Forgets the stream; what it holds is still done. A capture that began in it is over.
 fn destroy(stream: u64) -> Result {
-    driver()?
+    let driver = driver()?;
+    if stream > PER_THREAD_STREAM {
+        let queue = StreamName(stream).queue_even_failed()?;
+        let own = (queue.context.id, queue.lane);
+        driver.graphs.captures.forget(|other| *other == own);
+    }
+    driver
         .streams
         .remove(stream)
         .map(drop)
         .ok_or(CUDA_ERROR_INVALID_HANDLE)
 }
 
-fn host_function(stream: StreamName, function: &Callback<HostFunction>, data: u64) -> Result {
+fn host_function(stream: StreamName, function: &Callback<HostFunction>, data: u64, mode: u32) -> Result {
     let function = function.0.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    stream.queue()?.run_later(move || {
-        // SAFETY: the program gave a function of this type, and vouches for its data until it has run.
-        unsafe { function(data as *mut c_void) };
-    });
+    match stream.target()? {
+        Target::Queue(queue) => {
+            queue.run_later(move || {
+                // SAFETY: the program gave a function of this type, and vouches for its data until it has run.
+                unsafe { function(data as *mut c_void) };
+            });
+        }
+        Target::Capture(recorder) => {
+            recorder.add(graph::Work::Host(HostWork { function, data, mode }))?;
+        }
+    }
     Ok(())
 }
 

@@ -108,7 +108,7 @@ fn identity(profile: &Profile, pci: PciAddress, number: u32) -> Option<i32> {
     })
 }
 
-/// What the device can do. Missing numbers are capabilities it has not: clusters, tensor maps, multicast, interop, memory operations on streams.
+/// What the device can do. Missing numbers are capabilities it has not: clusters, tensor maps, multicast, interop.
 fn capability(number: u32) -> Option<i32> {
     let has = matches!(
         number,
@@ -123,6 +123,7 @@ fn capability(number: u32) -> Option<i32> {
         | 89 // managed memory used by both sides at once
         | 90 // compute preemption
         | 91 // host pointers of registered memory are device pointers
+        | 92 | 93 | 94 // memory operations on streams
         | 95 // cooperative launch
         | 102 // virtual memory management
         | 103 // sharing by descriptor
@@ -131,6 +132,7 @@ fn capability(number: u32) -> Option<i32> {
         | 115 // memory pools
         | 141 // virtual memory management for host memory of a NUMA node
         | 145 // and of any
+        | 122 | 123 // memory operations on streams, as of version 2
     );
     has.then_some(1)
 }

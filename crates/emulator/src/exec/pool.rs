@@ -102,7 +102,7 @@ fn run(job: Job) {
 }
 
 /// The program's signals are for the program's threads.
-fn block_signals() {
+pub fn block_signals() {
     // SAFETY: sigfillset writes the set it is given before pthread_sigmask reads it; both are ours alone.
     unsafe {
         let mut all = std::mem::zeroed::<libc::sigset_t>();

@@ -73,6 +73,11 @@ impl Task {
         self.wait(|state| state != State::Waiting);
     }
 
+    /// Whether it is this task's turn to be run by somebody who then calls [`Task::finish`].
+    pub fn is_turn(&self) -> bool {
+        self.lock().state == State::Turn
+    }
+
     /// Blocks until the task is done.
     pub fn wait_done(&self) {
         self.wait(|state| matches!(state, State::Done { .. }));

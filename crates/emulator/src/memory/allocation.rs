@@ -58,6 +58,8 @@ pub enum Backing {
     Mapped(Arc<Mapped>),
     /// Host memory of ours.
     Host(#[allow(dead_code, reason = "held for its drop")] Mapping),
+    /// Memory of a graph's allocation node, charged by whoever launches the graph.
+    Graph(Mapping),
     /// Memory the program owns.
     Program,
 }
@@ -111,7 +113,9 @@ impl Allocation {
     pub fn end(&self) -> u64 {
         match self.backing {
             Backing::Program | Backing::Mapped(_) => self.base + self.bytes,
-            Backing::Device(_) | Backing::Host(_) => self.base + self.bytes.next_multiple_of(GRANULE),
+            Backing::Device(_) | Backing::Host(_) | Backing::Graph(_) => {
+                self.base + self.bytes.next_multiple_of(GRANULE)
+            }
         }
     }
 
@@ -119,7 +123,7 @@ impl Allocation {
     pub fn extent(&self) -> Option<&Arc<Extent>> {
         match &self.backing {
             Backing::Device(extent) => Some(extent),
-            Backing::Host(_) | Backing::Program | Backing::Mapped(_) => None,
+            Backing::Host(_) | Backing::Graph(_) | Backing::Program | Backing::Mapped(_) => None,
         }
     }
 
@@ -128,6 +132,13 @@ impl Allocation {
         match &self.backing {
             Backing::Mapped(mapped) => Some(mapped),
             _ => None,
+        }
+    }
+
+    /// Lets the host have a graph's bytes back; they are zeros when they are touched again.
+    pub fn discard(&self) {
+        if let Backing::Graph(mapping) = &self.backing {
+            mapping.discard();
         }
     }
 

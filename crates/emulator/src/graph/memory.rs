@@ -1,0 +1,272 @@
+//! Memory of allocation nodes: an address for the life of the graph, bytes from a launch on.
+
+use super::foreign::Foreign;
+use super::physical::Physical;
+use crate::Result;
+use crate::driver::driver;
+use crate::exec::task::Work;
+use crate::memory::allocation::{Allocation, Backing, Kind};
+use crate::memory::mapping::Mapping;
+use crate::stream::Queue;
+use divvy_abi::*;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The memory of one allocation node.
+pub struct Reserved {
+    /// Its range: known to the device while [`State::live`] is not 0.
+    pub allocation: Arc<Allocation>,
+    /// What the program asked for.
+    pub properties: Foreign<CUmemPoolProps>,
+    /// The accesses it asked for.
+    pub access: Vec<Foreign<CUmemAccessDesc>>,
+    physical: Arc<Physical>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Launches that gave it bytes and whose free has not been reached yet.
+    live: u32,
+    /// Launched, and not freed by any call or launch so far.
+    unfreed: bool,
+    /// The graph of the allocation node.
+    owner: u64,
+    /// Graphs with a free node for it.
+    freed_by: Vec<u64>,
+}
+
+impl State {
+    /// The graph that allocates it frees it too.
+    fn inside(&self) -> bool {
+        self.freed_by.contains(&self.owner)
+    }
+}
+
+/// Addresses are multiples of this.
+const ALIGNMENT: usize = 4096;
+
+impl Reserved {
+    /// Reserves an address for an allocation node. No memory of the device is taken yet.
+    pub fn new(
+        properties: CUmemPoolProps,
+        access: Vec<CUmemAccessDesc>,
+        bytes: usize,
+    ) -> Result<Arc<Reserved>> {
+        let driver = driver()?;
+        let kind = (properties.allocType, properties.location.type_);
+        if bytes == 0 || kind.0 != CU_MEM_ALLOCATION_TYPE_PINNED {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // Allocation nodes of host and managed memory are not emulated.
+        if kind.1 != CU_MEM_LOCATION_TYPE_DEVICE || properties.handleTypes != CU_MEM_HANDLE_TYPE_NONE {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        // SAFETY: every bit pattern is an i32.
+        let device = driver.device(unsafe { properties.location.anonymous1.id })?;
+        for entry in &access {
+            if entry.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            // SAFETY: every bit pattern is an i32.
+            driver.device(unsafe { entry.location.anonymous1.id })?;
+        }
+        let room = bytes
+            .checked_next_multiple_of(ALIGNMENT)
+            .ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        if room as u64 > device.facts.memory_bytes() {
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        let mapping = Mapping::new(room, ALIGNMENT, true).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+        let allocation = Arc::new(Allocation::new(
+            mapping.address(),
+            bytes as u64,
+            Kind::Graph,
+            0,
+            device.ordinal,
+            Backing::Graph(mapping),
+        ));
+        let graphs = &driver.graphs;
+        graphs
+            .reserved
+            .insert(Arc::clone(&allocation))
+            .map_err(|_| CUDA_ERROR_UNKNOWN)?;
+        let reserved = Arc::new(Reserved {
+            allocation,
+            properties: Foreign(properties),
+            access: access.into_iter().map(Foreign).collect(),
+            physical: graphs.physical(device),
+            state: Mutex::default(),
+        });
+        graphs
+            .addresses()
+            .insert(reserved.base(), Arc::downgrade(&reserved));
+        Ok(reserved)
+    }
+
+    /// The reservation that starts at an address.
+    pub fn find(base: u64) -> Result<Arc<Reserved>> {
+        let graphs = &driver()?.graphs;
+        let found = graphs.addresses().get(&base).and_then(std::sync::Weak::upgrade);
+        found.ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// Its address.
+    pub fn base(&self) -> u64 {
+        self.allocation.base
+    }
+
+    /// As cuGraphMemAllocNodeGetParams gives it.
+    pub fn params(&self) -> CUDA_MEM_ALLOC_NODE_PARAMS {
+        CUDA_MEM_ALLOC_NODE_PARAMS {
+            poolProps: self.properties.0,
+            accessDescs: self.access.as_ptr().cast(),
+            accessDescCount: self.access.len(),
+            bytesize: self.allocation.bytes as usize,
+            dptr: self.base(),
+        }
+    }
+
+    /// Remembers the graph its allocation node is in.
+    pub fn own(&self, graph: u64) {
+        self.lock().owner = graph;
+    }
+
+    /// Adds a free node of a graph. The owner frees it once or others may, not both (CUDA driver API,
+    /// cuGraphAddMemFreeNode and cuGraphAddMemAllocNode).
+    pub fn free_in(&self, graph: u64) -> Result {
+        let mut state = self.lock();
+        let clash = if graph == state.owner {
+            !state.freed_by.is_empty()
+        } else {
+            state.freed_by.contains(&graph) || state.freed_by.contains(&state.owner)
+        };
+        if clash {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        state.freed_by.push(graph);
+        Ok(())
+    }
+
+    /// A free node was not added after all.
+    pub fn not_free_in(&self, graph: u64) {
+        self.lock().freed_by.retain(|other| *other != graph);
+    }
+
+    /// Whether the graph that allocates it frees it too.
+    pub fn is_inside(&self) -> bool {
+        self.lock().inside()
+    }
+
+    /// The device's graph memory, where its bytes come from.
+    pub fn physical(&self) -> &Arc<Physical> {
+        &self.physical
+    }
+
+    /// Launched, and not freed by any call or launch so far.
+    pub fn is_unfreed(&self) -> bool {
+        self.lock().unfreed
+    }
+
+    /// A launch gives it bytes: from the call on, as the program may pass its address to calls that follow. It
+    /// lives until they are freed, whatever becomes of its graph.
+    pub fn begin(self: &Arc<Reserved>) -> Result {
+        let driver = driver()?;
+        let mut state = self.lock();
+        let inside = state.inside();
+        if state.live == 0 {
+            if !inside {
+                let held = self.physical.hold(self.allocation.bytes);
+                held.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+            }
+            driver.graphs.live().insert(self.base(), Arc::clone(self));
+            let known = driver.registry.insert(Arc::clone(&self.allocation));
+            known.map_err(|_| CUDA_ERROR_UNKNOWN)?;
+        }
+        state.live += 1;
+        state.unfreed = !inside;
+        Ok(())
+    }
+
+    /// A call or a launch frees it: what follows may not free it again.
+    pub fn free(&self) -> Result {
+        let mut state = self.lock();
+        if !state.unfreed {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        state.unfreed = false;
+        Ok(())
+    }
+
+    /// A free that was announced is not to happen after all.
+    pub fn not_freed(&self) {
+        self.lock().unfreed = true;
+    }
+
+    /// The free has been reached.
+    pub fn end(self: &Arc<Reserved>) {
+        let mut state = self.lock();
+        state.live = state.live.saturating_sub(1);
+        if state.live > 0 {
+            return;
+        }
+        if let Ok(driver) = driver() {
+            let id = self.allocation.buffer_id;
+            driver.registry.remove(self.base(), |found| found.buffer_id == id);
+            driver.graphs.live().remove(&self.base());
+        }
+        if !state.inside() {
+            self.physical.release(self.allocation.bytes);
+        }
+    }
+
+    /// Lets the host have the bytes back if no launch uses them.
+    pub fn discard(&self) {
+        let state = self.lock();
+        if state.live == 0 {
+            self.allocation.discard();
+        }
+    }
+
+    /// Whether another device than its own may use it.
+    pub fn grants(&self, device: usize) -> bool {
+        self.access.iter().any(|entry| {
+            // SAFETY: checked when it was made: the location is a device, and any bits are an i32.
+            let id = unsafe { entry.0.location.anonymous1.id };
+            usize::try_from(id) == Ok(device) && entry.0.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if let Ok(driver) = driver() {
+            driver.graphs.addresses().remove(&self.base());
+            let id = self.allocation.buffer_id;
+            driver
+                .graphs
+                .reserved
+                .remove(self.base(), |found| found.buffer_id == id);
+        }
+    }
+}
+
+/// cuMemFreeAsync of a graph's memory; None if the address is none of a graph's.
+pub fn free_later(pointer: u64, queue: &Queue) -> Option<Result> {
+    let reserved = Reserved::find(pointer).ok()?;
+    Some(reserved.free().map(|()| {
+        // Also where the context has failed by then: the device gets its bytes back.
+        queue.submit(Work::Pool(Box::new(move || reserved.end())));
+    }))
+}
+
+/// cuMemFree of a graph's memory, whose users have been waited for.
+pub fn free_now(pointer: u64) -> Result {
+    let reserved = Reserved::find(pointer)?;
+    reserved.free()?;
+    reserved.end();
+    Ok(())
+}
