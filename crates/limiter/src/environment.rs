@@ -30,11 +30,12 @@ impl Setting {
 
 static SLICE: Setting = Setting::new("DIVVY_SLICE");
 static DRIVER: Setting = Setting::new("DIVVY_DRIVER");
+static NVML: Setting = Setting::new("DIVVY_NVML");
 static LOG: Setting = Setting::new("DIVVY_LOG");
 
 /// Takes the settings now; for a drop-in's load, before the program runs.
 pub extern "C" fn capture() {
-    for setting in [&SLICE, &DRIVER, &LOG] {
+    for setting in [&SLICE, &DRIVER, &NVML, &LOG] {
         setting.get();
     }
 }
@@ -47,6 +48,11 @@ pub(crate) fn slice() -> Option<&'static Path> {
 /// The driver below, by absolute path.
 pub(crate) fn driver() -> Option<&'static Path> {
     DRIVER.get()
+}
+
+/// The NVML below, by absolute path.
+pub(crate) fn nvml() -> Option<&'static Path> {
+    NVML.get()
 }
 
 /// Where to append log lines.

@@ -8,10 +8,12 @@
 //! - `room`: where bytes may be found before an allocation is refused.
 //! - [`map`]: which device pointer was charged how much.
 //! - [`hooks`]: the functions of our own, one file per area.
+//! - [`nvml`]: the limiter as an NVML, which shows the slice to tools.
 //!
 //! All of this runs inside other people's programs: it prints nothing, starts no thread, keeps no descriptor, and a
 //! panic ends where it began. `DIVVY_SLICE` names the slice's attach socket; without it nothing is limited.
-//! `DIVVY_DRIVER` names the driver below by absolute path; `DIVVY_LOG` a file that gets a line for what went wrong.
+//! `DIVVY_DRIVER` names the driver below by absolute path; `DIVVY_NVML` the NVML below;
+//! `DIVVY_LOG` a file that gets a line for what went wrong.
 
 pub mod account;
 pub mod below;
@@ -21,6 +23,7 @@ mod environment;
 pub mod hooks;
 mod log;
 pub mod map;
+pub mod nvml;
 mod patience;
 mod room;
 mod strangers;

@@ -1,9 +1,7 @@
-//! Which file is the driver below.
+//! Which file is the library below.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-
-use crate::environment;
 
 /// Where installers put NVIDIA's driver: Debian and Ubuntu, Red Hat and SUSE, the container toolkit on Google's nodes
 /// and others, NixOS, WSL.
@@ -19,10 +17,10 @@ const USUAL_FOLDERS: &[&str] = &[
     "/run/opengl-driver/lib",
 ];
 
-/// Files that may be the driver below, in the order to try.
-pub(super) fn candidates() -> Vec<PathBuf> {
-    // A driver that was named is the one, or there is none: falling back to another would be a surprise.
-    if let Some(named) = environment::driver() {
+/// Files that may be the library below, in the order to try: `file` in the usual folders, unless one is `named`.
+pub(super) fn candidates(file: &str, named: Option<&Path>) -> Vec<PathBuf> {
+    // A library that was named is the one, or there is none: falling back to another would be a surprise.
+    if let Some(named) = named {
         return if named.is_absolute() {
             vec![named.to_owned()]
         } else {
@@ -32,7 +30,7 @@ pub(super) fn candidates() -> Vec<PathBuf> {
     let own = own_file();
     USUAL_FOLDERS
         .iter()
-        .map(|folder| Path::new(folder).join("libcuda.so.1"))
+        .map(|folder| Path::new(folder).join(file))
         .filter(|path| match (std::fs::metadata(path), own) {
             (Ok(found), Some(own)) => (found.dev(), found.ino()) != own,
             (Ok(_), None) => true,

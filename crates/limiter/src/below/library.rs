@@ -1,4 +1,4 @@
-//! The driver below as a loaded library: opened once, by its absolute path, and never closed.
+//! A library below as it is loaded: opened once, by its absolute path, and never closed.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
@@ -7,19 +7,17 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use divvy_abi::Symbol;
-
 use super::find;
-use crate::log;
+use crate::{environment, log};
 
-/// A loaded driver.
+/// A loaded library.
 #[derive(Clone, Copy)]
-pub(super) struct Library {
+pub(crate) struct Library {
     handle: *mut c_void,
 }
 
 /// What there is below.
-pub(super) enum Driver {
+pub(crate) enum Driver {
     Open(Library),
     /// None was found, or the one named does not load.
     Absent,
@@ -31,40 +29,117 @@ const NOT_YET: u8 = 0;
 const OPENING: u8 = 1;
 const DONE: u8 = 2;
 
-static STATE: AtomicU8 = AtomicU8::new(NOT_YET);
-/// The thread that opens, as pthread_self says.
-static OPENER: AtomicUsize = AtomicUsize::new(0);
-static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+/// One library that the limiter stands in front of, and how to find it.
+pub(crate) struct Loader {
+    /// What its file is called.
+    file: &'static str,
+    /// The variable that names another file.
+    variable: &'static str,
+    /// What that variable says.
+    named: fn() -> Option<&'static Path>,
+    /// A function that it has if it is what its name says.
+    entry: &'static CStr,
+    state: AtomicU8,
+    /// The thread that opens, as pthread_self says.
+    opener: AtomicUsize,
+    handle: AtomicPtr<c_void>,
+}
+
+/// The CUDA driver below.
+pub(crate) static CUDA: Loader = Loader::new("libcuda.so.1", "DIVVY_DRIVER", environment::driver, c"cuInit");
 
 /// Rounds of a millisecond to wait for another thread's dlopen. A driver's start takes a second at worst; in a forked
 /// child the thread may not exist.
 const PATIENCE: u32 = 60_000;
 
-/// The driver below, opened now if it was not yet.
-pub(super) fn driver() -> Driver {
-    for _ in 0..PATIENCE {
-        match STATE.compare_exchange(NOT_YET, OPENING, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => {
-                OPENER.store(this_thread(), Ordering::Relaxed);
-                let handle = open().map_or(core::ptr::null_mut(), |library| library.handle);
-                HANDLE.store(handle, Ordering::Relaxed);
-                STATE.store(DONE, Ordering::Release);
-                return opened();
-            }
-            Err(DONE) => return opened(),
-            Err(_) if OPENER.load(Ordering::Relaxed) == this_thread() => return Driver::Opening,
-            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+impl Loader {
+    /// A library that nobody has opened yet.
+    pub const fn new(
+        file: &'static str,
+        variable: &'static str,
+        named: fn() -> Option<&'static Path>,
+        entry: &'static CStr,
+    ) -> Self {
+        Self {
+            file,
+            variable,
+            named,
+            entry,
+            state: AtomicU8::new(NOT_YET),
+            opener: AtomicUsize::new(0),
+            handle: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
-    Driver::Opening
-}
 
-fn opened() -> Driver {
-    let handle = HANDLE.load(Ordering::Acquire);
-    if handle.is_null() {
-        Driver::Absent
-    } else {
-        Driver::Open(Library { handle })
+    /// The library, opened now if it was not yet.
+    pub fn driver(&self) -> Driver {
+        for _ in 0..PATIENCE {
+            match self
+                .state
+                .compare_exchange(NOT_YET, OPENING, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => {
+                    self.opener.store(this_thread(), Ordering::Relaxed);
+                    let handle = self
+                        .open()
+                        .map_or(core::ptr::null_mut(), |library| library.handle);
+                    self.handle.store(handle, Ordering::Relaxed);
+                    self.state.store(DONE, Ordering::Release);
+                    return self.opened();
+                }
+                Err(DONE) => return self.opened(),
+                Err(_) if self.opener.load(Ordering::Relaxed) == this_thread() => return Driver::Opening,
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        Driver::Opening
+    }
+
+    fn opened(&self) -> Driver {
+        let handle = self.handle.load(Ordering::Acquire);
+        if handle.is_null() {
+            Driver::Absent
+        } else {
+            Driver::Open(Library { handle })
+        }
+    }
+
+    fn open(&self) -> Option<Library> {
+        let candidates = find::candidates(self.file, (self.named)());
+        if candidates.is_empty() {
+            log::line(format_args!(
+                "No {} below: name it by absolute path in {}",
+                self.file, self.variable
+            ));
+        }
+        candidates
+            .iter()
+            .find_map(|path| match Library::open(path, self.entry) {
+                Ok(library) => Some(library),
+                Err(reason) => {
+                    log::line(format_args!("{}: {reason}", path.display()));
+                    None
+                }
+            })
+    }
+
+    /// An address within the library, or 0 as long as nobody has opened it.
+    pub fn address_if_open(&self) -> usize {
+        if self.state.load(Ordering::Acquire) != DONE {
+            return 0;
+        }
+        match self.opened() {
+            Driver::Open(library) => library.symbol(self.entry).map_or(0, |address| address as usize),
+            Driver::Absent | Driver::Opening => 0,
+        }
+    }
+
+    /// The file of the library, for a report; opens it if nobody has.
+    pub fn path(&self) -> Option<PathBuf> {
+        match self.driver() {
+            Driver::Open(library) => find::loaded_from(library.symbol(self.entry)?),
+            Driver::Absent | Driver::Opening => None,
+        }
     }
 }
 
@@ -73,24 +148,8 @@ fn this_thread() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
-fn open() -> Option<Library> {
-    let candidates = find::candidates();
-    if candidates.is_empty() {
-        log::line(format_args!(
-            "No driver below: name it by absolute path in DIVVY_DRIVER"
-        ));
-    }
-    candidates.iter().find_map(|path| match Library::open(path) {
-        Ok(library) => Some(library),
-        Err(reason) => {
-            log::line(format_args!("{}: {reason}", path.display()));
-            None
-        }
-    })
-}
-
 impl Library {
-    fn open(path: &Path) -> Result<Self, String> {
+    fn open(path: &Path, entry: &CStr) -> Result<Self, String> {
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "A NUL in the path".to_owned())?;
         // A path with a slash never matches a SONAME that is loaded already, so this is never ourselves by name.
         // SAFETY: the name is a C string. Constructors of the driver run, as they would without us.
@@ -99,8 +158,11 @@ impl Library {
             return Err(last_error());
         }
         let library = Self { handle };
-        match library.symbol(Symbol::cuInit) {
-            None => Err("It is not a CUDA driver: it has no cuInit".to_owned()),
+        match library.symbol(entry) {
+            None => Err(format!(
+                "It is not what it should be: it has no {}",
+                entry.to_string_lossy()
+            )),
             // By file as well, in case it is reached through a link of another name.
             Some(address) if find::loaded_from(address) == find::loaded_from(Self::open as *const c_void) => {
                 Err("It is the limiter itself".to_owned())
@@ -109,9 +171,8 @@ impl Library {
         }
     }
 
-    /// Address of a symbol, if the driver has it.
-    pub fn symbol(self, symbol: Symbol) -> Option<*const c_void> {
-        let name: &CStr = Symbol::C_NAMES[symbol.index()];
+    /// Address of a symbol, if the library has it.
+    pub fn symbol(self, name: &CStr) -> Option<*const c_void> {
         // SAFETY: the handle is open for the life of the process.
         let address = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
         (!address.is_null()).then_some(address.cast_const())
@@ -126,26 +187,5 @@ fn last_error() -> String {
             return "It does not load".to_owned();
         }
         CStr::from_ptr(text).to_string_lossy().into_owned()
-    }
-}
-
-/// An address within the driver below, or 0 as long as nobody has opened it.
-pub(crate) fn address_if_open() -> usize {
-    if STATE.load(Ordering::Acquire) != DONE {
-        return 0;
-    }
-    match opened() {
-        Driver::Open(library) => library
-            .symbol(Symbol::cuInit)
-            .map_or(0, |address| address as usize),
-        Driver::Absent | Driver::Opening => 0,
-    }
-}
-
-/// The file of the driver below, for a report; opens it if nobody has.
-pub fn path() -> Option<PathBuf> {
-    match driver() {
-        Driver::Open(library) => find::loaded_from(library.symbol(Symbol::cuInit)?),
-        Driver::Absent | Driver::Opening => None,
     }
 }

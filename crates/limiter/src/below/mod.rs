@@ -6,15 +6,12 @@
 mod absent;
 pub(crate) mod ask;
 mod find;
-mod library;
+pub(crate) mod library;
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use divvy_abi::{Symbol, Table};
-
-pub(crate) use library::address_if_open;
-pub use library::path;
 
 macro_rules! slots {
     ([] $($name:ident ($public:literal, $since:literal, $stream:ident) ($($parameter:ident: $of:ty),*);)*) => {
@@ -96,11 +93,11 @@ pub(crate) fn resolve(symbol: Symbol) -> *const c_void {
     if !core::ptr::eq(present, FIRST_CALLS.address(symbol)) {
         return present;
     }
-    match library::driver() {
+    match library::CUDA.driver() {
         library::Driver::Open(library) => {
             // A driver older than our table lacks the name: it is not supported, as the caller will read.
             let address = library
-                .symbol(symbol)
+                .symbol(Symbol::C_NAMES[symbol.index()])
                 .unwrap_or(Table::UNSUPPORTED.address(symbol));
             slot.store(address.cast_mut(), Ordering::Relaxed);
             address
@@ -112,6 +109,16 @@ pub(crate) fn resolve(symbol: Symbol) -> *const c_void {
         }
         library::Driver::Opening => absent::TABLE.address(symbol),
     }
+}
+
+/// The file of the driver below, for a report; opens it if nobody has.
+pub fn path() -> Option<std::path::PathBuf> {
+    library::CUDA.path()
+}
+
+/// An address within the driver below, or 0 as long as nobody has opened it.
+pub(crate) fn address_if_open() -> usize {
+    library::CUDA.address_if_open()
 }
 
 /// Whether the driver below has a function of its own under this name.

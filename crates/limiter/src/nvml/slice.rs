@@ -1,0 +1,184 @@
+//! What the slice may use and uses, as its keeper tells; and which device each of its accounts is.
+
+use std::ffi::CStr;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use divvy_abi::nvml::*;
+use divvy_ledger::attach::{self, Observed};
+
+use super::below::forward;
+use super::{Result, done};
+use crate::{environment, log};
+
+/// One device of the slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its handle, as the library below gave it.
+    pub handle: Handle,
+    /// The account that pays for it.
+    pub account: u32,
+}
+
+/// A handle: an address that only the library below looks behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handle(usize);
+
+impl Handle {
+    pub fn of(raw: nvmlDevice_t) -> Self {
+        Self(raw as usize)
+    }
+
+    pub fn raw(self) -> nvmlDevice_t {
+        self.0 as nvmlDevice_t
+    }
+}
+
+/// The slice's devices since the last nvmlInit.
+static DEVICES: Mutex<Option<Vec<Device>>> = Mutex::new(None);
+/// What was seen last of each account: what is shown when the keeper is gone and the program goes on.
+static SEEN: Mutex<Vec<Observed>> = Mutex::new(Vec::new());
+
+/// The slice's attach socket, if this process is in a slice.
+pub fn path() -> Option<&'static Path> {
+    environment::slice()
+}
+
+/// Has the devices found anew when they are next asked for: handles are those of the newest nvmlInit.
+pub fn forget_devices() {
+    *DEVICES.lock().unwrap_or_else(PoisonError::into_inner) = None;
+}
+
+/// Account `account` of the slice, as it is now; as it was, where its keeper no longer answers.
+///
+/// # Errors
+/// `NVML_ERROR_NOT_READY` where it was never seen.
+pub fn look(path: &Path, account: u32) -> Result<Observed> {
+    let found = attach::observe(path, account);
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    match found {
+        Ok(now) => {
+            match seen.iter_mut().find(|before| before.account == account) {
+                Some(before) => *before = now.clone(),
+                None => seen.push(now.clone()),
+            }
+            Ok(now)
+        }
+        Err(error) => {
+            log::line(format_args!(
+                "Cannot look at the slice at {}: {error}",
+                path.display()
+            ));
+            let before = seen.iter().find(|before| before.account == account);
+            before.cloned().ok_or(NVML_ERROR_NOT_READY)
+        }
+    }
+}
+
+/// The slice's devices, in the order of its accounts, which is the order that CUDA has them in. Of an account that
+/// pays for any device there are as many as nobody else pays for.
+///
+/// # Errors
+/// As [`look`], or what the library below answers.
+pub fn devices(path: &Path) -> Result<Vec<Device>> {
+    let mut known = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(devices) = known.as_ref() {
+        return Ok(devices.clone());
+    }
+    let first = look(path, 0)?;
+    let mut accounts = Vec::new();
+    for account in 1..first.accounts {
+        accounts.push(look(path, account)?);
+    }
+    accounts.insert(0, first);
+    let mut below = devices_below()?;
+    let mut devices = Vec::new();
+    for account in accounts.iter().filter(|account| account.device_uuid != [0; 16]) {
+        if let Some(place) = below.iter().position(|(_, uuid)| *uuid == account.device_uuid) {
+            let (handle, _) = below.remove(place);
+            devices.push(Device {
+                handle,
+                account: account.account,
+            });
+        }
+    }
+    if let Some(any) = accounts.iter().find(|account| account.device_uuid == [0; 16]) {
+        devices.extend(below.iter().map(|(handle, _)| Device {
+            handle: *handle,
+            account: any.account,
+        }));
+    }
+    *known = Some(devices.clone());
+    Ok(devices)
+}
+
+/// The account that pays for the device of a handle: what a hook asks first.
+///
+/// # Errors
+/// `NVML_ERROR_NO_PERMISSION` for a device that is not the slice's; as [`devices`].
+pub fn account_of(path: &Path, device: nvmlDevice_t) -> Result<Observed> {
+    let devices = devices(path)?;
+    let wanted = Handle::of(device);
+    let found = devices.iter().find(|device| device.handle == wanted);
+    look(path, found.ok_or(NVML_ERROR_NO_PERMISSION)?.account)
+}
+
+/// Handle and UUID of every device below, in its order.
+fn devices_below() -> Result<Vec<(Handle, [u8; 16])>> {
+    let mut count = 0;
+    // SAFETY: a valid out-parameter.
+    done(unsafe { forward::nvmlDeviceGetCount_v2(&raw mut count) })?;
+    let mut devices = Vec::new();
+    for index in 0..count {
+        let mut handle = core::ptr::null_mut();
+        // SAFETY: a valid out-parameter.
+        if unsafe { forward::nvmlDeviceGetHandleByIndex_v2(index, &raw mut handle) } != NVML_SUCCESS {
+            // A device that has fallen off the bus is nobody's.
+            continue;
+        }
+        let mut text = [0; NVML_DEVICE_UUID_V2_BUFFER_SIZE as usize];
+        // SAFETY: room for as many bytes as are named.
+        let answer =
+            unsafe { forward::nvmlDeviceGetUUID(handle, text.as_mut_ptr(), NVML_DEVICE_UUID_V2_BUFFER_SIZE) };
+        if answer == NVML_SUCCESS {
+            // SAFETY: the library below wrote a C string.
+            let text = unsafe { CStr::from_ptr(text.as_ptr()) };
+            devices.push((Handle::of(handle), uuid(text.to_bytes()).unwrap_or([0; 16])));
+        }
+    }
+    Ok(devices)
+}
+
+/// Reads `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`, or the same after `MIG-`.
+fn uuid(text: &[u8]) -> Option<[u8; 16]> {
+    let text = text.strip_prefix(b"GPU-").or(text.strip_prefix(b"MIG-"))?;
+    let mut digits = text.iter().filter(|byte| **byte != b'-').map(|byte| {
+        let digit = char::from(*byte).to_digit(16)?;
+        u8::try_from(digit).ok()
+    });
+    let mut uuid = [0; 16];
+    for byte in &mut uuid {
+        *byte = digits.next()?? << 4 | digits.next()??;
+    }
+    digits.next().is_none().then_some(uuid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuids_are_read_as_nvml_writes_them() {
+        let bytes = [0x1a, 0x2b, 0x3c, 0x4d, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0xff];
+        assert_eq!(uuid(b"GPU-1a2b3c4d-0001-0203-0405-060708090aff"), Some(bytes));
+        assert_eq!(uuid(b"MIG-1A2B3C4D-0001-0203-0405-060708090AFF"), Some(bytes));
+        for wrong in [
+            &b"1a2b3c4d-0001-0203-0405-060708090aff"[..],
+            b"GPU-1a2b",
+            b"GPU-1a2b3c4d-0001-0203-0405-060708090aff00",
+            b"GPU-1a2b3c4d-0001-0203-0405-060708090azz",
+        ] {
+            assert_eq!(uuid(wrong), None);
+        }
+    }
+}
