@@ -91,7 +91,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn build(profile: &str) -> anyhow::Result<PathBuf> {
     println!("demo: building divvy, its drop-ins and the Rust client (profile {profile})");
     let start = Instant::now();
-    let packages = ["divvy", "limit-cuda", "emulated-cuda", "rust-client"];
+    let packages = [
+        "divvy",
+        "limit-cuda",
+        "limit-nvml",
+        "emulated-cuda",
+        "emulated-nvml",
+        "rust-client",
+    ];
     finish(
         cargo()
             .args(["build", "--profile", profile])

@@ -41,6 +41,6 @@ pub use owner::{Owner, owner};
 pub use rundir::{RunDir, default_run_dir};
 pub use server::serve_agent;
 pub use settings::{CONTEXT_OF_A_GPU, Settings};
-pub use stage::{DropIns, Stage, stage};
+pub use stage::{DropIns, Link, Pair, Stage, stage};
 pub use start::{close_inherited, ensure_agent, is_listening};
 pub use supervise::let_go;

@@ -1,8 +1,9 @@
-//! Staging: the folders of links through which the dynamic loader finds a drop-in.
+//! Staging: the folders of links through which the dynamic loader finds the drop-ins.
 //!
-//! A stage holds `<$LIB of this machine>/libcuda.so.1` and `libcuda.so` as links to the drop-in, and a harmless
-//! library where a loader of another word size will look. A stage is named after the very file it links to: a new
-//! version gets a new stage, and nothing that a running program has mapped is ever overwritten.
+//! A stage holds `<$LIB of this machine>/libcuda.so.1` and `libcuda.so` as links to one drop-in, `libnvidia-ml.so.1`
+//! and `libnvidia-ml.so` as links to the NVML that goes with it, and harmless libraries where a loader of another word
+//! size will look. A stage is named after the very files it links to: a new version gets a new stage, and nothing that
+//! a running program has mapped is ever overwritten.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,22 +17,48 @@ use divvy_model::{Code, Fault};
 use crate::RunDir;
 use crate::elf::empty_i386;
 
-/// The limiter's file, as cargo and the packages name it.
-const LIMITER: &str = "libdivvy_limit_cuda.so";
-/// The emulated driver's file.
-const EMULATED: &str = "libdivvy_emulated_cuda.so";
+/// The limiter's files, CUDA driver and NVML, as cargo and the packages name them.
+const LIMITER: [&str; 2] = ["libdivvy_limit_cuda.so", "libdivvy_limit_nvml.so"];
+/// The emulated device's.
+const EMULATED: [&str; 2] = ["libdivvy_emulated_cuda.so", "libdivvy_emulated_nvml.so"];
 
 /// What `$LIB` may stand for in a 32-bit x86 process: Debian's multiarch, Debian's bi-arch, everybody else's. `lib`
 /// is left out where the 64-bit loader itself uses it (Arch).
 const OTHER_WORD_SIZE: [&str; 3] = ["lib/i386-linux-gnu", "lib32", "lib"];
 
+/// A CUDA driver and the NVML that shows the same devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// A libcuda.so.1.
+    pub cuda: PathBuf,
+    /// A libnvidia-ml.so.1.
+    pub nvml: PathBuf,
+}
+
+impl Pair {
+    /// What a stage of both holds.
+    #[must_use]
+    pub fn links(&self) -> [Link<'_>; 2] {
+        [("libcuda.so", &self.cuda), self.nvml_link()]
+    }
+
+    /// What a stage of the NVML alone holds.
+    #[must_use]
+    pub fn nvml_link(&self) -> Link<'_> {
+        ("libnvidia-ml.so", &self.nvml)
+    }
+}
+
+/// The unversioned name of a library, and the drop-in that is to have it.
+pub type Link<'a> = (&'static str, &'a Path);
+
 /// Where Divvy's libraries lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DropIns {
     /// The limiter.
-    pub limiter: PathBuf,
-    /// The emulated driver.
-    pub emulated: PathBuf,
+    pub limiter: Pair,
+    /// The emulated device.
+    pub emulated: Pair,
 }
 
 impl DropIns {
@@ -63,9 +90,15 @@ impl DropIns {
                         .hint("`cargo build` makes it beside the executable; `cargo run` alone does not")
                 })
         };
+        let pair = |[cuda, nvml]: [&str; 2]| -> Result<Pair, Fault> {
+            Ok(Pair {
+                cuda: find(cuda)?,
+                nvml: find(nvml)?,
+            })
+        };
         Ok(Self {
-            limiter: find(LIMITER)?,
-            emulated: find(EMULATED)?,
+            limiter: pair(LIMITER)?,
+            emulated: pair(EMULATED)?,
         })
     }
 
@@ -88,17 +121,17 @@ impl DropIns {
 /// A stage that is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage {
-    /// For LD_PRELOAD: holds `$LIB`, which each process's own loader expands.
+    /// For LD_PRELOAD, in the order of the links: holds `$LIB`, which each process's own loader expands.
     pub preload: String,
     /// For LD_LIBRARY_PATH: the folder of this machine's own word size.
     pub folder: PathBuf,
 }
 
-/// Makes the stage for `limiter`, or finds it made.
+/// Makes the stage for `links`, or finds it made.
 ///
 /// # Errors
 /// [`Code::RunDir`] when the links cannot be made.
-pub fn stage(run: &RunDir, limiter: &Path) -> Result<Stage, Fault> {
+pub fn stage(run: &RunDir, links: &[Link<'_>]) -> Result<Stage, Fault> {
     let cannot = |error: &std::io::Error| {
         Fault::new(
             Code::RunDir,
@@ -106,38 +139,47 @@ pub fn stage(run: &RunDir, limiter: &Path) -> Result<Stage, Fault> {
         )
         .because(error)
     };
-    let limiter = limiter.canonicalize().map_err(|error| {
-        Fault::new(Code::DropIn, format!("cannot read `{}`", limiter.display())).because(&error)
-    })?;
-    let meta = fs::metadata(&limiter).map_err(|error| cannot(&error))?;
+    let mut real = Vec::new();
     let mut hasher = DefaultHasher::new();
-    (
-        &limiter,
-        meta.dev(),
-        meta.ino(),
-        meta.size(),
-        meta.mtime(),
-        meta.mtime_nsec(),
-    )
-        .hash(&mut hasher);
+    for (name, file) in links {
+        let file = file.canonicalize().map_err(|error| {
+            Fault::new(Code::DropIn, format!("cannot read `{}`", file.display())).because(&error)
+        })?;
+        let meta = fs::metadata(&file).map_err(|error| cannot(&error))?;
+        (
+            name,
+            &file,
+            meta.dev(),
+            meta.ino(),
+            meta.size(),
+            meta.mtime(),
+            meta.mtime_nsec(),
+        )
+            .hash(&mut hasher);
+        real.push((*name, file));
+    }
     let done = run.stages().join(format!("{:016x}", hasher.finish()));
     let marker = done.join("lib-folder");
     let lib = match fs::read_to_string(&marker) {
         Ok(lib) => lib,
         Err(_) => {
             let lib = lib_folder();
-            build(&done, &limiter, &lib).map_err(|error| cannot(&error))?;
+            build(&done, &real, &lib).map_err(|error| cannot(&error))?;
             lib
         }
     };
+    let preload: Vec<String> = links
+        .iter()
+        .map(|(name, _)| format!("{}/$LIB/{name}.1", done.display()))
+        .collect();
     Ok(Stage {
-        preload: format!("{}/$LIB/libcuda.so.1", done.display()),
+        preload: preload.join(":"),
         folder: done.join(lib),
     })
 }
 
 /// Builds aside and renames: a program never sees half a stage, and two builders do no harm to each other.
-fn build(done: &Path, limiter: &Path, lib: &str) -> std::io::Result<()> {
+fn build(done: &Path, links: &[(&str, PathBuf)], lib: &str) -> std::io::Result<()> {
     let aside = done.with_extension(format!("{}", std::process::id()));
     match fs::remove_dir_all(&aside) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -145,13 +187,15 @@ fn build(done: &Path, limiter: &Path, lib: &str) -> std::io::Result<()> {
     }
     let native = aside.join(lib);
     fs::create_dir_all(&native)?;
-    for name in ["libcuda.so.1", "libcuda.so"] {
-        symlink(limiter, native.join(name))?;
-    }
-    if cfg!(target_arch = "x86_64") {
-        for other in OTHER_WORD_SIZE.into_iter().filter(|other| *other != lib) {
-            fs::create_dir_all(aside.join(other))?;
-            fs::write(aside.join(other).join("libcuda.so.1"), empty_i386())?;
+    for (name, file) in links {
+        symlink(file, native.join(name))?;
+        let with_version = format!("{name}.1");
+        symlink(file, native.join(&with_version))?;
+        if cfg!(target_arch = "x86_64") {
+            for other in OTHER_WORD_SIZE.into_iter().filter(|other| *other != lib) {
+                fs::create_dir_all(aside.join(other))?;
+                fs::write(aside.join(other).join(&with_version), empty_i386())?;
+            }
         }
     }
     fs::write(aside.join("lib-folder"), lib)?;
@@ -208,17 +252,26 @@ mod tests {
     fn a_stage_is_made_once_per_version_of_the_file() {
         let base = tempfile::tempdir().expect("a folder");
         let run = RunDir::open(&base.path().join("run")).expect("a run directory");
-        let limiter = base.path().join("liblimit.so");
-        fs::write(&limiter, "one").expect("written");
-        let first = stage(&run, &limiter).expect("staged");
-        assert_eq!(stage(&run, &limiter).expect("found"), first);
-        for name in ["libcuda.so.1", "libcuda.so"] {
+        let limiter = Pair {
+            cuda: base.path().join("liblimit.so"),
+            nvml: base.path().join("liblimit-nvml.so"),
+        };
+        fs::write(&limiter.cuda, "one").expect("written");
+        fs::write(&limiter.nvml, "one").expect("written");
+        let first = stage(&run, &limiter.links()).expect("staged");
+        assert_eq!(stage(&run, &limiter.links()).expect("found"), first);
+        for (name, file) in [
+            ("libcuda.so.1", &limiter.cuda),
+            ("libcuda.so", &limiter.cuda),
+            ("libnvidia-ml.so.1", &limiter.nvml),
+            ("libnvidia-ml.so", &limiter.nvml),
+        ] {
             let target = first.folder.join(name).canonicalize().expect("a link");
-            assert_eq!(target, limiter.canonicalize().expect("a file"));
+            assert_eq!(target, file.canonicalize().expect("a file"));
         }
-        fs::remove_file(&limiter).expect("removed");
-        fs::write(&limiter, "another").expect("written");
-        let second = stage(&run, &limiter).expect("staged anew");
+        fs::remove_file(&limiter.nvml).expect("removed");
+        fs::write(&limiter.nvml, "another").expect("written");
+        let second = stage(&run, &limiter.links()).expect("staged anew");
         assert_ne!(second.folder, first.folder);
         assert!(first.folder.exists(), "programs that run keep their stage");
     }
@@ -238,7 +291,7 @@ mod tests {
         assert_eq!(fault.code, Code::DropIn);
         assert!(fault.causes[0].contains("lib/divvy"), "{fault:?}");
         fs::create_dir_all(base.path().join("lib/divvy")).expect("a folder");
-        for name in [LIMITER, EMULATED] {
+        for name in [LIMITER, EMULATED].concat() {
             fs::write(base.path().join("lib/divvy").join(name), "").expect("a file");
         }
         DropIns::find_near(&base.path().join("bin/divvy")).expect("a package's layout");

@@ -26,7 +26,7 @@ pub const READ: [Variable; 3] = [
 ];
 
 /// Variables that Divvy sets for the programs it runs.
-pub const SET: [Variable; 8] = [
+pub const SET: [Variable; 9] = [
     Variable {
         name: "DIVVY_SLICE",
         about: "Where the slice's keeper hands out its pages",
@@ -36,8 +36,12 @@ pub const SET: [Variable; 8] = [
         about: "The driver below the limiter, by absolute path",
     },
     Variable {
+        name: "DIVVY_NVML",
+        about: "The NVML below the limiter's, by absolute path, where it is not NVIDIA's in its usual place",
+    },
+    Variable {
         name: "DIVVY_EMULATED",
-        about: "The devices that the emulated driver shows",
+        about: "The devices that the emulated driver and its NVML show",
     },
     Variable {
         name: "DIVVY_RUN_DIR",

@@ -64,15 +64,26 @@ fn the_program_is_shown_its_slice_and_keeps_its_own_settings() {
             .find_map(|line| line.strip_prefix(&format!("{name}=")));
         line.unwrap_or_else(|| panic!("{name} in {text}")).to_owned()
     };
-    assert!(value("LD_PRELOAD").ends_with("/$LIB/libcuda.so.1:libm.so.6"));
+    let preload = value("LD_PRELOAD");
+    let entries: Vec<_> = preload.split(':').collect();
+    assert_eq!(entries.len(), 3, "{preload}");
+    assert!(entries[0].ends_with("/$LIB/libcuda.so.1"), "{preload}");
+    assert!(entries[1].ends_with("/$LIB/libnvidia-ml.so.1"), "{preload}");
+    assert_eq!(entries[2], "libm.so.6");
     let folder = value("LD_LIBRARY_PATH");
     let (ours, own) = folder.split_once(':').expect("two folders");
     assert_eq!(own, "/opt/own");
-    for name in ["libcuda.so.1", "libcuda.so"] {
+    for name in [
+        "libcuda.so.1",
+        "libcuda.so",
+        "libnvidia-ml.so.1",
+        "libnvidia-ml.so",
+    ] {
         assert!(Path::new(ours).join(name).exists(), "{ours}/{name}");
     }
     assert!(value("DIVVY_SLICE").ends_with("/attach.sock"));
     assert!(value("DIVVY_DRIVER").ends_with("/libdivvy_emulated_cuda.so"));
+    assert!(value("DIVVY_NVML").ends_with("/libdivvy_emulated_nvml.so"));
     assert_eq!(value("DIVVY_EMULATED"), "h100");
     assert_eq!(value("DIVVY_RUN_DIR"), host.run_dir().to_string_lossy());
     let uuid = value("CUDA_VISIBLE_DEVICES");

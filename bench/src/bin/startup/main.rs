@@ -54,7 +54,14 @@ fn main() -> anyhow::Result<()> {
     if let Some(driver) = &args.worker {
         return first_call::worker(driver);
     }
-    let libraries = divvy_bench::artifacts::build(&["divvy", "limit-cuda", "emulated-cuda", "null-cuda"])?;
+    let libraries = divvy_bench::artifacts::build(&[
+        "divvy",
+        "limit-cuda",
+        "limit-nvml",
+        "emulated-cuda",
+        "emulated-nvml",
+        "null-cuda",
+    ])?;
     let mut figures = vec![command::measure(&libraries, args.rounds)?];
     for (name, driver) in drivers(&libraries) {
         figures.push(first_call::measure(name, &driver, &libraries, args.rounds)?);

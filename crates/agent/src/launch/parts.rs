@@ -1,7 +1,7 @@
 //! The environment of a program in a slice: the drop-ins in front, the driver below, the slice's socket.
 
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use divvy_host::{DriverBelow, find_driver};
 use divvy_model::{DeviceKind, DeviceRecord, Fault, Isolation};
@@ -26,11 +26,11 @@ impl Parts {
         let named = launch
             .driver
             .as_deref()
-            .map(|path| find_driver(Some(path), std::slice::from_ref(&drop_ins.limiter)))
+            .map(|path| find_driver(Some(path), std::slice::from_ref(&drop_ins.limiter.cuda)))
             .transpose()?;
         Ok(Self {
-            limiter: stage(run, &drop_ins.limiter)?,
-            emulated: stage(run, &drop_ins.emulated)?,
+            limiter: stage(run, &drop_ins.limiter.links())?,
+            emulated: stage(run, &drop_ins.emulated.links())?,
             drop_ins,
             named,
         })
@@ -40,11 +40,21 @@ impl Parts {
         match (&self.named, device.kind) {
             (Some(named), _) => Ok(named.clone()),
             (None, DeviceKind::Emulated) => Ok(DriverBelow {
-                path: self.drop_ins.emulated.clone(),
+                path: self.drop_ins.emulated.cuda.clone(),
                 origin: "emulated",
             }),
-            (None, _) => find_driver(None, std::slice::from_ref(&self.drop_ins.limiter)),
+            (None, _) => find_driver(None, std::slice::from_ref(&self.drop_ins.limiter.cuda)),
         }
+    }
+
+    /// The NVML that goes with a driver: the emulated device's with its own, else what lies beside the driver. Where
+    /// nothing does, limit-nvml looks for NVIDIA's by itself.
+    fn nvml_for(&self, driver: &DriverBelow) -> Option<PathBuf> {
+        if driver.path == self.drop_ins.emulated.cuda {
+            return Some(self.drop_ins.emulated.nvml.clone());
+        }
+        let beside = driver.path.with_file_name("libnvidia-ml.so.1");
+        beside.is_file().then_some(beside)
     }
 
     pub fn plan(&self, run: &RunDir, created: &CreatedSlice, socket: &Path) -> Result<Plan, Fault> {
@@ -57,7 +67,14 @@ impl Parts {
         };
         let inherited = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         Ok(Plan {
-            environment: environment(run, created, &driver, front, socket, inherited),
+            environment: environment(
+                run,
+                created,
+                (&driver.path, self.nvml_for(&driver)),
+                front,
+                socket,
+                inherited,
+            ),
             slice: created.slice.clone(),
             device: created.device.clone(),
             driver,
@@ -69,7 +86,7 @@ impl Parts {
 fn environment(
     run: &RunDir,
     created: &CreatedSlice,
-    driver: &DriverBelow,
+    (driver, nvml): (&Path, Option<PathBuf>),
     front: Option<&Stage>,
     socket: &Path,
     inherited: impl Fn(&str) -> Option<OsString>,
@@ -85,7 +102,10 @@ fn environment(
             "LD_LIBRARY_PATH",
             in_front(stage.folder.as_os_str(), inherited("LD_LIBRARY_PATH"), ":"),
         );
-        set("DIVVY_DRIVER", driver.path.clone().into());
+        set("DIVVY_DRIVER", driver.into());
+        if let Some(nvml) = nvml {
+            set("DIVVY_NVML", nvml.into());
+        }
     }
     if created.slice.isolation != Isolation::Env {
         set("DIVVY_SLICE", socket.into());

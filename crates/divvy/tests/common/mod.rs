@@ -23,7 +23,10 @@ pub fn divvy() -> &'static Path {
         };
         let built = Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--profile", profile])
-            .args(["--package", "limit-cuda", "--package", "emulated-cuda"])
+            .args(
+                ["limit-cuda", "limit-nvml", "emulated-cuda", "emulated-nvml"]
+                    .map(|name| format!("--package={name}")),
+            )
             .output()
             .expect("cargo starts");
         assert!(built.status.success(), "the drop-ins do not build: {built:?}");

@@ -22,7 +22,7 @@ pub fn all(context: &Context) -> Vec<Check> {
     };
     let drop_ins = DropIns::find();
     checks.push(match &drop_ins {
-        Ok(found) => Check::ok("drop-ins", "files", found.limiter.display().to_string()),
+        Ok(found) => Check::ok("drop-ins", "files", found.limiter.cuda.display().to_string()),
         Err(fault) => Check::fail("drop-ins", "files", fault),
     });
     checks.push(driver(context, &inventory, drop_ins.as_ref().ok()));
@@ -30,7 +30,7 @@ pub fn all(context: &Context) -> Vec<Check> {
     checks.push(shared_memory());
     checks.push(agent(context));
     if let (Ok(run), Ok(found)) = (context.run_dir(), &drop_ins) {
-        checks.push(match stage(&run, &found.limiter) {
+        checks.push(match stage(&run, &found.limiter.links()) {
             Ok(stage) => Check::ok("drop-ins", "stage", stage.folder.display().to_string()),
             Err(fault) => Check::fail("drop-ins", "stage", &fault),
         });
@@ -81,7 +81,7 @@ fn devices(inventory: &Inventory) -> Vec<Check> {
 
 fn driver(context: &Context, inventory: &Inventory, drop_ins: Option<&DropIns>) -> Check {
     let named = context.config.text("driver").map(std::path::Path::new);
-    let ours: Vec<_> = drop_ins.iter().map(|found| found.limiter.clone()).collect();
+    let ours: Vec<_> = drop_ins.iter().map(|found| found.limiter.cuda.clone()).collect();
     let emulated = inventory
         .devices
         .iter()
@@ -90,7 +90,7 @@ fn driver(context: &Context, inventory: &Inventory, drop_ins: Option<&DropIns>) 
         (None, Some(found)) if emulated => Check::ok(
             "driver",
             "below",
-            format!("{} (emulated)", found.emulated.display()),
+            format!("{} (emulated)", found.emulated.cuda.display()),
         ),
         _ => match find_driver(named, &ours) {
             Ok(driver) => Check::ok(
