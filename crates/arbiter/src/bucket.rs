@@ -1,0 +1,121 @@
+//! Tokens of a hard cap: they accrue at the share, and running spends them.
+//!
+//! Any window's use is what the bucket held at its start, plus the share of the window, minus what it holds at the end. So
+//! the cap is passed by no more than the distance between the highest and the lowest level: the bucket's depth plus what a
+//! kernel that outlasts its lease goes below zero.
+
+use crate::Nanos;
+use crate::terms::Share;
+
+/// A level in nanoseconds × 10 000, so that accrual is exact.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bucket {
+    share: Share,
+    level: i128,
+    at: Nanos,
+}
+
+const SCALE: i128 = 10_000;
+
+fn level_of(nanos: Nanos) -> i128 {
+    i128::from(nanos) * SCALE
+}
+
+impl Bucket {
+    /// A bucket that holds one lease's worth.
+    pub fn new(share: Share, now: Nanos, depth: Nanos) -> Self {
+        Self {
+            share,
+            level: level_of(depth),
+            at: now,
+        }
+    }
+
+    /// Lets tokens accrue to `now`, never above `depth`.
+    pub fn refill(&mut self, now: Nanos, depth: Nanos) {
+        let passed = now.saturating_sub(self.at);
+        self.at = self.at.max(now);
+        let full = level_of(depth);
+        if self.level < full {
+            self.level = (self.level + i128::from(passed) * i128::from(self.share.parts())).min(full);
+        }
+    }
+
+    /// Spends `run` nanoseconds of one device of `devices`; may go below zero: that is repaid before the next lease.
+    pub fn spend(&mut self, run: Nanos, devices: usize) {
+        self.level = self
+            .level
+            .saturating_sub(level_of(run) / (devices.max(1) as i128));
+    }
+
+    /// How long a lease may last before the level, still accruing, reaches zero.
+    pub fn lasts(&self) -> Nanos {
+        let drain = SCALE - i128::from(self.share.parts());
+        if drain == 0 {
+            return Nanos::MAX;
+        }
+        (self.level.max(0) / drain).try_into().unwrap_or(Nanos::MAX)
+    }
+
+    /// Whether at least `nanos` of tokens are there.
+    pub fn holds(&self, nanos: Nanos) -> bool {
+        self.level >= level_of(nanos)
+    }
+
+    /// When at least `nanos` of tokens will be there.
+    pub fn holds_at(&self, nanos: Nanos) -> Nanos {
+        let missing = (level_of(nanos) - self.level).max(0);
+        let parts = i128::from(self.share.parts());
+        let wait = (missing + parts - 1) / parts;
+        self.at.saturating_add(wait.try_into().unwrap_or(Nanos::MAX))
+    }
+
+    /// Device time owed.
+    pub fn debt(&self) -> Nanos {
+        (-self.level / SCALE).max(0).try_into().unwrap_or(Nanos::MAX)
+    }
+
+    /// Another share from now on; tokens and debt stay.
+    pub fn resize(&mut self, share: Share) {
+        self.share = share;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MILLISECOND;
+
+    #[test]
+    fn tokens_accrue_at_the_share_and_debt_is_repaid_at_it() {
+        let share = Share::new(2500).expect("a quarter");
+        let mut bucket = Bucket::new(share, 0, 5 * MILLISECOND);
+        assert_eq!(bucket.lasts(), 5 * MILLISECOND * 4 / 3);
+        bucket.spend(20 * MILLISECOND, 1);
+        assert_eq!(bucket.debt(), 15 * MILLISECOND);
+        assert_eq!(bucket.lasts(), 0);
+        assert_eq!(bucket.holds_at(MILLISECOND), 64 * MILLISECOND);
+        bucket.refill(64 * MILLISECOND - 1, 5 * MILLISECOND);
+        assert!(!bucket.holds(MILLISECOND));
+        bucket.refill(64 * MILLISECOND, 5 * MILLISECOND);
+        assert!(bucket.holds(MILLISECOND));
+        bucket.refill(Nanos::MAX, 5 * MILLISECOND);
+        assert!(bucket.holds(5 * MILLISECOND) && !bucket.holds(5 * MILLISECOND + 1));
+    }
+
+    #[test]
+    fn time_that_goes_back_takes_nothing() {
+        let mut bucket = Bucket::new(Share::WHOLE, 100, 10);
+        bucket.spend(10, 1);
+        bucket.refill(50, 10);
+        assert!(bucket.holds(0) && !bucket.holds(1));
+        assert_eq!(bucket.lasts(), Nanos::MAX);
+    }
+
+    #[test]
+    fn a_shallower_bucket_keeps_what_it_holds() {
+        let mut bucket = Bucket::new(Share::WHOLE, 0, 10);
+        bucket.refill(5, 4);
+        assert!(bucket.holds(10));
+    }
+}

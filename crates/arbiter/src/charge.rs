@@ -1,0 +1,94 @@
+//! Who pays what: max(reported busy, unreleased lease time), in virtual time, tokens and budget alike.
+
+use crate::Nanos;
+use crate::arbiter::Arbiter;
+
+impl Arbiter {
+    /// Charges a tenant for its unreleased leases up to now.
+    pub(crate) fn settle(&mut self, i: usize) {
+        for seat in 0..self.tenant(i).seats.len() {
+            self.settle_seat(i, seat);
+        }
+    }
+
+    pub(crate) fn settle_seat(&mut self, i: usize, seat: usize) {
+        let now = self.clock.now();
+        if let Some(held) = &mut self.tenant_mut(i).seats[seat].held {
+            let run = now.saturating_sub(held.charged_to);
+            held.charged_to = now;
+            held.charged += run;
+            self.charge(i, seat, run);
+        }
+    }
+
+    /// Takes a tenant's word for its busy time, where that is more than it has paid for, and for its kernels.
+    pub(crate) fn report(&mut self, i: usize, seat: usize, busy: Nanos, kernel: Nanos) {
+        self.settle_seat(i, seat);
+        let place = &mut self.tenant_mut(i).seats[seat];
+        if kernel > 0 {
+            place.kernel = kernel;
+        }
+        let before = place.held.map_or(place.reported, |held| held.reported);
+        place.reported = place.reported.max(busy);
+        let ran = place.reported - before;
+        let paid = place.held.map_or(0, |held| held.charged);
+        let more = ran.saturating_sub(paid);
+        if let Some(held) = &mut place.held {
+            held.charged += more;
+        }
+        self.charge(i, seat, more);
+    }
+
+    fn charge(&mut self, i: usize, seat: usize, run: Nanos) {
+        if run == 0 {
+            return;
+        }
+        let pace = self.pace(i, seat);
+        let d = self.device_of(i, seat);
+        let queued = self.queued_at(i);
+        if queued {
+            let entry = (self.tenant(i).seats[seat].time, i);
+            self.devices[d].ready.remove(&entry);
+        }
+        let tenant = self.tenant_mut(i);
+        let seats = tenant.seats.len();
+        let place = &mut tenant.seats[seat];
+        place.charged += u128::from(run);
+        place.time = place.time.later(run, pace);
+        let time = place.time;
+        if let Some(bucket) = &mut tenant.bucket {
+            bucket.spend(run, seats);
+        }
+        if let Some(server) = &mut tenant.server {
+            server.spend(run, seats);
+        }
+        if queued {
+            self.devices[d].ready.insert((time, i));
+        }
+        self.raise_floor(d);
+    }
+
+    /// Moves a device's virtual time to the least of those who run or wait for it.
+    pub(crate) fn raise_floor(&mut self, d: usize) {
+        let waiting = self.devices[d].ready.first().map(|&(time, _)| time);
+        let running = self.devices[d].holder.and_then(|h| {
+            let tenant = self.tenant(h);
+            // A latency-critical holder with budget does not run by virtual time.
+            if tenant.lease.is_some_and(|lease| lease.urgent) {
+                return None;
+            }
+            tenant
+                .seats
+                .iter()
+                .find(|seat| seat.device == d)
+                .map(|seat| seat.time)
+        });
+        let least = match (waiting, running) {
+            (Some(a), Some(b)) => a.min(b),
+            (Some(one), None) | (None, Some(one)) => one,
+            (None, None) => return,
+        };
+        let device = &mut self.devices[d];
+        device.floor = device.floor.max(least);
+    }
+}

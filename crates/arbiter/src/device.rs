@@ -1,0 +1,51 @@
+//! A device as the arbiter keeps it.
+
+use std::collections::BTreeSet;
+
+use crate::Nanos;
+use crate::admission::Promises;
+use crate::settings::Settings;
+use crate::tenant::ClaimKey;
+use crate::virtual_time::VirtualTime;
+
+#[derive(Debug, Default)]
+pub(crate) struct Device {
+    pub promises: Promises,
+    pub members: u32,
+    /// Latency-critical ones among them.
+    pub latency: u32,
+    /// Who has the lease.
+    pub holder: Option<usize>,
+    /// Best-effort tenants that wait, least virtual time first.
+    pub ready: BTreeSet<(VirtualTime, usize)>,
+    /// Latency-critical tenants that wait and have budget, earliest deadline first.
+    pub urgent: BTreeSet<(Nanos, usize)>,
+    /// Gangs that claim the device, in their order.
+    pub claims: BTreeSet<(ClaimKey, usize)>,
+    /// Virtual time of the device: what the least of those who run or wait has reached. Never goes back.
+    pub floor: VirtualTime,
+    /// How far leases were outlasted of late: the longest, slowly forgotten.
+    pub overrun: Nanos,
+    /// What a change of holder costs while memory is paged.
+    pub refill: Nanos,
+    /// It is on the list of devices to look at.
+    pub dirty: bool,
+}
+
+impl Device {
+    /// The quantum here: the settings', or more while a change of holder costs much.
+    pub fn quantum(&self, settings: &Settings) -> Nanos {
+        settings.quantum.max(
+            self.refill
+                .saturating_mul(10)
+                .min(settings.longest_quantum.max(settings.quantum)),
+        )
+    }
+
+    /// Notes that a lease was released this long after its end.
+    pub fn note_overrun(&mut self, overrun: Nanos, settings: &Settings) {
+        self.overrun = overrun
+            .min(settings.longest_made_up)
+            .max(self.overrun - self.overrun / 16);
+    }
+}

@@ -1,0 +1,305 @@
+//! The life of a lease: granted, renewed, shortened, released, overdue, expired.
+
+use crate::arbiter::Arbiter;
+use crate::decision::Decision;
+use crate::tenant::{Held, Lease, Place};
+use crate::{DeviceId, FOREVER, Nanos};
+
+impl Arbiter {
+    /// Gives a tenant all its devices, which are free, until `horizon` at most.
+    pub(crate) fn grant(&mut self, i: usize, horizon: Nanos) {
+        let now = self.clock.now();
+        let urgent = match self.tenant(i).place {
+            Place::Urgent => true,
+            Place::Claiming => self.tenant(i).claim.is_some_and(|claim| claim.key.rank == 0),
+            _ => false,
+        };
+        self.leave_queues(i);
+        let Some(until) = self.allowed(i, now, urgent) else {
+            // It waited so long that its terms changed under it: tokens or budget say no now.
+            self.tenant_mut(i).place = Place::Away;
+            self.enter(i);
+            return;
+        };
+        self.epoch += 1;
+        let epoch = self.epoch;
+        let tenant = self.tenant_mut(i);
+        tenant.place = Place::Holding;
+        tenant.lease = Some(Lease {
+            epoch,
+            since: now,
+            until: until.min(horizon),
+            urgent,
+            ending: false,
+            told: false,
+        });
+        for seat in &mut tenant.seats {
+            seat.held = Some(Held {
+                charged_to: now,
+                charged: 0,
+                reported: seat.reported,
+            });
+        }
+        self.leases += 1;
+        for seat in 0..self.tenant(i).seats.len() {
+            let d = self.device_of(i, seat);
+            self.devices[d].holder = Some(i);
+            // A gang that waits for this device waits for this lease now.
+            if let Some(&(_, gang)) = self.devices[d].claims.first()
+                && let Some(claim) = &mut self.tenant_mut(gang).claim
+            {
+                claim.target = None;
+            }
+        }
+        self.tell(i);
+        self.rearm(i);
+    }
+
+    /// Tells a holder its lease as it is now, on every device it still has.
+    fn tell(&mut self, i: usize) {
+        let tenant = self.tenant(i);
+        let Some(lease) = tenant.lease else { return };
+        let until = self.clock.outside(lease.until);
+        let told: Vec<Decision> = (0..tenant.seats.len())
+            .filter(|&seat| tenant.seats[seat].held.is_some())
+            .map(|seat| Decision::Grant {
+                tenant: tenant.id,
+                device: DeviceId(tenant.seats[seat].device as u32),
+                epoch: lease.epoch,
+                until,
+                in_flight: self.bound(i, seat),
+            })
+            .collect();
+        self.decisions.extend(told);
+    }
+
+    /// After a jump of the clock the ends that tenants were told are wrong.
+    pub(crate) fn tell_all_again(&mut self) {
+        for d in 0..self.devices.len() {
+            if let Some(holder) = self.devices[d].holder
+                && self.device_of(holder, 0) == d
+            {
+                self.tell(holder);
+            }
+        }
+    }
+
+    /// The members of a device changed, and with them perhaps what may be in flight.
+    pub(crate) fn rebound(&mut self, d: usize) {
+        if let Some(holder) = self.devices[d].holder
+            && self
+                .tenant(holder)
+                .lease
+                .is_some_and(|lease| lease.until > self.clock.now())
+        {
+            self.tell(holder);
+        }
+    }
+
+    /// Work that a tenant may have in flight on one device.
+    fn bound(&self, i: usize, seat: usize) -> Nanos {
+        let tenant = self.tenant(i);
+        let place = &tenant.seats[seat];
+        let device = &self.devices[place.device];
+        let settings = &self.settings;
+        if device.members == 1 && tenant.bucket.is_none() {
+            FOREVER
+        } else if device.latency > 0 && !tenant.terms.is_latency() {
+            // One typical kernel at a time, or as many short ones as keep the device fed.
+            let typical = if place.kernel == 0 {
+                settings.in_flight_beside_latency
+            } else {
+                place.kernel / 4
+            };
+            typical
+                .max(settings.in_flight_floor)
+                .min(settings.in_flight_beside_latency)
+        } else {
+            settings.in_flight
+        }
+    }
+
+    /// Ends a lease at `at`, which is no later than it would have.
+    pub(crate) fn stop(&mut self, i: usize, at: Nanos) {
+        let now = self.clock.now();
+        let Some(lease) = &mut self.tenant_mut(i).lease else {
+            return;
+        };
+        lease.until = at;
+        // Before its end it may still turn out that nobody else's claim is better.
+        lease.ending = at <= now;
+        let epoch = lease.epoch;
+        if at > now {
+            self.tell(i);
+        } else {
+            let tenant = self.tenant(i);
+            let revoked: Vec<Decision> = tenant
+                .seats
+                .iter()
+                .filter(|seat| seat.held.is_some())
+                .map(|seat| Decision::Revoke {
+                    tenant: tenant.id,
+                    device: DeviceId(seat.device as u32),
+                    epoch,
+                })
+                .collect();
+            self.decisions.extend(revoked);
+        }
+        self.rearm(i);
+    }
+
+    /// A resized holder's lease ends no later than its new terms allow.
+    pub(crate) fn shorten_to_terms(&mut self, i: usize) {
+        let now = self.clock.now();
+        let Some(lease) = self.tenant(i).lease else { return };
+        if lease.until <= now {
+            return;
+        }
+        let until = self.allowed(i, now, lease.urgent).unwrap_or(now);
+        if until < lease.until {
+            self.stop(i, until);
+        } else {
+            self.rearm(i);
+        }
+    }
+
+    /// Nothing of a lease is in flight on this device any more.
+    pub(crate) fn release(&mut self, i: usize, seat: usize) {
+        self.settle_seat(i, seat);
+        let now = self.clock.now();
+        let lease = self.tenant(i).lease;
+        let d = self.device_of(i, seat);
+        if self.tenant_mut(i).seats[seat].held.take().is_none() {
+            return;
+        }
+        if self.devices[d].holder == Some(i) {
+            let end = lease.map_or(now, |lease| lease.until);
+            self.devices[d].note_overrun(now.saturating_sub(end), &self.settings);
+            self.raise_floor(d);
+            self.devices[d].holder = None;
+        }
+        self.mark(d);
+        if self.tenant(i).seats.iter().all(|seat| seat.held.is_none()) {
+            self.leases -= 1;
+            let tenant = self.tenant_mut(i);
+            tenant.lease = None;
+            tenant.waits_since = now;
+            self.enter(i);
+        } else if let Some(lease) = &mut self.tenant_mut(i).lease {
+            // A gang that let go of one device does not renew the others.
+            lease.ending = true;
+            self.rearm(i);
+        }
+    }
+
+    /// The device no longer waits for a lease that is long over.
+    fn expire(&mut self, i: usize) {
+        let tenant = self.tenant_mut(i);
+        tenant.place = Place::Stuck;
+        let (id, epoch) = (tenant.id, tenant.lease.map_or(0, |lease| lease.epoch));
+        for seat in 0..self.tenant(i).seats.len() {
+            let d = self.device_of(i, seat);
+            if self.tenant(i).seats[seat].held.is_some() && self.devices[d].holder == Some(i) {
+                self.devices[d].holder = None;
+                self.decisions.push(Decision::Expire {
+                    tenant: id,
+                    device: DeviceId(d as u32),
+                    epoch,
+                });
+                self.mark(d);
+            }
+        }
+    }
+
+    /// A tenant's alarm.
+    pub(crate) fn tick(&mut self, i: usize) {
+        self.settle(i);
+        match self.tenant(i).place {
+            Place::Holding => self.tick_holding(i),
+            Place::Throttled => self.enter(i),
+            Place::Queued => {
+                // A latency-critical tenant's next period has begun.
+                self.leave_queues(i);
+                self.enter(i);
+            }
+            Place::Away | Place::Urgent | Place::Claiming | Place::Stuck => {}
+        }
+        self.rearm(i);
+    }
+
+    fn tick_holding(&mut self, i: usize) {
+        let now = self.clock.now();
+        let Some(lease) = self.tenant(i).lease else { return };
+        if lease.until == FOREVER {
+            return;
+        }
+        if now < lease.until {
+            match self.may_continue(i) {
+                Some(until) if until > lease.until => {
+                    if let Some(lease) = &mut self.tenant_mut(i).lease {
+                        lease.until = until;
+                    }
+                    self.tell(i);
+                }
+                _ => {
+                    if let Some(lease) = &mut self.tenant_mut(i).lease {
+                        lease.ending = true;
+                    }
+                }
+            }
+        } else if now - lease.until >= self.settings.expiry {
+            self.expire(i);
+        } else if now - lease.until >= self.settings.overdue && !lease.told {
+            let tenant = self.tenant(i);
+            let ended = self.clock.outside(lease.until);
+            let overdue: Vec<Decision> = tenant
+                .seats
+                .iter()
+                .filter(|seat| seat.held.is_some())
+                .map(|seat| Decision::Overdue {
+                    tenant: tenant.id,
+                    device: DeviceId(seat.device as u32),
+                    epoch: lease.epoch,
+                    ended,
+                })
+                .collect();
+            self.decisions.extend(overdue);
+            if let Some(lease) = &mut self.tenant_mut(i).lease {
+                lease.told = true;
+            }
+        }
+    }
+
+    /// Sets a tenant's alarm by where it stands.
+    pub(crate) fn rearm(&mut self, i: usize) {
+        let now = self.clock.now();
+        let settings = &self.settings;
+        let tenant = self.tenant(i);
+        let next = match (tenant.place, tenant.lease) {
+            (Place::Holding, Some(lease)) => {
+                let next = if lease.until == FOREVER {
+                    FOREVER
+                } else if now < lease.until && !lease.ending {
+                    // Never in the past: a short lease is looked at half-way.
+                    let left = lease.until - now;
+                    lease.until - settings.renew_ahead.min(left / 2)
+                } else if now < lease.until.saturating_add(settings.overdue) && !lease.told {
+                    lease.until.saturating_add(settings.overdue)
+                } else {
+                    lease.until.saturating_add(settings.expiry)
+                };
+                Some(next.min(now.saturating_add(settings.heartbeat)).max(now + 1))
+            }
+            (Place::Stuck, _) => Some(now.saturating_add(settings.heartbeat)),
+            (Place::Throttled, _) => {
+                let tokens = tenant.bucket.map(|bucket| bucket.holds_at(self.least_tokens(i)));
+                let budget = tenant.server.map(|server| server.deadline());
+                tokens.or(budget).map(|at| at.max(now + 1))
+            }
+            (Place::Queued, _) => tenant.server.map(|server| server.deadline().max(now + 1)),
+            _ => None,
+        };
+        let old = std::mem::replace(&mut self.tenant_mut(i).timer, next);
+        self.timers.set(i, old, next);
+    }
+}

@@ -1,0 +1,186 @@
+//! Where a tenant stands: coming, waiting, being throttled, going.
+
+use crate::arbiter::Arbiter;
+use crate::tenant::Place;
+use crate::terms::Cap;
+use crate::{FOREVER, Nanos};
+
+impl Arbiter {
+    /// A tenant has something to launch.
+    pub(crate) fn ready(&mut self, i: usize) {
+        self.tenant_mut(i).wants = true;
+        if self.tenant(i).place != Place::Away {
+            return;
+        }
+        let now = self.clock.now();
+        self.tenant_mut(i).waits_since = now;
+        if let Some(server) = &mut self.tenant_mut(i).server {
+            server.wake(now);
+        }
+        self.enter(i);
+        self.press_on_waking(i);
+    }
+
+    /// A tenant has nothing to launch and nothing in flight.
+    pub(crate) fn idle(&mut self, i: usize) {
+        self.tenant_mut(i).wants = false;
+        self.leave_queues(i);
+        for seat in 0..self.tenant(i).seats.len() {
+            self.release(i, seat);
+        }
+        if self.tenant(i).place != Place::Away {
+            self.depart(i, Place::Away);
+        }
+    }
+
+    /// Puts a tenant that wants to run, holds nothing and waits nowhere where it belongs.
+    pub(crate) fn enter(&mut self, i: usize) {
+        let now = self.clock.now();
+        if !self.tenant(i).wants {
+            self.depart(i, Place::Away);
+            return;
+        }
+        let depth = self.depth(i);
+        let enough = self.least_tokens(i);
+        let tenant = self.tenant_mut(i);
+        if let Some(server) = &mut tenant.server {
+            server.replenish(now);
+            if server.budget() > 0 {
+                self.enter_urgent(i);
+                return;
+            }
+            if tenant.terms.cap == Cap::Hard {
+                self.depart(i, Place::Throttled);
+                return;
+            }
+        }
+        if let Some(bucket) = &mut tenant.bucket {
+            bucket.refill(now, depth);
+            if !bucket.holds(enough) {
+                self.depart(i, Place::Throttled);
+                return;
+            }
+        }
+        self.enter_queue(i);
+    }
+
+    fn enter_urgent(&mut self, i: usize) {
+        if self.tenant(i).is_gang() {
+            self.claim(i, 0);
+            return;
+        }
+        let tenant = self.tenant_mut(i);
+        let deadline = tenant.server.map_or(FOREVER, |server| server.deadline());
+        tenant.place = Place::Urgent;
+        tenant.urgent_by = deadline;
+        let d = tenant.seats[0].device;
+        self.devices[d].urgent.insert((deadline, i));
+        self.mark(d);
+        self.rearm(i);
+    }
+
+    fn enter_queue(&mut self, i: usize) {
+        let now = self.clock.now();
+        let was_away = matches!(self.tenant(i).place, Place::Away | Place::Throttled);
+        for seat in 0..self.tenant(i).seats.len() {
+            let d = self.device_of(i, seat);
+            if was_away {
+                self.settle_holder(d);
+                self.clamp(i, seat);
+            }
+            let time = self.tenant(i).seats[seat].time;
+            self.devices[d].ready.insert((time, i));
+            self.mark(d);
+        }
+        let tenant = self.tenant_mut(i);
+        tenant.place = Place::Queued;
+        tenant.away_since = now;
+        self.rearm(i);
+    }
+
+    /// Whoever slept comes back with a claim of at most `lag` on what others ran meanwhile, and loses by sleeping no more
+    /// than the device could have given in that time: a nap of a millisecond does not cancel a debt of seconds that others
+    /// owe.
+    fn clamp(&mut self, i: usize, seat: usize) {
+        let pace = self.pace(i, seat);
+        let floor = self.devices[self.device_of(i, seat)].floor;
+        let (lag, now) = (self.settings.lag, self.clock.now());
+        let tenant = self.tenant_mut(i);
+        let slept = now.saturating_sub(tenant.away_since);
+        let place = &mut tenant.seats[seat];
+        let least = floor.earlier(lag, pace).min(place.time.later(slept, pace));
+        place.time = place.time.max(least);
+    }
+
+    /// Takes a tenant off every list of those who wait.
+    pub(crate) fn leave_queues(&mut self, i: usize) {
+        match self.tenant(i).place {
+            Place::Queued => {
+                for seat in 0..self.tenant(i).seats.len() {
+                    let place = &self.tenant(i).seats[seat];
+                    let (d, entry) = (place.device, (place.time, i));
+                    self.devices[d].ready.remove(&entry);
+                }
+            }
+            Place::Urgent => {
+                let entry = (self.tenant(i).urgent_by, i);
+                let d = self.device_of(i, 0);
+                self.devices[d].urgent.remove(&entry);
+            }
+            Place::Claiming => self.withdraw_claim(i),
+            Place::Away | Place::Throttled | Place::Holding | Place::Stuck => {}
+        }
+    }
+
+    fn depart(&mut self, i: usize, place: Place) {
+        let now = self.clock.now();
+        let tenant = self.tenant_mut(i);
+        if !matches!(tenant.place, Place::Away | Place::Throttled) {
+            tenant.away_since = now;
+        }
+        tenant.place = place;
+        self.rearm(i);
+    }
+
+    pub(crate) fn queued_at(&self, i: usize) -> bool {
+        self.tenant(i).place == Place::Queued
+    }
+
+    pub(crate) fn settle_holder(&mut self, d: usize) {
+        if let Some(holder) = self.devices[d].holder {
+            self.settle(holder);
+        }
+        self.raise_floor(d);
+    }
+
+    /// The quantum of a tenant: the longest of its devices'.
+    pub(crate) fn quantum(&self, i: usize) -> Nanos {
+        let quantum = |seat: &crate::tenant::Seat| self.devices[seat.device].quantum(&self.settings);
+        self.tenant(i)
+            .seats
+            .iter()
+            .map(quantum)
+            .max()
+            .unwrap_or(self.settings.quantum)
+    }
+
+    /// How deep a hard cap's bucket is: a quantum, and what accrues while somebody else's kernel outlasts its lease, or the
+    /// share would be lost with every long kernel of a neighbour's.
+    pub(crate) fn depth(&self, i: usize) -> Nanos {
+        let tenant = self.tenant(i);
+        let Some(share) = tenant.terms.share() else {
+            return FOREVER;
+        };
+        let overrun = tenant
+            .seats
+            .iter()
+            .map(|seat| self.devices[seat.device].overrun)
+            .max();
+        self.quantum(i) + share.of(overrun.unwrap_or(0))
+    }
+
+    /// The tokens without which a lease is not worth its change of holder.
+    pub(crate) fn least_tokens(&self, i: usize) -> Nanos {
+        self.quantum(i) / 4
+    }
+}

@@ -1,0 +1,73 @@
+//! How an arbiter is set: lengths of time, all in nanoseconds.
+
+use crate::{MICROSECOND, MILLISECOND, Nanos, SECOND};
+
+/// Lengths of time that rule every device of one arbiter. [`Settings::default`] is what the project measures.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long a tenant runs before the next may, when several want the device. 1 to 30 ms.
+    pub quantum: Nanos,
+    /// Work in flight that a tenant may have while others are registered on its device.
+    pub in_flight: Nanos,
+    /// The same for best-effort tenants while a latency-critical one is registered: at most this, and no more than the
+    /// tenant's own typical kernel where that is less.
+    pub in_flight_beside_latency: Nanos,
+    /// The least in-flight bound: what keeps a device fed while the host looks away for a moment.
+    pub in_flight_floor: Nanos,
+    /// Unused claim that a tenant keeps while it sleeps, in device time.
+    pub lag: Nanos,
+    /// A best-effort holder keeps a lease for at least this before one that wakes with a better claim takes it over.
+    pub least_hold: Nanos,
+    /// How long before its end a lease is renewed, when it is.
+    pub renew_ahead: Nanos,
+    /// How long after its end an unreleased lease is reported as overdue.
+    pub overdue: Nanos,
+    /// How long after its end an unreleased lease no longer keeps others from the device. A kernel longer than this then
+    /// shares the device with them by the hardware's own time-slicing, if it has any.
+    pub expiry: Nanos,
+    /// While a lease is out, the arbiter wants to be woken at least this often; a step of the clock of more than twice
+    /// this is a jump, and counts as this much.
+    pub heartbeat: Nanos,
+    /// Nothing is granted for less than this while a gang's devices come together.
+    pub least_backfill: Nanos,
+    /// The longest quantum that a thrash hint leads to.
+    pub longest_quantum: Nanos,
+    /// The longest foreign overrun that a hard cap's bucket makes up for.
+    pub longest_made_up: Nanos,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            quantum: 5 * MILLISECOND,
+            in_flight: 2 * MILLISECOND,
+            in_flight_beside_latency: MILLISECOND,
+            in_flight_floor: 150 * MICROSECOND,
+            lag: 5 * MILLISECOND,
+            least_hold: 1250 * MICROSECOND,
+            renew_ahead: 200 * MICROSECOND,
+            overdue: 30 * MILLISECOND,
+            expiry: 40 * MILLISECOND,
+            heartbeat: SECOND,
+            least_backfill: 500 * MICROSECOND,
+            longest_quantum: 2 * SECOND,
+            longest_made_up: 100 * MILLISECOND,
+        }
+    }
+}
+
+impl Settings {
+    /// The quantums that may be chosen.
+    pub const QUANTUM: std::ops::RangeInclusive<Nanos> = MILLISECOND..=30 * MILLISECOND;
+
+    /// The default with another quantum, and what follows from it; `None` outside 1 to 30 ms.
+    pub fn with_quantum(quantum: Nanos) -> Option<Self> {
+        Self::QUANTUM.contains(&quantum).then(|| Self {
+            quantum,
+            lag: quantum,
+            least_hold: quantum / 4,
+            renew_ahead: (quantum / 4).min(200 * MICROSECOND),
+            ..Self::default()
+        })
+    }
+}

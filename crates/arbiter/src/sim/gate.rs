@@ -1,0 +1,364 @@
+//! A program and its gate: what it launches, and when.
+
+use std::collections::VecDeque;
+
+use super::engine::Work;
+use super::load::Load;
+use super::random::Random;
+use super::scenario::Sharing;
+use super::world::{Happening, World};
+use crate::{Event, Nanos, TenantId};
+
+/// An actor's side of one device.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub device: usize,
+    pub queue: VecDeque<Work>,
+    /// When the head of the queue began to run.
+    pub started: Option<Nanos>,
+    pub busy: Nanos,
+    pub completed: u64,
+    pub lease: Option<Lease>,
+    /// The newest lease it ever had here.
+    pub last_epoch: u64,
+    /// The end of a lease that a look is scheduled for.
+    looks_at: Nanos,
+}
+
+/// A lease as the program sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lease {
+    pub epoch: u64,
+    pub until: Nanos,
+    pub in_flight: Nanos,
+}
+
+impl Lane {
+    /// When what is in flight should be over, from now.
+    fn remaining(&self, now: Nanos) -> Nanos {
+        let all: Nanos = self
+            .queue
+            .iter()
+            .fold(0, |sum: Nanos, work| sum.saturating_add(work.estimate));
+        let ran = self.started.map_or(0, |from| now.saturating_sub(from));
+        let head = self.queue.front().map_or(0, |work| work.estimate);
+        all - head.min(ran)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Program {
+    pub load: Load,
+    pub random: Random,
+    pub lanes: Vec<Lane>,
+    pub alive: bool,
+    pub stopped: bool,
+    /// It has work, or something in flight.
+    pub wants: bool,
+    /// It has told the agent that it wants a lease.
+    pub asked: bool,
+    /// Kernels that may be launched; greedy programs have no end of them.
+    pub kernels: u64,
+    /// The next kernel's length and estimate, once drawn.
+    next: Option<(Nanos, Nanos)>,
+    /// Arrivals of requests that have not been served, and kernels of the first still to complete.
+    pub requests: VecDeque<Nanos>,
+    pub outstanding: u32,
+    pub latencies: Vec<Nanos>,
+    /// Use by bins.
+    pub bins: Vec<u32>,
+    /// Typical kernel, and what the agent was last told.
+    typical: Nanos,
+    told: Nanos,
+    /// Number of the check that is scheduled; older ones are void.
+    check: u64,
+}
+
+impl Program {
+    pub fn new(load: Load, devices: impl Iterator<Item = usize>, random: Random) -> Self {
+        let lanes = devices.map(|device| Lane {
+            device,
+            queue: VecDeque::new(),
+            started: None,
+            busy: 0,
+            completed: 0,
+            lease: None,
+            last_epoch: 0,
+            looks_at: 0,
+        });
+        Self {
+            load,
+            random,
+            lanes: lanes.collect(),
+            alive: false,
+            stopped: false,
+            wants: false,
+            asked: false,
+            kernels: 0,
+            next: None,
+            requests: VecDeque::new(),
+            outstanding: 0,
+            latencies: Vec::new(),
+            bins: Vec::new(),
+            typical: 0,
+            told: 0,
+            check: 0,
+        }
+    }
+
+    /// Notes use from one time to another.
+    pub fn record(&mut self, from: Nanos, to: Nanos, bin: Nanos) {
+        let mut at = from;
+        while at < to {
+            let n = (at / bin) as usize;
+            let end = to.min((n as Nanos + 1) * bin);
+            if self.bins.len() <= n {
+                self.bins.resize(n + 1, 0);
+            }
+            self.bins[n] += (end - at) as u32;
+            at = end;
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        self.kernels > 0
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.queue.is_empty())
+    }
+
+    /// Length and estimate of the kernel that comes next.
+    fn peek(&mut self, error: u64) -> (Nanos, Nanos) {
+        if let Some(next) = self.next {
+            return next;
+        }
+        let length = match &self.load {
+            Load::Greedy(lengths) | Load::Requests { lengths, .. } | Load::Bursts { lengths, .. } => {
+                lengths.draw(&mut self.random)
+            }
+            Load::Endless => Nanos::MAX,
+        };
+        let estimate = if length == Nanos::MAX {
+            100_000
+        } else {
+            length * self.random.between(100 - error, 100 + error) / 100
+        };
+        self.next = Some((length, estimate));
+        (length, estimate)
+    }
+}
+
+impl World {
+    /// A program looks at what it may do now.
+    pub(super) fn check(&mut self, a: usize) {
+        if !self.actors[a].alive || self.actors[a].stopped {
+            return;
+        }
+        while self.actors[a].has_work() && self.may_launch(a) {
+            self.launch(a);
+        }
+        let wants = self.actors[a].has_work() || !self.actors[a].is_empty();
+        self.want(a, wants);
+        if matches!(self.sharing, Sharing::Leases(_)) {
+            self.talk(a);
+        }
+    }
+
+    fn may_launch(&mut self, a: usize) -> bool {
+        let now = self.now;
+        let host = &self.host;
+        let (_, estimate) = self.actors[a].peek(host.estimate_error);
+        let (feed, mut wake) = (host.feed, Nanos::MAX);
+        let depth = match self.sharing {
+            Sharing::Leases(_) => None,
+            Sharing::TimeSlicing { .. } => Some(16),
+            Sharing::Fifo { depth } => Some(depth),
+        };
+        let mut may = true;
+        for lane in &self.actors[a].lanes {
+            if let Some(depth) = depth {
+                may &= lane.queue.len() < depth || matches!(self.actors[a].load, Load::Requests { .. });
+                continue;
+            }
+            let Some(lease) = lane.lease.filter(|lease| now < lease.until) else {
+                return false;
+            };
+            let remaining = lane.remaining(now);
+            may &= now.saturating_add(remaining) < lease.until;
+            let fits = remaining.saturating_add(estimate) <= lease.in_flight;
+            if !(fits || remaining <= feed || lane.queue.is_empty()) {
+                may = false;
+                if lane.queue.len() == 1 {
+                    wake = wake.min(now + remaining - feed);
+                }
+            }
+        }
+        if !may && wake != Nanos::MAX {
+            self.check_at(a, wake);
+        }
+        may
+    }
+
+    fn launch(&mut self, a: usize) {
+        let error = self.host.estimate_error;
+        let (left, estimate) = self.actors[a].peek(error);
+        let ready = self.now + self.host.launch;
+        let actor = &mut self.actors[a];
+        actor.next = None;
+        if !matches!(actor.load, Load::Greedy(_)) {
+            actor.kernels -= 1;
+        }
+        actor.typical = if actor.typical == 0 {
+            estimate
+        } else {
+            (actor.typical * 15 + estimate) / 16
+        };
+        for lane in 0..self.actors[a].lanes.len() {
+            self.enqueue(
+                a,
+                lane,
+                Work {
+                    left,
+                    estimate,
+                    ready,
+                },
+            );
+        }
+    }
+
+    /// A kernel of the actor's is over.
+    pub(super) fn completed(&mut self, a: usize, lane: usize) {
+        let now = self.now;
+        let notice = self.host.notice;
+        let actor = &mut self.actors[a];
+        if lane == 0 {
+            match &actor.load {
+                Load::Requests { kernels, .. } => {
+                    let kernels = *kernels;
+                    actor.outstanding -= 1;
+                    if actor.outstanding == 0 {
+                        let arrived = actor.requests.pop_front().unwrap_or(now);
+                        actor.latencies.push(now - arrived);
+                        if !actor.requests.is_empty() {
+                            actor.outstanding = kernels;
+                        }
+                    }
+                }
+                Load::Bursts { think, .. } if actor.kernels == 0 && actor.is_empty() => {
+                    let think = *think;
+                    let pause = actor.random.exponential(think);
+                    self.at(now + pause, Happening::Work { actor: a });
+                }
+                _ => {}
+            }
+        }
+        self.check_at(a, now + notice);
+    }
+
+    /// More to do: a request has come, or a program has thought enough.
+    pub(super) fn work(&mut self, a: usize) {
+        let now = self.now;
+        let actor = &mut self.actors[a];
+        if !actor.alive {
+            return;
+        }
+        match &actor.load {
+            Load::Greedy(_) | Load::Endless => actor.kernels = 1,
+            Load::Bursts { kernels, .. } => actor.kernels += u64::from(*kernels),
+            Load::Requests { every, kernels, .. } => {
+                let (every, kernels) = (*every, *kernels);
+                actor.kernels += u64::from(kernels);
+                if actor.requests.is_empty() {
+                    actor.outstanding = kernels;
+                }
+                actor.requests.push_back(now);
+                let gap = actor.random.exponential(every);
+                self.at(now + gap, Happening::Work { actor: a });
+            }
+        }
+        self.check(a);
+    }
+
+    /// What the gate has to tell the agent.
+    fn talk(&mut self, a: usize) {
+        let now = self.now;
+        let actor = &mut self.actors[a];
+        let tenant = TenantId(a as u64);
+        let holds = actor.lanes.iter().any(|lane| lane.lease.is_some());
+        let over = |lane: &Lane| lane.lease.is_some_and(|lease| now >= lease.until);
+        if !holds {
+            if actor.has_work() && !actor.asked {
+                actor.asked = true;
+                self.tell_agent(Event::Ready { tenant });
+            }
+            return;
+        }
+        if actor.typical.abs_diff(actor.told) > actor.told / 8 {
+            actor.told = actor.typical;
+            let (busy, kernel) = (actor.lanes[0].busy, actor.typical);
+            let reports: Vec<Event> = actor
+                .lanes
+                .iter()
+                .map(|lane| Event::Report {
+                    tenant,
+                    device: crate::DeviceId(lane.device as u32),
+                    busy,
+                    kernel,
+                })
+                .collect();
+            reports.into_iter().for_each(|report| self.tell_agent(report));
+        }
+        let actor = &mut self.actors[a];
+        if !actor.has_work() && actor.is_empty() {
+            if actor.lanes.iter().all(|lane| lane.lease.is_none() || over(lane)) {
+                self.give_back(a);
+            } else {
+                actor.check += 1;
+                let (check, at) = (actor.check, now + self.host.early_release);
+                self.at(at, Happening::Unused { actor: a, check });
+            }
+            return;
+        }
+        for lane in 0..actor.lanes.len() {
+            let place = &mut self.actors[a].lanes[lane];
+            if !over(place) {
+                if let Some(lease) = place.lease
+                    && lease.until != Nanos::MAX
+                    && lease.until != place.looks_at
+                {
+                    place.looks_at = lease.until;
+                    self.check_at(a, lease.until);
+                }
+            } else if place.queue.is_empty() {
+                place.lease = None;
+                let (device, busy) = (crate::DeviceId(place.device as u32), place.busy);
+                self.actors[a].asked = true;
+                self.tell_agent(Event::Released { tenant, device, busy });
+            }
+        }
+    }
+
+    /// A holder had nothing to do for a while.
+    pub(super) fn unused(&mut self, a: usize, check: u64) {
+        let actor = &self.actors[a];
+        let idle = actor.check == check && !actor.has_work() && actor.is_empty();
+        if idle && actor.alive && !actor.stopped {
+            self.give_back(a);
+        }
+    }
+
+    fn give_back(&mut self, a: usize) {
+        let actor = &mut self.actors[a];
+        actor.lanes.iter_mut().for_each(|lane| lane.lease = None);
+        actor.asked = false;
+        self.tell_agent(Event::Idle {
+            tenant: TenantId(a as u64),
+        });
+    }
+
+    /// Has a program look again at this time; of several wishes the earliest counts.
+    pub(super) fn check_at(&mut self, a: usize, at: Nanos) {
+        self.at(at, Happening::Check { actor: a });
+    }
+}

@@ -1,0 +1,21 @@
+//! A model of devices shared by programs: for tests and benches, and to compare ways of sharing.
+//!
+//! Its devices run kernels to their end; its programs launch by the rules that a gate will follow; messages between programs
+//! and agent take time, and so does everything that a host does late. [`run`] plays a [`Scenario`] and returns what each
+//! actor got. The same seed gives the same run. Nothing the arbiter decides depends on anything here.
+
+mod agent;
+mod engine;
+mod gate;
+mod load;
+mod outcome;
+mod random;
+mod scenario;
+mod script;
+mod world;
+
+pub use load::{Lengths, Load};
+pub use outcome::{Actor as ActorOutcome, Outcome, percentile};
+pub use random::Random;
+pub use scenario::{Actor, Host, Scenario, Sharing, Step, Turn};
+pub use world::{run, run_timed};

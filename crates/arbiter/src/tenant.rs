@@ -1,0 +1,106 @@
+//! A tenant as the arbiter keeps it.
+
+use crate::bucket::Bucket;
+use crate::server::Server;
+use crate::terms::Terms;
+use crate::virtual_time::VirtualTime;
+use crate::{Nanos, TenantId};
+
+/// Where a tenant stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It wants nothing.
+    Away,
+    /// It wants to run and its hard cap does not let it.
+    Throttled,
+    /// It waits its turn by virtual time.
+    Queued,
+    /// It waits, before all best-effort tenants, by its server's deadline.
+    Urgent,
+    /// A gang whose devices are being brought together.
+    Claiming,
+    /// It has a lease on at least one device, and the device waits for it.
+    Holding,
+    /// Its lease expired with work in flight.
+    Stuck,
+}
+
+/// A tenant's side of one device.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    pub device: usize,
+    pub time: VirtualTime,
+    pub held: Option<Held>,
+    /// The tenant's typical kernel by its own word.
+    pub kernel: Nanos,
+    /// Busy time it has reported in all.
+    pub reported: Nanos,
+    /// Everything it was charged here.
+    pub charged: u128,
+}
+
+/// An unreleased lease on one device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub charged_to: Nanos,
+    /// Charged within this lease.
+    pub charged: Nanos,
+    /// Reported busy time at its start.
+    pub reported: Nanos,
+}
+
+/// What a gang's seats have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lease {
+    pub epoch: u64,
+    pub since: Nanos,
+    pub until: Nanos,
+    /// Granted from a server's budget.
+    pub urgent: bool,
+    /// It will not be renewed.
+    pub ending: bool,
+    /// It was reported as overdue.
+    pub told: bool,
+}
+
+/// Order among the claims of gangs: latency-critical ones first, then first come, first served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ClaimKey {
+    pub rank: u8,
+    pub number: u64,
+}
+
+/// A gang's claim to its devices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim {
+    pub key: ClaimKey,
+    /// When the last of its devices should be free; known once the claim is first on all of them.
+    pub target: Option<Nanos>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Tenant {
+    pub id: TenantId,
+    pub terms: Terms,
+    pub seats: Vec<Seat>,
+    pub wants: bool,
+    pub place: Place,
+    /// When it left the queue by its own will or its cap's.
+    pub away_since: Nanos,
+    /// When it began to wait, for people to see.
+    pub waits_since: Nanos,
+    pub bucket: Option<Bucket>,
+    pub server: Option<Server>,
+    pub lease: Option<Lease>,
+    pub claim: Option<Claim>,
+    /// Its deadline among the urgent, while it is there.
+    pub urgent_by: Nanos,
+    /// When the arbiter looks at it next.
+    pub timer: Option<Nanos>,
+}
+
+impl Tenant {
+    pub fn is_gang(&self) -> bool {
+        self.seats.len() > 1
+    }
+}

@@ -1,0 +1,81 @@
+//! What people may see of a tenant: `divvy ps` and `divvy top`.
+
+use crate::arbiter::Arbiter;
+use crate::tenant::Place;
+use crate::terms::Terms;
+use crate::{DeviceId, Nanos, TenantId};
+
+/// Where a tenant stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It wants nothing.
+    Idle,
+    /// It wants to run and its hard cap does not let it.
+    Throttled,
+    /// It waits its turn.
+    Waiting,
+    /// It holds a lease.
+    Running,
+    /// Its lease expired with work in flight.
+    Stuck,
+}
+
+/// A tenant on one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Where it stands.
+    pub standing: Standing,
+    /// Its terms.
+    pub terms: Terms,
+    /// Everything it was charged on the device, nanoseconds.
+    pub charged: u128,
+    /// Device time it has to repay: to the others by virtual time, or to its own cap or budget, whichever is more.
+    pub debt: Nanos,
+    /// How long it has been waiting; 0 when it is not.
+    pub waiting: Nanos,
+}
+
+impl Arbiter {
+    /// A tenant on one of its devices, as of the last event; `None` if there is no such tenant or it is not on that device.
+    pub fn view(&self, tenant: TenantId, device: DeviceId) -> Option<View> {
+        let &i = self.numbers.get(&tenant)?;
+        let tenant = self.tenant(i);
+        let seat = tenant.seats.iter().position(|s| s.device == device.0 as usize)?;
+        let place = &tenant.seats[seat];
+        let standing = match tenant.place {
+            Place::Away => Standing::Idle,
+            Place::Throttled => Standing::Throttled,
+            Place::Queued | Place::Urgent | Place::Claiming => Standing::Waiting,
+            Place::Holding => Standing::Running,
+            Place::Stuck => Standing::Stuck,
+        };
+        let to_others = place
+            .time
+            .beyond(self.devices[place.device].floor, self.pace(i, seat));
+        let to_cap = tenant.bucket.map_or(0, |bucket| bucket.debt());
+        let to_budget = tenant.server.map_or(0, |server| server.debt());
+        let waits = matches!(standing, Standing::Waiting | Standing::Throttled);
+        Some(View {
+            standing,
+            terms: tenant.terms,
+            charged: place.charged,
+            debt: to_others.max(to_cap).max(to_budget),
+            waiting: if waits {
+                self.clock.now().saturating_sub(tenant.waits_since)
+            } else {
+                0
+            },
+        })
+    }
+
+    /// Who holds a device.
+    pub fn holder(&self, device: DeviceId) -> Option<TenantId> {
+        let holder = self.devices.get(device.0 as usize)?.holder?;
+        Some(self.tenant(holder).id)
+    }
+
+    /// How many tenants are registered.
+    pub fn tenants(&self) -> usize {
+        self.numbers.len()
+    }
+}
