@@ -1,10 +1,16 @@
 //! Memory pools: device memory kept for reuse, handed out and taken back in stream order.
 
+use crate::device::identity::Uuid;
 use crate::driver::Driver;
 use crate::graph::memory::Reserved;
 use crate::memory::allocation::{Allocation, Kind};
+use crate::memory::file::MemoryFile;
 use crate::memory::heap::{Extent, Heap, OutOfMemory};
+use crate::shared::deed::Id;
+use crate::shared::trailer::{self, Trailer};
+use rustix::io::Errno;
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,6 +28,10 @@ pub struct MemoryPool {
     pub access: Mutex<HashMap<usize, u32>>,
     /// Bytes the pool may keep when they are not in use.
     pub release_threshold: AtomicU64,
+    /// What other processes know it by; None for a pool that was not made to be shared.
+    pub name: Option<PoolName>,
+    /// The pool of another process that this one stands for. Nothing can be allocated from it.
+    pub source: Option<Id>,
     /// Largest sum of its allocations in bytes; 0 is no limit.
     max_bytes: u64,
     heap: Arc<Heap>,
@@ -47,20 +57,80 @@ pub struct Figures {
     pub used_high: u64,
 }
 
+/// The name of a pool that other processes may import.
+pub struct PoolName {
+    /// The name itself.
+    pub id: Id,
+    file: Mutex<Option<MemoryFile>>,
+}
+
+impl PoolName {
+    /// A new name.
+    pub fn new() -> std::result::Result<PoolName, Errno> {
+        Ok(PoolName {
+            id: Id::random()?,
+            file: Mutex::default(),
+        })
+    }
+
+    /// A descriptor that says the name.
+    pub fn export(&self, device: Uuid) -> std::result::Result<OwnedFd, Errno> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if file.is_none() {
+            let trailer = Trailer {
+                device,
+                id: self.id,
+                bytes: 0,
+                kind: trailer::Kind::Pool,
+            };
+            *file = Some(trailer.create()?);
+        }
+        file.as_ref().ok_or(Errno::BADF)?.export()
+    }
+}
+
 impl MemoryPool {
     /// An empty pool on a device's heap.
     pub fn new(handle: u64, device: usize, heap: Arc<Heap>, max_bytes: u64) -> Arc<MemoryPool> {
+        Arc::new(MemoryPool::make(handle, device, heap, max_bytes))
+    }
+
+    /// An empty pool that other processes may import.
+    pub fn shareable(
+        handle: u64,
+        device: usize,
+        heap: Arc<Heap>,
+        max_bytes: u64,
+        name: PoolName,
+    ) -> Arc<MemoryPool> {
         Arc::new(MemoryPool {
+            name: Some(name),
+            ..MemoryPool::make(handle, device, heap, max_bytes)
+        })
+    }
+
+    /// Another process's pool.
+    pub fn imported(handle: u64, device: usize, heap: Arc<Heap>, source: Id) -> Arc<MemoryPool> {
+        Arc::new(MemoryPool {
+            source: Some(source),
+            ..MemoryPool::make(handle, device, heap, 0)
+        })
+    }
+
+    fn make(handle: u64, device: usize, heap: Arc<Heap>, max_bytes: u64) -> MemoryPool {
+        MemoryPool {
             handle,
             device,
             reuse: [1, 1, 1].map(AtomicI32::new),
             destroyed: AtomicBool::new(false),
             access: Mutex::default(),
             release_threshold: AtomicU64::new(0),
+            name: None,
+            source: None,
             max_bytes,
             heap,
             state: Mutex::default(),
-        })
+        }
     }
 
     /// At least `bytes`: kept memory if some fits, new memory otherwise.
@@ -89,6 +159,7 @@ impl MemoryPool {
 
     /// Takes memory back, to keep as far as the release threshold allows.
     pub fn give(&self, extent: Arc<Extent>) {
+        extent.withdraw();
         let mut state = self.lock();
         state.figures.used -= extent.bytes();
         let threshold = self.release_threshold.load(Ordering::Relaxed);

@@ -56,6 +56,8 @@ plain!(
     CUgraphMem_attribute,
     CUlaunchAttributeID,
     CUstreamCaptureMode,
+    CUipcMemHandle,
+    CUipcEventHandle,
 );
 
 /// Where a call writes a result.

@@ -109,7 +109,7 @@ fn free(context: &Arc<Context>, pointer: u64) -> Result {
     let freeable = |kind| {
         matches!(
             kind,
-            Kind::Device | Kind::Managed | Kind::Pooled { .. } | Kind::Graph
+            Kind::Device | Kind::Managed | Kind::Pooled { .. } | Kind::Graph | Kind::Imported { pool: 1.. }
         )
     };
     let found = driver

@@ -81,9 +81,11 @@ fn get(
             data.set_as(owner().map_or(allocation.device as i32, |owner| owner.device.number()))
         }
         CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
-        | CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
         | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
         | CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => data.set_as(0u8),
+        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
+            data.set_as(u8::from(allocation.kind == Kind::Device))
+        }
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => {
             data.set_as(allocation.base)
         }
@@ -96,7 +98,7 @@ fn get(
         ),
         CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => data.set_as(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE),
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => data.set_as(match allocation.kind {
-            Kind::Pooled { pool } => pool,
+            Kind::Pooled { pool } | Kind::Imported { pool } => pool,
             _ => 0,
         }),
         _ => Err(CUDA_ERROR_INVALID_VALUE),

@@ -1,10 +1,11 @@
 //! Stream-ordered allocation and memory pools.
 
 use super::args::{Handle, In, InMut, Out};
+use super::vmm::check_handle_types;
 use crate::driver::{Driver, driver};
 use crate::graph::{self, capture::Target};
 use crate::memory::allocation::{Allocation, Backing, Kind};
-use crate::pool::{self, MemoryPool};
+use crate::pool::{self, MemoryPool, PoolName};
 use crate::stream::{Queue, StreamName};
 use crate::{Result, handle};
 use divvy_abi::*;
@@ -76,19 +77,25 @@ entry! {
     fn cuMemPoolCreate(pool: Out<CUmemoryPool>, properties: In<CUmemPoolProps>) {
         pool.required()?;
         let properties = properties.get()?;
-        let shareable = properties.handleTypes != CU_MEM_HANDLE_TYPE_NONE;
         if properties.allocType != CU_MEM_ALLOCATION_TYPE_PINNED
             || properties.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE
-            || shareable
         {
-            return Err(if shareable { CUDA_ERROR_NOT_SUPPORTED } else { CUDA_ERROR_INVALID_VALUE });
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
+        check_handle_types(properties.handleTypes)?;
         let driver = driver()?;
         // SAFETY: every bit pattern is an i32.
         let device = driver.device(unsafe { properties.location.anonymous1.id })?;
         let handle = handle::fresh();
         let heap = Arc::clone(&device.heap);
-        driver.pools.insert(handle, MemoryPool::new(handle, device.ordinal, heap, properties.maxSize as u64));
+        let limit = properties.maxSize as u64;
+        let made = if properties.handleTypes == CU_MEM_HANDLE_TYPE_NONE {
+            MemoryPool::new(handle, device.ordinal, heap, limit)
+        } else {
+            let name = PoolName::new().map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
+            MemoryPool::shareable(handle, device.ordinal, heap, limit, name)
+        };
+        driver.pools.insert(handle, made);
         pool.set(handle as CUmemoryPool)
     }
 
@@ -186,7 +193,8 @@ entry! {
     }
 }
 
-fn known(driver: &Driver, pool: u64) -> Result<Arc<MemoryPool>> {
+/// A live pool.
+pub fn known(driver: &Driver, pool: u64) -> Result<Arc<MemoryPool>> {
     driver.pools.get(pool).ok_or(CUDA_ERROR_INVALID_HANDLE)
 }
 
@@ -219,7 +227,8 @@ fn pinned_on(location: &InMut<CUmemLocation>, kind: CUmemAllocationType) -> Resu
 fn set_current(device: CUdevice, pool: u64) -> Result {
     let driver = driver()?;
     let device = driver.device(device)?;
-    if known(driver, pool)?.device != device.ordinal {
+    let found = known(driver, pool)?;
+    if found.device != device.ordinal || found.source.is_some() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     *device.current_pool.lock().unwrap_or_else(PoisonError::into_inner) = pool;
@@ -234,6 +243,10 @@ fn allocate(queue: &Queue, pool: u64, bytes: usize) -> Result<u64> {
     }
     let driver = driver()?;
     let pool = known(driver, pool)?;
+    // "Imported memory pools do not support creating new allocations."
+    if pool.source.is_some() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
     let bytes = bytes as u64;
     let extent = pool.take(bytes).or_else(|full| {
         if bytes > driver.devices[pool.device].facts.memory_bytes() {
@@ -268,7 +281,12 @@ fn free(pointer: u64, stream: StreamName) -> Result {
         return outcome;
     }
     let driver = driver()?;
-    let freeable = |kind| matches!(kind, Kind::Device | Kind::Pooled { .. });
+    let freeable = |kind| {
+        matches!(
+            kind,
+            Kind::Device | Kind::Pooled { .. } | Kind::Imported { pool: 1.. }
+        )
+    };
     let found = driver
         .registry
         .find(pointer)

@@ -50,6 +50,7 @@ fn limit(profile: &Profile, number: u32) -> Option<i32> {
         97 => limits.shared_per_block_optin,
         106 => limits.blocks_per_sm,
         111 => limits.shared_reserved_per_block,
+        119 => 1, // pools are shared by descriptor
         126 => 1, // memory synchronisation domains
         149 => 1, // locality domains
         157 => profile.sm_count,

@@ -3,6 +3,7 @@
 use super::heap::Extent;
 use super::mapping::Mapping;
 use super::virtual_range::Mapped;
+use crate::shared::import::Imported;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,6 +26,11 @@ pub enum Kind {
         /// The bytes are in host memory.
         host: bool,
     },
+    /// Device memory that another process allocated.
+    Imported {
+        /// Handle of the imported pool it came through; 0 for memory of cuIpcOpenMemHandle.
+        pool: u64,
+    },
     /// cuMemAllocManaged.
     Managed,
     /// cuMemHostAlloc, with its flags.
@@ -44,7 +50,12 @@ impl Kind {
     pub fn is_device(self) -> bool {
         matches!(
             self,
-            Kind::Device | Kind::Pooled { .. } | Kind::Graph | Kind::Global | Kind::Mapped { host: false }
+            Kind::Device
+                | Kind::Pooled { .. }
+                | Kind::Graph
+                | Kind::Global
+                | Kind::Mapped { host: false }
+                | Kind::Imported { .. }
         )
     }
 }
@@ -56,6 +67,8 @@ pub enum Backing {
     Device(Arc<Extent>),
     /// Physical memory and the place it is mapped at.
     Mapped(Arc<Mapped>),
+    /// Memory of another process.
+    Imported(Arc<Imported>),
     /// Host memory of ours.
     Host(#[allow(dead_code, reason = "held for its drop")] Mapping),
     /// Memory of a graph's allocation node, charged by whoever launches the graph.
@@ -111,8 +124,9 @@ impl Allocation {
     /// One past the last accessible address. The rest of a granule is accessible, as it is on hardware, where
     /// kernels are known to read a whole vector at the end of a buffer.
     pub fn end(&self) -> u64 {
-        match self.backing {
+        match &self.backing {
             Backing::Program | Backing::Mapped(_) => self.base + self.bytes,
+            Backing::Imported(imported) => self.base + imported.reach(),
             Backing::Device(_) | Backing::Host(_) | Backing::Graph(_) => {
                 self.base + self.bytes.next_multiple_of(GRANULE)
             }
@@ -123,7 +137,19 @@ impl Allocation {
     pub fn extent(&self) -> Option<&Arc<Extent>> {
         match &self.backing {
             Backing::Device(extent) => Some(extent),
-            Backing::Host(_) | Backing::Graph(_) | Backing::Program | Backing::Mapped(_) => None,
+            Backing::Host(_)
+            | Backing::Graph(_)
+            | Backing::Program
+            | Backing::Mapped(_)
+            | Backing::Imported(_) => None,
+        }
+    }
+
+    /// What it is of another process's memory.
+    pub fn imported(&self) -> Option<&Arc<Imported>> {
+        match &self.backing {
+            Backing::Imported(imported) => Some(imported),
+            _ => None,
         }
     }
 

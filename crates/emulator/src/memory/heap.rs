@@ -8,7 +8,7 @@ use super::free_list::FreeList;
 use super::mapping::Mapping;
 use super::store::{Piece, Store};
 use crate::log;
-use crate::shared::deed::Deed;
+use crate::shared::deed::{Deed, Id};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -144,6 +144,8 @@ impl Drop for Pages {
 pub struct Extent {
     address: u64,
     bytes: u64,
+    /// Where others look it up, once they may: the deed, and the place in it.
+    exported: Mutex<Option<(Arc<Deed>, u64)>>,
     source: Source,
 }
 
@@ -164,15 +166,35 @@ impl Extent {
         self.address
     }
 
-    /// The deed of the pages it lies in, written if need be, and where in them it starts.
-    pub fn deed(&self, write: impl FnOnce(&Piece, u64) -> Option<Arc<Deed>>) -> Option<(Arc<Deed>, u64)> {
-        match &self.source {
-            Source::Own(pages) => Some((pages.deed(write)?, 0)),
+    /// Lists it, as the allocation of this number, in the deed of the pages it lies in, which `write` makes if there is
+    /// none. Gives the deed's name, and where in the pages it starts.
+    pub fn export(
+        &self,
+        allocation: u64,
+        write: impl FnOnce(&Piece, u64) -> Option<Arc<Deed>>,
+    ) -> Option<(Id, u64)> {
+        let (deed, offset) = match &self.source {
+            Source::Own(pages) => (pages.deed(write)?, 0),
             Source::Shared { heap, slab } => {
                 let slabs = heap.lock();
-                let deed = slabs.get(slab)?.pages.deed(write)?;
-                Some((deed, self.address - slab))
+                (slabs.get(slab)?.pages.deed(write)?, self.address - slab)
             }
+        };
+        deed.list(offset, allocation).ok()?;
+        let id = deed.id;
+        *self.exported.lock().unwrap_or_else(PoisonError::into_inner) = Some((deed, offset));
+        Some((id, offset))
+    }
+
+    /// Nobody may open it any more.
+    pub fn withdraw(&self) {
+        let exported = self
+            .exported
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some((deed, offset)) = exported {
+            let _ = deed.list(offset, 0);
         }
     }
 
@@ -184,6 +206,7 @@ impl Extent {
 
 impl Drop for Extent {
     fn drop(&mut self) {
+        self.withdraw();
         if let Source::Shared { heap, slab } = &self.source {
             heap.give(*slab, self.address, self.bytes);
         }
@@ -234,6 +257,7 @@ impl Heap {
             return Ok(Extent {
                 address: pages.address(),
                 bytes: pages.bytes(),
+                exported: Mutex::default(),
                 source: Source::Own(pages),
             });
         }
@@ -263,6 +287,7 @@ impl Heap {
         Ok(Extent {
             address: slab + offset,
             bytes,
+            exported: Mutex::default(),
             source,
         })
     }

@@ -35,6 +35,14 @@ impl Registry {
         (address < allocation.end()).then(|| Arc::clone(allocation))
     }
 
+    /// Any allocation that satisfies `wanted`.
+    pub fn find_where(&self, wanted: impl Fn(&Allocation) -> bool) -> Option<Arc<Allocation>> {
+        self.read()
+            .values()
+            .find(|allocation| wanted(allocation))
+            .cloned()
+    }
+
     /// The mappings of cuMemMap that hold `bytes` from an address one after the other: programs use neighbours as one
     /// range. None if there is a gap, or memory of another kind.
     pub fn find_mapped(&self, address: u64, bytes: u64) -> Option<Vec<Arc<Allocation>>> {

@@ -7,8 +7,9 @@
 //! deed that nobody holds is removed by whoever finds it. Nothing here needs a process that is alive to remember.
 
 use super::lock::{FILE_BYTES, FileLock, Hold, is_locked, open, try_lock};
+use crate::memory::allocation::GRANULE;
 use crate::memory::file::Identity;
-use crate::memory::heap::{Charge, Charged, OutOfMemory};
+use crate::memory::heap::{Charge, Charged, OutOfMemory, PAGE};
 use crate::memory::store::Piece;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -25,6 +26,9 @@ use std::time::Duration;
 const PAYER: u64 = 0;
 /// The byte that whoever has the memory from another process has locked.
 const HOLDER: u64 = 1;
+/// Behind the first page, a word for each place where an allocation can start in a page of the device: the number of
+/// the one there that others may open, or 0.
+const LIST_BYTES: u64 = PAGE / GRANULE * 8;
 /// A draft this old was left by a process that died while it wrote.
 const DRAFT_LIFE: Duration = Duration::from_secs(60);
 /// Tries at a deed that somebody removes or replaces at the moment, 1 ms apart.
@@ -195,7 +199,7 @@ impl Deeds {
 
     /// Whoever sees a deed sees it complete and locked.
     fn publish(&self, file: OwnedFd, draft: &Path, path: &Path, record: Record) -> Result<FileLock, Errno> {
-        rustix::fs::ftruncate(&file, FILE_BYTES as u64)?;
+        rustix::fs::ftruncate(&file, FILE_BYTES as u64 + LIST_BYTES)?;
         rustix::io::pwrite(&file, &record.to_bytes(), 0)?;
         let lock = FileLock::take(file, PAYER, 1, Hold::Alone)?.ok_or(Errno::AGAIN)?;
         rustix::fs::linkat(CWD, draft, CWD, path, AtFlags::empty())?;
@@ -300,6 +304,20 @@ fn is_shared(file: &OwnedFd) -> bool {
 }
 
 impl Deed {
+    /// Says which allocation starts at an offset into the memory and may be opened; 0 is none.
+    pub fn list(&self, offset: u64, allocation: u64) -> Result<(), Errno> {
+        let place = place(offset).ok_or(Errno::INVAL)?;
+        rustix::io::pwrite(open(&self.path)?, &allocation.to_le_bytes(), place).map(drop)
+    }
+
+    /// The allocation that starts at an offset into the memory and may be opened.
+    pub fn listed(&self, offset: u64) -> Option<u64> {
+        let mut word = [0; 8];
+        let read = rustix::io::pread(open(&self.path).ok()?, &mut word, place(offset)?).ok()?;
+        let allocation = u64::from_le_bytes(word);
+        (read == word.len() && allocation != 0).then_some(allocation)
+    }
+
     /// Whether a process has the memory from the one that made it.
     pub fn is_shared(&self) -> bool {
         open(&self.path).is_ok_and(|file| is_shared(&file))
@@ -345,6 +363,11 @@ impl Drop for Deed {
             remove_unused(&self.path, file);
         }
     }
+}
+
+/// Where in the file the word for an offset is.
+fn place(offset: u64) -> Option<u64> {
+    (offset < PAGE && offset.is_multiple_of(GRANULE)).then_some(FILE_BYTES as u64 + offset / GRANULE * 8)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -400,8 +423,11 @@ mod tests {
         first.pay_with(Charged::take(&charges[0], 100).unwrap());
         assert_eq!(views[1].create(id, record, &charges[1]).err(), Some(Errno::EXIST));
         assert!(!first.is_shared());
+        first.list(1024, 42).unwrap();
         let second = views[1].join(id, &charges[1]).unwrap().unwrap();
         assert_eq!(second.record, record);
+        assert_eq!((second.listed(1024), second.listed(0)), (Some(42), None));
+        assert_eq!((second.listed(1), second.listed(u64::MAX)), (None, None));
         assert!(first.is_shared());
         assert_eq!((paid(), views[1].unpaid()), ([100, 0], 0));
         drop(first);

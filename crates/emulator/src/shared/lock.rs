@@ -69,6 +69,11 @@ pub fn open(path: &Path) -> Result<OwnedFd, Errno> {
     )
 }
 
+/// Opens what a link of /proc names.
+pub fn open_link(path: &Path) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+}
+
 fn range(kind: libc::c_int, first: u64, count: u64) -> libc::flock {
     // SAFETY: `flock` is plain integers, for which zero is a value.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };

@@ -1,0 +1,124 @@
+//! Memory of one process in another: cuIpcGetMemHandle and its kin.
+//!
+//! Rules and codes are those of the driver API's manual, "Memory Management": the handle is of the whole allocation,
+//! whichever address in it is given; opening a handle again in a context gives the same address and counts; a process
+//! cannot open its own handles, which NVIDIA's driver answers with CUDA_ERROR_INVALID_CONTEXT.
+
+use super::args::Out;
+use crate::Result;
+use crate::context;
+use crate::driver::{Driver, driver};
+use crate::memory::allocation::{Allocation, Backing, Kind};
+use crate::shared::import::{Imported, Own, export};
+use crate::shared::key::{BYTES, Key, Lock};
+use divvy_abi::*;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How often each open import was opened, by buffer id.
+static OPENINGS: Mutex<Option<HashMap<u64, u64>>> = Mutex::new(None);
+
+entry! {
+    fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, pointer: u64) {
+        handle.required()?;
+        let driver = driver()?;
+        let found = driver.registry.find(pointer).filter(|found| found.kind == Kind::Device);
+        let allocation = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let device = &driver.devices[allocation.device];
+        let key = key(Lock::Memory, device.facts.uuid.0, export(device, &allocation)?, &allocation);
+        handle.set(CUipcMemHandle { reserved: key.to_bytes().map(|byte| byte as c_char) })
+    }
+
+    fn cuIpcOpenMemHandle_v2(pointer: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) {
+        open(&pointer, &handle, flags)
+    }
+
+    fn cuIpcOpenMemHandle(pointer: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) {
+        open(&pointer, &handle, flags)
+    }
+
+    fn cuIpcCloseMemHandle(pointer: u64) {
+        let driver = driver()?;
+        let imported = |found: &Allocation| found.kind == Kind::Imported { pool: 0 };
+        let found = driver.registry.find(pointer).filter(|found| found.base == pointer && imported(found));
+        let found = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        {
+            let mut openings = openings();
+            let openings = openings.get_or_insert_default();
+            match openings.get_mut(&found.buffer_id) {
+                Some(count) if *count > 1 => {
+                    *count -= 1;
+                    return Ok(());
+                }
+                _ => openings.remove(&found.buffer_id),
+            };
+        }
+        // Work of any context of the device may use it.
+        for context in driver.contexts.all() {
+            context.drain();
+        }
+        let gone = driver.registry.remove(pointer, |other| other.buffer_id == found.buffer_id);
+        gone.map(drop).ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+}
+
+/// The key to an allocation whose deed is known.
+pub fn key(
+    lock: Lock,
+    scope: [u8; 16],
+    place: (crate::shared::deed::Id, u32),
+    allocation: &Allocation,
+) -> Key {
+    Key {
+        lock,
+        scope,
+        id: place.0,
+        allocation: allocation.buffer_id,
+        offset: place.1,
+        bytes: allocation.bytes,
+    }
+}
+
+/// Makes an import known under its address; gives that.
+pub fn register(driver: &Driver, imported: Imported, pool: u64, context: u64, device: usize) -> Result<u64> {
+    let (address, bytes) = (imported.address(), imported.key.bytes);
+    let (kind, backing) = (Kind::Imported { pool }, Backing::Imported(Arc::new(imported)));
+    let allocation = Allocation::new(address, bytes, kind, context, device, backing);
+    driver
+        .registry
+        .insert(Arc::new(allocation))
+        .map_err(|_| CUDA_ERROR_UNKNOWN)?;
+    Ok(address)
+}
+
+fn openings() -> MutexGuard<'static, Option<HashMap<u64, u64>>> {
+    OPENINGS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn open(out: &Out<CUdeviceptr>, handle: &CUipcMemHandle, flags: u32) -> Result {
+    out.required()?;
+    let context = context::usable()?;
+    if flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let driver = driver()?;
+    let bytes: [u8; BYTES] = handle.reserved.map(|byte| byte as u8);
+    let key = Key::read(&bytes, Lock::Memory).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+    let device = driver
+        .devices
+        .iter()
+        .find(|device| device.facts.uuid.0 == key.scope);
+    let device = device.ok_or(CUDA_ERROR_INVALID_DEVICE)?;
+    // One opening at a time: two of the same key must find each other.
+    let mut openings = openings();
+    let openings = openings.get_or_insert_default();
+    let same = |found: &Allocation| {
+        found.context == context.handle && found.imported().is_some_and(|imported| imported.key == key)
+    };
+    if let Some(found) = driver.registry.find_where(same) {
+        *openings.entry(found.buffer_id).or_insert(1) += 1;
+        return out.set(found.base);
+    }
+    let imported = Imported::open(device, key, Own::Refused)?;
+    out.set(register(driver, imported, 0, context.handle, device.ordinal)?)
+}
