@@ -6,6 +6,7 @@ use crate::Result;
 use crate::array::{ALIGNMENT, Array, Format, Mipmap, levels};
 use crate::context::{self, Context};
 use crate::driver::{Driver, driver};
+use crate::graph::capture;
 use crate::handle;
 use crate::memory::allocation::{Allocation, Backing, Kind};
 use divvy_abi::*;
@@ -45,6 +46,7 @@ entry! {
     }
 
     fn cuArrayDestroy(array: Handle<CUarray>) {
+        capture::unsafe_call()?;
         let driver = driver()?;
         let found = known(driver, array.0)?;
         if found.is_level {
@@ -75,6 +77,7 @@ entry! {
         mipmap: Out<CUmipmappedArray>, descriptor: In<CUDA_ARRAY3D_DESCRIPTOR>, asked: u32
     ) {
         mipmap.required()?;
+        capture::unsafe_call()?;
         let context = context::usable()?;
         let format = Format::check(descriptor.get()?)?;
         let (levels, bytes) = levels(&format, asked);
@@ -90,6 +93,7 @@ entry! {
     }
 
     fn cuMipmappedArrayDestroy(mipmap: Handle<CUmipmappedArray>) {
+        capture::unsafe_call()?;
         let driver = driver()?;
         known_mipmap(driver, mipmap.0)?.context.drain();
         let gone = driver.mipmaps.remove(mipmap.0).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
@@ -132,6 +136,7 @@ fn known_mipmap(driver: &Driver, mipmap: u64) -> Result<Arc<Mipmap>> {
 }
 
 fn create(out: &Out<CUarray>, descriptor: CUDA_ARRAY3D_DESCRIPTOR) -> Result {
+    capture::unsafe_call()?;
     let context = context::usable()?;
     let format = Format::check(descriptor)?;
     let memory = memory(&context, &format, format.bytes())?;

@@ -8,6 +8,7 @@ use super::args::Out;
 use crate::Result;
 use crate::context;
 use crate::driver::{Driver, driver};
+use crate::graph::capture;
 use crate::memory::allocation::{Allocation, Backing, Kind};
 use crate::shared::import::{Imported, Own, export};
 use crate::shared::key::{BYTES, Key, Lock};
@@ -38,6 +39,7 @@ entry! {
     }
 
     fn cuIpcCloseMemHandle(pointer: u64) {
+        capture::unsafe_call()?;
         let driver = driver()?;
         let imported = |found: &Allocation| found.kind == Kind::Imported { pool: 0 };
         let found = driver.registry.find(pointer).filter(|found| found.base == pointer && imported(found));
@@ -97,6 +99,7 @@ fn openings() -> MutexGuard<'static, Option<HashMap<u64, u64>>> {
 
 fn open(out: &Out<CUdeviceptr>, handle: &CUipcMemHandle, flags: u32) -> Result {
     out.required()?;
+    capture::unsafe_call()?;
     let context = context::usable()?;
     if flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
