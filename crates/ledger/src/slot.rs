@@ -156,6 +156,14 @@ impl Slot {
         }
     }
 
+    /// Whether a process has the place of this number, as the page says; false in a forked child. A hint: of a process
+    /// that has died it is true until somebody reaps it.
+    #[must_use]
+    pub fn is_claimed(&self, index: usize) -> bool {
+        let page = self.page.get();
+        page.is_some_and(|page| page.slots.0[index % accounting::SLOTS].claimed.load(Relaxed) != 0)
+    }
+
     /// The words in which the slice's processes tell each other of shared allocations; `None` in a forked child. All
     /// zero at first; nobody but their users gives them meaning, and any of them may write anything.
     #[must_use]

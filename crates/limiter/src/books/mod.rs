@@ -4,14 +4,20 @@
 //! beyond its share. Nothing
 //! here is looked at in a forked child, whose copy of the books is its parent's ([`account::keeps_books`]).
 
+pub(crate) mod arrays;
 pub(crate) mod contexts;
 pub(crate) mod deferred;
+pub(crate) mod grain;
+pub(crate) mod holdings;
+pub(crate) mod imports;
+pub(crate) mod physical;
 pub(crate) mod pools;
+pub(crate) mod shared;
 pub(crate) mod spilled;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use divvy_abi::CUcontext;
+use divvy_abi::{CUcontext, CUdeviceptr};
 
 use crate::account;
 use crate::map::{Charge, PAYERS, PointerMap};
@@ -58,7 +64,7 @@ pub(crate) fn returned(charge: Charge) {
 /// that pools have let go. Costs two loads where nothing is waited for.
 #[inline]
 pub(crate) fn follow() {
-    if deferred::any() || pools::any_slack() {
+    if deferred::any() || pools::any_slack() || shared::any() {
         follow_now();
     }
 }
@@ -68,12 +74,17 @@ fn follow_now() {
     if account::keeps_books() {
         deferred::settle();
         pools::follow();
+        shared::follow();
     }
 }
 
-/// A context has ended, and everything that lives in one with it.
-pub(crate) fn context_ended(context: CUcontext) {
+/// A context has ended, and everything that lives in one with it. `gone` says of a pointer that it is no longer valid.
+pub(crate) fn context_ended(context: CUcontext, gone: impl Fn(CUdeviceptr) -> bool) {
     deferred::context_ended(context);
+    for holdings in [&arrays::ARRAYS, &arrays::MIPMAPS] {
+        holdings.context_ended(context as usize);
+    }
+    imports::context_ended(context as usize, &gone);
     contexts::ended(context);
 }
 

@@ -7,7 +7,7 @@ use super::charge::{charged, keep};
 use super::spill;
 use crate::account;
 use crate::below::forward;
-use crate::books::rounded;
+use crate::books::{grain, rounded};
 
 /// Reads an out-parameter that the driver has just filled in.
 ///
@@ -121,13 +121,13 @@ fn pitched(
         Err(code) => return code,
     };
     // Every device so far pitches rows to a multiple of 512 bytes.
-    let expected = rounded(rounded(width).saturating_mul(height));
+    let expected = grain::taken(account, rounded(width).saturating_mul(height));
     let result = account::allocating(account, expected, "an allocation of rows", call);
     if !result.is_success() {
         return result;
     }
     let (pointer, pitch) = filled_in();
-    let taken = rounded(pitch.saturating_mul(height));
+    let taken = grain::taken(account, pitch.saturating_mul(height));
     if taken > expected
         && let Err(code) = account::reserve(account, taken - expected, "an allocation of rows")
     {

@@ -4,7 +4,7 @@ use divvy_abi::{CUDA_ERROR_OUT_OF_MEMORY, CUdeviceptr, CUresult};
 
 use crate::account::{self, Account};
 use crate::below::forward;
-use crate::books::{CHARGED, deferred, is_pool, pools, returned, rounded};
+use crate::books::{CHARGED, deferred, grain, imports, is_pool, pools, returned};
 
 /// Allocates under the slice's limit: reserves `bytes`, calls the driver, and keeps the charge under the pointer that
 /// `pointer` reads after a success.
@@ -31,7 +31,7 @@ pub(super) fn charged_to(
     call: impl FnMut() -> CUresult,
     pointer: impl FnOnce() -> CUdeviceptr,
 ) -> CUresult {
-    let bytes = rounded(bytes);
+    let bytes = grain::taken(account, bytes);
     let result = account::allocating(account, bytes, "an allocation", call);
     if !result.is_success() {
         return result;
@@ -79,6 +79,9 @@ pub(super) fn freed(pointer: CUdeviceptr, call: impl FnOnce() -> CUresult) -> CU
         Some(charge) => drop(CHARGED.insert(pointer, charge.bytes, charge.payer)),
         None => {}
     }
+    if imports::any() && result.is_success() {
+        imports::freed(pointer);
+    }
     result
 }
 
@@ -103,6 +106,9 @@ pub(super) fn freed_in(
             }
             deferred::defer(stream, charge.payer, charge.bytes);
         }
+    }
+    if imports::any() && result.is_success() {
+        imports::freed(pointer);
     }
     result
 }

@@ -9,7 +9,7 @@ use core::mem::MaybeUninit;
 
 use divvy_abi::{
     CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CUDA_ERROR_INVALID_VALUE, CUcontext, CUctxCreateParams,
-    CUdevResourceDesc, CUdevice, CUexecAffinityParam, CUgreenCtx, CUresult, guard,
+    CUdevResourceDesc, CUdevice, CUdeviceptr, CUexecAffinityParam, CUgreenCtx, CUresult, guard,
 };
 
 use crate::account;
@@ -119,7 +119,7 @@ macro_rules! context_ends {
                 // SAFETY: the argument is handed on as it came.
                 let result = unsafe { forward::$name(context) };
                 if result.is_success() && account::keeps_books() $(&& $last(context))? {
-                    books::context_ended(context);
+                    books::context_ended(context, is_gone);
                     return_charges_of_the_gone();
                 }
                 result
@@ -170,7 +170,7 @@ fn reset(device: CUdevice) {
 
 fn primary_ended(device: CUdevice) {
     if let Some(context) = contexts::primary(device) {
-        books::context_ended(context);
+        books::context_ended(context, is_gone);
     }
     return_charges_of_the_gone();
 }
@@ -187,20 +187,24 @@ fn is_active(device: CUdevice) -> bool {
 fn return_charges_of_the_gone() {
     let _quiet = ask::Quiet::begin();
     for (pointer, charge) in CHARGED.snapshot() {
-        let mut kind = MaybeUninit::<u64>::zeroed();
-        // SAFETY: the attribute is 4 bytes wide and `kind` has room; the driver checks the pointer.
-        let answer = unsafe {
-            forward::cuPointerGetAttribute(
-                kind.as_mut_ptr().cast(),
-                CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                pointer,
-            )
-        };
-        // Any other answer leaves it open whether the memory is gone: the charge stays.
-        if answer == CUDA_ERROR_INVALID_VALUE
+        if is_gone(pointer)
             && let Some(charge) = CHARGED.take_if(pointer, |present| present == charge)
         {
             returned(charge);
         }
     }
+}
+
+/// Whether the driver knows no such pointer. Any other answer leaves it open whether the memory is gone.
+fn is_gone(pointer: CUdeviceptr) -> bool {
+    let mut kind = MaybeUninit::<u64>::zeroed();
+    // SAFETY: the attribute is 4 bytes wide and `kind` has room; the driver checks the pointer.
+    let answer = unsafe {
+        forward::cuPointerGetAttribute(
+            kind.as_mut_ptr().cast(),
+            CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+            pointer,
+        )
+    };
+    answer == CUDA_ERROR_INVALID_VALUE
 }

@@ -3,6 +3,7 @@
 //! Each ends its own panics ([`divvy_abi::guard`]); everything not named here is a jump into the driver below.
 
 mod allocate;
+mod array;
 mod charge;
 mod context;
 mod free;
@@ -11,8 +12,10 @@ mod information;
 mod launch;
 mod pool;
 mod proc_address;
+mod share;
 mod spill;
 mod synchronize;
+mod vmm;
 
 use divvy_abi::{CUresult, Symbol, Table, guard};
 
@@ -58,6 +61,39 @@ pub const TABLE: Table = Table {
     cuCtxSynchronize_v2: synchronize::cuCtxSynchronize_v2,
     cuStreamDestroy: synchronize::cuStreamDestroy,
     cuStreamDestroy_v2: synchronize::cuStreamDestroy_v2,
+
+    cuMemCreate: vmm::cuMemCreate,
+    cuMemRelease: vmm::cuMemRelease,
+    cuMemRetainAllocationHandle: vmm::cuMemRetainAllocationHandle,
+    cuMemMap: vmm::cuMemMap,
+    cuMemUnmap: vmm::cuMemUnmap,
+    cuMemMapArrayAsync: vmm::cuMemMapArrayAsync,
+    cuMemMapArrayAsync_ptsz: vmm::cuMemMapArrayAsync_ptsz,
+    cuMemExportToShareableHandle: vmm::cuMemExportToShareableHandle,
+    cuMemImportFromShareableHandle: vmm::cuMemImportFromShareableHandle,
+    cuMulticastBindMem: vmm::cuMulticastBindMem,
+    cuMulticastBindMem_v2: vmm::cuMulticastBindMem_v2,
+    cuMulticastBindAddr: vmm::cuMulticastBindAddr,
+    cuMulticastBindAddr_v2: vmm::cuMulticastBindAddr_v2,
+
+    cuArrayCreate: array::cuArrayCreate,
+    cuArrayCreate_v2: array::cuArrayCreate_v2,
+    cuArray3DCreate: array::cuArray3DCreate,
+    cuArray3DCreate_v2: array::cuArray3DCreate_v2,
+    cuMipmappedArrayCreate: array::cuMipmappedArrayCreate,
+    cuArrayDestroy: array::cuArrayDestroy,
+    cuMipmappedArrayDestroy: array::cuMipmappedArrayDestroy,
+
+    cuIpcGetMemHandle: share::cuIpcGetMemHandle,
+    cuIpcOpenMemHandle: share::cuIpcOpenMemHandle,
+    cuIpcOpenMemHandle_v2: share::cuIpcOpenMemHandle_v2,
+    cuIpcCloseMemHandle: share::cuIpcCloseMemHandle,
+    cuMemPoolExportPointer: share::cuMemPoolExportPointer,
+    cuMemPoolImportPointer: share::cuMemPoolImportPointer,
+    cuImportExternalMemory: share::cuImportExternalMemory,
+    cuDestroyExternalMemory: share::cuDestroyExternalMemory,
+    cuExternalMemoryGetMappedBuffer: share::cuExternalMemoryGetMappedBuffer,
+    cuExternalMemoryGetMappedMipmappedArray: share::cuExternalMemoryGetMappedMipmappedArray,
 
     cuMemFree: free::cuMemFree,
     cuMemFree_v2: free::cuMemFree_v2,

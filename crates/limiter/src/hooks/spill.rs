@@ -14,7 +14,7 @@ use divvy_ledger::ReserveError;
 use super::charge::{charged_to, keep};
 use crate::account::{self, Account};
 use crate::below::forward;
-use crate::books::{SPILLED, rounded, spilled};
+use crate::books::{SPILLED, grain, spilled};
 use crate::{log, room};
 
 /// [`charged_to`], and where that does not fit, `managed` beyond the share, if the terms allow it.
@@ -28,7 +28,7 @@ pub(super) fn charged_or_spilled(
     match account::current() {
         Ok(Some(account)) if account.attached().spill_limit_bytes() != 0 => within_or_beyond(Request {
             account,
-            bytes: rounded(bytes),
+            bytes: grain::taken(account, bytes),
             call: &mut call,
             managed: &mut managed,
             pointer: &pointer,

@@ -81,6 +81,15 @@ pub fn context() -> CUcontext {
     get!(cuCtxCreate_v2(0, 0))
 }
 
+/// Asserts that the slice is charged what the device has handed out, in its pages of 2 MiB: small allocations share some.
+pub fn agree(slice: &Slice, what: &dyn std::fmt::Debug) {
+    let (used, held) = (slice.used(), held());
+    assert!(
+        used <= held && held < used + (4 << 20),
+        "{what:?}: {used} charged, {held} held"
+    );
+}
+
 /// Bytes that the emulated device has handed out, as it says itself.
 pub fn held() -> u64 {
     let (mut free, mut total) = (0, 0);

@@ -1,0 +1,63 @@
+//! What an allocation takes from the device: its size in the driver's own granularity.
+//!
+//! A driver gives large allocations pages of their own, and lets small ones share pages. The size of a page is what it
+//! tells as the granularity of physical memory; what is larger than half of one is charged in whole pages, the rest in
+//! the ledger's unit. What small allocations leave unused of their pages is the device's overhead.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use divvy_abi::{
+    CU_MEM_ALLOC_GRANULARITY_MINIMUM, CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE,
+    CUDA_ERROR_NOT_SUPPORTED, CUmemAllocationProp,
+};
+
+use super::{POOLS, UNIT, rounded};
+use crate::account::Account;
+use crate::below::{self, ask, forward};
+
+/// Bytes of a page by account; 0 until the driver was asked.
+static PAGES: [AtomicU64; POOLS as usize] = [const { AtomicU64::new(0) }; POOLS as usize];
+
+/// Bytes that an allocation of `bytes` takes from the account's device.
+#[inline]
+pub(crate) fn taken(account: Account, bytes: u64) -> u64 {
+    let page = match PAGES[usize::from(account.index() % POOLS as u8)].load(Ordering::Relaxed) {
+        0 => ask_page(account),
+        page => page,
+    };
+    if bytes > page / 2 {
+        bytes
+            .checked_next_multiple_of(page)
+            .unwrap_or(u64::MAX - UNIT + 1)
+    } else {
+        rounded(bytes)
+    }
+}
+
+#[cold]
+fn ask_page(account: Account) -> u64 {
+    let Some(device) = ask::current_device() else {
+        return UNIT;
+    };
+    let mut properties = CUmemAllocationProp {
+        type_: CU_MEM_ALLOCATION_TYPE_PINNED,
+        ..Default::default()
+    };
+    properties.location.type_ = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.anonymous1.id = device;
+    let mut page = 0;
+    // SAFETY: valid in- and out-parameters.
+    let result = unsafe {
+        forward::cuMemGetAllocationGranularity(
+            &raw mut page,
+            &raw const properties,
+            CU_MEM_ALLOC_GRANULARITY_MINIMUM,
+        )
+    };
+    match page as u64 {
+        page if result.is_success() && page.is_power_of_two() && page > UNIT => keep(page),
+        _ if result.is_success() => keep(UNIT),
+        // Too early to ask, perhaps.
+        _ => UNIT,
+    }
+}

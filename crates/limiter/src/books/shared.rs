@@ -1,0 +1,294 @@
+//! Allocations that several processes of a slice hold: one of them pays.
+//!
+//! The slice's ledger has a table of words, one for an allocation that was exported inside the slice:
+//! `key (40 bits) | process slot of who pays (11) | holders (13)`. Who imports an allocation that is in the table becomes
+//! a guest; who imports one that is not pays for it, and enters it. Who pays goes on paying while there are guests; if
+//! it dies, a guest takes over. Where the table is full, each importer pays: too much, never too little.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::Mutex;
+
+use divvy_abi::CUresult;
+
+use super::locked;
+use crate::account::{self, Account};
+
+const HOLDER_BITS: u32 = 13;
+const SLOT_BITS: u32 = 11;
+const HOLDERS: u64 = (1 << HOLDER_BITS) - 1;
+/// Places to look at for a key.
+const PROBES: usize = 64;
+
+/// What an allocation is known by in all processes of a slice; never 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Key(u64);
+
+/// This process's part in an allocation that several may hold.
+#[derive(Debug)]
+pub(crate) struct Share {
+    account: u8,
+    bytes: u64,
+    key: Key,
+    /// The word; none where the table was full.
+    place: Option<usize>,
+    pays: bool,
+}
+
+/// Allocations that this process has let go of and still pays for.
+static LINGERING: Mutex<Vec<Share>> = Mutex::new(Vec::new());
+static LINGERERS: AtomicUsize = AtomicUsize::new(0);
+
+impl Key {
+    /// The key of whatever these bytes identify.
+    pub fn of(bytes: &[u8]) -> Self {
+        // FNV-1a, then mixed: the top bits decide.
+        let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        let mixed = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Self((mixed >> (HOLDER_BITS + SLOT_BITS)).max(1))
+    }
+
+    /// The key of the file behind a descriptor; `None` where many allocations come as the same file, as those of a
+    /// driver that hands out its device node do.
+    pub fn of_file(descriptor: i32) -> Option<Self> {
+        let mut found = core::mem::MaybeUninit::<libc::stat>::zeroed();
+        // SAFETY: a valid out-parameter; any number may be asked about.
+        if unsafe { libc::fstat(descriptor, found.as_mut_ptr()) } != 0 {
+            return None;
+        }
+        // SAFETY: fstat filled it in.
+        let found = unsafe { found.assume_init() };
+        if found.st_mode & libc::S_IFMT == libc::S_IFCHR {
+            return None;
+        }
+        let mut name = [0; 16];
+        name[..8].copy_from_slice(&found.st_dev.to_ne_bytes());
+        name[8..].copy_from_slice(&found.st_ino.to_ne_bytes());
+        Some(Self::of(&name))
+    }
+
+    /// The key of an allocation of which only the size is known.
+    pub fn of_size(bytes: u64) -> Self {
+        let mut name = *b"size\0\0\0\0\0\0\0\0";
+        name[4..].copy_from_slice(&bytes.to_ne_bytes());
+        Self::of(&name)
+    }
+
+    fn word(self, slot: usize, holders: u64) -> u64 {
+        (self.0 << SLOT_BITS | slot as u64) << HOLDER_BITS | holders & HOLDERS
+    }
+
+    fn is_of(self, word: u64) -> bool {
+        word >> (HOLDER_BITS + SLOT_BITS) == self.0
+    }
+
+    /// The places where it may be.
+    fn places(self, table: &[AtomicU64]) -> impl Iterator<Item = usize> {
+        let (first, count) = (self.0 as usize, table.len());
+        (0..PROBES).map(move |probe| (first + probe) % count)
+    }
+}
+
+fn slot_of(word: u64) -> usize {
+    (word >> HOLDER_BITS) as usize & ((1 << SLOT_BITS) - 1)
+}
+
+fn table(account: Account) -> Option<&'static [AtomicU64]> {
+    account.attached().slot().shared().map(|words| &words[..])
+}
+
+/// Replaces a word by what `change` makes of it, as long as it is of `key`. Answers the word before.
+fn update(word: &AtomicU64, key: Key, change: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+    word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
+        if key.is_of(now) { change(now) } else { None }
+    })
+    .ok()
+}
+
+/// An allocation that `account` was charged `bytes` for is about to be known outside this process.
+pub(crate) fn exported(account: Account, key: Key, bytes: u64) -> Share {
+    Share {
+        account: account.index(),
+        bytes,
+        key,
+        place: enter(account, key),
+        pays: true,
+    }
+}
+
+/// An allocation comes from outside: charged to `account`, unless another process of the slice pays already.
+///
+/// # Errors
+/// As [`account::reserve`].
+pub(crate) fn imported(account: Account, key: Key, bytes: u64) -> Result<Share, CUresult> {
+    let joined = join(account, key);
+    if joined.is_none() {
+        account::reserve(account, bytes, "an imported allocation")?;
+    }
+    Ok(Share {
+        account: account.index(),
+        bytes,
+        key,
+        place: joined.or_else(|| enter(account, key)),
+        pays: joined.is_none(),
+    })
+}
+
+fn enter(account: Account, key: Key) -> Option<usize> {
+    let table = table(account)?;
+    let slot = account.attached().slot();
+    let fresh = key.word(slot.index(), 1);
+    key.places(table).find(|place| {
+        let now = table[*place].load(Ordering::Acquire);
+        // Entries of the dead, and of whoever had this place in the ledger before, are free.
+        let free = now == 0 || !slot.is_claimed(slot_of(now));
+        free && table[*place]
+            .compare_exchange(now, fresh, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    })
+}
+
+fn join(account: Account, key: Key) -> Option<usize> {
+    let table = table(account)?;
+    let slot = account.attached().slot();
+    key.places(table).find(|place| {
+        update(&table[*place], key, |now| {
+            (slot.is_claimed(slot_of(now)) && now & HOLDERS < HOLDERS).then_some(now + 1)
+        })
+        .is_some()
+    })
+}
+
+impl Share {
+    /// This process lets go of the allocation.
+    pub fn ended(self) {
+        let Some(account) = account::paid(self.account) else {
+            return;
+        };
+        if self.pays && self.has_guests(account) {
+            locked(&LINGERING).push(self);
+            LINGERERS.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.leave(account);
+        if self.pays {
+            account.give_back(self.bytes);
+        }
+    }
+
+    /// The allocation is gone, whoever holds it.
+    pub fn ended_for_all(self) {
+        if let Some(account) = account::paid(self.account) {
+            if let Some(word) = self.word(account) {
+                let _cleared = update(word, self.key, |_| Some(0));
+            }
+            if self.pays {
+                account.give_back(self.bytes);
+            }
+        }
+    }
+
+    fn word(&self, account: Account) -> Option<&'static AtomicU64> {
+        table(account)?.get(self.place?)
+    }
+
+    fn has_guests(&self, account: Account) -> bool {
+        let Some(word) = self.word(account) else {
+            return false;
+        };
+        let now = word.load(Ordering::Acquire);
+        self.key.is_of(now) && now & HOLDERS > 1
+    }
+
+    fn leave(&self, account: Account) {
+        if let Some(word) = self.word(account) {
+            let _left = update(word, self.key, |now| {
+                Some(if now & HOLDERS <= 1 { 0 } else { now - 1 })
+            });
+        }
+    }
+
+    /// Takes over from a payer who has died. Answers whether this process pays, or nobody needs to.
+    pub fn settle(&mut self) -> bool {
+        if self.pays {
+            return true;
+        }
+        let Some(account) = account::paid(self.account) else {
+            return true;
+        };
+        let slot = account.attached().slot();
+        let taken_over = self.word(account).is_some_and(|word| {
+            update(word, self.key, |now| {
+                let dead = !slot.is_claimed(slot_of(now));
+                dead.then(|| {
+                    self.key
+                        .word(slot.index(), (now & HOLDERS).saturating_sub(1).max(1))
+                })
+            })
+            .is_some()
+        });
+        if taken_over {
+            self.pays = true;
+            // The memory is held already. What there is no room for shows as the device's overhead.
+            if !account.try_reserve(self.bytes) {
+                self.bytes = 0;
+            }
+        }
+        self.pays
+    }
+}
+
+/// Whether this process pays for anything that it has let go of.
+#[inline]
+pub(crate) fn any() -> bool {
+    LINGERERS.load(Ordering::Relaxed) != 0
+}
+
+/// Gives back what no guest holds any more.
+pub(crate) fn follow() {
+    if !any() {
+        return;
+    }
+    let mut lingering = locked(&LINGERING);
+    let done: Vec<Share> = lingering
+        .extract_if(.., |share| {
+            account::paid(share.account).is_none_or(|account| !share.has_guests(account))
+        })
+        .collect();
+    LINGERERS.store(lingering.len(), Ordering::Relaxed);
+    drop(lingering);
+    for share in done {
+        share.ended();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_keep_key_payer_and_holders() {
+        for bytes in [&b"a"[..], b"b", b"", &[0; 64], &[255; 64]] {
+            let key = Key::of(bytes);
+            let word = key.word(2047, 3);
+            assert_ne!(word, 0);
+            assert!(key.is_of(word));
+            assert_eq!((slot_of(word), word & HOLDERS), (2047, 3));
+            assert!(!Key::of(b"another").is_of(word));
+        }
+        assert_ne!(Key::of_size(1 << 20), Key::of_size(2 << 20));
+    }
+
+    #[test]
+    fn a_file_is_known_and_a_device_node_is_not() {
+        let file = std::fs::File::open("/proc/self/exe").expect("this program");
+        let again = std::fs::File::open("/proc/self/exe").expect("this program");
+        let node = std::fs::File::open("/dev/null").expect("a device node");
+        use std::os::fd::AsRawFd as _;
+        assert_eq!(Key::of_file(file.as_raw_fd()), Key::of_file(again.as_raw_fd()));
+        assert!(Key::of_file(file.as_raw_fd()).is_some());
+        assert_eq!(Key::of_file(node.as_raw_fd()), None);
+        assert_eq!(Key::of_file(-1), None);
+    }
+}

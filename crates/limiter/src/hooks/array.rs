@@ -1,0 +1,135 @@
+//! CUDA arrays and mipmaps.
+#![allow(non_snake_case)]
+
+use divvy_abi::{
+    CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_DESCRIPTOR_v1, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR_v1,
+    CUarray, CUmipmappedArray, CUresult, guard,
+};
+
+use crate::account;
+use crate::below::forward;
+use crate::books::holdings::Holdings;
+use crate::books::{arrays, imports, physical};
+
+/// Makes an array by `call`; `bytes` looks at its description, which the driver reads as well.
+fn made(
+    holdings: &Holdings,
+    bytes: impl FnOnce() -> Option<u64>,
+    call: impl Fn() -> CUresult,
+    handle: impl Fn() -> usize,
+) -> CUresult {
+    let account = match account::current() {
+        Ok(Some(account)) if account::keeps_books() => account,
+        Ok(_) => return call(),
+        Err(code) => return code,
+    };
+    match bytes() {
+        Some(bytes) => holdings.made(account, bytes, call, handle, |_| None),
+        None => call(),
+    }
+}
+
+fn flat(array: &CUDA_ARRAY_DESCRIPTOR) -> CUDA_ARRAY3D_DESCRIPTOR {
+    CUDA_ARRAY3D_DESCRIPTOR {
+        Width: array.Width,
+        Height: array.Height,
+        Depth: 0,
+        Format: array.Format,
+        NumChannels: array.NumChannels,
+        Flags: 0,
+    }
+}
+
+fn flat_v1(array: &CUDA_ARRAY_DESCRIPTOR_v1) -> CUDA_ARRAY3D_DESCRIPTOR {
+    CUDA_ARRAY3D_DESCRIPTOR {
+        Width: array.Width as usize,
+        Height: array.Height as usize,
+        Depth: 0,
+        Format: array.Format,
+        NumChannels: array.NumChannels,
+        Flags: 0,
+    }
+}
+
+fn deep(array: &CUDA_ARRAY3D_DESCRIPTOR) -> CUDA_ARRAY3D_DESCRIPTOR {
+    *array
+}
+
+fn deep_v1(array: &CUDA_ARRAY3D_DESCRIPTOR_v1) -> CUDA_ARRAY3D_DESCRIPTOR {
+    CUDA_ARRAY3D_DESCRIPTOR {
+        Width: array.Width as usize,
+        Height: array.Height as usize,
+        Depth: array.Depth as usize,
+        Format: array.Format,
+        NumChannels: array.NumChannels,
+        Flags: array.Flags,
+    }
+}
+
+macro_rules! creates {
+    ($($name:ident($of:ty) as $described:ident;)*) => {
+        $(pub(super) unsafe extern "C-unwind" fn $name(out: *mut CUarray, array: *const $of) -> CUresult {
+            guard(|| {
+                made(
+                    &arrays::ARRAYS,
+                    // SAFETY: null, or the program's own description, which the driver reads as well.
+                    || unsafe { array.as_ref() }.map(|array| arrays::bytes(&$described(array))),
+                    // SAFETY: the arguments are handed on as they came.
+                    || unsafe { forward::$name(out, array) },
+                    // SAFETY: read only after the driver said that it filled it in.
+                    || unsafe { out.read() as usize },
+                )
+            })
+        })*
+    };
+}
+
+creates! {
+    cuArrayCreate(CUDA_ARRAY_DESCRIPTOR_v1) as flat_v1;
+    cuArrayCreate_v2(CUDA_ARRAY_DESCRIPTOR) as flat;
+    cuArray3DCreate(CUDA_ARRAY3D_DESCRIPTOR_v1) as deep_v1;
+    cuArray3DCreate_v2(CUDA_ARRAY3D_DESCRIPTOR) as deep;
+}
+
+pub(super) unsafe extern "C-unwind" fn cuMipmappedArrayCreate(
+    out: *mut CUmipmappedArray,
+    array: *const CUDA_ARRAY3D_DESCRIPTOR,
+    levels: u32,
+) -> CUresult {
+    guard(|| {
+        made(
+            &arrays::MIPMAPS,
+            // SAFETY: null, or the program's own description, which the driver reads as well.
+            || unsafe { array.as_ref() }.map(|array| arrays::mipmap_bytes(array, levels)),
+            // SAFETY: the arguments are handed on as they came.
+            || unsafe { forward::cuMipmappedArrayCreate(out, array, levels) },
+            // SAFETY: read only after the driver said that it filled it in.
+            || unsafe { out.read() as usize },
+        )
+    })
+}
+
+macro_rules! destroys {
+    ($($name:ident($of:ty) from $holdings:ident;)*) => {
+        $(pub(super) unsafe extern "C-unwind" fn $name(array: $of) -> CUresult {
+            guard(|| {
+                let result = arrays::$holdings.ended(array as usize, || {
+                    // SAFETY: the argument is handed on as it came.
+                    unsafe { forward::$name(array) }
+                });
+                if result.is_success() && account::keeps_books() {
+                    // Tiles of a sparse one.
+                    physical::unbound(array as usize);
+                    // A mipmap of external memory.
+                    imports::freed(array as u64);
+                }
+                result
+            })
+        })*
+    };
+}
+
+destroys! {
+    cuArrayDestroy(CUarray) from ARRAYS;
+    cuMipmappedArrayDestroy(CUmipmappedArray) from MIPMAPS;
+}

@@ -1,0 +1,237 @@
+//! Device memory that comes from elsewhere: other processes' allocations, their pools' pointers, external memory.
+//!
+//! Opening takes nothing from the device, so its size is asked for after it, and it is closed again where it cannot be
+//! paid for.
+#![allow(non_snake_case)]
+
+use divvy_abi::{
+    CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC, CUdeviceptr,
+    CUexternalMemory, CUipcMemHandle, CUmemPoolPtrExportData, CUmemoryPool, CUmipmappedArray, CUresult,
+    guard,
+};
+
+use crate::account::{self, Account};
+use crate::below::{ask, forward};
+use crate::books::shared::{self, Key};
+use crate::books::{grain, imports, rounded};
+
+/// Who pays for what is opened now, if anybody.
+fn payer() -> Result<Option<Account>, CUresult> {
+    if account::keeps_books() {
+        account::current()
+    } else {
+        Ok(None)
+    }
+}
+
+fn bytes_of<T>(value: &T) -> &[u8] {
+    // SAFETY: any value may be read as bytes; those given here are arrays of bytes, without padding.
+    unsafe { core::slice::from_raw_parts(core::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) }
+}
+
+/// Bytes of the allocation that a pointer is of.
+fn size_of_allocation(account: Account, pointer: CUdeviceptr) -> u64 {
+    let (mut base, mut bytes) = (0, 0);
+    // SAFETY: valid out-parameters; the driver checks the pointer.
+    let result = unsafe { forward::cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, pointer) };
+    if result.is_success() {
+        grain::taken(account, bytes as u64)
+    } else {
+        0
+    }
+}
+
+pub(super) unsafe extern "C-unwind" fn cuIpcGetMemHandle(
+    out: *mut CUipcMemHandle,
+    pointer: CUdeviceptr,
+) -> CUresult {
+    guard(|| {
+        // SAFETY: the arguments are handed on as they came; `out` is read after the driver has filled it in.
+        unsafe {
+            let result = forward::cuIpcGetMemHandle(out, pointer);
+            if result.is_success() && account::keeps_books() {
+                imports::exported(pointer, Key::of(bytes_of(&out.read())));
+            }
+            result
+        }
+    })
+}
+
+macro_rules! opens {
+    ($($name:ident;)*) => {
+        $(pub(super) unsafe extern "C-unwind" fn $name(
+            out: *mut CUdeviceptr,
+            handle: CUipcMemHandle,
+            flags: u32,
+        ) -> CUresult {
+            guard(|| {
+                let payer = match payer() {
+                    Ok(payer) => payer,
+                    Err(code) => return code,
+                };
+                // SAFETY: the arguments are handed on as they came; `out` is read after the driver has filled it in.
+                unsafe {
+                    let result = forward::$name(out, handle, flags);
+                    if let Some(account) = payer
+                        && result.is_success()
+                    {
+                        let pointer = out.read();
+                        let key = Key::of(bytes_of(&handle));
+                        if let Err(code) = imports::imported(pointer, account, key, size_of_allocation(account, pointer)) {
+                            let _closed = forward::cuIpcCloseMemHandle(pointer);
+                            return code;
+                        }
+                    }
+                    result
+                }
+            })
+        })*
+    };
+}
+
+opens! {
+    cuIpcOpenMemHandle;
+    cuIpcOpenMemHandle_v2;
+}
+
+pub(super) unsafe extern "C-unwind" fn cuIpcCloseMemHandle(pointer: CUdeviceptr) -> CUresult {
+    guard(|| {
+        // SAFETY: the argument is handed on as it came.
+        let result = unsafe { forward::cuIpcCloseMemHandle(pointer) };
+        if result.is_success() && imports::any() && account::keeps_books() {
+            imports::freed(pointer);
+        }
+        result
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn cuMemPoolExportPointer(
+    out: *mut CUmemPoolPtrExportData,
+    pointer: CUdeviceptr,
+) -> CUresult {
+    guard(|| {
+        // SAFETY: the arguments are handed on as they came; `out` is read after the driver has filled it in.
+        unsafe {
+            let result = forward::cuMemPoolExportPointer(out, pointer);
+            if result.is_success() && account::keeps_books() {
+                imports::exported(pointer, Key::of(bytes_of(&out.read())));
+            }
+            result
+        }
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn cuMemPoolImportPointer(
+    out: *mut CUdeviceptr,
+    pool: CUmemoryPool,
+    data: *mut CUmemPoolPtrExportData,
+) -> CUresult {
+    guard(|| {
+        let payer = match payer() {
+            Ok(payer) => payer,
+            Err(code) => return code,
+        };
+        // SAFETY: the arguments are handed on as they came; what is read the driver has read or filled in before.
+        unsafe {
+            let result = forward::cuMemPoolImportPointer(out, pool, data);
+            if let Some(account) = payer
+                && result.is_success()
+            {
+                let pointer = out.read();
+                let key = Key::of(bytes_of(&data.read()));
+                if let Err(code) =
+                    imports::imported(pointer, account, key, size_of_allocation(account, pointer))
+                {
+                    let _freed = forward::cuMemFree_v2(pointer);
+                    return code;
+                }
+            }
+            result
+        }
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn cuImportExternalMemory(
+    out: *mut CUexternalMemory,
+    description: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
+) -> CUresult {
+    guard(|| {
+        // SAFETY: the arguments are handed on as they came.
+        let call = || unsafe { forward::cuImportExternalMemory(out, description) };
+        let account = match payer() {
+            Ok(Some(account)) => account,
+            Ok(None) => return call(),
+            Err(code) => return code,
+        };
+        // SAFETY: null, or the program's own description, which the driver reads as well.
+        let Some(described) = (unsafe { description.as_ref() }) else {
+            return call();
+        };
+        let bytes = rounded(described.size);
+        // Before: the driver takes the descriptor over.
+        let key = if described.type_ == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD {
+            // SAFETY: for this kind, the union holds a descriptor.
+            Key::of_file(unsafe { described.handle.fd })
+        } else {
+            None
+        };
+        let share = match shared::imported(account, key.unwrap_or_else(|| Key::of_size(bytes)), bytes) {
+            Ok(share) => share,
+            Err(code) => return code,
+        };
+        let result = call();
+        if result.is_success() {
+            // SAFETY: the driver has just filled it in.
+            imports::external(unsafe { out.read() } as usize, share, ask::current_context());
+        } else {
+            share.ended();
+        }
+        result
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn cuDestroyExternalMemory(memory: CUexternalMemory) -> CUresult {
+    guard(|| {
+        // SAFETY: the argument is handed on as it came.
+        let result = unsafe { forward::cuDestroyExternalMemory(memory) };
+        if result.is_success() && account::keeps_books() {
+            imports::external_closed(memory as usize);
+        }
+        result
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn cuExternalMemoryGetMappedBuffer(
+    out: *mut CUdeviceptr,
+    memory: CUexternalMemory,
+    description: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
+) -> CUresult {
+    guard(|| {
+        // SAFETY: the arguments are handed on as they came; `out` is read after the driver has filled it in.
+        unsafe {
+            let result = forward::cuExternalMemoryGetMappedBuffer(out, memory, description);
+            if result.is_success() && account::keeps_books() {
+                imports::external_mapped(memory as usize, out.read());
+            }
+            result
+        }
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn cuExternalMemoryGetMappedMipmappedArray(
+    out: *mut CUmipmappedArray,
+    memory: CUexternalMemory,
+    description: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC,
+) -> CUresult {
+    guard(|| {
+        // SAFETY: the arguments are handed on as they came; `out` is read after the driver has filled it in.
+        unsafe {
+            let result = forward::cuExternalMemoryGetMappedMipmappedArray(out, memory, description);
+            if result.is_success() && account::keeps_books() {
+                imports::external_mapped(memory as usize, out.read() as u64);
+            }
+            result
+        }
+    })
+}

@@ -1,0 +1,267 @@
+//! Virtual memory management: physical memory is charged to the device that it is on, whoever maps it.
+#![allow(non_snake_case)]
+
+use divvy_abi::{
+    CU_MEM_HANDLE_TYPE_FABRIC, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_LOCATION_TYPE_DEVICE,
+    CU_MEM_OPERATION_TYPE_MAP, CUarrayMapInfo, CUdevice, CUdeviceptr, CUmemAllocationHandleType,
+    CUmemAllocationProp, CUmemGenericAllocationHandle, CUresult, CUstream, c_void, guard,
+};
+
+use crate::account::{self, Account};
+use crate::below::forward;
+use crate::books::shared::Key;
+use crate::books::{physical, rounded};
+
+/// Who pays for memory with these properties: the account of the device that it is on, or nobody where it is the host's.
+///
+/// # Errors
+/// As [`account::of_device`].
+fn payer(properties: &CUmemAllocationProp) -> Result<Option<Account>, CUresult> {
+    if properties.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE || !account::keeps_books() {
+        return Ok(None);
+    }
+    // SAFETY: every bit pattern is an i32.
+    account::of_device(unsafe { properties.location.anonymous1.id })
+}
+
+pub(super) unsafe extern "C-unwind" fn cuMemCreate(
+    out: *mut CUmemGenericAllocationHandle,
+    bytes: usize,
+    properties: *const CUmemAllocationProp,
+    flags: u64,
+) -> CUresult {
+    guard(|| {
+        // SAFETY: the arguments are handed on as they came.
+        let call = || unsafe { forward::cuMemCreate(out, bytes, properties, flags) };
+        if let Ok(None) = account::current() {
+            return call();
+        }
+        // SAFETY: null, or the program's own structure, which the driver reads as well.
+        let account = match unsafe { properties.as_ref() }.map_or(Ok(None), payer) {
+            Ok(Some(account)) => account,
+            Ok(None) => return call(),
+            Err(code) => return code,
+        };
+        let bytes = rounded(bytes as u64);
+        let result = account::allocating(account, bytes, "physical memory", call);
+        if result.is_success() {
+            // SAFETY: the driver has just filled it in.
+            physical::created(unsafe { out.read() }, account, bytes);
+        }
+        result
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
+    guard(|| {
+        let released = if account::keeps_books() {
+            physical::released(handle)
+        } else {
+            None
+        };
+        // SAFETY: the argument is handed on as it came.
+        let result = unsafe { forward::cuMemRelease(handle) };
+        if let Some(released) = released {
+            released.then(result);
+        }
+        // Of a multicast object this was the end; what was bound to it is free.
+        if result.is_success() && account::keeps_books() {
+            physical::unbound(handle as usize);
+        }
+        result
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn cuMemRetainAllocationHandle(
+    out: *mut CUmemGenericAllocationHandle,
+    address: *mut c_void,
+) -> CUresult {
+    guard(|| {
+        // SAFETY: the arguments are handed on as they came; `out` is read after the driver has filled it in.
+        unsafe {
+            let result = forward::cuMemRetainAllocationHandle(out, address);
+            if result.is_success() && account::keeps_books() {
+                physical::retained(out.read(), address as u64);
+            }
+            result
+        }
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn cuMemMap(
+    address: CUdeviceptr,
+    bytes: usize,
+    offset: usize,
+    handle: CUmemGenericAllocationHandle,
+    flags: u64,
+) -> CUresult {
+    guard(|| {
+        let ours = account::keeps_books();
+        if ours && let Err(code) = physical::paid(handle, (bytes as u64).saturating_add(offset as u64)) {
+            return code;
+        }
+        // SAFETY: the arguments are handed on as they came.
+        let result = unsafe { forward::cuMemMap(address, bytes, offset, handle, flags) };
+        if ours && result.is_success() {
+            physical::mapped(handle, address, bytes as u64);
+        }
+        result
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn cuMemUnmap(address: CUdeviceptr, bytes: usize) -> CUresult {
+    guard(|| {
+        // SAFETY: the arguments are handed on as they came.
+        let call = || unsafe { forward::cuMemUnmap(address, bytes) };
+        if !account::keeps_books() {
+            return call();
+        }
+        // Before: afterwards the addresses may already be another thread's new mapping.
+        let unmapped = physical::unmapped(address, bytes as u64);
+        let result = call();
+        unmapped.then(result);
+        result
+    })
+}
+
+macro_rules! maps_into_arrays {
+    ($($name:ident;)*) => {
+        $(pub(super) unsafe extern "C-unwind" fn $name(
+            list: *mut CUarrayMapInfo,
+            count: u32,
+            stream: CUstream,
+        ) -> CUresult {
+            guard(|| {
+                // SAFETY: the arguments are handed on as they came; the list is read after the driver has taken it.
+                unsafe {
+                    let result = forward::$name(list, count, stream);
+                    if result.is_success() && account::keeps_books() && !list.is_null() {
+                        bind(core::slice::from_raw_parts(list, count as usize));
+                    }
+                    result
+                }
+            })
+        })*
+    };
+}
+
+maps_into_arrays! {
+    cuMemMapArrayAsync;
+    cuMemMapArrayAsync_ptsz;
+}
+
+/// Tiles of sparse arrays: their memory stays until the array ends, even where a tile is taken back in stream order.
+fn bind(list: &[CUarrayMapInfo]) {
+    for info in list
+        .iter()
+        .filter(|info| info.memOperationType == CU_MEM_OPERATION_TYPE_MAP)
+    {
+        // SAFETY: each member of both unions is a pointer or a number of the same width.
+        let (handle, array) = unsafe { (info.memHandle.memHandle, info.resource.array as usize) };
+        physical::bound(handle, array);
+    }
+}
+
+pub(super) unsafe extern "C-unwind" fn cuMemExportToShareableHandle(
+    out: *mut c_void,
+    handle: CUmemGenericAllocationHandle,
+    kind: CUmemAllocationHandleType,
+    flags: u64,
+) -> CUresult {
+    guard(|| {
+        // SAFETY: the arguments are handed on as they came.
+        let result = unsafe { forward::cuMemExportToShareableHandle(out, handle, kind, flags) };
+        if result.is_success() && account::keeps_books() {
+            // SAFETY: the driver has just filled it in, as wide as the kind is.
+            physical::exported(handle, unsafe { key(out, kind, false) });
+        }
+        result
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn cuMemImportFromShareableHandle(
+    out: *mut CUmemGenericAllocationHandle,
+    shared: *mut c_void,
+    kind: CUmemAllocationHandleType,
+) -> CUresult {
+    guard(|| {
+        // Before: the driver may close the descriptor.
+        let key = if account::keeps_books() {
+            // SAFETY: the program's own handle, as the driver will read it.
+            unsafe { key(shared, kind, true) }
+        } else {
+            None
+        };
+        // SAFETY: the arguments are handed on as they came; `out` is read after the driver has filled it in.
+        unsafe {
+            let result = forward::cuMemImportFromShareableHandle(out, shared, kind);
+            if result.is_success() && account::keeps_books() {
+                let handle = out.read();
+                physical::imported(handle, device_of(handle), key);
+            }
+            result
+        }
+    })
+}
+
+/// What a shareable handle is known by in other processes. Descriptors are passed by value when imported, and by
+/// reference when exported.
+///
+/// # Safety
+/// `shared` is a shareable handle of this kind.
+unsafe fn key(shared: *const c_void, kind: CUmemAllocationHandleType, by_value: bool) -> Option<Key> {
+    if shared.is_null() && !by_value {
+        return None;
+    }
+    if kind == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && by_value {
+        return Key::of_file(shared as isize as i32);
+    }
+    // SAFETY: the caller's promise: a descriptor, or 64 bytes.
+    unsafe {
+        match kind {
+            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => Key::of_file(shared.cast::<i32>().read_unaligned()),
+            CU_MEM_HANDLE_TYPE_FABRIC => Some(Key::of(core::slice::from_raw_parts(shared.cast::<u8>(), 64))),
+            _ => None,
+        }
+    }
+}
+
+/// Who pays for what a handle stands for.
+fn device_of(handle: CUmemGenericAllocationHandle) -> Option<Account> {
+    let mut properties = CUmemAllocationProp::default();
+    // SAFETY: a valid out-parameter and a live handle.
+    let result = unsafe { forward::cuMemGetAllocationPropertiesFromHandle(&raw mut properties, handle) };
+    if result.is_success() {
+        payer(&properties).ok().flatten()
+    } else {
+        account::current().ok().flatten()
+    }
+}
+
+macro_rules! binds_to_multicast {
+    ($($name:ident($($before:ident: $before_type:ty),*; $bound:ident: $of:ty; $($after:ident: $after_type:ty),*) by $how:ident;)*) => {
+        $(pub(super) unsafe extern "C-unwind" fn $name(
+            object: CUmemGenericAllocationHandle,
+            $($before: $before_type,)*
+            $bound: $of,
+            $($after: $after_type),*
+        ) -> CUresult {
+            guard(|| {
+                // SAFETY: the arguments are handed on as they came.
+                let result = unsafe { forward::$name(object, $($before,)* $bound, $($after),*) };
+                if result.is_success() && account::keeps_books() {
+                    physical::$how($bound, object as usize);
+                }
+                result
+            })
+        })*
+    };
+}
+
+// A multicast object takes no device memory of its own: it is a window on what is bound to it, which stays for as long.
+binds_to_multicast! {
+    cuMulticastBindMem(offset: usize; memory: CUmemGenericAllocationHandle; from: usize, bytes: usize, flags: u64) by bound;
+    cuMulticastBindMem_v2(device: CUdevice, offset: usize; memory: CUmemGenericAllocationHandle; from: usize, bytes: usize, flags: u64) by bound;
+    cuMulticastBindAddr(offset: usize; address: CUdeviceptr; bytes: usize, flags: u64) by bound_at;
+    cuMulticastBindAddr_v2(device: CUdevice, offset: usize; address: CUdeviceptr; bytes: usize, flags: u64) by bound_at;
+}

@@ -1,0 +1,241 @@
+//! Memory behind handles: physical memory and its mappings, arrays, mipmaps, heaps.
+
+mod emulated;
+mod support;
+
+use std::ptr::null_mut;
+
+use divvy_abi::*;
+use emulated::{agree, alone, code, context, cu, get, held};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const GRANULARITY: usize = 2 << 20;
+
+fn on(kind: CUmemLocationType, id: i32) -> CUmemAllocationProp {
+    let mut properties = CUmemAllocationProp {
+        type_: CU_MEM_ALLOCATION_TYPE_PINNED,
+        ..Default::default()
+    };
+    properties.location.type_ = kind;
+    properties.location.anonymous1.id = id;
+    properties
+}
+
+fn create(bytes: usize) -> Result<CUmemGenericAllocationHandle, CUresult> {
+    let mut handle = 0;
+    let properties = on(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    code!(cuMemCreate(&raw mut handle, bytes, &raw const properties, 0)).ok()?;
+    Ok(handle)
+}
+
+#[test]
+fn physical_memory_is_charged_until_the_last_handle_and_mapping_go() {
+    alone(
+        "physical_memory_is_charged_until_the_last_handle_and_mapping_go",
+        GIB,
+        |slice| {
+            context();
+            let block = create(64 << 20).expect("it fits");
+            assert_eq!((slice.used(), held()), (64 * MIB, 64 * MIB));
+            let address: CUdeviceptr = get!(cuMemAddressReserve(256 << 20, 0, 0, 0));
+            cu!(cuMemMap(address, 64 << 20, 0, block, 0));
+            cu!(cuMemMap(address + (64 << 20), 64 << 20, 0, block, 0));
+            assert_eq!(slice.used(), 64 * MIB, "mapped twice, paid once");
+            // Released while it is mapped, it is still there.
+            cu!(cuMemRelease(block));
+            assert_eq!((slice.used(), held()), (64 * MIB, 64 * MIB));
+            let again: CUmemGenericAllocationHandle =
+                get!(cuMemRetainAllocationHandle((address + 4096) as *mut c_void));
+            cu!(cuMemUnmap(address, 64 << 20));
+            cu!(cuMemUnmap(address + (64 << 20), 64 << 20));
+            assert_eq!((slice.used(), held()), (64 * MIB, 64 * MIB), "a handle is left");
+            cu!(cuMemRelease(again));
+            assert_eq!((slice.used(), held()), (0, 0));
+            assert_ne!(code!(cuMemRelease(again)), CUDA_SUCCESS);
+            assert_ne!(code!(cuMemUnmap(address, 64 << 20)), CUDA_SUCCESS);
+            assert_eq!(slice.used(), 0);
+            // Over the limit nothing is made, and exactly the limit is.
+            assert_eq!(create((1 << 30) + GRANULARITY), Err(CUDA_ERROR_OUT_OF_MEMORY));
+            assert_eq!(create(usize::MAX - 1), Err(CUDA_ERROR_OUT_OF_MEMORY));
+            let all = create(1 << 30).expect("exactly the limit");
+            assert_eq!(create(GRANULARITY), Err(CUDA_ERROR_OUT_OF_MEMORY));
+            assert_eq!((slice.used(), held()), (GIB, GIB));
+            cu!(cuMemRelease(all));
+            assert_eq!(create(4096), Err(CUDA_ERROR_INVALID_VALUE), "not the granularity");
+            assert_eq!((slice.used(), held()), (0, 0));
+            cu!(cuMemAddressFree(address, 256 << 20));
+        },
+    );
+}
+
+#[test]
+fn memory_of_the_host_is_no_device_memory() {
+    alone("memory_of_the_host_is_no_device_memory", GIB, |slice| {
+        context();
+        for (kind, id) in [
+            (CU_MEM_LOCATION_TYPE_HOST, 0),
+            (CU_MEM_LOCATION_TYPE_HOST_NUMA, 0),
+            (CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0),
+            (CU_MEM_LOCATION_TYPE_INVALID, 0),
+            (CU_MEM_LOCATION_TYPE_DEVICE, 99),
+            (CU_MEM_LOCATION_TYPE_DEVICE, -1),
+        ] {
+            let properties = on(kind, id);
+            let mut handle = 0;
+            // Whatever the driver below thinks of it, no more than that.
+            let result = code!(cuMemCreate(&raw mut handle, 4 << 30, &raw const properties, 0));
+            assert_eq!(slice.used(), 0, "{kind:?}");
+            if result == CUDA_SUCCESS {
+                cu!(cuMemRelease(handle));
+            }
+        }
+        let mut handle = 0;
+        assert_eq!(
+            code!(cuMemCreate(&raw mut handle, GRANULARITY, std::ptr::null(), 0)),
+            CUDA_ERROR_INVALID_VALUE
+        );
+        assert_eq!(slice.used(), 0);
+    });
+}
+
+fn array(width: usize, height: usize, depth: usize, flags: u32) -> CUDA_ARRAY3D_DESCRIPTOR {
+    CUDA_ARRAY3D_DESCRIPTOR {
+        Width: width,
+        Height: height,
+        Depth: depth,
+        Format: CU_AD_FORMAT_FLOAT,
+        NumChannels: 4,
+        Flags: flags,
+    }
+}
+
+#[test]
+fn arrays_and_mipmaps_are_charged_what_they_take() {
+    alone("arrays_and_mipmaps_are_charged_what_they_take", GIB, |slice| {
+        let first = context();
+        for described in [
+            array(1, 0, 0, 0),
+            array(1000, 0, 0, 0),
+            array(1000, 1000, 0, 0),
+            array(100, 100, 100, 0),
+            array(100, 100, 7, CUDA_ARRAY3D_LAYERED),
+            array(100, 100, 6, CUDA_ARRAY3D_CUBEMAP),
+        ] {
+            let made: CUarray = get!(cuArray3DCreate_v2(&raw const described));
+            agree(slice, &described);
+            assert!(slice.used() > 0);
+            cu!(cuArrayDestroy(made));
+            assert_eq!((slice.used(), held()), (0, 0));
+            for levels in [1, 2, 5, 100] {
+                let mut mipmap = null_mut();
+                if code!(cuMipmappedArrayCreate(
+                    &raw mut mipmap,
+                    &raw const described,
+                    levels
+                )) == CUDA_SUCCESS
+                {
+                    agree(slice, &(described, levels));
+                    assert!(slice.used() > 0);
+                    cu!(cuMipmappedArrayDestroy(mipmap));
+                }
+                assert_eq!((slice.used(), held()), (0, 0));
+            }
+        }
+        let flat = CUDA_ARRAY_DESCRIPTOR {
+            Width: 16384,
+            Height: 4096,
+            Format: CU_AD_FORMAT_FLOAT,
+            NumChannels: 4,
+        };
+        let all: CUarray = get!(cuArrayCreate_v2(&raw const flat));
+        assert_eq!((slice.used(), held()), (GIB, GIB));
+        let (mut more, mut mipmap) = (null_mut(), null_mut());
+        assert_eq!(
+            code!(cuArrayCreate_v2(&raw mut more, &raw const flat)),
+            CUDA_ERROR_OUT_OF_MEMORY
+        );
+        assert!(more.is_null());
+        cu!(cuArrayDestroy(all));
+        // 64 GiB, and what does not fit any number.
+        for described in [
+            array(16384, 16384, 16, 0),
+            array(usize::MAX, usize::MAX, usize::MAX, 0),
+        ] {
+            assert_eq!(
+                code!(cuArray3DCreate_v2(&raw mut more, &raw const described)),
+                CUDA_ERROR_OUT_OF_MEMORY
+            );
+            assert_eq!(
+                code!(cuMipmappedArrayCreate(&raw mut mipmap, &raw const described, 3)),
+                CUDA_ERROR_OUT_OF_MEMORY
+            );
+        }
+        assert_eq!(
+            code!(cuArrayCreate_v2(&raw mut more, std::ptr::null())),
+            CUDA_ERROR_INVALID_VALUE
+        );
+        assert_eq!((slice.used(), held()), (0, 0));
+        // Those that a context takes with it.
+        let second = context();
+        assert_ne!(first, second);
+        let small = array(64, 64, 0, 0);
+        let _left: CUarray = get!(cuArray3DCreate_v2(&raw const small));
+        let _left: CUmipmappedArray = get!(cuMipmappedArrayCreate(&raw const small, 3));
+        cu!(cuCtxDestroy_v2(second));
+        assert_eq!((slice.used(), held()), (0, 0));
+    });
+}
+
+#[test]
+fn contexts_and_heaps_are_charged_what_the_grant_and_the_program_say() {
+    alone(
+        "contexts_and_heaps_are_charged_what_the_grant_and_the_program_say",
+        GIB,
+        |slice| {
+            let mut terms = slice.pages.grant.terms();
+            terms.context_bytes = 100 << 20;
+            slice.pages.grant.set_terms(&terms);
+            let first = context();
+            assert_eq!(slice.used(), 100 * MIB);
+            let second = context();
+            let primary: CUcontext = get!(cuDevicePrimaryCtxRetain(0));
+            assert_eq!(slice.used(), 300 * MIB);
+            let again: CUcontext = get!(cuDevicePrimaryCtxRetain(0));
+            assert_eq!((primary, slice.used()), (again, 300 * MIB));
+            cu!(cuDevicePrimaryCtxRelease_v2(0));
+            assert_eq!(slice.used(), 300 * MIB);
+            cu!(cuDevicePrimaryCtxRelease_v2(0));
+            assert_eq!(slice.used(), 200 * MIB);
+            cu!(cuCtxSetCurrent(second));
+            // A heap is charged beyond its first size, up and down.
+            let first_size: usize = get!(cuCtxGetLimit(CU_LIMIT_MALLOC_HEAP_SIZE));
+            cu!(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, first_size + (64 << 20)));
+            assert_eq!(slice.used(), 264 * MIB);
+            assert_eq!(
+                code!(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 2 << 30)),
+                CUDA_ERROR_OUT_OF_MEMORY
+            );
+            assert_eq!(slice.used(), 264 * MIB);
+            cu!(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, first_size + (16 << 20)));
+            assert_eq!(slice.used(), 216 * MIB);
+            assert_ne!(code!(cuCtxSetLimit(CUlimit(77), 1 << 40)), CUDA_SUCCESS);
+            cu!(cuCtxDestroy_v2(second));
+            assert_eq!(slice.used(), 100 * MIB);
+            let mut many = Vec::new();
+            let refused = loop {
+                let mut context = null_mut();
+                match code!(cuCtxCreate_v2(&raw mut context, 0, 0)) {
+                    CUDA_SUCCESS => many.push(context),
+                    code => break code,
+                }
+            };
+            assert_eq!((refused, many.len()), (CUDA_ERROR_OUT_OF_MEMORY, 9));
+            for context in many {
+                cu!(cuCtxDestroy_v2(context));
+            }
+            cu!(cuCtxDestroy_v2(first));
+            assert_eq!(slice.used(), 0);
+        },
+    );
+}
