@@ -1,12 +1,17 @@
 //! cuGetProcAddress over drivers that hand out what they do not export, or what is newer than our table.
 
+mod support;
+
 use std::ffi::CStr;
 
 use divvy_abi::{
-    CUDA_SUCCESS, CUDA_VERSION, CUdriverProcAddressQueryResult, CUresult, Symbol, Table, c_char, c_void,
+    CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, CUDA_ERROR_NOT_FOUND, CUDA_SUCCESS, CUDA_VERSION,
+    CUdriverProcAddressQueryResult, CUresult, Symbol, Table, c_char, c_void,
 };
+use divvy_ledger::{Bypass, Policy, Terms};
 use divvy_limiter::hooks::unknown_addresses;
 use divvy_limiter::{TABLE, below};
+use support::Slice;
 
 static NOT_AN_EXPORT: u8 = 0;
 
@@ -57,10 +62,40 @@ fn what_is_charged_is_never_handed_out_uncharged() {
         ask(c"cuMemAllocAsync", 12_000, 2),
         ours(Symbol::cuMemAllocAsync_ptsz)
     );
-    assert_eq!(ask(c"cuLaunchKernel", 12_000, 0), theirs());
+    assert_eq!(ask(c"cuModuleGetFunction", 12_000, 0), theirs());
     assert_eq!(unknown_addresses(), 0);
     // A name of tomorrow, and a variant of tomorrow: only the driver knows what they take.
     assert_eq!(ask(c"cuTomorrow", 12_000, 0), theirs());
     assert_eq!(ask(c"cuMemAlloc", CUDA_VERSION as i32 + 10, 0), theirs());
     assert_eq!(unknown_addresses(), 2);
+    // In a slice, what would pass the limiter by is not found; what is only new still is.
+    let slice = Slice::new(1 << 30);
+    slice.enter();
+    let newer = CUDA_VERSION as i32 + 10;
+    assert_eq!(
+        query(c"cuMemAlloc", newer),
+        (
+            CUDA_ERROR_NOT_FOUND,
+            std::ptr::null_mut(),
+            CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
+        )
+    );
+    assert_eq!(ask(c"cuTomorrow", newer, 0), theirs());
+    assert_eq!(ask(c"cuModuleGetFunction", newer, 0), theirs());
+    assert_eq!(ask(c"cuMemAlloc", 12_000, 0), ours(Symbol::cuMemAlloc_v2));
+    // Unless its policy is to count.
+    slice.pages.grant.set_terms(&Terms {
+        policy: Policy::BestEffort,
+        ..Terms::default()
+    });
+    assert_eq!(ask(c"cuMemAlloc", newer, 0), theirs());
+    assert_eq!(slice.pages.ledger.bypasses(Bypass::UnknownEntryPoint), 1);
+}
+
+fn query(name: &CStr, version: i32) -> (CUresult, *mut c_void, CUdriverProcAddressQueryResult) {
+    let (mut address, mut status) = (theirs(), CUdriverProcAddressQueryResult::default());
+    // SAFETY: a C string and valid out-parameters.
+    let result =
+        unsafe { (TABLE.cuGetProcAddress_v2)(name.as_ptr(), &raw mut address, version, 0, &raw mut status) };
+    (result, address, status)
 }

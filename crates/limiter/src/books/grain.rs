@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use divvy_abi::{
     CU_MEM_ALLOC_GRANULARITY_MINIMUM, CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE,
-    CUDA_ERROR_NOT_SUPPORTED, CUmemAllocationProp,
+    CUmemAllocationProp, Symbol,
 };
 
 use super::{POOLS, UNIT, rounded};
@@ -36,6 +36,13 @@ pub(crate) fn taken(account: Account, bytes: u64) -> u64 {
 
 #[cold]
 fn ask_page(account: Account) -> u64 {
+    let keep = |page| {
+        PAGES[usize::from(account.index() % POOLS as u8)].store(page, Ordering::Relaxed);
+        page
+    };
+    if !below::has(Symbol::cuMemGetAllocationGranularity) {
+        return keep(UNIT);
+    }
     let Some(device) = ask::current_device() else {
         return UNIT;
     };

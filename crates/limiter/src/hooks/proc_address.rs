@@ -2,17 +2,27 @@
 //!
 //! Which variant a name means depends on version and flags, and only the driver knows all rules of its release. Its
 //! answer is an address, and addresses of its exports tell variants apart; ours are substituted variant by variant.
+//!
+//! A variant that is newer than our table, of a function that the limiter has, would hand out memory past it: inside a
+//! slice it is not found, unless the slice's policy is best-effort, which counts it. The export tables of
+//! cuGetExportTable pass untouched.
 #![allow(non_snake_case)]
 
 use core::ffi::{CStr, c_char, c_void};
-use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::OnceLock;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
-use divvy_abi::{CUDA_VERSION, CUdriverProcAddressQueryResult, CUresult, Symbol, guard};
+use divvy_abi::{
+    CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, CUDA_ERROR_NOT_FOUND, CUDA_VERSION, CUdriverProcAddressQueryResult,
+    CUresult, Symbol, guard,
+};
+use divvy_ledger::{Bypass, Policy};
 
 use super::{TABLE, is_hooked};
 use crate::below::{self, forward};
-use crate::log;
+use crate::books::locked;
+use crate::tenant::{self, Tenant};
+use crate::{environment, log};
 
 pub(super) unsafe extern "C-unwind" fn cuGetProcAddress(
     name: *const c_char,
@@ -24,7 +34,7 @@ pub(super) unsafe extern "C-unwind" fn cuGetProcAddress(
         // SAFETY: the arguments are handed on as they came.
         let result = unsafe { forward::cuGetProcAddress(name, out, version, flags) };
         // SAFETY: as the program and the driver left them.
-        unsafe { substitute(result, name, out, version, flags) }
+        unsafe { substitute(result, name, out, version, flags) }.unwrap_or(CUDA_ERROR_NOT_FOUND)
     })
 }
 
@@ -39,9 +49,19 @@ pub(super) unsafe extern "C-unwind" fn cuGetProcAddress_v2(
         // SAFETY: the arguments are handed on as they came.
         let result = unsafe { forward::cuGetProcAddress_v2(name, out, version, flags, status) };
         // SAFETY: as the program and the driver left them.
-        unsafe { substitute(result, name, out, version, flags) }
+        let answer = unsafe { substitute(result, name, out, version, flags) };
+        answer.unwrap_or_else(|Unlimited| {
+            if !status.is_null() {
+                // SAFETY: the program vouches for its out-parameter.
+                unsafe { status.write(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND) };
+            }
+            CUDA_ERROR_NOT_FOUND
+        })
     })
 }
+
+/// The function would have passed the limiter by, and is not handed out.
+struct Unlimited;
 
 /// Replaces the driver's function in `out` by ours where we have one.
 ///
@@ -53,14 +73,14 @@ unsafe fn substitute(
     out: *mut *mut c_void,
     version: i32,
     flags: u64,
-) -> CUresult {
+) -> Result<CUresult, Unlimited> {
     if !result.is_success() || out.is_null() || name.is_null() {
-        return result;
+        return Ok(result);
     }
     // SAFETY: the driver filled it in; the caller's promise covers both.
     let (address, name) = unsafe { (out.read().cast_const(), CStr::from_ptr(name)) };
     if address.is_null() {
-        return result;
+        return Ok(result);
     }
     match variant(address, name).or_else(|| by_rule(name, version, flags)) {
         Some(symbol) if is_hooked(symbol) => {
@@ -68,17 +88,16 @@ unsafe fn substitute(
             // SAFETY: as above.
             unsafe { out.write(ours.cast_mut()) };
         }
-        Some(_) => {}
+        Some(symbol) => note_unhooked(symbol),
         None => {
-            let count = UNKNOWN.fetch_add(1, Ordering::Relaxed);
-            if count < 64 {
-                log::line(format_args!(
-                    "{name:?} is newer than our table: handed out as the driver has it"
-                ));
+            if unknown(name, version) {
+                // SAFETY: as above.
+                unsafe { out.write(core::ptr::null_mut()) };
+                return Err(Unlimited);
             }
         }
     }
-    result
+    Ok(result)
 }
 
 /// The variant by our own table, for a driver that hands out functions it does not export. Not for a CUDA version above
@@ -93,9 +112,53 @@ fn by_rule(name: &CStr, version: i32, flags: u64) -> Option<Symbol> {
 
 static UNKNOWN: AtomicU64 = AtomicU64::new(0);
 
-/// How many times cuGetProcAddress handed out a function that is not in our table.
+/// How many times cuGetProcAddress met a function that is not in our table.
 pub fn unknown_addresses() -> u64 {
     UNKNOWN.load(Ordering::Relaxed)
+}
+
+/// A function that is not in our table. Answers whether it is kept back.
+#[cold]
+fn unknown(name: &CStr, version: i32) -> bool {
+    static NAMES: Mutex<Vec<Box<CStr>>> = Mutex::new(Vec::new());
+    UNKNOWN.fetch_add(1, Ordering::Relaxed);
+    let counts = Symbol::ALL
+        .iter()
+        .any(|symbol| symbol.public_name().as_bytes() == name.to_bytes() && is_hooked(*symbol));
+    // A slice that cannot be joined hands out nothing either.
+    let kept = counts
+        && match tenant::join() {
+            Ok(Tenant::Unlimited) => false,
+            Ok(Tenant::Member(member)) => {
+                let strict = member.first().policy() == Policy::Strict;
+                if !strict {
+                    member.first().slot().count(Bypass::UnknownEntryPoint);
+                }
+                strict
+            }
+            Err(_) => true,
+        };
+    let mut names = locked(&NAMES);
+    if names.len() < 256 && !names.iter().any(|seen| seen.as_ref() == name) {
+        names.push(name.into());
+        let what = if kept {
+            "kept back"
+        } else {
+            "handed out as the driver has it"
+        };
+        log::line(format_args!(
+            "{name:?} for CUDA {version} is newer than our table: {what}"
+        ));
+    }
+    kept
+}
+
+/// Logs, once for each, what is handed out without a function of ours in between.
+fn note_unhooked(symbol: Symbol) {
+    static NOTED: [AtomicBool; Symbol::COUNT] = [const { AtomicBool::new(false) }; Symbol::COUNT];
+    if environment::log().is_some() && !NOTED[symbol.index()].swap(true, Ordering::Relaxed) {
+        log::line(format_args!("{symbol} is handed out as the driver has it"));
+    }
 }
 
 /// The symbol that has this address in the driver below. Where several share it, the one that `name` means.
