@@ -101,11 +101,11 @@ pub fn apply(id: CUlaunchAttributeID, value: &CUlaunchAttributeValue, geometry: 
                 return Err(CUDA_ERROR_NOT_SUPPORTED);
             }
         }
-        CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => {
-            // SAFETY: this attribute's value is this member, and any bits of its first part are an i32.
-            if unsafe { value.deviceUpdatableKernelNode.deviceUpdatable } != 0 {
-                return Err(CUDA_ERROR_NOT_SUPPORTED);
-            }
+        // SAFETY: this attribute's value is this member, and any bits of its first part are an i32.
+        CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE
+            if unsafe { value.deviceUpdatableKernelNode.deviceUpdatable } != 0 =>
+        {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
         CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT | CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT => {
             return Err(CUDA_ERROR_NOT_SUPPORTED);

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{POKE, VECTOR_ADD, alone, code, cu, download, function, get, launch, module, param, start, upload};
+use common::{
+    POKE, VECTOR_ADD, alone, code, cu, download, function, get, launch, module, param, start, upload,
+};
 use divvy_abi::*;
 use std::ptr::{null, null_mut};
 use std::sync::mpsc::{Sender, channel};
@@ -40,7 +42,10 @@ fn end(stream: CUstream) -> CUgraph {
 fn end_spoilt(stream: CUstream) {
     assert_eq!(status(stream), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
     let mut graph = 1 as CUgraph;
-    assert_eq!(code!(cuStreamEndCapture(stream, &raw mut graph)), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    assert_eq!(
+        code!(cuStreamEndCapture(stream, &raw mut graph)),
+        CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+    );
     assert!(graph.is_null());
     assert_eq!(status(stream), CU_STREAM_CAPTURE_STATUS_NONE);
 }
@@ -60,7 +65,13 @@ fn kinds(graph: CUgraph) -> Vec<CUgraphNodeType> {
 
 fn edges(graph: CUgraph) -> usize {
     let mut count = 0;
-    cu!(cuGraphGetEdges_v2(graph, null_mut(), null_mut(), null_mut(), &raw mut count));
+    cu!(cuGraphGetEdges_v2(
+        graph,
+        null_mut(),
+        null_mut(),
+        null_mut(),
+        &raw mut count
+    ));
     count
 }
 
@@ -81,7 +92,10 @@ fn all_that_a_stream_takes_becomes_nodes() {
     alone("all_that_a_stream_takes_becomes_nodes", &[], || {
         start(0);
         let stream = free();
-        let (poke, add) = (function(module(POKE), c"poke"), function(module(VECTOR_ADD), c"add"));
+        let (poke, add) = (
+            function(module(POKE), c"poke"),
+            function(module(VECTOR_ADD), c"add"),
+        );
         let memory = upload(&[0u32; 8]);
         let (a, b, c) = (upload(&[1f32; 32]), upload(&[2f32; 32]), upload(&[0f32; 32]));
         let pinned: *mut c_void = get!(cuMemAllocHost_v2(16));
@@ -110,11 +124,27 @@ fn all_that_a_stream_takes_becomes_nodes() {
             numAttrs: 1,
             ..CUlaunchConfig::default()
         };
-        cu!(cuLaunchKernelEx(&raw const config, add, list.as_mut_ptr(), null_mut()));
+        cu!(cuLaunchKernelEx(
+            &raw const config,
+            add,
+            list.as_mut_ptr(),
+            null_mut()
+        ));
         let shape = [1u32; 6];
         let [x, y, z, bx, by, bz] = shape;
         let target = memory + 4;
-        cu!(cuLaunchCooperativeKernel(poke, x, y, z, bx, by, bz, 0, stream, [param(&target)].as_mut_ptr()));
+        cu!(cuLaunchCooperativeKernel(
+            poke,
+            x,
+            y,
+            z,
+            bx,
+            by,
+            bz,
+            0,
+            stream,
+            [param(&target)].as_mut_ptr()
+        ));
         cu!(cuMemcpyDtoDAsync_v2(memory + 16, memory, 8, stream));
         cu!(cuMemcpyDtoHAsync_v2(pinned, memory + 16, 8, stream));
         cu!(cuMemcpyAsync(memory + 24, pinned as u64, 8, stream));
@@ -143,7 +173,12 @@ fn all_that_a_stream_takes_becomes_nodes() {
         // The launch that may start early made an annotated edge.
         let (mut from, mut to, mut count) = ([null_mut(); 9], [null_mut(); 9], 9);
         assert_eq!(
-            code!(cuGraphGetEdges(graph, from.as_mut_ptr(), to.as_mut_ptr(), &raw mut count)),
+            code!(cuGraphGetEdges(
+                graph,
+                from.as_mut_ptr(),
+                to.as_mut_ptr(),
+                &raw mut count
+            )),
             CUDA_ERROR_LOSSY_QUERY
         );
         for _ in 0..2 {
@@ -180,15 +215,32 @@ fn streams_fork_and_join_by_events() {
         cu!(cuMemsetD8Async(memory, 2, 4, side));
         cu!(cuMemsetD8Async(memory + 4, 3, 4, main));
         // Only the stream where it began can end it.
-        assert_eq!(code!(cuStreamEndCapture(side, &mut null_mut())), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+        assert_eq!(
+            code!(cuStreamEndCapture(side, &mut null_mut())),
+            CUDA_ERROR_STREAM_CAPTURE_UNMATCHED
+        );
         let (mut ids, mut one, mut state) = ([0u64; 2], null_mut(), CUstreamCaptureStatus(9));
         cu!(cuStreamGetCaptureInfo(main, &raw mut state, &raw mut ids[0]));
-        cu!(cuStreamGetCaptureInfo_v2(side, &raw mut state, &raw mut ids[1], &raw mut one, null_mut(), null_mut()));
+        cu!(cuStreamGetCaptureInfo_v2(
+            side,
+            &raw mut state,
+            &raw mut ids[1],
+            &raw mut one,
+            null_mut(),
+            null_mut()
+        ));
         assert!(ids[0] == ids[1] && ids[0] != 0 && !one.is_null());
         cu!(cuEventRecord(join, side));
         cu!(cuStreamWaitEvent(main, join, 0));
         let (mut nodes, mut count) = (null(), 0);
-        cu!(cuStreamGetCaptureInfo_v2(main, &raw mut state, null_mut(), null_mut(), &raw mut nodes, &raw mut count));
+        cu!(cuStreamGetCaptureInfo_v2(
+            main,
+            &raw mut state,
+            null_mut(),
+            null_mut(),
+            &raw mut nodes,
+            &raw mut count
+        ));
         assert_eq!(count, 2, "the next node comes after both");
         cu!(cuMemcpyDtoDAsync_v2(memory + 8, memory + 2, 4, main));
         let graph = end(main);
@@ -215,9 +267,15 @@ fn a_fork_that_is_not_joined_fails() {
         cu!(cuStreamWaitEvent(side, fork, 0));
         cu!(cuMemsetD8Async(memory, 2, 4, side));
         let mut graph = 1 as CUgraph;
-        assert_eq!(code!(cuStreamEndCapture(main, &raw mut graph)), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+        assert_eq!(
+            code!(cuStreamEndCapture(main, &raw mut graph)),
+            CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+        );
         assert!(graph.is_null());
-        assert_eq!((status(main), status(side)), (CU_STREAM_CAPTURE_STATUS_NONE, CU_STREAM_CAPTURE_STATUS_NONE));
+        assert_eq!(
+            (status(main), status(side)),
+            (CU_STREAM_CAPTURE_STATUS_NONE, CU_STREAM_CAPTURE_STATUS_NONE)
+        );
         // A fork that did nothing needs no join.
         cu!(cuStreamBeginCapture_v2(main, GLOBAL));
         cu!(cuMemsetD8Async(memory, 1, 4, main));
@@ -238,21 +296,33 @@ fn what_a_capture_would_not_see_spoils_it() {
             cu!(cuStreamBeginCapture_v2(stream, GLOBAL));
             assert_eq!(attempt(), expected);
             // From here on everything in the stream fails.
-            assert_eq!(code!(cuMemsetD8Async(memory, 1, 1, stream)), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+            assert_eq!(
+                code!(cuMemsetD8Async(memory, 1, 1, stream)),
+                CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+            );
             end_spoilt(stream);
         };
         let unsupported = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         refused(&|| code!(cuMemAlloc_v2(&mut 0, 64)), unsupported);
         refused(&|| code!(cuMemFree_v2(memory)), unsupported);
         refused(&|| code!(cuMemAllocHost_v2(&mut null_mut(), 64)), unsupported);
-        refused(&|| code!(cuMemAllocManaged(&mut 0, 64, CU_MEM_ATTACH_GLOBAL.0)), unsupported);
+        refused(
+            &|| code!(cuMemAllocManaged(&mut 0, 64, CU_MEM_ATTACH_GLOBAL.0)),
+            unsupported,
+        );
         refused(&|| code!(cuStreamSynchronize(stream)), unsupported);
         refused(&|| code!(cuStreamQuery(stream)), unsupported);
         refused(&|| code!(cuCtxSynchronize()), unsupported);
         refused(&|| code!(cuEventQuery(mark)), unsupported);
         refused(&|| code!(cuEventSynchronize(mark)), unsupported);
-        refused(&|| code!(cuMemcpyDtoH_v2([0u8; 4].as_mut_ptr().cast(), memory, 4)), unsupported);
-        refused(&|| code!(cuStreamWaitEvent(stream, mark, 0)), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+        refused(
+            &|| code!(cuMemcpyDtoH_v2([0u8; 4].as_mut_ptr().cast(), memory, 4)),
+            unsupported,
+        );
+        refused(
+            &|| code!(cuStreamWaitEvent(stream, mark, 0)),
+            CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
+        );
         let captured = event();
         let query = || {
             cu!(cuEventRecord(captured, stream));
@@ -260,38 +330,63 @@ fn what_a_capture_would_not_see_spoils_it() {
         };
         refused(&query, CUDA_ERROR_CAPTURED_EVENT);
         cu!(cuStreamBeginCapture_v2(stream, GLOBAL));
-        assert_eq!(code!(cuStreamBeginCapture_v2(stream, GLOBAL)), CUDA_ERROR_ILLEGAL_STATE);
+        assert_eq!(
+            code!(cuStreamBeginCapture_v2(stream, GLOBAL)),
+            CUDA_ERROR_ILLEGAL_STATE
+        );
         assert_eq!(status(stream), CU_STREAM_CAPTURE_STATUS_ACTIVE);
         cu!(cuGraphDestroy(end(stream)));
         // Nothing of all this was done.
         assert_eq!(download::<u8>(memory, 4), [0; 4]);
-        assert_eq!(code!(cuStreamEndCapture(stream, &mut null_mut())), CUDA_ERROR_ILLEGAL_STATE);
-        assert_eq!(code!(cuStreamBeginCapture_v2(stream, CUstreamCaptureMode(7))), CUDA_ERROR_INVALID_VALUE);
+        assert_eq!(
+            code!(cuStreamEndCapture(stream, &mut null_mut())),
+            CUDA_ERROR_ILLEGAL_STATE
+        );
+        assert_eq!(
+            code!(cuStreamBeginCapture_v2(stream, CUstreamCaptureMode(7))),
+            CUDA_ERROR_INVALID_VALUE
+        );
     });
 }
 
 #[test]
 fn the_legacy_stream_is_out_of_use_while_a_blocking_stream_is_captured() {
-    alone("the_legacy_stream_is_out_of_use_while_a_blocking_stream_is_captured", &[], || {
-        start(0);
-        let (blocking, other) = (stream(CU_STREAM_DEFAULT), free());
-        let memory = upload(&[0u8; 4]);
-        assert_eq!(code!(cuStreamBeginCapture_v2(null_mut(), GLOBAL)), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-        cu!(cuStreamBeginCapture_v2(blocking, RELAXED));
-        // Asking is harmless.
-        assert_eq!(code!(cuStreamIsCapturing(null_mut(), &mut CUstreamCaptureStatus(9))), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-        assert_eq!(status(blocking), CU_STREAM_CAPTURE_STATUS_ACTIVE);
-        cu!(cuMemsetD8Async(memory, 1, 1, other));
-        cu!(cuStreamSynchronize(other));
-        assert_eq!(code!(cuMemsetD8Async(memory, 1, 1, null_mut())), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-        end_spoilt(blocking);
-        cu!(cuMemsetD8Async(memory, 1, 1, null_mut()));
-        // A thread's own stream can be captured, and is a blocking stream.
-        cu!(cuStreamBeginCapture_v2_ptsz(null_mut(), RELAXED));
-        cu!(cuMemsetD8Async_ptsz(memory, 3, 4, null_mut()));
-        assert_eq!(code!(cuStreamSynchronize(null_mut())), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-        end_spoilt(CU_STREAM_PER_THREAD);
-    });
+    alone(
+        "the_legacy_stream_is_out_of_use_while_a_blocking_stream_is_captured",
+        &[],
+        || {
+            start(0);
+            let (blocking, other) = (stream(CU_STREAM_DEFAULT), free());
+            let memory = upload(&[0u8; 4]);
+            assert_eq!(
+                code!(cuStreamBeginCapture_v2(null_mut(), GLOBAL)),
+                CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+            );
+            cu!(cuStreamBeginCapture_v2(blocking, RELAXED));
+            // Asking is harmless.
+            assert_eq!(
+                code!(cuStreamIsCapturing(null_mut(), &mut CUstreamCaptureStatus(9))),
+                CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+            );
+            assert_eq!(status(blocking), CU_STREAM_CAPTURE_STATUS_ACTIVE);
+            cu!(cuMemsetD8Async(memory, 1, 1, other));
+            cu!(cuStreamSynchronize(other));
+            assert_eq!(
+                code!(cuMemsetD8Async(memory, 1, 1, null_mut())),
+                CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+            );
+            end_spoilt(blocking);
+            cu!(cuMemsetD8Async(memory, 1, 1, null_mut()));
+            // A thread's own stream can be captured, and is a blocking stream.
+            cu!(cuStreamBeginCapture_v2_ptsz(null_mut(), RELAXED));
+            cu!(cuMemsetD8Async_ptsz(memory, 3, 4, null_mut()));
+            assert_eq!(
+                code!(cuStreamSynchronize(null_mut())),
+                CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+            );
+            end_spoilt(CU_STREAM_PER_THREAD);
+        },
+    );
 }
 
 #[test]
@@ -311,7 +406,10 @@ fn modes_say_which_threads_a_capture_minds() {
             std::thread::spawn(work).join().unwrap()
         };
         cu!(cuStreamBeginCapture_v2(stream, GLOBAL));
-        assert_eq!((elsewhere(RELAXED), elsewhere(LOCAL)), (CUDA_SUCCESS, CUDA_SUCCESS));
+        assert_eq!(
+            (elsewhere(RELAXED), elsewhere(LOCAL)),
+            (CUDA_SUCCESS, CUDA_SUCCESS)
+        );
         assert_eq!(elsewhere(GLOBAL), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         end_spoilt(stream);
         cu!(cuStreamBeginCapture_v2(stream, LOCAL));
@@ -345,11 +443,17 @@ fn captures_do_not_merge() {
         cu!(cuStreamBeginCapture_v2(two, RELAXED));
         cu!(cuMemsetD8Async(memory, 1, 1, one));
         cu!(cuEventRecord(mark, one));
-        assert_eq!(code!(cuStreamWaitEvent(two, mark, 0)), CUDA_ERROR_STREAM_CAPTURE_MERGE);
+        assert_eq!(
+            code!(cuStreamWaitEvent(two, mark, 0)),
+            CUDA_ERROR_STREAM_CAPTURE_MERGE
+        );
         end_spoilt(one);
         end_spoilt(two);
         // The capture of that event is over: nothing can wait for it any more.
-        assert_eq!(code!(cuStreamWaitEvent(two, mark, 0)), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+        assert_eq!(
+            code!(cuStreamWaitEvent(two, mark, 0)),
+            CUDA_ERROR_STREAM_CAPTURE_ISOLATION
+        );
     });
 }
 
@@ -359,13 +463,22 @@ fn external_events_become_nodes() {
         start(0);
         let (stream, mark) = (free(), event());
         let (record, wait) = (CU_EVENT_RECORD_EXTERNAL.0, CU_EVENT_WAIT_EXTERNAL.0);
-        assert_eq!(code!(cuEventRecordWithFlags(mark, stream, record)), CUDA_ERROR_INVALID_VALUE);
-        assert_eq!(code!(cuStreamWaitEvent(stream, mark, wait)), CUDA_ERROR_INVALID_VALUE);
+        assert_eq!(
+            code!(cuEventRecordWithFlags(mark, stream, record)),
+            CUDA_ERROR_INVALID_VALUE
+        );
+        assert_eq!(
+            code!(cuStreamWaitEvent(stream, mark, wait)),
+            CUDA_ERROR_INVALID_VALUE
+        );
         cu!(cuStreamBeginCapture_v2(stream, GLOBAL));
         cu!(cuStreamWaitEvent(stream, mark, wait));
         cu!(cuEventRecordWithFlags(mark, stream, record));
         let graph = end(stream);
-        assert_eq!(kinds(graph), [CU_GRAPH_NODE_TYPE_WAIT_EVENT, CU_GRAPH_NODE_TYPE_EVENT_RECORD]);
+        assert_eq!(
+            kinds(graph),
+            [CU_GRAPH_NODE_TYPE_WAIT_EVENT, CU_GRAPH_NODE_TYPE_EVENT_RECORD]
+        );
         run(graph, stream);
         cu!(cuEventSynchronize(mark));
     });
@@ -383,7 +496,14 @@ fn the_next_nodes_place_can_be_moved() {
         );
         let graph: CUgraph = get!(cuGraphCreate(0));
         let root: CUgraphNode = get!(cuGraphAddEmptyNode(graph, null(), 0));
-        cu!(cuStreamBeginCaptureToGraph(stream, graph, &raw const root, null(), 1, GLOBAL));
+        cu!(cuStreamBeginCaptureToGraph(
+            stream,
+            graph,
+            &raw const root,
+            null(),
+            1,
+            GLOBAL
+        ));
         assert_eq!(
             code!(cuGraphInstantiateWithFlags(&mut null_mut(), graph, 0)),
             CUDA_ERROR_ILLEGAL_STATE,
@@ -392,7 +512,12 @@ fn the_next_nodes_place_can_be_moved() {
         cu!(cuMemsetD8Async(memory, 1, 2, stream));
         // The program adds a node of its own and goes on behind that.
         let mut own: CUgraphNode = get!(cuGraphAddEmptyNode(graph, &raw const root, 1));
-        cu!(cuStreamUpdateCaptureDependencies(stream, &raw mut own, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES.0));
+        cu!(cuStreamUpdateCaptureDependencies(
+            stream,
+            &raw mut own,
+            1,
+            CU_STREAM_SET_CAPTURE_DEPENDENCIES.0
+        ));
         cu!(cuMemsetD8Async(memory + 2, 2, 2, stream));
         assert_eq!(end(stream), graph, "what was left behind needs no join");
         assert_eq!((kinds(graph).len(), edges(graph)), (4, 3));

@@ -14,7 +14,11 @@ fn stream() -> CUstream {
 
 fn figure(attribute: CUgraphMem_attribute) -> u64 {
     let mut value = 0u64;
-    cu!(cuDeviceGetGraphMemAttribute(0, attribute, (&raw mut value).cast()));
+    cu!(cuDeviceGetGraphMemAttribute(
+        0,
+        attribute,
+        (&raw mut value).cast()
+    ));
     value
 }
 
@@ -43,7 +47,12 @@ fn on_device(bytes: usize) -> CUDA_MEM_ALLOC_NODE_PARAMS {
 
 fn add_alloc(graph: CUgraph, after: &[CUgraphNode], bytes: usize) -> (CUgraphNode, CUdeviceptr) {
     let mut params = on_device(bytes);
-    let node = get!(cuGraphAddMemAllocNode(graph, after.as_ptr(), after.len(), &raw mut params));
+    let node = get!(cuGraphAddMemAllocNode(
+        graph,
+        after.as_ptr(),
+        after.len(),
+        &raw mut params
+    ));
     (node, params.dptr)
 }
 
@@ -51,7 +60,13 @@ fn add_free(graph: CUgraph, after: &[CUgraphNode], pointer: CUdeviceptr) -> CUgr
     get!(cuGraphAddMemFreeNode(graph, after.as_ptr(), after.len(), pointer))
 }
 
-fn add_fill(graph: CUgraph, after: &[CUgraphNode], pointer: CUdeviceptr, value: u8, bytes: usize) -> CUgraphNode {
+fn add_fill(
+    graph: CUgraph,
+    after: &[CUgraphNode],
+    pointer: CUdeviceptr,
+    value: u8,
+    bytes: usize,
+) -> CUgraphNode {
     let params = CUDA_MEMSET_NODE_PARAMS {
         dst: pointer,
         value: u32::from(value),
@@ -60,7 +75,13 @@ fn add_fill(graph: CUgraph, after: &[CUgraphNode], pointer: CUdeviceptr, value: 
         height: 1,
         ..CUDA_MEMSET_NODE_PARAMS::default()
     };
-    get!(cuGraphAddMemsetNode(graph, after.as_ptr(), after.len(), &raw const params, null_mut()))
+    get!(cuGraphAddMemsetNode(
+        graph,
+        after.as_ptr(),
+        after.len(),
+        &raw const params,
+        null_mut()
+    ))
 }
 
 fn launch(exec: CUgraphExec, stream: CUstream) {
@@ -70,47 +91,65 @@ fn launch(exec: CUgraphExec, stream: CUstream) {
 
 #[test]
 fn bytes_come_with_the_launch_and_stay_reserved_until_trimmed() {
-    alone("bytes_come_with_the_launch_and_stay_reserved_until_trimmed", &[], || {
-        start(0);
-        let (graph, stream): (CUgraph, CUstream) = (get!(cuGraphCreate(0)), stream());
-        let (free, _) = memory_info();
-        let bytes = 3 * PAGE as usize;
-        let (alloc, pointer) = add_alloc(graph, &[], bytes);
-        let filled = add_fill(graph, &[alloc], pointer, 7, bytes);
-        let _ = add_free(graph, &[filled], pointer);
-        let exec: CUgraphExec = get!(cuGraphInstantiateWithFlags(graph, 0));
-        assert_eq!((used(), reserved(), memory_info().0), (0, 0, free));
-        assert_eq!(code!(cuMemcpyDtoH_v2([0u8; 1].as_mut_ptr().cast(), pointer, 1)), CUDA_ERROR_INVALID_VALUE);
-        for _ in 0..3 {
+    alone(
+        "bytes_come_with_the_launch_and_stay_reserved_until_trimmed",
+        &[],
+        || {
+            start(0);
+            let (graph, stream): (CUgraph, CUstream) = (get!(cuGraphCreate(0)), stream());
+            let (free, _) = memory_info();
+            let bytes = 3 * PAGE as usize;
+            let (alloc, pointer) = add_alloc(graph, &[], bytes);
+            let filled = add_fill(graph, &[alloc], pointer, 7, bytes);
+            let _ = add_free(graph, &[filled], pointer);
+            let exec: CUgraphExec = get!(cuGraphInstantiateWithFlags(graph, 0));
+            assert_eq!((used(), reserved(), memory_info().0), (0, 0, free));
+            assert_eq!(
+                code!(cuMemcpyDtoH_v2([0u8; 1].as_mut_ptr().cast(), pointer, 1)),
+                CUDA_ERROR_INVALID_VALUE
+            );
+            for _ in 0..3 {
+                launch(exec, stream);
+                assert_eq!((used(), reserved()), (3 * PAGE, 3 * PAGE));
+                assert_eq!(memory_info().0, free - bytes);
+            }
+            assert_eq!(
+                code!(cuMemFree_v2(pointer)),
+                CUDA_ERROR_INVALID_VALUE,
+                "the graph frees it"
+            );
+            // Uploading elsewhere moves it there, and a trim gives it back: the next launch takes it again.
+            cu!(cuGraphUpload(exec, null_mut()));
+            assert_eq!(reserved(), 3 * PAGE);
+            cu!(cuCtxSynchronize());
+            cu!(cuDeviceGraphMemTrim(0));
+            assert_eq!((used(), reserved(), memory_info().0), (0, 0, free));
             launch(exec, stream);
-            assert_eq!((used(), reserved()), (3 * PAGE, 3 * PAGE));
-            assert_eq!(memory_info().0, free - bytes);
-        }
-        assert_eq!(code!(cuMemFree_v2(pointer)), CUDA_ERROR_INVALID_VALUE, "the graph frees it");
-        // Uploading elsewhere moves it there, and a trim gives it back: the next launch takes it again.
-        cu!(cuGraphUpload(exec, null_mut()));
-        assert_eq!(reserved(), 3 * PAGE);
-        cu!(cuCtxSynchronize());
-        cu!(cuDeviceGraphMemTrim(0));
-        assert_eq!((used(), reserved(), memory_info().0), (0, 0, free));
-        launch(exec, stream);
-        assert_eq!(reserved(), 3 * PAGE);
-        cu!(cuGraphExecDestroy(exec));
-        assert_eq!((used(), reserved()), (0, 3 * PAGE), "kept for other graphs");
-        let high = figure(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH);
-        assert_eq!(high, 3 * PAGE);
-        let mut zero = 0u64;
-        cu!(cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, (&raw mut zero).cast()));
-        assert_eq!(figure(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), 0);
-        zero = 1;
-        for attribute in [CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT] {
-            let refused = code!(cuDeviceSetGraphMemAttribute(0, attribute, (&raw mut zero).cast()));
-            assert_eq!(refused, CUDA_ERROR_INVALID_VALUE);
-        }
-        cu!(cuDeviceGraphMemTrim(0));
-        assert_eq!((reserved(), memory_info().0), (0, free));
-        assert_eq!(code!(cuDeviceGraphMemTrim(9)), CUDA_ERROR_INVALID_DEVICE);
-    });
+            assert_eq!(reserved(), 3 * PAGE);
+            cu!(cuGraphExecDestroy(exec));
+            assert_eq!((used(), reserved()), (0, 3 * PAGE), "kept for other graphs");
+            let high = figure(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH);
+            assert_eq!(high, 3 * PAGE);
+            let mut zero = 0u64;
+            cu!(cuDeviceSetGraphMemAttribute(
+                0,
+                CU_GRAPH_MEM_ATTR_USED_MEM_HIGH,
+                (&raw mut zero).cast()
+            ));
+            assert_eq!(figure(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), 0);
+            zero = 1;
+            for attribute in [
+                CU_GRAPH_MEM_ATTR_USED_MEM_HIGH,
+                CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
+            ] {
+                let refused = code!(cuDeviceSetGraphMemAttribute(0, attribute, (&raw mut zero).cast()));
+                assert_eq!(refused, CUDA_ERROR_INVALID_VALUE);
+            }
+            cu!(cuDeviceGraphMemTrim(0));
+            assert_eq!((reserved(), memory_info().0), (0, free));
+            assert_eq!(code!(cuDeviceGraphMemTrim(9)), CUDA_ERROR_INVALID_DEVICE);
+        },
+    );
 }
 
 #[test]
@@ -156,27 +195,51 @@ fn what_a_graph_leaves_is_freed_by_somebody_else() {
         let (alloc, pointer) = add_alloc(graph, &[], 100);
         add_fill(graph, &[alloc], pointer, 7, 100);
         let exec: CUgraphExec = get!(cuGraphInstantiateWithFlags(graph, 0));
-        assert_eq!(code!(cuMemFree_v2(pointer)), CUDA_ERROR_INVALID_VALUE, "not launched yet");
+        assert_eq!(
+            code!(cuMemFree_v2(pointer)),
+            CUDA_ERROR_INVALID_VALUE,
+            "not launched yet"
+        );
         cu!(cuGraphLaunch(exec, stream));
         // Its address serves calls at once, before the launch is over.
         let mut seen = [0u8; 100];
-        cu!(cuMemcpyDtoHAsync_v2(seen.as_mut_ptr().cast(), pointer, 100, stream));
+        cu!(cuMemcpyDtoHAsync_v2(
+            seen.as_mut_ptr().cast(),
+            pointer,
+            100,
+            stream
+        ));
         cu!(cuStreamSynchronize(stream));
         assert_eq!(seen, [7; 100]);
-        assert_eq!(code!(cuGraphLaunch(exec, stream)), CUDA_ERROR_INVALID_VALUE, "not freed yet");
+        assert_eq!(
+            code!(cuGraphLaunch(exec, stream)),
+            CUDA_ERROR_INVALID_VALUE,
+            "not freed yet"
+        );
         assert_eq!((used(), reserved()), (PAGE, PAGE));
         cu!(cuMemFreeAsync(pointer, stream));
-        assert_eq!(code!(cuMemFreeAsync(pointer, stream)), CUDA_ERROR_INVALID_VALUE, "twice");
+        assert_eq!(
+            code!(cuMemFreeAsync(pointer, stream)),
+            CUDA_ERROR_INVALID_VALUE,
+            "twice"
+        );
         cu!(cuGraphLaunch(exec, stream));
         cu!(cuStreamSynchronize(stream));
         cu!(cuMemFree_v2(pointer));
         assert_eq!((used(), reserved()), (0, PAGE));
-        assert_eq!(code!(cuMemcpyDtoH_v2(seen.as_mut_ptr().cast(), pointer, 1)), CUDA_ERROR_INVALID_VALUE);
+        assert_eq!(
+            code!(cuMemcpyDtoH_v2(seen.as_mut_ptr().cast(), pointer, 1)),
+            CUDA_ERROR_INVALID_VALUE
+        );
         // Another graph frees it.
         let other: CUgraph = get!(cuGraphCreate(0));
         add_free(other, &[], pointer);
         let freeing: CUgraphExec = get!(cuGraphInstantiateWithFlags(other, 0));
-        assert_eq!(code!(cuGraphLaunch(freeing, stream)), CUDA_ERROR_INVALID_VALUE, "nothing to free");
+        assert_eq!(
+            code!(cuGraphLaunch(freeing, stream)),
+            CUDA_ERROR_INVALID_VALUE,
+            "nothing to free"
+        );
         launch(exec, stream);
         launch(freeing, stream);
         launch(exec, stream);
@@ -196,26 +259,30 @@ fn what_a_graph_leaves_is_freed_by_somebody_else() {
 
 #[test]
 fn a_graph_can_free_at_each_launch_what_it_left_at_the_last() {
-    alone("a_graph_can_free_at_each_launch_what_it_left_at_the_last", &[], || {
-        start(0);
-        let stream = stream();
-        let graph: CUgraph = get!(cuGraphCreate(0));
-        let (alloc, pointer) = add_alloc(graph, &[], 100);
-        add_fill(graph, &[alloc], pointer, 7, 100);
-        let flag = u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.0);
-        let exec: CUgraphExec = get!(cuGraphInstantiateWithFlags(graph, flag));
-        let mut flags = 0;
-        cu!(cuGraphExecGetFlags(exec, &raw mut flags));
-        assert_eq!(flags, flag);
-        for _ in 0..100 {
-            cu!(cuGraphLaunch(exec, stream));
-        }
-        cu!(cuStreamSynchronize(stream));
-        assert_eq!(download::<u8>(pointer, 100), [7; 100]);
-        assert_eq!((used(), reserved()), (PAGE, PAGE));
-        cu!(cuMemFree_v2(pointer));
-        assert_eq!(used(), 0);
-    });
+    alone(
+        "a_graph_can_free_at_each_launch_what_it_left_at_the_last",
+        &[],
+        || {
+            start(0);
+            let stream = stream();
+            let graph: CUgraph = get!(cuGraphCreate(0));
+            let (alloc, pointer) = add_alloc(graph, &[], 100);
+            add_fill(graph, &[alloc], pointer, 7, 100);
+            let flag = u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.0);
+            let exec: CUgraphExec = get!(cuGraphInstantiateWithFlags(graph, flag));
+            let mut flags = 0;
+            cu!(cuGraphExecGetFlags(exec, &raw mut flags));
+            assert_eq!(flags, flag);
+            for _ in 0..100 {
+                cu!(cuGraphLaunch(exec, stream));
+            }
+            cu!(cuStreamSynchronize(stream));
+            assert_eq!(download::<u8>(pointer, 100), [7; 100]);
+            assert_eq!((used(), reserved()), (PAGE, PAGE));
+            cu!(cuMemFree_v2(pointer));
+            assert_eq!(used(), 0);
+        },
+    );
 }
 
 #[test]
@@ -230,15 +297,27 @@ fn captured_allocations_become_nodes() {
         cu!(cuMemsetD8Async(pointer, 9, 1000, stream));
         cu!(cuMemcpyDtoDAsync_v2(kept, pointer, 1000, stream));
         cu!(cuMemFreeAsync(pointer, stream));
-        assert_eq!(code!(cuMemFreeAsync(pointer, stream)), CUDA_ERROR_INVALID_VALUE, "freed already");
-        assert_eq!(code!(cuMemFreeAsync(ordinary, stream)), CUDA_ERROR_INVALID_VALUE, "not a graph's");
+        assert_eq!(
+            code!(cuMemFreeAsync(pointer, stream)),
+            CUDA_ERROR_INVALID_VALUE,
+            "freed already"
+        );
+        assert_eq!(
+            code!(cuMemFreeAsync(ordinary, stream)),
+            CUDA_ERROR_INVALID_VALUE,
+            "not a graph's"
+        );
         let mut graph = null_mut();
         cu!(cuStreamEndCapture(stream, &raw mut graph));
         let exec: CUgraphExec = get!(cuGraphInstantiateWithFlags(graph, 0));
         launch(exec, stream);
         assert_eq!(download::<u8>(kept, 1000), [9; 1000]);
         let mut kind = CUmemorytype(0);
-        cu!(cuPointerGetAttribute((&raw mut kind).cast(), CU_POINTER_ATTRIBUTE_MEMORY_TYPE, kept));
+        cu!(cuPointerGetAttribute(
+            (&raw mut kind).cast(),
+            CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+            kept
+        ));
         assert_eq!(kind, CU_MEMORYTYPE_DEVICE);
         cu!(cuMemFreeAsync(kept, stream));
         launch(exec, stream);
@@ -250,70 +329,98 @@ fn captured_allocations_become_nodes() {
 
 #[test]
 fn graphs_with_memory_are_not_copied_taken_apart_or_instantiated_twice() {
-    alone("graphs_with_memory_are_not_copied_taken_apart_or_instantiated_twice", &[], || {
-        start(0);
-        let (graph, parent): (CUgraph, CUgraph) = (get!(cuGraphCreate(0)), get!(cuGraphCreate(0)));
-        let (alloc, pointer) = add_alloc(graph, &[], 100);
-        let free = add_free(graph, &[alloc], pointer);
-        let mut made = null_mut();
-        for again in [pointer, pointer + 8, 0] {
-            let refused = code!(cuGraphAddMemFreeNode(&raw mut made, graph, null(), 0, again));
-            assert_eq!(refused, CUDA_ERROR_INVALID_VALUE);
-        }
-        assert_eq!(
-            code!(cuGraphAddMemFreeNode(&raw mut made, parent, null(), 0, pointer)),
-            CUDA_ERROR_INVALID_VALUE,
-            "its own graph frees it"
-        );
-        assert_eq!(code!(cuGraphClone(&mut null_mut(), graph)), CUDA_ERROR_NOT_SUPPORTED);
-        assert_eq!(
-            code!(cuGraphAddChildGraphNode(&raw mut made, parent, null(), 0, graph)),
-            CUDA_ERROR_NOT_SUPPORTED
-        );
-        assert_eq!(code!(cuGraphDestroyNode(free)), CUDA_ERROR_INVALID_VALUE);
-        assert_eq!(
-            code!(cuGraphRemoveDependencies(graph, &raw const alloc, &raw const free, 1)),
-            CUDA_ERROR_INVALID_VALUE
-        );
-        let exec: CUgraphExec = get!(cuGraphInstantiateWithFlags(graph, 0));
-        assert_eq!(
-            code!(cuGraphInstantiateWithFlags(&mut null_mut(), graph, 0)),
-            CUDA_ERROR_INVALID_VALUE
-        );
-        cu!(cuGraphExecDestroy(exec));
-        let exec: CUgraphExec = get!(cuGraphInstantiateWithFlags(graph, 0));
-        launch(exec, stream());
-        cu!(cuGraphExecDestroy(exec));
-        // The node's parameters can be read, and not changed.
-        let mut back = CUDA_MEM_ALLOC_NODE_PARAMS::default();
-        cu!(cuGraphMemAllocNodeGetParams(alloc, &raw mut back));
-        assert_eq!((back.dptr, back.bytesize), (pointer, 100));
-        let mut found = 0;
-        cu!(cuGraphMemFreeNodeGetParams(free, &raw mut found));
-        assert_eq!(found, pointer);
-        // Moved into a parent, it may keep its memory.
-        let mut params = CUgraphNodeParams {
-            type_: CU_GRAPH_NODE_TYPE_GRAPH,
-            ..CUgraphNodeParams::default()
-        };
-        params.anonymous1.graph = CUDA_CHILD_GRAPH_NODE_PARAMS {
-            graph,
-            ownership: CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE,
-        };
-        cu!(cuGraphAddNode(&raw mut made, parent, null(), 0, &raw mut params));
-        launch(get!(cuGraphInstantiateWithFlags(parent, 0)), stream());
-        assert_eq!(code!(cuGraphDestroy(graph)), CUDA_ERROR_INVALID_VALUE, "the node's now");
-        cu!(cuGraphDestroy(parent));
-        for wrong in [on_device(0), CUDA_MEM_ALLOC_NODE_PARAMS { bytesize: 8, ..on_device(0) }] {
-            let mut wrong = wrong;
-            if wrong.bytesize != 0 {
-                wrong.poolProps.allocType = CUmemAllocationType(0);
+    alone(
+        "graphs_with_memory_are_not_copied_taken_apart_or_instantiated_twice",
+        &[],
+        || {
+            start(0);
+            let (graph, parent): (CUgraph, CUgraph) = (get!(cuGraphCreate(0)), get!(cuGraphCreate(0)));
+            let (alloc, pointer) = add_alloc(graph, &[], 100);
+            let free = add_free(graph, &[alloc], pointer);
+            let mut made = null_mut();
+            for again in [pointer, pointer + 8, 0] {
+                let refused = code!(cuGraphAddMemFreeNode(&raw mut made, graph, null(), 0, again));
+                assert_eq!(refused, CUDA_ERROR_INVALID_VALUE);
             }
-            let graph: CUgraph = get!(cuGraphCreate(0));
-            let refused = code!(cuGraphAddMemAllocNode(&raw mut made, graph, null(), 0, &raw mut wrong));
-            assert_eq!(refused, CUDA_ERROR_INVALID_VALUE);
-        }
-    });
+            assert_eq!(
+                code!(cuGraphAddMemFreeNode(&raw mut made, parent, null(), 0, pointer)),
+                CUDA_ERROR_INVALID_VALUE,
+                "its own graph frees it"
+            );
+            assert_eq!(
+                code!(cuGraphClone(&mut null_mut(), graph)),
+                CUDA_ERROR_NOT_SUPPORTED
+            );
+            assert_eq!(
+                code!(cuGraphAddChildGraphNode(&raw mut made, parent, null(), 0, graph)),
+                CUDA_ERROR_NOT_SUPPORTED
+            );
+            assert_eq!(code!(cuGraphDestroyNode(free)), CUDA_ERROR_INVALID_VALUE);
+            assert_eq!(
+                code!(cuGraphRemoveDependencies(
+                    graph,
+                    &raw const alloc,
+                    &raw const free,
+                    1
+                )),
+                CUDA_ERROR_INVALID_VALUE
+            );
+            let exec: CUgraphExec = get!(cuGraphInstantiateWithFlags(graph, 0));
+            assert_eq!(
+                code!(cuGraphInstantiateWithFlags(&mut null_mut(), graph, 0)),
+                CUDA_ERROR_INVALID_VALUE
+            );
+            cu!(cuGraphExecDestroy(exec));
+            let exec: CUgraphExec = get!(cuGraphInstantiateWithFlags(graph, 0));
+            launch(exec, stream());
+            cu!(cuGraphExecDestroy(exec));
+            // The node's parameters can be read, and not changed.
+            let mut back = CUDA_MEM_ALLOC_NODE_PARAMS::default();
+            cu!(cuGraphMemAllocNodeGetParams(alloc, &raw mut back));
+            assert_eq!((back.dptr, back.bytesize), (pointer, 100));
+            let mut found = 0;
+            cu!(cuGraphMemFreeNodeGetParams(free, &raw mut found));
+            assert_eq!(found, pointer);
+            // Moved into a parent, it may keep its memory.
+            let mut params = CUgraphNodeParams {
+                type_: CU_GRAPH_NODE_TYPE_GRAPH,
+                ..CUgraphNodeParams::default()
+            };
+            params.anonymous1.graph = CUDA_CHILD_GRAPH_NODE_PARAMS {
+                graph,
+                ownership: CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE,
+            };
+            cu!(cuGraphAddNode(&raw mut made, parent, null(), 0, &raw mut params));
+            launch(get!(cuGraphInstantiateWithFlags(parent, 0)), stream());
+            assert_eq!(
+                code!(cuGraphDestroy(graph)),
+                CUDA_ERROR_INVALID_VALUE,
+                "the node's now"
+            );
+            cu!(cuGraphDestroy(parent));
+            for wrong in [
+                on_device(0),
+                CUDA_MEM_ALLOC_NODE_PARAMS {
+                    bytesize: 8,
+                    ..on_device(0)
+                },
+            ] {
+                let mut wrong = wrong;
+                if wrong.bytesize != 0 {
+                    wrong.poolProps.allocType = CUmemAllocationType(0);
+                }
+                let graph: CUgraph = get!(cuGraphCreate(0));
+                let refused = code!(cuGraphAddMemAllocNode(
+                    &raw mut made,
+                    graph,
+                    null(),
+                    0,
+                    &raw mut wrong
+                ));
+                assert_eq!(refused, CUDA_ERROR_INVALID_VALUE);
+            }
+        },
+    );
 }
 
 #[test]
@@ -336,7 +443,13 @@ fn a_launch_that_does_not_fit_takes_nothing() {
         assert_eq!(memory_info().0, free);
         let mut huge = on_device(total + 1);
         assert_eq!(
-            code!(cuGraphAddMemAllocNode(&mut null_mut(), graph, null(), 0, &raw mut huge)),
+            code!(cuGraphAddMemAllocNode(
+                &mut null_mut(),
+                graph,
+                null(),
+                0,
+                &raw mut huge
+            )),
             CUDA_ERROR_OUT_OF_MEMORY
         );
     });

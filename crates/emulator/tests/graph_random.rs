@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{VECTOR_ADD, alone, code, cu, download, function, get, launch, memory_info, module, param, start, upload};
+use common::{
+    VECTOR_ADD, alone, code, cu, download, function, get, launch, memory_info, module, param, start, upload,
+};
 use divvy_abi::*;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -85,7 +87,9 @@ impl Op {
             Op::Fill { to, value } => cells[to] = [u32::from_ne_bytes([value; 4]); WORDS],
             Op::Mix { to, from, factor } => {
                 for word in 0..WORDS {
-                    cells[to][word] = cells[to][word].wrapping_mul(factor).wrapping_add(cells[from][word]);
+                    cells[to][word] = cells[to][word]
+                        .wrapping_mul(factor)
+                        .wrapping_add(cells[from][word]);
                 }
             }
             Op::Host { to } => cells[to] = cells[to].map(|word| word.wrapping_add(1)),
@@ -136,7 +140,13 @@ impl Bench {
                     Depth: 1,
                     ..CUDA_MEMCPY3D::default()
                 };
-                get!(cuGraphAddMemcpyNode(graph, null(), 0, &raw const params, null_mut()))
+                get!(cuGraphAddMemcpyNode(
+                    graph,
+                    null(),
+                    0,
+                    &raw const params,
+                    null_mut()
+                ))
             }
             Op::Fill { to, value } => {
                 let params = CUDA_MEMSET_NODE_PARAMS {
@@ -147,7 +157,13 @@ impl Bench {
                     height: 1,
                     ..CUDA_MEMSET_NODE_PARAMS::default()
                 };
-                get!(cuGraphAddMemsetNode(graph, null(), 0, &raw const params, null_mut()))
+                get!(cuGraphAddMemsetNode(
+                    graph,
+                    null(),
+                    0,
+                    &raw const params,
+                    null_mut()
+                ))
             }
             Op::Mix { to, from, factor } => {
                 let (to, from) = (self.cell(to), self.cell(from));
@@ -184,7 +200,11 @@ impl Bench {
                 let mut list = [param(&to), param(&from), param(&factor)];
                 assert_eq!(launch(self.mix, 1, WORDS as u32, stream, &mut list), CUDA_SUCCESS);
             }
-            Op::Host { to } => cu!(cuLaunchHostFunc(stream, Some(increment), self.cell(to) as *mut c_void)),
+            Op::Host { to } => cu!(cuLaunchHostFunc(
+                stream,
+                Some(increment),
+                self.cell(to) as *mut c_void
+            )),
         }
     }
 }
@@ -235,7 +255,12 @@ fn any_order_that_the_edges_allow_gives_the_same_bytes() {
             for (later, &(op, bits)) in ops.iter().enumerate() {
                 for (earlier, &(other, _)) in ops[..later].iter().enumerate() {
                     if op.conflicts(other) || bits >> (earlier % 64) & 7 == 0 {
-                        cu!(cuGraphAddDependencies(graph, &raw const nodes[earlier], &raw const nodes[later], 1));
+                        cu!(cuGraphAddDependencies(
+                            graph,
+                            &raw const nodes[earlier],
+                            &raw const nodes[later],
+                            1
+                        ));
                     }
                 }
             }
@@ -244,7 +269,10 @@ fn any_order_that_the_edges_allow_gives_the_same_bytes() {
             prop_assert_eq!(bench.take(), expected);
             // As a captured stream.
             let mut graph = null_mut();
-            cu!(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+            cu!(cuStreamBeginCapture_v2(
+                stream,
+                CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+            ));
             ops.iter().for_each(|(op, _)| bench.enqueue(stream, *op));
             cu!(cuStreamEndCapture(stream, &raw mut graph));
             bench.put(&first);
@@ -313,7 +341,13 @@ fn ten_thousand_launches_leave_nothing() {
                 height: 1,
                 ..CUDA_MEMSET_NODE_PARAMS::default()
             };
-            let _: CUgraphNode = get!(cuGraphAddMemsetNode(copy, null(), 0, &raw const params, null_mut()));
+            let _: CUgraphNode = get!(cuGraphAddMemsetNode(
+                copy,
+                null(),
+                0,
+                &raw const params,
+                null_mut()
+            ));
             run(copy, stream, 1);
             if round == 500 {
                 last = resident();

@@ -28,9 +28,21 @@ fn fill(pointer: CUdeviceptr, value: u8, bytes: usize) -> CUDA_MEMSET_NODE_PARAM
     }
 }
 
-fn add_fill(graph: CUgraph, after: &[CUgraphNode], pointer: CUdeviceptr, value: u8, bytes: usize) -> CUgraphNode {
+fn add_fill(
+    graph: CUgraph,
+    after: &[CUgraphNode],
+    pointer: CUdeviceptr,
+    value: u8,
+    bytes: usize,
+) -> CUgraphNode {
     let params = fill(pointer, value, bytes);
-    get!(cuGraphAddMemsetNode(graph, after.as_ptr(), after.len(), &raw const params, null_mut()))
+    get!(cuGraphAddMemsetNode(
+        graph,
+        after.as_ptr(),
+        after.len(),
+        &raw const params,
+        null_mut()
+    ))
 }
 
 /// A copy of a run of bytes on the device.
@@ -47,9 +59,21 @@ fn copy(to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> CUDA_MEMCPY3D {
     }
 }
 
-fn add_copy(graph: CUgraph, after: &[CUgraphNode], to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> CUgraphNode {
+fn add_copy(
+    graph: CUgraph,
+    after: &[CUgraphNode],
+    to: CUdeviceptr,
+    from: CUdeviceptr,
+    bytes: usize,
+) -> CUgraphNode {
     let params = copy(to, from, bytes);
-    get!(cuGraphAddMemcpyNode(graph, after.as_ptr(), after.len(), &raw const params, null_mut()))
+    get!(cuGraphAddMemcpyNode(
+        graph,
+        after.as_ptr(),
+        after.len(),
+        &raw const params,
+        null_mut()
+    ))
 }
 
 fn add_empty(graph: CUgraph, after: &[CUgraphNode]) -> CUgraphNode {
@@ -166,7 +190,12 @@ fn kernel_parameters_are_copied_when_the_node_is_made() {
         ];
         let mut with_extra = kernel(add, &mut []);
         (with_extra.kernelParams, with_extra.extra) = (null_mut(), extra.as_mut_ptr());
-        let second: CUgraphNode = get!(cuGraphAddKernelNode_v2(graph, &raw const node, 1, &raw const with_extra));
+        let second: CUgraphNode = get!(cuGraphAddKernelNode_v2(
+            graph,
+            &raw const node,
+            1,
+            &raw const with_extra
+        ));
         packed.fill(0);
         run(instantiate(graph), stream);
         assert_eq!(download::<f32>(c, 64), [3.0; 64]);
@@ -193,7 +222,13 @@ fn kernel_parameters_are_copied_when_the_node_is_made() {
         let mut too_many = kernel(add, &mut list);
         too_many.blockDimX = 4096;
         for wrong in [both, too_many, CUDA_KERNEL_NODE_PARAMS::default()] {
-            let refused = code!(cuGraphAddKernelNode_v2(&mut null_mut(), graph, null(), 0, &raw const wrong));
+            let refused = code!(cuGraphAddKernelNode_v2(
+                &mut null_mut(),
+                graph,
+                null(),
+                0,
+                &raw const wrong
+            ));
             assert_eq!(refused, CUDA_ERROR_INVALID_VALUE);
         }
     });
@@ -221,7 +256,10 @@ fn host_nodes_children_and_events() {
         assert_eq!(code!(cuEventQuery(event)), CUDA_ERROR_NOT_READY);
         assert_eq!(code!(cuStreamQuery(stream)), CUDA_ERROR_NOT_READY);
         // Another graph waits for the event in another stream.
-        let (waiting, other) = (get!(cuGraphCreate(0)), get!(cuStreamCreate(CU_STREAM_NON_BLOCKING.0)));
+        let (waiting, other) = (
+            get!(cuGraphCreate(0)),
+            get!(cuStreamCreate(CU_STREAM_NON_BLOCKING.0)),
+        );
         let wait: CUgraphNode = get!(cuGraphAddEventWaitNode(waiting, null(), 0, event));
         add_copy(waiting, &[wait], memory + 4, memory, 4);
         cu!(cuGraphLaunch(instantiate(waiting), other));
@@ -270,7 +308,11 @@ fn edges_are_kept_listed_and_checked() {
     alone("edges_are_kept_listed_and_checked", &[], || {
         start(0);
         let (other, graph) = (graph(), graph());
-        let (a, b, c) = (add_empty(graph, &[]), add_empty(graph, &[]), add_empty(graph, &[]));
+        let (a, b, c) = (
+            add_empty(graph, &[]),
+            add_empty(graph, &[]),
+            add_empty(graph, &[]),
+        );
         let foreign = add_empty(other, &[]);
         cu!(cuGraphAddDependencies(graph, [a, b].as_ptr(), [b, c].as_ptr(), 2));
         for (from, to) in [(a, b), (a, a), (a, foreign), (null_mut(), a)] {
@@ -281,8 +323,16 @@ fn edges_are_kept_listed_and_checked() {
         let refused = code!(cuGraphAddDependencies(graph, [a, a].as_ptr(), [c, b].as_ptr(), 2));
         assert_eq!(refused, CUDA_ERROR_INVALID_VALUE);
         let (mut from, mut to, mut count) = ([null_mut(); 4], [null_mut(); 4], 4usize);
-        cu!(cuGraphGetEdges(graph, from.as_mut_ptr(), to.as_mut_ptr(), &raw mut count));
-        assert_eq!((count, from, to), (2, [a, b, null_mut(), null_mut()], [b, c, null_mut(), null_mut()]));
+        cu!(cuGraphGetEdges(
+            graph,
+            from.as_mut_ptr(),
+            to.as_mut_ptr(),
+            &raw mut count
+        ));
+        assert_eq!(
+            (count, from, to),
+            (2, [a, b, null_mut(), null_mut()], [b, c, null_mut(), null_mut()])
+        );
         let mut roots = [null_mut(); 1];
         let mut count = 1;
         cu!(cuGraphGetRootNodes(graph, roots.as_mut_ptr(), &raw mut count));
@@ -292,7 +342,11 @@ fn edges_are_kept_listed_and_checked() {
         cu!(cuGraphNodeGetDependencies(c, found.as_mut_ptr(), &raw mut count));
         assert_eq!((found[0], count), (b, 1));
         let mut count = 2;
-        cu!(cuGraphNodeGetDependentNodes(a, found.as_mut_ptr(), &raw mut count));
+        cu!(cuGraphNodeGetDependentNodes(
+            a,
+            found.as_mut_ptr(),
+            &raw mut count
+        ));
         assert_eq!((found[0], count), (b, 1));
 
         // A cycle is accepted, copied, and refused at instantiation, with a node of it.
@@ -300,7 +354,11 @@ fn edges_are_kept_listed_and_checked() {
         let cyclic: CUgraph = get!(cuGraphClone(graph));
         for graph in [graph, cyclic] {
             let mut params = CUDA_GRAPH_INSTANTIATE_PARAMS::default();
-            let refused = code!(cuGraphInstantiateWithParams(&mut null_mut(), graph, &raw mut params));
+            let refused = code!(cuGraphInstantiateWithParams(
+                &mut null_mut(),
+                graph,
+                &raw mut params
+            ));
             assert_eq!(refused, CUDA_ERROR_INVALID_VALUE);
             assert_eq!(params.result_out, CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE);
             assert!(nodes(graph).contains(&params.hErrNode_out));
@@ -312,7 +370,10 @@ fn edges_are_kept_listed_and_checked() {
         );
         cu!(cuGraphDestroyNode(b));
         assert_eq!(nodes(graph), [a, c]);
-        assert_eq!(code!(cuGraphNodeGetType(b, &mut CUgraphNodeType(0))), CUDA_ERROR_INVALID_VALUE);
+        assert_eq!(
+            code!(cuGraphNodeGetType(b, &mut CUgraphNodeType(0))),
+            CUDA_ERROR_INVALID_VALUE
+        );
         run(instantiate(graph), stream());
 
         // A clone knows which node was made for which.
@@ -342,20 +403,41 @@ fn annotated_edges_are_not_dropped_in_silence() {
             type_: CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC.0 as u8,
             ..CUgraphEdgeData::default()
         };
-        cu!(cuGraphAddDependencies_v2(graph, &raw const a, &raw const b, &raw const programmatic, 1));
-        let (mut from, mut to, mut data, mut count) = (null_mut(), null_mut(), CUgraphEdgeData::default(), 1usize);
+        cu!(cuGraphAddDependencies_v2(
+            graph,
+            &raw const a,
+            &raw const b,
+            &raw const programmatic,
+            1
+        ));
+        let (mut from, mut to, mut data, mut count) =
+            (null_mut(), null_mut(), CUgraphEdgeData::default(), 1usize);
         assert_eq!(
             code!(cuGraphGetEdges(graph, &raw mut from, &raw mut to, &raw mut count)),
             CUDA_ERROR_LOSSY_QUERY
         );
         count = 1;
-        cu!(cuGraphGetEdges_v2(graph, &raw mut from, &raw mut to, &raw mut data, &raw mut count));
+        cu!(cuGraphGetEdges_v2(
+            graph,
+            &raw mut from,
+            &raw mut to,
+            &raw mut data,
+            &raw mut count
+        ));
         assert_eq!((from, to, data.from_port, data.type_), (a, b, 1, 1));
         let empty = add_empty(graph, &[]);
-        let wrong = CUgraphEdgeData { to_port: 1, ..CUgraphEdgeData::default() };
+        let wrong = CUgraphEdgeData {
+            to_port: 1,
+            ..CUgraphEdgeData::default()
+        };
         for (from, data) in [(empty, programmatic), (a, wrong)] {
-            let refused =
-                code!(cuGraphAddDependencies_v2(graph, &raw const from, &raw const b, &raw const data, 1));
+            let refused = code!(cuGraphAddDependencies_v2(
+                graph,
+                &raw const from,
+                &raw const b,
+                &raw const data,
+                1
+            ));
             assert_eq!(refused, CUDA_ERROR_INVALID_VALUE);
         }
         run(instantiate(graph), stream());
@@ -373,7 +455,12 @@ fn executable_graphs_take_new_parameters() {
         let copied = add_copy(graph, &[filled], memory + 8, memory, 8);
         let exec = instantiate(graph);
         let new = fill(memory, 2, 8);
-        cu!(cuGraphExecMemsetNodeSetParams(exec, filled, &raw const new, null_mut()));
+        cu!(cuGraphExecMemsetNodeSetParams(
+            exec,
+            filled,
+            &raw const new,
+            null_mut()
+        ));
         run(exec, stream);
         assert_eq!(download::<u8>(memory, 16), [2; 16]);
         // A disabled node does nothing, and keeps its parameters.
@@ -399,13 +486,32 @@ fn executable_graphs_take_new_parameters() {
         assert_eq!(download::<u8>(memory, 16), [1; 16]);
 
         // What an executable graph does not take.
-        let two_rows = CUDA_MEMSET_NODE_PARAMS { pitch: 8, width: 4, height: 2, ..new };
-        let refused = code!(cuGraphExecMemsetNodeSetParams(exec, filled, &raw const two_rows, null_mut()));
+        let two_rows = CUDA_MEMSET_NODE_PARAMS {
+            pitch: 8,
+            width: 4,
+            height: 2,
+            ..new
+        };
+        let refused = code!(cuGraphExecMemsetNodeSetParams(
+            exec,
+            filled,
+            &raw const two_rows,
+            null_mut()
+        ));
         assert_eq!(refused, CUDA_ERROR_INVALID_VALUE);
-        let refused = code!(cuGraphExecMemsetNodeSetParams(exec, copied, &raw const new, null_mut()));
+        let refused = code!(cuGraphExecMemsetNodeSetParams(
+            exec,
+            copied,
+            &raw const new,
+            null_mut()
+        ));
         assert_eq!(refused, CUDA_ERROR_INVALID_VALUE, "another kind of node");
         let empty = add_empty(graph, &[]);
-        assert_eq!(code!(cuGraphNodeSetEnabled(exec, empty, 0)), CUDA_ERROR_INVALID_VALUE, "added later");
+        assert_eq!(
+            code!(cuGraphNodeSetEnabled(exec, empty, 0)),
+            CUDA_ERROR_INVALID_VALUE,
+            "added later"
+        );
     });
 }
 
@@ -426,15 +532,24 @@ fn updates_say_why_they_fail() {
         };
         let fewer = graph();
         add_fill(fewer, &[], memory, 1, 8);
-        assert_eq!(attempt(fewer), (CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, null_mut()));
+        assert_eq!(
+            attempt(fewer),
+            (CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, null_mut())
+        );
         let apart = graph();
         add_fill(apart, &[], memory, 1, 8);
         let second = add_copy(apart, &[], memory + 8, memory, 8);
-        assert_eq!(attempt(apart), (CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, second));
+        assert_eq!(
+            attempt(apart),
+            (CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, second)
+        );
         let kinds = graph();
         let first = add_fill(kinds, &[], memory, 1, 8);
         let second = add_fill(kinds, &[first], memory, 1, 8);
-        assert_eq!(attempt(kinds), (CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, second));
+        assert_eq!(
+            attempt(kinds),
+            (CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, second)
+        );
         let places = graph();
         let first = add_fill(places, &[], memory, 1, 8);
         let host = [0u8; 8];
@@ -443,8 +558,17 @@ fn updates_say_why_they_fail() {
             srcHost: host.as_ptr().cast(),
             ..copy(memory, 0, 8)
         };
-        let second: CUgraphNode = get!(cuGraphAddMemcpyNode(places, &raw const first, 1, &raw const params, null_mut()));
-        assert_eq!(attempt(places), (CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED, second));
+        let second: CUgraphNode = get!(cuGraphAddMemcpyNode(
+            places,
+            &raw const first,
+            1,
+            &raw const params,
+            null_mut()
+        ));
+        assert_eq!(
+            attempt(places),
+            (CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED, second)
+        );
         // A failed update changes nothing.
         run(exec, stream());
         assert_eq!(download::<u8>(memory, 16), [1; 16]);
@@ -478,17 +602,21 @@ fn a_fault_in_a_graph_stays_with_its_context() {
 
 #[test]
 fn memory_freed_behind_a_graphs_back_is_an_illegal_address() {
-    alone("memory_freed_behind_a_graphs_back_is_an_illegal_address", &[], || {
-        start(0);
-        let (graph, stream) = (graph(), stream());
-        let memory: CUdeviceptr = get!(cuMemAlloc_v2(4 << 20));
-        add_fill(graph, &[], memory, 1, 16);
-        let exec = instantiate(graph);
-        run(exec, stream);
-        cu!(cuMemFree_v2(memory));
-        cu!(cuGraphLaunch(exec, stream));
-        assert_eq!(code!(cuStreamSynchronize(stream)), CUDA_ERROR_ILLEGAL_ADDRESS);
-    });
+    alone(
+        "memory_freed_behind_a_graphs_back_is_an_illegal_address",
+        &[],
+        || {
+            start(0);
+            let (graph, stream) = (graph(), stream());
+            let memory: CUdeviceptr = get!(cuMemAlloc_v2(4 << 20));
+            add_fill(graph, &[], memory, 1, 16);
+            let exec = instantiate(graph);
+            run(exec, stream);
+            cu!(cuMemFree_v2(memory));
+            cu!(cuGraphLaunch(exec, stream));
+            assert_eq!(code!(cuStreamSynchronize(stream)), CUDA_ERROR_ILLEGAL_ADDRESS);
+        },
+    );
 }
 
 #[test]
@@ -537,8 +665,14 @@ fn generic_nodes_are_what_the_special_calls_make() {
             (CU_GRAPH_NODE_TYPE_CONDITIONAL, CUDA_ERROR_NOT_SUPPORTED),
             (CUgraphNodeType(99), CUDA_ERROR_INVALID_VALUE),
         ] {
-            let mut params = CUgraphNodeParams { type_: kind, ..CUgraphNodeParams::default() };
-            assert_eq!(code!(cuGraphAddNode(&mut null_mut(), graph, null(), 0, &raw mut params)), expected);
+            let mut params = CUgraphNodeParams {
+                type_: kind,
+                ..CUgraphNodeParams::default()
+            };
+            assert_eq!(
+                code!(cuGraphAddNode(&mut null_mut(), graph, null(), 0, &raw mut params)),
+                expected
+            );
         }
     });
 }
@@ -554,22 +688,44 @@ fn launch_attributes_travel_with_kernel_nodes() {
         let a: CUgraphNode = get!(cuGraphAddKernelNode_v2(graph, null(), 0, &raw const params));
         let b: CUgraphNode = get!(cuGraphAddKernelNode_v2(graph, null(), 0, &raw const params));
         let mut value = CUlaunchAttributeValue { priority: -2 };
-        cu!(cuGraphKernelNodeSetAttribute(a, CU_LAUNCH_ATTRIBUTE_PRIORITY, &raw const value));
+        cu!(cuGraphKernelNodeSetAttribute(
+            a,
+            CU_LAUNCH_ATTRIBUTE_PRIORITY,
+            &raw const value
+        ));
         value = CUlaunchAttributeValue { cooperative: 1 };
-        cu!(cuGraphKernelNodeSetAttribute(a, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &raw const value));
-        value = CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
+        cu!(cuGraphKernelNodeSetAttribute(
+            a,
+            CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+            &raw const value
+        ));
+        value = CUlaunchAttributeValue {
+            programmaticStreamSerializationAllowed: 1,
+        };
         let id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         cu!(cuGraphKernelNodeSetAttribute(a, id, &raw const value));
         cu!(cuGraphKernelNodeCopyAttributes(b, a));
         let mut back = CUlaunchAttributeValue::default();
-        cu!(cuGraphKernelNodeGetAttribute(b, CU_LAUNCH_ATTRIBUTE_PRIORITY, &raw mut back));
+        cu!(cuGraphKernelNodeGetAttribute(
+            b,
+            CU_LAUNCH_ATTRIBUTE_PRIORITY,
+            &raw mut back
+        ));
         // SAFETY: this attribute's value is this member.
         assert_eq!(unsafe { back.priority }, -2);
-        cu!(cuGraphKernelNodeGetAttribute(b, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &raw mut back));
+        cu!(cuGraphKernelNodeGetAttribute(
+            b,
+            CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+            &raw mut back
+        ));
         // SAFETY: as above.
         assert_eq!(unsafe { back.cooperative }, 1);
         assert_eq!(
-            code!(cuGraphKernelNodeGetAttribute(b, CU_LAUNCH_ATTRIBUTE_MAX, &raw mut back)),
+            code!(cuGraphKernelNodeGetAttribute(
+                b,
+                CU_LAUNCH_ATTRIBUTE_MAX,
+                &raw mut back
+            )),
             CUDA_ERROR_INVALID_VALUE
         );
         run(instantiate(graph), stream());
@@ -590,10 +746,18 @@ fn user_objects_live_as_long_as_a_graph_needs_them() {
         let data: *mut Sender<()> = Box::leak(Box::new(send));
         let flag = CU_USER_OBJECT_NO_DESTRUCTOR_SYNC.0;
         let object: CUuserObject = get!(cuUserObjectCreate(data.cast(), Some(count), 1, flag));
-        cu!(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE.0));
+        cu!(cuGraphRetainUserObject(
+            graph,
+            object,
+            1,
+            CU_GRAPH_USER_OBJECT_MOVE.0
+        ));
         let clone: CUgraph = get!(cuGraphClone(graph));
         cu!(cuGraphDestroy(graph));
-        assert!(ended.recv_timeout(Duration::from_millis(50)).is_err(), "the clone has a reference");
+        assert!(
+            ended.recv_timeout(Duration::from_millis(50)).is_err(),
+            "the clone has a reference"
+        );
         cu!(cuGraphDestroy(clone));
         ended.recv_timeout(Duration::from_secs(30)).unwrap();
         assert_eq!(code!(cuUserObjectRetain(object, 1)), CUDA_ERROR_INVALID_VALUE);
@@ -608,15 +772,24 @@ fn user_objects_live_as_long_as_a_graph_needs_them() {
 #[test]
 fn bogus_arguments_are_found_out() {
     alone("bogus_arguments_are_found_out", &[], || {
-        assert_eq!(code!(cuGraphCreate(&mut null_mut(), 0)), CUDA_ERROR_NOT_INITIALIZED);
+        assert_eq!(
+            code!(cuGraphCreate(&mut null_mut(), 0)),
+            CUDA_ERROR_NOT_INITIALIZED
+        );
         start(0);
         let (graph, stream) = (graph(), stream());
         let bogus = 0xdead_0000usize;
         assert_eq!(code!(cuGraphCreate(null_mut(), 0)), CUDA_ERROR_INVALID_VALUE);
         assert_eq!(code!(cuGraphCreate(&mut null_mut(), 1)), CUDA_ERROR_INVALID_VALUE);
         assert_eq!(code!(cuGraphDestroy(bogus as CUgraph)), CUDA_ERROR_INVALID_VALUE);
-        assert_eq!(code!(cuGraphLaunch(bogus as CUgraphExec, stream)), CUDA_ERROR_INVALID_VALUE);
-        assert_eq!(code!(cuGraphDestroyNode(bogus as CUgraphNode)), CUDA_ERROR_INVALID_VALUE);
+        assert_eq!(
+            code!(cuGraphLaunch(bogus as CUgraphExec, stream)),
+            CUDA_ERROR_INVALID_VALUE
+        );
+        assert_eq!(
+            code!(cuGraphDestroyNode(bogus as CUgraphNode)),
+            CUDA_ERROR_INVALID_VALUE
+        );
         assert_eq!(
             code!(cuGraphInstantiateWithFlags(&mut null_mut(), bogus as CUgraph, 0)),
             CUDA_ERROR_INVALID_VALUE
@@ -631,20 +804,46 @@ fn bogus_arguments_are_found_out() {
             code!(cuGraphAddEmptyNode(&mut null_mut(), graph, twice.as_ptr(), 2)),
             CUDA_ERROR_INVALID_VALUE
         );
-        assert_eq!(code!(cuGraphAddEmptyNode(&mut null_mut(), graph, null(), 1)), CUDA_ERROR_INVALID_VALUE);
+        assert_eq!(
+            code!(cuGraphAddEmptyNode(&mut null_mut(), graph, null(), 1)),
+            CUDA_ERROR_INVALID_VALUE
+        );
         let params = fill(0x10, 1, 4);
         assert_eq!(
-            code!(cuGraphAddMemsetNode(&mut null_mut(), graph, null(), 0, &raw const params, null_mut())),
+            code!(cuGraphAddMemsetNode(
+                &mut null_mut(),
+                graph,
+                null(),
+                0,
+                &raw const params,
+                null_mut()
+            )),
             CUDA_ERROR_INVALID_VALUE
         );
         let memory = upload(&[0u8; 8]);
-        let wide = CUDA_MEMSET_NODE_PARAMS { elementSize: 8, ..fill(memory, 1, 1) };
+        let wide = CUDA_MEMSET_NODE_PARAMS {
+            elementSize: 8,
+            ..fill(memory, 1, 1)
+        };
         assert_eq!(
-            code!(cuGraphAddMemsetNode(&mut null_mut(), graph, null(), 0, &raw const wide, null_mut())),
+            code!(cuGraphAddMemsetNode(
+                &mut null_mut(),
+                graph,
+                null(),
+                0,
+                &raw const wide,
+                null_mut()
+            )),
             CUDA_ERROR_INVALID_VALUE
         );
         let (mut log, mut made, mut wrong) = ([1 as c_char; 64], null_mut(), null_mut());
-        cu!(cuGraphInstantiate_v2(&raw mut made, graph, &raw mut wrong, log.as_mut_ptr(), 64));
+        cu!(cuGraphInstantiate_v2(
+            &raw mut made,
+            graph,
+            &raw mut wrong,
+            log.as_mut_ptr(),
+            64
+        ));
         assert_eq!((log[0], wrong), (0, null_mut()));
         // What graphs look like can be drawn.
         let path = std::env::temp_dir().join(format!("graph-{}.dot", std::process::id()));
@@ -654,6 +853,9 @@ fn bogus_arguments_are_found_out() {
         std::fs::remove_file(&path).unwrap();
         assert!(drawn.starts_with("digraph") && drawn.contains("EMPTY"), "{drawn}");
         let nowhere = c"/nowhere/at/all.dot";
-        assert_eq!(code!(cuGraphDebugDotPrint(graph, nowhere.as_ptr(), 0)), CUDA_ERROR_OPERATING_SYSTEM);
+        assert_eq!(
+            code!(cuGraphDebugDotPrint(graph, nowhere.as_ptr(), 0)),
+            CUDA_ERROR_OPERATING_SYSTEM
+        );
     });
 }

@@ -42,7 +42,8 @@ fn a_stream_waits_for_another_by_words() {
         cu!(cuStreamWaitValue64(one, shared as u64, 1 << 40, EQ));
         assert!(!is_idle(one));
         // SAFETY: as above; the device reads the word as one.
-        unsafe { std::sync::atomic::AtomicU64::from_ptr(shared) }.store(1 << 40, std::sync::atomic::Ordering::Release);
+        unsafe { std::sync::atomic::AtomicU64::from_ptr(shared) }
+            .store(1 << 40, std::sync::atomic::Ordering::Release);
         cu!(cuStreamSynchronize(one));
     });
 }
@@ -71,7 +72,10 @@ fn every_condition_is_what_it_says() {
             false
         };
         assert!(holds(7, GEQ, 7, false) && holds(8, GEQ, 7, false) && !holds(6, GEQ, 7, false));
-        assert!(holds(2, GEQ, u64::from(u32::MAX), false), "by distance around the circle");
+        assert!(
+            holds(2, GEQ, u64::from(u32::MAX), false),
+            "by distance around the circle"
+        );
         assert!(holds(2, GEQ, u64::MAX, true) && !holds(u64::MAX, GEQ, 2, true));
         assert!(holds(7, EQ, 7, false) && !holds(8, EQ, 7, false));
         assert!(holds(0xff00_0000_0007, EQ, 7, false), "32 bits of it");
@@ -132,7 +136,12 @@ fn batches_run_in_order() {
             ..CUDA_BATCH_MEM_OP_NODE_PARAMS::default()
         };
         let params = describe(&mut list);
-        let node: CUgraphNode = get!(cuGraphAddBatchMemOpNode(graph, std::ptr::null(), 0, &raw const params));
+        let node: CUgraphNode = get!(cuGraphAddBatchMemOpNode(
+            graph,
+            std::ptr::null(),
+            0,
+            &raw const params
+        ));
         let exec: CUgraphExec = get!(cuGraphInstantiateWithFlags(graph, 0));
         list[0].writeValue.anonymous1.value64 = 100;
         let params = describe(&mut list);
@@ -149,7 +158,10 @@ fn batches_run_in_order() {
         let mut back = CUDA_BATCH_MEM_OP_NODE_PARAMS::default();
         cu!(cuGraphBatchMemOpNodeGetParams(node, &raw mut back));
         // SAFETY: the driver lends a list of four.
-        assert_eq!((back.count, unsafe { (*back.paramArray).writeValue.address }), (4, words));
+        assert_eq!(
+            (back.count, unsafe { (*back.paramArray).writeValue.address }),
+            (4, words)
+        );
     });
 }
 
@@ -181,16 +193,38 @@ fn words_must_be_known_aligned_and_not_managed() {
         let word = upload(&[0u32; 2]);
         let managed: CUdeviceptr = get!(cuMemAllocManaged(64, CU_MEM_ATTACH_GLOBAL.0));
         for wrong in [0, 2 + word, 0xdead_0000, managed] {
-            assert_eq!(code!(cuStreamWriteValue32(stream, wrong, 1, 0)), CUDA_ERROR_INVALID_VALUE);
-            assert_eq!(code!(cuStreamWaitValue32(stream, wrong, 1, 0)), CUDA_ERROR_INVALID_VALUE);
+            assert_eq!(
+                code!(cuStreamWriteValue32(stream, wrong, 1, 0)),
+                CUDA_ERROR_INVALID_VALUE
+            );
+            assert_eq!(
+                code!(cuStreamWaitValue32(stream, wrong, 1, 0)),
+                CUDA_ERROR_INVALID_VALUE
+            );
         }
-        assert_eq!(code!(cuStreamWaitValue64(stream, word + 4, 1, 0)), CUDA_ERROR_INVALID_VALUE);
-        assert_eq!(code!(cuStreamWaitValue32(stream, word, 1, 9)), CUDA_ERROR_INVALID_VALUE);
-        assert_eq!(code!(cuStreamWriteValue32(stream, word, 1, 2)), CUDA_ERROR_INVALID_VALUE);
+        assert_eq!(
+            code!(cuStreamWaitValue64(stream, word + 4, 1, 0)),
+            CUDA_ERROR_INVALID_VALUE
+        );
+        assert_eq!(
+            code!(cuStreamWaitValue32(stream, word, 1, 9)),
+            CUDA_ERROR_INVALID_VALUE
+        );
+        assert_eq!(
+            code!(cuStreamWriteValue32(stream, word, 1, 2)),
+            CUDA_ERROR_INVALID_VALUE
+        );
         let flush = CU_STREAM_WAIT_VALUE_FLUSH.0;
-        assert_eq!(code!(cuStreamWaitValue32(stream, word, 1, flush)), CUDA_ERROR_NOT_SUPPORTED);
+        assert_eq!(
+            code!(cuStreamWaitValue32(stream, word, 1, flush)),
+            CUDA_ERROR_NOT_SUPPORTED
+        );
         let mut can = 0;
-        cu!(cuDeviceGetAttribute(&raw mut can, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 0));
+        cu!(cuDeviceGetAttribute(
+            &raw mut can,
+            CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+            0
+        ));
         assert_eq!(can, 1);
         assert!(code!(cuStreamQuery(stream)) == CUDA_SUCCESS);
     });
