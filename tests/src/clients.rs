@@ -21,6 +21,24 @@ pub fn python() -> Option<PathBuf> {
     require(python.exists(), "the Python packages (cargo xtask setup)").then_some(python)
 }
 
+/// The interpreter whose packages are those of tests/tools/requirements.txt, or nothing when it was not set up and need
+/// not be. gpustat and nvitop lie beside it.
+pub fn tools_python() -> Option<PathBuf> {
+    let python = workspace().join("target/tools/bin/python");
+    require(python.exists(), "the tools that watch GPUs (cargo xtask setup)").then_some(python)
+}
+
+/// nvtop, or nothing when it was not set up and need not be.
+pub fn nvtop() -> Option<PathBuf> {
+    let nvtop = workspace().join("target/debian/nvtop/usr/bin/nvtop");
+    require(nvtop.exists(), "nvtop (cargo xtask setup)").then_some(nvtop)
+}
+
+/// One of the programs beside the tools' requirements.
+pub fn tool(name: &str) -> PathBuf {
+    workspace().join("tests/tools").join(name)
+}
+
 /// One of the Python examples.
 pub fn python_example(name: &str) -> PathBuf {
     workspace().join("examples/python").join(name)

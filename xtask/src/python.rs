@@ -17,6 +17,14 @@ pub fn examples() -> anyhow::Result<()> {
     )
 }
 
+/// Makes `target/tools` with the packages of tests/tools/requirements.txt: what people watch GPUs with.
+pub fn tools() -> anyhow::Result<()> {
+    environment(
+        &workspace_root().join("target/tools"),
+        &workspace_root().join("tests/tools/requirements.txt"),
+    )
+}
+
 /// Makes `folder` a virtual environment with exactly the packages of `requirements`. Returns at once when a former run
 /// finished with the same list.
 pub fn environment(folder: &Path, requirements: &Path) -> anyhow::Result<()> {
@@ -31,7 +39,7 @@ pub fn environment(folder: &Path, requirements: &Path) -> anyhow::Result<()> {
     let python = system_interpreter()?;
     let packages = wanted.lines().filter(|line| line.contains("==")).count();
     println!(
-        "setup: installing {packages} Python packages from PyPI into {} (a few hundred MB)",
+        "setup: installing {packages} Python packages from PyPI into {}",
         folder.display()
     );
     let start = Instant::now();

@@ -2,6 +2,9 @@
 //! and quick when there is nothing to do.
 
 use std::path::Path;
+use std::process::Command;
+
+use anyhow::Context;
 
 use crate::{debian, python};
 
@@ -25,13 +28,28 @@ pub fn for_demo() -> anyhow::Result<()> {
     python::examples()
 }
 
-/// What the suites need besides: a 32-bit libc to run a 32-bit child with, and NVIDIA's own driver library, which
-/// answers cuGetProcAddress on a machine without a GPU.
+/// The wide-character ncurses that nvtop is linked with.
+const NCURSES: &str = "libncursesw.so.6";
+
+/// What the suites need besides: a 32-bit libc to run a 32-bit child with; NVIDIA's own driver library, which answers
+/// cuGetProcAddress on a machine without a GPU; and the tools that people watch GPUs with.
 pub fn for_tests() -> anyhow::Result<()> {
     if cfg!(target_arch = "x86_64") && !Path::new(LIBC_32_BIT).exists() {
         debian::install(&["libc6-i386"], "the test with a 32-bit child")?;
     }
     // Suites look for it in target/debian/libcuda1.
     debian::unpack("libcuda1", "non-free")?;
+    python::tools()?;
+    let nvtop = debian::unpack("nvtop", "contrib")?.join("usr/bin/nvtop");
+    let loads = Command::new("ldd")
+        .arg(nvtop)
+        .output()
+        .context("Cannot start ldd")?;
+    if String::from_utf8_lossy(&loads.stdout)
+        .lines()
+        .any(|line| line.contains(NCURSES) && line.contains("not found"))
+    {
+        debian::install(&["libncursesw6"], "the tests with nvtop")?;
+    }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! `divvy run`: a slice, its keeper, and the program inside.
 
+mod observe;
 mod parts;
 mod program;
 
@@ -12,6 +13,7 @@ use std::process::{Child, Command};
 use divvy_host::DriverBelow;
 use divvy_model::{Code, DeviceRecord, Fault, SliceRecord, SliceRequest};
 
+pub use self::observe::{observation, observe};
 use self::parts::Parts;
 use self::program::{cannot_run, check_program, first};
 use crate::api::{CreateSlice, CreatedSlice, Join};

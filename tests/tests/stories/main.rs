@@ -10,3 +10,4 @@ mod command;
 mod death;
 mod lasting;
 mod memory;
+mod tools;

@@ -121,7 +121,7 @@ fn environment(
 }
 
 /// `ours`, then what was there, without a second `ours`: a run inside a run.
-fn in_front(ours: &OsStr, inherited: Option<OsString>, separator: &str) -> OsString {
+pub(super) fn in_front(ours: &OsStr, inherited: Option<OsString>, separator: &str) -> OsString {
     let mut value = ours.to_os_string();
     if let Some(rest) = inherited.filter(|rest| rest != ours) {
         value.push(separator);

@@ -21,6 +21,7 @@ use crate::report::remark;
   divvy run --memory 25% --name trainer -- ./train --epochs 3
   divvy run --memory 1GiB --device emulated:l4 -- ./saxpy
   divvy run --slice alice -- python train.py
+  divvy run --observe -- nvitop
   divvy run --memory 1GiB --driver ./libcuda.so.1 --dry-run -- ./saxpy")]
 pub struct Args {
     /// Memory of the slice: 4GiB, 4096MiB, 4GB, 50% (of the device) [default: the whole device]
@@ -48,6 +49,10 @@ pub struct Args {
     /// Where a limit cannot be enforced: strict refuses, best-effort runs and counts the bypass
     #[arg(long, value_name = "POLICY", value_parser = policy)]
     policy: Option<Policy>,
+    /// No slice: run a tool such as nvitop, nvtop or gpustat that is to see the whole devices, emulated ones too, and
+    /// every process on them
+    #[arg(long, conflicts_with_all = ["memory", "compute", "slice", "name", "driver", "isolation", "policy"])]
+    observe: bool,
     /// Print what would happen, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -59,6 +64,9 @@ pub struct Args {
 /// Runs the program.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let config = &context.config;
+    if args.observe {
+        return observe(args, context);
+    }
     let launch = Launch {
         request: request(args, config)?,
         join: args.slice.clone(),
@@ -84,6 +92,48 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             remark(&line);
         }
     })
+}
+
+fn observe(args: &Args, context: &Context) -> Result<u8, Fault> {
+    // What a slice was asked of may be emulated on demand: naming it shows it.
+    let emulated = match &args.device {
+        Some(Selector::Emulated(product)) => Some(product.clone()),
+        _ => {
+            let inventory = context.inventory()?;
+            inventory.emulated.first().map(|device| device.spec.clone())
+        }
+    };
+    let run = context.run_dir()?;
+    if !args.dry_run {
+        return Err(launch::observe(&run, emulated.as_deref(), &args.command));
+    }
+    let environment = launch::observation(&run, emulated.as_deref())?;
+    if output::document(context.format, "Environment", &Observation::of(&environment))? {
+        return Ok(0);
+    }
+    let words: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
+    let mut text = format!("would run    {} without a slice\n", words.join(" "));
+    for (name, value) in &environment {
+        text.push_str(&format!("environment  {name}={}\n", value.to_string_lossy()));
+    }
+    output::print(&text)?;
+    Ok(0)
+}
+
+/// The variables that `--observe --dry-run` tells.
+#[derive(serde::Serialize)]
+struct Observation<'a> {
+    environment: std::collections::BTreeMap<&'a str, String>,
+}
+
+impl<'a> Observation<'a> {
+    fn of(environment: &'a [(String, OsString)]) -> Self {
+        let environment = environment
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.to_string_lossy().into_owned()))
+            .collect();
+        Self { environment }
+    }
 }
 
 fn request(args: &Args, config: &Config) -> Result<SliceRequest, Fault> {
