@@ -4,6 +4,7 @@ use crate::Result;
 use crate::driver::{Device, driver};
 use crate::exec::order::{Lane, Manner, Order};
 use crate::exec::task::{Task, Work};
+use crate::memory::heap::Charged;
 use crate::print::PrintBuffer;
 use crate::{handle, log, memop};
 use divvy_abi::*;
@@ -43,18 +44,22 @@ pub struct Context {
     /// The first failure of asynchronous work, as a CUresult; 0 while there is none.
     fault: AtomicU32,
     next_lane: AtomicU64,
+    /// What it costs the device while it lives.
+    memory: Mutex<Option<Charged>>,
 }
 
 impl Context {
-    /// A new context on a device, under the given handle.
+    /// A new context on a device, under the given handle. It takes the memory that the device's specification says a
+    /// context takes.
     pub fn new(
         device: Arc<Device>,
         handle: u64,
         primary: bool,
         flags: u32,
         api_version: u32,
-    ) -> Arc<Context> {
-        Arc::new(Context {
+    ) -> Result<Arc<Context>> {
+        let memory = device.take_for_context()?;
+        Ok(Arc::new(Context {
             handle,
             device,
             id: handle::fresh(),
@@ -70,7 +75,8 @@ impl Context {
             shared_config: AtomicU32::new(1),
             fault: AtomicU32::new(0),
             next_lane: AtomicU64::new(1),
-        })
+            memory: Mutex::new(memory),
+        }))
     }
 
     /// A lane for a new stream.
@@ -137,6 +143,7 @@ impl Context {
         driver
             .registry
             .remove_all(|allocation| allocation.context == self.handle);
+        drop(self.memory.lock().unwrap_or_else(PoisonError::into_inner).take());
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use crate::hardware::Hardware;
 use crate::inventory::{self, DeviceFacts};
 use crate::library::{Kernel, Library};
 use crate::link::Link;
-use crate::memory::heap::{Charge, Heap};
+use crate::memory::heap::{Charge, Charged, Heap};
 use crate::memory::physical::PhysicalHandles;
 use crate::memory::registry::Registry;
 use crate::memory::virtual_range::Reservations;
@@ -215,6 +215,20 @@ impl Device {
         })
     }
 
+    /// The memory of a new context; None where contexts take none. What pools keep without use makes room.
+    pub fn take_for_context(&self) -> Result<Option<Charged>> {
+        let bytes = self.facts.context_bytes;
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let take = || Charged::take(self.heap.charge(), bytes);
+        let taken = take().or_else(|full| {
+            crate::pool::trim_all(driver().map_err(|_| full)?, self.ordinal);
+            take()
+        });
+        taken.map(Some).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
+    }
+
     /// One more reference to the primary context, which is made if it does not live.
     pub fn retain_primary(self: &Arc<Device>) -> Result<Arc<Context>> {
         let driver = driver()?;
@@ -230,7 +244,7 @@ impl Device {
             true,
             primary.flags,
             PRIMARY_API_VERSION,
-        );
+        )?;
         driver.contexts.insert(self.primary_handle, Arc::clone(&context));
         primary.references = 1;
         Ok(context)

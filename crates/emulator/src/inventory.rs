@@ -17,6 +17,8 @@ pub struct DeviceFacts {
     pub pci: PciAddress,
     /// The product it stands for.
     pub profile: &'static Profile,
+    /// Device memory that each context takes while it lives, in bytes.
+    pub context_bytes: u64,
 }
 
 impl DeviceFacts {
@@ -44,16 +46,14 @@ impl DeviceFacts {
 /// The devices that a specification (`h100`, `a100-40gb*2`, the value of `DIVVY_EMULATED`) describes in a run
 /// directory, in order of their index.
 pub fn devices(spec: &str, run_directory: &Path) -> Result<Vec<DeviceFacts>, SpecError> {
-    let profiles = spec::parse(spec)?;
-    let facts = profiles
-        .into_iter()
-        .enumerate()
-        .map(|(index, profile)| DeviceFacts {
-            index,
-            uuid: Uuid::derive(run_directory, profile, index),
-            pci: PciAddress::derive(index),
-            profile,
-        });
+    let items = spec::parse(spec)?;
+    let facts = items.into_iter().enumerate().map(|(index, item)| DeviceFacts {
+        index,
+        uuid: Uuid::derive(run_directory, item.profile, index),
+        pci: PciAddress::derive(index),
+        profile: item.profile,
+        context_bytes: item.context_bytes,
+    });
     Ok(facts.collect())
 }
 

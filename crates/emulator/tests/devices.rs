@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{alone, both, code, cu, get, process, role, start};
+use common::{alone, both, code, cu, get, memory_info, process, role, start};
 use divvy_abi::*;
 use std::ffi::CStr;
 use tempfile::TempDir;
@@ -199,4 +199,30 @@ fn contexts_stack_and_primary_contexts_count() {
             );
         },
     );
+}
+
+#[test]
+fn a_context_takes_what_the_specification_says() {
+    let settings = [("DIVVY_EMULATED", "t4,context=304MiB")];
+    alone("a_context_takes_what_the_specification_says", &settings, || {
+        const CONTEXT: usize = 304 << 20;
+        start(0);
+        let (free, total) = memory_info();
+        assert_eq!(free, total - CONTEXT);
+        let own: CUcontext = get!(cuCtxCreate_v2(0, 0));
+        assert_eq!(memory_info().0, total - 2 * CONTEXT);
+        let rest: CUdeviceptr = get!(cuMemAlloc_v2(memory_info().0 / (2 << 20) * (2 << 20)));
+        let mut refused = std::ptr::null_mut();
+        assert_eq!(
+            code!(cuCtxCreate_v2(&raw mut refused, 0, 0)),
+            CUDA_ERROR_OUT_OF_MEMORY
+        );
+        cu!(cuMemFree_v2(rest));
+        cu!(cuCtxDestroy_v2(own));
+        assert_eq!(memory_info().0, free);
+        cu!(cuDevicePrimaryCtxReset_v2(0));
+        assert_eq!(common::held(0), (0, 0));
+        start(0);
+        assert_eq!(memory_info().0, free);
+    });
 }

@@ -181,7 +181,7 @@ fn create(out: &Out<CUcontext>, flags: u32, device: CUdevice, api_version: u32) 
     let driver = driver()?;
     let device = driver.device(device)?;
     device.show()?;
-    let context = Context::new(Arc::clone(device), handle::fresh(), false, flags, api_version);
+    let context = Context::new(Arc::clone(device), handle::fresh(), false, flags, api_version)?;
     driver.contexts.insert(context.handle, Arc::clone(&context));
     context::push(context.handle)?;
     out.set(context.handle as CUcontext)

@@ -1,9 +1,12 @@
 //! `DIVVY_EMULATED`: which devices this machine pretends to have.
 //!
-//! Grammar: `item (',' item)*`, item = `['emulated:'] profile ['*' count]`. Nothing set means one H100.
+//! Grammar: `item (',' item)*`, item = `['emulated:'] profile ['*' count] (',' option)*`, option = `'context=' bytes`.
+//! Options are those of the devices before them. Nothing set means one H100.
 
 use super::profile::{PROFILES, Profile};
+use divvy_model::Bytes;
 use std::fmt;
+use std::ops::Range;
 
 /// What is emulated when nobody says.
 pub const DEFAULT_SPEC: &str = "h100";
@@ -21,6 +24,10 @@ pub enum SpecError {
     TooMany(usize),
     /// Nothing between two commas, or nothing at all.
     Empty,
+    /// Not an option of a device, or one before any device.
+    UnknownOption(String),
+    /// An option's value is not an amount of memory, or more than the device has.
+    BadAmount(String),
 }
 
 impl fmt::Display for SpecError {
@@ -43,6 +50,18 @@ impl fmt::Display for SpecError {
             SpecError::TooMany(count) => {
                 write!(f, "{count} emulated devices: at most {MAX_DEVICES} are allowed")
             }
+            SpecError::UnknownOption(option) => {
+                write!(
+                    f,
+                    "{option:?} is no option of a device: write for example h100,context=304MiB"
+                )
+            }
+            SpecError::BadAmount(value) => {
+                write!(
+                    f,
+                    "{value:?} is not an amount of memory that a context can take: write for example 304MiB, or 0"
+                )
+            }
             SpecError::Empty => write!(
                 f,
                 "an emulated device has no name: write for example h100 or l4*2"
@@ -53,11 +72,30 @@ impl fmt::Display for SpecError {
 
 impl std::error::Error for SpecError {}
 
-/// The profiles of the devices, in order of their index.
-pub fn parse(spec: &str) -> Result<Vec<&'static Profile>, SpecError> {
-    let mut devices = Vec::new();
+/// One device of a specification.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Item {
+    /// What it is.
+    pub profile: &'static Profile,
+    /// Device memory that each context takes while it lives, in bytes.
+    pub context_bytes: u64,
+}
+
+/// The devices, in order of their index.
+pub fn parse(spec: &str) -> Result<Vec<Item>, SpecError> {
+    let mut devices: Vec<Item> = Vec::new();
+    let mut last: Range<usize> = 0..0;
     for item in spec.split(',') {
         let item = item.trim();
+        if let Some((name, value)) = item.split_once('=') {
+            if name.trim() != "context" || last.is_empty() {
+                return Err(SpecError::UnknownOption(item.to_owned()));
+            }
+            for device in &mut devices[last.clone()] {
+                device.context_bytes = parse_context(value.trim(), device.profile)?;
+            }
+            continue;
+        }
         let item = item.strip_prefix("emulated:").unwrap_or(item);
         let (name, count) = match item.split_once('*') {
             Some((name, count)) => (name.trim(), parse_count(count.trim())?),
@@ -67,12 +105,25 @@ pub fn parse(spec: &str) -> Result<Vec<&'static Profile>, SpecError> {
             return Err(SpecError::Empty);
         }
         let profile = Profile::by_key(name).ok_or_else(|| SpecError::UnknownProfile(name.to_owned()))?;
-        devices.extend(std::iter::repeat_n(profile, count));
+        last = devices.len()..devices.len() + count;
+        let item = Item {
+            profile,
+            context_bytes: 0,
+        };
+        devices.extend(std::iter::repeat_n(item, count));
     }
     if devices.len() > MAX_DEVICES {
         return Err(SpecError::TooMany(devices.len()));
     }
     Ok(devices)
+}
+
+fn parse_context(text: &str, profile: &Profile) -> Result<u64, SpecError> {
+    match text.parse::<Bytes>() {
+        Ok(Bytes(bytes)) if bytes <= profile.memory_bytes => Ok(bytes),
+        _ if text == "0" => Ok(0),
+        _ => Err(SpecError::BadAmount(text.to_owned())),
+    }
 }
 
 fn parse_count(text: &str) -> Result<usize, SpecError> {
@@ -87,7 +138,7 @@ mod tests {
     use super::*;
 
     fn keys(spec: &str) -> Vec<&'static str> {
-        parse(spec).unwrap().iter().map(|profile| profile.key).collect()
+        parse(spec).unwrap().iter().map(|item| item.profile.key).collect()
     }
 
     #[test]
@@ -95,6 +146,37 @@ mod tests {
         assert_eq!(keys("h100"), ["h100"]);
         assert_eq!(keys("emulated:A100-40GB*2"), ["a100-40gb", "a100-40gb"]);
         assert_eq!(keys("h100*2, l4"), ["h100", "h100", "l4"]);
+    }
+
+    #[test]
+    fn options_are_those_of_the_devices_before_them() {
+        let contexts = |spec: &str| -> Vec<u64> {
+            parse(spec)
+                .unwrap()
+                .iter()
+                .map(|item| item.context_bytes)
+                .collect()
+        };
+        assert_eq!(contexts("h100,context=304MiB"), [304 << 20]);
+        assert_eq!(
+            contexts("t4, h100*2, context = 1GiB ,l4"),
+            [0, 1 << 30, 1 << 30, 0]
+        );
+        assert_eq!(contexts("h100,context=0"), [0]);
+        for option in ["context=1MiB", "h100,speed=2", "h100,=", "context=1MiB,h100"] {
+            assert!(
+                matches!(parse(option), Err(SpecError::UnknownOption(_))),
+                "{option}"
+            );
+        }
+        for amount in ["304", "-1MiB", "", "99999999999999999999GiB", "81GiB", "1 banana"] {
+            let spec = format!("h100,context={amount}");
+            assert_eq!(
+                parse(&spec),
+                Err(SpecError::BadAmount(amount.to_owned())),
+                "{spec}"
+            );
+        }
     }
 
     #[test]
