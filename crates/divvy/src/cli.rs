@@ -8,7 +8,7 @@ use crate::env;
 use crate::output::Format;
 use crate::verbs::{
     agent, completions, config, devices, doctor, enter, environment, explain, inspect, keep, kill, man, ps,
-    resize, run, slice,
+    resize, run, slice, topology,
 };
 
 const EXAMPLES: &str = "\
@@ -49,6 +49,8 @@ pub enum Verb {
     Run(run::Args),
     /// List the devices of this machine
     Devices(devices::Args),
+    /// Show where the devices sit and how far they are from one another
+    Topology(topology::Args),
     /// Choose the devices that programs are shown, and explain what they see
     Env(environment::Args),
     /// List the slices
@@ -96,6 +98,7 @@ impl Verb {
         match self {
             Self::Run(args) => run::run(args, context),
             Self::Devices(args) => devices::run(args, context),
+            Self::Topology(args) => topology::run(args, context),
             Self::Env(args) => environment::run(args, context),
             Self::Ps(args) => ps::run(args, context),
             Self::Slice(args) => slice::run(args, context),

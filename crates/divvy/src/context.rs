@@ -1,11 +1,12 @@
 //! What every verb needs: settings, output format, the run directory, and a way to the agent.
 
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use divvy_agent::{Client, RunDir, default_run_dir, ensure_agent, is_listening};
-use divvy_host::{Inventory, Nvidia, Sources};
+use divvy_host::machine::Sysroot;
+use divvy_host::{Inventory, Nvidia, Sources, Survey};
 use divvy_model::{Code, Fault};
 
 use crate::cli::Cli;
@@ -114,11 +115,27 @@ impl Context {
     /// [`Code::Config`]; [`Code::RunDir`] when the run directory is something else.
     pub fn inventory(&self) -> Result<Inventory, Fault> {
         self.peek().check_kind()?;
-        let sources = Sources {
+        divvy_host::take(&self.sources(), &Nvidia::open())
+    }
+
+    /// Everything this machine has, or the machine captured below `sysroot`.
+    ///
+    /// # Errors
+    /// As [`Self::inventory`]; [`Code::Usage`] where there is no such folder.
+    pub fn survey(&self, sysroot: Option<&Path>) -> Result<Survey, Fault> {
+        if let Some(path) = sysroot.filter(|path| !path.is_dir()) {
+            let message = format!("there is no folder `{}`", path.display());
+            return Err(Fault::new(Code::Usage, message).hint("name one that holds `sys` and `proc`"));
+        }
+        self.peek().check_kind()?;
+        divvy_host::survey(&self.sources(), sysroot.map(Sysroot::at).as_ref())
+    }
+
+    fn sources(&self) -> Sources {
+        Sources {
             emulated: self.config.text("emulated").map(str::to_owned),
             run_dir: self.peek().path().into(),
-        };
-        divvy_host::take(&sources, &Nvidia::open())
+        }
     }
 }
 

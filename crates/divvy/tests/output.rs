@@ -44,6 +44,7 @@ fn help_opens_with_examples() {
         "run",
         "devices",
         "env",
+        "topology",
         "ps",
         "slice",
         "inspect",

@@ -42,6 +42,7 @@ pub fn emulated_devices(spec: &str, run_dir: &Path) -> Result<Vec<EmulatedDevice
                 sm_count: facts.sm_count(),
                 compute_capability: format!("{major}.{minor}"),
                 sharing: None,
+                hardware: None,
             },
             spec: spec.into(),
         }

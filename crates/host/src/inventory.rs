@@ -131,6 +131,7 @@ mod tests {
                 sm_count: 132,
                 compute_capability: "9.0".into(),
                 sharing: None,
+                hardware: None,
             }],
             driver_version: Some("550.54.15".into()),
             notes: Vec::new(),

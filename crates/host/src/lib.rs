@@ -4,11 +4,16 @@
 //! come from a specification such as `h100*2`. Nothing here keeps state.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "built")]
+pub mod built;
 mod driver;
 mod elf;
 mod emulated;
 mod inventory;
+pub mod machine;
 mod nvidia;
+mod survey;
+mod topology;
 pub mod visible;
 
 pub use divvy_abi::{Probe, probe};
@@ -17,3 +22,5 @@ pub use driver::{DriverBelow, find_driver, native_candidates};
 pub use emulated::{DEFAULT_EMULATED, EmulatedDevice, emulated_devices, emulated_used};
 pub use inventory::{Inventory, Sources, take};
 pub use nvidia::{Nvidia, NvidiaReport};
+pub use survey::{Survey, survey};
+pub use topology::{Link, links};

@@ -1,6 +1,6 @@
 //! NVIDIA's devices, through NVML. Where libnvidia-ml.so.1 is missing there are none, quietly.
 
-use divvy_model::{Bytes, DeviceKind, DeviceRecord};
+use divvy_model::{Bytes, DeviceKind, DeviceProcess, DeviceRecord, Hardware, MigPlace, Vendor};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
@@ -30,6 +30,70 @@ impl Nvidia {
         Self { nvml }
     }
 
+    /// No NVML: for a machine whose devices are all emulated.
+    #[must_use]
+    pub fn absent() -> Self {
+        Self {
+            nvml: Err(NvmlError::DriverNotLoaded),
+        }
+    }
+
+    /// What NVML tells of a device beyond its memory: MIG mode, processes, health.
+    #[must_use]
+    pub fn facts(&self, uuid: &str) -> Hardware {
+        use nvml_wrapper::bitmasks::device::ThrottleReasons;
+        use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError};
+        let mut facts = Hardware {
+            vendor: Vendor::Nvidia,
+            ..Hardware::default()
+        };
+        let Some(device) = self
+            .nvml
+            .as_ref()
+            .ok()
+            .and_then(|nvml| nvml.device_by_uuid(uuid).ok())
+        else {
+            return facts;
+        };
+        facts.mig_mode = device.mig_mode().ok().map(|mode| mode.current == 1);
+        let processes = self.processes(uuid).into_iter();
+        facts.processes = processes
+            .map(|(pid, memory_bytes)| DeviceProcess { pid, memory_bytes })
+            .collect();
+        match device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile) {
+            Ok(errors) if errors > 0 => facts.health.push(format!(
+                "{errors} uncorrectable memory errors since the driver started"
+            )),
+            _ => {}
+        }
+        if device.are_pages_pending_retired().unwrap_or(false) {
+            facts
+                .health
+                .push("memory pages wait for a reset to be retired".into());
+        }
+        if let Ok(reasons) = device.current_throttle_reasons() {
+            for (reason, words) in [
+                (
+                    ThrottleReasons::HW_THERMAL_SLOWDOWN,
+                    "it is slowed down by the hardware: too hot",
+                ),
+                (
+                    ThrottleReasons::SW_THERMAL_SLOWDOWN,
+                    "it is slowed down by the driver: too hot",
+                ),
+                (
+                    ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN,
+                    "it is slowed down: the power supply brakes",
+                ),
+            ] {
+                if reasons.contains(reason) {
+                    facts.health.push(words.into());
+                }
+            }
+        }
+        facts
+    }
+
     /// The devices as they are now.
     #[must_use]
     pub fn report(&self) -> NvidiaReport {
@@ -55,8 +119,12 @@ impl Nvidia {
                     .push(format!("device {index} does not answer NVML: {error}")),
             }
         }
+        let instances = report.devices.iter().flat_map(|gpu| instances(nvml, gpu));
+        let instances: Vec<DeviceRecord> = instances.collect();
         // NVML numbers in bus order already; the shown order must not depend on that.
         report.devices.sort_by(|a, b| a.pci_address.cmp(&b.pci_address));
+        // Behind the GPUs, so that these keep the numbers that CUDA gives them.
+        report.devices.extend(instances);
         for (index, device) in (0..).zip(&mut report.devices) {
             device.index = index;
         }
@@ -123,7 +191,46 @@ fn read(nvml: &Nvml, index: u32) -> Result<DeviceRecord, NvmlError> {
             .unwrap_or(0),
         compute_capability: format!("{}.{}", capability.major, capability.minor),
         sharing: None,
+        hardware: None,
     })
+}
+
+/// The MIG instances of a GPU, as devices of their own.
+fn instances(nvml: &Nvml, gpu: &DeviceRecord) -> Vec<DeviceRecord> {
+    let Ok(device) = nvml.device_by_uuid(gpu.uuid.as_str()) else {
+        return Vec::new();
+    };
+    if !device.mig_mode().is_ok_and(|mode| mode.current == 1) {
+        return Vec::new();
+    }
+    let count = device.mig_device_count().unwrap_or(0);
+    let found = (0..count).filter_map(|index| {
+        let instance = device.mig_device_by_index(index).ok()?;
+        let memory = instance.memory_info().ok()?;
+        let name = instance.name().unwrap_or_else(|_| gpu.name.clone());
+        Some(DeviceRecord {
+            uuid: instance.uuid().ok()?,
+            // `NVIDIA H100 80GB HBM3 MIG 1g.10gb`
+            hardware: Some(Box::new(Hardware {
+                vendor: Vendor::Nvidia,
+                mig_instance: Some(MigPlace {
+                    gpu_uuid: gpu.uuid.clone(),
+                    profile: name.split_once(" MIG ").map(|(_, profile)| profile.to_owned()),
+                    ..MigPlace::default()
+                }),
+                ..Hardware::default()
+            })),
+            name,
+            kind: DeviceKind::Mig,
+            memory_total_bytes: Bytes(memory.total),
+            memory_used_bytes: Bytes(memory.used),
+            sm_count: instance
+                .attributes()
+                .map_or(0, |attributes| attributes.multiprocessor_count),
+            ..gpu.clone()
+        })
+    });
+    found.collect()
 }
 
 /// FP32 lanes of a multiprocessor: 64 on Volta, Turing and GA100, 128 on what came after (CUDA C programming guide,

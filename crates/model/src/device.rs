@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Bytes;
+use crate::{Bytes, Hardware};
 
 /// What stands behind a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -45,6 +45,9 @@ pub struct DeviceRecord {
     /// What an agent hands out of it; absent where none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharing: Option<Sharing>,
+    /// Where it sits and how it fares; absent where nothing but its driver was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware: Option<Box<Hardware>>,
 }
 
 /// How a device is divided, as its agent tells.

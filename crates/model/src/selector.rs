@@ -142,6 +142,7 @@ mod tests {
             sm_count: 132,
             compute_capability: "9.0".into(),
             sharing: None,
+            hardware: None,
         }
     }
 

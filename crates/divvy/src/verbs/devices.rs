@@ -1,6 +1,8 @@
 //! `divvy devices`: what this machine has.
 
-use divvy_model::{DeviceRecord, Fault};
+use std::path::PathBuf;
+
+use divvy_model::{Bytes, DeviceRecord, Fault, Hardware, PcieLink};
 
 use crate::context::Context;
 use crate::output;
@@ -12,17 +14,24 @@ use crate::table::Table;
 #[command(before_help = "Examples:
   divvy devices
   divvy devices -o json
+  divvy devices --sysroot ./captured -o wide
   DIVVY_EMULATED=h100*2 divvy devices")]
 pub struct Args {
     /// Print only the UUIDs
     #[arg(short, long)]
     quiet: bool,
+    /// Look at the machine captured below this folder (its `sys` and `proc`) in the place of this one
+    #[arg(long, value_name = "DIR")]
+    sysroot: Option<PathBuf>,
 }
 
 /// Lists them. An agent that runs knows more of each; none is started.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
-    let mut devices = context.inventory()?.devices;
-    if let Some(told) = context.agent_if_any().and_then(|agent| agent.devices().ok()) {
+    let survey = context.survey(args.sysroot.as_deref())?;
+    let mut devices = survey.devices;
+    let own = args.sysroot.is_none();
+    let agent = context.agent_if_any().filter(|_| own);
+    if let Some(told) = agent.and_then(|agent| agent.devices().ok()) {
         for device in &mut devices {
             if let Some(known) = told.body.items.iter().find(|known| known.uuid == device.uuid) {
                 device.memory_used_bytes = known.memory_used_bytes;
@@ -30,7 +39,12 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             }
         }
     }
-    warn(&devices);
+    if own {
+        warn(&devices);
+    }
+    for note in survey.machine.notes {
+        remark(&note);
+    }
     let format = if args.quiet {
         output::Format::Name
     } else {
@@ -56,6 +70,11 @@ fn table(devices: &[DeviceRecord], wide: bool) -> Table {
             ("SMS", true),
             ("CAPABILITY", true),
             ("PROMISED", true),
+            ("DRIVER", false),
+            ("NUMA", true),
+            ("LINK", false),
+            ("GROUP", true),
+            ("STATE", false),
         ]);
     }
     let mut table = Table::new(columns);
@@ -66,7 +85,11 @@ fn table(devices: &[DeviceRecord], wide: bool) -> Table {
             device.index.to_string(),
             device.name.clone(),
             device.uuid.clone(),
-            device.memory_total_bytes.to_string(),
+            told(
+                Some(device.memory_total_bytes)
+                    .filter(|bytes| *bytes > Bytes(0))
+                    .map(|bytes| bytes.to_string()),
+            ),
             device.memory_used_bytes.to_string(),
             told(sharing.map(|sharing| sharing.memory_free_bytes.to_string())),
             sharing.map_or(0, |sharing| sharing.slice_count).to_string(),
@@ -74,14 +97,68 @@ fn table(devices: &[DeviceRecord], wide: bool) -> Table {
         if wide {
             row.extend([
                 device.pci_address.clone(),
-                device.sm_count.to_string(),
-                device.compute_capability.clone(),
+                told(
+                    Some(device.sm_count)
+                        .filter(|count| *count > 0)
+                        .map(|count| count.to_string()),
+                ),
+                told(Some(device.compute_capability.clone()).filter(|text| !text.is_empty())),
                 told(sharing.map(|sharing| sharing.memory_promised_bytes.to_string())),
+            ]);
+            let facts = device.hardware.as_deref();
+            row.extend([
+                told(facts.and_then(|facts| facts.driver.clone())),
+                told(
+                    facts
+                        .and_then(|facts| facts.numa_node)
+                        .map(|node| node.to_string()),
+                ),
+                told(facts.and_then(|facts| facts.pcie.as_ref()).map(link)),
+                told(
+                    facts
+                        .and_then(|facts| facts.iommu_group)
+                        .map(|group| group.to_string()),
+                ),
+                state(facts),
             ]);
         }
         table.row(row);
     }
     table
+}
+
+/// `gen5 x16`, and what it could be where that is more.
+fn link(link: &PcieLink) -> String {
+    let (now, most) = (
+        PcieLink::generation(link.megatransfers),
+        PcieLink::generation(link.megatransfers_max),
+    );
+    let shown = format!("gen{now} x{}", link.width);
+    match (now < most, link.width < link.width_max) {
+        (false, false) => shown,
+        _ => format!("{shown} of gen{most} x{}", link.width_max),
+    }
+}
+
+/// How it is divided and what is wrong with it.
+fn state(facts: Option<&Hardware>) -> String {
+    let Some(facts) = facts else { return "-".into() };
+    let mut words: Vec<String> = facts.health.clone();
+    if let Some(partition) = &facts.partition {
+        words.push(format!("{}/{}", partition.compute, partition.memory));
+    }
+    match facts.mig_mode {
+        Some(true) => words.push("MIG".into()),
+        Some(false) | None => {}
+    }
+    if facts.mps == Some(true) {
+        words.push("MPS".into());
+    }
+    if words.is_empty() {
+        "-".into()
+    } else {
+        words.join(", ")
+    }
 }
 
 /// What CUDA programs started from this shell would see differently.

@@ -76,6 +76,9 @@ struct List {
     /// Suppose this many devices that are alike, in the place of this machine's own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024))]
     count: Option<u32>,
+    /// Take the devices of the machine captured below this folder
+    #[arg(long, value_name = "DIR", conflicts_with = "count")]
+    sysroot: Option<std::path::PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -112,7 +115,7 @@ impl List {
         if let Some(count) = self.count {
             return Ok((Seen::alike(count), Vec::new()));
         }
-        let records = context.inventory()?.devices;
+        let records = context.survey(self.sysroot.as_deref())?.devices;
         Ok((Seen::of(&records), records))
     }
 }

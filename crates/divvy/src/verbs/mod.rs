@@ -16,3 +16,4 @@ pub mod ps;
 pub mod resize;
 pub mod run;
 pub mod slice;
+pub mod topology;

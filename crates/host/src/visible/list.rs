@@ -1,6 +1,6 @@
 //! The devices that the runtimes choose from, each runtime in its own order.
 
-use divvy_model::{DeviceKind, DeviceRecord};
+use divvy_model::{DeviceKind, DeviceRecord, Vendor};
 
 use super::cuda::CudaDevice;
 
@@ -103,16 +103,30 @@ impl Seen {
 }
 
 fn seen(record: &DeviceRecord) -> SeenDevice {
+    let facts = record.hardware.as_deref();
     let emulated = record.kind == DeviceKind::Emulated;
-    let amd = record.kind == DeviceKind::Partition;
+    let vendor = facts.map_or(Vendor::Nvidia, |facts| facts.vendor);
+    // A device that is passed through or has lost its driver is seen by no runtime.
+    let bound = facts.is_none_or(|facts| matches!(facts.driver.as_deref(), None | Some("nvidia")));
     SeenDevice {
         index: record.index,
         uuid: record.uuid.clone(),
         name: record.name.clone(),
-        unique_id: leading_hex(&record.uuid),
-        kfd_node: (emulated || amd).then_some(record.index),
-        cuda: !amd,
-        instance: None,
+        unique_id: match facts.and_then(|facts| facts.unique_id.as_deref()) {
+            Some(id) => u64::from_str_radix(id, 16).unwrap_or(0),
+            None if emulated => leading_hex(&record.uuid),
+            None => 0,
+        },
+        kfd_node: match facts.and_then(|facts| facts.kfd_node) {
+            None if emulated => Some(record.index),
+            node => node,
+        },
+        cuda: emulated
+            || (vendor == Vendor::Nvidia && bound && record.uuid.contains("GPU-")
+                || record.kind == DeviceKind::Mig),
+        instance: facts
+            .and_then(|facts| facts.mig_instance.as_ref())
+            .map(|place| (place.gpu_uuid.clone(), place.gpu_instance, place.compute_instance)),
     }
 }
 

@@ -1,0 +1,54 @@
+//! `divvy devices`, `topology` and `env` on captured machines.
+
+mod common;
+
+use common::Host;
+use divvy_host::built::Built;
+
+#[test]
+fn a_captured_machine_is_shown_in_the_place_of_this_one() {
+    let host = Host::new();
+    let built = Built::mi300x(host.folder().join("mi300x"), 8);
+    let root = built.root().to_str().expect("a path").to_owned();
+    let devices = host.json(&["devices", "--sysroot", &root]);
+    let items = devices["items"].as_array().expect("a list");
+    assert_eq!(items.len(), 64);
+    assert_eq!(items[9]["hardware"]["partition"]["compute"], "CPX");
+    assert_eq!(items[9]["index"], 9);
+    let wide = host.text(&["devices", "--sysroot", &root, "-o", "wide"]);
+    assert!(
+        wide.contains("amdgpu") && wide.contains("gen5 x16") && wide.contains("CPX/NPS4"),
+        "{wide}"
+    );
+    let topology = host.json(&["topology", "--sysroot", &root]);
+    assert_eq!(topology["items"][0]["links"][8], "xgmi");
+    let set = host.text(&["env", "set", "--devices", "63,9", "--sysroot", &root]);
+    assert!(
+        set.starts_with("export ROCR_VISIBLE_DEVICES='63,9'\nexport HIP_VISIBLE_DEVICES='0,1'\n"),
+        "{set}"
+    );
+
+    let built = Built::passed_through(host.folder().join("vfio"));
+    let root = built.root().to_str().expect("a path").to_owned();
+    let wide = host.text(&["devices", "--sysroot", &root, "-o", "wide"]);
+    assert!(
+        wide.contains("vfio-pci") && wide.contains("NVIDIA L40S"),
+        "{wide}"
+    );
+    let (status, said) = host.refused(&[
+        "env",
+        "set",
+        "--devices",
+        "0",
+        "--for",
+        "cuda",
+        "--sysroot",
+        &root,
+    ]);
+    assert!(
+        status == 1 && said.contains("cuda does not see device 0"),
+        "{said}"
+    );
+    let (status, said) = host.refused(&["devices", "--sysroot", "/nonexistent"]);
+    assert!(status == 2 && said.contains("no folder"), "{said}");
+}

@@ -1,0 +1,124 @@
+//! Everything this machine has, whether or not slices can be had of it.
+//!
+//! What slices can be had of comes first, numbered as the agent and CUDA number it; AMD's, passed-through and other
+//! display devices follow.
+
+use divvy_model::{DeviceRecord, Fault, Hardware, Vendor};
+
+use crate::inventory::{Sources, take};
+use crate::machine::{self, Machine, Sysroot};
+use crate::nvidia::Nvidia;
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Survey {
+    /// The devices.
+    pub devices: Vec<DeviceRecord>,
+    /// The kernel's own view.
+    pub machine: Machine,
+    /// What is odd, and what was looked for and not found.
+    pub notes: Vec<String>,
+    /// Version of NVIDIA's driver.
+    pub driver_version: Option<String>,
+}
+
+/// Surveys the tree below `root`, or where there is none this machine with NVML and emulated devices.
+///
+/// # Errors
+/// [`divvy_model::Code::Config`] for an emulated specification that is not understood.
+pub fn survey(sources: &Sources, root: Option<&Sysroot>) -> Result<Survey, Fault> {
+    if let Some(root) = root {
+        let machine = machine::read(root);
+        return Ok(Survey {
+            devices: machine.devices.clone(),
+            notes: machine.notes.clone(),
+            machine,
+            driver_version: driver_version(root),
+        });
+    }
+    if sources.emulated.is_some() {
+        let inventory = take(sources, &Nvidia::absent())?;
+        return Ok(Survey {
+            devices: inventory.devices.into_iter().map(with_vendor).collect(),
+            ..Survey::default()
+        });
+    }
+    let nvidia = Nvidia::open();
+    let inventory = take(sources, &nvidia)?;
+    let machine = machine::read(&Sysroot::default());
+    let accelerators = machine.devices.iter().any(|device| {
+        device
+            .hardware
+            .as_ref()
+            .is_some_and(|facts| facts.kfd_node.is_some())
+    });
+    // An emulated device stands in where there is nothing else to try a GPU program on.
+    let usable = match inventory.stand_in && accelerators {
+        true => Vec::new(),
+        false => inventory.devices,
+    };
+    let mut devices: Vec<DeviceRecord> = usable.into_iter().map(with_vendor).collect();
+    for device in &mut devices {
+        let seen = machine
+            .devices
+            .iter()
+            .find(|seen| seen.pci_address == device.pci_address && seen.kind != divvy_model::DeviceKind::Mig);
+        if let Some(facts) = seen.and_then(|seen| seen.hardware.as_deref()) {
+            let told = nvidia.facts(&device.uuid);
+            device.hardware = Some(Box::new(merged(facts.clone(), device.hardware.take(), told)));
+        }
+    }
+    let known: Vec<String> = devices.iter().map(|device| device.pci_address.clone()).collect();
+    let others = machine
+        .devices
+        .iter()
+        .filter(|device| !known.contains(&device.pci_address));
+    for device in others {
+        devices.push(DeviceRecord {
+            index: u32::try_from(devices.len()).unwrap_or(u32::MAX),
+            ..device.clone()
+        });
+    }
+    let mut notes = inventory.notes;
+    notes.extend(machine.notes.iter().cloned());
+    Ok(Survey {
+        devices,
+        machine,
+        notes,
+        driver_version: inventory.driver_version,
+    })
+}
+
+fn with_vendor(mut device: DeviceRecord) -> DeviceRecord {
+    let emulated = device.kind == divvy_model::DeviceKind::Emulated;
+    let facts = device.hardware.get_or_insert_default();
+    facts.vendor = if emulated {
+        Vendor::Emulated
+    } else {
+        Vendor::Nvidia
+    };
+    device
+}
+
+/// The kernel's facts, with what NVML adds.
+fn merged(kernel: Hardware, listed: Option<Box<Hardware>>, told: Hardware) -> Hardware {
+    let mut health = kernel.health.clone();
+    health.extend(told.health);
+    Hardware {
+        mig_mode: told.mig_mode.or(kernel.mig_mode),
+        mig_instance: listed.and_then(|listed| listed.mig_instance),
+        processes: told.processes,
+        health,
+        ..kernel
+    }
+}
+
+/// `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  …`
+fn driver_version(root: &Sysroot) -> Option<String> {
+    let text = root.text("proc/driver/nvidia/version")?;
+    let line = text.lines().next()?;
+    let word = line
+        .split_whitespace()
+        .find(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'))?;
+    Some(word.to_owned())
+}

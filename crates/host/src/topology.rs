@@ -1,0 +1,89 @@
+//! How far devices are from one another.
+
+use std::fmt;
+
+use divvy_model::{DeviceRecord, Vendor};
+use serde::Serialize;
+
+use crate::machine::{Machine, Sysroot, reach};
+
+/// The way from one device to another, nearest first. Words of `nvidia-smi topo`, where it has one, in brackets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Link {
+    /// The same physical device.
+    Same,
+    /// AMD's fabric.
+    Xgmi,
+    /// PCIe switches only (PIX, PXB).
+    Switch,
+    /// A PCIe host bridge (PHB).
+    Bridge,
+    /// Two host bridges of one NUMA node (NODE).
+    Node,
+    /// Between NUMA nodes (SYS).
+    System,
+    /// Not known: an emulated device has no place.
+    Unknown,
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Same => "same",
+            Self::Xgmi => "xgmi",
+            Self::Switch => "switch",
+            Self::Bridge => "bridge",
+            Self::Node => "node",
+            Self::System => "system",
+            Self::Unknown => "-",
+        })
+    }
+}
+
+/// The links between devices: a row for each, a column for each.
+#[must_use]
+pub fn links(root: &Sysroot, machine: &Machine, devices: &[DeviceRecord]) -> Vec<Vec<Link>> {
+    let fabric = reach(root);
+    let row = |a: &DeviceRecord| devices.iter().map(|b| link(machine, &fabric, a, b)).collect();
+    devices.iter().map(row).collect()
+}
+
+fn link(machine: &Machine, fabric: &[(u32, u32)], a: &DeviceRecord, b: &DeviceRecord) -> Link {
+    if a.uuid == b.uuid {
+        return Link::Same;
+    }
+    let (Some(one), Some(other)) = (&a.hardware, &b.hardware) else {
+        return Link::Unknown;
+    };
+    if one.vendor == Vendor::Emulated || other.vendor == Vendor::Emulated {
+        return Link::Unknown;
+    }
+    if a.pci_address == b.pci_address {
+        return Link::Same;
+    }
+    if let (Some(from), Some(to)) = (one.kfd_node, other.kfd_node)
+        && (fabric.contains(&(from, to)) || fabric.contains(&(to, from)))
+    {
+        return Link::Xgmi;
+    }
+    let path = |address: &str| {
+        let function = machine
+            .functions
+            .iter()
+            .find(|function| function.address == address);
+        function
+            .map(|function| function.path.as_slice())
+            .unwrap_or_default()
+    };
+    let (left, right) = (path(&a.pci_address), path(&b.pci_address));
+    let common = left.iter().zip(right).take_while(|(a, b)| a == b).count();
+    match (common, one.numa_node, other.numa_node) {
+        // The root and a port of it, or a switch, are shared.
+        (2.., ..) => Link::Switch,
+        (1, ..) => Link::Bridge,
+        (_, Some(a), Some(b)) if a == b => Link::Node,
+        (_, Some(_), Some(_)) => Link::System,
+        _ => Link::Unknown,
+    }
+}
