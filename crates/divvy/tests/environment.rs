@@ -117,3 +117,23 @@ fn what_makes_no_sense_is_refused() {
     let (status, said) = host.refused(&["env", "explain", "--pid", "4194305"]);
     assert!(status == 2 && said.contains("no process"), "{said}");
 }
+
+#[test]
+fn the_env_rung_tells_every_runtime() {
+    let host = Host::new();
+    let mut words = vec!["run", "--dry-run", "--memory", "1GiB"];
+    words.extend(["--isolation", "env", "--policy", "best-effort", "--", "true"]);
+    let plan = host.json(&words);
+    let environment = plan["environment"].as_object().expect("variables");
+    let uuid = plan["device"]["uuid"].as_str().expect("a UUID");
+    assert_eq!(environment["CUDA_VISIBLE_DEVICES"], uuid);
+    assert_eq!(environment["HIP_VISIBLE_DEVICES"], "0");
+    assert_eq!(environment["GPU_DEVICE_ORDINAL"], "0");
+    assert!(
+        environment["ROCR_VISIBLE_DEVICES"]
+            .as_str()
+            .expect("text")
+            .starts_with("GPU-")
+    );
+    assert!(!environment.contains_key("DIVVY_SLICE"));
+}

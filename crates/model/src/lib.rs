@@ -11,6 +11,7 @@ mod device;
 mod fault;
 mod hardware;
 mod isolation;
+mod mig;
 mod selector;
 mod slice;
 
@@ -21,5 +22,6 @@ pub use device::{DeviceKind, DeviceRecord, Sharing};
 pub use fault::Fault;
 pub use hardware::{DeviceProcess, Hardware, MigPlace, PartitionState, PcieLink, Vendor};
 pub use isolation::Isolation;
+pub use mig::{MIG_PRODUCTS, MigProduct, MigProfile};
 pub use selector::{Selector, SelectorError};
 pub use slice::{Condition, Policy, ProcessRecord, RunRecord, SliceRecord, SliceRequest, SliceState};

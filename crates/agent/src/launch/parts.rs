@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use divvy_host::visible::{Seen, Target, settings};
 use divvy_host::{DriverBelow, find_driver};
 use divvy_model::{DeviceKind, DeviceRecord, Fault, Isolation};
 
@@ -115,8 +116,18 @@ fn environment(
     }
     // An emulated device's memory is accounted for there, and a run inside the program is to find this agent.
     set("DIVVY_RUN_DIR", run.path().into());
-    set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into());
-    set("CUDA_VISIBLE_DEVICES", created.device.uuid.clone().into());
+    if created.slice.isolation == Isolation::Env {
+        // Nothing else keeps the program to its device: every runtime is told, each in its own way.
+        let shown = Seen::of(std::slice::from_ref(&created.device));
+        let told = settings(&shown, &[0], Target::All).unwrap_or_default();
+        variables.extend(
+            told.into_iter()
+                .map(|(name, value)| (name.to_owned(), value.into())),
+        );
+    } else {
+        set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into());
+        set("CUDA_VISIBLE_DEVICES", created.device.uuid.clone().into());
+    }
     variables
 }
 

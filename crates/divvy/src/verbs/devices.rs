@@ -147,9 +147,8 @@ fn state(facts: Option<&Hardware>) -> String {
     if let Some(partition) = &facts.partition {
         words.push(format!("{}/{}", partition.compute, partition.memory));
     }
-    match facts.mig_mode {
-        Some(true) => words.push("MIG".into()),
-        Some(false) | None => {}
+    if facts.mig_mode == Some(true) {
+        words.push("MIG".into());
     }
     if facts.mps == Some(true) {
         words.push("MPS".into());

@@ -49,7 +49,7 @@ pub fn read(root: &Sysroot) -> Machine {
             facts(device).health.push(format!("Xid {code}: {words}"));
         }
     }
-    devices.sort_by(|a, b| order(a).cmp(&order(b)));
+    devices.sort_by_key(order);
     for (index, device) in (0..).zip(&mut devices) {
         device.index = index;
     }
