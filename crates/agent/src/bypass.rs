@@ -1,0 +1,40 @@
+//! Ways to use a device past the limiter: what can be told of a program before it runs, what keeps it from NVIDIA's
+//! other libraries, and what is seen of it while it runs. docs/adr/0014 says what is done about each.
+
+pub mod program;
+pub mod scan;
+pub mod stand_in;
+
+use divvy_ledger::Bypass;
+use divvy_ledger::attach::Pages;
+use divvy_model::{Code, Fault};
+
+/// The ways that a slice's processes have taken, and how often, for display.
+#[must_use]
+pub fn taken(pages: &Pages) -> Vec<(Bypass, u64)> {
+    Bypass::ALL
+        .into_iter()
+        .map(|bypass| (bypass, pages.ledger.bypasses(bypass)))
+        .filter(|(_, count)| *count != 0)
+        .collect()
+}
+
+/// The refusal of a program under a strict policy.
+#[must_use]
+pub fn refusal(program: &std::path::Path, bypass: Bypass) -> Fault {
+    let why = match bypass {
+        Bypass::StaticProgram => {
+            "it is linked statically or made for another kind of machine: no drop-in can be loaded into it"
+        }
+        Bypass::PrivilegedProgram => {
+            "it runs with another user's rights: the loader leaves the drop-ins out"
+        }
+        _ => "it uses the device past the limiter",
+    };
+    Fault::new(
+        Code::NotEnforceable,
+        format!("`{}` cannot be kept to a share", program.display()),
+    )
+    .cause(why)
+    .hint("`--policy best-effort` runs it and counts the bypass")
+}

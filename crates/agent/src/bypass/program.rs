@@ -1,0 +1,182 @@
+//! What can be told of a program from its file: whether the loader will put the drop-ins into it.
+//!
+//! Layouts are those of the System V ABI, "Object Files"; rights are those of execve(2) and ld.so(8), "Secure-execution
+//! mode".
+
+use std::fs::{File, Metadata};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use divvy_ledger::Bypass;
+
+/// Scripts may name scripts as their interpreters: as many as Linux follows.
+const SCRIPTS: usize = 4;
+/// Bytes of a script's first line that Linux reads.
+const FIRST_LINE: usize = 256;
+const PT_INTERP: u32 = 3;
+/// This machine's e_machine: x86-64, else AArch64.
+const MACHINE: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
+
+/// Why no drop-in would be loaded into the program at `path`, if so. What cannot be read is left to the system to
+/// refuse.
+#[must_use]
+pub fn bypass(path: &Path) -> Option<Bypass> {
+    let mut path = path.to_owned();
+    for _ in 0..=SCRIPTS {
+        let file = File::open(&path).ok()?;
+        let meta = file.metadata().ok()?;
+        let mut start = [0; FIRST_LINE];
+        let read = read_up_to(&file, &mut start);
+        let start = &start[..read];
+        if let Some(line) = start.strip_prefix(b"#!") {
+            // The interpreter's rights count: those of a script do not.
+            path = interpreter(line)?;
+            continue;
+        }
+        if is_privileged(&path, &meta) {
+            return Some(Bypass::PrivilegedProgram);
+        }
+        return start
+            .starts_with(b"\x7fELF")
+            .then(|| is_dynamic(&file, start))
+            .and_then(|dynamic| (!dynamic && !is_loader(&path)).then_some(Bypass::StaticProgram));
+    }
+    None
+}
+
+fn read_up_to(mut file: &File, into: &mut [u8]) -> usize {
+    let mut read = 0;
+    while let Ok(more @ 1..) = file.read(&mut into[read..]) {
+        read += more;
+    }
+    read
+}
+
+fn interpreter(line: &[u8]) -> Option<PathBuf> {
+    let line = line.split(|byte| *byte == b'\n').next()?;
+    let name = line
+        .split(u8::is_ascii_whitespace)
+        .find(|word| !word.is_empty())?;
+    Some(PathBuf::from(std::ffi::OsStr::from_bytes(name)))
+}
+
+/// Whether the system will give the program rights that we lack: then the loader ignores LD_PRELOAD with a path in it.
+fn is_privileged(path: &Path, meta: &Metadata) -> bool {
+    use rustix::process::{getegid, geteuid};
+    const SET_USER: u32 = 0o4000;
+    const SET_GROUP: u32 = 0o2000;
+    const GROUP_EXECUTE: u32 = 0o010;
+    if rustix::fs::statvfs(path).is_ok_and(|fs| fs.f_flag.contains(rustix::fs::StatVfsMountFlags::NOSUID)) {
+        return false;
+    }
+    let mode = meta.mode();
+    let user = mode & SET_USER != 0 && meta.uid() != geteuid().as_raw();
+    let group = mode & (SET_GROUP | GROUP_EXECUTE) == SET_GROUP | GROUP_EXECUTE
+        && meta.gid() != getegid().as_raw();
+    let capable = !geteuid().is_root()
+        && rustix::fs::getxattr(path, "security.capability", &mut [0_u8; 64]).is_ok();
+    user || group || capable
+}
+
+/// The loader itself, run as a program with a program as its argument.
+fn is_loader(path: &Path) -> bool {
+    path.file_name()
+        .is_some_and(|name| name.as_bytes().starts_with(b"ld-") || name.as_bytes().starts_with(b"ld.so"))
+}
+
+/// Whether a 64-bit ELF file for this machine asks for a loader.
+fn is_dynamic(file: &File, start: &[u8]) -> bool {
+    let half = |at: usize| start.get(at..at + 2).map(|b| u16::from_le_bytes([b[0], b[1]]));
+    let (Some(MACHINE), Some(size), Some(count)) = (half(0x12), half(0x36), half(0x38)) else {
+        return false;
+    };
+    if start[4..6] != [2, 1] || size < 56 {
+        return false;
+    }
+    let Some(Ok(at)) = start.get(0x20..0x28).map(<[u8; 8]>::try_from) else {
+        return false;
+    };
+    let mut headers = vec![0; usize::from(size) * usize::from(count)];
+    file.read_exact_at(&mut headers, u64::from_le_bytes(at)).is_ok()
+        && headers
+            .chunks_exact(size.into())
+            .any(|header| header[..4] == PT_INTERP.to_le_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn programs_are_told_by_their_files() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let this = std::env::current_exe().expect("this test");
+        assert_eq!(bypass(&this), None);
+        assert_eq!(bypass(Path::new("/nowhere")), None);
+
+        // The same program without the header that asks for a loader.
+        let mut bytes = fs::read(&this).expect("readable");
+        let at = u64::from_le_bytes(bytes[0x20..0x28].try_into().expect("eight")) as usize;
+        let size = usize::from(u16::from_le_bytes([bytes[0x36], bytes[0x37]]));
+        let header = (0..)
+            .map(|n| at + n * size)
+            .find(|at| bytes[*at..*at + 4] == PT_INTERP.to_le_bytes())
+            .expect("a test is dynamic");
+        bytes[header] = 0;
+        let fixed = folder.path().join("fixed");
+        fs::write(&fixed, &bytes).expect("written");
+        assert_eq!(bypass(&fixed), Some(Bypass::StaticProgram));
+        let loader = folder.path().join("ld-linux-x86-64.so.2");
+        fs::copy(&fixed, &loader).expect("copied");
+        assert_eq!(bypass(&loader), None);
+        // Of another machine, and cut short.
+        bytes[0x12] ^= 0x40;
+        fs::write(&fixed, &bytes).expect("written");
+        assert_eq!(bypass(&fixed), Some(Bypass::StaticProgram));
+        fs::write(&fixed, &bytes[..40]).expect("written");
+        assert_eq!(bypass(&fixed), Some(Bypass::StaticProgram));
+
+        // A script is what runs it.
+        bytes[0x12] ^= 0x40;
+        fs::write(&fixed, &bytes).expect("written");
+        let script = folder.path().join("script");
+        fs::write(&script, format!("#! {} -x\n", fixed.display())).expect("written");
+        assert_eq!(bypass(&script), Some(Bypass::StaticProgram));
+        fs::write(&script, format!("#!{}\n", this.display())).expect("written");
+        assert_eq!(bypass(&script), None);
+        fs::write(&script, format!("#!{}\n", script.display())).expect("written");
+        assert_eq!(bypass(&script), None, "the system refuses it");
+        fs::write(&script, "echo no line of its own\n").expect("written");
+        assert_eq!(bypass(&script), None);
+    }
+
+    #[test]
+    fn another_users_rights_are_told_where_they_would_be_given() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("program");
+        fs::copy(std::env::current_exe().expect("this test"), &file).expect("copied");
+        let set = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("ours");
+        set(0o4755);
+        assert_eq!(bypass(&file), None, "our own rights are nothing new");
+        let nosuid = rustix::fs::statvfs(&file)
+            .expect("a file system")
+            .f_flag
+            .contains(rustix::fs::StatVfsMountFlags::NOSUID);
+        if nosuid || std::os::unix::fs::chown(&file, Some(65_534), Some(65_534)).is_err() {
+            return;
+        }
+        for (mode, expected) in [
+            (0o755, None),
+            (0o4755, Some(Bypass::PrivilegedProgram)),
+            (0o2755, Some(Bypass::PrivilegedProgram)),
+            (0o2745, None),
+        ] {
+            set(mode);
+            assert_eq!(bypass(&file), expected, "{mode:o}");
+        }
+    }
+}
