@@ -1,5 +1,5 @@
 //! Ways to use a device past the limiter: what can be told of a program before it runs, what keeps it from NVIDIA's
-//! other libraries, and what is seen of it while it runs. docs/adr/0014 says what is done about each.
+//! other libraries, and what is seen of it while it runs. docs/adr/0010 says what is done about each.
 
 pub mod program;
 pub mod scan;
@@ -7,7 +7,7 @@ pub mod stand_in;
 
 use divvy_ledger::Bypass;
 use divvy_ledger::attach::Pages;
-use divvy_model::{Code, Fault};
+use divvy_model::{Code, Fault, Isolation, Policy, SliceRecord};
 
 /// The ways that a slice's processes have taken, and how often, for display.
 #[must_use]
@@ -19,16 +19,40 @@ pub fn taken(pages: &Pages) -> Vec<(Bypass, u64)> {
         .collect()
 }
 
+/// Refuses a program into which no drop-in will be loaded, or answers how it will use the device where the slice's
+/// policy lets it.
+///
+/// # Errors
+/// [`Code::NotEnforceable`] under a strict policy.
+pub fn judge(program: &std::ffi::OsStr, slice: &SliceRecord) -> Result<Option<Bypass>, Fault> {
+    if slice.isolation == Isolation::Env {
+        return Ok(None);
+    }
+    let Some(file) = program::find(program) else {
+        return Ok(None);
+    };
+    match (program::bypass(&file), slice.policy) {
+        (Some(bypass), Policy::Strict) => Err(refusal(&file, bypass)),
+        (way, _) => Ok(way),
+    }
+}
+
+/// Counts a way past the limiter in the ledger of the slice whose keeper listens on `socket`. What cannot be counted
+/// stops nothing.
+pub fn count(socket: &std::path::Path, bypass: Bypass) {
+    match divvy_ledger::attach::connect(socket, 0) {
+        Ok(place) => place.slot().count(bypass),
+        Err(error) => tracing::warn!(%bypass, %error, "a bypass cannot be counted"),
+    }
+}
+
 /// The refusal of a program under a strict policy.
-#[must_use]
-pub fn refusal(program: &std::path::Path, bypass: Bypass) -> Fault {
+fn refusal(program: &std::path::Path, bypass: Bypass) -> Fault {
     let why = match bypass {
         Bypass::StaticProgram => {
             "it is linked statically or made for another kind of machine: no drop-in can be loaded into it"
         }
-        Bypass::PrivilegedProgram => {
-            "it runs with another user's rights: the loader leaves the drop-ins out"
-        }
+        Bypass::PrivilegedProgram => "it runs with another user's rights: the loader leaves the drop-ins out",
         _ => "it uses the device past the limiter",
     };
     Fault::new(

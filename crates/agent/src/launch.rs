@@ -69,6 +69,7 @@ pub fn plan(run: &RunDir, launch: &Launch, helpers: &Helpers<'_>) -> Result<Plan
     let parts = Parts::find(run, launch)?;
     let mut agents = Vec::new();
     let created = create(run, launch, helpers, true, &mut agents)?;
+    crate::bypass::judge(first(&launch.command)?, &created.slice)?;
     parts.plan(run, &created, &created.directory.join("attach.sock"))
 }
 
@@ -97,6 +98,9 @@ pub fn run(
             false => Some(take_up(run, &created, helpers, &mut agents)?),
         };
         let plan = parts.plan(run, &created, &created.directory.join("attach.sock"))?;
+        if let Some(bypass) = crate::bypass::judge(program, &created.slice)? {
+            crate::bypass::count(&created.directory.join("attach.sock"), bypass);
+        }
         ready(&plan);
         let mut child = (helpers.enter)()
             .args(&launch.command)

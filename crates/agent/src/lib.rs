@@ -11,6 +11,7 @@
 pub mod admission;
 mod adopt;
 pub mod api;
+pub mod bypass;
 mod change;
 mod client;
 pub mod clock;

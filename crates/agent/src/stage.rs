@@ -1,9 +1,11 @@
-//! Staging: the folders of links through which the dynamic loader finds the drop-ins.
+//! Staging: the folders through which the dynamic loader finds the drop-ins.
 //!
-//! A stage holds `<$LIB of this machine>/libcuda.so.1` and `libcuda.so` as links to one drop-in, `libnvidia-ml.so.1`
-//! and `libnvidia-ml.so` as links to the NVML that goes with it, and harmless libraries where a loader of another word
-//! size will look. A stage is named after the very files it links to: a new version gets a new stage, and nothing that
-//! a running program has mapped is ever overwritten.
+//! A stage holds one drop-in as `<$LIB of this machine>/libcuda.so.1` and `libcuda.so`, the NVML that goes with it as
+//! `libnvidia-ml.so.1` and `libnvidia-ml.so`, harmless libraries where a loader of another word size will look, and
+//! empty stand-ins for NVIDIA's libraries that take device memory past libcuda. A drop-in is a hard link to the
+//! installed file, or a copy: an upgrade leaves it alone, so that a program that runs keeps its file, and a worker that
+//! it starts later finds the same. A stage is named after the very files it was made from; a new version gets a new
+//! stage.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,9 +14,11 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use divvy_ledger::Bypass;
 use divvy_model::{Code, Fault};
 
 use crate::RunDir;
+use crate::bypass::stand_in::stand_in;
 use crate::elf::empty_i386;
 
 /// The limiter's files, CUDA driver and NVML, as cargo and the packages name them.
@@ -125,6 +129,8 @@ pub struct Stage {
     pub preload: String,
     /// For LD_LIBRARY_PATH: the folder of this machine's own word size.
     pub folder: PathBuf,
+    /// For LD_LIBRARY_PATH under a strict policy: stand-ins in which a program finds nothing.
+    pub refusals: PathBuf,
 }
 
 /// Makes the stage for `links`, or finds it made.
@@ -175,8 +181,12 @@ pub fn stage(run: &RunDir, links: &[Link<'_>]) -> Result<Stage, Fault> {
     Ok(Stage {
         preload: preload.join(":"),
         folder: done.join(lib),
+        refusals: done.join(REFUSALS),
     })
 }
+
+/// The folder of the stand-ins, in a stage.
+const REFUSALS: &str = "refusals";
 
 /// Builds aside and renames: a program never sees half a stage, and two builders do no harm to each other.
 fn build(done: &Path, links: &[(&str, PathBuf)], lib: &str) -> std::io::Result<()> {
@@ -188,15 +198,24 @@ fn build(done: &Path, links: &[(&str, PathBuf)], lib: &str) -> std::io::Result<(
     let native = aside.join(lib);
     fs::create_dir_all(&native)?;
     for (name, file) in links {
-        symlink(file, native.join(name))?;
         let with_version = format!("{name}.1");
-        symlink(file, native.join(&with_version))?;
+        let place = native.join(&with_version);
+        // Another file system, or a file of another user's, can only be copied.
+        if fs::hard_link(file, &place).is_err() {
+            fs::copy(file, &place)?;
+        }
+        // A link and not a second copy, which the loader would take for another library.
+        symlink(&with_version, native.join(name))?;
         if cfg!(target_arch = "x86_64") {
             for other in OTHER_WORD_SIZE.into_iter().filter(|other| *other != lib) {
                 fs::create_dir_all(aside.join(other))?;
                 fs::write(aside.join(other).join(&with_version), empty_i386())?;
             }
         }
+    }
+    fs::create_dir_all(aside.join(REFUSALS))?;
+    for name in Bypass::library_names() {
+        fs::write(aside.join(REFUSALS).join(name), stand_in())?;
     }
     fs::write(aside.join("lib-folder"), lib)?;
     match fs::rename(&aside, done) {
@@ -257,23 +276,28 @@ mod tests {
             nvml: base.path().join("liblimit-nvml.so"),
         };
         fs::write(&limiter.cuda, "one").expect("written");
-        fs::write(&limiter.nvml, "one").expect("written");
+        fs::write(&limiter.nvml, "another").expect("written");
         let first = stage(&run, &limiter.links()).expect("staged");
         assert_eq!(stage(&run, &limiter.links()).expect("found"), first);
-        for (name, file) in [
-            ("libcuda.so.1", &limiter.cuda),
-            ("libcuda.so", &limiter.cuda),
-            ("libnvidia-ml.so.1", &limiter.nvml),
-            ("libnvidia-ml.so", &limiter.nvml),
+        let staged = |name: &str| fs::read_to_string(first.folder.join(name)).expect("a file");
+        for (name, content) in [
+            ("libcuda.so.1", "one"),
+            ("libcuda.so", "one"),
+            ("libnvidia-ml.so.1", "another"),
+            ("libnvidia-ml.so", "another"),
         ] {
-            let target = first.folder.join(name).canonicalize().expect("a link");
-            assert_eq!(target, file.canonicalize().expect("a file"));
+            assert_eq!(staged(name), content);
         }
+        assert!(first.refusals.join("libnvcuvid.so.1").is_file());
         fs::remove_file(&limiter.nvml).expect("removed");
-        fs::write(&limiter.nvml, "another").expect("written");
+        fs::write(&limiter.nvml, "a third").expect("written");
         let second = stage(&run, &limiter.links()).expect("staged anew");
         assert_ne!(second.folder, first.folder);
-        assert!(first.folder.exists(), "programs that run keep their stage");
+        assert_eq!(
+            staged("libnvidia-ml.so.1"),
+            "another",
+            "a worker that starts late finds what its parents have"
+        );
     }
 
     #[test]

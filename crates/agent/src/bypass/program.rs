@@ -3,6 +3,7 @@
 //! Layouts are those of the System V ABI, "Object Files"; rights are those of execve(2) and ld.so(8), "Secure-execution
 //! mode".
 
+use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -10,6 +11,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use divvy_ledger::Bypass;
+use rustix::fs::{Access, access};
 
 /// Scripts may name scripts as their interpreters: as many as Linux follows.
 const SCRIPTS: usize = 4;
@@ -46,6 +48,18 @@ pub fn bypass(path: &Path) -> Option<Bypass> {
     None
 }
 
+/// The file that a shell would run by this name.
+#[must_use]
+pub fn find(program: &OsStr) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return Some(program.into());
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    std::env::split_paths(&folders)
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file() && access(file, Access::EXEC_OK).is_ok())
+}
+
 fn read_up_to(mut file: &File, into: &mut [u8]) -> usize {
     let mut read = 0;
     while let Ok(more @ 1..) = file.read(&mut into[read..]) {
@@ -59,7 +73,7 @@ fn interpreter(line: &[u8]) -> Option<PathBuf> {
     let name = line
         .split(u8::is_ascii_whitespace)
         .find(|word| !word.is_empty())?;
-    Some(PathBuf::from(std::ffi::OsStr::from_bytes(name)))
+    Some(PathBuf::from(OsStr::from_bytes(name)))
 }
 
 /// Whether the system will give the program rights that we lack: then the loader ignores LD_PRELOAD with a path in it.
@@ -73,10 +87,10 @@ fn is_privileged(path: &Path, meta: &Metadata) -> bool {
     }
     let mode = meta.mode();
     let user = mode & SET_USER != 0 && meta.uid() != geteuid().as_raw();
-    let group = mode & (SET_GROUP | GROUP_EXECUTE) == SET_GROUP | GROUP_EXECUTE
-        && meta.gid() != getegid().as_raw();
-    let capable = !geteuid().is_root()
-        && rustix::fs::getxattr(path, "security.capability", &mut [0_u8; 64]).is_ok();
+    let group =
+        mode & (SET_GROUP | GROUP_EXECUTE) == SET_GROUP | GROUP_EXECUTE && meta.gid() != getegid().as_raw();
+    let capable =
+        !geteuid().is_root() && rustix::fs::getxattr(path, "security.capability", &mut [0_u8; 64]).is_ok();
     user || group || capable
 }
 

@@ -81,8 +81,14 @@ mod tests {
         let below = "/usr/lib/x86_64-linux-gnu/libcuda.so.535.261.03";
         assert_eq!(of(&["/usr/lib/libc.so.6", ours, below, below]), []);
         assert_eq!(of(&[below]), [Bypass::ForeignLibcuda]);
-        assert_eq!(of(&[ours, below, "/opt/other/libcuda.so.1"]), [Bypass::ForeignLibcuda]);
-        assert_eq!(of(&[ours, "/opt/other/libcuda.so.1 (deleted)"]), [Bypass::ForeignLibcuda]);
+        assert_eq!(
+            of(&[ours, below, "/opt/other/libcuda.so.1"]),
+            [Bypass::ForeignLibcuda]
+        );
+        assert_eq!(
+            of(&[ours, "/opt/other/libcuda.so.1 (deleted)"]),
+            [Bypass::ForeignLibcuda]
+        );
         assert_eq!(
             of(&[
                 ours,

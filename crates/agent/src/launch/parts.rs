@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use divvy_host::visible::{Seen, Target, settings};
 use divvy_host::{DriverBelow, find_driver};
-use divvy_model::{DeviceKind, DeviceRecord, Fault, Isolation};
+use divvy_model::{DeviceKind, DeviceRecord, Fault, Isolation, Policy};
 
 use super::{Launch, Plan};
 use crate::RunDir;
@@ -99,9 +99,14 @@ fn environment(
             "LD_PRELOAD",
             in_front(OsStr::new(&stage.preload), inherited("LD_PRELOAD"), ":"),
         );
+        let mut folders = stage.folder.clone().into_os_string();
+        if created.slice.isolation != Isolation::Env && created.slice.policy == Policy::Strict {
+            folders.push(":");
+            folders.push(&stage.refusals);
+        }
         set(
             "LD_LIBRARY_PATH",
-            in_front(stage.folder.as_os_str(), inherited("LD_LIBRARY_PATH"), ":"),
+            in_front(&folders, inherited("LD_LIBRARY_PATH"), ":"),
         );
         set("DIVVY_DRIVER", driver.into());
         if let Some(nvml) = nvml {
