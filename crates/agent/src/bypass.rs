@@ -49,9 +49,7 @@ pub fn count(socket: &std::path::Path, bypass: Bypass) {
 /// The refusal of a program under a strict policy.
 fn refusal(program: &std::path::Path, bypass: Bypass) -> Fault {
     let why = match bypass {
-        Bypass::StaticProgram => {
-            "it is linked statically or made for another kind of machine: no drop-in can be loaded into it"
-        }
+        Bypass::StaticProgram => "it is linked statically: no drop-in is loaded into it",
         Bypass::PrivilegedProgram => "it runs with another user's rights: the loader leaves the drop-ins out",
         _ => "it uses the device past the limiter",
     };

@@ -71,8 +71,14 @@ fn the_program_is_shown_its_slice_and_keeps_its_own_settings() {
     assert!(entries[1].ends_with("/$LIB/libnvidia-ml.so.1"), "{preload}");
     assert_eq!(entries[2], "libm.so.6");
     let folder = value("LD_LIBRARY_PATH");
-    let (ours, own) = folder.split_once(':').expect("two folders");
-    assert_eq!(own, "/opt/own");
+    let folders: Vec<_> = folder.split(':').collect();
+    let [ours, refusals, "/opt/own"] = folders[..] else {
+        panic!("{folder}");
+    };
+    assert!(
+        Path::new(refusals).join("libnvidia-opencl.so.1").exists(),
+        "{refusals}"
+    );
     for name in [
         "libcuda.so.1",
         "libcuda.so",
@@ -157,15 +163,11 @@ fn an_emulated_product_is_made_on_demand_and_its_slice_survives_the_agent() {
 }
 
 #[test]
-fn programs_of_another_word_size_and_static_ones_say_nothing_odd() {
+fn programs_of_another_word_size_say_nothing_odd() {
     let host = Host::new();
     let quiet = host.finish(&shell("true")).stderr;
-    // The C library of 32-bit programs is a program itself; ldconfig is linked statically, for it must always run.
-    for program in [
-        "/lib32/libc.so.6",
-        "/lib/i386-linux-gnu/libc.so.6",
-        "/sbin/ldconfig",
-    ] {
+    // The C library of 32-bit programs is a program itself.
+    for program in ["/lib32/libc.so.6", "/lib/i386-linux-gnu/libc.so.6"] {
         if Path::new(program).exists() {
             let output = host.finish(&["run", "--memory", "1GiB", "--", program, "--version"]);
             assert!(output.status.success(), "{output:?}");
@@ -177,6 +179,36 @@ fn programs_of_another_word_size_and_static_ones_say_nothing_odd() {
             );
         }
     }
+}
+
+#[test]
+fn a_program_past_the_limiter_is_refused_or_counted() {
+    // Linked statically, for it must always run.
+    const STATIC: &str = "/sbin/ldconfig";
+    if !Path::new(STATIC).exists() {
+        return;
+    }
+    let host = Host::new();
+    let refused = host.finish(&["run", "--memory", "1GiB", "--", STATIC, "--version"]);
+    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+    assert!(refused.stdout.is_empty(), "{refused:?}");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        said.contains("D0022") && said.contains("linked statically") && said.contains("best-effort"),
+        "{said}"
+    );
+    let let_be = host.finish(&[
+        "run",
+        "--memory",
+        "1GiB",
+        "--policy",
+        "best-effort",
+        "--",
+        STATIC,
+        "--version",
+    ]);
+    assert!(let_be.status.success(), "{let_be:?}");
+    assert!(!let_be.stdout.is_empty(), "{let_be:?}");
 }
 
 #[test]

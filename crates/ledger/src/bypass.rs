@@ -9,7 +9,7 @@ use crate::layout::{BYPASS_KINDS, LedgerPage};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Bypass {
-    /// A program into which the loader puts no drop-in: linked statically, or made for another kind of machine.
+    /// A program that is linked statically: no drop-in is loaded into it.
     StaticProgram = 0,
     /// A program that runs with another user's rights: the loader ignores the drop-ins' place.
     PrivilegedProgram = 1,
