@@ -138,7 +138,6 @@ fn over_a_driver_of_nvidias() {
 fn every_query_gives_the_drivers_variant(driver: &Path) {
     let limiter = Library::load(&limiter());
     let below = Library::load(driver);
-    let hooked = hooked();
     let (mut asked, mut substituted) = (0, 0);
     let mut of_driver = 0;
     // SAFETY: the export has this type; a valid out-parameter.
@@ -187,7 +186,10 @@ fn every_query_gives_the_drivers_variant(driver: &Path) {
                     .iter()
                     .find(|symbol| below.address(Symbol::C_NAMES[symbol.index()]) == there)
                     .expect("what the driver hands out is exported");
-                assert!(hooked.contains(&theirs.name()), "{theirs} is not ours to replace");
+                assert!(
+                    divvy_limiter::hooks::is_hooked(*theirs),
+                    "{theirs} is not ours to replace"
+                );
                 assert_eq!(exported_as(here), limiter_file(), "{theirs}");
                 substituted += 1;
             }
@@ -210,29 +212,6 @@ fn every_query_gives_the_drivers_variant(driver: &Path) {
         assert_eq!(answer, CUDA_SUCCESS, "{name:?}");
         assert_eq!(exported_as(here), limiter_file(), "{name:?}");
     }
-}
-
-/// Symbols that the limiter answers itself.
-fn hooked() -> Vec<&'static str> {
-    divvy_abi::Symbol::ALL
-        .iter()
-        .map(|symbol| symbol.name())
-        .filter(|name| {
-            [
-                "cuMemAlloc",
-                "cuMemFree",
-                "cuMemGetInfo",
-                "cuDeviceTotalMem",
-                "cuGetProcAddress",
-                "cuInit",
-            ]
-            .iter()
-            .any(|family| name.starts_with(family))
-                || ["cuCtxDestroy", "cuCtxDetach", "cuDevicePrimaryCtxRe"]
-                    .iter()
-                    .any(|family| name.starts_with(family))
-        })
-        .collect()
 }
 
 /// The file that an address lies in.

@@ -12,7 +12,9 @@ use divvy_abi::{
 };
 use divvy_ledger::GrantSpec;
 use divvy_ledger::attach::{Keeper, Pages, deliver, wire};
-use support::{Library, child, emulated_driver, is_child, limiter, null_driver, nvidia_driver, quiet_child};
+use support::{
+    Library, child, emulated_driver, is_child, libraries, limiter, null_driver, nvidia_driver, quiet_child,
+};
 
 const MIB: usize = 1 << 20;
 const LIMIT: u64 = 1 << 30;
@@ -39,7 +41,8 @@ fn slice() -> Slice {
     });
     let pages = Pages::create(&GrantSpec {
         memory_limit_bytes: LIMIT,
-        device_uuid: [1; 16],
+        // Of whichever device there is.
+        device_uuid: [0; 16],
         slice_id: "s",
         slice_name: "s",
         ..GrantSpec::default()
@@ -252,7 +255,7 @@ fn processes_racing_get_the_limit_exactly() {
         .map(|_| {
             std::process::Command::new(std::env::current_exe().expect("a test has a file"))
                 .args(["--exact", NAME, "--nocapture"])
-                .env("DIVVY_TEST_CHILD", "1")
+                .env("DIVVY_TEST_CHILD", libraries())
                 .env("DIVVY_DRIVER", null_driver())
                 .env("DIVVY_SLICE", &slice.socket)
                 .env("DIVVY_LOG", folder.path())

@@ -10,13 +10,16 @@ use std::sync::OnceLock;
 
 use divvy_abi::c_void;
 
-/// Set in children.
+/// Set in children, to the folder of the libraries.
 const CHILD: &str = "DIVVY_TEST_CHILD";
 
 /// The folder of the limiter and of the drivers that tests put below it, all built.
 pub fn libraries() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
+        if let Some(built) = std::env::var_os(CHILD) {
+            return built.into();
+        }
         // A test lies in target/<profile>/deps.
         let test = std::env::current_exe().expect("a test has a file");
         let folder = test.ancestors().nth(2).expect("it lies in target/<profile>/deps");
@@ -71,7 +74,7 @@ pub fn child(name: &str, environment: &[(&str, &Path)]) -> Output {
     let mut command = Command::new(std::env::current_exe().expect("a test has a file"));
     command
         .args(["--exact", name, "--nocapture", "--test-threads", "1"])
-        .env(CHILD, "1");
+        .env(CHILD, libraries());
     for variable in ["DIVVY_SLICE", "DIVVY_DRIVER", "DIVVY_LOG"] {
         command.env_remove(variable);
     }
