@@ -7,7 +7,7 @@ use std::time::Instant;
 use divvy_ledger::ReserveError;
 
 use crate::account::Account;
-use crate::books::{deferred, imports, physical, pools, shared};
+use crate::books::{deferred, graphs, imports, physical, pools, shared};
 
 /// How long an allocation waits for frees before it, which a driver's own allocator waits for as well. No longer: what
 /// the streams are doing may depend on this very thread.
@@ -20,6 +20,8 @@ pub(crate) fn look(account: Account) {
     deferred::settle();
     pools::follow();
     pools::trim(account);
+    graphs::follow();
+    graphs::trim(account);
     shared::follow();
     physical::follow();
     imports::follow();

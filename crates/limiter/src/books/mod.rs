@@ -8,6 +8,7 @@ pub(crate) mod arrays;
 pub(crate) mod contexts;
 pub(crate) mod deferred;
 pub(crate) mod grain;
+pub(crate) mod graphs;
 pub(crate) mod holdings;
 pub(crate) mod imports;
 pub(crate) mod physical;
@@ -64,7 +65,7 @@ pub(crate) fn returned(charge: Charge) {
 /// that pools have let go. Costs two loads where nothing is waited for.
 #[inline]
 pub(crate) fn follow() {
-    if deferred::any() || pools::any_slack() || shared::any() {
+    if deferred::any() || pools::any_slack() || graphs::any() || shared::any() {
         follow_now();
     }
 }
@@ -75,6 +76,7 @@ fn follow_now() {
         deferred::settle();
         pools::follow();
         shared::follow();
+        graphs::follow();
     }
 }
 
@@ -86,6 +88,9 @@ pub(crate) fn context_ended(context: CUcontext, gone: impl Fn(CUdeviceptr) -> bo
     }
     imports::context_ended(context as usize, &gone);
     contexts::ended(context);
+    if graphs::any() {
+        graphs::trimmed();
+    }
 }
 
 /// A lock of the books. Nobody panics while holding one.

@@ -7,6 +7,7 @@ mod array;
 mod charge;
 mod context;
 mod free;
+mod graph;
 mod heap;
 mod information;
 mod launch;
@@ -94,6 +95,18 @@ pub const TABLE: Table = Table {
     cuDestroyExternalMemory: share::cuDestroyExternalMemory,
     cuExternalMemoryGetMappedBuffer: share::cuExternalMemoryGetMappedBuffer,
     cuExternalMemoryGetMappedMipmappedArray: share::cuExternalMemoryGetMappedMipmappedArray,
+
+    cuGraphInstantiate: graph::cuGraphInstantiate,
+    cuGraphInstantiate_v2: graph::cuGraphInstantiate_v2,
+    cuGraphInstantiateWithFlags: graph::cuGraphInstantiateWithFlags,
+    cuGraphInstantiateWithParams: graph::cuGraphInstantiateWithParams,
+    cuGraphInstantiateWithParams_ptsz: graph::cuGraphInstantiateWithParams_ptsz,
+    cuGraphLaunch: graph::cuGraphLaunch,
+    cuGraphLaunch_ptsz: graph::cuGraphLaunch_ptsz,
+    cuGraphUpload: graph::cuGraphUpload,
+    cuGraphUpload_ptsz: graph::cuGraphUpload_ptsz,
+    cuGraphExecDestroy: graph::cuGraphExecDestroy,
+    cuDeviceGraphMemTrim: graph::cuDeviceGraphMemTrim,
 
     cuMemFree: free::cuMemFree,
     cuMemFree_v2: free::cuMemFree_v2,

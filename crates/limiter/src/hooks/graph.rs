@@ -1,0 +1,204 @@
+//! Graphs with memory nodes: what an instantiated one will take, and that it may.
+#![allow(non_snake_case)]
+
+use divvy_abi::{
+    CU_GRAPH_NODE_TYPE_GRAPH, CU_GRAPH_NODE_TYPE_MEM_ALLOC, CU_GRAPH_NODE_TYPE_MEM_FREE,
+    CU_MEM_LOCATION_TYPE_DEVICE, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
+    CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD, CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS, CUdevice,
+    CUdeviceptr, CUgraph, CUgraphExec, CUgraphNode, CUresult, CUstream, c_char, guard,
+};
+
+use crate::account;
+use crate::below::{ask, forward};
+use crate::books::graphs::{self, Needs};
+use crate::books::rounded;
+
+/// Graphs within graphs are looked into this deep; a driver allows less.
+const DEPTH: u32 = 16;
+
+/// What the allocation nodes of a graph need.
+fn needs(graph: CUgraph) -> Needs {
+    let mut allocated: Vec<(CUdeviceptr, CUdevice, u64)> = Vec::new();
+    let mut freed: Vec<CUdeviceptr> = Vec::new();
+    let _quiet = ask::Quiet::begin();
+    walk(graph, DEPTH, &mut allocated, &mut freed);
+    let mut needs = Needs::new();
+    for (pointer, device, bytes) in allocated {
+        let need = needs.entry(device).or_default();
+        let sum = if freed.contains(&pointer) {
+            &mut need.inside
+        } else {
+            &mut need.outside
+        };
+        *sum = sum.saturating_add(rounded(bytes));
+    }
+    needs
+}
+
+fn nodes(graph: CUgraph) -> Vec<CUgraphNode> {
+    let mut count = 0;
+    // SAFETY: asked for the number only.
+    let result = unsafe { forward::cuGraphGetNodes(graph, core::ptr::null_mut(), &raw mut count) };
+    if !result.is_success() || count == 0 {
+        return Vec::new();
+    }
+    let mut nodes = vec![core::ptr::null_mut(); count];
+    // SAFETY: there is room for as many as the number says.
+    let result = unsafe { forward::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &raw mut count) };
+    if !result.is_success() {
+        return Vec::new();
+    }
+    nodes.truncate(count);
+    nodes
+}
+
+fn walk(
+    graph: CUgraph,
+    depth: u32,
+    allocated: &mut Vec<(CUdeviceptr, CUdevice, u64)>,
+    freed: &mut Vec<CUdeviceptr>,
+) {
+    for node in nodes(graph) {
+        let mut kind = Default::default();
+        // SAFETY: the program's own node, and a valid out-parameter; so below.
+        if !unsafe { forward::cuGraphNodeGetType(node, &raw mut kind) }.is_success() {
+            continue;
+        }
+        match kind {
+            CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
+                let mut found = CUDA_MEM_ALLOC_NODE_PARAMS::default();
+                // SAFETY: as above.
+                let result = unsafe { forward::cuGraphMemAllocNodeGetParams(node, &raw mut found) };
+                if result.is_success() && found.poolProps.location.type_ == CU_MEM_LOCATION_TYPE_DEVICE {
+                    // SAFETY: every bit pattern is an i32.
+                    let device = unsafe { found.poolProps.location.anonymous1.id };
+                    allocated.push((found.dptr, device, found.bytesize as u64));
+                }
+            }
+            CU_GRAPH_NODE_TYPE_MEM_FREE => {
+                let mut pointer: CUdeviceptr = 0;
+                // SAFETY: as above.
+                let result = unsafe { forward::cuGraphMemFreeNodeGetParams(node, &raw mut pointer) };
+                if result.is_success() {
+                    freed.push(pointer);
+                }
+            }
+            CU_GRAPH_NODE_TYPE_GRAPH if depth > 0 => {
+                let mut child = core::ptr::null_mut();
+                // SAFETY: as above.
+                if unsafe { forward::cuGraphChildGraphNodeGetGraph(node, &raw mut child) }.is_success() {
+                    walk(child, depth - 1, allocated, freed);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Instantiates a graph by `call`; `out` is read after a success.
+fn instantiated(
+    graph: CUgraph,
+    flags: impl FnOnce() -> u64,
+    call: impl FnOnce() -> CUresult,
+    out: impl FnOnce() -> CUgraphExec,
+) -> CUresult {
+    match account::current() {
+        Ok(Some(_)) if account::keeps_books() => {}
+        Ok(_) => return call(),
+        Err(code) => return code,
+    }
+    let needs = needs(graph);
+    if needs.is_empty() {
+        return call();
+    }
+    let flags = flags();
+    let uploads = flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD.0) != 0;
+    let result = if uploads {
+        graphs::with_room(&needs, call)
+    } else {
+        call()
+    };
+    if result.is_success() {
+        let frees = flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.0) != 0;
+        graphs::instantiated(out() as usize, needs, frees);
+    }
+    result
+}
+
+macro_rules! instantiates {
+    ($($name:ident($($argument:ident: $of:ty),*) with $flags:expr;)*) => {
+        $(pub(super) unsafe extern "C-unwind" fn $name(
+            out: *mut CUgraphExec,
+            graph: CUgraph,
+            $($argument: $of),*
+        ) -> CUresult {
+            guard(|| {
+                instantiated(
+                    graph,
+                    || $flags,
+                    // SAFETY: the arguments are handed on as they came.
+                    || unsafe { forward::$name(out, graph, $($argument),*) },
+                    // SAFETY: read only after the driver said that it filled it in.
+                    || unsafe { out.read() },
+                )
+            })
+        })*
+    };
+}
+
+instantiates! {
+    cuGraphInstantiate(node: *mut CUgraphNode, log: *mut c_char, bytes: usize) with 0;
+    cuGraphInstantiate_v2(node: *mut CUgraphNode, log: *mut c_char, bytes: usize) with 0;
+    cuGraphInstantiateWithFlags(flags: u64) with flags;
+    cuGraphInstantiateWithParams(parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) with flags_of(parameters);
+    cuGraphInstantiateWithParams_ptsz(parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) with flags_of(parameters);
+}
+
+fn flags_of(parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) -> u64 {
+    // SAFETY: null, or the program's own parameters, which the driver reads as well.
+    unsafe { parameters.as_ref() }.map_or(0, |parameters| parameters.flags)
+}
+
+macro_rules! launches {
+    ($($name:ident, $per_thread:literal;)*) => {
+        $(pub(super) unsafe extern "C-unwind" fn $name(exec: CUgraphExec, stream: CUstream) -> CUresult {
+            guard(|| {
+                // SAFETY: the arguments are handed on as they came.
+                let call = || unsafe { forward::$name(exec, stream) };
+                if !graphs::any() || !account::keeps_books() || ask::is_capturing(stream, $per_thread) {
+                    return call();
+                }
+                graphs::launched(exec as usize, stream as usize, call)
+            })
+        })*
+    };
+}
+
+launches! {
+    cuGraphLaunch, false;
+    cuGraphLaunch_ptsz, true;
+    cuGraphUpload, false;
+    cuGraphUpload_ptsz, true;
+}
+
+pub(super) unsafe extern "C-unwind" fn cuGraphExecDestroy(exec: CUgraphExec) -> CUresult {
+    guard(|| {
+        if graphs::any() && account::keeps_books() {
+            // Before: afterwards the handle may already be another thread's.
+            graphs::destroyed(exec as usize);
+        }
+        // SAFETY: the argument is handed on as it came.
+        unsafe { forward::cuGraphExecDestroy(exec) }
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn cuDeviceGraphMemTrim(device: CUdevice) -> CUresult {
+    guard(|| {
+        // SAFETY: the argument is handed on as it came.
+        let result = unsafe { forward::cuDeviceGraphMemTrim(device) };
+        if result.is_success() && account::keeps_books() {
+            graphs::trimmed();
+        }
+        result
+    })
+}
