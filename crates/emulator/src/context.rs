@@ -137,6 +137,7 @@ impl Context {
         driver.modules.remove_all(|instance| mine(&instance.context));
         driver.arrays.remove_all(|array| mine(&array.context));
         driver.mipmaps.remove_all(|mipmap| mine(&mipmap.context));
+        driver.external.remove_all(|external| mine(&external.context));
         for library in driver.libraries.all() {
             library.forget_context(self.id);
         }

@@ -3,6 +3,7 @@
 use crate::array::{Array, Mipmap};
 use crate::context::Context;
 use crate::event::Event;
+use crate::external::External;
 use crate::graph::Graphs;
 use crate::handle::{self, Handles};
 use crate::hardware::Hardware;
@@ -82,6 +83,8 @@ pub struct Driver {
     pub arrays: Handles<Array>,
     /// Live mipmaps.
     pub mipmaps: Handles<Mipmap>,
+    /// Live imports of external memory.
+    pub external: Handles<External>,
     /// Physical memory that has a handle.
     pub physical: PhysicalHandles,
     /// Reserved address ranges and what is mapped there.
@@ -134,6 +137,7 @@ pub fn initialise() -> Result {
         graphs: Graphs::default(),
         arrays: Handles::default(),
         mipmaps: Handles::default(),
+        external: Handles::default(),
         physical: PhysicalHandles::default(),
         reservations: Reservations::default(),
     };

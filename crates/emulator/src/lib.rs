@@ -12,6 +12,7 @@ pub mod device;
 mod driver;
 mod event;
 mod exec;
+mod external;
 mod fork;
 mod function;
 mod graph;

@@ -109,7 +109,12 @@ fn free(context: &Arc<Context>, pointer: u64) -> Result {
     let freeable = |kind| {
         matches!(
             kind,
-            Kind::Device | Kind::Managed | Kind::Pooled { .. } | Kind::Graph | Kind::Imported { pool: 1.. }
+            Kind::Device
+                | Kind::Managed
+                | Kind::Pooled { .. }
+                | Kind::Graph
+                | Kind::Imported { pool: 1.. }
+                | Kind::External { .. }
         )
     };
     let found = driver

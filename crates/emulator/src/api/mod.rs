@@ -10,6 +10,7 @@ mod capture;
 mod context;
 mod device;
 mod event;
+mod external;
 mod function;
 mod graph;
 mod graph_exec;

@@ -3,6 +3,7 @@
 use super::heap::Extent;
 use super::mapping::Mapping;
 use super::virtual_range::Mapped;
+use crate::external::ExternalPart;
 use crate::shared::import::Imported;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,6 +32,11 @@ pub enum Kind {
         /// Handle of the imported pool it came through; 0 for memory of cuIpcOpenMemHandle.
         pool: u64,
     },
+    /// A buffer mapped from external memory.
+    External {
+        /// The bytes are in host memory.
+        host: bool,
+    },
     /// cuMemAllocManaged.
     Managed,
     /// cuMemHostAlloc, with its flags.
@@ -56,6 +62,7 @@ impl Kind {
                 | Kind::Global
                 | Kind::Mapped { host: false }
                 | Kind::Imported { .. }
+                | Kind::External { host: false }
         )
     }
 }
@@ -69,6 +76,8 @@ pub enum Backing {
     Mapped(Arc<Mapped>),
     /// Memory of another process.
     Imported(Arc<Imported>),
+    /// A part of external memory.
+    External(#[allow(dead_code, reason = "held for its drop")] ExternalPart),
     /// Host memory of ours.
     Host(#[allow(dead_code, reason = "held for its drop")] Mapping),
     /// Memory of a graph's allocation node, charged by whoever launches the graph.
@@ -125,7 +134,7 @@ impl Allocation {
     /// kernels are known to read a whole vector at the end of a buffer.
     pub fn end(&self) -> u64 {
         match &self.backing {
-            Backing::Program | Backing::Mapped(_) => self.base + self.bytes,
+            Backing::Program | Backing::Mapped(_) | Backing::External(_) => self.base + self.bytes,
             Backing::Imported(imported) => self.base + imported.reach(),
             Backing::Device(_) | Backing::Host(_) | Backing::Graph(_) => {
                 self.base + self.bytes.next_multiple_of(GRANULE)
@@ -141,7 +150,8 @@ impl Allocation {
             | Backing::Graph(_)
             | Backing::Program
             | Backing::Mapped(_)
-            | Backing::Imported(_) => None,
+            | Backing::Imported(_)
+            | Backing::External(_) => None,
         }
     }
 

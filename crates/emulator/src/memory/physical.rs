@@ -2,7 +2,7 @@
 
 use super::file::{Identity, MemoryFile};
 use super::heap::{Charged, OutOfMemory};
-use super::mapping::map_over;
+use super::mapping::{Mapping, map_over};
 use super::store::Piece;
 use crate::driver::{Device, Driver};
 use crate::shared::deed::{self, Deed, Id, Record};
@@ -185,6 +185,13 @@ impl Physical {
         unsafe { map_over(address, bytes, fd, offset) }
     }
 
+    /// Maps a part of it anywhere; `offset` is a multiple of a host page.
+    pub fn map(&self, offset: u64, bytes: u64) -> Result<Mapping, Errno> {
+        let (fd, start) = self.source()?;
+        let bytes = usize::try_from(bytes).map_err(|_| Errno::NOMEM)?;
+        Mapping::of_file(fd, start + offset, bytes, 4096)
+    }
+
     /// The file and the place in it where the bytes are.
     fn source(&self) -> Result<(BorrowedFd<'_>, u64), Errno> {
         match &self.bytes_of {
@@ -259,14 +266,27 @@ struct Known {
     by_file: HashMap<Identity, Weak<Physical>>,
 }
 
+impl Known {
+    fn remember(&mut self, physical: &Arc<Physical>) {
+        if let Some(identity) = physical.identity() {
+            self.by_file.retain(|_, physical| physical.strong_count() > 0);
+            self.by_file.insert(identity, Arc::downgrade(physical));
+        }
+    }
+}
+
 impl PhysicalHandles {
+    /// Memory that this process has without a handle.
+    pub fn remember(&self, physical: Physical) -> Arc<Physical> {
+        let physical = Arc::new(physical);
+        self.lock().remember(&physical);
+        physical
+    }
+
     /// One more reference, the first of which makes the handle valid.
     pub fn retain(&self, physical: Arc<Physical>) -> u64 {
         let mut known = self.lock();
-        if let Some(identity) = physical.identity() {
-            known.by_file.retain(|_, physical| physical.strong_count() > 0);
-            known.by_file.insert(identity, Arc::downgrade(&physical));
-        }
+        known.remember(&physical);
         let handle = physical.handle;
         known.handles.entry(handle).or_insert((physical, 0)).1 += 1;
         handle
