@@ -2,8 +2,9 @@
 
 use crate::Result;
 use crate::context::Context;
-use crate::exec::task::Task;
+use crate::exec::task::{Task, Work};
 use crate::graph::edge::Before;
+use crate::shared::event::SharedEvent;
 use divvy_abi::*;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,6 +16,8 @@ pub struct Event {
     pub context: Arc<Context>,
     /// CU_EVENT_*.
     pub flags: u32,
+    /// What it is to other processes.
+    pub shared: Option<Arc<SharedEvent>>,
     mark: Mutex<Mark>,
 }
 
@@ -38,16 +41,38 @@ pub enum Mark {
 impl Event {
     /// An event that marks nothing yet.
     pub fn new(handle: u64, context: Arc<Context>, flags: u32) -> Arc<Event> {
+        Event::with(handle, context, flags, None)
+    }
+
+    /// An event of several processes.
+    pub fn interprocess(
+        handle: u64,
+        context: Arc<Context>,
+        flags: u32,
+        shared: Arc<SharedEvent>,
+    ) -> Arc<Event> {
+        Event::with(handle, context, flags, Some(shared))
+    }
+
+    fn with(handle: u64, context: Arc<Context>, flags: u32, shared: Option<Arc<SharedEvent>>) -> Arc<Event> {
         Arc::new(Event {
             handle,
             context,
             flags,
+            shared,
             mark: Mutex::default(),
         })
     }
 
     /// Marks a place; forgets the one before.
     pub fn record(&self, mark: Arc<Task>) {
+        if let Some(shared) = &self.shared {
+            let (shared, number) = (Arc::clone(shared), shared.record());
+            let reach = Work::Pool(Box::new(move || shared.reach(number)));
+            // What is recorded is reached even if this process never looks again.
+            self.set(Mark::Task(Task::submit(&[mark], reach)));
+            return;
+        }
         self.set(Mark::Task(mark));
     }
 
@@ -58,6 +83,11 @@ impl Event {
 
     /// The place it marks now, among work that runs.
     pub fn mark(&self) -> Option<Arc<Task>> {
+        if let Some(shared) = &self.shared {
+            let (shared, number) = (Arc::clone(shared), shared.newest());
+            return (!shared.is_done(number))
+                .then(|| Task::submit(&[], Work::Pool(Box::new(move || shared.wait(number)))));
+        }
         match self.place() {
             Mark::Task(task) => Some(task),
             Mark::Nothing | Mark::Captured { .. } => None,
@@ -75,13 +105,21 @@ impl Event {
 
     /// Whether what was recorded is done; nothing recorded is done.
     pub fn is_done(&self) -> bool {
-        self.mark().is_none_or(|mark| mark.is_done())
+        match &self.shared {
+            Some(shared) => shared.is_done(shared.newest()),
+            None => self.mark().is_none_or(|mark| mark.is_done()),
+        }
     }
 
     /// Waits for what was recorded.
     pub fn synchronize(&self) -> Result {
-        if let Some(mark) = self.mark() {
-            mark.wait_done();
+        match &self.shared {
+            Some(shared) => shared.wait(shared.newest()),
+            None => {
+                if let Some(mark) = self.mark() {
+                    mark.wait_done();
+                }
+            }
         }
         self.context.printed.show();
         self.context.check()

@@ -56,6 +56,8 @@ impl std::error::Error for HardwareError {}
 pub struct Hardware {
     /// Memory of the device that several processes hold.
     pub deeds: Arc<Deeds>,
+    /// Where events of several processes are.
+    pub events: PathBuf,
     path: PathBuf,
     memory_bytes: u64,
     slot: OnceLock<Slot>,
@@ -115,6 +117,7 @@ impl Hardware {
         open(&path)?;
         Ok(Hardware {
             deeds: Deeds::new(directory.join(deeds_name(facts.uuid))),
+            events: directory.join(format!("emulated-{}.events", facts.uuid)),
             path,
             memory_bytes: facts.memory_bytes(),
             slot: OnceLock::new(),

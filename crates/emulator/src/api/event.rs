@@ -16,10 +16,16 @@ entry! {
         if flags & !known != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        if flags & CU_EVENT_INTERPROCESS.0 != 0 {
-            return Err(CUDA_ERROR_NOT_SUPPORTED);
-        }
-        let made = Event::new(handle::fresh(), context::usable()?, flags);
+        let context = context::usable()?;
+        let made = if flags & CU_EVENT_INTERPROCESS.0 == 0 {
+            Event::new(handle::fresh(), context, flags)
+        } else if flags & CU_EVENT_DISABLE_TIMING.0 == 0 {
+            // Between processes there is no time.
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        } else {
+            let shared = super::ipc_event::create(&context)?;
+            Event::interprocess(handle::fresh(), context, flags, shared)
+        };
         driver()?.events.insert(made.handle, Arc::clone(&made));
         event.set(made.handle as CUevent)
     }

@@ -20,6 +20,7 @@ mod graph_params;
 mod host_memory;
 mod init;
 mod ipc;
+mod ipc_event;
 mod launch;
 mod library;
 mod link;

@@ -131,6 +131,7 @@ fn capability(number: u32) -> Option<i32> {
         | 99 // host memory registration
         | 113 // of read-only pages as well
         | 115 // memory pools
+        | 125 // events between processes
         | 141 // virtual memory management for host memory of a NUMA node
         | 145 // and of any
         | 122 | 123 // memory operations on streams, as of version 2

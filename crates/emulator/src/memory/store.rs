@@ -96,19 +96,16 @@ mod tests {
         assert_eq!(mapping.address() % PAGE, 0);
         // SAFETY: the mapping holds the byte and this test alone uses it.
         unsafe { (mapping.address() as *mut u8).write(7) };
-        // SAFETY: as above.
-        assert_eq!(
-            unsafe { (first.map(4096).unwrap().address() as *const u8).read() },
-            7
-        );
+        let first_byte = |piece: &Piece| {
+            let mapping = piece.map(4096).unwrap();
+            // SAFETY: as above.
+            unsafe { (mapping.address() as *const u8).read() }
+        };
+        assert_eq!(first_byte(&first), 7);
         let at = first.offset();
         drop((mapping, first));
         let again = store.take(PAGE).unwrap();
         assert_eq!(again.offset(), at);
-        // SAFETY: as above.
-        assert_eq!(
-            unsafe { (again.map(4096).unwrap().address() as *const u8).read() },
-            0
-        );
+        assert_eq!(first_byte(&again), 0);
     }
 }

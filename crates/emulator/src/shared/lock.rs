@@ -24,7 +24,7 @@ pub enum Hold {
 /// A lock, released on drop or by the process's end.
 #[derive(Debug)]
 pub struct FileLock {
-    _description: Mapping,
+    description: Mapping,
 }
 
 impl FileLock {
@@ -34,9 +34,14 @@ impl FileLock {
         // Mapped before it is locked: a child forked in between must not keep the lock.
         let mapping = Mapping::of_file(file.as_fd(), 0, FILE_BYTES, FILE_BYTES)?;
         let taken = try_lock(file.as_fd(), first, count, mode)?;
-        Ok(taken.then_some(FileLock {
-            _description: mapping,
-        }))
+        Ok(taken.then_some(FileLock { description: mapping }))
+    }
+}
+
+impl FileLock {
+    /// Where the file's first page is mapped, shared with whoever else maps it.
+    pub fn address(&self) -> u64 {
+        self.description.address()
     }
 }
 
