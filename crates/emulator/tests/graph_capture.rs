@@ -232,6 +232,8 @@ fn streams_fork_and_join_by_events() {
         assert!(ids[0] == ids[1] && ids[0] != 0 && !one.is_null());
         cu!(cuEventRecord(join, side));
         cu!(cuStreamWaitEvent(main, join, 0));
+        // A stream that was joined may go.
+        cu!(cuStreamDestroy_v2(side));
         let (mut nodes, mut count) = (null(), 0);
         cu!(cuStreamGetCaptureInfo_v2(
             main,
@@ -244,7 +246,7 @@ fn streams_fork_and_join_by_events() {
         assert_eq!(count, 2, "the next node comes after both");
         cu!(cuMemcpyDtoDAsync_v2(memory + 8, memory + 2, 4, main));
         let graph = end(main);
-        assert_eq!((graph, status(side)), (one, CU_STREAM_CAPTURE_STATUS_NONE));
+        assert_eq!(graph, one);
         assert_eq!((kinds(graph).len(), edges(graph)), (4, 4));
         run(graph, main);
         assert_eq!(download::<u8>(memory, 12), [2, 2, 2, 2, 3, 3, 3, 3, 2, 2, 3, 3]);

@@ -139,8 +139,7 @@ fn destroy(stream: u64) -> Result {
     let driver = driver()?;
     if stream > PER_THREAD_STREAM {
         let queue = StreamName(stream).queue_even_failed()?;
-        let own = (queue.context.id, queue.lane);
-        driver.graphs.captures.forget(|other| *other == own);
+        driver.graphs.captures.forget_stream(&queue);
     }
     driver
         .streams

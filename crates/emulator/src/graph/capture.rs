@@ -400,7 +400,19 @@ impl Captures {
         Ok(node)
     }
 
-    /// Streams are gone, and with them the captures that began in one of them.
+    /// A stream is destroyed: a capture that began in it is over. One that it only takes part in goes on, and what it
+    /// held still has to be joined (cuda-core destroys the streams of a fork once it has joined them).
+    pub fn forget_stream(&self, gone: &Queue) {
+        let began = self
+            .lock()
+            .get(&key(gone))
+            .is_some_and(|lane| lane.capture.origin == key(gone));
+        if began {
+            self.forget(|stream| *stream == key(gone));
+        }
+    }
+
+    /// Streams are gone, and with them the captures that began in one of them; others are spoilt.
     pub fn forget(&self, gone: impl Fn(&StreamKey) -> bool) {
         if self.active.load(Ordering::Relaxed) == 0 {
             return;

@@ -100,7 +100,10 @@ const FLAGS: u32 = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.0
 impl Exec {
     /// Instantiates a graph.
     pub fn create(graph: &Graph, flags: u64) -> std::result::Result<Arc<Exec>, Refusal> {
-        if flags & !u64::from(FLAGS) != 0 {
+        let has = |flag: CUgraphInstantiate_flags| flags & u64::from(flag.0) != 0;
+        let from_device = has(CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH);
+        let clash = from_device && has(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
+        if clash || flags & !u64::from(FLAGS) != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE.into());
         }
         let mut inner = graph.lock();
@@ -108,7 +111,7 @@ impl Exec {
             return Err(CUDA_ERROR_ILLEGAL_STATE.into());
         }
         let plan = Plan::of(&inner)?;
-        if flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.0) != 0 {
+        if from_device {
             // No kernel can launch a graph here: the device runtime's entry points are not emulated.
             return Err(Refusal {
                 code: CUDA_ERROR_NOT_SUPPORTED,
