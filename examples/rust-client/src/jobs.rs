@@ -1,5 +1,6 @@
 //! The jobs: each loads one kernel of examples/cuda, runs it, and compares the result with the CPU's.
 
+mod graph;
 mod histogram;
 mod mandelbrot;
 mod matmul;
@@ -14,7 +15,15 @@ use serde::Serialize;
 use crate::gpu::Gpu;
 
 /// Names of the jobs, in the order they run.
-pub const NAMES: [&str; 6] = ["saxpy", "matmul", "nbody", "reduce", "histogram", "mandelbrot"];
+pub const NAMES: [&str; 7] = [
+    "saxpy",
+    "matmul",
+    "nbody",
+    "reduce",
+    "histogram",
+    "mandelbrot",
+    "graph",
+];
 
 /// How one job went.
 #[derive(Serialize)]
@@ -48,6 +57,7 @@ pub fn run(name: &str, gpu: &Gpu) -> anyhow::Result<Outcome> {
         "reduce" => ("reduce", reduce::run(gpu)?),
         "histogram" => ("histogram", histogram::run(gpu)?),
         "mandelbrot" => ("mandelbrot", mandelbrot::run(gpu)?),
+        "graph" => ("graph", graph::run(gpu)?),
         other => anyhow::bail!("No job is called {other}"),
     };
     Ok(comparison.judge(name))

@@ -5,7 +5,6 @@
 //! - `allocate BYTES`: keep that much device memory, or say which error came
 //! - `free`: give back what was allocated last
 //! - `copy`: send numbers through the device and compare
-//! - `graph N`: capture a fill and a copy, launch the graph N times, and see that each launch did its work
 //! - `descriptors`: what this process's descriptors refer to
 //! - `environment NAME`: a variable's value
 //! - `start N`: start N probes as children
@@ -20,7 +19,6 @@ use std::process::{Child, ChildStdout, Command, Stdio, exit};
 use std::sync::Arc;
 
 use anyhow::Context;
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError};
 use serde_json::{Value, json};
 
@@ -74,10 +72,6 @@ impl Probe {
                 verdict(self.stream.synchronize())
             }
             "copy" => json!({ "right": self.copy()? }),
-            "graph" => {
-                let launches = rest.parse()?;
-                json!({ "launches": launches, "right": self.graph(launches)? })
-            }
             "descriptors" => json!({ "descriptors": descriptors()? }),
             "environment" => json!({ "value": std::env::var(rest).ok() }),
             "start" => {
@@ -127,29 +121,6 @@ impl Probe {
         let there = self.stream.clone_htod(&numbers)?;
         let copy = self.stream.clone_dtod(&there)?;
         Ok(self.stream.clone_dtoh(&copy)? == numbers)
-    }
-}
-
-impl Probe {
-    /// Captures work of a stream that fills one place and copies it to another, and launches it again and again.
-    fn graph(&self, launches: usize) -> anyhow::Result<bool> {
-        let stream = self.context.new_stream()?;
-        let mut from = stream.clone_htod(&[1u32; 256])?;
-        let mut to = stream.clone_htod(&[2u32; 256])?;
-        stream.synchronize()?;
-        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-        stream.memset_zeros(&mut from)?;
-        stream.memcpy_dtod(&from, &mut to)?;
-        let graph = stream
-            .end_capture(CUgraphInstantiate_flags(0))?
-            .context("The capture gave no graph")?;
-        let mut right = stream.clone_dtoh(&to)? == [2; 256];
-        for _ in 0..launches {
-            stream.memcpy_htod(&[3u32; 256], &mut to)?;
-            graph.launch()?;
-            right &= stream.clone_dtoh(&to)? == [0; 256];
-        }
-        Ok(right)
     }
 }
 
