@@ -101,10 +101,7 @@ pub fn apply(id: CUlaunchAttributeID, value: &CUlaunchAttributeValue, geometry: 
                 return Err(CUDA_ERROR_NOT_SUPPORTED);
             }
         }
-        // SAFETY: this attribute's value is this member, and any bits of its first part are an i32.
-        CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE
-            if unsafe { value.deviceUpdatableKernelNode.deviceUpdatable } != 0 =>
-        {
+        CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE if is_updatable(value) => {
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
         CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT | CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT => {
@@ -113,4 +110,10 @@ pub fn apply(id: CUlaunchAttributeID, value: &CUlaunchAttributeValue, geometry: 
         _ => {}
     }
     Ok(())
+}
+
+/// Whether a kernel node is to be changed by kernels.
+fn is_updatable(value: &CUlaunchAttributeValue) -> bool {
+    // SAFETY: the caller knows that the value is this member; any bits of its first part are an i32.
+    unsafe { value.deviceUpdatableKernelNode.deviceUpdatable != 0 }
 }

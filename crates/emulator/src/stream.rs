@@ -7,7 +7,7 @@ use crate::exec::order::{LEGACY, Lane, Manner};
 use crate::exec::task::{Task, Work};
 use crate::graph::capture::Target;
 use divvy_abi::*;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// A stream the program created.
 pub struct Stream {
@@ -36,6 +36,16 @@ impl Stream {
     }
 }
 
+impl Stream {
+    /// The stream a queue belongs to; the default streams are none.
+    pub fn of(queue: &Queue) -> Result<Option<Weak<Stream>>> {
+        if queue.stream == 0 {
+            return Ok(None);
+        }
+        Ok(driver()?.streams.get(queue.stream).as_ref().map(Arc::downgrade))
+    }
+}
+
 /// A stream as an API call names it: the raw handle, with 0 replaced by what the call's variant means by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamName(pub u64);
@@ -52,6 +62,8 @@ pub struct Queue {
     pub context: Arc<Context>,
     /// The lane.
     pub lane: Lane,
+    /// Handle of the stream; 0 for the default streams.
+    pub stream: u64,
     /// How it relates to the legacy default stream.
     pub manner: Manner,
     /// CU_STREAM_*.
@@ -88,6 +100,7 @@ impl StreamName {
             return Ok(Queue {
                 context: Arc::clone(&stream.context),
                 lane: stream.lane,
+                stream: stream.handle,
                 manner,
                 flags: stream.flags,
                 priority: stream.priority,
@@ -102,6 +115,7 @@ impl StreamName {
         Ok(Queue {
             context,
             lane,
+            stream: 0,
             manner,
             flags: 0,
             priority: 0,

@@ -174,6 +174,29 @@ fn waits_end_with_their_stream_or_context() {
         cu!(cuStreamWaitValue32(lost, word, 1, EQ));
         cu!(cuMemsetD32Async(word + 4, 3, 1, lost));
         cu!(cuStreamDestroy_v2(lost));
+        // The same in a graph, which ends with the stream it was launched into.
+        let (graph, lost) = (get!(cuGraphCreate(0)), stream());
+        let mut wait = CUstreamBatchMemOpParams::default();
+        wait.waitValue = CUstreamMemOpWaitValueParams_st {
+            operation: CU_STREAM_MEM_OP_WAIT_VALUE_32,
+            address: word,
+            anonymous1: CUstreamMemOpWaitValueParams_st_anonymous1 { value64: 1 },
+            flags: EQ,
+            ..CUstreamMemOpWaitValueParams_st::default()
+        };
+        let params = CUDA_BATCH_MEM_OP_NODE_PARAMS {
+            count: 1,
+            paramArray: &raw mut wait,
+            ..CUDA_BATCH_MEM_OP_NODE_PARAMS::default()
+        };
+        let _: CUgraphNode = get!(cuGraphAddBatchMemOpNode(
+            graph,
+            std::ptr::null(),
+            0,
+            &raw const params
+        ));
+        cu!(cuGraphLaunch(get!(cuGraphInstantiateWithFlags(graph, 0)), lost));
+        cu!(cuStreamDestroy_v2(lost));
         // Nothing waits for ever: not the context, nor the memory that the stream used.
         cu!(cuCtxSynchronize());
         let mut context = null_mut();

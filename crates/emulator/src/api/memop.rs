@@ -2,11 +2,10 @@
 
 use super::args::InMut;
 use crate::Result;
-use crate::driver::driver;
 use crate::graph::capture::Target;
 use crate::graph::work::{MemOpsWork, Work};
 use crate::memop::{self, MemOps};
-use crate::stream::StreamName;
+use crate::stream::{Stream, StreamName};
 use divvy_abi::*;
 use std::sync::Arc;
 
@@ -112,9 +111,7 @@ fn put(stream: StreamName, list: Vec<CUstreamBatchMemOpParams>) -> Result {
                 .map(drop)
         }
         Target::Queue(queue) => {
-            let handle = driver()?.streams.get(stream.0);
-            let alive = handle.as_ref().map(Arc::downgrade);
-            drop(handle);
+            let alive = Stream::of(&queue)?;
             queue.submit_behind(|before| memop::submit(&ops, &queue.context, alive, before));
             Ok(())
         }

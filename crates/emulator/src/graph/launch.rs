@@ -10,9 +10,9 @@ use crate::driver::{Driver, driver};
 use crate::exec::order::Manner;
 use crate::exec::task::{self, Task};
 use crate::memop;
-use crate::stream::Queue;
+use crate::stream::{Queue, Stream};
 use divvy_abi::*;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Launches a graph in a stream: behind all that is in it, and behind the graph's own previous launch.
 pub fn launch(exec: &Arc<Exec>, queue: &Queue) -> Result {
@@ -31,6 +31,7 @@ pub fn launch(exec: &Arc<Exec>, queue: &Queue) -> Result {
     let launch = Launch {
         driver,
         context: Arc::clone(&queue.context),
+        stream: Stream::of(queue)?,
     };
     let mut ends = launch.submit(&state.plan, &[start]);
     if !exec.memory.shared.is_empty() {
@@ -144,6 +145,8 @@ struct Launch {
     driver: &'static Driver,
     /// The stream's, for nodes that have no context of their own.
     context: Arc<Context>,
+    /// The stream, where it can be destroyed: waits for words of memory end with it.
+    stream: Option<Weak<Stream>>,
 }
 
 impl Launch {
@@ -214,7 +217,7 @@ impl Launch {
                     unsafe { function(data as *mut c_void) };
                 })
             }
-            Work::MemOps(work) => memop::submit(&work.ops, &work.context, None, &before),
+            Work::MemOps(work) => memop::submit(&work.ops, &work.context, self.stream.clone(), &before),
         }
     }
 }
