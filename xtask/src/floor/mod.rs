@@ -10,11 +10,47 @@ use std::collections::BTreeSet;
 use anyhow::{Context, bail};
 
 use crate::cargo::{cargo, finish, workspace_root};
-use crate::coverage::declared;
+use crate::coverage::{declared, declared_by_nvml};
 use crate::python;
 
 /// The oldest glibc that a drop-in loads with.
 const FLOOR: (u32, u32) = (2, 17);
+
+/// A drop-in and what it promises.
+struct DropIn {
+    package: &'static str,
+    /// Its file, as cargo names it.
+    file: &'static str,
+    soname: &'static str,
+    /// The symbols that it exports.
+    table: fn() -> anyhow::Result<BTreeSet<String>>,
+    /// Whether it stands in front of a vendor's library in any program, and may carry only what is [`PERMITTED`].
+    in_front: bool,
+}
+
+const DROP_INS: [DropIn; 3] = [
+    DropIn {
+        package: "limit-cuda",
+        file: "libdivvy_limit_cuda.so",
+        soname: "libcuda.so.1",
+        table: driver_symbols,
+        in_front: true,
+    },
+    DropIn {
+        package: "limit-nvml",
+        file: "libdivvy_limit_nvml.so",
+        soname: "libnvidia-ml.so.1",
+        table: nvml_symbols,
+        in_front: true,
+    },
+    DropIn {
+        package: "emulated-nvml",
+        file: "libdivvy_emulated_nvml.so",
+        soname: "libnvidia-ml.so.1",
+        table: nvml_symbols,
+        in_front: false,
+    },
+];
 
 /// Packages that may end up in a drop-in which is loaded into any program: system calls, plain-data layouts, our own.
 const PERMITTED: &[&str] = &[
@@ -24,6 +60,7 @@ const PERMITTED: &[&str] = &[
     "divvy-limiter",
     "libc",
     "limit-cuda",
+    "limit-nvml",
     "linux-raw-sys",
     "rustix",
     "zerocopy",
@@ -39,21 +76,34 @@ pub struct Args {
 
 /// Builds and checks.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    check_dependencies()?;
-    let library = build(&args.profile)?;
-    let bytes = std::fs::read(&library).with_context(|| format!("Cannot read {}", library.display()))?;
-    let facts =
-        elf::Facts::read(&bytes).with_context(|| format!("{} is no ELF library", library.display()))?;
-    check(&facts, &symbols_of_the_table()?)?;
-    let newest = facts
-        .newest_glibc()
-        .map_or("none".to_owned(), |(major, minor)| format!("{major}.{minor}"));
-    println!(
-        "floor: limit-cuda: {} exports, newest glibc symbol version {newest}, {} KiB, {}",
-        facts.exports.len(),
-        bytes.len() / 1024,
-        library.display()
-    );
+    for drop_in in DROP_INS.iter().filter(|drop_in| drop_in.in_front) {
+        check_dependencies(drop_in.package)?;
+    }
+    let folder = build(&args.profile)?;
+    for drop_in in &DROP_INS {
+        let library = folder.join(drop_in.file);
+        let bytes = std::fs::read(&library).with_context(|| format!("Cannot read {}", library.display()))?;
+        let facts =
+            elf::Facts::read(&bytes).with_context(|| format!("{} is no ELF library", library.display()))?;
+        let broken = broken(&facts, drop_in.soname, &(drop_in.table)()?);
+        if !broken.is_empty() {
+            bail!(
+                "{} breaks its promises:\n  {}",
+                drop_in.package,
+                broken.join("\n  ")
+            );
+        }
+        let newest = facts
+            .newest_glibc()
+            .map_or("none".to_owned(), |(major, minor)| format!("{major}.{minor}"));
+        println!(
+            "floor: {}: {} exports, newest glibc symbol version {newest}, {} KiB, {}",
+            drop_in.package,
+            facts.exports.len(),
+            bytes.len() / 1024,
+            library.display()
+        );
+    }
     Ok(())
 }
 
@@ -69,27 +119,17 @@ fn build(profile: &str) -> anyhow::Result<std::path::PathBuf> {
     finish(
         cargo()
             .env("PATH", path)
-            .args([
-                "zigbuild",
-                "--quiet",
-                "--package",
-                "limit-cuda",
-                "--profile",
-                profile,
-            ])
+            .args(["zigbuild", "--quiet", "--profile", profile])
+            .args(DROP_INS.iter().flat_map(|drop_in| ["--package", drop_in.package]))
             .arg("--target")
             .arg(format!("{target}.{}.{}", FLOOR.0, FLOOR.1)),
     )?;
     let folder = if profile == "dev" { "debug" } else { profile };
-    Ok(root
-        .join("target")
-        .join(target)
-        .join(folder)
-        .join("libdivvy_limit_cuda.so"))
+    Ok(root.join("target").join(target).join(folder))
 }
 
-/// Everything a drop-in promises of its file.
-fn check(facts: &elf::Facts, table: &BTreeSet<String>) -> anyhow::Result<()> {
+/// Everything a drop-in promises of its file and does not keep.
+fn broken(facts: &elf::Facts, soname: &str, table: &BTreeSet<String>) -> Vec<String> {
     let mut broken = Vec::new();
     if let Some(newest) = facts.newest_glibc().filter(|newest| *newest > FLOOR) {
         let needing: Vec<_> = facts
@@ -102,8 +142,8 @@ fn check(facts: &elf::Facts, table: &BTreeSet<String>) -> anyhow::Result<()> {
             FLOOR.0, FLOOR.1
         ));
     }
-    if facts.soname.as_deref() != Some("libcuda.so.1") {
-        broken.push(format!("its SONAME is {:?}, not libcuda.so.1", facts.soname));
+    if facts.soname.as_deref() != Some(soname) {
+        broken.push(format!("its SONAME is {:?}, not {soname}", facts.soname));
     }
     for library in &facts.needed {
         let of_libc = [
@@ -135,26 +175,22 @@ fn check(facts: &elf::Facts, table: &BTreeSet<String>) -> anyhow::Result<()> {
             "its exports are not the table: missing {missing:?}, extra {extra:?}"
         ));
     }
-    if !broken.is_empty() {
-        bail!("limit-cuda breaks its promises:\n  {}", broken.join("\n  "));
-    }
-    Ok(())
+    broken
 }
 
 /// The symbols of the declaration table, from its text: xtask writes that file, so it does not depend on it.
-fn symbols_of_the_table() -> anyhow::Result<BTreeSet<String>> {
+fn driver_symbols() -> anyhow::Result<BTreeSet<String>> {
     Ok(declared()?.into_iter().map(|entry| entry.symbol).collect())
 }
 
-fn check_dependencies() -> anyhow::Result<()> {
+/// The symbols of NVML's, likewise.
+fn nvml_symbols() -> anyhow::Result<BTreeSet<String>> {
+    Ok(declared_by_nvml()?.into_iter().collect())
+}
+
+fn check_dependencies(package: &str) -> anyhow::Result<()> {
     let output = cargo()
-        .args([
-            "tree",
-            "--package",
-            "limit-cuda",
-            "--edges",
-            "normal,no-proc-macro",
-        ])
+        .args(["tree", "--package", package, "--edges", "normal,no-proc-macro"])
         .args(["--prefix", "none", "--format", "{p}"])
         .output()
         .context("Cannot start cargo")?;
@@ -164,7 +200,7 @@ fn check_dependencies() -> anyhow::Result<()> {
     let tree = String::from_utf8(output.stdout)?;
     let strangers = strangers(&tree);
     if !strangers.is_empty() {
-        bail!("limit-cuda depends on {strangers:?}, which no drop-in may");
+        bail!("{package} depends on {strangers:?}, which no drop-in in front of another may");
     }
     Ok(())
 }
@@ -196,7 +232,7 @@ mod tests {
     #[test]
     fn each_broken_promise_is_found() {
         let table = ["cuInit".to_owned()].into();
-        assert!(check(&sound(), &table).is_ok());
+        assert!(broken(&sound(), "libcuda.so.1", &table).is_empty());
         let breaks: [fn(&mut elf::Facts); 8] = [
             |f| f.versions.extend(["GLIBC_2.18".to_owned()]),
             |f| f.soname = None,
@@ -210,7 +246,7 @@ mod tests {
         for one in breaks {
             let mut facts = sound();
             one(&mut facts);
-            assert!(check(&facts, &table).is_err());
+            assert_eq!(broken(&facts, "libcuda.so.1", &table).len(), 1);
         }
     }
 
@@ -222,7 +258,9 @@ mod tests {
 
     #[test]
     fn the_table_is_read_from_its_text() {
-        let symbols = symbols_of_the_table().expect("the table is committed");
+        let symbols = driver_symbols().expect("the table is committed");
         assert!(symbols.contains("cuMemcpyHtoD_v2_ptds") && symbols.contains("cuInit"));
+        let symbols = nvml_symbols().expect("the table is committed");
+        assert!(symbols.contains("nvmlInit_v2") && symbols.contains("nvmlErrorString"));
     }
 }
