@@ -31,14 +31,15 @@ pub fn for_demo() -> anyhow::Result<()> {
 /// The wide-character ncurses that nvtop is linked with.
 const NCURSES: &str = "libncursesw.so.6";
 
-/// What the suites need besides: a 32-bit libc to run a 32-bit child with; NVIDIA's own driver library, which answers
-/// cuGetProcAddress on a machine without a GPU; and the tools that people watch GPUs with.
+/// What the suites need besides: a 32-bit libc to run a 32-bit child with; NVIDIA's own libraries, which
+/// answer in part on a machine without a GPU; and the tools that people watch GPUs with.
 pub fn for_tests() -> anyhow::Result<()> {
     if cfg!(target_arch = "x86_64") && !Path::new(LIBC_32_BIT).exists() {
         debian::install(&["libc6-i386"], "the test with a 32-bit child")?;
     }
-    // Suites look for it in target/debian/libcuda1.
+    // Suites look for them in target/debian.
     debian::unpack("libcuda1", "non-free")?;
+    debian::unpack("libnvidia-ml1", "non-free")?;
     python::tools()?;
     let nvtop = debian::unpack("nvtop", "contrib")?.join("usr/bin/nvtop");
     let loads = Command::new("ldd")
