@@ -2,6 +2,8 @@
 
 use divvy_model::{Bytes, Code, DeviceRecord, Fault, MemoryAmount, Sharing};
 
+use crate::names::user_name;
+
 /// What decides how far a device may be divided.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
@@ -18,6 +20,10 @@ pub struct Limits {
 pub struct Hold {
     /// The slice's name, for the refusal.
     pub name: String,
+    /// Whose it is.
+    pub uid: u32,
+    /// Whether it has the device for itself.
+    pub whole: bool,
     /// Its share of memory.
     pub limit: Bytes,
     /// What was set apart for its context.
@@ -35,6 +41,8 @@ pub struct DeviceBook<'a> {
     pub holds: Vec<Hold>,
     /// What programs outside any slice hold.
     pub unmanaged: Bytes,
+    /// Who asks.
+    pub asker: u32,
 }
 
 /// What a new slice gets.
@@ -98,6 +106,9 @@ impl DeviceBook<'_> {
             .hint("ask for more"));
         }
         self.check_size(share)?;
+        if self.holds.iter().any(|hold| hold.whole) {
+            return Err(self.full(share));
+        }
         if self.holds.len() as u64 >= u64::from(self.limits.max_slices) {
             return Err(Fault::new(
                 Code::TooManySlices,
@@ -139,20 +150,40 @@ impl DeviceBook<'_> {
     }
 
     fn check_room(&self, share: Share) -> Result<(), Fault> {
-        let free = self.free();
-        if share.memory.0.saturating_add(share.context.0) <= free.0 {
+        if share.memory.0.saturating_add(share.context.0) <= self.free().0 {
             return Ok(());
         }
+        Err(self.full(share))
+    }
+
+    /// Whether a tenant may have the device for itself.
+    ///
+    /// # Errors
+    /// A refusal that says who has some of it.
+    pub fn admit_whole(&self) -> Result<(), Fault> {
+        if self.holds.is_empty() && self.unmanaged == Bytes(0) {
+            return Ok(());
+        }
+        Err(Fault::new(
+            Code::DeviceFull,
+            format!("{} cannot be had whole", self.device.uuid),
+        )
+        .cause(self.holders())
+        .hint("choose another device, or wait with --wait; see divvy ps"))
+    }
+
+    fn full(&self, share: Share) -> Fault {
+        let free = self.free();
         let beside = match share.context {
             Bytes(0) => String::new(),
             context => format!(" and {context} for its context"),
         };
-        Err(Fault::new(
+        Fault::new(
             Code::DeviceFull,
             format!("cannot reserve {}{beside} on {}", share.memory, self.device.uuid),
         )
         .cause(self.holders())
-        .hint(format!("{free} is free; see divvy ps")))
+        .hint(format!("{free} is free; see divvy ps"))
     }
 
     fn holders(&self) -> String {
@@ -164,11 +195,15 @@ impl DeviceBook<'_> {
             .iter()
             .take(NAMED)
             .map(|hold| {
-                format!(
-                    "slice {} holds {}",
-                    hold.name,
-                    Bytes(hold.limit.0.saturating_add(hold.context.0))
-                )
+                let whose = match hold.uid == self.asker {
+                    true => String::new(),
+                    false => format!(" of {}", user_name(hold.uid)),
+                };
+                let held = match hold.whole {
+                    true => "the whole device".into(),
+                    false => Bytes(hold.limit.0.saturating_add(hold.context.0)).to_string(),
+                };
+                format!("slice {}{whose} holds {held}", hold.name)
             })
             .collect();
         if holds.len() > NAMED {
@@ -233,11 +268,14 @@ mod tests {
                 .zip(held)
                 .map(|(n, held)| Hold {
                     name: format!("s{n}"),
+                    uid: 0,
+                    whole: false,
                     limit: Bytes(*held),
                     context: Bytes(context),
                 })
                 .collect(),
             unmanaged: Bytes(0),
+            asker: 0,
         }
     }
 
@@ -278,6 +316,29 @@ mod tests {
             book.admit(gib(1)).expect_err("four is the most").code,
             Code::TooManySlices
         );
+    }
+
+    #[test]
+    fn a_whole_device_is_shared_with_nobody() {
+        let device = device();
+        let mut book = book(&device, &[], 0);
+        book.limits.oversubscription = 2.0;
+        book.admit_whole().expect("nobody is there");
+        book.unmanaged = Bytes(1);
+        assert!(book.admit_whole().is_err(), "an outsider is");
+        book.holds.push(Hold {
+            name: "solo".into(),
+            uid: 12345,
+            whole: true,
+            limit: Bytes(80 * GIB),
+            context: Bytes(0),
+        });
+        let refusal = book.admit(gib(1)).expect_err("oversubscribed or not");
+        assert_eq!(
+            refusal.causes[0],
+            "slice solo of user 12345 holds the whole device, programs outside any slice hold 1 B"
+        );
+        assert_eq!(book.admit_whole().expect_err("taken").code, Code::DeviceFull);
     }
 
     #[test]

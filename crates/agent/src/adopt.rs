@@ -5,7 +5,7 @@
 
 use std::sync::PoisonError;
 
-use divvy_model::{Code, Fault, SliceRecord, SliceState};
+use divvy_model::{Bytes, Code, Fault, SliceRecord, SliceState};
 
 use crate::daemon::Daemon;
 use crate::pages::{self, RecallFailure};
@@ -19,6 +19,12 @@ impl Daemon {
         let outcomes = self.recall_all(&records);
         for (record, outcome) in records.into_iter().zip(outcomes) {
             self.adopt_one(record, outcome);
+        }
+        // What a slice inside another held may have ended meanwhile, and its parent too.
+        let mut book = self.book();
+        let ids: Vec<String> = book.slices.keys().cloned().collect();
+        for id in ids {
+            self.give_back(&mut book, Some(id));
         }
     }
 
@@ -67,7 +73,11 @@ impl Daemon {
                 .iter()
                 .map(|record| {
                     let socket = attach_socket(&self.run, &record.id);
-                    scope.spawn(move || pages::recall(&socket, record.memory_limit_bytes))
+                    let granted = record
+                        .memory_limit_bytes
+                        .0
+                        .saturating_sub(record.memory_lent_bytes.0);
+                    scope.spawn(move || pages::recall(&socket, record, Bytes(granted)))
                 })
                 .collect();
             asked

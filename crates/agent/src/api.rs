@@ -56,6 +56,12 @@ pub struct CreateSlice {
     /// The caller's specification of emulated devices, where it has one.
     #[serde(default)]
     pub emulated: Option<String>,
+    /// CUDA_VISIBLE_DEVICES as the caller has it: no other device is taken.
+    #[serde(default)]
+    pub visible: Option<String>,
+    /// The slice that the caller's environment says it is in, by id.
+    #[serde(default)]
+    pub inside: Option<String>,
     /// It is to stay while nothing runs in it, kept by a process of the agent's.
     #[serde(default)]
     pub lasting: bool,
@@ -83,9 +89,60 @@ pub struct CreatedSlice {
 pub struct Join {
     /// The program, with its arguments, to be shown.
     pub command: Vec<String>,
+    /// The slice that the caller's environment says it is in, by id.
+    #[serde(default)]
+    pub inside: Option<String>,
     /// Only say what would happen.
     #[serde(default)]
     pub dry_run: bool,
+}
+
+/// `POST /v1/queue`: stands in line for a slice. The answer comes when the slice is there, when the place changes, or
+/// after some seconds; who waits on asks again with its ticket.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Wait {
+    /// What is wanted.
+    pub ask: CreateSlice,
+    /// The place the caller has, as the last answer gave it.
+    #[serde(default)]
+    pub ticket: Option<String>,
+    /// The place as it was last told: the answer waits until it is another.
+    #[serde(default)]
+    pub told: Option<(u32, u32)>,
+    /// How long the answer may take, in milliseconds.
+    #[serde(default)]
+    pub patience_ms: u64,
+}
+
+/// The answer: where one stands in line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Standing {
+    /// What to ask again with.
+    pub ticket: String,
+    /// The place, from 1; 0 for one who has been served.
+    pub place: u32,
+    /// How many stand in the same line.
+    pub count: u32,
+    /// What is lacking.
+    #[serde(default)]
+    pub why: Option<Fault>,
+    /// The slice, for one who has been served.
+    #[serde(default)]
+    pub created: Option<CreatedSlice>,
+}
+
+impl Standing {
+    /// One who has been served.
+    #[must_use]
+    pub fn admitted(created: CreatedSlice) -> Self {
+        Self {
+            ticket: String::new(),
+            place: 0,
+            count: 0,
+            why: None,
+            created: Some(created),
+        }
+    }
 }
 
 /// `PATCH /v1/slices/{slice}`: changes a live slice.

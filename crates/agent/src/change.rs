@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use divvy_model::{Bytes, Code, Fault, SliceRecord, SliceState};
+use divvy_model::{Bytes, Code, DeviceRecord, Fault, SliceRecord, SliceState};
 use rustix::process::Signal;
 
 use crate::admission::Share;
@@ -42,13 +42,14 @@ impl Daemon {
                     .hint("end the slice with `divvy kill` and start it again"),
             );
         }
-        let (id, uuid) = (slice.record.id.clone(), slice.record.device_uuid.clone());
-        let (before, context) = (slice.record.memory_limit_bytes, slice.record.context_bytes);
-        let share = self.resized(&mut book, &uuid, before, context, ask)?;
+        let id = slice.record.id.clone();
+        let (before, parent) = (slice.record.memory_limit_bytes, slice.record.parent_id.clone());
+        let share = self.resized(&mut book, peer, &id, ask)?;
         let slice = book.find(&id, peer)?;
         if ask.dry_run {
-            let mut shown = slice.shown();
-            shown.memory_limit_bytes = share.memory;
+            slice.record.memory_limit_bytes = share.memory;
+            let shown = slice.shown();
+            slice.record.memory_limit_bytes = before;
             return Ok(shown);
         }
         // The record first: after a crash in between, the restarted agent grants what was recorded.
@@ -58,6 +59,21 @@ impl Daemon {
             slice.record.memory_limit_bytes = before;
             return Err(fault);
         }
+        // What grows inside another slice is taken from that one first; what shrinks gives back last.
+        if share.memory < before {
+            slice.write_grant();
+        }
+        if let Some(parent) = parent
+            && let Err(fault) = self.relend(&mut book, &parent)
+        {
+            let slice = book.find(&id, peer)?;
+            slice.record.memory_limit_bytes = before;
+            let record = slice.stored_form();
+            store(&self.run, &record)?;
+            let _back = self.relend(&mut book, &parent);
+            return Err(fault);
+        }
+        let slice = book.find(&id, peer)?;
         slice.write_grant();
         tracing::info!(
             slice = slice.record.name,
@@ -68,19 +84,24 @@ impl Daemon {
         Ok(slice.shown())
     }
 
-    fn resized(
-        &self,
-        book: &mut Book,
-        uuid: &str,
-        before: Bytes,
-        context: Bytes,
-        ask: &Resize,
-    ) -> Result<Share, Fault> {
+    /// What a slice is to have, if it may have that.
+    fn resized(&self, book: &mut Book, peer: Peer, id: &str, ask: &Resize) -> Result<Share, Fault> {
+        let slice = book.find(id, peer)?;
+        let record = slice.record.clone();
+        // Room that it took before it was resized below its use is its own still.
+        let before = slice.hold().limit;
+        if record.whole {
+            return Err(
+                Fault::new(Code::BadMemory, "a whole device cannot be more or less")
+                    .hint("start the program in a slice of a given size instead"),
+            );
+        }
+        let uuid = &record.device_uuid;
         let device = book
             .inventory
             .devices
             .iter()
-            .find(|device| device.uuid == uuid)
+            .find(|device| device.uuid == *uuid)
             .cloned()
             .ok_or_else(|| {
                 Fault::new(
@@ -88,10 +109,23 @@ impl Daemon {
                     format!("the slice's device {uuid} is not here"),
                 )
             })?;
+        let parent = record
+            .parent_id
+            .as_ref()
+            .and_then(|parent| book.slices.get(parent));
+        // Shares are of what the slice sees as its device.
+        let whole = parent.map_or(device.memory_total_bytes, |parent| {
+            parent.record.memory_limit_bytes
+        });
+        let seen = DeviceRecord {
+            memory_total_bytes: whole,
+            ..device.clone()
+        };
+        let inside = parent.map(|parent| parent.record.id.clone());
         let unmanaged = self.used_on(book, &device).unmanaged;
-        let device_book = self.device_book(book, &device, unmanaged);
+        let device_book = self.device_book(book, &seen, unmanaged, peer.uid);
         let share = Share {
-            context,
+            context: record.context_bytes,
             ..device_book.share(ask.memory)
         };
         if share.memory == Bytes(0) {
@@ -99,7 +133,25 @@ impl Daemon {
                 Fault::new(Code::BadMemory, "nothing would be left of the slice").hint("give it more")
             );
         }
+        if share.memory < record.memory_lent_bytes {
+            return Err(Fault::new(
+                Code::BadMemory,
+                format!("slices inside it have {} of it", record.memory_lent_bytes),
+            )
+            .hint("resize or end those first; see divvy ps"));
+        }
+        if let Some(parent) = inside {
+            Self::regrow_inside(book, &parent, before, share)?;
+            return Ok(share);
+        }
         device_book.readmit(before, share)?;
+        if share.memory > before {
+            let more = Share {
+                memory: Bytes(share.memory.0 - before.0),
+                context: Bytes(0),
+            };
+            self.check_quota(book, record.uid, &device, more, 0)?;
+        }
         Ok(share)
     }
 
@@ -161,9 +213,11 @@ impl Daemon {
         }
         if slice.usage().processes.is_empty() {
             tracing::info!(slice = slice.record.name, "slice ended");
+            let parent = slice.record.parent_id.clone();
             book.slices.remove(id);
             book.ended_at = Some(Instant::now());
             discard(&self.run, id);
+            self.give_back(book, parent);
         } else if slice.record.state != SliceState::Orphaned {
             slice.record.state = SliceState::Orphaned;
             tracing::warn!(
@@ -177,6 +231,15 @@ impl Daemon {
         }
     }
 
+    /// A slice inside `parent` has ended.
+    pub(crate) fn give_back(&self, book: &mut Book, parent: Option<String>) {
+        if let Some(parent) = parent
+            && let Err(fault) = self.relend(book, &parent)
+        {
+            tracing::warn!("{fault}: {}", fault.causes.join(": "));
+        }
+    }
+
     /// What has to be done now and then: return what the dead held, end what has ended. Says whether anything lives.
     pub fn tick(&self) -> bool {
         let mut book = self.book();
@@ -187,7 +250,8 @@ impl Daemon {
             }
             self.settle(&mut book, &id);
         }
-        let alive = !book.slices.is_empty();
+        self.serve_queue(&mut book);
+        let alive = !book.slices.is_empty() || !book.queue.is_empty();
         drop(book);
         self.keep_all_up();
         alive

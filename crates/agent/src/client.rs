@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use crate::RunDir;
 use crate::api::{
     CreateSlice, CreatedSlice, DeviceList, Document, ErrorDocument, Join, Kill, Killed, Resize, SliceList,
-    Status,
+    Standing, Status, Wait,
 };
 use divvy_model::SliceRecord;
 
@@ -76,6 +76,15 @@ impl Client {
     /// As [`Self::status`]; the refusals of admission.
     pub fn create(&self, body: &CreateSlice) -> Result<CreatedSlice, Fault> {
         self.send::<_, Document<CreatedSlice>>(Method::POST, "/v1/slices", Some(body))
+            .map(|document| document.body)
+    }
+
+    /// Stands in line for a slice.
+    ///
+    /// # Errors
+    /// As [`Self::status`]; a refusal that waiting does not mend.
+    pub fn wait(&self, body: &Wait) -> Result<Standing, Fault> {
+        self.send::<_, Document<Standing>>(Method::POST, "/v1/queue", Some(body))
             .map(|document| document.body)
     }
 

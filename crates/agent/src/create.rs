@@ -1,4 +1,4 @@
-//! Making a slice: choose the device, admit, record, and hand the pages to its keeper.
+//! Making a slice: what is really wanted, admission, the record; and handing the pages to its keeper.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -6,38 +6,154 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use divvy_host::emulated_devices;
-use divvy_model::{
-    Bytes, Code, DeviceKind, DeviceRecord, Fault, Isolation, MemoryAmount, SliceRecord, SliceRequest,
-    SliceState,
-};
+use divvy_model::{Bytes, Code, Fault, Isolation, SliceRecord, SliceState};
 use rustix::fs::{Gid, Uid, chown};
-use rustix::rand::{GetRandomFlags, getrandom};
+use serde::{Deserialize, Serialize};
 
-use crate::admission::Share;
-use crate::api::{CreateSlice, CreatedSlice};
-use crate::daemon::{Book, Daemon, Peer};
-use crate::policy::{Enforcement, enforce};
-use crate::records::{attach_socket, store};
+use crate::api::{CreateSlice, CreatedSlice, Join};
+use crate::daemon::{Daemon, Peer};
+use crate::names::{default_slice_name, fresh_id, slice_name};
+use crate::placement::Ahead;
+use crate::policy::enforce;
+use crate::records::{attach_socket, discard, store};
 use crate::slice::Slice;
-use crate::{clock, owner, pages};
+use crate::{clock, pages};
+
+/// A request as the agent understood it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Wanted {
+    /// What is asked for.
+    pub ask: CreateSlice,
+    /// The slice it is to be inside of.
+    pub parent: Option<String>,
+    /// The caller joins it as soon as it is there: a user's default slice.
+    pub then_join: bool,
+}
+
+/// What a request comes to.
+pub(crate) enum Resolved {
+    /// The slice is there already.
+    Done(Box<CreatedSlice>),
+    /// It is to be made.
+    Wanted(Box<Wanted>),
+}
 
 impl Daemon {
-    /// Admits a slice for the caller, who is to become its keeper; a lasting one gets a keeper of its own.
+    /// Admits a slice for the caller, who is to become its keeper; a lasting one gets a keeper of its own. Nobody who
+    /// waits is overtaken.
     ///
     /// # Errors
     /// The refusals of policy and admission, [`Code::NotAllowed`], [`Code::NameTaken`], [`Code::RunDir`].
     pub fn create(&self, peer: Peer, ask: &CreateSlice) -> Result<CreatedSlice, Fault> {
         self.may_create(peer)?;
+        let wanted = match self.resolve(peer, ask)? {
+            Resolved::Done(created) => return Ok(*created),
+            Resolved::Wanted(wanted) => wanted,
+        };
         let begin = Instant::now();
-        let created = loop {
-            match self.try_create(peer, ask) {
+        loop {
+            let attempt = {
+                let mut book = self.book();
+                let ahead = self.serve_queue(&mut book);
+                self.try_create(&mut book, peer, &wanted, &ahead)
+            };
+            match attempt {
                 Err(fault) if fault.code == Code::DeviceFull && self.memory_may_come_back(begin) => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
-                outcome => break outcome?,
+                outcome => return self.settled(peer, &wanted, outcome),
             }
+        }
+    }
+
+    /// Makes out what is really wanted: a slice inside another, a share in the user's default slice, or what was asked
+    /// for.
+    pub(crate) fn resolve(&self, peer: Peer, ask: &CreateSlice) -> Result<Resolved, Fault> {
+        let mut book = self.book();
+        if let Some(created) = self.admitted_before(&mut book, peer).filter(|_| !ask.dry_run) {
+            return Ok(Resolved::Done(Box::new(created)));
+        }
+        let wanted = |ask: CreateSlice, parent, then_join| {
+            Ok(Resolved::Wanted(Box::new(Wanted {
+                ask,
+                parent,
+                then_join,
+            })))
         };
-        if !ask.lasting || ask.dry_run {
+        let Some(parent) = Self::parent(&book, peer, ask.inside.as_deref()) else {
+            drop(book);
+            return match self.settings.default_slice.filter(|_| asks_for_nothing(ask)) {
+                Some(memory) => {
+                    let name = default_slice_name(peer.uid);
+                    match self.join_default(peer, ask, &name) {
+                        Err(fault) if fault.code == Code::UnknownSlice => {
+                            let mut ask = ask.clone();
+                            ask.request.name = Some(name);
+                            ask.request.memory = Some(memory);
+                            ask.lasting = true;
+                            wanted(ask, None, true)
+                        }
+                        outcome => outcome.map(|created| Resolved::Done(Box::new(created))),
+                    }
+                }
+                None => wanted(ask.clone(), None, false),
+            };
+        };
+        if ask.lasting {
+            return Err(Fault::new(
+                Code::OutsideSlice,
+                "a lasting slice cannot be made inside another one",
+            )
+            .hint("make it from a shell that is in no slice"));
+        }
+        if asks_for_nothing(ask) {
+            // The parent's own limit is limit enough.
+            let slice = book.find(&parent, peer)?;
+            if slice.record.lasting {
+                drop(book);
+                let created = self.join(peer, &parent, &join_of(ask))?;
+                return Ok(Resolved::Done(Box::new(created)));
+            }
+            let shown = slice.shown();
+            let created = self.joined(&book, shown)?;
+            return Ok(Resolved::Done(Box::new(created)));
+        }
+        wanted(ask.clone(), Some(parent), false)
+    }
+
+    /// The user's default slice, joined; it must be on the device that is asked for, where one is.
+    fn join_default(&self, peer: Peer, ask: &CreateSlice, name: &str) -> Result<CreatedSlice, Fault> {
+        if let Some(selector) = &ask.request.device {
+            let mut book = self.book();
+            let chosen = book.inventory.choose(selector)?.uuid;
+            let home = book.find(name, peer)?.record.device_uuid.clone();
+            if home != chosen {
+                return Err(Fault::new(
+                    Code::OverDevice,
+                    format!("your default slice {name} is on {home}, not on {chosen}"),
+                )
+                .hint("--memory asks for a slice of your own there"));
+            }
+        }
+        self.join(peer, name, &join_of(ask))
+    }
+
+    /// What follows admission: the keeper of a lasting slice, and a user's own entry into a default one.
+    pub(crate) fn settled(
+        &self,
+        peer: Peer,
+        wanted: &Wanted,
+        outcome: Result<CreatedSlice, Fault>,
+    ) -> Result<CreatedSlice, Fault> {
+        let name = wanted.ask.request.name.as_deref().unwrap_or_default();
+        let created = match outcome {
+            // Another run of the same user was faster.
+            Err(fault) if fault.code == Code::NameTaken && wanted.then_join => {
+                return self.join_default(peer, &wanted.ask, name);
+            }
+            outcome => outcome?,
+        };
+        if !wanted.ask.lasting || wanted.ask.dry_run {
             return Ok(created);
         }
         let id = &created.slice.id;
@@ -45,8 +161,28 @@ impl Daemon {
             let _no_longer = self.delete(&mut self.book(), id);
             return Err(fault);
         }
+        if wanted.then_join {
+            return self.join(peer, id, &join_of(&wanted.ask));
+        }
         let slice = self.book().find(id, peer)?.shown();
         Ok(CreatedSlice { slice, ..created })
+    }
+
+    /// A slice that this very process was given and has not taken up: it asks again, because the answer was lost.
+    fn admitted_before(&self, book: &mut crate::daemon::Book, peer: Peer) -> Option<CreatedSlice> {
+        let slice = book.slices.values_mut().find(|slice| {
+            let record = &slice.record;
+            record.state == SliceState::Starting
+                && record.keeper_pid == Some(peer.pid)
+                && record.uid == peer.uid
+                && slice.pages.is_none()
+        })?;
+        let shown = slice.shown();
+        let created = self.joined(book, shown).ok()?;
+        Some(CreatedSlice {
+            joined: false,
+            ..created
+        })
     }
 
     /// What a program held comes back to its device a moment after its slice has ended: a refusal in that moment
@@ -57,15 +193,22 @@ impl Daemon {
         begin.elapsed() < MOMENT && ended_at.is_some_and(|ended| ended.elapsed() < 2 * MOMENT)
     }
 
-    fn try_create(&self, peer: Peer, ask: &CreateSlice) -> Result<CreatedSlice, Fault> {
+    /// Admits a slice and writes it down, or refuses.
+    pub(crate) fn try_create(
+        &self,
+        book: &mut crate::daemon::Book,
+        peer: Peer,
+        wanted: &Wanted,
+        ahead: &Ahead,
+    ) -> Result<CreatedSlice, Fault> {
+        let ask = &wanted.ask;
         let enforcement = enforce(&ask.request)?;
-        let mut book = self.book();
         if let Some(spec) = &ask.emulated {
             book.inventory.add(emulated_devices(spec, self.run.path())?);
         }
-        let id = fresh_id(&book)?;
-        let name = slice_name(&book, peer, &ask.request, &ask.command, &id)?;
-        let (device, share) = self.place(&mut book, ask, &enforcement)?;
+        let id = fresh_id(book)?;
+        let name = slice_name(book, peer, &ask.request, &ask.command, &id)?;
+        let (device, share) = self.place(book, peer, wanted, &enforcement, ahead)?;
         let record = SliceRecord {
             id: id.clone(),
             name,
@@ -84,8 +227,11 @@ impl Daemon {
             keeper_pid: (!ask.lasting).then_some(peer.pid),
             lasting: ask.lasting,
             runs: Vec::new(),
-            parent_id: None,
+            parent_id: wanted.parent.clone(),
             memory_lent_bytes: Bytes(0),
+            on_oom_wait_ns: ask.request.on_oom_wait_ns,
+            spill_limit_bytes: beyond(share.memory, ask.request.oversubscribe_percent),
+            whole: ask.request.whole,
             conditions: Vec::new(),
             bypasses: enforcement.bypasses,
             warnings: Vec::new(),
@@ -101,17 +247,34 @@ impl Daemon {
         if ask.dry_run {
             return Ok(answer);
         }
-        self.take_device(&mut book, &answer.device)?;
-        self.make_directory(&id, peer)?;
-        store(&self.run, &record)?;
+        if wanted.parent.is_none() {
+            self.take_device(book, &answer.device)?;
+        }
+        let slice = Slice::new(
+            record.clone(),
+            record.keeper_pid,
+            answer.device.memory_total_bytes,
+        );
+        book.slices.insert(id.clone(), slice);
+        let written = match &wanted.parent {
+            Some(parent) => self.relend(book, parent),
+            None => Ok(()),
+        }
+        .and_then(|()| self.make_directory(&id, peer))
+        .and_then(|()| store(&self.run, &record));
+        if let Err(fault) = written {
+            book.slices.remove(&id);
+            discard(&self.run, &id);
+            if let Some(parent) = &wanted.parent {
+                let _back = self.relend(book, parent);
+            }
+            return Err(fault);
+        }
         book.bypass_total += record.bypasses.len() as u64;
         tracing::info!(
-            slice = record.name, id, uid = peer.uid, by = peer.pid, lasting = record.lasting, device = record.device_uuid,
-            memory = record.memory_limit_bytes.0, bypasses = ?record.bypasses, "slice admitted"
-        );
-        book.slices.insert(
-            id,
-            Slice::new(record, answer.slice.keeper_pid, answer.device.memory_total_bytes),
+            slice = record.name, id, uid = peer.uid, by = peer.pid, lasting = record.lasting, inside = record.parent_id,
+            device = record.device_uuid, memory = record.memory_limit_bytes.0, bypasses = ?record.bypasses,
+            "slice admitted"
         );
         Ok(answer)
     }
@@ -147,7 +310,7 @@ impl Daemon {
         Ok(slice.shown())
     }
 
-    fn may_create(&self, peer: Peer) -> Result<(), Fault> {
+    pub(crate) fn may_create(&self, peer: Peer) -> Result<(), Fault> {
         if peer.uid == self.uid || peer.uid == 0 || self.settings.admit_others {
             return Ok(());
         }
@@ -156,66 +319,6 @@ impl Daemon {
             format!("this agent makes slices for user {} and root only", self.uid),
         )
         .hint("its configuration may say `admit_others = true`; DIVVY_RUN_DIR chooses another agent"))
-    }
-
-    /// The device a request lands on: the one it names, else the first with room among those we may own.
-    fn place(
-        &self,
-        book: &mut Book,
-        ask: &CreateSlice,
-        enforcement: &Enforcement,
-    ) -> Result<(DeviceRecord, Share), Fault> {
-        let candidates = match &ask.request.device {
-            Some(selector) => vec![book.inventory.choose(selector)?],
-            None => default_candidates(book, ask),
-        };
-        let mut first_refusal = None;
-        for device in candidates {
-            match self.fits(book, &device, &ask.request, enforcement) {
-                Ok(share) => return Ok((device, share)),
-                Err(refusal) => first_refusal = first_refusal.or(Some(refusal)),
-            }
-        }
-        Err(first_refusal.unwrap_or_else(|| {
-            Fault::new(Code::NoDevice, "there is no device to take a slice of")
-                .hint("`--device emulated:h100` uses an emulated one")
-        }))
-    }
-
-    fn fits(
-        &self,
-        book: &mut Book,
-        device: &DeviceRecord,
-        request: &SliceRequest,
-        enforcement: &Enforcement,
-    ) -> Result<Share, Fault> {
-        self.check_owner(book, device)?;
-        let unmanaged = self.used_on(book, device).unmanaged;
-        let device_book = self.device_book(book, device, unmanaged);
-        let amount = request.memory.unwrap_or(MemoryAmount::Share(10_000));
-        let share = device_book.share(amount);
-        if enforcement.isolation != Isolation::Env {
-            device_book.admit(share)?;
-        }
-        Ok(share)
-    }
-
-    /// Refuses a device that another agent owns, without taking it yet.
-    fn check_owner(&self, book: &Book, device: &DeviceRecord) -> Result<(), Fault> {
-        let key = device.uuid.clone();
-        match owner::owner(&key) {
-            Some(other) if !book.owned.contains(&key) => Err(owner::taken(&key, &other)),
-            _ => Ok(()),
-        }
-    }
-
-    pub(crate) fn take_device(&self, book: &mut Book, device: &DeviceRecord) -> Result<(), Fault> {
-        let key = device.uuid.clone();
-        if !book.owned.contains(&key) {
-            owner::own(&key, self.run.path())?;
-            book.owned.insert(key);
-        }
-        Ok(())
     }
 
     fn make_directory(&self, id: &str, peer: Peer) -> Result<(), Fault> {
@@ -240,122 +343,27 @@ impl Daemon {
     }
 }
 
-/// Without a selector: the emulated devices of the caller's own specification, else every device, a physical one
-/// before an emulated one that somebody asked for by name.
-fn default_candidates(book: &Book, ask: &CreateSlice) -> Vec<DeviceRecord> {
-    let devices = &book.inventory.devices;
-    let own: Vec<DeviceRecord> = match &ask.emulated {
-        Some(spec) => emulated_devices(spec, &book.inventory.run_dir)
-            .unwrap_or_default()
-            .into_iter()
-            .filter_map(|wanted| {
-                devices
-                    .iter()
-                    .find(|device| device.uuid == wanted.record.uuid)
-                    .cloned()
-            })
-            .collect(),
-        None => Vec::new(),
-    };
-    if !own.is_empty() {
-        return own;
-    }
-    let mut candidates = devices.clone();
-    candidates.sort_by_key(|device| (device.kind == DeviceKind::Emulated, device.index));
-    candidates
+/// What may be allocated beyond `memory` where `percent` of it may be allocated in all.
+fn beyond(memory: Bytes, percent: u32) -> Bytes {
+    let more = u128::from(memory.0) * u128::from(percent.saturating_sub(100)) / 100;
+    Bytes(u64::try_from(more).unwrap_or(u64::MAX))
 }
 
-/// Eight hexadecimal digits that no living slice has.
-fn fresh_id(book: &Book) -> Result<String, Fault> {
-    loop {
-        let mut bytes = [0_u8; 4];
-        getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|error| {
-            Fault::new(Code::Internal, "cannot get random bytes").because(&std::io::Error::from(error))
-        })?;
-        let id = format!("{:08x}", u32::from_be_bytes(bytes));
-        if !book.slices.contains_key(&id) {
-            return Ok(id);
-        }
-    }
+/// Whether a run leaves its slice to the agent: no size, no name, nothing that only a slice of its own can have.
+fn asks_for_nothing(ask: &CreateSlice) -> bool {
+    let request = &ask.request;
+    request.memory.is_none()
+        && request.name.is_none()
+        && request.compute.is_none()
+        && request.isolation == Isolation::Cooperative
+        && !request.whole
+        && !ask.lasting
 }
 
-/// The name asked for, checked, or one made of the program's.
-fn slice_name(
-    book: &Book,
-    peer: Peer,
-    request: &SliceRequest,
-    command: &[String],
-    id: &str,
-) -> Result<String, Fault> {
-    let Some(name) = &request.name else {
-        let program = command
-            .first()
-            .map_or("slice", |program| program.rsplit('/').next().unwrap_or("slice"));
-        let plain: String = program
-            .chars()
-            .filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c))
-            .take(40)
-            .collect();
-        let plain = plain.trim_start_matches(['-', '_', '.']);
-        let base = if plain.is_empty() { "slice" } else { plain };
-        return Ok(format!("{base}-{}", &id[..4.min(id.len())]));
-    };
-    if !is_name(name) {
-        return Err(
-            Fault::new(Code::SliceName, format!("`{name}` is no name for a slice"))
-                .hint("1 to 63 letters, digits, `-`, `_` or `.`, beginning with a letter or a digit"),
-        );
-    }
-    // Users name their slices without asking each other.
-    let taken = |slice: &Slice| slice.record.uid == peer.uid && slice.record.name == *name;
-    if book.slices.values().any(taken) {
-        return Err(
-            Fault::new(Code::NameTaken, format!("there is a slice `{name}` already"))
-                .hint("choose another name, or leave --name out"),
-        );
-    }
-    Ok(name.clone())
-}
-
-fn is_name(name: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    (1..=63).contains(&name.len())
-        && name.bytes().all(plain)
-        && name
-            .bytes()
-            .next()
-            .is_some_and(|first| first.is_ascii_alphanumeric())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names() {
-        for name in ["a", "train-1", "0.x_y", &"x".repeat(63)] {
-            assert!(is_name(name), "{name}");
-        }
-        for name in ["", "-a", ".a", "a b", "a/b", "ä", &"x".repeat(64)] {
-            assert!(!is_name(name), "{name}");
-        }
-    }
-
-    #[test]
-    fn a_name_is_made_of_the_programs() {
-        let request = SliceRequest {
-            name: None,
-            device: None,
-            memory: None,
-            compute: None,
-            isolation: Isolation::Cooperative,
-            policy: divvy_model::Policy::Strict,
-        };
-        let peer = Peer { uid: 1000, pid: 1 };
-        let named =
-            |command: &str| slice_name(&Book::default(), peer, &request, &[command.into()], "0123abcd");
-        assert_eq!(named("/usr/bin/python3.12").expect("a name"), "python3.12-0123");
-        assert_eq!(named("./run me").expect("a name"), "runme-0123");
-        assert_eq!(named("--").expect("a name"), "slice-0123");
+fn join_of(ask: &CreateSlice) -> Join {
+    Join {
+        command: ask.command.clone(),
+        inside: ask.inside.clone(),
+        dry_run: ask.dry_run,
     }
 }

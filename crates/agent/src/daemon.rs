@@ -6,10 +6,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use divvy_host::{Inventory, Nvidia, Sources};
-use divvy_model::{Bytes, Code, DeviceKind, DeviceRecord, Fault, SliceRecord};
+use divvy_model::{Bytes, Code, DeviceKind, DeviceRecord, Fault, Isolation, SliceRecord};
 
 use crate::admission::DeviceBook;
 use crate::api::Status;
+use crate::queue::Waiter;
 use crate::settings::Settings;
 use crate::slice::Slice;
 use crate::{RunDir, clock};
@@ -50,6 +51,8 @@ pub(crate) struct Book {
     pub inventory: Inventory,
     pub owned: HashSet<String>,
     pub slices: BTreeMap<String, Slice>,
+    /// Who waits for admission, first come first.
+    pub queue: Vec<Waiter>,
     pub bypass_total: u64,
     /// When a slice last ended.
     pub ended_at: Option<Instant>,
@@ -83,6 +86,7 @@ impl Daemon {
             said_at: Mutex::new(None),
         };
         daemon.adopt();
+        daemon.reopen_queue();
         Ok(daemon)
     }
 
@@ -114,7 +118,10 @@ impl Daemon {
             .map(|mut device| {
                 let used = self.used_on(&mut book, &device);
                 device.memory_used_bytes = used.device;
-                device.sharing = Some(self.device_book(&book, &device, used.unmanaged).sharing());
+                device.sharing = Some(
+                    self.device_book(&book, &device, used.unmanaged, self.uid)
+                        .sharing(),
+                );
                 device
             })
             .collect()
@@ -143,13 +150,14 @@ impl Daemon {
         book: &Book,
         device: &'a DeviceRecord,
         unmanaged: Bytes,
+        asker: u32,
     ) -> DeviceBook<'a> {
         DeviceBook {
             device,
             limits: self.settings.limits(device.kind),
+            asker,
             holds: book
-                .slices
-                .values()
+                .outermost()
                 .filter(|slice| slice.record.device_uuid == device.uuid)
                 .map(Slice::hold)
                 .collect(),
@@ -169,7 +177,7 @@ impl Daemon {
         };
         let mut managed = 0_u64;
         for slice in book.slices.values_mut() {
-            if slice.record.device_uuid != device.uuid || slice.hold().limit == Bytes(0) {
+            if slice.record.device_uuid != device.uuid || slice.record.isolation == Isolation::Env {
                 continue;
             }
             let usage = slice.usage();
@@ -193,6 +201,14 @@ pub(crate) struct UsedOn {
 }
 
 impl Book {
+    /// The slices that are inside no other: those inside one are part of what that one holds.
+    pub fn outermost(&self) -> impl Iterator<Item = &Slice> {
+        self.slices.values().filter(|slice| {
+            let parent = slice.record.parent_id.as_ref();
+            parent.is_none_or(|parent| !self.slices.contains_key(parent))
+        })
+    }
+
     /// The slice of this name, id or unique prefix of an id. A name is the caller's own slice's first, then that of
     /// the one other user's that has it.
     pub fn find(&mut self, which: &str, peer: Peer) -> Result<&mut Slice, Fault> {

@@ -1,5 +1,5 @@
 //! Lasting slices: those that stay while nothing runs in them. Their keeper is a small process of its own, which the
-//! agent starts and, when it dies, replaces: the agent holds the pages too. docs/adr/0007 says more.
+//! agent starts and, when it dies, replaces: the agent holds the pages too. docs/adr/0010 says more.
 
 use std::process::{Child, Stdio};
 use std::sync::{Arc, PoisonError};
@@ -132,7 +132,16 @@ impl Daemon {
                 )
                 .hint("`divvy slice create` makes slices that several runs can join"));
             }
-            slice.record.id.clone()
+            let id = slice.record.id.clone();
+            let parent = Self::parent(&book, peer, ask.inside.as_deref()).filter(|parent| *parent != id);
+            if let Some(parent) = parent.and_then(|parent| book.slices.get(&parent)) {
+                return Err(Fault::new(
+                    Code::OutsideSlice,
+                    format!("this runs inside slice {}", parent.record.name),
+                )
+                .hint("leave --slice out, or start it from a shell that is in no slice"));
+            }
+            id
         };
         self.keep_up(&id)?;
         let mut book = self.book();
@@ -152,7 +161,7 @@ impl Daemon {
     }
 
     /// The answer to one who joins.
-    fn joined(&self, book: &Book, slice: SliceRecord) -> Result<CreatedSlice, Fault> {
+    pub(crate) fn joined(&self, book: &Book, slice: SliceRecord) -> Result<CreatedSlice, Fault> {
         let device = book
             .inventory
             .devices

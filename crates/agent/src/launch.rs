@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
+use std::time::{Duration, Instant};
 
 use divvy_host::DriverBelow;
 use divvy_model::{Code, DeviceRecord, Fault, SliceRecord, SliceRequest};
@@ -16,7 +17,7 @@ use divvy_model::{Code, DeviceRecord, Fault, SliceRecord, SliceRequest};
 pub use self::observe::{observation, observe};
 use self::parts::Parts;
 use self::program::{cannot_run, check_program, first};
-use crate::api::{CreateSlice, CreatedSlice, Join};
+use crate::api::{CreateSlice, CreatedSlice, Join, Standing, Wait};
 use crate::keeper::Keeper;
 use crate::records::record_path;
 use crate::start::ensure_agent;
@@ -30,6 +31,8 @@ pub struct Launch {
     pub request: SliceRequest,
     /// The lasting slice it is to join instead, by name or id.
     pub join: Option<String>,
+    /// Where there is no room: stand in line, for so long at most, or for as long as it takes.
+    pub wait: Option<Option<Duration>>,
     /// The program and its arguments.
     pub command: Vec<OsString>,
     /// The driver below, where the user names one.
@@ -45,6 +48,8 @@ pub struct Helpers<'a> {
     pub serve: &'a dyn Fn() -> Command,
     /// Calls [`enter`] with the arguments that follow.
     pub enter: &'a dyn Fn() -> Command,
+    /// Is told where one stands in line.
+    pub waiting: &'a dyn Fn(&Standing),
 }
 
 /// A slice that is ready, with the environment of the program.
@@ -131,15 +136,8 @@ fn take_up(
         .map_err(|error| Fault::new(Code::SliceGone, "the slice's record is gone").because(&error))?;
     let keeper = Keeper::listen(&created.directory, agent.uid())?;
     let client = Client::new(run.clone());
-    let mut tries = 0..2;
-    loop {
-        match client.activate(id) {
-            Err(fault) if fault.code == Code::AgentUnreachable && tries.next().is_some() => {
-                agents.extend(ensure_agent(run, helpers.serve)?);
-            }
-            answer => return answer.map(|_| keeper),
-        }
-    }
+    Insist { run, helpers, agents }.on(|| client.activate(id))?;
+    Ok(keeper)
 }
 
 /// Becomes the program, with the signals let through that `divvy run` holds back. Returns only when it cannot.
@@ -157,7 +155,7 @@ pub fn enter(command: &[OsString]) -> Fault {
         .unwrap_or_else(|| Fault::new(Code::Internal, "the program did not start"))
 }
 
-/// Asks for the slice; an agent that was just leaving is replaced, once.
+/// Asks for the slice.
 fn create(
     run: &RunDir,
     launch: &Launch,
@@ -171,29 +169,103 @@ fn create(
         .iter()
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    let ask = || match &launch.join {
-        Some(slice) => client.join(
-            slice,
-            &Join {
-                command: command.clone(),
-                dry_run,
-            },
-        ),
-        None => client.create(&CreateSlice {
-            request: launch.request.clone(),
-            command: command.clone(),
-            emulated: launch.emulated.clone(),
-            lasting: false,
+    let mut insist = Insist { run, helpers, agents };
+    if let Some(slice) = &launch.join {
+        let join = Join {
+            command,
+            inside: surroundings(),
             dry_run,
-        }),
-    };
-    let mut last = None;
-    for _ in 0..3 {
-        agents.extend(ensure_agent(run, helpers.serve)?);
-        match ask() {
-            Err(fault) if fault.code == Code::AgentUnreachable => last = Some(fault),
-            answer => return answer,
-        }
+        };
+        return insist.on(|| client.join(slice, &join));
     }
-    Err(last.unwrap_or_else(|| Fault::new(Code::AgentUnreachable, "no agent answers")))
+    let ask = CreateSlice {
+        request: launch.request.clone(),
+        command,
+        emulated: launch.emulated.clone(),
+        visible: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
+        inside: surroundings(),
+        lasting: false,
+        dry_run,
+    };
+    match launch.wait.filter(|_| !dry_run) {
+        None => insist.on(|| client.create(&ask)),
+        Some(limit) => in_line(&client, ask, limit, &mut insist),
+    }
+}
+
+/// Stands in line until the slice is there. The agent keeps the place for as long as this process lives; a new agent
+/// finds it in the old one's records.
+fn in_line(
+    client: &Client,
+    ask: CreateSlice,
+    limit: Option<Duration>,
+    insist: &mut Insist<'_, '_>,
+) -> Result<CreatedSlice, Fault> {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let begin = Instant::now();
+    let mut wait = Wait {
+        ask,
+        ticket: None,
+        told: None,
+        patience_ms: 0,
+    };
+    loop {
+        let left = limit.map_or(PATIENCE, |limit| limit.saturating_sub(begin.elapsed()));
+        wait.patience_ms = u64::try_from(left.min(PATIENCE).as_millis()).unwrap_or(0);
+        let standing = insist.on(|| client.wait(&wait))?;
+        if let Some(created) = standing.created {
+            return Ok(created);
+        }
+        let place = Some((standing.place, standing.count));
+        if wait.told != place {
+            (insist.helpers.waiting)(&standing);
+        }
+        wait.told = place;
+        if left.is_zero() {
+            let mut fault = Fault::new(
+                Code::WaitOver,
+                format!("no room was found in {} s of waiting", begin.elapsed().as_secs()),
+            );
+            if let Some(why) = &standing.why {
+                fault = fault.after(why);
+                fault.hint.clone_from(&why.hint);
+            }
+            return Err(fault);
+        }
+        wait.ticket = Some(standing.ticket);
+    }
+}
+
+/// Asks the agent; one that was just leaving, or died, is replaced.
+struct Insist<'a, 'b> {
+    run: &'a RunDir,
+    helpers: &'a Helpers<'b>,
+    agents: &'a mut Vec<Child>,
+}
+
+impl Insist<'_, '_> {
+    fn on<T>(&mut self, ask: impl Fn() -> Result<T, Fault>) -> Result<T, Fault> {
+        /// One that is just being killed still listens for a moment: it is given that moment.
+        const TRIES: u32 = 40;
+        const MOMENT: Duration = Duration::from_millis(50);
+        let mut last = None;
+        for attempt in 0..TRIES {
+            if attempt > 0 {
+                std::thread::sleep(MOMENT);
+            }
+            self.agents.extend(ensure_agent(self.run, self.helpers.serve)?);
+            match ask() {
+                Err(fault) if fault.code == Code::AgentUnreachable => last = Some(fault),
+                answer => return answer,
+            }
+        }
+        Err(last.unwrap_or_else(|| Fault::new(Code::AgentUnreachable, "no agent answers")))
+    }
+}
+
+/// The slice that the environment says we are in, by its id: the folder of its socket.
+fn surroundings() -> Option<String> {
+    let socket = PathBuf::from(std::env::var_os("DIVVY_SLICE")?);
+    let folder = socket.parent()?.file_name()?.to_str()?;
+    Some(folder.to_owned())
 }

@@ -1,10 +1,11 @@
 //! A slice's pages as the agent uses them: one place that turns page trouble into failures with codes.
 
 use std::path::Path;
+use std::time::Duration;
 
 use divvy_ledger::attach::{self, AttachError, Pages};
-use divvy_ledger::{GrantSpec, PageError, Terms};
-use divvy_model::{Bytes, Code, Fault, ProcessRecord, SliceRecord};
+use divvy_ledger::{ComputeTerms, GrantSpec, PageError, Terms};
+use divvy_model::{Bytes, Code, Fault, Policy, ProcessRecord, SliceRecord};
 
 use crate::procs;
 
@@ -29,10 +30,7 @@ pub fn create(record: &SliceRecord) -> Result<Pages, Fault> {
         device_uuid: uuid_bytes(&record.device_uuid),
         slice_id: &record.id,
         slice_name: &record.name,
-        terms: Terms {
-            context_bytes: record.context_bytes.0,
-            ..Terms::default()
-        },
+        terms: terms(record),
         ..GrantSpec::default()
     })
     .map_err(|error| {
@@ -40,6 +38,24 @@ pub fn create(record: &SliceRecord) -> Result<Pages, Fault> {
             .because(&error)
             .hint("`divvy doctor` checks shared memory")
     })
+}
+
+/// The terms of a slice, as its record has them.
+#[must_use]
+pub fn terms(record: &SliceRecord) -> Terms {
+    Terms {
+        policy: match record.policy {
+            Policy::Strict => divvy_ledger::Policy::Strict,
+            Policy::BestEffort => divvy_ledger::Policy::BestEffort,
+        },
+        on_oom_wait: Duration::from_nanos(record.on_oom_wait_ns),
+        context_bytes: record.context_bytes.0,
+        spill_limit_bytes: record.spill_limit_bytes.0,
+        compute: ComputeTerms {
+            share: record.compute.map_or(0, |share| u32::from(share.0)),
+            ..ComputeTerms::default()
+        },
+    }
 }
 
 /// Hands the pages to the keeper that listens on `socket`.
@@ -64,12 +80,12 @@ pub enum RecallFailure {
     Unusable(Fault),
 }
 
-/// Gets the pages back from the keeper that listens on `socket`, with a new grant of `limit`. The new grant is
+/// Gets the pages back from the keeper that listens on `socket`, with a new grant of `limit` and the record's terms. The new grant is
 /// delivered before this returns. Also tells the keeper's process.
 ///
 /// # Errors
 /// [`RecallFailure`].
-pub fn recall(socket: &Path, limit: Bytes) -> Result<(Pages, u32), RecallFailure> {
+pub fn recall(socket: &Path, record: &SliceRecord, limit: Bytes) -> Result<(Pages, u32), RecallFailure> {
     let recalled = attach::recall(socket, 0).map_err(|error| match error {
         AttachError::System { .. } => RecallFailure::Dead,
         AttachError::Declined(attach::wire::Status::NoPages) => RecallFailure::Waiting,
@@ -83,6 +99,7 @@ pub fn recall(socket: &Path, limit: Bytes) -> Result<(Pages, u32), RecallFailure
         .map_err(|error| unusable(page_trouble("cannot make the slice's grant anew", &error)))?;
     // The agent's own record decides: a keeper's copy may come from a hostile user.
     pages.grant.set_memory_limit_bytes(limit.0);
+    pages.grant.set_terms(&terms(record));
     attach::deliver(socket, &pages).map_err(|error| {
         let fault = trouble("cannot hand the pages to the slice's keeper", &error);
         match error {

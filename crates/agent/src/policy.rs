@@ -26,6 +26,8 @@ pub fn enforce(request: &SliceRequest) -> Result<Enforcement, Fault> {
         .into_iter()
         .collect();
     let isolation = match request.isolation {
+        // Nothing is in the program's way: whoever has all of a device needs no limit.
+        _ if request.whole => Isolation::Env,
         Isolation::Env => {
             if request.memory.is_some() {
                 lacking.push("the `env` isolation enforces no memory limit".into());
@@ -57,12 +59,8 @@ mod tests {
 
     fn request() -> SliceRequest {
         SliceRequest {
-            name: None,
-            device: None,
             memory: Some("1GiB".parse().expect("a size")),
-            compute: None,
-            isolation: Isolation::Cooperative,
-            policy: Policy::Strict,
+            ..SliceRequest::default()
         }
     }
 

@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use divvy_model::{Code, Fault, SliceRecord};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::RunDir;
 
@@ -20,25 +22,54 @@ pub fn attach_socket(run: &RunDir, id: &str) -> PathBuf {
     run.slice(id).join("attach.sock")
 }
 
-/// Writes the record: aside, then renamed, so that a reader or a restart never sees half of one.
+/// Writes the record.
 ///
 /// # Errors
 /// [`Code::RunDir`].
 pub fn store(run: &RunDir, record: &SliceRecord) -> Result<(), Fault> {
-    let path = record_path(run, &record.id);
+    write(&record_path(run, &record.id), record)
+}
+
+/// Writes aside, then renames, so that a reader or a restart never sees half of it.
+fn write<T: Serialize + ?Sized>(path: &Path, content: &T) -> Result<(), Fault> {
     let aside = path.with_extension("json.new");
     let write = || -> io::Result<()> {
         let mut file = fs::File::create(&aside)?;
-        file.write_all(&serde_json::to_vec_pretty(record).map_err(io::Error::other)?)?;
-        fs::rename(&aside, &path)
+        file.write_all(&serde_json::to_vec_pretty(content).map_err(io::Error::other)?)?;
+        fs::rename(&aside, path)
     };
     write().map_err(|error| {
         Fault::new(
             Code::RunDir,
-            format!("cannot write the slice's record `{}`", path.display()),
+            format!("cannot write the record `{}`", path.display()),
         )
         .because(&error)
     })
+}
+
+/// Writes who waits, in order.
+///
+/// # Errors
+/// [`Code::RunDir`].
+pub fn store_queue<T: Serialize>(run: &RunDir, waiting: &[T]) -> Result<(), Fault> {
+    write(&queue_path(run), waiting)
+}
+
+/// Who waited for the last agent, in order. What cannot be read is logged: those runs stand in line anew.
+#[must_use]
+pub fn stored_queue<T: DeserializeOwned>(run: &RunDir) -> Vec<T> {
+    let path = queue_path(run);
+    let Ok(bytes) = fs::read(&path) else {
+        return Vec::new();
+    };
+    serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+        tracing::warn!(path = %path.display(), %error, "the queue is not understood");
+        Vec::new()
+    })
+}
+
+fn queue_path(run: &RunDir) -> PathBuf {
+    run.path().join("queue.json")
 }
 
 /// The stored records. What cannot be read is logged and left where it is.

@@ -21,7 +21,7 @@ use tokio::net::UnixListener;
 use tokio::sync::Notify;
 
 use crate::RunDir;
-use crate::api::{Document, Items};
+use crate::api::{Document, Items, Wait};
 use crate::daemon::{Daemon, KeepCommand, Peer};
 use crate::settings::Settings;
 use crate::start::hold_agent_lock;
@@ -165,6 +165,7 @@ fn router(agent: Agent) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/devices", get(devices))
         .route("/v1/slices", get(slices).post(create))
+        .route("/v1/queue", post(wait))
         .route("/v1/slices/{slice}", get(slice).patch(resize).delete(end))
         .route("/v1/slices/{slice}/activate", post(activate))
         .route("/v1/slices/{slice}/join", post(join))
@@ -223,6 +224,30 @@ async fn create(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Cal
     agent
         .answer("CreatedSlice", move |daemon| daemon.create(peer, &ask))
         .await
+}
+
+/// Looks at the caller's place again and again: the ticks serve the queue, so this costs next to nothing.
+async fn wait(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Caller>, body: Bytes) -> Answer {
+    const LOOK: Duration = Duration::from_millis(50);
+    /// Callers give up on an agent that is silent for longer than this by far.
+    const LONGEST: Duration = Duration::from_secs(5);
+    let (peer, mut ask) = (caller.known()?, parse::<Wait>(&body)?);
+    let patience = Duration::from_millis(ask.patience_ms).min(LONGEST);
+    let begin = Instant::now();
+    loop {
+        let (daemon, asked) = (agent.daemon.clone(), ask.clone());
+        let standing = tokio::task::spawn_blocking(move || daemon.wait(peer, &asked))
+            .await
+            .map_err(|error| {
+                Fault::new(Code::Internal, "the request failed inside the agent").because(&error)
+            })??;
+        let told = standing.created.is_some() || ask.told != Some((standing.place, standing.count));
+        if told || begin.elapsed() >= patience {
+            return json(StatusCode::OK, &Document::new("Standing", standing));
+        }
+        ask.ticket = Some(standing.ticket);
+        tokio::time::sleep(LOOK).await;
+    }
 }
 
 async fn activate(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use divvy_model::{Bytes, DeviceKind};
+use divvy_model::{Bytes, DeviceKind, MemoryAmount};
 
 use crate::admission::Limits;
 
@@ -25,6 +25,12 @@ pub struct Settings {
     pub emulated: Option<String>,
     /// Whether other users than the agent's own and root may have slices.
     pub admit_others: bool,
+    /// The most memory of a device that one user's slices may have together, contexts included.
+    pub user_memory: Option<MemoryAmount>,
+    /// The most slices that one user may have.
+    pub user_slices: Option<u32>,
+    /// The memory of the lasting slice that each user gets with the first run that asks for none.
+    pub default_slice: Option<MemoryAmount>,
 }
 
 impl Default for Settings {
@@ -36,6 +42,9 @@ impl Default for Settings {
             idle_timeout: Duration::from_secs(60),
             emulated: None,
             admit_others: false,
+            user_memory: None,
+            user_slices: None,
+            default_slice: None,
         }
     }
 }

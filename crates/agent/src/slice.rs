@@ -120,6 +120,13 @@ impl Slice {
         self.runs.push((Watched::new(run.pid), run));
     }
 
+    /// Whether process `pid` is a `divvy run` of this slice.
+    #[must_use]
+    pub fn is_run_by(&self, pid: u32) -> bool {
+        let keeps = !self.record.lasting && self.record.keeper_pid == Some(pid);
+        keeps || self.runs.iter().any(|(watched, _)| watched.pid() == pid)
+    }
+
     /// The `divvy run`s that joined and live.
     pub fn living_runs(&mut self) -> Vec<RunRecord> {
         self.runs.retain(|(watched, _)| watched.is_alive());
@@ -249,11 +256,14 @@ impl Slice {
     /// else's.
     #[must_use]
     pub fn hold(&self) -> Hold {
-        let promised = self.record.isolation != Isolation::Env;
+        let promised = self.record.isolation != Isolation::Env || self.record.whole;
         let or_nothing = |bytes: Bytes| if promised { bytes } else { Bytes(0) };
+        let used = Bytes(self.last_used.0.saturating_add(self.record.memory_lent_bytes.0));
         Hold {
             name: self.record.name.clone(),
-            limit: or_nothing(self.record.memory_limit_bytes.max(self.last_used)),
+            uid: self.record.uid,
+            whole: self.record.whole,
+            limit: or_nothing(self.record.memory_limit_bytes.max(used)),
             context: or_nothing(self.record.context_bytes),
         }
     }

@@ -33,7 +33,7 @@ const fn key(name: &'static str, default: &'static str, in_folder: bool, about: 
 }
 
 /// Every setting.
-pub const KEYS: [Key; 14] = [
+pub const KEYS: [Key; 17] = [
     key(
         "memory",
         "",
@@ -107,6 +107,19 @@ pub const KEYS: [Key; 14] = [
         "false",
         false,
         "Whether users other than the agent's own may have slices: true, false",
+    ),
+    key(
+        "user_memory",
+        "",
+        false,
+        "The most memory of a device that one user's slices may have together: 8GiB, 25%",
+    ),
+    key("user_slices", "", false, "The most slices that one user may have"),
+    key(
+        "default_slice",
+        "",
+        false,
+        "Memory of the lasting slice that a user's runs share where they ask for none: 2GiB, 3%",
     ),
 ];
 
@@ -263,9 +276,28 @@ impl Config {
             let fault = bad("oversubscription", "it must be from 1 to 1000");
             return Err(self.blame("oversubscription", fault));
         }
+        let max_slices = self.get("max_slices")?.unwrap_or(defaults.max_slices);
+        if max_slices == 0 {
+            let fault = bad(
+                "max_slices",
+                "it must be at least 1: no slice at all would fit a device",
+            );
+            return Err(self.blame("max_slices", fault));
+        }
+        let user_slices = self.get("user_slices")?;
+        if user_slices == Some(0) {
+            let fault = bad(
+                "user_slices",
+                "it must be at least 1; `admit_others = false` keeps others out",
+            );
+            return Err(self.blame("user_slices", fault));
+        }
         Ok(Settings {
             oversubscription,
-            max_slices: self.get("max_slices")?.unwrap_or(defaults.max_slices),
+            max_slices,
+            user_memory: self.get("user_memory")?,
+            user_slices,
+            default_slice: self.get("default_slice")?,
             context: self.get::<Bytes>("context_memory")?,
             idle_timeout: self.duration("idle_timeout")?.unwrap_or(defaults.idle_timeout),
             emulated: self.text("emulated").map(str::to_owned),
@@ -280,12 +312,18 @@ impl Config {
     }
 }
 
-/// A duration such as `250ms`, `60s` or `5min`.
+/// A duration such as `250ms`, `60s`, `5min` or `5m`.
 ///
 /// # Errors
 /// [`Code::Config`].
 pub fn parse_duration(text: &str) -> Result<Duration, Fault> {
-    let units = [("ms", 1), ("min", 60_000), ("s", 1000), ("h", 3_600_000)];
+    let units = [
+        ("ms", 1),
+        ("min", 60_000),
+        ("m", 60_000),
+        ("s", 1000),
+        ("h", 3_600_000),
+    ];
     units
         .into_iter()
         .find_map(|(unit, scale)| {

@@ -92,6 +92,8 @@ impl Context {
     /// # Errors
     /// [`Code::AgentStart`] and what the run directory refuses.
     pub fn agent(&self) -> Result<Client, Fault> {
+        // What it would not start with is better said here than in its log.
+        self.config.agent_settings()?;
         let run = self.run_dir()?;
         drop(ensure_agent(&run, || in_background(&run))?);
         Ok(Client::new(run))

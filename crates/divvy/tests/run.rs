@@ -54,9 +54,10 @@ fn the_program_is_shown_its_slice_and_keeps_its_own_settings() {
         .divvy(&shell("env"))
         .env("LD_PRELOAD", "libm.so.6")
         .env("LD_LIBRARY_PATH", "/opt/own")
-        .env("CUDA_VISIBLE_DEVICES", "5")
+        .env("CUDA_VISIBLE_DEVICES", "0")
         .output()
         .expect("divvy starts");
+    assert!(output.stderr.is_empty(), "{output:?}");
     let text = String::from_utf8(output.stdout).expect("text");
     let value = |name: &str| {
         let line = text
@@ -94,8 +95,6 @@ fn the_program_is_shown_its_slice_and_keeps_its_own_settings() {
     assert_eq!(value("DIVVY_RUN_DIR"), host.run_dir().to_string_lossy());
     let uuid = value("CUDA_VISIBLE_DEVICES");
     assert!(uuid.starts_with("GPU-"));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("CUDA_VISIBLE_DEVICES=5 is replaced"), "{said}");
 }
 
 #[test]

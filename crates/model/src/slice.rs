@@ -36,6 +36,36 @@ pub struct SliceRequest {
     /// What to do where a limit cannot be enforced.
     #[serde(default)]
     pub policy: Policy,
+    /// How long an allocation that does not fit waits for room before it is refused, in nanoseconds; 0: not at all.
+    #[serde(default)]
+    pub on_oom_wait_ns: u64,
+    /// What may be allocated in all, in parts per 100 of the memory: 200 is twice, the half of it in managed memory
+    /// that the host backs. 100 where nobody asks for more.
+    #[serde(default = "hundred")]
+    pub oversubscribe_percent: u32,
+    /// The whole device, for one tenant alone, without a limiter in its process.
+    #[serde(default)]
+    pub whole: bool,
+}
+
+impl Default for SliceRequest {
+    fn default() -> Self {
+        Self {
+            name: None,
+            device: None,
+            memory: None,
+            compute: None,
+            isolation: Isolation::default(),
+            policy: Policy::default(),
+            on_oom_wait_ns: 0,
+            oversubscribe_percent: hundred(),
+            whole: false,
+        }
+    }
+}
+
+fn hundred() -> u32 {
+    100
 }
 
 /// Where a slice stands in its life.
@@ -160,6 +190,15 @@ pub struct SliceRecord {
     /// What slices nested in it take of its limit.
     #[serde(default, skip_serializing_if = "Bytes::is_zero")]
     pub memory_lent_bytes: Bytes,
+    /// How long an allocation that does not fit waits for room, in nanoseconds.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub on_oom_wait_ns: u64,
+    /// What may be allocated beyond the limit, in managed memory that the host backs.
+    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
+    pub spill_limit_bytes: Bytes,
+    /// Whether it is a whole device for one tenant alone, without a limiter.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole: bool,
     /// What is out of the ordinary, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
@@ -174,4 +213,9 @@ pub struct SliceRecord {
     pub usage_unknown: bool,
     /// Its processes that use the device.
     pub processes: Vec<ProcessRecord>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+fn is_nothing(number: &u64) -> bool {
+    *number == 0
 }

@@ -10,4 +10,5 @@ mod command;
 mod death;
 mod lasting;
 mod memory;
+mod nesting;
 mod tools;

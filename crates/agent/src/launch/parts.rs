@@ -139,7 +139,14 @@ fn environment(
 /// `ours`, then what was there, without a second `ours`: a run inside a run.
 pub(super) fn in_front(ours: &OsStr, inherited: Option<OsString>, separator: &str) -> OsString {
     let mut value = ours.to_os_string();
-    if let Some(rest) = inherited.filter(|rest| rest != ours) {
+    let mut already = ours.to_os_string();
+    already.push(separator);
+    let behind =
+        |rest: &OsString| rest != ours && !rest.as_encoded_bytes().starts_with(already.as_encoded_bytes());
+    if let Some(all) = inherited.as_ref().filter(|rest| !behind(rest)) {
+        return all.clone();
+    }
+    if let Some(rest) = inherited {
         value.push(separator);
         value.push(rest);
     }

@@ -3,13 +3,15 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
+use divvy_agent::api::Standing;
 use divvy_agent::launch::{self, Helpers, Launch, Plan};
 use divvy_model::{
-    Bytes, Compute, DeviceKind, Fault, Isolation, MemoryAmount, Policy, Selector, SliceRequest,
+    Bytes, Code, Compute, DeviceKind, Fault, Isolation, MemoryAmount, Policy, Selector, SliceRequest,
 };
 
-use crate::config::{Config, IntoFault};
+use crate::config::{Config, IntoFault, parse_duration};
 use crate::context::{Context, enter_command, in_background};
 use crate::output::{self, Format};
 use crate::report::remark;
@@ -53,6 +55,20 @@ pub struct Args {
     /// every process on them
     #[arg(long, conflicts_with_all = ["memory", "compute", "slice", "name", "driver", "isolation", "policy"])]
     observe: bool,
+    /// Where there is no room: stand in line, for so long at most, as 10m [default: for as long as it takes]. First
+    /// come, first served: nobody overtakes, however small. Ctrl-C leaves the line
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = wait)]
+    wait: Option<Wait>,
+    /// When an allocation does not fit: fail at once, or wait for room in the slice, as wait=30s [default: fail]
+    #[arg(long, value_name = "WHAT", value_parser = on_oom)]
+    on_oom: Option<OnOom>,
+    /// Let programs allocate beyond the slice's memory, twice as much or so many times, in managed memory that the host
+    /// backs [default: 2x where no number is given]
+    #[arg(long, value_name = "TIMES", num_args = 0..=1, require_equals = true, default_missing_value = "2x", value_parser = times)]
+    oversubscribe: Option<u32>,
+    /// Take a whole device for this program alone, with no limiter in its process
+    #[arg(long, conflicts_with_all = ["memory", "slice", "compute", "isolation", "on_oom", "oversubscribe"])]
+    whole: bool,
     /// Print what would happen, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -70,6 +86,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let launch = Launch {
         request: request(args, config)?,
         join: args.slice.clone(),
+        wait: args.wait.map(|wait| wait.0),
         command: args.command.clone(),
         driver: args
             .driver
@@ -81,7 +98,10 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let helpers = Helpers {
         serve: &|| in_background(&run),
         enter: &enter_command,
+        waiting: &|standing| remark(&in_line(standing)),
     };
+    // What an agent would not start with is better said here than in its log.
+    config.agent_settings()?;
     if args.dry_run {
         let plan = launch::plan(&run, &launch, &helpers)?;
         show(context.format, &plan)?;
@@ -140,11 +160,80 @@ fn request(args: &Args, config: &Config) -> Result<SliceRequest, Fault> {
     Ok(SliceRequest {
         name: args.name.clone(),
         device: or_setting(args.device.clone(), config, "device")?,
-        memory: or_setting(args.memory, config, "memory")?,
-        compute: or_setting(args.compute, config, "compute")?,
+        memory: if args.whole {
+            None
+        } else {
+            or_setting(args.memory, config, "memory")?
+        },
+        compute: if args.whole {
+            None
+        } else {
+            or_setting(args.compute, config, "compute")?
+        },
         isolation: or_setting(args.isolation, config, "isolation")?.unwrap_or_default(),
         policy: policy_or_setting(args.policy, config)?,
+        on_oom_wait_ns: args.on_oom.map_or(0, |what| what.0),
+        oversubscribe_percent: args.oversubscribe.unwrap_or(100),
+        whole: args.whole,
     })
+}
+
+/// Where one stands, in words.
+fn in_line(standing: &Standing) -> String {
+    let why = match &standing.why {
+        None => String::new(),
+        Some(why) => {
+            let mut text = format!(": {why}");
+            for cause in &why.causes {
+                text.push_str(&format!("; {cause}"));
+            }
+            text
+        }
+    };
+    format!(
+        "waiting for room, place {} of {}{why}",
+        standing.place, standing.count
+    )
+}
+
+/// For how long to stand in line; None for as long as it takes.
+#[derive(Clone, Copy, Debug)]
+struct Wait(Option<Duration>);
+
+fn wait(text: &str) -> Result<Wait, Fault> {
+    if text.is_empty() {
+        return Ok(Wait(None));
+    }
+    parse_duration(text).map(|limit| Wait(Some(limit))).map_err(usage)
+}
+
+/// How long an allocation waits, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct OnOom(u64);
+
+fn on_oom(text: &str) -> Result<OnOom, Fault> {
+    /// What `wait` alone means.
+    const WAIT: Duration = Duration::from_secs(30);
+    let nanoseconds = |limit: Duration| OnOom(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+    match (text, text.strip_prefix("wait=")) {
+        ("fail", _) => Ok(OnOom(0)),
+        ("wait", _) => Ok(nanoseconds(WAIT)),
+        (_, Some(limit)) => parse_duration(limit).map(nanoseconds).map_err(usage),
+        _ => Err(Fault::new(Code::Usage, format!("`{text}` is nothing to do"))
+            .hint("choose fail, wait or wait=30s")),
+    }
+}
+
+/// `2x` or `1.5x`, in parts per 100.
+fn times(text: &str) -> Result<u32, Fault> {
+    let number = text
+        .strip_suffix(['x', 'X'])
+        .and_then(|number| number.parse::<f64>().ok());
+    match number {
+        Some(number) if (1.0..=100.0).contains(&number) => Ok((number * 100.0).round() as u32),
+        _ => Err(Fault::new(Code::Usage, format!("`{text}` is no number of times"))
+            .hint("write 2x or 1.5x: from 1x to 100x")),
+    }
 }
 
 /// The policy: the flag's, else the configuration's, else strict.
@@ -185,15 +274,6 @@ fn remarks(launch: &Launch, plan: &Plan) -> Vec<String> {
     }
     for bypass in &plan.slice.bypasses {
         remarks.push(format!("not enforced: {bypass}"));
-    }
-    if let Some(visible) = std::env::var("CUDA_VISIBLE_DEVICES")
-        .ok()
-        .filter(|text| *text != plan.device.uuid)
-    {
-        remarks.push(format!(
-            "CUDA_VISIBLE_DEVICES={visible} is replaced by the slice's device, {}",
-            plan.device.uuid
-        ));
     }
     remarks
 }
@@ -267,7 +347,7 @@ pub fn policy(text: &str) -> Result<Policy, Fault> {
 
 fn usage(fault: Fault) -> Fault {
     Fault {
-        code: divvy_model::Code::Usage,
+        code: Code::Usage,
         ..fault
     }
 }

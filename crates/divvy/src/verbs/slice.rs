@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use divvy_agent::api::CreateSlice;
-use divvy_model::{
-    Code, Compute, Fault, Isolation, MemoryAmount, Policy, Selector, SliceRecord, SliceRequest,
-};
+use divvy_model::{Code, Compute, Fault, MemoryAmount, Policy, Selector, SliceRecord, SliceRequest};
 
 use crate::config::parse_duration;
 use crate::context::Context;
@@ -99,11 +97,13 @@ fn make(args: &Create, context: &Context) -> Result<u8, Fault> {
             device: or_setting(args.device.clone(), config, "device")?,
             memory: Some(args.memory),
             compute: or_setting(args.compute, config, "compute")?,
-            isolation: Isolation::default(),
             policy: policy_or_setting(args.policy, config)?,
+            ..SliceRequest::default()
         },
         command: Vec::new(),
         emulated: config.text("emulated").map(str::to_owned),
+        visible: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
+        inside: None,
         lasting: true,
         dry_run: args.dry_run,
     };

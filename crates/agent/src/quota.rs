@@ -1,0 +1,161 @@
+//! What one user's slices may have together, so that one of thirty does not take the card.
+
+use divvy_model::{Bytes, Code, DeviceRecord, Fault, MemoryAmount};
+
+use crate::admission::{Hold, Share};
+use crate::names::user_name;
+
+/// What the configuration allows each user.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// Memory of one device, contexts included.
+    pub memory: Option<MemoryAmount>,
+    /// Slices.
+    pub slices: Option<u32>,
+}
+
+/// What a user has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Having<'a> {
+    /// The user's slices on the device that is asked for.
+    pub holds: Vec<&'a Hold>,
+    /// The user's slices on all devices.
+    pub slices: u32,
+}
+
+impl Quota {
+    /// Whether user `uid`, who has `having`, may have `more` memory of `device`, in `new` new slices.
+    ///
+    /// # Errors
+    /// [`Code::QuotaFull`], saying what is left and in which slices the rest is.
+    pub fn admit(
+        &self,
+        uid: u32,
+        having: &Having<'_>,
+        device: &DeviceRecord,
+        more: Share,
+        new: u32,
+    ) -> Result<(), Fault> {
+        let refused = |message: String, hint: String| {
+            let names: Vec<String> = having.holds.iter().map(|hold| in_words(hold)).collect();
+            let mut fault = Fault::new(Code::QuotaFull, message);
+            if !names.is_empty() {
+                fault = fault.cause(names.join(", "));
+            }
+            Err(fault.hint(hint))
+        };
+        if let Some(most) = self.slices
+            && having.slices.saturating_add(new) > most
+        {
+            return refused(
+                format!(
+                    "{} has {} slices, and may have {most}",
+                    user_name(uid),
+                    having.slices
+                ),
+                "end or delete one, or run the program in it with --slice; see divvy ps".into(),
+            );
+        }
+        let Some(most) = self
+            .memory
+            .map(|amount| amount.on_device_of(device.memory_total_bytes))
+        else {
+            return Ok(());
+        };
+        let held = having.holds.iter().fold(0, |sum, hold| sum_of(sum, hold));
+        let left = Bytes(most.0.saturating_sub(held));
+        if more.memory.0.saturating_add(more.context.0) <= left.0 {
+            return Ok(());
+        }
+        refused(
+            format!(
+                "cannot reserve {} on {}: the slices of {} may have {most} of it",
+                more.memory,
+                device.uuid,
+                user_name(uid)
+            ),
+            format!("{left} of that is left; see divvy ps"),
+        )
+    }
+}
+
+fn sum_of(sum: u64, hold: &Hold) -> u64 {
+    sum.saturating_add(hold.limit.0).saturating_add(hold.context.0)
+}
+
+fn in_words(hold: &Hold) -> String {
+    format!("slice {} holds {}", hold.name, Bytes(sum_of(0, hold)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use divvy_model::DeviceKind;
+
+    const GIB: u64 = 1 << 30;
+
+    fn device() -> DeviceRecord {
+        DeviceRecord {
+            index: 0,
+            uuid: "GPU-1a2b".into(),
+            name: "test".into(),
+            kind: DeviceKind::Gpu,
+            profile: None,
+            pci_address: "0000:01:00.0".into(),
+            memory_total_bytes: Bytes(80 * GIB),
+            memory_used_bytes: Bytes(0),
+            sm_count: 132,
+            compute_capability: "9.0".into(),
+            sharing: None,
+        }
+    }
+
+    fn share(gib: u64) -> Share {
+        Share {
+            memory: Bytes(gib * GIB),
+            context: Bytes(0),
+        }
+    }
+
+    #[test]
+    fn memory_and_slices_are_counted_per_user() {
+        let quota = Quota {
+            memory: Some("10%".parse().expect("a share")),
+            slices: Some(2),
+        };
+        let hold = Hold {
+            name: "a".into(),
+            uid: 3_999_999_999,
+            whole: false,
+            limit: Bytes(5 * GIB),
+            context: Bytes(GIB),
+        };
+        let having = Having {
+            holds: vec![&hold],
+            slices: 1,
+        };
+        let ask = |gib, new| quota.admit(3_999_999_999, &having, &device(), share(gib), new);
+        ask(2, 1).expect("exactly all");
+        let refusal = ask(3, 1).expect_err("one too much");
+        assert_eq!(refusal.code, Code::QuotaFull);
+        assert_eq!(
+            refusal.message,
+            "cannot reserve 3 GiB on GPU-1a2b: the slices of user 3999999999 may have 8 GiB of it"
+        );
+        assert_eq!(refusal.causes, ["slice a holds 6 GiB"]);
+        assert!(refusal.hint.expect("a hint").starts_with("2 GiB of that is left"));
+        let refusal = ask(1, 2).expect_err("three slices");
+        assert!(
+            refusal.message.contains("has 1 slices, and may have 2"),
+            "{refusal:?}"
+        );
+        let nobody = Having::default();
+        let nothing = Quota::default();
+        nothing
+            .admit(1, &nobody, &device(), share(80), 1)
+            .expect("no quota");
+        quota
+            .admit(1, &nobody, &device(), share(8), 1)
+            .expect("another's");
+    }
+}

@@ -1,0 +1,169 @@
+//! One card, thirty students: what one user may have, and the slice each gets without asking.
+
+mod common;
+
+use std::process::{Command, Stdio};
+
+use common::{Host, until};
+
+const GIB: u64 = 1 << 30;
+
+/// `divvy` under settings that the agent, started by it, takes over.
+fn with(host: &Host, settings: &[(&str, &str)], words: &[&str]) -> Command {
+    let mut command = host.divvy(words);
+    command.envs(settings.iter().copied());
+    command
+}
+
+fn refused(mut command: Command) -> String {
+    let output = command.output().expect("divvy starts");
+    assert!(!output.status.success(), "{output:?}");
+    String::from_utf8(output.stderr).expect("text")
+}
+
+#[test]
+fn a_user_has_so_much_and_no_more() {
+    let host = Host::new();
+    let settings = [("DIVVY_USER_MEMORY", "8GiB"), ("DIVVY_USER_SLICES", "2")];
+    let made = with(&host, &settings, &["slice", "create", "a", "--memory", "6GiB"]).output();
+    assert!(made.expect("divvy starts").status.success());
+    let (_, said) = host.refused(&["run", "--memory", "3GiB", "--", "true"]);
+    assert!(said.contains("error[D0017]: cannot reserve 3 GiB"), "{said}");
+    assert!(said.contains("may have 8 GiB of it"), "{said}");
+    assert!(said.contains("because: slice a holds 6 GiB"), "{said}");
+    assert!(said.contains("hint: 2 GiB of that is left"), "{said}");
+    let (status, said) = host.refused(&["resize", "a", "--memory", "9GiB"]);
+    assert_eq!((status, said.contains("error[D0017]")), (1, true), "{said}");
+    host.text(&["slice", "create", "b", "--memory", "1GiB"]);
+    let (_, said) = host.refused(&["run", "--memory", "1GiB", "--", "true"]);
+    assert!(
+        said.contains("error[D0017]") && said.contains("2 slices"),
+        "{said}"
+    );
+    host.text(&["resize", "a", "--memory", "7GiB"]);
+    // What a run inside a slice takes is the slice's.
+    host.text(&["run", "--slice", "a", "--", "true"]);
+}
+
+#[test]
+fn each_user_has_a_slice_that_need_not_be_asked_for() {
+    let host = Host::new();
+    let settings = [("DIVVY_DEFAULT_SLICE", "2GiB")];
+    let run = || {
+        with(&host, &settings, &["run", "--", "cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("divvy starts")
+    };
+    // All at once: one of them makes it, all are in it.
+    let mut runs: Vec<_> = (0..4).map(|_| run()).collect();
+    until("four runs in one slice", || {
+        let slices = host.slices();
+        slices.len() == 1 && slices[0]["runs"].as_array().is_some_and(|runs| runs.len() == 4)
+    });
+    let slice = &host.slices()[0];
+    assert_eq!(
+        (&slice["lasting"], &slice["memory_limit_bytes"]),
+        (&true.into(), &(2 * GIB).into())
+    );
+    let user = Command::new("id").arg("-un").output().expect("id runs").stdout;
+    assert_eq!(slice["name"], String::from_utf8(user).expect("text").trim());
+    for run in &mut runs {
+        drop(run.stdin.take());
+        assert!(run.wait().expect("divvy ends").success());
+    }
+    assert_eq!(host.slices().len(), 1, "it stays");
+    // Who asks gets what is asked for.
+    host.text(&["run", "--memory", "1GiB", "--", "true"]);
+}
+
+#[test]
+fn settings_that_make_no_sense_are_said_before_an_agent_is_started() {
+    let host = Host::new();
+    for (name, value, what) in [
+        ("DIVVY_MAX_SLICES", "0", "at least 1"),
+        ("DIVVY_MAX_SLICES", "many", "whole number"),
+        ("DIVVY_USER_SLICES", "0", "at least 1"),
+        ("DIVVY_USER_MEMORY", "8", "no unit"),
+        ("DIVVY_DEFAULT_SLICE", "0%", "zero"),
+        ("DIVVY_OVERSUBSCRIPTION", "0.5", "from 1 to 1000"),
+        ("DIVVY_IDLE_TIMEOUT", "soon", "a duration"),
+        ("DIVVY_CONTEXT_MEMORY", "512", "no unit"),
+    ] {
+        for words in [
+            &["run", "--memory", "1GiB", "--", "true"][..],
+            &["slice", "create", "a", "--memory", "1GiB"],
+        ] {
+            let said = refused(with(&host, &[(name, value)], words));
+            assert!(
+                said.contains("error[D000") && said.contains(what),
+                "{name}={value}: {said}"
+            );
+            assert!(said.contains(&format!("comes from {name}")), "{said}");
+        }
+    }
+    assert!(!host.run_dir().join("agent.log").exists(), "no agent was started");
+}
+
+#[test]
+fn visible_devices_are_the_ones_there_are_to_choose_from() {
+    let host = Host::new();
+    let divvy = |visible: &str, words: &[&str]| {
+        let mut command = host.divvy(words);
+        command
+            .env("DIVVY_EMULATED", "h100*3")
+            .env("CUDA_VISIBLE_DEVICES", visible);
+        command
+    };
+    let listed = host
+        .divvy(&["devices", "-q"])
+        .env("DIVVY_EMULATED", "h100*3")
+        .output()
+        .expect("divvy starts");
+    let uuids: Vec<String> = String::from_utf8(listed.stdout)
+        .expect("text")
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    let shown = |visible: &str, words: &[&str]| {
+        let words = [
+            &["run", "--memory", "1GiB"][..],
+            words,
+            &["--", "printenv", "CUDA_VISIBLE_DEVICES"],
+        ]
+        .concat();
+        let output = divvy(visible, &words).output().expect("divvy starts");
+        assert!(output.status.success(), "{visible} {words:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text").trim().to_owned()
+    };
+    assert_eq!(shown("2,0", &[]), uuids[2], "the first that is shown");
+    assert_eq!(shown("2,0", &["--device", "0"]), uuids[0]);
+    assert_eq!(shown(&uuids[1], &[]), uuids[1]);
+    assert_eq!(shown(&uuids[1][..12], &["--device", "1"]), uuids[1], "a prefix");
+    for (visible, words) in [
+        ("2,0", &["--device", "1"][..]),
+        ("", &[]),
+        ("-1", &[]),
+        ("7", &["--device", "0"]),
+    ] {
+        let words = [&["run", "--memory", "1GiB"][..], words, &["--", "true"]].concat();
+        let said = refused(divvy(visible, &words));
+        assert!(
+            said.contains("error[D0018]") && said.contains("hint: "),
+            "{visible}: {said}"
+        );
+    }
+    // What is full is passed over in favour of the next one that is shown.
+    let mut holder = divvy("2", &["run", "--memory", "100%", "--", "cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("divvy starts");
+    until("it is held", || {
+        host.slices().iter().any(|slice| slice["state"] == "running")
+    });
+    assert_eq!(shown("2,0", &[]), uuids[0]);
+    drop(holder.stdin.take());
+    holder.wait().expect("divvy ends");
+}

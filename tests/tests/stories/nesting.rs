@@ -1,0 +1,124 @@
+//! A run inside a slice: what it gets comes out of that slice.
+
+use divvy_tests::build::binaries;
+use divvy_tests::clients::probe;
+use divvy_tests::host::{Host, finish, stderr, succeeded};
+use divvy_tests::tenant::Tenant;
+use divvy_tests::wait::until;
+use divvy_tests::{GIB, MIB};
+
+/// A shell in a slice of `memory`, which starts what it is told to.
+fn inside(host: &Host, name: &str, memory: &str, script: &str) -> std::process::Output {
+    let mut command = host.divvy([
+        "run", "--name", name, "--memory", memory, "--", "sh", "-c", script, "sh",
+    ]);
+    command.arg(binaries().join("divvy")).arg(probe());
+    finish(&mut command)
+}
+
+#[test]
+fn a_child_slice_takes_from_its_parent_and_gives_back() {
+    let host = Host::new();
+    // Two probes in one slice: the parent's own, and one in a slice inside, by way of a shell.
+    let mut command = host.divvy(["run", "--name", "outer", "--memory", "4GiB", "--", "sh", "-c"]);
+    command
+        .arg("mkfifo in && (\"$0\" run --name inner --memory 1GiB -- \"$1\" <in >out & echo $! >inner.pid); exec \"$1\"")
+        .arg(binaries().join("divvy"))
+        .arg(probe())
+        .current_dir(host.folder());
+    let mut outer = Tenant::start(command);
+    let mut inner_input = std::fs::OpenOptions::new()
+        .write(true)
+        .open(host.folder().join("in"))
+        .expect("the inner probe reads");
+    until("the inner slice", || {
+        host.slices()
+            .iter()
+            .any(|slice| slice.name == "inner")
+            .then_some(())
+    });
+    let shown = host.json(["inspect", "outer"]);
+    assert_eq!(shown["memory_lent_bytes"], GIB, "{shown}");
+    assert_eq!(host.json(["inspect", "inner"])["parent_id"], shown["id"]);
+    assert_eq!(outer.memory(), (3 * GIB, 3 * GIB));
+    assert!(outer.allocate(3 * GIB + 512).is_err());
+    assert_eq!(outer.allocate(2 * GIB), Ok(()));
+
+    // It grows by what is free there, and by no more; it counts once on the device.
+    succeeded(&finish(&mut host.divvy(["resize", "inner", "--memory", "50%"])));
+    assert_eq!(host.slice("inner").memory_limit_bytes, 2 * GIB);
+    let refused = finish(&mut host.divvy(["resize", "inner", "--memory", "3GiB"]));
+    assert!(stderr(&refused).contains("error[D0028]"), "{}", stderr(&refused));
+    let devices = host.json(["devices"]);
+    assert_eq!(devices["items"][0]["sharing"]["memory_promised_bytes"], 4 * GIB);
+    let refused = finish(&mut host.divvy(["resize", "outer", "--memory", "1GiB"]));
+    assert!(stderr(&refused).contains("error[D0025]"), "{}", stderr(&refused));
+    assert!(outer.allocate(MIB).is_err(), "all of it is held or lent");
+
+    // An agent that dies forgets nothing of it.
+    host.kill_agent();
+    assert_eq!(host.json(["inspect", "outer"])["memory_lent_bytes"], 2 * GIB);
+    assert!(outer.allocate(MIB).is_err());
+
+    use std::io::Write;
+    writeln!(inner_input, "exit 0").expect("the inner probe reads");
+    until("what was lent is back", || {
+        (outer.memory().1 == 4 * GIB).then_some(())
+    });
+    assert_eq!(outer.allocate(2 * GIB), Ok(()));
+    assert!(outer.end().success());
+    until("no slice is left", || host.slices().is_empty().then_some(()));
+}
+
+#[test]
+fn never_more_than_the_parent_has() {
+    let host = Host::with_devices("h100*2");
+    for (flags, code) in [
+        ("--memory 5GiB", "D0028"),
+        ("--device 1 --memory 1GiB", "D0029"),
+        ("--whole", "D0029"),
+        ("--slice other", "D0029"),
+    ] {
+        if flags.contains("--slice") {
+            succeeded(&finish(
+                &mut host.divvy(["slice", "create", "other", "--memory", "1GiB"]),
+            ));
+        }
+        // Neither a cleaned environment nor another process group helps: it is a child of the run all the same.
+        for prefix in ["", "env -u DIVVY_SLICE setsid -w "] {
+            let output = inside(
+                &host,
+                "outer",
+                "4GiB",
+                &format!("{prefix}\"$1\" run {flags} -- true"),
+            );
+            assert_eq!(output.status.code(), Some(125), "{flags}: {}", stderr(&output));
+            assert!(
+                stderr(&output).contains(&format!("error[{code}]")),
+                "{flags}: {}",
+                stderr(&output)
+            );
+        }
+    }
+    // Without a size it is simply in the parent.
+    let output = inside(&host, "outer", "4GiB", "\"$1\" run -- \"$1\" ps -q");
+    assert_eq!(succeeded(&output), "other\nouter\n");
+    // A slice in a slice in a slice.
+    let deeper = "\"$1\" run --memory 50% --name b -- \"$1\" run --memory 50% --name c -- \"$1\" ps -o json";
+    let output = inside(&host, "outer", "4GiB", deeper);
+    let list: serde_json::Value = serde_json::from_str(&succeeded(&output)).expect("a list");
+    let mut limits: Vec<(&str, u64)> = list["items"]
+        .as_array()
+        .expect("items")
+        .iter()
+        .map(|slice| {
+            (
+                slice["name"].as_str().expect("a name"),
+                slice["memory_limit_bytes"].as_u64().expect("bytes"),
+            )
+        })
+        .collect();
+    limits.sort_unstable();
+    let expected = [("b", 2 * GIB), ("c", GIB), ("other", GIB), ("outer", 4 * GIB)];
+    assert_eq!(limits, expected);
+}
