@@ -1,5 +1,5 @@
 //! Lasting slices: those that stay while nothing runs in them. Their keeper is a small process of its own, which the
-//! agent starts and, when it dies, replaces: the agent holds the pages too. docs/adr/0010 says more.
+//! agent starts and, when it dies, replaces: the agent holds the pages too. docs/adr/0011 says more.
 
 use std::process::{Child, Stdio};
 use std::sync::{Arc, PoisonError};

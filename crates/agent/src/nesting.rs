@@ -1,4 +1,4 @@
-//! Slices inside slices: what a `divvy run` inside a slice gets comes out of that slice. docs/adr/0011 says how.
+//! Slices inside slices: what a `divvy run` inside a slice gets comes out of that slice. docs/adr/0012 says how.
 
 use divvy_model::{Bytes, Code, DeviceRecord, Fault, Isolation};
 

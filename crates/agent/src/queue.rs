@@ -1,4 +1,4 @@
-//! The queue: runs that wait for admission, first come, first served. docs/adr/0012 says what "first" means.
+//! The queue: runs that wait for admission, first come, first served. docs/adr/0013 says what "first" means.
 //!
 //! It is a file under the run directory, as all of an agent's state: a restarted agent finds everybody in place.
 
