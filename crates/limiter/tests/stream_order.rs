@@ -9,6 +9,7 @@ use divvy_abi::*;
 use emulated::{Gate, alone, code, context, cu, get, held};
 
 const MIB: u64 = 1 << 20;
+const MOMENT: std::time::Duration = std::time::Duration::from_micros(50);
 const GIB: u64 = 1 << 30;
 
 fn stream() -> CUstream {
@@ -228,7 +229,11 @@ fn threads_in_stream_order_get_the_limit_and_no_more() {
                                 code => assert_eq!(code, CUDA_ERROR_OUT_OF_MEMORY),
                             }
                             assert!(slice.used() <= GIB);
-                            assert!(held() <= GIB);
+                            // The emulated pool counts memory as given up a moment before the device has it back.
+                            assert!((0..10_000).any(|_| {
+                                std::thread::sleep(MOMENT);
+                                held() <= GIB
+                            }));
                             if mine.len() > 3 {
                                 cu!(cuMemFreeAsync(mine.remove(0), stream));
                             }

@@ -31,6 +31,8 @@ struct Pool {
     waiting: u64,
     /// Memory freed in a stream was seen to be handed out again in the same stream before the stream got there.
     reuses: bool,
+    /// Counts what happens to the pool.
+    changes: u64,
 }
 
 static ALL: Mutex<Vec<Pool>> = Mutex::new(Vec::new());
@@ -42,10 +44,12 @@ static SLACK: AtomicBool = AtomicBool::new(false);
 pub(crate) struct Begun {
     pool: u16,
     bytes: u64,
-    /// Charged before.
-    before: u64,
+    /// Charged before, where it cannot hold these bytes beside what is live or waits to be freed.
+    full: Option<u64>,
     /// Bytes that wait to be freed in the same stream.
     same_stream: u64,
+    /// What had happened to the pool by then.
+    changes: u64,
 }
 
 /// Whether a pool may hold more than is in use.
@@ -79,6 +83,7 @@ pub(crate) fn payer(handle: CUmemoryPool, account: Account) -> Result<u16, CUres
             live: 0,
             waiting: 0,
             reuses: false,
+            changes: 0,
         };
         let unused = |pool: &Pool| {
             pool.handle == 0 && pool.former == 0 && pool.charged == 0 && pool.live == 0 && pool.waiting == 0
@@ -111,14 +116,17 @@ pub(crate) fn begin(payer: u16, bytes: u64, same_stream: u64) -> Result<Begun, C
         let needed = (pool.live + pool.waiting - reusable).saturating_add(bytes);
         let short = needed.saturating_sub(pool.charged).saturating_sub(advance);
         if short == 0 || account.try_reserve(short) {
-            let before = pool.charged;
+            let full = (pool.live + pool.waiting).saturating_add(bytes) > pool.charged;
+            let full = full.then_some(pool.charged);
             pool.charged += short + advance;
             pool.live += bytes;
+            pool.changes += 1;
             return Ok(Begun {
                 pool: payer,
                 bytes,
-                before,
+                full,
                 same_stream,
+                changes: pool.changes,
             });
         }
         drop(all);
@@ -146,19 +154,21 @@ pub(crate) fn failed(begun: Begun) {
     freed(begun.pool, begun.bytes);
 }
 
-/// The driver has allocated what was begun: now the pool holds what it holds.
+/// The driver has allocated what was begun: now the pool holds what it holds. `still_waiting` tells how many bytes still
+/// wait to be freed in the same stream.
 ///
 /// # Errors
 /// As [`account::reserve`], where the pool has grown by more than there is room for; the allocation must be undone.
-pub(crate) fn finish(begun: Begun) -> Result<(), CUresult> {
+pub(crate) fn finish(begun: Begun, still_waiting: impl Fn() -> u64) -> Result<(), CUresult> {
+    let still_waiting = if begun.same_stream >= begun.bytes {
+        still_waiting()
+    } else {
+        0
+    };
     for _ in 0..ROUNDS {
         let mut all = locked(&ALL);
         let pool = &mut all[place(begun.pool)];
-        if begun.same_stream >= begun.bytes
-            && let Some(held) = pool.held()
-        {
-            pool.reuses = held <= begun.before;
-        }
+        pool.learn(begun, still_waiting);
         let account = pool.account;
         let Err(short) = adjust(pool) else {
             return Ok(());
@@ -183,6 +193,7 @@ pub(crate) fn will_be_freed(payer: u16, bytes: u64) {
     if let Some(pool) = all.get_mut(place(payer)) {
         pool.live = pool.live.saturating_sub(bytes);
         pool.waiting += bytes;
+        pool.changes += 1;
         SLACK.store(true, Ordering::Relaxed);
     }
 }
@@ -196,6 +207,7 @@ fn changed(payer: u16, change: impl FnOnce(&mut Pool)) {
     let mut all = locked(&ALL);
     if let Some(pool) = all.get_mut(place(payer)) {
         change(pool);
+        pool.changes += 1;
         // What could not be charged is tried again at the next change.
         let _short = adjust(pool);
     }
@@ -268,6 +280,18 @@ pub(crate) fn reset(account: Account) {
 }
 
 impl Pool {
+    /// Learns from an allocation whether the driver hands memory out again before its stream has come to the free. It
+    /// does where the pool, with nothing else happening to it, gave what it had no room for, and did not grow.
+    fn learn(&mut self, begun: Begun, still_waiting: u64) {
+        if let Some(before) = begun.full
+            && still_waiting >= begun.bytes
+            && self.changes == begun.changes
+            && let Some(held) = self.held()
+        {
+            self.reuses = held <= before;
+        }
+    }
+
     /// Bytes that the pool has taken from the device, if the driver says.
     fn held(&self) -> Option<u64> {
         if self.handle == 0 {

@@ -11,7 +11,7 @@ use super::charge::{charged, keep};
 use crate::account::{self, Account};
 use crate::below::{ask, forward};
 use crate::books::deferred::{self, StreamName};
-use crate::books::{follow, pools, rounded};
+use crate::books::{follow, grain, pools};
 
 macro_rules! stream_ordered {
     ($($name:ident($($pool:ident: $of:ty)?), $per_thread:literal, $named:expr;)*) => {
@@ -72,7 +72,7 @@ unsafe fn allocate(
         Ok(payer) => payer,
         Err(code) => return code,
     };
-    let bytes = rounded(bytes as u64);
+    let bytes = grain::taken(account, bytes as u64);
     let begun = match pools::begin(payer, bytes, deferred::waiting_in(stream, payer)) {
         Ok(begun) => begun,
         Err(code) => return code,
@@ -84,7 +84,11 @@ unsafe fn allocate(
     }
     // SAFETY: the caller's promise.
     let pointer = unsafe { out.read() };
-    if pools::finish(begun).is_err() {
+    let still_waiting = || {
+        deferred::settle();
+        deferred::waiting_in(stream, payer)
+    };
+    if pools::finish(begun, still_waiting).is_err() {
         undo(stream, pointer);
         pools::will_be_freed(payer, bytes);
         deferred::defer(stream, payer, bytes);
