@@ -57,8 +57,8 @@ unsafe fn allocate(
     if !account::keeps_books() {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    // Captured, it becomes a node of a graph, and takes memory when the graph is launched.
-    if ask::is_capturing(stream.stream, stream.per_thread) {
+    // Captured, it becomes a node of a graph, and takes memory when the graph is launched. No bytes the driver refuses.
+    if bytes == 0 || ask::is_capturing(stream.stream, stream.per_thread) {
         return call();
     }
     let Some((pool, account)) = named

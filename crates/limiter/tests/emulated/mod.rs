@@ -81,6 +81,12 @@ pub fn context() -> CUcontext {
     get!(cuCtxCreate_v2(0, 0))
 }
 
+/// The UUID of the emulated device of a run directory.
+pub fn uuid_in(run_directory: &std::path::Path) -> [u8; 16] {
+    let devices = divvy_emulator::devices("h100", run_directory).expect("a device");
+    devices[0].uuid.0
+}
+
 /// Asserts that the slice is charged what the device has handed out, in its pages of 2 MiB: small allocations share some.
 pub fn agree(slice: &Slice, what: &dyn std::fmt::Debug) {
     let (used, held) = (slice.used(), held());
