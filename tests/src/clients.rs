@@ -39,6 +39,35 @@ pub fn tool(name: &str) -> PathBuf {
     workspace().join("tests/tools").join(name)
 }
 
+/// Any Python 3: for programs that need nothing but the standard library.
+pub fn system_python() -> Option<PathBuf> {
+    on_path("python3", "Python 3")
+}
+
+/// The Python tenant of the stories. See `python/tenant.py`.
+pub fn python_tenant() -> PathBuf {
+    workspace().join("tests/python/tenant.py")
+}
+
+/// A C compiler.
+pub fn compiler() -> Option<PathBuf> {
+    on_path("cc", "C compiler")
+}
+
+/// The file that a shell would run by this name. Programs that choose a version by themselves are followed to it.
+fn on_path(name: &str, what: &str) -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&folders)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file() && !is_script(file));
+    require(found.is_some(), what).then_some(found).flatten()
+}
+
+/// Whether the file is a script, such as a version manager puts in a program's place: it starts more than the program.
+fn is_script(file: &Path) -> bool {
+    std::fs::read(file).is_ok_and(|bytes| bytes.starts_with(b"#!"))
+}
+
 /// One of the Python examples.
 pub fn python_example(name: &str) -> PathBuf {
     workspace().join("examples/python").join(name)

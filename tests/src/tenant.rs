@@ -22,14 +22,19 @@ pub struct Tenant {
 
 impl Tenant {
     /// Starts `command` and waits for its first line, `{"pid": …}`.
-    pub fn start(mut command: Command) -> Self {
+    pub fn start(command: Command) -> Self {
+        Self::start_with_line(command).0
+    }
+
+    /// [`Tenant::start`], with all that the first line says.
+    pub fn start_with_line(mut command: Command) -> (Self, Value) {
         let mut tenant = Self::launch(&mut command);
         let hello = tenant.answer();
         tenant.pid = hello["pid"]
             .as_u64()
             .and_then(|pid| pid.try_into().ok())
-            .expect("a probe says its process id");
-        tenant
+            .expect("a tenant says its process id");
+        (tenant, hello)
     }
 
     fn launch(command: &mut Command) -> Self {

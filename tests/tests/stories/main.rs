@@ -6,9 +6,11 @@
 mod agent;
 mod attach;
 mod clients;
+mod coexistence;
 mod command;
 mod death;
 mod lasting;
 mod memory;
 mod nesting;
 mod tools;
+mod workers;

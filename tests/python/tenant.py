@@ -1,0 +1,187 @@
+"""A CUDA program in plain Python, as worker pools of frameworks start them: the part is named on the command line.
+
+It speaks as the probe does: one JSON object per line, the first with its process id; between two lines it waits for a
+line of standard input. Nothing but the standard library, and the driver by its SONAME.
+"""
+
+import atexit
+import ctypes
+import json
+import multiprocessing
+import os
+import signal
+import sys
+
+MIB = 1 << 20
+OUT_OF_MEMORY = 2
+
+
+def say(**what):
+    print(json.dumps(what), flush=True)
+
+
+def wait():
+    return sys.stdin.readline()
+
+
+class Device:
+    """The first device, with its primary context."""
+
+    def __init__(self):
+        self.driver = ctypes.CDLL("libcuda.so.1")
+        self.error = self.driver.cuInit(0)
+        context = ctypes.c_void_p()
+        for call in (
+            lambda: self.driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+            lambda: self.driver.cuCtxSetCurrent(context),
+        ):
+            self.error = self.error or call()
+
+    def allocate(self, size):
+        """The address, or 0; `error` says why."""
+        pointer = ctypes.c_uint64()
+        self.error = self.driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size))
+        return pointer.value
+
+    def free(self, pointer):
+        return self.driver.cuMemFree_v2(ctypes.c_uint64(pointer))
+
+
+def fork_after_use():
+    """A forked child has no context, as CUDA has it, and neither its attempts nor its end change the parent's books."""
+    device = Device()
+    kept = device.allocate(100 * MIB)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        device.allocate(MIB)
+        answers = [device.error, device.free(kept)]
+        os.write(write, json.dumps(answers).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    more = device.allocate(100 * MIB)
+    say(pid=os.getpid(), child=json.loads(os.read(read, 100)), more=more != 0)
+    wait()
+    say(freed=[device.free(kept), device.free(more)])
+
+
+def fork_before_use():
+    """A parent that has not called CUDA is any parent: its children each come into the slice by themselves."""
+    children = []
+    for _ in range(3):
+        told, tell = os.pipe()
+        heard, hear = os.pipe()
+        child = os.fork()
+        if child == 0:
+            device = Device()
+            device.allocate(400 * MIB)
+            os.write(hear, bytes([device.error]))
+            os.read(told, 1)
+            os._exit(0)
+        children.append((child, tell, os.read(heard, 1)[0]))
+    say(pid=os.getpid(), errors=sorted(error for _, _, error in children))
+    wait()
+    for child, tell, _ in children:
+        os.write(tell, b".")
+        os.waitpid(child, 0)
+    say(ended=True)
+
+
+def work(barrier, size, results):
+    device = Device()
+    device.allocate(size)
+    results.put(device.error)
+    barrier.wait()
+    barrier.wait()
+
+
+def pool(method):
+    """Workers as PyTorch's DataLoader and multiprocessing start them."""
+    context = multiprocessing.get_context(method)
+    workers = 4
+    barrier, results = context.Barrier(workers + 1), context.Queue()
+    processes = [
+        context.Process(target=work, args=(barrier, 300 * MIB, results)) for _ in range(workers)
+    ]
+    for process in processes:
+        process.start()
+    barrier.wait()
+    say(pid=os.getpid(), errors=sorted(results.get() for _ in range(workers)))
+    wait()
+    barrier.wait()
+    for process in processes:
+        process.join()
+    say(ended=all(process.exitcode == 0 for process in processes))
+
+
+def execute():
+    """A process that becomes another program gives everything back and comes in anew."""
+    device = Device()
+    device.allocate(700 * MIB)
+    first = device.error
+    os.execv(sys.executable, [sys.executable, __file__, "executed", str(first)])
+
+
+def executed(first):
+    device = Device()
+    device.allocate(800 * MIB)
+    say(pid=os.getpid(), first=int(first), second=device.error)
+    wait()
+    say(ended=True)
+
+
+def report(use):
+    """What a process sees of itself: the same with a limiter in it as without."""
+    ends = []
+    atexit.register(lambda: print(f"at exit: {ends}", flush=True))
+    atexit.register(lambda: ends.append("second"))
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+    os.umask(0o027)
+    if use == "yes":
+        device = Device()
+        pointers = [device.allocate(MIB) for _ in range(10)]
+        error = device.error
+        freed = [device.free(pointer) for pointer in pointers]
+    else:
+        error, freed = 0, [0] * 10
+    masks = [line for line in open("/proc/self/status") if line.startswith(("Sig", "Shd", "Threads"))]
+    handlers = {str(number): str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)}
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_char_p
+    say(
+        error=error,
+        freed=freed,
+        status=masks,
+        handlers=handlers,
+        umask=os.umask(0),
+        home=os.getcwd(),
+        descriptors=len(os.listdir("/proc/self/fd")),
+        own=libc.getenv(b"OWN").decode(),
+        environment=sorted(name for name in os.environ if not name.startswith(("DIVVY_", "LD_", "CUDA_"))),
+    )
+    sys.exit(41)
+
+
+def scribble():
+    """A tenant that writes over its own ledger: it says that nothing is in use."""
+    device = Device()
+    kept = device.allocate(600 * MIB)
+    say(pid=os.getpid(), error=device.error, kept=kept != 0)
+    wait()
+    for line in open("/proc/self/maps"):
+        if "memfd:divvy-ledger" in line:
+            start = int(line.split("-")[0], 16)
+            # The accounting word, and every record of the first process slots.
+            ctypes.memset(start + 64, 0, 8)
+            ctypes.memset(start + 4096 + 64, 0, 8 * 576 - 64)
+    device.allocate(300 * MIB)
+    say(error=device.error)
+    wait()
+    say(ended=True)
+
+
+if __name__ == "__main__":
+    part, *arguments = sys.argv[1:]
+    globals()[part](*arguments)

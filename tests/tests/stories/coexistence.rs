@@ -1,0 +1,183 @@
+//! What a program is and has stays its own: handlers, masks, umask, environment, order at exit, exit status, threads,
+//! descriptors; other people's preloads work; and upgrades and vandals disturb nobody.
+
+use std::path::Path;
+use std::process::Command;
+
+use divvy_tests::build::binaries;
+use divvy_tests::clients::{compiler, probe, python_tenant, system_python};
+use divvy_tests::host::{Host, finish, stderr, succeeded};
+use divvy_tests::tenant::Tenant;
+use divvy_tests::{GIB, MIB};
+use serde_json::json;
+
+/// What the Python tenant says of itself, and how it ended.
+fn report(command: &mut Command, python: &Path, part: &str) -> (String, Option<i32>) {
+    let output = finish(
+        command
+            .arg(python)
+            .arg(python_tenant())
+            .args(["report", part])
+            .env("OWN", "value"),
+    );
+    assert_eq!(stderr(&output), "", "{output:?}");
+    (
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        output.status.code(),
+    )
+}
+
+#[test]
+fn a_program_is_the_same_with_the_limiter_in_it() {
+    let Some(python) = system_python() else { return };
+    let host = Host::new();
+    // The rung without a limiter: the same driver, nothing in front.
+    let bare = report(
+        &mut host.divvy(["run", "--isolation", "env", "--"]),
+        &python,
+        "yes",
+    );
+    let limited = report(&mut host.divvy(["run", "--memory", "1GiB", "--"]), &python, "yes");
+    assert_eq!(limited, bare);
+    assert_eq!(limited.1, Some(41), "{}", limited.0);
+    assert!(limited.0.contains("\"umask\": 23"), "{}", limited.0);
+    assert!(limited.0.ends_with("at exit: ['second']\n"), "{}", limited.0);
+
+    // One that never calls CUDA has nothing of ours at work at all.
+    let outside = report(host.command("env").arg("--"), &python, "no");
+    let idle = report(&mut host.divvy(["run", "--memory", "1GiB", "--"]), &python, "no");
+    assert_eq!(idle, outside);
+}
+
+#[test]
+fn a_sanitized_program_and_its_preload_work_in_a_slice() {
+    let Some(compiler) = compiler() else { return };
+    let host = Host::new();
+    let source = host.folder().join("program.c");
+    std::fs::write(
+        &source,
+        r#"
+        #include <dlfcn.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        int main(void) {
+            int (*init)(unsigned) = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuInit");
+            int (*total)(size_t *, int) = dlsym(RTLD_DEFAULT, "cuDeviceTotalMem_v2");
+            size_t bytes = 0;
+            int first = init(0), second = total(&bytes, 0);
+            free(malloc(100));
+            printf("%d %d %zu\n", first, second, bytes);
+            return 0;
+        }
+        "#,
+    )
+    .expect("a file");
+    let program = host.folder().join("program");
+    // Undefined behaviour's runtime, and a preload that counts calls as profilers do.
+    succeeded(&finish(
+        Command::new(&compiler)
+            .args(["-fsanitize=undefined", "-g", "-o"])
+            .arg(&program)
+            .arg(&source)
+            .arg("-ldl"),
+    ));
+    let profiler = host.folder().join("libprofiler.so");
+    let profiler_source = host.folder().join("profiler.c");
+    std::fs::write(
+        &profiler_source,
+        r#"
+        #define _GNU_SOURCE
+        #include <dlfcn.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        static int calls;
+        int cuInit(unsigned flags) {
+            int (*next)(unsigned) = dlsym(RTLD_NEXT, "cuInit");
+            calls++;
+            return next ? next(flags) : -1;
+        }
+        __attribute__((destructor)) static void done(void) { fprintf(stderr, "profiler ends\n"); }
+        "#,
+    )
+    .expect("a file");
+    succeeded(&finish(
+        Command::new(&compiler)
+            .args(["-shared", "-fPIC", "-o"])
+            .arg(&profiler)
+            .arg(&profiler_source)
+            .arg("-ldl"),
+    ));
+    let output = finish(host.run("1GiB", &program).env("LD_PRELOAD", &profiler));
+    assert_eq!(succeeded(&output), format!("0 0 {GIB}\n"));
+    assert_eq!(stderr(&output), "profiler ends\n");
+}
+
+/// Divvy as a package installs it, in a folder of the story's own.
+fn installed(host: &Host) -> std::path::PathBuf {
+    let folder = host.folder().join("installed");
+    std::fs::create_dir(&folder).expect("a folder");
+    for name in [
+        "divvy",
+        "libdivvy_limit_cuda.so",
+        "libdivvy_limit_nvml.so",
+        "libdivvy_emulated_cuda.so",
+        "libdivvy_emulated_nvml.so",
+    ] {
+        std::fs::copy(binaries().join(name), folder.join(name)).expect("built");
+    }
+    folder
+}
+
+#[test]
+fn an_upgrade_disturbs_no_running_tenant_and_none_of_its_late_workers() {
+    let host = Host::new();
+    let folder = installed(&host);
+    let mut command = host.command(folder.join("divvy"));
+    command.args(["run", "--name", "old", "--memory", "1GiB", "--"]);
+    let mut tenant = Tenant::start({
+        command.arg(probe());
+        command
+    });
+    assert_eq!(tenant.allocate(100 * MIB), Ok(()));
+
+    // A new version takes the old one's place, as packages do it: written beside, then renamed. This one is no library.
+    for name in ["libdivvy_limit_cuda.so", "libdivvy_limit_nvml.so"] {
+        let beside = folder.join("new");
+        std::fs::write(&beside, "a later version").expect("a file");
+        std::fs::rename(&beside, folder.join(name)).expect("in its place");
+    }
+    assert_eq!(tenant.allocate(100 * MIB), Ok(()));
+    assert!(tenant.copies());
+    // A worker that starts only now finds what its parent has.
+    tenant.start_children(1);
+    let answers = tenant.ask_children(&format!("allocate {}", 100 * MIB));
+    assert!(answers[0]["error"].is_null(), "{answers:?}");
+    assert_eq!(host.slice("old").memory_used_bytes, 300 * MIB);
+    assert_eq!(tenant.memory().1, GIB);
+    assert!(tenant.end().success());
+}
+
+#[test]
+fn a_tenant_that_writes_over_its_ledger_harms_nobody_else() {
+    let Some(python) = system_python() else { return };
+    let host = Host::new();
+    let mut neighbour = host.probe("neighbour", "1GiB");
+    assert_eq!(neighbour.allocate(500 * MIB), Ok(()));
+    let mut command = host.divvy(["run", "--name", "vandal", "--memory", "1GiB", "--"]);
+    command.arg(python).arg(python_tenant()).arg("scribble");
+    let (mut vandal, first) = Tenant::start_with_line(command);
+    assert_eq!(first["error"], json!(0));
+    host.until_used("vandal", 600 * MIB);
+    assert_eq!(
+        vandal.ask("")["error"],
+        json!(0),
+        "its books say that there is room"
+    );
+
+    assert_eq!(neighbour.memory(), (GIB - 500 * MIB, GIB));
+    assert_eq!(neighbour.allocate(500 * MIB), Ok(()));
+    assert!(neighbour.allocate(100 * MIB).is_err());
+    assert_eq!(host.slice("neighbour").memory_used_bytes, 1000 * MIB);
+    assert_eq!(host.slice("vandal").memory_limit_bytes, GIB);
+    assert_eq!(vandal.ask("")["ended"], json!(true));
+}
