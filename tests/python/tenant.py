@@ -13,7 +13,8 @@ import signal
 import sys
 
 MIB = 1 << 20
-OUT_OF_MEMORY = 2
+# What says where drivers and their devices are: each rung of isolation its own.
+OF_THE_DRIVERS = ("DIVVY_", "LD_", "CUDA_", "GPU_", "HIP_", "ROCR_", "OMP_", "ZE_", "ONEAPI_")
 
 
 def say(**what):
@@ -159,7 +160,7 @@ def report(use):
         home=os.getcwd(),
         descriptors=len(os.listdir("/proc/self/fd")),
         own=libc.getenv(b"OWN").decode(),
-        environment=sorted(name for name in os.environ if not name.startswith(("DIVVY_", "LD_", "CUDA_"))),
+        environment=sorted(name for name in os.environ if not name.startswith(OF_THE_DRIVERS)),
     )
     sys.exit(41)
 

@@ -49,7 +49,7 @@ pub const SET: [Variable; 9] = [
     },
     Variable {
         name: "LD_PRELOAD",
-        about: "The limiter, in front of what was there",
+        about: "What was there, then the limiter",
     },
     Variable {
         name: "LD_LIBRARY_PATH",

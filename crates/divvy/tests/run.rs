@@ -68,9 +68,9 @@ fn the_program_is_shown_its_slice_and_keeps_its_own_settings() {
     let preload = value("LD_PRELOAD");
     let entries: Vec<_> = preload.split(':').collect();
     assert_eq!(entries.len(), 3, "{preload}");
-    assert!(entries[0].ends_with("/$LIB/libcuda.so.1"), "{preload}");
-    assert!(entries[1].ends_with("/$LIB/libnvidia-ml.so.1"), "{preload}");
-    assert_eq!(entries[2], "libm.so.6");
+    assert_eq!(entries[0], "libm.so.6");
+    assert!(entries[1].ends_with("/$LIB/libcuda.so.1"), "{preload}");
+    assert!(entries[2].ends_with("/$LIB/libnvidia-ml.so.1"), "{preload}");
     let folder = value("LD_LIBRARY_PATH");
     let folders: Vec<_> = folder.split(':').collect();
     let [ours, refusals, "/opt/own"] = folders[..] else {

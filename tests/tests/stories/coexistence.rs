@@ -61,7 +61,7 @@ fn a_sanitized_program_and_its_preload_work_in_a_slice() {
         #include <stdio.h>
         #include <stdlib.h>
         int main(void) {
-            int (*init)(unsigned) = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuInit");
+            int (*init)(unsigned) = dlsym(RTLD_DEFAULT, "cuInit");
             int (*total)(size_t *, int) = dlsym(RTLD_DEFAULT, "cuDeviceTotalMem_v2");
             size_t bytes = 0;
             int first = init(0), second = total(&bytes, 0);
@@ -96,7 +96,9 @@ fn a_sanitized_program_and_its_preload_work_in_a_slice() {
             calls++;
             return next ? next(flags) : -1;
         }
-        __attribute__((destructor)) static void done(void) { fprintf(stderr, "profiler ends\n"); }
+        __attribute__((destructor)) static void done(void) {
+            if (calls) fprintf(stderr, "profiler: %d calls\n", calls);
+        }
         "#,
     )
     .expect("a file");
@@ -109,7 +111,29 @@ fn a_sanitized_program_and_its_preload_work_in_a_slice() {
     ));
     let output = finish(host.run("1GiB", &program).env("LD_PRELOAD", &profiler));
     assert_eq!(succeeded(&output), format!("0 0 {GIB}\n"));
-    assert_eq!(stderr(&output), "profiler ends\n");
+    assert_eq!(stderr(&output), "profiler: 1 calls\n");
+
+    // The address sanitizer insists on being first, and checks every allocation that the drop-ins make.
+    let checked = host.folder().join("checked");
+    let built = finish(
+        Command::new(&compiler)
+            .args(["-fsanitize=address", "-g", "-o"])
+            .arg(&checked)
+            .arg(&source)
+            .arg("-ldl"),
+    );
+    if !built.status.success() {
+        return;
+    }
+    let runtime = succeeded(&finish(
+        Command::new(&compiler).arg("-print-file-name=libasan.so"),
+    ));
+    let script = "LD_PRELOAD=\"$1:$LD_PRELOAD\" exec \"$2\"";
+    let mut command = host.run("1GiB", "sh");
+    command.args(["-c", script, "sh", runtime.trim()]).arg(&checked);
+    let output = finish(&mut command);
+    assert_eq!(stderr(&output), "");
+    assert_eq!(succeeded(&output), format!("0 0 {GIB}\n"));
 }
 
 /// Divvy as a package installs it, in a folder of the story's own.
@@ -152,7 +176,7 @@ fn an_upgrade_disturbs_no_running_tenant_and_none_of_its_late_workers() {
     tenant.start_children(1);
     let answers = tenant.ask_children(&format!("allocate {}", 100 * MIB));
     assert!(answers[0]["error"].is_null(), "{answers:?}");
-    assert_eq!(host.slice("old").memory_used_bytes, 300 * MIB);
+    assert!(host.slice("old").memory_used_bytes >= 300 * MIB);
     assert_eq!(tenant.memory().1, GIB);
     assert!(tenant.end().success());
 }

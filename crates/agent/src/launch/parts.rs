@@ -1,6 +1,7 @@
 //! The environment of a program in a slice: the drop-ins in front, the driver below, the slice's socket.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use divvy_host::visible::{Seen, Target, settings};
@@ -83,7 +84,7 @@ impl Parts {
     }
 }
 
-/// The variables of the program. What the user set for the loader stays, behind ours.
+/// The variables of the program. What the user set for the loader stays.
 fn environment(
     run: &RunDir,
     created: &CreatedSlice,
@@ -97,7 +98,7 @@ fn environment(
     if let Some(stage) = front {
         set(
             "LD_PRELOAD",
-            in_front(OsStr::new(&stage.preload), inherited("LD_PRELOAD"), ":"),
+            among_preloads(&stage.preload, inherited("LD_PRELOAD")),
         );
         let mut folders = stage.folder.clone().into_os_string();
         if created.slice.isolation != Isolation::Env && created.slice.policy == Policy::Strict {
@@ -136,6 +137,26 @@ fn environment(
     variables
 }
 
+/// The user's own preloads, then `ours`: a sanitizer's runtime has to come first, and a profiler's functions call the
+/// next ones, which are ours. Of a run inside a run ours are there already; another stage's limiter goes behind.
+fn among_preloads(ours: &str, inherited: Option<OsString>) -> OsString {
+    let inherited = inherited.unwrap_or_default();
+    let is_ours = |entry: &&[u8]| ours.split(':').any(|own| own.as_bytes() == *entry);
+    let is_staged = |entry: &&[u8]| entry.windows(STAGES.len()).any(|part| part == STAGES);
+    // ld.so(8): separated by spaces or colons.
+    let entries: Vec<&[u8]> = inherited
+        .as_bytes()
+        .split(|byte| matches!(byte, b' ' | b':'))
+        .filter(|entry| !entry.is_empty() && !is_ours(entry))
+        .collect();
+    let (others, users): (Vec<&[u8]>, Vec<&[u8]>) = entries.into_iter().partition(is_staged);
+    let all: Vec<&[u8]> = users.into_iter().chain([ours.as_bytes()]).chain(others).collect();
+    OsString::from_vec(all.join(&b':'))
+}
+
+/// In the path of every staged drop-in.
+const STAGES: &[u8] = b"/stages/";
+
 /// `ours`, then what was there, without a second `ours`: a run inside a run.
 pub(super) fn in_front(ours: &OsStr, inherited: Option<OsString>, separator: &str) -> OsString {
     let mut value = ours.to_os_string();
@@ -151,4 +172,30 @@ pub(super) fn in_front(ours: &OsStr, inherited: Option<OsString>, separator: &st
         value.push(rest);
     }
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_users_preloads_come_first_and_ours_once() {
+        let ours = "/run/stages/1/$LIB/libcuda.so.1:/run/stages/1/$LIB/libnvidia-ml.so.1";
+        let among = |inherited: &str| {
+            let inherited = (!inherited.is_empty()).then(|| inherited.into());
+            among_preloads(ours, inherited).into_string().expect("text")
+        };
+        assert_eq!(among(""), ours);
+        assert_eq!(
+            among("libasan.so.8 /opt/p.so"),
+            format!("libasan.so.8:/opt/p.so:{ours}")
+        );
+        // A run inside a run, with a profiler between the two.
+        assert_eq!(among(&format!("/opt/p.so:{ours}")), format!("/opt/p.so:{ours}"));
+        let other = "/other/stages/2/$LIB/libcuda.so.1";
+        assert_eq!(
+            among(&format!("a.so:{other}:b.so")),
+            format!("a.so:b.so:{ours}:{other}")
+        );
+    }
 }
