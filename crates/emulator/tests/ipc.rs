@@ -390,3 +390,37 @@ fn pools_that_are_not_shared() {
         );
     });
 }
+
+#[test]
+fn a_program_that_closes_what_it_does_not_know() {
+    with_opener("a_program_that_closes_what_it_does_not_know", |peer| {
+        let (_, total) = memory_info();
+        let memory = upload(&[5u32; 4]);
+        let handle = export(memory);
+        // SAFETY: as daemons do; whatever is open above the three standard streams and the pipes of this test's peer is
+        // the driver's.
+        unsafe { libc::syscall(libc::SYS_close_range, 256, u32::MAX, 0) };
+        assert_eq!(download::<u32>(memory, 1), [5], "memory stays");
+        assert_eq!(
+            peer.ask(&format!("open {handle}")),
+            "CUDA_ERROR_INVALID_HANDLE",
+            "and is out of reach of others"
+        );
+        // Whose descriptors they are now is nobody's business here.
+        let files: Vec<_> = (0..600)
+            .map(|_| std::fs::File::open("/dev/null").unwrap())
+            .collect();
+        cu!(cuMemFree_v2(memory));
+        assert_eq!(memory_info().0, total);
+        let again = upload(&[6u32; 4]);
+        assert_eq!(
+            peer.ask(&format!("open {}", export(again))),
+            "6",
+            "new memory is in reach"
+        );
+        cu!(cuMemFree_v2(again));
+        for file in &files {
+            assert!(file.metadata().is_ok(), "still the program's");
+        }
+    });
+}
