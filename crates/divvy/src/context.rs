@@ -178,6 +178,7 @@ pub fn serve_command(run: &RunDir) -> Command {
         "LD_LIBRARY_PATH",
         "CUDA_VISIBLE_DEVICES",
         "DIVVY_SLICE",
+        "DIVVY_NVML",
         "DIVVY_OUTPUT",
     ] {
         command.env_remove(name);

@@ -1,5 +1,7 @@
 //! NVIDIA's devices, through NVML. Where libnvidia-ml.so.1 is missing there are none, quietly.
 
+use std::ffi::OsStr;
+
 use divvy_model::{Bytes, DeviceKind, DeviceProcess, DeviceRecord, Hardware, MigPlace, Vendor};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
@@ -21,13 +23,19 @@ pub struct NvidiaReport {
 }
 
 impl Nvidia {
-    /// Opens libnvidia-ml.so.1 by its name; its absence is an answer, not an error.
+    /// Opens libnvidia-ml.so.1 by its name, or the file that `DIVVY_NVML` names; its absence is an answer, not an error.
     #[must_use]
     pub fn open() -> Self {
-        let nvml = Nvml::builder()
-            .lib_path(std::ffi::OsStr::new("libnvidia-ml.so.1"))
-            .init();
-        Self { nvml }
+        let named = std::env::var_os("DIVVY_NVML").filter(|path| !path.is_empty());
+        Self::open_library(&named.unwrap_or_else(|| "libnvidia-ml.so.1".into()))
+    }
+
+    /// Opens the NVML of this name or path.
+    #[must_use]
+    pub fn open_library(library: &OsStr) -> Self {
+        Self {
+            nvml: Nvml::builder().lib_path(library).init(),
+        }
     }
 
     /// No NVML: for a machine whose devices are all emulated.
@@ -186,7 +194,7 @@ fn read(nvml: &Nvml, index: u32) -> Result<DeviceRecord, NvmlError> {
             .or_else(|_| {
                 device
                     .num_cores()
-                    .map(|cores| cores / cores_per_sm(capability.major))
+                    .map(|cores| cores / cores_per_sm(capability.major, capability.minor))
             })
             .unwrap_or(0),
         compute_capability: format!("{}.{}", capability.major, capability.minor),
@@ -234,9 +242,13 @@ fn instances(nvml: &Nvml, gpu: &DeviceRecord) -> Vec<DeviceRecord> {
 }
 
 /// FP32 lanes of a multiprocessor: 64 on Volta, Turing and GA100, 128 on what came after (CUDA C programming guide,
-/// "Arithmetic Instructions"). GA100 answers the attributes query, so only Turing needs 64 here.
-fn cores_per_sm(major: i32) -> u32 {
-    if major <= 7 { 64 } else { 128 }
+/// "Arithmetic Instructions").
+fn cores_per_sm(major: i32, minor: i32) -> u32 {
+    if major <= 7 || (major, minor) == (8, 0) {
+        64
+    } else {
+        128
+    }
 }
 
 /// NVML writes the domain with eight digits; everybody else with four.

@@ -176,7 +176,13 @@ fn alone(name: &str, body: impl FnOnce()) {
 /// thread that looks at it.
 fn enter(slice: &Slice) {
     // SAFETY: the keeper's thread reads no environment.
-    unsafe { std::env::set_var("DIVVY_SLICE", &slice.socket) };
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the limiter's own setting, in a process of the test's"
+    )]
+    unsafe {
+        std::env::set_var("DIVVY_SLICE", &slice.socket)
+    };
     // SAFETY: no arguments.
     assert_eq!(unsafe { (TABLE.nvmlInit_v2)() }, NVML_SUCCESS);
 }
@@ -434,7 +440,13 @@ fn the_compute_share_is_the_whole() {
 fn a_slice_that_cannot_be_seen_shows_no_device() {
     alone("a_slice_that_cannot_be_seen_shows_no_device", || {
         // SAFETY: no other thread yet.
-        unsafe { std::env::set_var("DIVVY_SLICE", "/nonexistent/attach.sock") };
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the limiter's own setting, in a process of the test's"
+        )]
+        unsafe {
+            std::env::set_var("DIVVY_SLICE", "/nonexistent/attach.sock")
+        };
         assert_eq!(code!(nvmlInit_v2()), NVML_ERROR_NOT_READY);
         assert_eq!(code!(nvmlInitWithFlags(0)), NVML_ERROR_NOT_READY);
         assert_eq!(code!(nvmlDeviceGetCount_v2(&mut 0)), NVML_ERROR_NOT_READY);
