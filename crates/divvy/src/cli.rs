@@ -7,8 +7,8 @@ use crate::context::Context;
 use crate::env;
 use crate::output::Format;
 use crate::verbs::{
-    agent, completions, config, devices, doctor, enter, environment, explain, inspect, keep, kill, man, ps,
-    resize, run, slice, topology,
+    agent, completions, config, devices, doctor, enter, environment, explain, inspect, keep, kill, man, mig,
+    ps, resize, run, slice, topology,
 };
 
 const EXAMPLES: &str = "\
@@ -53,6 +53,8 @@ pub enum Verb {
     Topology(topology::Args),
     /// Choose the devices that programs are shown, and explain what they see
     Env(environment::Args),
+    /// Divide devices into MIG instances
+    Mig(mig::Args),
     /// List the slices
     Ps(ps::Args),
     /// Make, list and delete slices that stay while nothing runs in them
@@ -99,6 +101,7 @@ impl Verb {
             Self::Run(args) => run::run(args, context),
             Self::Devices(args) => devices::run(args, context),
             Self::Topology(args) => topology::run(args, context),
+            Self::Mig(args) => mig::run(args, context),
             Self::Env(args) => environment::run(args, context),
             Self::Ps(args) => ps::run(args, context),
             Self::Slice(args) => slice::run(args, context),

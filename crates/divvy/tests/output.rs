@@ -45,6 +45,7 @@ fn help_opens_with_examples() {
         "devices",
         "env",
         "topology",
+        "mig",
         "ps",
         "slice",
         "inspect",

@@ -4,6 +4,7 @@
 //! come from a specification such as `h100*2`. Nothing here keeps state.
 #![forbid(unsafe_code)]
 
+pub mod amd;
 #[cfg(feature = "built")]
 pub mod built;
 mod driver;
@@ -11,9 +12,13 @@ mod elf;
 mod emulated;
 mod inventory;
 pub mod machine;
+pub mod mig;
+pub mod mps;
 mod nvidia;
 mod survey;
+pub mod tool;
 mod topology;
+pub mod vgpu;
 pub mod visible;
 
 pub use divvy_abi::{Probe, probe};

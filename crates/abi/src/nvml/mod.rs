@@ -12,6 +12,7 @@
 
 pub use core::ffi::{c_char, c_void};
 
+pub mod client;
 mod export;
 mod generated;
 mod result;

@@ -12,6 +12,7 @@ pub mod inspect;
 pub mod keep;
 pub mod kill;
 pub mod man;
+pub mod mig;
 pub mod ps;
 pub mod resize;
 pub mod run;

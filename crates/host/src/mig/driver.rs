@@ -1,0 +1,81 @@
+//! What changes MIG: NVIDIA's driver through NVML, or a fake in tests.
+
+use divvy_model::Fault;
+
+use super::geometry::Geometry;
+
+/// Who uses an instance or a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// Process id.
+    pub pid: u32,
+    /// The program's name, where it can be told.
+    pub name: String,
+}
+
+impl std::fmt::Display for Tenant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (process {})", self.name, self.pid)
+    }
+}
+
+/// A GPU instance with a compute instance in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuInstance {
+    /// The driver's id of it.
+    pub id: u32,
+    /// The profile's id.
+    pub profile_id: u32,
+    /// First memory slice.
+    pub start: u8,
+    /// Who runs there.
+    pub tenants: Vec<Tenant>,
+}
+
+/// A device that may be divided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MigDevice {
+    /// Its index among the driver's GPUs.
+    pub index: u32,
+    /// `GPU-…`
+    pub uuid: String,
+    /// Product name.
+    pub name: String,
+    /// PCI device id of vendor 10de.
+    pub pci_device: u16,
+    /// Whether MIG mode is on; None where the device has none.
+    pub mode: Option<bool>,
+    /// What it offers.
+    pub geometry: Geometry,
+    /// What it holds.
+    pub instances: Vec<GpuInstance>,
+    /// Who runs on it as a whole, MIG mode being off.
+    pub tenants: Vec<Tenant>,
+}
+
+/// The privileged boundary. Each call is one change, made or refused as a whole.
+pub trait MigDriver {
+    /// The devices as they are now.
+    ///
+    /// # Errors
+    /// [`divvy_model::Code::Driver`] where the driver does not answer.
+    fn devices(&mut self) -> Result<Vec<MigDevice>, Fault>;
+
+    /// Turns MIG mode on or off; false where it waits for a reset of the device.
+    ///
+    /// # Errors
+    /// [`divvy_model::Code::Privilege`], [`divvy_model::Code::MigBusy`], [`divvy_model::Code::MigDriver`].
+    fn set_mode(&mut self, uuid: &str, on: bool) -> Result<bool, Fault>;
+
+    /// Makes an instance at a place, with one compute instance that fills it; its id.
+    ///
+    /// # Errors
+    /// As [`Self::set_mode`].
+    fn create(&mut self, uuid: &str, profile_id: u32, start: u8, size: u8) -> Result<u32, Fault>;
+
+    /// Removes an instance and the compute instances in it.
+    ///
+    /// # Errors
+    /// As [`Self::set_mode`].
+    fn destroy(&mut self, uuid: &str, instance: u32) -> Result<(), Fault>;
+}

@@ -1,0 +1,21 @@
+//! MIG: which layouts a device can have, how to get from one to another with the fewest changes, and doing it.
+
+mod apply;
+mod driver;
+mod file;
+mod geometry;
+mod nvml;
+mod plan;
+mod pool;
+mod request;
+mod strategy;
+
+pub use apply::{Change, DevicePlan, Outcome, Step, apply, occupancy, plan_devices};
+pub use driver::{GpuInstance, MigDevice, MigDriver, Tenant};
+pub use file::{ConfigEntry, Devices, MigFile, Target, targets};
+pub use geometry::{Geometry, Layout, Profile, Shapes};
+pub use nvml::NvmlMig;
+pub use plan::{Chosen, Goal, Occupancy, best};
+pub use pool::{Placed, PoolPlan, Unplaced, plan_pool};
+pub use request::{Wanted, goal, parse_list};
+pub use strategy::{Strategy, resources};

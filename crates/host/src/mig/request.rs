@@ -1,0 +1,107 @@
+//! Instances as people ask for them: by id, name, and place: `14`, `1g.6gb`, `1g.6gb:2`, `19,19,14,9`.
+
+use divvy_model::{Code, Fault};
+
+use super::geometry::{Geometry, Shapes};
+use super::plan::Goal;
+
+/// One instance that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// A profile's name or id.
+    pub profile: String,
+    /// The memory slice it is to begin at.
+    pub start: Option<u8>,
+}
+
+/// Reads `19,19,14,9:4`; spaces around entries do not matter.
+///
+/// # Errors
+/// [`Code::MigRequest`] for an empty entry or a place that is no number.
+pub fn parse_list(text: &str) -> Result<Vec<Wanted>, Fault> {
+    let entry = |entry: &str| {
+        let entry = entry.trim();
+        let malformed = || {
+            Fault::new(Code::MigRequest, format!("`{entry}` is no MIG instance")).hint(
+                "write a profile's name or id, and after a colon the memory slice it begins at: 1g.10gb:2",
+            )
+        };
+        let (profile, start) = match entry.split_once(':') {
+            Some((profile, start)) => (profile, Some(start.parse().map_err(|_| malformed())?)),
+            None => (entry, None),
+        };
+        if profile.is_empty() {
+            return Err(malformed());
+        }
+        Ok(Wanted {
+            profile: profile.to_owned(),
+            start,
+        })
+    };
+    if text.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    text.split(',').map(entry).collect()
+}
+
+/// The goal of a device that is to hold exactly these.
+///
+/// # Errors
+/// [`Code::MigRequest`] for a profile that the device has not, or a place that the profile cannot begin at;
+/// [`Code::MigFit`] for two that overlap or are more than the device holds.
+pub fn goal(shapes: &Shapes, wanted: &[Wanted], device: &str) -> Result<Goal, Fault> {
+    let geometry = &shapes.geometry;
+    let mut goal = Goal {
+        counts: vec![0; geometry.profiles.len()],
+        pinned: 0,
+        exact: true,
+    };
+    for one in wanted {
+        let profile = geometry.profile(&one.profile).ok_or_else(|| {
+            Fault::new(
+                Code::MigRequest,
+                format!("{device} has no MIG profile `{}`", one.profile),
+            )
+            .hint(offers(geometry))
+        })?;
+        let kind = &geometry.profiles[profile];
+        goal.counts[profile] = goal.counts[profile].saturating_add(1);
+        if goal.counts[profile] > kind.max {
+            return Err(Fault::new(
+                Code::MigFit,
+                format!("{device} holds at most {} of {}", kind.max, kind.name),
+            )
+            .hint("`divvy mig list` shows how many of each profile a device holds"));
+        }
+        let Some(start) = one.start else { continue };
+        let place = shapes.place(profile, start).ok_or_else(|| {
+            let starts: Vec<String> = kind.starts.iter().map(u8::to_string).collect();
+            Fault::new(
+                Code::MigRequest,
+                format!("{} cannot begin at memory slice {start}", kind.name),
+            )
+            .hint(format!("it can begin at {}", starts.join(", ")))
+        })?;
+        if !shapes.fits(goal.pinned, place) {
+            return Err(Fault::new(
+                Code::MigFit,
+                format!(
+                    "{}:{start} overlaps another instance that is asked for on {device}",
+                    kind.name
+                ),
+            )
+            .hint("leave the place out, and one is found"));
+        }
+        goal.pinned |= 1 << place;
+    }
+    Ok(goal)
+}
+
+fn offers(geometry: &Geometry) -> String {
+    let names: Vec<String> = geometry
+        .profiles
+        .iter()
+        .map(|profile| format!("{} ({})", profile.name, profile.id))
+        .collect();
+    format!("it offers {}", names.join(", "))
+}
