@@ -1,0 +1,532 @@
+//! Random sequences of every way to allocate and to free, by threads of several processes of one slice, against a
+//! reference: the ledger is never below what is allocated and live nor above the limit, equals what the device has
+//! handed out once everybody has synchronised and trimmed, and is 0 at the end.
+
+mod emulated;
+mod support;
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Barrier, RwLock};
+
+use divvy_abi::*;
+use divvy_ledger::Terms;
+use divvy_ledger::attach::connect;
+use divvy_limiter::below;
+use divvy_limiter::tenant::{self, Tenant};
+use emulated::{code, cu, get, held};
+use support::Slice;
+
+const MIB: u64 = 1 << 20;
+const PAGE: u64 = 2 << 20;
+const LIMIT: u64 = 1 << 30;
+const PROCESSES: u64 = 3;
+const THREADS: u64 = 3;
+const PHASES: u64 = 5;
+const STEPS: u64 = 200;
+
+/// Bytes that this process has allocated and not freed by a call, in whole units as it asked for them.
+static LIVE: AtomicU64 = AtomicU64::new(0);
+/// Of that, managed memory, which the emulated device does not count: charged bytes.
+static MANAGED: AtomicU64 = AtomicU64::new(0);
+/// Steps are made under the reading half; what must hold between them is looked at under the writing half.
+static STEP: RwLock<()> = RwLock::new(());
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound
+    }
+
+    /// Mostly some pages, now and then next to nothing.
+    fn bytes(&mut self) -> u64 {
+        match self.below(5) {
+            0 => 1 + self.below(100_000),
+            _ => MIB + 1 + self.below(48 * MIB),
+        }
+    }
+}
+
+/// Something that a thread has allocated.
+enum Thing {
+    Pointer(CUdeviceptr, u64),
+    Managed(CUdeviceptr, u64),
+    /// Handle references and mappings.
+    Block(Vec<CUmemGenericAllocationHandle>, Vec<CUdeviceptr>, u64),
+    Array(CUarray, u64),
+    Mipmap(CUmipmappedArray, u64),
+}
+
+struct Worker {
+    random: Random,
+    streams: Vec<CUstream>,
+    pool: CUmemoryPool,
+    things: Vec<Thing>,
+}
+
+unsafe extern "C" fn doze(_: *mut c_void) {
+    std::thread::sleep(std::time::Duration::from_millis(1));
+}
+
+fn paged(bytes: u64) -> u64 {
+    if bytes > PAGE / 2 {
+        bytes.next_multiple_of(PAGE)
+    } else {
+        bytes.next_multiple_of(512)
+    }
+}
+
+impl Worker {
+    fn new(seed: u64) -> Self {
+        let mut properties = CUmemPoolProps {
+            allocType: CU_MEM_ALLOCATION_TYPE_PINNED,
+            ..Default::default()
+        };
+        properties.location.type_ = CU_MEM_LOCATION_TYPE_DEVICE;
+        Self {
+            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            streams: vec![
+                get!(cuStreamCreate(CU_STREAM_NON_BLOCKING.0)),
+                null_mut(),
+                get!(cuStreamCreate(0)),
+            ],
+            pool: get!(cuMemPoolCreate(&raw const properties)),
+            things: Vec::new(),
+        }
+    }
+
+    fn stream(&mut self) -> CUstream {
+        let at = self.random.below(self.streams.len() as u64);
+        self.streams[at as usize]
+    }
+
+    fn got(&mut self, result: CUresult, bytes: u64, thing: impl FnOnce() -> Thing) {
+        match result {
+            CUDA_SUCCESS => {
+                LIVE.fetch_add(bytes, Ordering::Relaxed);
+                let thing = thing();
+                if let Thing::Managed(_, bytes) = thing {
+                    MANAGED.fetch_add(paged(bytes), Ordering::Relaxed);
+                }
+                self.things.push(thing);
+            }
+            code => assert_eq!(code, CUDA_ERROR_OUT_OF_MEMORY),
+        }
+    }
+
+    fn step(&mut self) {
+        let bytes = self.random.bytes();
+        let stream = self.stream();
+        let (mut pointer, size) = (0, bytes as usize);
+        match self.random.below(22) {
+            0 | 1 => {
+                let result = code!(cuMemAlloc_v2(&raw mut pointer, size));
+                self.got(result, bytes, || Thing::Pointer(pointer, bytes));
+            }
+            2 => {
+                let (mut pitch, width) = (0, 1 + self.random.below(5000) as usize);
+                let height = 1 + self.random.below(4000) as usize;
+                let result = code!(cuMemAllocPitch_v2(
+                    &raw mut pointer,
+                    &raw mut pitch,
+                    width,
+                    height,
+                    4
+                ));
+                let bytes = (pitch * height) as u64;
+                self.got(result, bytes, || Thing::Pointer(pointer, bytes));
+            }
+            3 => {
+                let result = code!(cuMemAllocManaged(&raw mut pointer, size, CU_MEM_ATTACH_GLOBAL.0));
+                self.got(result, bytes, || Thing::Managed(pointer, bytes));
+            }
+            4 | 5 => {
+                let result = match self.random.below(2) {
+                    0 => code!(cuMemAllocAsync(&raw mut pointer, size, stream)),
+                    _ => code!(cuMemAllocAsync_ptsz(&raw mut pointer, size, stream)),
+                };
+                self.got(result, bytes, || Thing::Pointer(pointer, bytes));
+            }
+            6 => {
+                let result = code!(cuMemAllocFromPoolAsync(&raw mut pointer, size, self.pool, stream));
+                self.got(result, bytes, || Thing::Pointer(pointer, bytes));
+            }
+            7 | 8 => self.block(bytes.next_multiple_of(PAGE)),
+            9 => self.array(),
+            10 => self.graph(stream),
+            11 => self.capture(),
+            12 => self.nonsense(),
+            13 => match self.random.below(5) {
+                0 => cu!(cuStreamSynchronize(stream)),
+                1 => cu!(cuMemPoolTrimTo(self.pool, 0)),
+                2 => cu!(cuDeviceGraphMemTrim(0)),
+                _ => {
+                    let mut keep = self.random.below(2) * 100 * MIB;
+                    let which = CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+                    cu!(cuMemPoolSetAttribute(self.pool, which, (&raw mut keep).cast()));
+                }
+            },
+            14 => cu!(cuLaunchHostFunc(stream, Some(doze), null_mut())),
+            _ => {
+                let count = self.things.len() as u64;
+                if count > 0 {
+                    let at = self.random.below(count) as usize;
+                    let thing = self.things.swap_remove(at);
+                    self.free(thing, stream);
+                }
+            }
+        }
+    }
+
+    /// Physical memory, and what refers to it: handles, mappings, an import of our own export.
+    fn block(&mut self, bytes: u64) {
+        let mut properties = CUmemAllocationProp {
+            type_: CU_MEM_ALLOCATION_TYPE_PINNED,
+            requestedHandleTypes: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+            ..Default::default()
+        };
+        properties.location.type_ = CU_MEM_LOCATION_TYPE_DEVICE;
+        let mut handle = 0;
+        let result = code!(cuMemCreate(
+            &raw mut handle,
+            bytes as usize,
+            &raw const properties,
+            0
+        ));
+        if result != CUDA_SUCCESS {
+            return assert_eq!(result, CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        let (mut handles, mut mappings) = (vec![handle], Vec::new());
+        for _ in 0..self.random.below(3) {
+            let address: CUdeviceptr = get!(cuMemAddressReserve(bytes as usize, 0, 0, 0));
+            cu!(cuMemMap(address, bytes as usize, 0, handle, 0));
+            mappings.push(address);
+        }
+        if let Some(address) = mappings.first()
+            && self.random.below(2) == 0
+        {
+            handles.push(get!(cuMemRetainAllocationHandle(*address as *mut c_void)));
+        }
+        self.got(CUDA_SUCCESS, bytes, || Thing::Block(handles, mappings, bytes));
+    }
+
+    fn array(&mut self) {
+        let described = CUDA_ARRAY3D_DESCRIPTOR {
+            Width: 1 + self.random.below(2000) as usize,
+            Height: 1 + self.random.below(2000) as usize,
+            Depth: 0,
+            Format: CU_AD_FORMAT_FLOAT,
+            NumChannels: 2,
+            Flags: 0,
+        };
+        let bytes = (described.Width * described.Height * 8) as u64;
+        if self.random.below(2) == 0 {
+            let mut array = null_mut();
+            let result = code!(cuArray3DCreate_v2(&raw mut array, &raw const described));
+            self.got(result, bytes, || Thing::Array(array, bytes));
+        } else {
+            let mut mipmap = null_mut();
+            let result = code!(cuMipmappedArrayCreate(&raw mut mipmap, &raw const described, 4));
+            self.got(result, bytes, || Thing::Mipmap(mipmap, bytes));
+        }
+    }
+
+    fn graph(&mut self, stream: CUstream) {
+        let graph: CUgraph = get!(cuGraphCreate(0));
+        let mut wanted = CUDA_MEM_ALLOC_NODE_PARAMS::default();
+        wanted.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+        wanted.poolProps.location.type_ = CU_MEM_LOCATION_TYPE_DEVICE;
+        wanted.bytesize = self.random.bytes() as usize;
+        let node: CUgraphNode = get!(cuGraphAddMemAllocNode(
+            graph,
+            std::ptr::null(),
+            0,
+            &raw mut wanted
+        ));
+        let _free: CUgraphNode = get!(cuGraphAddMemFreeNode(graph, &raw const node, 1, wanted.dptr));
+        let exec: CUgraphExec = get!(cuGraphInstantiateWithFlags(graph, 0));
+        for _ in 0..2 {
+            let result = code!(cuGraphLaunch(exec, stream));
+            assert!(
+                result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY,
+                "{result:?}"
+            );
+        }
+        cu!(cuStreamSynchronize(stream));
+        cu!(cuGraphExecDestroy(exec));
+        cu!(cuGraphDestroy(graph));
+    }
+
+    /// Captured, an allocation takes nothing, however large.
+    fn capture(&mut self) {
+        let stream: CUstream = get!(cuStreamCreate(CU_STREAM_NON_BLOCKING.0));
+        cu!(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        let pointer: CUdeviceptr = get!(cuMemAllocAsync(2 << 30, stream));
+        cu!(cuMemFreeAsync(pointer, stream));
+        let mut graph = null_mut();
+        cu!(cuStreamEndCapture(stream, &raw mut graph));
+        cu!(cuGraphDestroy(graph));
+        cu!(cuStreamDestroy_v2(stream));
+    }
+
+    /// What no driver grants, and what it never handed out.
+    fn nonsense(&mut self) {
+        let mut pointer = 0;
+        for bytes in [u64::MAX, u64::MAX - 511, 1 << 62, LIMIT + 1] {
+            assert_eq!(
+                code!(cuMemAlloc_v2(&raw mut pointer, bytes as usize)),
+                CUDA_ERROR_OUT_OF_MEMORY
+            );
+            let result = code!(cuMemAllocAsync(&raw mut pointer, bytes as usize, null_mut()));
+            assert_eq!(result, CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        assert_eq!(
+            code!(cuMemAlloc_v2(&raw mut pointer, 0)),
+            CUDA_ERROR_INVALID_VALUE
+        );
+        assert_eq!(
+            code!(cuMemAllocAsync(&raw mut pointer, 0, null_mut())),
+            CUDA_ERROR_INVALID_VALUE
+        );
+        assert_eq!(pointer, 0);
+        for bogus in [0x1234, 0xdead_beef_0000, u64::MAX] {
+            assert_ne!(code!(cuMemFree_v2(bogus)), CUDA_SUCCESS);
+            assert_ne!(code!(cuMemFreeAsync(bogus, null_mut())), CUDA_SUCCESS);
+            assert_ne!(code!(cuMemRelease(bogus)), CUDA_SUCCESS);
+            assert_ne!(code!(cuMemUnmap(bogus & !0x1f_ffff, PAGE as usize)), CUDA_SUCCESS);
+            assert_ne!(code!(cuArrayDestroy(bogus as CUarray)), CUDA_SUCCESS);
+            assert_ne!(code!(cuIpcCloseMemHandle(bogus)), CUDA_SUCCESS);
+        }
+        if let Some(Thing::Pointer(pointer, _)) = self.things.first() {
+            assert_ne!(
+                code!(cuMemFree_v2(pointer + 256)),
+                CUDA_SUCCESS,
+                "not its beginning"
+            );
+        }
+    }
+
+    fn free(&mut self, thing: Thing, stream: CUstream) {
+        let (Thing::Pointer(_, bytes)
+        | Thing::Managed(_, bytes)
+        | Thing::Block(_, _, bytes)
+        | Thing::Array(_, bytes)
+        | Thing::Mipmap(_, bytes)) = thing;
+        LIVE.fetch_sub(bytes, Ordering::Relaxed);
+        match thing {
+            Thing::Pointer(pointer, _) => match self.random.below(3) {
+                0 => cu!(cuMemFree_v2(pointer)),
+                1 => cu!(cuMemFreeAsync_ptsz(pointer, stream)),
+                _ => cu!(cuMemFreeAsync(pointer, stream)),
+            },
+            Thing::Managed(pointer, bytes) => {
+                cu!(cuMemFree_v2(pointer));
+                MANAGED.fetch_sub(paged(bytes), Ordering::Relaxed);
+            }
+            Thing::Block(handles, mappings, bytes) => {
+                let released = self.random.below(2) == 0;
+                if released {
+                    handles.iter().for_each(|handle| cu!(cuMemRelease(*handle)));
+                }
+                for address in mappings {
+                    cu!(cuMemUnmap(address, bytes as usize));
+                    cu!(cuMemAddressFree(address, bytes as usize));
+                }
+                if !released {
+                    handles.iter().for_each(|handle| cu!(cuMemRelease(*handle)));
+                }
+            }
+            Thing::Array(array, _) => cu!(cuArrayDestroy(array)),
+            Thing::Mipmap(mipmap, _) => cu!(cuMipmappedArrayDestroy(mipmap)),
+        }
+    }
+
+    /// Everybody has stopped: brings the device to what is really in use. Small things go: they share pages.
+    fn settle(&mut self, all: bool) {
+        let things = std::mem::take(&mut self.things);
+        for thing in things {
+            match thing {
+                Thing::Pointer(_, bytes) | Thing::Managed(_, bytes) if !all && bytes > PAGE / 2 => {
+                    self.things.push(thing)
+                }
+                Thing::Block(..) if !all => self.things.push(thing),
+                other => self.free(other, null_mut()),
+            }
+        }
+        cu!(cuCtxSynchronize());
+        for stream in &self.streams {
+            cu!(cuStreamSynchronize_ptsz(*stream));
+        }
+        cu!(cuMemPoolTrimTo(self.pool, 0));
+    }
+}
+
+/// Bytes in the ledger: this process's, and everybody's.
+fn ledger() -> (u64, u64) {
+    let Some(Tenant::Member(member)) = tenant::known() else {
+        panic!("a member")
+    };
+    let slot = member.first().slot();
+    (
+        slot.used().expect("not a child"),
+        slot.total_used().expect("not a child"),
+    )
+}
+
+fn work(number: u64) {
+    below::stand_on(&divvy_emulator::TABLE);
+    let socket = std::env::var_os("SOCKET").expect("the slice's socket");
+    tenant::enter(vec![connect(socket.as_ref(), 0).expect("the keeper answers")]);
+    cu!(cuInit(0));
+    let context = emulated::context() as usize;
+    let barrier = Barrier::new(THREADS as usize);
+    let mut lines = std::io::stdin().lines();
+    let mut next = || lines.next().expect("the parent lives").expect("text");
+    std::thread::scope(|scope| {
+        let (go, done) = (&barrier, &barrier);
+        let (told, tell) = std::sync::mpsc::channel::<()>();
+        for thread in 0..THREADS {
+            let told = told.clone();
+            scope.spawn(move || {
+                cu!(cuCtxSetCurrent(context as CUcontext));
+                let mut worker = Worker::new(1 + number * THREADS + thread);
+                for phase in 0..=PHASES {
+                    for step in 0..STEPS {
+                        if phase < PHASES {
+                            let _stepping = STEP.read().expect("no panic");
+                            worker.step();
+                        }
+                        if step % 8 == 0 {
+                            let _stopped = STEP.write().expect("no panic");
+                            let ((own, total), live) = (ledger(), LIVE.load(Ordering::Relaxed));
+                            assert!(own >= live, "{own} charged, {live} live");
+                            assert!(total <= LIMIT, "{total} charged to the slice");
+                        }
+                    }
+                    go.wait();
+                    worker.settle(phase == PHASES);
+                    done.wait();
+                    told.send(()).expect("the main thread lives");
+                    PHASE.wait_for(phase + 1);
+                }
+            });
+        }
+        for phase in 0..=PHASES {
+            for _ in 0..THREADS {
+                tell.recv().expect("no worker has panicked");
+            }
+            cu!(cuDeviceGraphMemTrim(0));
+            cu!(cuMemPoolTrimTo(get!(cuDeviceGetDefaultMemPool(0)), 0));
+            cu!(cuCtxSynchronize());
+            say(&format!("settled {}", MANAGED.load(Ordering::Relaxed)));
+            while next() == "measure" {
+                let (mut free, mut total) = (0, 0);
+                cu!(cuMemGetInfo_v2(&raw mut free, &raw mut total));
+                say(&format!("{} {free} {total}", held()));
+            }
+            PHASE.set(phase + 1);
+        }
+    });
+    cu!(cuCtxDestroy_v2(context as CUcontext));
+    assert_eq!(ledger().0, 0);
+    say("end");
+}
+
+/// Which phase the threads may begin.
+struct Phase(AtomicU64);
+static PHASE: Phase = Phase(AtomicU64::new(0));
+
+impl Phase {
+    fn set(&self, phase: u64) {
+        self.0.store(phase, Ordering::Release);
+    }
+
+    fn wait_for(&self, phase: u64) {
+        while self.0.load(Ordering::Acquire) < phase {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+}
+
+fn say(line: &str) {
+    println!("\n@{line}");
+    std::io::stdout().flush().expect("the parent lives");
+}
+
+#[test]
+fn the_ledger_is_what_the_device_holds() {
+    if let Ok(number) = std::env::var("WORKER") {
+        return work(number.parse().expect("a number"));
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let slice = Slice::with(&[(LIMIT, emulated::uuid_in(folder.path()))], Terms::default());
+    let mut workers: Vec<_> = (0..PROCESSES)
+        .map(|number| {
+            Command::new(std::env::current_exe().expect("this program"))
+                .args(["--exact", "the_ledger_is_what_the_device_holds", "--nocapture"])
+                .env("WORKER", number.to_string())
+                .env("SOCKET", &slice.socket)
+                .env("DIVVY_EMULATED", "h100")
+                .env("DIVVY_RUN_DIR", folder.path())
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("this program starts again")
+        })
+        .collect();
+    let mut outputs: Vec<_> = workers
+        .iter_mut()
+        .map(|worker| BufReader::new(worker.stdout.take().expect("piped")).lines())
+        .collect();
+    let mut heard = |number: usize| loop {
+        let line = outputs[number].next().expect("the worker lives").expect("text");
+        if let Some(said) = line.strip_prefix('@') {
+            return said.to_owned();
+        }
+    };
+    let mut tell = |number: usize, line: &str| {
+        let input = workers[number].stdin.as_mut().expect("piped");
+        writeln!(input, "{line}").expect("the worker lives");
+    };
+    for phase in 0..=PHASES {
+        let managed: u64 = (0..PROCESSES as usize)
+            .map(|number| {
+                let said = heard(number);
+                let bytes = said.strip_prefix("settled ").expect("the protocol");
+                bytes.parse::<u64>().expect("a number")
+            })
+            .sum();
+        tell(0, "measure");
+        let measured = heard(0);
+        let figures: Vec<u64> = measured
+            .split(' ')
+            .map(|figure| figure.parse().expect("a number"))
+            .collect();
+        let used = slice.used();
+        assert_eq!(
+            used,
+            figures[0] + managed,
+            "phase {phase}: charged, and held with {managed} managed"
+        );
+        assert_eq!((figures[1], figures[2]), (LIMIT - used, LIMIT), "cuMemGetInfo");
+        if phase == PHASES {
+            assert_eq!(used, 0);
+        }
+        for number in 0..PROCESSES as usize {
+            tell(number, "go");
+        }
+    }
+    for number in 0..PROCESSES as usize {
+        assert_eq!(heard(number), "end");
+    }
+    for mut worker in workers {
+        assert!(worker.wait().expect("it ends").success());
+    }
+    assert_eq!(slice.used(), 0);
+}
