@@ -422,7 +422,8 @@ fn work(number: u64) {
                 tell.recv().expect("no worker has panicked");
             }
             cu!(cuDeviceGraphMemTrim(0));
-            cu!(cuMemPoolTrimTo(get!(cuDeviceGetDefaultMemPool(0)), 0));
+            let pool: CUmemoryPool = get!(cuDeviceGetDefaultMemPool(0));
+            cu!(cuMemPoolTrimTo(pool, 0));
             cu!(cuCtxSynchronize());
             say(&format!("settled {}", MANAGED.load(Ordering::Relaxed)));
             while next() == "measure" {

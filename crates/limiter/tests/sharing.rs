@@ -1,0 +1,133 @@
+//! Allocations that several processes hold: inside a slice one pays, from outside the importer does.
+
+mod emulated;
+mod support;
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::process::{Child, Command, Stdio};
+
+use divvy_abi::*;
+use divvy_ledger::Terms;
+use divvy_ledger::attach::connect;
+use divvy_limiter::{below, tenant};
+use emulated::{code, cu, get};
+use support::Slice;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const TEST: &str = "one_process_pays_for_what_a_slice_shares";
+
+/// A process of a slice, which does as it is told.
+struct Member(Child);
+
+impl Member {
+    fn new(slice: &Slice, folder: &std::path::Path) -> Self {
+        let child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", TEST, "--nocapture", "--test-threads=1"])
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .env("DIVVY_EMULATED", "h100")
+            .env("DIVVY_RUN_DIR", folder)
+            .env("SOCKET", &slice.socket)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        Self(child)
+    }
+
+    fn tell(&mut self, line: &str) -> String {
+        writeln!(self.0.stdin.as_mut().expect("piped"), "{line}").expect("it lives");
+        let lines = BufReader::with_capacity(1, self.0.stdout.as_mut().expect("piped")).lines();
+        lines
+            .map(|line| line.expect("text"))
+            .find_map(|line| line.strip_prefix('@').map(str::to_owned))
+            .expect("it answers")
+    }
+
+    fn end(mut self) {
+        drop(self.0.stdin.take());
+        let mut rest = String::new();
+        let _all = self.0.stdout.take().expect("piped").read_to_string(&mut rest);
+        assert!(self.0.wait().expect("it ends").success(), "{rest}");
+    }
+}
+
+/// What a member does: allocates and exports, opens, closes, frees.
+fn member() {
+    let socket = std::env::var_os("SOCKET").expect("the slice's socket");
+    below::stand_on(&divvy_emulator::TABLE);
+    tenant::enter(vec![connect(socket.as_ref(), 0).expect("the keeper answers")]);
+    cu!(cuInit(0));
+    emulated::context();
+    let (mut own, mut opened) = (0, 0);
+    for line in std::io::stdin().lines() {
+        let line = line.expect("text");
+        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        let answer = match word {
+            "export" => {
+                own = get!(cuMemAlloc_v2(rest.parse().expect("a number")));
+                let handle: CUipcMemHandle = get!(cuIpcGetMemHandle(own));
+                let bytes: Vec<String> = handle
+                    .reserved
+                    .iter()
+                    .map(|byte| (*byte as u8).to_string())
+                    .collect();
+                bytes.join(" ")
+            }
+            "open" => {
+                let mut handle = CUipcMemHandle::default();
+                for (to, from) in handle.reserved.iter_mut().zip(rest.split(' ')) {
+                    *to = from.parse::<u8>().expect("a byte") as _;
+                }
+                format!("{:?}", code!(cuIpcOpenMemHandle_v2(&raw mut opened, handle, 1)))
+            }
+            "close" => format!("{:?}", code!(cuIpcCloseMemHandle(opened))),
+            "free" => format!("{:?}", code!(cuMemFree_v2(own))),
+            other => panic!("{other}"),
+        };
+        println!("\n@{answer}");
+    }
+}
+
+#[test]
+fn one_process_pays_for_what_a_slice_shares() {
+    if std::env::var_os("SOCKET").is_some() {
+        return member();
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let uuid = emulated::uuid_in(folder.path());
+    let slice = Slice::with(&[(GIB, uuid)], Terms::default());
+    let other = Slice::with(&[(GIB, uuid)], Terms::default());
+    let [mut first, mut second, mut foreign, mut fourth] =
+        [&slice, &slice, &other, &other].map(|slice| Member::new(slice, folder.path()));
+    let handle = first.tell(&format!("export {}", 600 << 20));
+    assert_eq!(slice.used(), 600 * MIB);
+    // Inside the slice, nobody pays twice, though it would not fit twice.
+    assert_eq!(second.tell(&format!("open {handle}")), "CUDA_SUCCESS");
+    assert_eq!(slice.used(), 600 * MIB);
+    // From another slice it is paid once there, however many open it.
+    assert_eq!(foreign.tell(&format!("open {handle}")), "CUDA_SUCCESS");
+    assert_eq!(other.used(), 600 * MIB);
+    assert_eq!(fourth.tell(&format!("open {handle}")), "CUDA_SUCCESS");
+    assert_eq!(other.used(), 600 * MIB);
+    assert_eq!(second.tell("close"), "CUDA_SUCCESS");
+    assert_eq!(slice.used(), 600 * MIB);
+    // Who paid in the other slice closes first, and goes on paying while the other has it open.
+    assert_eq!(foreign.tell("close"), "CUDA_SUCCESS");
+    assert_eq!(other.used(), 600 * MIB);
+    assert_eq!(fourth.tell("close"), "CUDA_SUCCESS");
+    assert_ne!(foreign.tell("close"), "CUDA_SUCCESS", "closed twice");
+    foreign.tell(&format!("open {}", "0 ".repeat(64).trim_end()));
+    assert_eq!(first.tell("free"), "CUDA_SUCCESS");
+    assert_eq!(slice.used(), 0);
+    // A slice that has no room for it cannot open it, and is charged nothing.
+    other.pages.grant.set_memory_limit_bytes(100 << 20);
+    let handle = first.tell(&format!("export {}", 600 << 20));
+    assert_eq!(fourth.tell(&format!("open {handle}")), "CUDA_ERROR_OUT_OF_MEMORY");
+    assert_eq!(slice.used(), 600 * MIB);
+    assert_eq!(first.tell("free"), "CUDA_SUCCESS");
+    for member in [first, second, foreign, fourth] {
+        member.end();
+    }
+    assert_eq!(slice.used(), 0);
+}
