@@ -9,7 +9,7 @@ use crate::inventory::DeviceFacts;
 use crate::log;
 use crate::memory::heap::{Charge, OutOfMemory};
 use crate::shared::deed::Deeds;
-use divvy_ledger::{Backing, Ledger, PageError, ReserveError, Slot, SlotOwner, open_file};
+use divvy_ledger::{Backing, Ledger, PAGE_ABI_VERSION, PageError, ReserveError, Slot, SlotOwner, open_file};
 use std::fmt;
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -216,8 +216,9 @@ impl Charge for Hardware {
 /// Only the user's own processes share the user's emulated devices.
 const PAGE_MODE: u32 = 0o600;
 
+/// Pages of another layout are other files: after an upgrade, what still runs goes on with its own.
 fn page_name(uuid: Uuid) -> String {
-    format!("emulated-{uuid}.page")
+    format!("emulated-{uuid}.{PAGE_ABI_VERSION}.page")
 }
 
 fn deeds_name(uuid: Uuid) -> String {

@@ -143,8 +143,9 @@ fn refused_start() {
     );
     // A page that is not one of ours.
     let page = directory.path().join(format!(
-        "emulated-{}.page",
-        divvy_emulator::devices("h100", directory.path()).unwrap()[0].uuid
+        "emulated-{}.{}.page",
+        divvy_emulator::devices("h100", directory.path()).unwrap()[0].uuid,
+        divvy_ledger::PAGE_ABI_VERSION
     ));
     std::fs::write(page, b"not a page").unwrap();
     let text = refused(&[], here);

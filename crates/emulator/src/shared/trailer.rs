@@ -67,9 +67,6 @@ impl Trailer {
     pub fn read(fd: BorrowedFd<'_>) -> Option<Trailer> {
         let length = rustix::fs::fstat(fd).ok()?.st_size as u64;
         let bytes = length.checked_sub(BYTES)?;
-        if !is_mappable(fd, length) {
-            return None;
-        }
         let mut page = [0; 56];
         if rustix::io::pread(fd, &mut page, bytes).ok()? != page.len() {
             return None;
@@ -79,7 +76,8 @@ impl Trailer {
         let (id, rest) = rest.split_at(16);
         let (said, rest) = rest.split_at(8);
         let (kind, detail) = rest.split_at(4);
-        if magic != MAGIC || said != bytes.to_le_bytes() {
+        // Asked last: it seals the size, which is not to be done to a file that is not ours.
+        if magic != MAGIC || said != bytes.to_le_bytes() || !is_mappable(fd, length) {
             return None;
         }
         let detail = u32::from_le_bytes(detail.try_into().ok()?);
