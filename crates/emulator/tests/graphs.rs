@@ -5,6 +5,7 @@ mod common;
 use common::{POKE, VECTOR_ADD, alone, code, cu, download, function, get, module, param, start, upload};
 use divvy_abi::*;
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -300,7 +301,32 @@ fn the_same_executable_graph_runs_one_launch_at_a_time() {
         drop(open);
         cu!(cuCtxSynchronize());
         assert_eq!(download::<u8>(memory, 4), [2; 4]);
+        // Launches into several streams never meet.
+        let graph = get!(cuGraphCreate(0));
+        let params = CUDA_HOST_NODE_PARAMS {
+            fn_: Some(meet),
+            userData: null_mut(),
+        };
+        let _: CUgraphNode = get!(cuGraphAddHostNode(graph, null(), 0, &raw const params));
+        let exec = instantiate(graph);
+        for _ in 0..5 {
+            cu!(cuGraphLaunch(exec, one));
+            cu!(cuGraphLaunch(exec, two));
+        }
+        cu!(cuCtxSynchronize());
+        assert_eq!(MOST.load(Ordering::SeqCst), 1);
     });
+}
+
+static INSIDE: AtomicUsize = AtomicUsize::new(0);
+static MOST: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes how many are in here at once.
+unsafe extern "C" fn meet(_: *mut c_void) {
+    let inside = INSIDE.fetch_add(1, Ordering::SeqCst) + 1;
+    MOST.fetch_max(inside, Ordering::SeqCst);
+    std::thread::sleep(Duration::from_millis(10));
+    INSIDE.fetch_sub(1, Ordering::SeqCst);
 }
 
 #[test]
