@@ -7,6 +7,7 @@
     reason = "each test file uses its own part"
 )]
 
+pub mod graph;
 pub mod peer;
 
 use divvy_abi::*;
