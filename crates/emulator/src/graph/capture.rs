@@ -315,14 +315,15 @@ impl Captures {
         }
         match event.place() {
             Mark::Captured { capture, nodes } => self.join(queue, capture, &nodes).map(|()| true),
-            Mark::Task(_) if captured => {
+            // What another process recorded is no part of any capture here.
+            place if captured && (matches!(place, Mark::Task(_)) || event.shared.is_some()) => {
                 let own = key(queue);
                 self.refuse_if(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, |stream, _| *stream == own)?;
                 Err(CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
             }
             // Nothing recorded is nothing to wait for.
             Mark::Nothing => Ok(captured),
-            Mark::Task(_) => Ok(false),
+            _ => Ok(false),
         }
     }
 
