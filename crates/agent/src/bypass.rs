@@ -1,22 +1,31 @@
 //! Ways to use a device past the limiter: what can be told of a program before it runs, what keeps it from NVIDIA's
 //! other libraries, and what is seen of it while it runs. docs/adr/0010 says what is done about each.
 
+pub mod audit;
 pub mod program;
 pub mod scan;
 pub mod stand_in;
 
 use divvy_ledger::Bypass;
 use divvy_ledger::attach::Pages;
-use divvy_model::{Code, Fault, Isolation, Policy, SliceRecord};
+use divvy_model::{Code, Condition, Fault, Isolation, Policy, SliceRecord};
 
-/// The ways that a slice's processes have taken, and how often, for display.
-#[must_use]
-pub fn taken(pages: &Pages) -> Vec<(Bypass, u64)> {
-    Bypass::ALL
-        .into_iter()
-        .map(|bypass| (bypass, pages.ledger.bypasses(bypass)))
-        .filter(|(_, count)| *count != 0)
-        .collect()
+/// Adds to a record what its pages tell beside use: ways past the limiter with their counts, and whether its processes
+/// wait for room or thrash.
+pub fn tell(record: &mut SliceRecord, pages: &Pages) {
+    let ledger = &pages.ledger;
+    for bypass in Bypass::ALL {
+        match ledger.bypasses(bypass) {
+            0 => {}
+            count => record.bypasses.push(format!("{bypass}: {count}")),
+        }
+    }
+    if ledger.waiting() != 0 {
+        record.conditions.push(Condition::Waiting);
+    }
+    if ledger.thrash().lasting.is_some() {
+        record.conditions.push(Condition::Thrashing);
+    }
 }
 
 /// Refuses a program into which no drop-in will be loaded, or answers how it will use the device where the slice's

@@ -22,12 +22,15 @@ use tokio::sync::Notify;
 
 use crate::RunDir;
 use crate::api::{Document, Items, Wait};
+use crate::bypass::audit::Auditor;
 use crate::daemon::{Daemon, KeepCommand, Peer};
 use crate::settings::Settings;
 use crate::start::hold_agent_lock;
 
 /// How often the dead are looked for. A limiter that runs short looks for itself, so this is for the lists.
 const TICK: Duration = Duration::from_millis(100);
+/// How often the processes of slices are looked at for ways past the limiter. Each look reads all of /proc.
+const ROUND: Duration = Duration::from_secs(2);
 
 /// How often pages that a keeper did not give back are asked for again.
 const RECALL: Duration = Duration::from_secs(1);
@@ -59,6 +62,7 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand) -> Result<(
         requests: Arc::new(AtomicU64::new(0)),
     };
     let listener = bind(run)?;
+    tokio::spawn(make_rounds(agent.daemon.clone()));
     let until = ended(agent.clone(), run.clone(), idle_timeout);
     let app = router(agent).into_make_service_with_connect_info::<Caller>();
     serve(listener, app)
@@ -79,6 +83,19 @@ fn bind(run: &RunDir) -> Result<UnixListener, Fault> {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))
         .map_err(|error| cannot(&error))?;
     Ok(listener)
+}
+
+/// Looks for ways past the limiter, now and then, as long as the agent runs.
+async fn make_rounds(daemon: Arc<Daemon>) {
+    let auditor = Arc::new(Auditor::default());
+    loop {
+        tokio::time::sleep(ROUND).await;
+        let (auditor, daemon) = (auditor.clone(), daemon.clone());
+        let round = tokio::task::spawn_blocking(move || auditor.look(&daemon)).await;
+        if let Err(error) = round {
+            tracing::error!(%error, "a round of the auditor failed");
+        }
+    }
 }
 
 /// Looks after the slices until the agent should end; the socket is gone when this returns.

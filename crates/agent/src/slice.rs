@@ -243,6 +243,9 @@ impl Slice {
         if !usage.unknown && usage.used > self.granted() {
             record.conditions.push(Condition::OverLimit);
         }
+        if let Some(pages) = self.pages.as_ref().filter(|_| !usage.unknown) {
+            crate::bypass::tell(&mut record, pages);
+        }
         for damage in self.damage.iter().chain(&self.missing) {
             record
                 .warnings

@@ -104,6 +104,10 @@ pub enum Condition {
     OverLimit,
     /// The device says that its processes hold more than they account for.
     Overuse,
+    /// A process of it waits for room.
+    Waiting,
+    /// Kernels run while much of its memory lies beyond its share.
+    Thrashing,
 }
 
 impl Condition {
@@ -113,6 +117,8 @@ impl Condition {
         match self {
             Self::OverLimit => "over limit",
             Self::Overuse => "overuse",
+            Self::Waiting => "waiting",
+            Self::Thrashing => "thrashing",
         }
     }
 }

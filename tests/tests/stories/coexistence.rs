@@ -8,6 +8,7 @@ use divvy_tests::build::binaries;
 use divvy_tests::clients::{compiler, probe, python_tenant, system_python};
 use divvy_tests::host::{Host, finish, stderr, succeeded};
 use divvy_tests::tenant::Tenant;
+use divvy_tests::wait::until;
 use divvy_tests::{GIB, MIB};
 use serde_json::json;
 
@@ -134,6 +135,54 @@ fn a_sanitized_program_and_its_preload_work_in_a_slice() {
     let output = finish(&mut command);
     assert_eq!(stderr(&output), "");
     assert_eq!(succeeded(&output), format!("0 0 {GIB}\n"));
+}
+
+/// A library under the name of NVIDIA's OpenCL that is in truth the C++ runtime: with a well-known entry point.
+fn opencl(host: &Host) -> Option<std::path::PathBuf> {
+    let compiler = compiler()?;
+    let real = succeeded(&finish(
+        Command::new(compiler).arg("-print-file-name=libstdc++.so.6"),
+    ));
+    let folder = host.folder().join("vendor");
+    std::fs::create_dir(&folder).expect("a folder");
+    let path = folder.join("libnvidia-opencl.so.1");
+    std::fs::copy(real.trim(), &path).expect("a library");
+    Some(path)
+}
+
+#[test]
+fn memory_taken_through_another_library_of_nvidias_is_refused_or_counted() {
+    let Some(python) = system_python() else { return };
+    let host = Host::new();
+    let Some(library) = opencl(&host) else { return };
+    let by_name = Path::new("libnvidia-opencl.so.1");
+    let start = |policy: &str, library: &Path| {
+        let mut command = host.divvy(["run", "--name", "other", "--memory", "1GiB"]);
+        command.args(["--policy", policy, "--"]).arg(&python);
+        command.arg(python_tenant()).arg("load").arg(library);
+        command.env("LD_LIBRARY_PATH", host.folder().join("vendor"));
+        Tenant::start_with_line(command)
+    };
+    // By name, a strict slice finds a library in which there is nothing.
+    let (mut tenant, first) = start("strict", by_name);
+    assert_eq!(first["entry"], json!(false));
+    assert_eq!(tenant.ask("")["ended"], json!(true));
+    assert!(tenant.end().success());
+
+    // By path it finds the real one, and the agent finds it.
+    let (mut tenant, first) = start("strict", &library);
+    assert_eq!(first["entry"], json!(true));
+    assert_eq!(tenant.wait().code(), Some(128 + 15));
+
+    // Best effort: it goes on, and is counted.
+    let (mut tenant, first) = start("best-effort", by_name);
+    assert_eq!(first["entry"], json!(true));
+    until("the way past the limiter is counted", || {
+        let shown = host.json(["inspect", "other"]).to_string();
+        shown.contains("opencl: 1").then_some(())
+    });
+    assert_eq!(tenant.ask("")["ended"], json!(true));
+    assert!(tenant.end().success());
 }
 
 /// Divvy as a package installs it, in a folder of the story's own.

@@ -6,27 +6,21 @@ use std::path::Path;
 
 use divvy_ledger::Bypass;
 
-/// The ways past the limiter that a process has mapped, each once. `stages` is the folder below which the drop-ins
-/// lie; `driver` the driver below them.
+/// The ways past the limiter that a process has mapped, each once. `drivers` are drivers below that are not called
+/// libcuda.
 #[must_use]
-pub fn of_process(pid: u32, stages: &Path, driver: Option<&Path>) -> Vec<Bypass> {
+pub fn of_process(pid: u32, drivers: &[&Path]) -> Vec<Bypass> {
     // A process that has ended, or that is not ours to look at, has nothing mapped.
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    of_maps(&String::from_utf8_lossy(&maps), stages, driver)
+    of_maps(&String::from_utf8_lossy(&maps), drivers)
 }
 
-fn of_maps(maps: &str, stages: &Path, driver: Option<&Path>) -> Vec<Bypass> {
+fn of_maps(maps: &str, drivers: &[&Path]) -> Vec<Bypass> {
     let mut found = Vec::new();
-    let mut limited = false;
-    let mut note = |bypass| {
-        if !found.contains(&bypass) {
-            found.push(bypass);
-        }
-    };
+    let (mut limited, mut driver) = (false, false);
     let mut last = "";
-    let mut foreign = false;
-    let mut below = false;
     for path in maps.lines().filter_map(path_of) {
+        // One file's pieces follow one another.
         if path == last {
             continue;
         }
@@ -36,23 +30,26 @@ fn of_maps(maps: &str, stages: &Path, driver: Option<&Path>) -> Vec<Bypass> {
             continue;
         };
         let libcuda = name == "libcuda.so" || name.starts_with("libcuda.so.");
-        if file.starts_with(stages) {
+        if path.contains(STAGES) {
             // Ours: a drop-in, or a stand-in for one of NVIDIA's.
-            limited |= libcuda || name.contains("divvy");
+            limited |= libcuda;
         } else if let Some(bypass) = Bypass::by_library(name) {
-            note(bypass);
-        } else if driver.is_some_and(|driver| driver == file) {
-            below = true;
-        } else if libcuda && !path.starts_with("/usr/lib/wsl/") {
-            foreign = true;
+            if !found.contains(&bypass) {
+                found.push(bypass);
+            }
+        } else {
+            driver |= libcuda || drivers.contains(&file);
         }
     }
-    // A process may have the driver below it only through a limiter.
-    if foreign || (below && !limited) {
-        note(Bypass::ForeignLibcuda);
+    // Where the limiter is, it judges by itself whether a libcuda is the one below it.
+    if driver && !limited {
+        found.push(Bypass::ForeignLibcuda);
     }
     found
 }
+
+/// In the path of every staged drop-in.
+const STAGES: &str = "/stages/";
 
 /// The path at the end of a line of /proc/PID/maps, where there is one.
 fn path_of(line: &str) -> Option<&str> {
@@ -71,22 +68,20 @@ mod tests {
 
     #[test]
     fn strangers_are_told_by_their_names_and_places() {
-        let stages = Path::new("/run/divvy/stages");
-        let driver = Some(Path::new("/usr/lib/x86_64-linux-gnu/libcuda.so.535.261.03"));
+        let emulated = Path::new("/usr/lib/divvy/libdivvy_emulated_cuda.so");
         let of = |paths: &[&str]| {
             let maps: String = paths.iter().map(|path| line(path)).collect();
-            of_maps(&maps, stages, driver)
+            of_maps(&maps, &[emulated])
         };
         let ours = "/run/divvy/stages/0a/lib/libcuda.so.1";
         let below = "/usr/lib/x86_64-linux-gnu/libcuda.so.535.261.03";
         assert_eq!(of(&["/usr/lib/libc.so.6", ours, below, below]), []);
+        assert_eq!(of(&[ours, "/usr/lib/divvy/libdivvy_emulated_cuda.so"]), []);
+        assert_eq!(of(&["/usr/lib/libnvidia-ml.so.1"]), []);
         assert_eq!(of(&[below]), [Bypass::ForeignLibcuda]);
+        assert_eq!(of(&["/opt/libcuda.so.1 (deleted)"]), [Bypass::ForeignLibcuda]);
         assert_eq!(
-            of(&[ours, below, "/opt/other/libcuda.so.1"]),
-            [Bypass::ForeignLibcuda]
-        );
-        assert_eq!(
-            of(&[ours, "/opt/other/libcuda.so.1 (deleted)"]),
+            of(&["/usr/lib/divvy/libdivvy_emulated_cuda.so"]),
             [Bypass::ForeignLibcuda]
         );
         assert_eq!(
@@ -100,8 +95,8 @@ mod tests {
             [Bypass::OpenCl, Bypass::Codec, Bypass::Graphics]
         );
         assert_eq!(of(&["/run/divvy/stages/0a/refusals/libnvcuvid.so.1"]), []);
-        assert_eq!(of_maps("", stages, driver), []);
-        assert_eq!(of_maps("7f-7f r-xp 0 0 0\n[heap]\n", stages, None), []);
-        assert_eq!(of_process(u32::MAX, stages, None), []);
+        assert_eq!(of_maps("", &[]), []);
+        assert_eq!(of_maps("7f-7f r-xp 0 0 0\n[heap]\n", &[]), []);
+        assert_eq!(of_process(u32::MAX, &[]), []);
     }
 }
