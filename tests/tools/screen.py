@@ -1,5 +1,5 @@
 """screen.py WANTED PROGRAM [ARGUMENT …]: runs a full-screen program on a terminal of 120 by 40 until the screen shows
-the text WANTED, or for a minute; then asks it to quit with `q` and prints what the screen showed last."""
+the word WANTED and is drawn to its end, or for a minute; then asks it to quit with `q` and prints the screen."""
 
 import fcntl
 import os
@@ -25,8 +25,12 @@ screen = pyte.Screen(COLUMNS, LINES)
 stream = pyte.ByteStream(screen)
 shown = []
 deadline = time.monotonic() + 60
-while time.monotonic() < deadline and not any(wanted in line for line in shown):
-    if not select.select([terminal], [], [], 1)[0]:
+while time.monotonic() < deadline:
+    found = any(wanted in line.split() for line in shown)
+    # A program draws its screen without a pause, and then rests.
+    if not select.select([terminal], [], [], 0.3 if found else 1)[0]:
+        if found:
+            break
         continue
     try:
         stream.feed(os.read(terminal, 65536))
