@@ -353,7 +353,7 @@ impl Worker {
         for thing in things {
             match thing {
                 Thing::Pointer(_, bytes) | Thing::Managed(_, bytes) if !all && bytes > PAGE / 2 => {
-                    self.things.push(thing)
+                    self.things.push(thing);
                 }
                 Thing::Block(..) if !all => self.things.push(thing),
                 other => self.free(other, null_mut()),
