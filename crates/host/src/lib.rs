@@ -11,6 +11,7 @@ mod driver;
 mod elf;
 mod emulated;
 mod inventory;
+pub mod ladder;
 pub mod machine;
 pub mod mig;
 pub mod mps;
@@ -18,6 +19,7 @@ mod nvidia;
 mod survey;
 pub mod tool;
 mod topology;
+pub mod versions;
 pub mod vgpu;
 pub mod visible;
 

@@ -46,6 +46,14 @@ impl Nvidia {
         }
     }
 
+    /// The CUDA version that the driver offers.
+    #[must_use]
+    pub fn cuda_version(&self) -> Option<(u32, u32)> {
+        let version = self.nvml.as_ref().ok()?.sys_cuda_driver_version().ok()?;
+        let version = u32::try_from(version).ok()?;
+        Some((version / 1000, version % 1000 / 10))
+    }
+
     /// What NVML tells of a device beyond its memory: MIG mode, processes, health.
     #[must_use]
     pub fn facts(&self, uuid: &str) -> Hardware {

@@ -4,7 +4,7 @@ use divvy_agent::{DropIns, owner, stage};
 use divvy_host::{Inventory, find_driver};
 use divvy_model::{Code, DeviceKind, Fault};
 
-use super::{Check, trial};
+use super::{Check, machine, trial};
 use crate::context::Context;
 
 /// Every check, in the order a program would meet them.
@@ -20,6 +20,7 @@ pub fn all(context: &Context) -> Vec<Check> {
             Inventory::default()
         }
     };
+    checks.extend(machine::checks(context));
     let drop_ins = DropIns::find();
     checks.push(match &drop_ins {
         Ok(found) => Check::ok("drop-ins", "files", found.limiter.cuda.display().to_string()),

@@ -2,6 +2,7 @@
 //! ends with that program.
 
 mod checks;
+mod machine;
 mod trial;
 
 use divvy_model::Fault;

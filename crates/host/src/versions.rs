@@ -1,0 +1,142 @@
+//! Whether a driver and a toolkit go together: what runs a runtime, what reads PTX, what loads a cubin.
+//!
+//! Rules of NVIDIA's "CUDA Compatibility": a driver runs every runtime of its own CUDA major version and of older ones
+//! (minor version compatibility, from the driver that the major version began with); it compiles PTX of its own CUDA
+//! version and older; a cubin runs on devices of its own major compute capability and the same or a later minor one.
+
+use crate::tool::{Tools, first_words};
+
+/// A CUDA version, major and minor.
+pub type CudaVersion = (u32, u32);
+
+/// The first driver that runs a major version's runtimes.
+const FIRST_DRIVERS: [(u32, (u32, u32)); 3] = [(11, (450, 80)), (12, (525, 60)), (13, (580, 65))];
+
+/// How a driver and a toolkit get on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Match {
+    /// Everything that the toolkit makes runs.
+    Good,
+    /// Its cubins run; its PTX is too new for the driver.
+    NoPtx(String),
+    /// Its runtime does not start on the driver.
+    NoRuntime(String),
+}
+
+/// Compares a driver that offers `cuda`, itself of version `driver`, with a toolkit.
+#[must_use]
+pub fn compare(driver: &str, cuda: CudaVersion, toolkit: CudaVersion) -> Match {
+    let shown = |(major, minor): CudaVersion| format!("{major}.{minor}");
+    if toolkit <= cuda {
+        return Match::Good;
+    }
+    let needed = FIRST_DRIVERS.iter().find(|(major, _)| *major == toolkit.0);
+    let mut numbers = driver.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    let own = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if toolkit.0 > cuda.0 {
+        let from = needed.map_or_else(String::new, |(_, (major, minor))| {
+            format!("; it wants driver {major}.{minor} or later")
+        });
+        return Match::NoRuntime(format!(
+            "the toolkit is CUDA {}, the driver offers {}{from}",
+            shown(toolkit),
+            shown(cuda)
+        ));
+    }
+    if let Some((_, first)) = needed.filter(|(_, first)| own < *first) {
+        return Match::NoRuntime(format!(
+            "CUDA {} wants driver {}.{} or later",
+            shown(toolkit),
+            first.0,
+            first.1
+        ));
+    }
+    Match::NoPtx(format!(
+        "the toolkit is CUDA {}, the driver offers {}: compile for the devices themselves, not for PTX",
+        shown(toolkit),
+        shown(cuda)
+    ))
+}
+
+/// Whether a cubin for `built` (as `9.0`) runs on a device of `device`; `specific` is an `sm_90a`.
+#[must_use]
+pub fn cubin_runs(built: CudaVersion, specific: bool, device: CudaVersion) -> bool {
+    if specific {
+        built == device
+    } else {
+        built.0 == device.0 && built.1 <= device.1
+    }
+}
+
+/// The toolkit on PATH, as its compiler tells; None where there is none.
+///
+/// # Errors
+/// [`divvy_model::Code::Tool`] for a compiler that hangs or says what is not understood.
+pub fn toolkit(tools: &mut dyn Tools) -> Result<Option<CudaVersion>, divvy_model::Fault> {
+    let said = match tools.run("nvcc", &["--version"], &[], "") {
+        Ok(said) => said,
+        Err(fault) if fault.message.contains("cannot be run") => return Ok(None),
+        Err(fault) => return Err(fault),
+    };
+    let release = said.split_once("release ").and_then(|(_, rest)| {
+        let (major, rest) = rest.split_once('.')?;
+        let minor: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        Some((major.trim().parse().ok()?, minor.parse().ok()?))
+    });
+    release.map(Some).ok_or_else(|| {
+        divvy_model::Fault::new(divvy_model::Code::Tool, "nvcc does not tell its release")
+            .cause(first_words(&said))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drivers_and_toolkits() {
+        let good = |driver, cuda, toolkit| compare(driver, cuda, toolkit) == Match::Good;
+        assert!(good("550.54.15", (12, 4), (12, 4)));
+        assert!(good("550.54.15", (12, 4), (11, 8)), "older runtimes run");
+        assert!(matches!(compare("550.54.15", (12, 4), (12, 6)), Match::NoPtx(_)));
+        assert!(
+            matches!(compare("550.54.15", (12, 4), (13, 0)), Match::NoRuntime(why) if why.contains("580.65"))
+        );
+        assert!(
+            matches!(compare("510.47.03", (11, 6), (12, 0)), Match::NoRuntime(why) if why.contains("525.60"))
+        );
+        assert!(matches!(
+            compare("rubbish", (12, 0), (12, 1)),
+            Match::NoRuntime(_)
+        ));
+    }
+
+    #[test]
+    fn cubins() {
+        assert!(cubin_runs((8, 0), false, (8, 6)));
+        assert!(!cubin_runs((8, 6), false, (8, 0)));
+        assert!(!cubin_runs((8, 0), false, (9, 0)));
+        assert!(cubin_runs((9, 0), true, (9, 0)) && !cubin_runs((10, 0), true, (10, 3)));
+    }
+
+    struct Says(&'static str);
+
+    impl Tools for Says {
+        fn run(
+            &mut self,
+            _: &str,
+            _: &[&str],
+            _: &[(&str, String)],
+            _: &str,
+        ) -> Result<String, divvy_model::Fault> {
+            Ok(self.0.into())
+        }
+    }
+
+    #[test]
+    fn what_the_compiler_says() {
+        let said = "nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 12.4, V12.4.131\n";
+        assert_eq!(toolkit(&mut Says(said)), Ok(Some((12, 4))));
+        assert!(toolkit(&mut Says("banana")).is_err());
+    }
+}
