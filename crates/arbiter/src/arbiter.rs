@@ -198,9 +198,11 @@ impl Arbiter {
         for &d in &places {
             self.devices[d].promises.admit(&terms)?;
         }
+        places.iter().for_each(|&d| self.settle_holder(d));
         let seats = places.iter().map(|&device| Seat {
             device,
             time: self.devices[device].floor,
+            owed: 0,
             held: None,
             kernel: 0,
             reported: 0,

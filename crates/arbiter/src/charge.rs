@@ -13,11 +13,16 @@ impl Arbiter {
 
     pub(crate) fn settle_seat(&mut self, i: usize, seat: usize) {
         let now = self.clock.now();
+        let device = &self.devices[self.device_of(i, seat)];
+        // Until the one before has drained, its time is that one's alone.
+        let waits = device.draining.is_some() && device.holder == Some(i);
         if let Some(held) = &mut self.tenant_mut(i).seats[seat].held {
             let run = now.saturating_sub(held.charged_to);
             held.charged_to = now;
-            held.charged += run;
-            self.charge(i, seat, run);
+            if !waits {
+                held.charged += run;
+                self.charge(i, seat, run);
+            }
         }
     }
 

@@ -16,6 +16,8 @@ pub(crate) struct Device {
     pub latency: u32,
     /// Who has the lease.
     pub holder: Option<usize>,
+    /// Whose last kernel still runs though the lease is somebody's who could not wait for it.
+    pub draining: Option<usize>,
     /// Best-effort tenants that wait, least virtual time first.
     pub ready: BTreeSet<(VirtualTime, usize)>,
     /// Latency-critical tenants that wait and have budget, earliest deadline first.

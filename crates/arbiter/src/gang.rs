@@ -91,7 +91,10 @@ impl Arbiter {
 
     /// Whether nobody holds any of a gang's devices.
     pub(crate) fn all_free(&self, i: usize) -> bool {
-        let free = |seat: &crate::tenant::Seat| self.devices[seat.device].holder.is_none();
+        let free = |seat: &crate::tenant::Seat| {
+            let device = &self.devices[seat.device];
+            device.holder.is_none() && device.draining.is_none()
+        };
         self.tenant(i).seats.iter().all(free)
     }
 }

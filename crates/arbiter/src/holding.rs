@@ -105,11 +105,11 @@ impl Arbiter {
         if device.members == 1 && tenant.bucket.is_none() {
             FOREVER
         } else if device.latency > 0 && !tenant.terms.is_latency() {
-            // One typical kernel at a time, or as many short ones as keep the device fed.
+            // Long kernels one at a time, short ones as many as keep the device fed.
             let typical = if place.kernel == 0 {
                 settings.in_flight_beside_latency
             } else {
-                place.kernel / 4
+                place.kernel / 2
             };
             typical
                 .max(settings.in_flight_floor)
@@ -172,12 +172,13 @@ impl Arbiter {
         if self.tenant_mut(i).seats[seat].held.take().is_none() {
             return;
         }
+        let overrun = now.saturating_sub(lease.map_or(now, |lease| lease.until));
         if self.devices[d].holder == Some(i) {
-            let end = lease.map_or(now, |lease| lease.until);
-            self.devices[d].note_overrun(now.saturating_sub(end), &self.settings);
+            self.devices[d].note_overrun(overrun, &self.settings);
             self.raise_floor(d);
             self.devices[d].holder = None;
         }
+        self.drained(d, i, overrun);
         self.mark(d);
         if self.tenant(i).seats.iter().all(|seat| seat.held.is_none()) {
             self.leases -= 1;
@@ -192,6 +193,18 @@ impl Arbiter {
         }
     }
 
+    /// If it was this tenant's kernels that a device was finishing, it no longer is.
+    fn drained(&mut self, d: usize, i: usize, overrun: Nanos) {
+        if self.devices[d].draining != Some(i) {
+            return;
+        }
+        // The next one's time begins.
+        self.settle_holder(d);
+        self.devices[d].note_overrun(overrun, &self.settings);
+        self.devices[d].draining = None;
+        self.mark(d);
+    }
+
     /// The device no longer waits for a lease that is long over.
     fn expire(&mut self, i: usize) {
         let tenant = self.tenant_mut(i);
@@ -199,8 +212,11 @@ impl Arbiter {
         let (id, epoch) = (tenant.id, tenant.lease.map_or(0, |lease| lease.epoch));
         for seat in 0..self.tenant(i).seats.len() {
             let d = self.device_of(i, seat);
-            if self.tenant(i).seats[seat].held.is_some() && self.devices[d].holder == Some(i) {
-                self.devices[d].holder = None;
+            if self.tenant(i).seats[seat].held.is_some() {
+                if self.devices[d].holder == Some(i) {
+                    self.devices[d].holder = None;
+                }
+                self.drained(d, i, self.settings.expiry);
                 self.decisions.push(Decision::Expire {
                     tenant: id,
                     device: DeviceId(d as u32),

@@ -25,8 +25,8 @@
 //!
 //! **The gate** in the limiter holds a launch back unless the lease holds, and
 //! - the work in flight would end before the lease does by the gate's estimate, and
-//! - the estimate of what is in flight and of this launch fit the in-flight bound, or what is in flight ends so soon (some
-//!   30 µs) that the device would run dry before a launch could arrive.
+//! - the estimate of what is in flight and of this launch fit the in-flight bound, or what is in flight ends so soon (within
+//!   1/64 of the bound) that the device would run dry before a launch could arrive.
 //!
 //! So one kernel of any length may always run, and what outlasts a lease is that kernel. A grant with the epoch of the one before
 //! changes its end or its bound, either way. The gate lets go of a lease it does not use and reports busy time that only grows.

@@ -30,6 +30,9 @@ impl Arbiter {
             self.grant(i, FOREVER);
             return;
         }
+        if self.devices[d].draining.is_some() {
+            return;
+        }
         loop {
             let mut horizon = FOREVER;
             if let Some((gang, target)) = self.active_claim(d) {
@@ -81,6 +84,9 @@ impl Arbiter {
             || (claim.is_some_and(|(_, target)| target == 0) && !lease.urgent);
         if overrides {
             self.stop(holder, now);
+            if urgent.is_some() {
+                self.hand_over(d, holder);
+            }
         } else if lease.until == FOREVER && (claim.is_some() || !self.devices[d].ready.is_empty()) {
             self.settle(holder);
             let end = if lease.urgent {
@@ -90,6 +96,17 @@ impl Arbiter {
             };
             self.stop(holder, end);
         }
+    }
+
+    /// A latency-critical tenant gets its lease while the last kernels of the one before still run: its first launch is
+    /// in the device's queue when they end, not two messages later. It pays from then on; until then the other does.
+    fn hand_over(&mut self, d: usize, holder: usize) {
+        self.settle(holder);
+        self.raise_floor(d);
+        let device = &mut self.devices[d];
+        device.holder = None;
+        device.draining = Some(holder);
+        self.mark(d);
     }
 
     fn deadline_of(&self, i: usize) -> Nanos {

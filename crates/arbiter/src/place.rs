@@ -98,9 +98,8 @@ impl Arbiter {
         self.rearm(i);
     }
 
-    /// Whoever slept comes back with a claim of at most `lag` on what others ran meanwhile, and loses by sleeping no more
-    /// than the device could have given in that time: a nap of a millisecond does not cancel a debt of seconds that others
-    /// owe.
+    /// Whoever slept comes back with a claim of at most `lag` on what others ran meanwhile. What it was owed before shrinks
+    /// by no more than the time it slept: a nap of a millisecond does not cancel a debt of seconds that others have.
     fn clamp(&mut self, i: usize, seat: usize) {
         let pace = self.pace(i, seat);
         let floor = self.devices[self.device_of(i, seat)].floor;
@@ -108,8 +107,8 @@ impl Arbiter {
         let tenant = self.tenant_mut(i);
         let slept = now.saturating_sub(tenant.away_since);
         let place = &mut tenant.seats[seat];
-        let least = floor.earlier(lag, pace).min(place.time.later(slept, pace));
-        place.time = place.time.max(least);
+        let claim = lag.max(place.owed.saturating_sub(slept));
+        place.time = place.time.max(floor.earlier(claim, pace));
     }
 
     /// Takes a tenant off every list of those who wait.
@@ -137,8 +136,15 @@ impl Arbiter {
         let tenant = self.tenant_mut(i);
         if !matches!(tenant.place, Place::Away | Place::Throttled) {
             tenant.away_since = now;
+            for seat in 0..self.tenant(i).seats.len() {
+                let (d, pace) = (self.device_of(i, seat), self.pace(i, seat));
+                self.settle_holder(d);
+                let floor = self.devices[d].floor;
+                let place = &mut self.tenant_mut(i).seats[seat];
+                place.owed = floor.beyond(place.time, pace);
+            }
         }
-        tenant.place = place;
+        self.tenant_mut(i).place = place;
         self.rearm(i);
     }
 

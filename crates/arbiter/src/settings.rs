@@ -9,8 +9,8 @@ pub struct Settings {
     pub quantum: Nanos,
     /// Work in flight that a tenant may have while others are registered on its device.
     pub in_flight: Nanos,
-    /// The same for best-effort tenants while a latency-critical one is registered: at most this, and no more than the
-    /// tenant's own typical kernel where that is less.
+    /// The same for best-effort tenants while a latency-critical one is registered: at most this, and no more than half
+    /// the tenant's own typical kernel. (One kernel may always be in flight.)
     pub in_flight_beside_latency: Nanos,
     /// The least in-flight bound: what keeps a device fed while the host looks away for a moment.
     pub in_flight_floor: Nanos,

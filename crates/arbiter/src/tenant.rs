@@ -30,6 +30,8 @@ pub(crate) enum Place {
 pub(crate) struct Seat {
     pub device: usize,
     pub time: VirtualTime,
+    /// Device time it was owed when it left the queue.
+    pub owed: Nanos,
     pub held: Option<Held>,
     /// The tenant's typical kernel by its own word.
     pub kernel: Nanos,

@@ -9,6 +9,9 @@ use super::scenario::Sharing;
 use super::world::{Happening, World};
 use crate::{Event, Nanos, TenantId};
 
+/// Kernels that a driver takes before a launch blocks.
+const DRIVER_QUEUE: usize = 64;
+
 /// An actor's side of one device.
 #[derive(Debug)]
 pub(super) struct Lane {
@@ -50,6 +53,8 @@ impl Lane {
 pub(super) struct Program {
     pub load: Load,
     pub random: Random,
+    /// Of its own, so that arrivals are the same whatever else happens.
+    pub arrivals: Random,
     pub lanes: Vec<Lane>,
     pub alive: bool,
     pub stopped: bool,
@@ -88,6 +93,7 @@ impl Program {
         });
         Self {
             load,
+            arrivals: Random::new(random.clone().bits()),
             random,
             lanes: lanes.collect(),
             alive: false,
@@ -169,7 +175,7 @@ impl World {
         let now = self.now;
         let host = &self.host;
         let (_, estimate) = self.actors[a].peek(host.estimate_error);
-        let (feed, mut wake) = (host.feed, Nanos::MAX);
+        let mut wake = Nanos::MAX;
         let depth = match self.sharing {
             Sharing::Leases(_) => None,
             Sharing::TimeSlicing { .. } => Some(16),
@@ -185,7 +191,11 @@ impl World {
                 return false;
             };
             let remaining = lane.remaining(now);
+            // Nothing bounds a lone tenant but the driver's own queue.
+            may &= lane.queue.len() < DRIVER_QUEUE;
             may &= now.saturating_add(remaining) < lease.until;
+            // What ends this soon would leave the device without work before a launch could arrive.
+            let feed = lease.in_flight / 64;
             let fits = remaining.saturating_add(estimate) <= lease.in_flight;
             if !(fits || remaining <= feed || lane.queue.is_empty()) {
                 may = false;
@@ -273,7 +283,7 @@ impl World {
                     actor.outstanding = kernels;
                 }
                 actor.requests.push_back(now);
-                let gap = actor.random.exponential(every);
+                let gap = actor.arrivals.exponential(every);
                 self.at(now + gap, Happening::Work { actor: a });
             }
         }

@@ -113,8 +113,6 @@ pub struct Host {
     pub launch: Nanos,
     /// How late a gate notices that something ended, or wakes.
     pub notice: Nanos,
-    /// In-flight work that ends within this no longer holds the next launch back.
-    pub feed: Nanos,
     /// A holder without anything to do releases after this.
     pub early_release: Nanos,
     /// From a kill to the end of the process's contexts.
@@ -130,7 +128,6 @@ impl Default for Host {
             alarm: 20 * MICROSECOND,
             launch: 5 * MICROSECOND,
             notice: 5 * MICROSECOND,
-            feed: 30 * MICROSECOND,
             early_release: 100 * MICROSECOND,
             teardown: 10 * MILLISECOND,
             estimate_error: 10,

@@ -17,7 +17,7 @@ impl World {
             self.agent(&event);
         }
         if let super::Load::Requests { every, .. } = self.actors[a].load {
-            let gap = self.actors[a].random.exponential(every);
+            let gap = self.actors[a].arrivals.exponential(every);
             self.at(self.now + gap, Happening::Work { actor: a });
         } else {
             self.work(a);

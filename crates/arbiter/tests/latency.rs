@@ -1,0 +1,142 @@
+//! A latency-critical tenant beside best-effort ones, against itself alone with the same arrivals.
+
+use divvy_arbiter::sim::{Actor, Lengths, Load, Outcome, Scenario, Sharing, percentile, run};
+use divvy_arbiter::{Class, MICROSECOND, MILLISECOND, SECOND, Share, Terms};
+
+const LASTS: u64 = 60 * SECOND;
+
+fn share(percent: u64) -> Share {
+    Share::new(percent as u16 * 100).expect("a share")
+}
+
+fn play(sharing: Sharing, actors: Vec<Actor>) -> Outcome {
+    run(&Scenario {
+        lasts: LASTS,
+        ..Scenario::new(sharing, actors)
+    })
+}
+
+fn critical(load: u64) -> Actor {
+    Actor::new(Terms::latency(share(load + 10)), Load::inference(load))
+}
+
+fn beside(load: u64, lengths: &[Lengths]) -> Vec<Actor> {
+    let others = lengths
+        .iter()
+        .map(|lengths| Actor::new(Terms::weight(1), Load::Greedy(lengths.clone())));
+    [critical(load)].into_iter().chain(others).collect()
+}
+
+/// How a percentile of the latency-critical tenant's requests stands to its solo figure: ratio and nanoseconds more.
+fn against(solo: &Outcome, beside: &Outcome, percent: f64) -> (f64, i64) {
+    let (a, b) = (
+        percentile(&solo.actors[0].latencies, percent),
+        percentile(&beside.actors[0].latencies, percent),
+    );
+    (b as f64 / a as f64, b as i64 - a as i64)
+}
+
+#[test]
+fn beside_short_kernels_it_hardly_notices_and_the_others_keep_what_is_left() {
+    let short = Lengths::Fixed(50 * MICROSECOND);
+    let long = Lengths::Fixed(MILLISECOND);
+    let any = Lengths::Uniform(50 * MICROSECOND, MILLISECOND);
+    for load in [30, 60] {
+        let solo = play(Sharing::leases(), vec![critical(load)]);
+        for others in [
+            [short.clone(), short.clone()],
+            [any.clone(), any.clone()],
+            [short.clone(), long.clone()],
+        ] {
+            let mixed = play(Sharing::leases(), beside(load, &others));
+            let (p50, _) = against(&solo, &mixed, 50.0);
+            let (p99, _) = against(&solo, &mixed, 99.0);
+            let left = (LASTS - solo.actors[0].busy) as f64;
+            let kept = (mixed.actors[1].busy + mixed.actors[2].busy) as f64 / left;
+            assert!(p50 <= 1.10, "{load} % beside {others:?}: p50 {p50:.3}");
+            assert!(p99 <= 1.05, "{load} % beside {others:?}: p99 {p99:.3}");
+            assert!(kept >= 0.90, "{load} % beside {others:?}: {kept:.3} kept");
+        }
+    }
+}
+
+#[test]
+fn beside_long_kernels_it_waits_for_one_and_no_more() {
+    let long = Lengths::Fixed(20 * MILLISECOND);
+    for load in [30, 60] {
+        let solo = play(Sharing::leases(), vec![critical(load)]);
+        let mixed = play(Sharing::leases(), beside(load, &[long.clone(), long.clone()]));
+        for percent in [50.0, 99.0] {
+            let (_, more) = against(&solo, &mixed, percent);
+            assert!(
+                more <= 21 * MILLISECOND as i64,
+                "{load} %: p{percent} {more} ns more"
+            );
+        }
+    }
+}
+
+#[test]
+fn without_the_arbiter_it_does_notice() {
+    // The negative control: a figure that any sharing reaches would say nothing.
+    let any = Lengths::Uniform(50 * MICROSECOND, MILLISECOND);
+    let solo = play(Sharing::leases(), vec![critical(30)]);
+    for sharing in [Sharing::hardware(), Sharing::Fifo { depth: 16 }] {
+        let mixed = play(sharing, beside(30, &[any.clone(), any.clone()]));
+        assert!(against(&solo, &mixed, 99.0).0 > 2.0);
+    }
+}
+
+#[test]
+fn one_that_wants_more_than_its_budget_does_not_starve_the_others() {
+    for (terms, most) in [
+        (Terms::latency(share(30)), 66.0),
+        (
+            Terms {
+                cap: divvy_arbiter::Cap::Hard,
+                ..Terms::latency(share(30))
+            },
+            31.0,
+        ),
+    ] {
+        let greedy = Actor::new(terms, Load::Greedy(Lengths::Fixed(MILLISECOND)));
+        let other = Actor::new(Terms::soft(share(30)), Load::Greedy(Lengths::Fixed(MILLISECOND)));
+        let outcome = play(Sharing::leases(), vec![greedy, other]);
+        let got = outcome.percent(0, 10 * SECOND, LASTS);
+        assert!(got > 29.0 && got < most, "{got} %");
+        // A whole budget may run at once, and then a quantum.
+        assert!(outcome.longest_gap(1, 0) <= 320 * MILLISECOND);
+        let sum = got + outcome.percent(1, 10 * SECOND, LASTS);
+        assert!(sum > 98.0, "{sum} %");
+    }
+}
+
+#[test]
+fn several_share_by_their_deadlines() {
+    let fast = Terms {
+        class: Class::Latency {
+            period: 20 * MILLISECOND,
+        },
+        ..Terms::latency(share(40))
+    };
+    let requests = |percent: u64| Load::Requests {
+        every: MILLISECOND * 100 / percent,
+        kernels: 2,
+        lengths: Lengths::Fixed(MILLISECOND / 2),
+    };
+    let actors = vec![
+        Actor::new(fast, requests(15)),
+        Actor::new(Terms::latency(share(50)), Load::inference(30)),
+        Actor::new(Terms::weight(1), Load::Greedy(Lengths::Fixed(MILLISECOND))),
+    ];
+    let outcome = play(Sharing::leases(), actors);
+    // Its period is its promise: the other goes first when that one's deadline is near.
+    let p90 = percentile(&outcome.actors[0].latencies, 90.0);
+    let p99 = percentile(&outcome.actors[0].latencies, 99.0);
+    assert!(
+        p90 <= 8 * MILLISECOND && p99 <= 25 * MILLISECOND,
+        "{p90} {p99} ns"
+    );
+    assert!(percentile(&outcome.actors[1].latencies, 50.0) <= 7 * MILLISECOND);
+    assert!(outcome.conservation() >= 95.0);
+}
