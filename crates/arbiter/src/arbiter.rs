@@ -12,7 +12,7 @@ use crate::settings::Settings;
 use crate::tenant::{Place, Seat, Tenant};
 use crate::terms::{Cap, Class, Terms};
 use crate::timers::Timers;
-use crate::virtual_time::Pace;
+use crate::virtual_time::{Pace, VirtualTime};
 use crate::{DeviceId, Nanos, TenantId};
 
 /// Who may run next on each of a host's devices.
@@ -31,6 +31,8 @@ pub struct Arbiter {
     pub(crate) epoch: u64,
     /// Claims made so far.
     pub(crate) claims: u64,
+    /// Virtual time among gangs: that of the last claim that was granted.
+    pub(crate) gang_floor: VirtualTime,
     /// Tenants with an unreleased lease.
     pub(crate) leases: usize,
     /// Devices to look at before the event is done with.
@@ -51,6 +53,7 @@ impl Arbiter {
             timers: Timers::default(),
             epoch: 0,
             claims: 0,
+            gang_floor: VirtualTime::default(),
             leases: 0,
             dirty: Vec::new(),
             decisions: Vec::new(),
@@ -221,6 +224,7 @@ impl Arbiter {
             server: None,
             lease: None,
             claim: None,
+            gang_time: VirtualTime::default(),
             urgent_by: 0,
             timer: None,
         };

@@ -51,9 +51,10 @@ impl Arbiter {
         let pace = self.pace(i, seat);
         let d = self.device_of(i, seat);
         let queued = self.queued_at(i);
+        let gang = self.tenant(i).is_gang();
         if queued {
             let entry = (self.tenant(i).seats[seat].time, i);
-            self.devices[d].ready.remove(&entry);
+            self.devices[d].waiting(gang).remove(&entry);
         }
         let tenant = self.tenant_mut(i);
         let seats = tenant.seats.len();
@@ -61,6 +62,9 @@ impl Arbiter {
         place.charged += u128::from(run);
         place.time = place.time.later(run, pace);
         let time = place.time;
+        if gang && seat == 0 {
+            tenant.gang_time = tenant.gang_time.later(run, pace);
+        }
         if let Some(bucket) = &mut tenant.bucket {
             bucket.spend(run, seats);
         }
@@ -68,15 +72,21 @@ impl Arbiter {
             server.spend(run, seats);
         }
         if queued {
-            self.devices[d].ready.insert((time, i));
+            self.devices[d].waiting(gang).insert((time, i));
         }
         self.raise_floor(d);
     }
 
     /// Moves a device's virtual time to the least of those who run or wait for it.
     pub(crate) fn raise_floor(&mut self, d: usize) {
-        let waiting = self.devices[d].ready.first().map(|&(time, _)| time);
-        let running = self.devices[d].holder.and_then(|h| {
+        let device = &self.devices[d];
+        // A gang that waits for another of its devices does not hold this one's time back.
+        let waiting = device
+            .ready
+            .first()
+            .or(device.gangs.first())
+            .map(|&(time, _)| time);
+        let running = device.holder.and_then(|h| {
             let tenant = self.tenant(h);
             // A latency-critical holder with budget does not run by virtual time.
             if tenant.lease.is_some_and(|lease| lease.urgent) {

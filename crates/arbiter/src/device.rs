@@ -18,8 +18,10 @@ pub(crate) struct Device {
     pub holder: Option<usize>,
     /// Whose last kernel still runs though the lease is somebody's who could not wait for it.
     pub draining: Option<usize>,
-    /// Best-effort tenants that wait, least virtual time first.
+    /// Best-effort tenants of this device alone that wait, least virtual time first.
     pub ready: BTreeSet<(VirtualTime, usize)>,
+    /// The same of gangs.
+    pub gangs: BTreeSet<(VirtualTime, usize)>,
     /// Latency-critical tenants that wait and have budget, earliest deadline first.
     pub urgent: BTreeSet<(Nanos, usize)>,
     /// Gangs that claim the device, in their order.
@@ -35,6 +37,11 @@ pub(crate) struct Device {
 }
 
 impl Device {
+    /// Best-effort tenants that wait.
+    pub fn waiting(&mut self, gang: bool) -> &mut BTreeSet<(VirtualTime, usize)> {
+        if gang { &mut self.gangs } else { &mut self.ready }
+    }
+
     /// The quantum here: the settings', or more while a change of holder costs much.
     pub fn quantum(&self, settings: &Settings) -> Nanos {
         settings.quantum.max(

@@ -1,13 +1,14 @@
 //! Gangs: a tenant's devices are granted together or not at all.
 //!
-//! Nobody ever holds one device while waiting for another. A gang whose turn has come on one of its devices puts a claim on
-//! all of them at once. Claims are numbered; one is *active* when it is the first on each of its devices. An active claim
-//! lets the leases there run out, lets others use a device that is free early up to the time at which the last should be,
-//! and then takes all. So the earliest claim of all is always active, and every claim's turn comes: no deadlock, no
-//! starvation by smaller gangs that overlap in turns.
+//! Nobody ever holds one device while waiting for another. A gang whose turn has come on *each* of its devices, by their
+//! virtual times, puts a claim on all of them at once. Claims have one order for all devices; one is *active* when it is the
+//! first on each of its own. An active claim lets the leases there run out, lets others use a device that is free early up
+//! to the time at which the last should be, and then takes all. So the first claim of all is always active, and every
+//! claim's turn comes: no deadlock, no starvation by smaller gangs that overlap in turns.
 
 use crate::arbiter::Arbiter;
 use crate::tenant::{Claim, ClaimKey, Place};
+use crate::virtual_time::VirtualTime;
 use crate::{FOREVER, Nanos};
 
 impl Arbiter {
@@ -15,8 +16,11 @@ impl Arbiter {
     pub(crate) fn claim(&mut self, i: usize, rank: u8) {
         self.leave_queues(i);
         self.claims += 1;
+        let time = self.tenant(i).gang_time.max(self.gang_floor);
+        self.tenant_mut(i).gang_time = time;
         let key = ClaimKey {
             rank,
+            time,
             number: self.claims,
         };
         let tenant = self.tenant_mut(i);
@@ -28,6 +32,64 @@ impl Arbiter {
             self.mark(d);
         }
         self.rearm(i);
+    }
+
+    /// Has the gangs whose turn has come on a device, and on all of their others, claim them. `holder` is the virtual time
+    /// that the device's holder will have reached.
+    pub(crate) fn claim_due(&mut self, d: usize, holder: Option<VirtualTime>) {
+        let single = self.devices[d].ready.first().map(|&(time, _)| time);
+        let turn = match (single, holder) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (one, other) => one.or(other),
+        };
+        let due = |time: VirtualTime| turn.is_none_or(|turn| time <= turn);
+        let gangs: Vec<usize> = self.devices[d]
+            .gangs
+            .iter()
+            .take_while(|&&(time, _)| due(time))
+            .map(|&(_, i)| i)
+            .collect();
+        for i in gangs {
+            for seat in 0..self.tenant(i).seats.len() {
+                self.settle_holder(self.device_of(i, seat));
+            }
+            let seats = &self.tenant(i).seats;
+            if (0..seats.len()).all(|seat| seats[seat].device == d || self.due_at(i, seat)) {
+                self.claim(i, 1);
+            } else if let Some(turn) = turn {
+                self.let_pass(i, d, turn);
+            }
+        }
+    }
+
+    /// Whether nobody who runs or waits on the device of a gang's seat has a better claim to it.
+    fn due_at(&self, i: usize, seat: usize) -> bool {
+        let place = &self.tenant(i).seats[seat];
+        let device = &self.devices[place.device];
+        let better = |time: VirtualTime| time < place.time;
+        let waits = device.ready.first().is_some_and(|&(time, _)| better(time));
+        let runs = device.holder.is_some_and(|holder| {
+            let other = self.tenant(holder);
+            let mut seats = other.seats.iter().filter(|seat| seat.device == place.device);
+            !other.is_gang() && seats.any(|seat| better(seat.time))
+        });
+        !waits && !runs
+    }
+
+    /// A gang that must wait elsewhere lets the others here pass, and does not claim all that time from them later.
+    fn let_pass(&mut self, i: usize, d: usize, turn: VirtualTime) {
+        let lag = self.settings.lag.max(self.quantum(i));
+        for seat in 0..self.tenant(i).seats.len() {
+            if self.device_of(i, seat) == d {
+                let least = turn.earlier(lag, self.pace(i, seat));
+                let old = self.tenant(i).seats[seat].time;
+                if old < least {
+                    self.devices[d].gangs.remove(&(old, i));
+                    self.devices[d].gangs.insert((least, i));
+                    self.tenant_mut(i).seats[seat].time = least;
+                }
+            }
+        }
     }
 
     pub(crate) fn withdraw_claim(&mut self, i: usize) {

@@ -14,6 +14,9 @@ impl Arbiter {
             Place::Claiming => self.tenant(i).claim.is_some_and(|claim| claim.key.rank == 0),
             _ => false,
         };
+        if let Some(claim) = self.tenant(i).claim {
+            self.gang_floor = self.gang_floor.max(claim.key.time);
+        }
         self.leave_queues(i);
         let Some(until) = self.allowed(i, now, urgent) else {
             // It waited so long that its terms changed under it: tokens or budget say no now.
@@ -250,8 +253,10 @@ impl Arbiter {
             return;
         }
         if now < lease.until {
+            // Ever smaller extensions would never end.
+            let worth = lease.until.saturating_add(self.settings.renew_ahead / 20);
             match self.may_continue(i) {
-                Some(until) if until > lease.until => {
+                Some(until) if until >= worth => {
                     if let Some(lease) = &mut self.tenant_mut(i).lease {
                         lease.until = until;
                     }

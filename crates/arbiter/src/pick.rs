@@ -2,6 +2,7 @@
 
 use crate::arbiter::Arbiter;
 use crate::tenant::Place;
+use crate::virtual_time::VirtualTime;
 use crate::{FOREVER, Nanos};
 
 impl Arbiter {
@@ -33,27 +34,20 @@ impl Arbiter {
         if self.devices[d].draining.is_some() {
             return;
         }
-        loop {
-            let mut horizon = FOREVER;
-            if let Some((gang, target)) = self.active_claim(d) {
-                if self.all_free(gang) && !self.urgent_on_devices_of(gang) {
-                    self.grant(gang, FOREVER);
-                    return;
-                }
-                if target < self.clock.now().saturating_add(self.settings.least_backfill) {
-                    return;
-                }
-                horizon = target;
-            }
-            let Some(&(_, i)) = self.devices[d].ready.first() else {
-                return;
-            };
-            if self.tenant(i).is_gang() {
-                self.claim(i, 1);
-            } else {
-                self.grant(i, horizon);
+        self.claim_due(d, None);
+        let mut horizon = FOREVER;
+        if let Some((gang, target)) = self.active_claim(d) {
+            if self.all_free(gang) && !self.urgent_on_devices_of(gang) {
+                self.grant(gang, FOREVER);
                 return;
             }
+            if target < self.clock.now().saturating_add(self.settings.least_backfill) {
+                return;
+            }
+            horizon = target;
+        }
+        if let Some(&(_, i)) = self.devices[d].ready.first() {
+            self.grant(i, horizon);
         }
     }
 
@@ -87,7 +81,7 @@ impl Arbiter {
             if urgent.is_some() {
                 self.hand_over(d, holder);
             }
-        } else if lease.until == FOREVER && (claim.is_some() || !self.devices[d].ready.is_empty()) {
+        } else if lease.until == FOREVER && (claim.is_some() || self.contended(holder)) {
             self.settle(holder);
             let end = if lease.urgent {
                 self.allowed(holder, now, true).unwrap_or(now)
@@ -175,7 +169,11 @@ impl Arbiter {
         self.tenant(i).seats.iter().any(|seat| {
             let device = &self.devices[seat.device];
             let other = |&(_, who): &(_, usize)| who != i;
-            device.ready.iter().take(2).any(|&(_, who)| who != i)
+            let first = |list: &std::collections::BTreeSet<(VirtualTime, usize)>| {
+                list.iter().take(2).any(|&(_, who)| who != i)
+            };
+            first(&device.ready)
+                || first(&device.gangs)
                 || device.urgent.iter().take(2).any(other)
                 || device.claims.iter().take(2).any(|&(_, who)| who != i)
         })
@@ -198,6 +196,10 @@ impl Arbiter {
             {
                 return None;
             }
+            let reached = self.tenant(i).seats[seat].time.later(left, pace);
+            if !urgent {
+                self.claim_due(d, Some(reached));
+            }
             if let Some((_, target)) = self.active_claim(d)
                 && !(urgent && target > 0)
             {
@@ -208,7 +210,7 @@ impl Arbiter {
             }
             if let Some(&(time, _)) = self.devices[d].ready.first()
                 && !urgent
-                && time <= self.tenant(i).seats[seat].time.later(left, pace)
+                && time <= reached
             {
                 return None;
             }

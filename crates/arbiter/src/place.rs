@@ -89,7 +89,8 @@ impl Arbiter {
                 self.clamp(i, seat);
             }
             let time = self.tenant(i).seats[seat].time;
-            self.devices[d].ready.insert((time, i));
+            let gang = self.tenant(i).is_gang();
+            self.devices[d].waiting(gang).insert((time, i));
             self.mark(d);
         }
         let tenant = self.tenant_mut(i);
@@ -115,10 +116,11 @@ impl Arbiter {
     pub(crate) fn leave_queues(&mut self, i: usize) {
         match self.tenant(i).place {
             Place::Queued => {
+                let gang = self.tenant(i).is_gang();
                 for seat in 0..self.tenant(i).seats.len() {
                     let place = &self.tenant(i).seats[seat];
                     let (d, entry) = (place.device, (place.time, i));
-                    self.devices[d].ready.remove(&entry);
+                    self.devices[d].waiting(gang).remove(&entry);
                 }
             }
             Place::Urgent => {

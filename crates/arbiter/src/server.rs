@@ -52,9 +52,10 @@ impl Server {
     }
 
     pub fn spend(&mut self, run: Nanos, devices: usize) {
+        // Rounded up: many small charges are not to come for less than one large one.
         self.budget = self
             .budget
-            .saturating_sub(i128::from(run) / (devices.max(1) as i128));
+            .saturating_sub(i128::from(run.div_ceil(devices.max(1) as u64)));
     }
 
     /// Nanoseconds that may still run before every best-effort tenant.

@@ -65,10 +65,12 @@ pub(crate) struct Lease {
     pub told: bool,
 }
 
-/// Order among the claims of gangs: latency-critical ones first, then first come, first served.
+/// Order among the claims of gangs: latency-critical ones first, then by virtual time. One order for all devices: by
+/// each device's own, three gangs could wait for each other in a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClaimKey {
     pub rank: u8,
+    pub time: VirtualTime,
     pub number: u64,
 }
 
@@ -95,6 +97,8 @@ pub(crate) struct Tenant {
     pub server: Option<Server>,
     pub lease: Option<Lease>,
     pub claim: Option<Claim>,
+    /// A gang's virtual time among gangs.
+    pub gang_time: VirtualTime,
     /// Its deadline among the urgent, while it is there.
     pub urgent_by: Nanos,
     /// When the arbiter looks at it next.

@@ -59,7 +59,10 @@ impl Arbiter {
             standing,
             terms: tenant.terms,
             charged: place.charged,
-            debt: to_others.max(to_cap).max(to_budget),
+            // A server's tenant runs ahead of the others by right.
+            debt: if tenant.server.is_some() { 0 } else { to_others }
+                .max(to_cap)
+                .max(to_budget),
             waiting: if waits {
                 self.clock.now().saturating_sub(tenant.waits_since)
             } else {
