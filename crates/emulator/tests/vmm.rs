@@ -469,3 +469,51 @@ fn memory_that_is_used_again_is_zero() {
         }
     });
 }
+
+#[test]
+fn closed_descriptors_do_no_harm() {
+    alone("closed_descriptors_do_no_harm", &[], || {
+        start(0);
+        let (free, _) = memory_info();
+        let (mapped, waiting) = (create(PAGE), create(PAGE));
+        let range = reserve(4 * PAGE);
+        cu!(cuMemMap(range, PAGE, 0, mapped, 0));
+        cu!(cuMemSetAccess(range, PAGE, &read_write(0), 1));
+        cu!(cuMemsetD32_v2(range, 1, 1));
+        // SAFETY: as daemons do; nothing above the standard streams is needed here any more.
+        unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+        // The numbers are the program's now.
+        let own: Vec<_> = (0..600).map(|_| tempfile::tempfile().unwrap()).collect();
+        for file in &own {
+            file.set_len(8192).unwrap();
+        }
+        assert_eq!(download::<u32>(range, 1), [1], "what is mapped stays mapped");
+        let later = range + PAGE as u64;
+        assert_eq!(
+            code!(cuMemMap(later, PAGE, 0, waiting, 0)),
+            CUDA_ERROR_OUT_OF_MEMORY,
+            "what was not mapped cannot be any more"
+        );
+        let fresh = create(PAGE);
+        cu!(cuMemMap(later, PAGE, 0, fresh, 0));
+        cu!(cuMemSetAccess(later, PAGE, &read_write(0), 1));
+        cu!(cuMemsetD8_v2(later, 7, PAGE));
+        let large: CUdeviceptr = get!(cuMemAlloc_v2(2 * PAGE));
+        cu!(cuMemcpyDtoD_v2(large, range, 2 * PAGE));
+        cu!(cuMemFree_v2(large));
+        for handle in [mapped, waiting, fresh] {
+            cu!(cuMemRelease(handle));
+        }
+        cu!(cuMemUnmap(range, 2 * PAGE));
+        assert_eq!(memory_info().0, free);
+        for mut file in own {
+            assert_eq!(file.metadata().unwrap().len(), 8192);
+            let mut bytes = Vec::new();
+            std::io::Read::read_to_end(&mut file, &mut bytes).unwrap();
+            assert!(
+                bytes.iter().all(|&byte| byte == 0),
+                "the program's file was written to"
+            );
+        }
+    });
+}

@@ -49,7 +49,14 @@ fn a_program_holds_no_descriptor_of_ours() {
         .filter_map(serde_json::Value::as_str)
         .collect();
     let run = host.run_directory();
-    for descriptor in descriptors {
+    // The emulated driver below keeps one of its device's memory, as NVIDIA's keeps those of its device nodes, and looks
+    // whether it is still its own before each use (docs/adr/0019). The limiter keeps none.
+    let of_driver = |name: &&str| *name == "/memfd:divvy-device-memory (deleted)";
+    assert!(
+        descriptors.iter().filter(|name| of_driver(name)).count() <= 1,
+        "{descriptors:?}"
+    );
+    for descriptor in descriptors.into_iter().filter(|name| !of_driver(name)) {
         let ours = descriptor.starts_with(&*run.to_string_lossy())
             || descriptor.starts_with("socket:")
             || descriptor.contains("memfd:")
