@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use divvy_model::{DeviceRecord, Fault, MemoryAmount, SliceRecord, SliceRequest};
+use divvy_model::{DeviceRecord, Fault, MemoryAmount, SliceRecord, SliceRequest, UnmanagedRecord};
 use serde::{Deserialize, Serialize};
 
 /// Version of every document. Changes within it only add.
@@ -42,7 +42,17 @@ pub struct Items<T> {
 /// `DeviceList`.
 pub type DeviceList = Document<Items<DeviceRecord>>;
 /// `SliceList`.
-pub type SliceList = Document<Items<SliceRecord>>;
+pub type SliceList = Document<SliceItems>;
+
+/// The slices, and who uses the devices without one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SliceItems {
+    /// The slices.
+    pub items: Vec<SliceRecord>,
+    /// The processes that use a device outside any slice.
+    #[serde(default)]
+    pub unmanaged: Vec<UnmanagedRecord>,
+}
 /// `Error`.
 pub type ErrorDocument = Document<Fault>;
 

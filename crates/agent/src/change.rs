@@ -1,6 +1,6 @@
 //! Changing live slices: resize, kill, end.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use divvy_model::{Bytes, Code, DeviceRecord, Fault, SliceRecord, SliceState};
 use rustix::process::Signal;
@@ -11,6 +11,9 @@ use crate::daemon::{Book, Daemon, Peer};
 use crate::procs;
 use crate::records::{discard, store};
 use crate::slice::Slice;
+
+/// How often the devices are asked what each process holds.
+const AUDIT: Duration = Duration::from_secs(1);
 
 impl Daemon {
     /// Changes a live slice's memory limit. It takes effect with the program's next allocation.
@@ -249,6 +252,10 @@ impl Daemon {
                 let _reaps = Slice::usage(slice);
             }
             self.settle(&mut book, &id);
+        }
+        if book.audited_at.is_none_or(|looked| looked.elapsed() >= AUDIT) {
+            book.audited_at = Some(Instant::now());
+            self.audit(&mut book);
         }
         self.serve_queue(&mut book);
         let alive = !book.slices.is_empty() || !book.queue.is_empty();

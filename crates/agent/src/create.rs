@@ -228,6 +228,7 @@ impl Daemon {
             lasting: ask.lasting,
             runs: Vec::new(),
             parent_id: wanted.parent.clone(),
+            memory_overhead_bytes: Bytes(0),
             memory_lent_bytes: Bytes(0),
             on_oom_wait_ns: ask.request.on_oom_wait_ns,
             spill_limit_bytes: beyond(share.memory, ask.request.oversubscribe_percent),

@@ -29,7 +29,7 @@ pub struct Daemon {
     pub(crate) run: RunDir,
     pub(crate) settings: Settings,
     pub(crate) uid: u32,
-    nvidia: Nvidia,
+    pub(crate) nvidia: Nvidia,
     started_at: String,
     book: Mutex<Book>,
     /// The command that keeps a lasting slice.
@@ -54,6 +54,8 @@ pub(crate) struct Book {
     /// Who waits for admission, first come first.
     pub queue: Vec<Waiter>,
     pub bypass_total: u64,
+    /// When the auditor last looked.
+    pub audited_at: Option<Instant>,
     /// When a slice last ended.
     pub ended_at: Option<Instant>,
 }
@@ -130,7 +132,13 @@ impl Daemon {
     /// The slices, oldest first.
     pub fn slices(&self) -> Vec<SliceRecord> {
         let mut book = self.book();
-        let mut records: Vec<SliceRecord> = book.slices.values_mut().map(Slice::shown).collect();
+        self.audit(&mut book);
+        let devices = book.inventory.devices.clone();
+        let records = book.slices.values_mut().map(Slice::shown);
+        let device = |uuid: &str| devices.iter().find(|device| device.uuid == uuid);
+        let mut records: Vec<SliceRecord> = records
+            .map(|shown| self.with_device_figures(device(&shown.device_uuid), shown))
+            .collect();
         records.sort_by(|a, b| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
         records
     }
@@ -141,7 +149,11 @@ impl Daemon {
     /// [`Code::UnknownSlice`].
     pub fn slice(&self, peer: Peer, which: &str) -> Result<SliceRecord, Fault> {
         let mut book = self.book();
-        Ok(book.find(which, peer)?.shown())
+        self.audit(&mut book);
+        let shown = book.find(which, peer)?.shown();
+        let mut devices = book.inventory.devices.iter();
+        let device = devices.find(|device| device.uuid == shown.device_uuid);
+        Ok(self.with_device_figures(device, shown))
     }
 
     /// The device as admission sees it.
@@ -167,10 +179,9 @@ impl Daemon {
 
     /// What is in use on a device, and how much of it by programs outside any slice.
     pub(crate) fn used_on(&self, book: &mut Book, device: &DeviceRecord) -> UsedOn {
-        let context = self.settings.limits(device.kind).context;
         // The device first: what is taken or given back in between then never looks like an outsider's.
         let measured = match device.kind {
-            DeviceKind::Emulated => divvy_host::emulated_used(&device.uuid),
+            DeviceKind::Emulated => divvy_host::emulated_used(self.run.path(), &device.uuid),
             DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => {
                 self.nvidia.memory_used(&device.uuid)
             }
@@ -181,8 +192,10 @@ impl Daemon {
                 continue;
             }
             let usage = slice.usage();
-            let contexts = context.0.saturating_mul(usage.processes.len() as u64);
-            managed = managed.saturating_add(usage.used.0).saturating_add(contexts);
+            // Contexts are in the ledger; what of them is not, the auditor has found.
+            managed = managed
+                .saturating_add(usage.used.0)
+                .saturating_add(slice.overhead().0);
         }
         let used = measured.unwrap_or(Bytes(managed));
         UsedOn {

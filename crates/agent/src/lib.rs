@@ -11,6 +11,7 @@
 pub mod admission;
 mod adopt;
 pub mod api;
+mod audit;
 pub mod bypass;
 mod change;
 mod client;
@@ -40,6 +41,7 @@ mod start;
 mod supervise;
 mod watched;
 
+pub use audit::strangers;
 pub use client::Client;
 pub use daemon::{Daemon, KeepCommand, Peer};
 pub use keeper::{Keeper, keep};

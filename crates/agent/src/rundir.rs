@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use divvy_model::{Code, Fault};
+use rustix::fs::{Access, access};
 
 /// A socket's path has at most 107 bytes, of which `/slices/<id>/attach.sock` takes this many.
 const TAIL: usize = "/slices/0123456789/attach.sock".len();
@@ -51,6 +52,30 @@ impl RunDir {
                 }
                 _ => {}
             }
+        }
+        Ok(run)
+    }
+
+    /// Whether a directory could be used, without making anything: it is there and safe, or can be made.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn examine(path: &Path) -> Result<Self, Fault> {
+        let run = Self::peek(path);
+        check_path(run.path())?;
+        match fs::symlink_metadata(run.path()) {
+            Ok(_) => run.check_owner()?,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                // The nearest folder there is decides.
+                let above = run.path().ancestors().find(|folder| folder.is_dir());
+                let writable = above.is_some_and(|folder| access(folder, Access::WRITE_OK).is_ok());
+                if !writable {
+                    return Err(
+                        cannot(run.path(), "make").hint("set DIVVY_RUN_DIR to a directory of your own")
+                    );
+                }
+            }
+            Err(error) => return Err(cannot(run.path(), "look at").because(&error)),
         }
         Ok(run)
     }
@@ -225,7 +250,10 @@ mod tests {
     fn made_where_missing_and_found_again() {
         let base = tempfile::tempdir().expect("a folder");
         let path = base.path().join("deep/run");
+        RunDir::examine(&path).expect("can be made");
+        assert!(!path.exists(), "examining makes nothing");
         let run = RunDir::open(&path).expect("made");
+        RunDir::examine(&path).expect("is there");
         assert!(run.slices().is_dir() && run.stages().is_dir());
         assert!(!run.has_slices());
         fs::create_dir(run.slice("ab")).expect("a slice");

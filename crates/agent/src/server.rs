@@ -21,7 +21,7 @@ use tokio::net::UnixListener;
 use tokio::sync::Notify;
 
 use crate::RunDir;
-use crate::api::{Document, Items, Wait};
+use crate::api::{Document, Items, SliceItems, Wait};
 use crate::bypass::audit::Auditor;
 use crate::daemon::{Daemon, KeepCommand, Peer};
 use crate::settings::Settings;
@@ -218,8 +218,9 @@ async fn devices(State(agent): State<Agent>) -> Answer {
 
 async fn slices(State(agent): State<Agent>) -> Answer {
     let list = |daemon: &Daemon| {
-        Ok(Items {
+        Ok(SliceItems {
             items: daemon.slices(),
+            unmanaged: daemon.unmanaged(),
         })
     };
     agent.answer("SliceList", list).await

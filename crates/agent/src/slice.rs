@@ -8,6 +8,7 @@ use divvy_ledger::attach::Pages;
 use divvy_model::{Bytes, Condition, Fault, Isolation, ProcessRecord, RunRecord, SliceRecord, SliceState};
 
 use crate::admission::Hold;
+use crate::audit::Audited;
 use crate::pages::{self, Usage};
 use crate::procs;
 use crate::watched::Watched;
@@ -34,6 +35,8 @@ pub struct Slice {
     runs: Vec<(Watched, RunRecord)>,
     /// What it held when its pages were last read.
     last_used: Bytes,
+    /// What the auditor found.
+    found_beyond: Audited,
 }
 
 /// What a lasting slice lacks.
@@ -61,6 +64,7 @@ impl Slice {
             child: None,
             runs: Vec::new(),
             last_used: Bytes(0),
+            found_beyond: Audited::default(),
         };
         slice.set_keeper(keeper);
         let runs = std::mem::take(&mut slice.record.runs);
@@ -118,6 +122,30 @@ impl Slice {
     /// Notes a `divvy run` that joins, and lives.
     pub fn join(&mut self, run: RunRecord) {
         self.runs.push((Watched::new(run.pid), run));
+    }
+
+    /// What the auditor saw: `measured` by the device, `accounted` in the ledger. What is beyond is taken off the room
+    /// that is left.
+    pub fn audited(&mut self, measured: Bytes, accounted: Bytes, contexts: Bytes) {
+        let before = self.found_beyond;
+        self.found_beyond = before.next(measured, accounted, contexts);
+        if self.found_beyond.overuse && !before.overuse {
+            tracing::warn!(
+                slice = self.record.name,
+                measured = measured.0,
+                accounted = accounted.0,
+                "overuse: the device says that the slice's processes hold more than they account for"
+            );
+        }
+        if let Some(pages) = &self.pages {
+            pages.grant.set_overhead_bytes(self.found_beyond.overhead.0);
+        }
+    }
+
+    /// What the driver holds for its processes beside what its ledger says.
+    #[must_use]
+    pub fn overhead(&self) -> Bytes {
+        self.found_beyond.overhead
     }
 
     /// Whether process `pid` is a `divvy run` of this slice.
@@ -240,11 +268,16 @@ impl Slice {
             state => state,
         };
         record.usage_unknown = usage.unknown;
-        if !usage.unknown && usage.used > self.granted() {
+        record.memory_overhead_bytes = self.found_beyond.overhead;
+        let counted = usage.used.0.saturating_add(self.found_beyond.overhead.0);
+        if !usage.unknown && Bytes(counted) > self.granted() {
             record.conditions.push(Condition::OverLimit);
         }
         if let Some(pages) = self.pages.as_ref().filter(|_| !usage.unknown) {
             crate::bypass::tell(&mut record, pages);
+        }
+        if self.found_beyond.overuse {
+            record.conditions.push(Condition::Overuse);
         }
         for damage in self.damage.iter().chain(&self.missing) {
             record

@@ -4,10 +4,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use divvy_agent::{Client, RunDir, default_run_dir, ensure_agent, is_listening};
+use divvy_agent::{Client, RunDir, default_run_dir, ensure_agent, is_listening, strangers};
 use divvy_host::machine::Sysroot;
 use divvy_host::{Inventory, Nvidia, Sources, Survey};
-use divvy_model::{Code, Fault};
+use divvy_model::{Code, Fault, UnmanagedRecord};
 
 use crate::cli::Cli;
 use crate::config::{self, Config};
@@ -109,6 +109,15 @@ impl Context {
                 .cause("no agent runs, and no slice is left")
                 .hint("`divvy run` makes slices; `divvy ps` lists them")
         })
+    }
+
+    /// The processes that use the devices of this machine, where no agent says whose they are.
+    ///
+    /// # Errors
+    /// As [`Self::inventory`].
+    pub fn strangers(&self) -> Result<Vec<UnmanagedRecord>, Fault> {
+        let devices = self.inventory()?.devices;
+        Ok(strangers(&Nvidia::open(), self.peek().path(), &devices))
     }
 
     /// The devices of this machine, as seen without an agent.

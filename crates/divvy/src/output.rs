@@ -73,6 +73,18 @@ pub fn document<T: Serialize>(format: Format, kind: &str, body: T) -> Result<boo
     Ok(true)
 }
 
+/// The text of a document in a format for programs.
+///
+/// # Errors
+/// [`Code::Internal`] when it cannot be serialised.
+pub fn document_text<T: Serialize>(format: Format, kind: &str, body: T) -> Result<String, Fault> {
+    let document = Document::new(kind, body);
+    match format {
+        Format::Yaml => yaml(&document),
+        _ => json(&document),
+    }
+}
+
 /// Prints a list; `name` and `table` give the formats for people.
 ///
 /// # Errors

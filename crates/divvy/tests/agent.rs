@@ -217,3 +217,37 @@ fn an_agent_with_nothing_to_do_leaves() {
     assert!(host.slices().is_empty());
     host.text(&["run", "--memory", "1GiB", "--", "true"]);
 }
+
+#[test]
+fn the_agent_holds_nothing_of_whoever_started_it() {
+    let host = Host::new();
+    // A descriptor that the shell opened without closing it for its children.
+    let output = host
+        .divvy(&["run", "--memory", "1GiB", "--", "true"])
+        .output()
+        .expect("divvy starts");
+    assert!(output.status.success());
+    host.kill_agent();
+    let lock = host.folder().join("lock");
+    let script = format!("exec 7>{}; \"$0\" run --memory 1GiB -- true", lock.display());
+    let status = host
+        .divvy(&[])
+        .get_envs()
+        .fold(
+            &mut std::process::Command::new("sh"),
+            |command, (name, value)| match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            },
+        )
+        .args(["-c", &script])
+        .arg(common::divvy())
+        .status()
+        .expect("a shell runs");
+    assert!(status.success());
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", host.agent())).expect("a living agent");
+    for entry in descriptors.flatten() {
+        let target = std::fs::read_link(entry.path()).unwrap_or_default();
+        assert_ne!(target, lock, "descriptor {:?}", entry.file_name());
+    }
+}

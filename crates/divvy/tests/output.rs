@@ -173,7 +173,12 @@ fn watching_prints_again_and_again() {
 #[test]
 fn doctor_tries_a_program_in_a_slice() {
     let host = Host::new();
-    let report = host.json(&["doctor"]);
+    // A look makes and starts nothing.
+    let looked = host.json(&["doctor"]);
+    let checks = looked["items"].as_array().expect("items");
+    assert!(checks.iter().all(|check| check["check"] != "trial"), "{checks:?}");
+    assert!(!host.run_dir().exists());
+    let report = host.json(&["doctor", "--trial"]);
     let items = report["items"].as_array().expect("items");
     assert!(items.iter().all(|check| check["status"] != "fail"), "{items:?}");
     let trial = items

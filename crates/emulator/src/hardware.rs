@@ -86,7 +86,11 @@ pub struct Usage {
 /// Who uses a device and how much of it, read from its page without touching a driver. A device nobody has used
 /// yet has no page and no use.
 pub fn usage(uuid: Uuid) -> Result<Usage, HardwareError> {
-    let directory = run_directory();
+    usage_in(&run_directory(), uuid)
+}
+
+/// The same for a device of the run directory `directory`, whatever this process's own is.
+pub fn usage_in(directory: &Path, uuid: Uuid) -> Result<Usage, HardwareError> {
     let path = directory.join(page_name(uuid));
     if !path.exists() {
         return Ok(Usage::default());

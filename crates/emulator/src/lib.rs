@@ -39,7 +39,9 @@ mod stream;
 pub use api::TABLE;
 pub use device::identity::{PciAddress, Uuid};
 pub use device::spec::SpecError;
-pub use hardware::{HardwareError, ProcessUsage, Usage, default_run_directory, run_directory, usage};
+pub use hardware::{
+    HardwareError, ProcessUsage, Usage, default_run_directory, run_directory, usage, usage_in,
+};
 pub use inventory::{DeviceFacts, devices, devices_from_env};
 pub use nvml::TABLE as NVML_TABLE;
 

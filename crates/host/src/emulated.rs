@@ -38,7 +38,7 @@ pub fn emulated_devices(spec: &str, run_dir: &Path) -> Result<Vec<EmulatedDevice
                 profile: Some(facts.profile.key.into()),
                 pci_address: facts.pci.to_string(),
                 memory_total_bytes: Bytes(facts.memory_bytes()),
-                memory_used_bytes: emulated_used(&facts.uuid.to_string()).unwrap_or(Bytes(0)),
+                memory_used_bytes: emulated_used(run_dir, &facts.uuid.to_string()).unwrap_or(Bytes(0)),
                 sm_count: facts.sm_count(),
                 compute_capability: format!("{major}.{minor}"),
                 sharing: None,
@@ -50,10 +50,22 @@ pub fn emulated_devices(spec: &str, run_dir: &Path) -> Result<Vec<EmulatedDevice
     Ok(devices.collect())
 }
 
-/// Memory in use on an emulated device, by anybody, as its page in `DIVVY_RUN_DIR` tells; None where it cannot be
+/// Memory in use on an emulated device, by anybody, as its page in the run directory tells; None where it cannot be
 /// read.
 #[must_use]
-pub fn emulated_used(uuid: &str) -> Option<Bytes> {
-    let usage = divvy_emulator::usage(divvy_emulator::Uuid::parse(uuid)?).ok()?;
+pub fn emulated_used(run_dir: &Path, uuid: &str) -> Option<Bytes> {
+    let usage = divvy_emulator::usage_in(run_dir, divvy_emulator::Uuid::parse(uuid)?).ok()?;
     Some(Bytes(usage.used_bytes))
+}
+
+/// The processes that use an emulated device, and what each holds of it.
+#[must_use]
+pub fn emulated_processes(run_dir: &Path, uuid: &str) -> Vec<(u32, Bytes)> {
+    let usage =
+        divvy_emulator::Uuid::parse(uuid).and_then(|uuid| divvy_emulator::usage_in(run_dir, uuid).ok());
+    let processes = usage.map(|usage| usage.processes).unwrap_or_default();
+    processes
+        .into_iter()
+        .map(|process| (process.pid, Bytes(process.used_bytes)))
+        .collect()
 }

@@ -24,4 +24,6 @@ pub use hardware::{DeviceProcess, Hardware, MigPlace, PartitionState, PcieLink, 
 pub use isolation::Isolation;
 pub use mig::{MIG_PRODUCTS, MigProduct, MigProfile};
 pub use selector::{Selector, SelectorError};
-pub use slice::{Condition, Policy, ProcessRecord, RunRecord, SliceRecord, SliceRequest, SliceState};
+pub use slice::{
+    Condition, Policy, ProcessRecord, RunRecord, SliceRecord, SliceRequest, SliceState, UnmanagedRecord,
+};

@@ -145,6 +145,23 @@ pub struct ProcessRecord {
     pub memory_used_bytes: Bytes,
 }
 
+/// A process that uses a device outside any slice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnmanagedRecord {
+    /// Process id.
+    pub pid: u32,
+    /// The program's name.
+    pub command: String,
+    /// Its user, where the process can be looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// The device it uses.
+    pub device_uuid: String,
+    /// Device memory it holds, where the driver tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_used_bytes: Option<Bytes>,
+}
+
 /// A slice as it is shown and stored. Field names are those of the JSON output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SliceRecord {
@@ -193,6 +210,10 @@ pub struct SliceRecord {
     /// The slice it is nested in: its memory comes out of that one's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_id: Option<String>,
+    /// What the driver holds for its processes that no call showed, as the device tells: so much less of the limit is
+    /// left.
+    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
+    pub memory_overhead_bytes: Bytes,
     /// What slices nested in it take of its limit.
     #[serde(default, skip_serializing_if = "Bytes::is_zero")]
     pub memory_lent_bytes: Bytes,

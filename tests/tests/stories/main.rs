@@ -5,6 +5,7 @@
 
 mod agent;
 mod attach;
+mod audit;
 mod clients;
 mod coexistence;
 mod command;

@@ -61,6 +61,30 @@ fn in_words(slice: &SliceRecord) -> String {
             format!("{} of {} used", slice.memory_used_bytes, slice.memory_limit_bytes)
         },
     );
+    if !slice.memory_lent_bytes.is_zero() {
+        line("lent", format!("{} to slices inside it", slice.memory_lent_bytes));
+    }
+    if let Some(parent) = &slice.parent_id {
+        line("inside", format!("slice {parent}"));
+    }
+    if !slice.memory_overhead_bytes.is_zero() {
+        let bytes = slice.memory_overhead_bytes;
+        line(
+            "overhead",
+            format!("{bytes} held by the driver that no call showed"),
+        );
+    }
+    if slice.on_oom_wait_ns > 0 {
+        let seconds = slice.on_oom_wait_ns as f64 / 1e9;
+        line("on-oom", format!("an allocation waits {seconds} s for room"));
+    }
+    if !slice.spill_limit_bytes.is_zero() {
+        let bytes = slice.spill_limit_bytes;
+        line(
+            "oversubscribe",
+            format!("{bytes} more, in managed memory that the host backs"),
+        );
+    }
     line("context", format!("{} set apart", slice.context_bytes));
     if let Some(compute) = slice.compute {
         line("compute", compute.to_string());

@@ -3,8 +3,9 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
+use divvy_agent::api::SliceItems;
 use divvy_agent::clock;
-use divvy_model::{Bytes, Fault, SliceRecord, SliceState};
+use divvy_model::{Bytes, Fault, SliceRecord, SliceState, UnmanagedRecord};
 
 use crate::config::parse_duration;
 use crate::context::Context;
@@ -50,11 +51,49 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 }
 
 fn text(context: &Context, format: Format) -> Result<String, Fault> {
-    let slices = match context.agent_of_slices()? {
-        Some(agent) => agent.slices()?.body.items,
-        None => Vec::new(),
+    let SliceItems { items, unmanaged } = match context.agent_of_slices()? {
+        Some(agent) => agent.slices()?.body,
+        // Nobody keeps a slice here; the devices may be in use all the same.
+        None => SliceItems {
+            items: Vec::new(),
+            unmanaged: context.strangers()?,
+        },
     };
-    output::list_text(format, "SliceList", slices, |slice| &slice.name, table)
+    match format {
+        Format::Json | Format::Yaml => {
+            output::document_text(format, "SliceList", &SliceItems { items, unmanaged })
+        }
+        Format::Name => output::list_text(format, "SliceList", items, |slice| &slice.name, table),
+        Format::Table | Format::Wide => {
+            let mut table = table(&items, format == Format::Wide);
+            for process in &unmanaged {
+                table.row(outsider(process, format == Format::Wide));
+            }
+            Ok(table.to_text())
+        }
+    }
+}
+
+/// A row for a process that is in no slice.
+fn outsider(process: &UnmanagedRecord, wide: bool) -> Vec<String> {
+    let dash = || String::from("-");
+    let mut row = vec![
+        "(unmanaged)".into(),
+        process.device_uuid.chars().take(12).collect(),
+        process
+            .memory_used_bytes
+            .map_or_else(dash, |bytes| bytes.to_string()),
+        dash(),
+        dash(),
+        dash(),
+        "no slice".into(),
+        format!("{} {}", process.command, process.pid),
+    ];
+    if wide {
+        let user = process.uid.map_or_else(dash, |uid| uid.to_string());
+        row.extend([dash(), user, dash(), dash(), dash(), dash(), dash()]);
+    }
+    row
 }
 
 /// Slices as a table.
@@ -76,6 +115,7 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
             ("ISOLATION", false),
             ("COMPUTE", true),
             ("CONTEXT", true),
+            ("OVERHEAD", true),
             ("COMMAND", false),
         ]);
     }
@@ -108,6 +148,7 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
                     .compute
                     .map_or_else(|| "-".into(), |share| share.to_string()),
                 slice.context_bytes.to_string(),
+                slice.memory_overhead_bytes.to_string(),
                 commands(slice),
             ]);
         }

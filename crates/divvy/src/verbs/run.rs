@@ -36,7 +36,7 @@ pub struct Args {
     #[arg(long, value_name = "SEL", value_parser = parse::<Selector>)]
     device: Option<Selector>,
     /// Join this lasting slice, by name or id, which `divvy slice create` made: its limit holds over all that runs in it
-    #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "device", "name", "isolation", "policy"])]
+    #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "device", "name", "isolation", "policy", "on_oom", "oversubscribe"])]
     slice: Option<String>,
     /// Name of the slice [default: made of the program's]
     #[arg(long)]
@@ -128,7 +128,7 @@ fn observe(args: &Args, context: &Context) -> Result<u8, Fault> {
         return Err(launch::observe(&run, emulated.as_deref(), &args.command));
     }
     let environment = launch::observation(&run, emulated.as_deref())?;
-    if output::document(context.format, "Environment", &Observation::of(&environment))? {
+    if output::document(context.format, "Environment", Observation::of(&environment))? {
         return Ok(0);
     }
     let words: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
@@ -209,9 +209,10 @@ fn wait(text: &str) -> Result<Wait, Fault> {
 
 /// How long an allocation waits, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-struct OnOom(u64);
+pub struct OnOom(pub u64);
 
-fn on_oom(text: &str) -> Result<OnOom, Fault> {
+/// What an allocation does that does not fit.
+pub fn on_oom(text: &str) -> Result<OnOom, Fault> {
     /// What `wait` alone means.
     const WAIT: Duration = Duration::from_secs(30);
     let nanoseconds = |limit: Duration| OnOom(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
@@ -224,8 +225,8 @@ fn on_oom(text: &str) -> Result<OnOom, Fault> {
     }
 }
 
-/// `2x` or `1.5x`, in parts per 100.
-fn times(text: &str) -> Result<u32, Fault> {
+/// How many times the memory may be allocated: `2x` or `1.5x`, in parts per 100.
+pub fn times(text: &str) -> Result<u32, Fault> {
     let number = text
         .strip_suffix(['x', 'X'])
         .and_then(|number| number.parse::<f64>().ok());

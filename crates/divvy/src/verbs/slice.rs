@@ -12,7 +12,7 @@ use crate::output::{self, Format};
 use crate::report::remark;
 use crate::verbs::kill::end_all;
 use crate::verbs::ps;
-use crate::verbs::run::{or_setting, parse, policy, policy_or_setting};
+use crate::verbs::run::{OnOom, on_oom, or_setting, parse, policy, policy_or_setting, times};
 
 /// Flags of `divvy slice`.
 #[derive(Debug, clap::Args)]
@@ -52,6 +52,13 @@ struct Create {
     /// Where a limit cannot be enforced: strict refuses, best-effort runs and counts the bypass
     #[arg(long, value_name = "POLICY", value_parser = policy)]
     policy: Option<Policy>,
+    /// When an allocation does not fit: fail at once, or wait for room in the slice, as wait=30s [default: fail]
+    #[arg(long, value_name = "WHAT", value_parser = on_oom)]
+    on_oom: Option<OnOom>,
+    /// Let programs allocate beyond the slice's memory, twice as much or so many times, in managed memory that the host
+    /// backs [default: 2x where no number is given]
+    #[arg(long, value_name = "TIMES", num_args = 0..=1, require_equals = true, default_missing_value = "2x", value_parser = times)]
+    oversubscribe: Option<u32>,
     /// Print what would happen, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -98,6 +105,8 @@ fn make(args: &Create, context: &Context) -> Result<u8, Fault> {
             memory: Some(args.memory),
             compute: or_setting(args.compute, config, "compute")?,
             policy: policy_or_setting(args.policy, config)?,
+            on_oom_wait_ns: args.on_oom.map_or(0, |what| what.0),
+            oversubscribe_percent: args.oversubscribe.unwrap_or(100),
             ..SliceRequest::default()
         },
         command: Vec::new(),

@@ -1,14 +1,15 @@
-//! What is looked at, one function per check.
+//! What is looked at, one function per check. Looked at: nothing is made, written or started, but for the trial.
 
-use divvy_agent::{DropIns, owner, stage};
+use divvy_agent::{DropIns, RunDir, owner, stage};
 use divvy_host::{Inventory, find_driver};
 use divvy_model::{Code, DeviceKind, Fault};
+use rustix::fs::{Access, access};
 
 use super::{Check, machine, trial};
 use crate::context::Context;
 
 /// Every check, in the order a program would meet them.
-pub fn all(context: &Context) -> Vec<Check> {
+pub fn all(context: &Context, with_trial: bool) -> Vec<Check> {
     let mut checks = Vec::new();
     let inventory = match context.inventory() {
         Ok(inventory) => {
@@ -30,7 +31,7 @@ pub fn all(context: &Context) -> Vec<Check> {
     checks.push(run_dir(context));
     checks.push(shared_memory());
     checks.push(agent(context));
-    if let (Ok(run), Ok(found)) = (context.run_dir(), &drop_ins) {
+    if with_trial && let (Ok(run), Ok(found)) = (context.run_dir(), &drop_ins) {
         checks.push(match stage(&run, &found.limiter.links()) {
             Ok(stage) => Check::ok("drop-ins", "stage", stage.folder.display().to_string()),
             Err(fault) => Check::fail("drop-ins", "stage", &fault),
@@ -105,22 +106,22 @@ fn driver(context: &Context, inventory: &Inventory, drop_ins: Option<&DropIns>) 
 }
 
 fn run_dir(context: &Context) -> Check {
-    match context.run_dir() {
-        Ok(run) => Check::ok("run directory", "access", run.path().display().to_string()),
+    let shown = |run: &RunDir| run.path().display().to_string();
+    match RunDir::examine(context.peek().path()) {
+        Ok(run) if run.path().exists() => Check::ok("run directory", "access", shown(&run)),
+        Ok(run) => Check::ok(
+            "run directory",
+            "access",
+            format!("{}, not made yet", shown(&run)),
+        ),
         Err(fault) => Check::fail("run directory", "access", &fault),
     }
 }
 
 /// Emulated devices keep their memory in files there.
 fn shared_memory() -> Check {
-    let path = std::path::PathBuf::from(format!("/dev/shm/divvy-doctor-{}", std::process::id()));
-    let tried = std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(&path);
-    let _gone = std::fs::remove_file(&path);
-    match tried {
-        Ok(_) => Check::ok("shared memory", "/dev/shm", "writable"),
+    match access("/dev/shm", Access::WRITE_OK).map_err(std::io::Error::from) {
+        Ok(()) => Check::ok("shared memory", "/dev/shm", "writable"),
         Err(error) => Check::fail(
             "shared memory",
             "/dev/shm",

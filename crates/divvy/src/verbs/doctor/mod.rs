@@ -1,5 +1,5 @@
-//! `divvy doctor`: can this machine run programs in slices? It leaves nothing behind: the slice it tries a program in
-//! ends with that program.
+//! `divvy doctor`: can this machine run programs in slices? It looks, and changes nothing; with `--trial` it also runs a
+//! program in a slice, which ends with that program.
 
 mod checks;
 mod machine;
@@ -16,11 +16,15 @@ use crate::table::Table;
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
   divvy doctor
+  divvy doctor --trial
   divvy doctor -o json")]
 pub struct Args {
+    /// Also try a program in a slice, which starts an agent where none runs. Without this nothing is changed
+    #[arg(long)]
+    trial: bool,
     /// Be the program that is tried: open libcuda.so.1 as any program would, and tell what it says
     #[arg(long, hide = true)]
-    trial: bool,
+    be_tried: bool,
 }
 
 /// How a check came out.
@@ -88,10 +92,10 @@ impl Check {
 
 /// Checks everything.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
-    if args.trial {
+    if args.be_tried {
         return trial::be_the_program();
     }
-    let checks = checks::all(context);
+    let checks = checks::all(context, args.trial);
     let failed = checks.iter().any(|check| check.status == Status::Fail);
     let hints: Vec<String> = checks
         .iter()

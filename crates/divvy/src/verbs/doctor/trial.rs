@@ -75,7 +75,7 @@ fn attempt(run: &RunDir) -> Result<Told, Fault> {
     let output = Command::new(&executable)
         .args(["run", "-o", "json", "--memory", SLICE, "--"])
         .arg(&executable)
-        .args(["doctor", "--trial", "-o", "json"])
+        .args(["doctor", "--be-tried", "-o", "json"])
         .env("DIVVY_RUN_DIR", run.path())
         .stdin(Stdio::null())
         .output()

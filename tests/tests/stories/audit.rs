@@ -1,0 +1,178 @@
+//! What the device says beside what the ledgers say: outsiders, and tenants that do not account for all they hold.
+
+use std::os::unix::fs::FileExt;
+
+use divvy_tests::MIB;
+use divvy_tests::build::binaries;
+use divvy_tests::clients::probe;
+use divvy_tests::host::{Host, finish, succeeded};
+use divvy_tests::tenant::Tenant;
+use divvy_tests::wait::until;
+
+/// A probe on the host's emulated device, in no slice at all.
+fn outsider(host: &Host) -> Tenant {
+    // The emulated driver by its own name, and no limiter in front.
+    let folder = host.folder().join("driver");
+    std::fs::create_dir(&folder).expect("made");
+    let driver = binaries().join("libdivvy_emulated_cuda.so");
+    std::os::unix::fs::symlink(driver, folder.join("libcuda.so.1")).expect("linked");
+    let mut command = host.command(probe());
+    command.env("LD_LIBRARY_PATH", folder);
+    Tenant::start(command)
+}
+
+#[test]
+fn who_is_in_no_slice_is_shown_as_such() {
+    let host = Host::new();
+    let mut outsider = outsider(&host);
+    assert_eq!(outsider.allocate(300 * MIB), Ok(()));
+    let mut inside = host.probe("inside", "1GiB");
+    assert_eq!(inside.allocate(100 * MIB), Ok(()));
+    let shown = || host.json(["ps"]);
+    let list = shown();
+    assert_eq!(list["items"].as_array().expect("items").len(), 1, "{list}");
+    let unmanaged = &list["unmanaged"];
+    assert_eq!(unmanaged.as_array().expect("a list").len(), 1, "{list}");
+    assert_eq!(unmanaged[0]["pid"], outsider.pid(), "{list}");
+    assert!(
+        unmanaged[0]["memory_used_bytes"].as_u64().expect("bytes") >= 300 * MIB,
+        "{list}"
+    );
+    let table = succeeded(&finish(&mut host.divvy(["ps"])));
+    let line = table
+        .lines()
+        .find(|line| line.starts_with("(unmanaged)"))
+        .expect("a line");
+    assert!(
+        line.contains("no slice") && line.contains(&format!("probe {}", outsider.pid())),
+        "{table}"
+    );
+    assert_eq!(succeeded(&finish(&mut host.divvy(["ps", "-q"]))), "inside\n");
+    // It is counted: what it holds is not promised to others.
+    let refused = finish(&mut host.run("78.5GiB", "true"));
+    assert_eq!(refused.status.code(), Some(125));
+    assert!(outsider.end().success());
+    until("it is gone", || {
+        shown()["unmanaged"]
+            .as_array()
+            .expect("a list")
+            .is_empty()
+            .then_some(())
+    });
+}
+
+#[test]
+fn a_tenant_that_scribbles_over_its_own_ledger_is_reported() {
+    let host = Host::new();
+    let mut tenant = host.probe("liar", "1GiB");
+    let mut honest = host.probe("honest", "1GiB");
+    assert_eq!(tenant.allocate(600 * MIB), Ok(()));
+    assert_eq!(honest.allocate(600 * MIB), Ok(()));
+    // As a process of the same user may on the cooperative rung: what it holds becomes nothing.
+    let id = host.json(["inspect", "liar"])["id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    let socket = host.run_directory().join("slices").join(id).join("attach.sock");
+    let pages = divvy_ledger::attach::recall(&socket, 0).expect("pages");
+    let file = std::fs::File::from(pages.ledger.share().expect("a descriptor"));
+    // The word that says what is in use in all.
+    file.write_all_at(&[0; 8], 64).expect("written");
+
+    until("it is reported", || {
+        let shown = host.json(["inspect", "liar"]);
+        let reported = shown["conditions"]
+            .as_array()
+            .is_some_and(|all| all.iter().any(|one| one == "overuse"))
+            || shown["usage_unknown"] == true;
+        reported.then_some(())
+    });
+    let shown = host.json(["inspect", "honest"]);
+    assert!(
+        shown["conditions"].is_null() && shown["usage_unknown"].is_null(),
+        "{shown}"
+    );
+    assert_eq!(shown["memory_used_bytes"], 600 * MIB, "{shown}");
+    assert!(honest.allocate(500 * MIB).is_err(), "its limit is what it was");
+    assert!(honest.copies() && tenant.copies());
+}
+
+#[test]
+fn a_whole_device_is_one_tenants_alone_and_without_a_limiter() {
+    let host = Host::new();
+    let mut command = host.divvy(["run", "--name", "solo", "--whole", "--"]);
+    command.arg(probe());
+    let mut solo = Tenant::start(command);
+    let (_, total) = solo.memory();
+    let shown = host.json(["inspect", "solo"]);
+    assert_eq!(shown["whole"], true, "{shown}");
+    assert_eq!(shown["memory_limit_bytes"], total, "all of it: {shown}");
+    assert_eq!(
+        solo.ask("environment DIVVY_SLICE")["value"],
+        serde_json::Value::Null
+    );
+    // No more of Divvy in its process than the device needs that is emulated.
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", solo.pid())).expect("maps");
+    assert!(
+        !maps.contains("limit_cuda") && !maps.contains("divvy-ledger"),
+        "{maps}"
+    );
+
+    assert_eq!(solo.allocate(300 * MIB), Ok(()));
+    let shown = host.json(["inspect", "solo"]);
+    assert!(
+        shown["memory_used_bytes"].as_u64().expect("bytes") >= 300 * MIB,
+        "{shown}"
+    );
+    assert_eq!(shown["processes"][0]["pid"], solo.pid(), "{shown}");
+    assert!(
+        host.json(["ps"])["unmanaged"]
+            .as_array()
+            .expect("a list")
+            .is_empty()
+    );
+    let refused = finish(&mut host.run("1GiB", "true"));
+    let said = divvy_tests::host::stderr(&refused);
+    assert!(
+        said.contains("error[D0012]") && said.contains("slice solo holds the whole device"),
+        "{said}"
+    );
+    assert!(solo.end().success());
+
+    // And nobody gets it whole who is not alone.
+    let _other = host.probe("other", "1GiB");
+    let refused = finish(&mut host.divvy(["run", "--whole", "--", "true"]));
+    let said = divvy_tests::host::stderr(&refused);
+    assert!(
+        said.contains("error[D0012]") && said.contains("cannot be had whole"),
+        "{said}"
+    );
+}
+
+#[test]
+fn an_allocation_waits_for_room_where_the_slice_says_so() {
+    let host = Host::new();
+    succeeded(&finish(&mut host.divvy([
+        "slice", "create", "patient", "--memory", "1GiB", "--on-oom", "wait=60s",
+    ])));
+    let joined = || {
+        let mut command = host.divvy(["run", "--slice", "patient", "--"]);
+        command.arg(probe());
+        Tenant::start(command)
+    };
+    let (mut first, mut second) = (joined(), joined());
+    assert_eq!(first.allocate(700 * MIB), Ok(()));
+    second.tell(&format!("allocate {}", 700 * MIB));
+    host.until_used("patient", 700 * MIB);
+    first.free();
+    assert!(second.answer()["error"].is_null(), "it waited and got it");
+    // The terms are the record's: a restarted agent grants the same.
+    host.kill_agent();
+    assert_eq!(
+        host.json(["inspect", "patient"])["on_oom_wait_ns"],
+        60_000_000_000_u64
+    );
+    first.tell(&format!("allocate {}", 700 * MIB));
+    second.free();
+    assert!(first.answer()["error"].is_null());
+}
