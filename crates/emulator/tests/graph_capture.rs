@@ -546,3 +546,47 @@ fn streams_and_contexts_may_go_while_captured() {
         let _: CUdeviceptr = get!(cuMemAlloc_v2(64));
     });
 }
+
+#[test]
+fn copies_to_and_from_arrays_become_nodes() {
+    alone("copies_to_and_from_arrays_become_nodes", &[], || {
+        start(0);
+        let stream = free();
+        // Rows of 8 bytes; the run starts and ends inside a row.
+        let descriptor = CUDA_ARRAY_DESCRIPTOR {
+            Width: 8,
+            Height: 4,
+            Format: CU_AD_FORMAT_UNSIGNED_INT8,
+            NumChannels: 1,
+        };
+        let array: CUarray = get!(cuArrayCreate_v2(&raw const descriptor));
+        let (source, mut back): (Vec<u8>, _) = ((1..=21).collect(), vec![0u8; 21]);
+        let mut graph = null_mut();
+        cu!(cuStreamBeginCapture_v2(stream, GLOBAL));
+        cu!(cuMemcpyHtoAAsync_v2(array, 5, source.as_ptr().cast(), 21, stream));
+        cu!(cuMemcpyAtoHAsync_v2(
+            back.as_mut_ptr().cast(),
+            array,
+            5,
+            21,
+            stream
+        ));
+        cu!(cuStreamEndCapture(stream, &raw mut graph));
+        assert_eq!(kinds(graph), [CU_GRAPH_NODE_TYPE_MEMCPY; 6]);
+        run(graph, stream);
+        assert_eq!(back, source);
+        let mut whole = vec![0u8; 32];
+        cu!(cuMemcpyAtoH_v2(whole.as_mut_ptr().cast(), array, 0, 32));
+        assert_eq!(whole[5..26], source);
+        assert_eq!(
+            code!(cuMemcpyHtoAAsync_v2(
+                array,
+                30,
+                source.as_ptr().cast(),
+                21,
+                stream
+            )),
+            CUDA_ERROR_INVALID_VALUE
+        );
+    });
+}

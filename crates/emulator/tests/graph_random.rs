@@ -86,10 +86,9 @@ impl Op {
             Op::Copy { to, from } => cells[to] = cells[from],
             Op::Fill { to, value } => cells[to] = [u32::from_ne_bytes([value; 4]); WORDS],
             Op::Mix { to, from, factor } => {
-                for word in 0..WORDS {
-                    cells[to][word] = cells[to][word]
-                        .wrapping_mul(factor)
-                        .wrapping_add(cells[from][word]);
+                let source = cells[from];
+                for (word, other) in cells[to].iter_mut().zip(source) {
+                    *word = word.wrapping_mul(factor).wrapping_add(other);
                 }
             }
             Op::Host { to } => cells[to] = cells[to].map(|word| word.wrapping_add(1)),

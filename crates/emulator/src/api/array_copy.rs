@@ -2,9 +2,11 @@
 
 use super::args::Handle;
 use super::array::copied;
+use super::memcpy;
 use crate::Result;
 use crate::array::Array;
 use crate::copy::{Place, Shape, Side, Transfer};
+use crate::graph::capture::{self, Target};
 use crate::stream::{Queue, StreamName};
 use divvy_abi::*;
 
@@ -91,18 +93,52 @@ fn linear(
     stream: StreamName,
     wait: bool,
 ) -> Result {
-    let queue = stream.queue()?;
-    let array = copied(array)?;
-    let (mut at, mut address, mut left) = (offset as u64, address, bytes as u64);
-    inside(&array, at, left)?;
-    if left > 0 {
-        Side::linear(address, place, left)?;
+    let target = if wait {
+        capture::unsafe_call()?;
+        Target::Queue(stream.queue()?)
+    } else {
+        stream.target()?
+    };
+    let found = copied(array)?;
+    inside(&found, offset as u64, bytes as u64)?;
+    if bytes > 0 {
+        Side::linear(address, place, bytes as u64)?;
     }
-    let row_bytes = array.format.row_bytes();
-    let mut pieces = Vec::new();
-    while left > 0 {
-        let (x, y) = (at % row_bytes, at / row_bytes);
-        let whole = left / row_bytes;
+    let spans = spans(found.format.row_bytes(), offset as u64, bytes as u64);
+    match target {
+        Target::Queue(queue) => {
+            let piece = |span: &Span| {
+                let here = found.block(span.x, span.y, 0, span.shape)?;
+                let there =
+                    Side::linear(address + span.start, place, span.bytes())?.with_pitch(span.shape.width);
+                let (to, from) = if into_array { (here, there) } else { (there, here) };
+                let shape = span.shape;
+                Ok(Transfer { to, from, shape })
+            };
+            run(&queue, spans.iter().map(piece).collect::<Result<_>>()?, wait)
+        }
+        Target::Capture(recorder) => spans.iter().try_for_each(|span| {
+            let copy = span.described(array, address + span.start, place, into_array);
+            memcpy::capture(&recorder, copy)
+        }),
+    }
+}
+
+/// A part of a run that is a block of the array.
+struct Span {
+    /// Where it starts in the run of bytes.
+    start: u64,
+    x: u64,
+    y: u64,
+    shape: Shape,
+}
+
+/// The rest of the first row, whole rows, and the start of the last.
+fn spans(row_bytes: u64, offset: u64, bytes: u64) -> Vec<Span> {
+    let (mut start, mut spans) = (0, Vec::new());
+    while start < bytes {
+        let (at, left) = (offset + start, bytes - start);
+        let (x, y, whole) = (at % row_bytes, at / row_bytes, left / row_bytes);
         let shape = if x == 0 && whole > 0 {
             Shape {
                 width: row_bytes,
@@ -112,14 +148,57 @@ fn linear(
         } else {
             Shape::linear(left.min(row_bytes - x))
         };
-        let here = array.block(x, y, 0, shape)?;
-        let moved = shape.width * shape.rows;
-        let there = Side::linear(address, place, moved)?.with_pitch(shape.width);
-        let (to, from) = if into_array { (here, there) } else { (there, here) };
-        pieces.push(Transfer { to, from, shape });
-        (at, address, left) = (at + moved, address + moved, left - moved);
+        spans.push(Span { start, x, y, shape });
+        start += shape.width * shape.rows;
     }
-    run(&queue, pieces, wait)
+    spans
+}
+
+impl Span {
+    fn bytes(&self) -> u64 {
+        self.shape.width * self.shape.rows
+    }
+
+    /// The copy as a graph's node describes it.
+    fn described(&self, array: u64, address: u64, place: Place, into_array: bool) -> CUDA_MEMCPY3D {
+        let other = if place == Place::Host {
+            CU_MEMORYTYPE_HOST
+        } else {
+            CU_MEMORYTYPE_DEVICE
+        };
+        let size = CUDA_MEMCPY3D {
+            WidthInBytes: self.shape.width as usize,
+            Height: self.shape.rows as usize,
+            Depth: 1,
+            ..CUDA_MEMCPY3D::default()
+        };
+        let (x, y, pitch) = (self.x as usize, self.y as usize, self.shape.width as usize);
+        if into_array {
+            CUDA_MEMCPY3D {
+                srcMemoryType: other,
+                srcHost: address as *const c_void,
+                srcDevice: address,
+                srcPitch: pitch,
+                dstMemoryType: CU_MEMORYTYPE_ARRAY,
+                dstArray: array as CUarray,
+                dstXInBytes: x,
+                dstY: y,
+                ..size
+            }
+        } else {
+            CUDA_MEMCPY3D {
+                srcMemoryType: CU_MEMORYTYPE_ARRAY,
+                srcArray: array as CUarray,
+                srcXInBytes: x,
+                srcY: y,
+                dstMemoryType: other,
+                dstHost: address as *mut c_void,
+                dstDevice: address,
+                dstPitch: pitch,
+                ..size
+            }
+        }
+    }
 }
 
 fn run(queue: &Queue, pieces: Vec<Transfer>, wait: bool) -> Result {

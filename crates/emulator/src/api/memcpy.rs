@@ -129,7 +129,7 @@ fn queue(stream: StreamName, wait: bool) -> Result<Queue> {
 }
 
 /// Adds a copy to a captured stream; an empty one is nothing.
-fn capture(recorder: &Recorder, copy: CUDA_MEMCPY3D) -> Result {
+pub fn capture(recorder: &Recorder, copy: CUDA_MEMCPY3D) -> Result {
     if transfer(&copy, Known::Reserved)?.is_none() {
         return Ok(());
     }
