@@ -157,11 +157,9 @@ fn batches_run_in_order() {
         );
         let mut back = CUDA_BATCH_MEM_OP_NODE_PARAMS::default();
         cu!(cuGraphBatchMemOpNodeGetParams(node, &raw mut back));
-        // SAFETY: the driver lends a list of four.
-        assert_eq!(
-            (back.count, unsafe { (*back.paramArray).writeValue.address }),
-            (4, words)
-        );
+        // SAFETY: the driver lends a list of four, and the first is a write.
+        let written = unsafe { (*back.paramArray).writeValue.address };
+        assert_eq!((back.count, written), (4, words));
     });
 }
 
@@ -200,7 +198,8 @@ fn waits_end_with_their_stream_or_context() {
             0,
             &raw const params
         ));
-        cu!(cuGraphLaunch(get!(cuGraphInstantiateWithFlags(graph, 0)), lost));
+        let exec: CUgraphExec = get!(cuGraphInstantiateWithFlags(graph, 0));
+        cu!(cuGraphLaunch(exec, lost));
         cu!(cuStreamDestroy_v2(lost));
         // Nothing waits for ever: not the context, nor the memory that the stream used.
         cu!(cuCtxSynchronize());
