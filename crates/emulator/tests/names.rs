@@ -147,7 +147,10 @@ fn what_is_not_supported_says_so_and_private_tables_are_refused() {
         || {
             cu!(cuInit(0));
             for _ in 0..3 {
-                assert_eq!(code!(cuGraphCreate(&mut null_mut(), 0)), CUDA_ERROR_NOT_SUPPORTED);
+                assert_eq!(
+                    code!(cuGraphicsUnregisterResource(null_mut())),
+                    CUDA_ERROR_NOT_SUPPORTED
+                );
             }
             let id = CUuuid::default();
             let mut table = std::ptr::dangling::<c_void>();
@@ -158,7 +161,8 @@ fn what_is_not_supported_says_so_and_private_tables_are_refused() {
             assert!(table.is_null());
             let log = std::fs::read_to_string(std::env::var("DIVVY_LOG").unwrap()).unwrap();
             assert_eq!(
-                log.matches("cuGraphCreate is not supported").count(),
+                log.matches("cuGraphicsUnregisterResource is not supported")
+                    .count(),
                 1,
                 "once by name: {log}"
             );
