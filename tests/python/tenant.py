@@ -165,6 +165,22 @@ def report(use):
     sys.exit(41)
 
 
+def hold(*sizes):
+    """Takes so many MiB each, and gives them back when told to; what it is told it has, in MiB, is the device's."""
+    device = Device()
+    pointers, errors = [], []
+    for size in sizes:
+        pointers.append(device.allocate(int(size) * MIB))
+        errors.append(device.error)
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    device.driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+    usable = [device.driver.cuMemsetD8_v2(ctypes.c_uint64(p), 7, ctypes.c_size_t(MIB)) for p in pointers if p]
+    say(pid=os.getpid(), errors=errors, usable=usable, free=free.value // MIB, total=total.value // MIB)
+    wait()
+    say(freed=[device.free(pointer) for pointer in pointers if pointer])
+    wait()
+
+
 def scribble():
     """A tenant that writes over its own ledger: it says that nothing is in use."""
     device = Device()

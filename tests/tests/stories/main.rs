@@ -13,5 +13,6 @@ mod death;
 mod lasting;
 mod memory;
 mod nesting;
+mod shortage;
 mod tools;
 mod workers;
