@@ -1,8 +1,9 @@
 //! What the slice may use and uses, as its keeper tells; and which device each of its accounts is.
 
+use core::time::Duration;
 use std::ffi::CStr;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use divvy_abi::nvml::*;
 use divvy_ledger::attach::{self, Observed};
@@ -39,6 +40,21 @@ static DEVICES: Mutex<Option<Vec<Device>>> = Mutex::new(None);
 /// What was seen last of each account: what is shown when the keeper is gone and the program goes on.
 static SEEN: Mutex<Vec<Observed>> = Mutex::new(Vec::new());
 
+/// Rounds of a millisecond to wait for another thread's look. In a forked child the thread that holds a lock may not
+/// exist.
+const PATIENCE: u32 = 5_000;
+
+fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    for _ in 0..PATIENCE {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    None
+}
+
 /// The slice's attach socket, if this process is in a slice.
 pub fn path() -> Option<&'static Path> {
     environment::slice()
@@ -46,7 +62,9 @@ pub fn path() -> Option<&'static Path> {
 
 /// Has the devices found anew when they are next asked for: handles are those of the newest nvmlInit.
 pub fn forget_devices() {
-    *DEVICES.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    if let Some(mut devices) = lock(&DEVICES) {
+        *devices = None;
+    }
 }
 
 /// Account `account` of the slice, as it is now; as it was, where its keeper no longer answers.
@@ -55,12 +73,14 @@ pub fn forget_devices() {
 /// `NVML_ERROR_NOT_READY` where it was never seen.
 pub fn look(path: &Path, account: u32) -> Result<Observed> {
     let found = attach::observe(path, account);
-    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let seen = lock(&SEEN);
     match found {
         Ok(now) => {
-            match seen.iter_mut().find(|before| before.account == account) {
-                Some(before) => *before = now.clone(),
-                None => seen.push(now.clone()),
+            if let Some(mut seen) = seen {
+                match seen.iter_mut().find(|before| before.account == account) {
+                    Some(before) => *before = now.clone(),
+                    None => seen.push(now.clone()),
+                }
             }
             Ok(now)
         }
@@ -69,8 +89,8 @@ pub fn look(path: &Path, account: u32) -> Result<Observed> {
                 "Cannot look at the slice at {}: {error}",
                 path.display()
             ));
-            let before = seen.iter().find(|before| before.account == account);
-            before.cloned().ok_or(NVML_ERROR_NOT_READY)
+            let before = seen.and_then(|seen| seen.iter().find(|before| before.account == account).cloned());
+            before.ok_or(NVML_ERROR_NOT_READY)
         }
     }
 }
@@ -81,7 +101,7 @@ pub fn look(path: &Path, account: u32) -> Result<Observed> {
 /// # Errors
 /// As [`look`], or what the library below answers.
 pub fn devices(path: &Path) -> Result<Vec<Device>> {
-    let mut known = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = lock(&DEVICES).ok_or(NVML_ERROR_NOT_READY)?;
     if let Some(devices) = known.as_ref() {
         return Ok(devices.clone());
     }
