@@ -8,7 +8,7 @@ use crate::env;
 use crate::output::Format;
 use crate::verbs::{
     agent, completions, config, devices, doctor, enter, environment, explain, inspect, keep, kill, man, mig,
-    ps, resize, run, slice, topology,
+    mps, partition, ps, resize, run, slice, topology, vgpu,
 };
 
 const EXAMPLES: &str = "\
@@ -55,6 +55,12 @@ pub enum Verb {
     Env(environment::Args),
     /// Divide devices into MIG instances
     Mig(mig::Args),
+    /// Look after NVIDIA's MPS daemons and time slices
+    Mps(mps::Args),
+    /// Divide AMD's accelerators into partitions
+    Partition(partition::Args),
+    /// Make and free virtual GPUs for guests
+    Vgpu(vgpu::Args),
     /// List the slices
     Ps(ps::Args),
     /// Make, list and delete slices that stay while nothing runs in them
@@ -102,6 +108,9 @@ impl Verb {
             Self::Devices(args) => devices::run(args, context),
             Self::Topology(args) => topology::run(args, context),
             Self::Mig(args) => mig::run(args, context),
+            Self::Mps(args) => mps::run(args, context),
+            Self::Partition(args) => partition::run(args, context),
+            Self::Vgpu(args) => vgpu::run(args, context),
             Self::Env(args) => environment::run(args, context),
             Self::Ps(args) => ps::run(args, context),
             Self::Slice(args) => slice::run(args, context),

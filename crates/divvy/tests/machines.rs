@@ -52,3 +52,50 @@ fn a_captured_machine_is_shown_in_the_place_of_this_one() {
     let (status, said) = host.refused(&["devices", "--sysroot", "/nonexistent"]);
     assert!(status == 2 && said.contains("no folder"), "{said}");
 }
+
+#[test]
+fn partitions_and_masks_of_a_captured_machine() {
+    let host = Host::new();
+    let built = Built::mi300x(host.folder().join("mi300x"), 1);
+    let root = built.root().to_str().expect("a path").to_owned();
+    let list = host.json(&["partition", "list", "--sysroot", &root]);
+    assert_eq!(list["items"][7]["compute"], "SPX");
+    let (status, said) = host.refused(&["partition", "set", "CPX", "--sysroot", &root]);
+    assert!(status == 2 && said.contains("--dry-run"), "{said}");
+    let dry = host.text(&["partition", "set", "CPX", "--dry-run", "--sysroot", &root]);
+    assert_eq!(
+        dry.lines().filter(|line| line.starts_with("would write")).count(),
+        16
+    );
+    host.text(&["partition", "set", "CPX", "--yes", "--sysroot", &root]);
+    let again = host.text(&["partition", "set", "CPX/NPS4", "--yes", "--sysroot", &root]);
+    assert_eq!(again, "nothing to change\n");
+    let set = [
+        "env",
+        "set",
+        "--devices",
+        "1,0",
+        "--for",
+        "rocm",
+        "--compute",
+        "50%",
+        "--sysroot",
+        &root,
+    ];
+    let text = host.text(&set);
+    assert!(text.contains("HSA_CU_MASK='0:0-151;1:0-151'"), "{text}");
+    let (status, said) = host.refused(&["env", "set", "--devices", "0", "--compute", "50%"]);
+    assert!(status == 1 && said.contains("AMD"), "{said}");
+}
+
+#[test]
+fn mps_and_virtual_gpus_say_what_is_not_there() {
+    let host = Host::new();
+    let (status, said) = host.refused(&["mps", "start"]);
+    assert!(status == 1 && said.contains("has no MPS"), "{said}");
+    let root = host.folder().to_str().expect("a path").to_owned();
+    let list = host.json(&["vgpu", "list", "--sysroot", &root]);
+    assert_eq!(list["items"], serde_json::Value::Array(Vec::new()));
+    let (status, said) = host.refused(&["vgpu", "free", "0000:01:00.0", "--sysroot", &root]);
+    assert!(status == 1 && said.contains("no virtual GPU"), "{said}");
+}

@@ -134,11 +134,11 @@ fn holder(root: &Sysroot, device: &str) -> Option<u32> {
     })
 }
 
-/// Makes a virtual GPU of a type on a function; `uuid` names a mediated one.
+/// Makes a virtual GPU of a type on a function; `uuid` names a mediated one. A dry run only says whether it could.
 ///
 /// # Errors
 /// [`Code::Vgpu`] where there is no such type or none is left; [`Code::Privilege`].
-pub fn create(root: &Sysroot, function: &str, kind: &str, uuid: &str) -> Result<(), Fault> {
+pub fn create(root: &Sysroot, function: &str, kind: &str, uuid: &str, dry_run: bool) -> Result<(), Fault> {
     let known = types(root);
     let fits =
         |offered: &&VgpuType| offered.function == function && (offered.id == kind || offered.name == kind);
@@ -169,7 +169,10 @@ pub fn create(root: &Sysroot, function: &str, kind: &str, uuid: &str) -> Result<
             (file, offered.id.as_str())
         }
     };
-    put(root, &file, text)
+    match dry_run {
+        true => Ok(()),
+        false => put(root, &file, text),
+    }
 }
 
 /// Frees a virtual GPU, unless a virtual machine holds it. `kind` guards against freeing one that was made anew under

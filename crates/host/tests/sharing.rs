@@ -217,21 +217,21 @@ fn virtual_gpus_are_made_and_freed_unless_a_machine_runs() {
     assert_eq!(vgpu::types(&root).len(), 2);
     assert_eq!(vgpu::list(&root), []);
     let uuid = "c73f1fa6-489e-4834-9476-d70dabd98c40";
-    vgpu::create(&root, "0000:3b:00.0", "GRID A40-4Q", uuid).expect("made");
+    vgpu::create(&root, "0000:3b:00.0", "GRID A40-4Q", uuid, false).expect("made");
     assert_eq!(root.text(&format!("{kind}/create")).as_deref(), Some(uuid));
     built.file(&format!("{kind}/available_instances"), "0\n");
-    let none = vgpu::create(&root, "0000:3b:00.0", "nvidia-558", uuid).expect_err("none left");
+    let none = vgpu::create(&root, "0000:3b:00.0", "nvidia-558", uuid, false).expect_err("none left");
     assert!(
         none.code == Code::Vgpu && none.message.contains("no GRID A40-4Q is left"),
         "{none:?}"
     );
-    assert!(vgpu::create(&root, "0000:3b:00.0", "nvidia-1", uuid).is_err());
+    assert!(vgpu::create(&root, "0000:3b:00.0", "nvidia-1", uuid, false).is_err());
 
-    vgpu::create(&root, "0000:41:00.4", "1148", "").expect("made");
+    vgpu::create(&root, "0000:41:00.4", "1148", "", false).expect("made");
     let there = vgpu::list(&root);
     assert_eq!((there.len(), there[0].kind.as_str()), (1, "1148"));
     assert!(
-        vgpu::create(&root, "0000:41:00.4", "1148", "").is_err(),
+        vgpu::create(&root, "0000:41:00.4", "1148", "", false).is_err(),
         "it is one already"
     );
     built.link(

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::str::FromStr;
 
 use clap::{Subcommand, ValueEnum};
+use divvy_host::amd::unit_masks;
 use divvy_host::visible::{Environment, Explained, Runtime, Seen, Target, explain, settings};
-use divvy_model::{Code, Fault, Selector};
+use divvy_model::{Code, Compute, DeviceRecord, Fault, Selector};
 use serde::Serialize;
 
 use crate::context::Context;
@@ -48,6 +49,9 @@ struct Set {
     /// How they are printed
     #[arg(long, value_enum, default_value = "shell")]
     format: SetFormat,
+    /// Also keep programs on AMD devices to this share of the compute units, by masks
+    #[arg(long, value_name = "SHARE", value_parser = crate::verbs::run::parse::<Compute>)]
+    compute: Option<Compute>,
     #[command(flatten)]
     list: List,
 }
@@ -111,7 +115,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 }
 
 impl List {
-    fn take(&self, context: &Context) -> Result<(Seen, Vec<divvy_model::DeviceRecord>), Fault> {
+    fn take(&self, context: &Context) -> Result<(Seen, Vec<DeviceRecord>), Fault> {
         if let Some(count) = self.count {
             return Ok((Seen::alike(count), Vec::new()));
         }
@@ -123,14 +127,52 @@ impl List {
 fn set(args: &Set, context: &Context) -> Result<u8, Fault> {
     let (seen, records) = args.list.take(context)?;
     let places = places(&args.devices, &seen, &records)?;
-    let variables = settings(&seen, &places, args.runtime)?;
+    let mut variables = settings(&seen, &places, args.runtime)?;
+    if let Some(share) = args.compute {
+        variables.extend(masks(&places, &records, share)?);
+    }
     remark("variables choose what a program is shown; they are no isolation: it can change them");
     output::print(&written(&variables, args.format)?)?;
     Ok(0)
 }
 
+/// Masks of compute units for the chosen devices, which ROCr numbers from 0 in their order.
+fn masks(
+    places: &[usize],
+    records: &[DeviceRecord],
+    share: Compute,
+) -> Result<Vec<(&'static str, String)>, Fault> {
+    let units = places.iter().map(|place| {
+        let device = records.get(*place)?;
+        let amd = device
+            .hardware
+            .as_ref()
+            .is_some_and(|facts| facts.kfd_node.is_some());
+        (amd && device.sm_count > 0).then_some(device.sm_count)
+    });
+    let units: Vec<u32> = units
+        .collect::<Option<_>>()
+        .filter(|units: &Vec<u32>| !units.is_empty())
+        .ok_or_else(|| {
+            Fault::new(
+                Code::Partition,
+                "masks of compute units are for AMD's devices only",
+            )
+            .hint("on NVIDIA's, `divvy mps limit --compute 30%`")
+        })?;
+    let each: Vec<_> = (0..)
+        .zip(&units)
+        .map(|(place, units)| unit_masks(place, *units, share))
+        .collect();
+    let driver: Vec<&str> = each.iter().map(|masks| masks[0].1.as_str()).collect();
+    let smallest = each.iter().map(|masks| &masks[1].1).min_by_key(|mask| mask.len());
+    let mut variables = vec![("HSA_CU_MASK", driver.join(";"))];
+    variables.extend(smallest.map(|mask| ("ROC_GLOBAL_CU_MASK", mask.clone())));
+    Ok(variables)
+}
+
 /// Places in the list that a user's words name.
-fn places(words: &str, seen: &Seen, records: &[divvy_model::DeviceRecord]) -> Result<Vec<usize>, Fault> {
+fn places(words: &str, seen: &Seen, records: &[DeviceRecord]) -> Result<Vec<usize>, Fault> {
     match words.trim() {
         "all" => return Ok((0..seen.devices.len()).collect()),
         "none" => return Ok(Vec::new()),

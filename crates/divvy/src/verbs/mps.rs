@@ -1,0 +1,142 @@
+//! `divvy mps`: NVIDIA's MPS daemons, one for each device and user, and time slices.
+
+use clap::Subcommand;
+use divvy_host::mps::{ClientLimits, Mps, TimeSlice, set_time_slice};
+use divvy_host::tool::HostTools;
+use divvy_model::{Bytes, Code, Compute, DeviceKind, Fault, Selector};
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::output;
+use crate::verbs::run::parse;
+
+/// Flags of `divvy mps`.
+#[derive(Debug, clap::Args)]
+#[command(before_help = "Examples:
+  divvy mps start --device 0
+  divvy mps limit --device 0 --compute 30% --memory 4GiB
+  divvy mps status --device 0
+  divvy mps stop --device 0
+  divvy mps timeslice long --device 0")]
+pub struct Args {
+    /// The device: index, UUID or unique prefix, PCI address
+    #[arg(long, value_name = "SEL", value_parser = parse::<Selector>, global = true, default_value = "0")]
+    device: Selector,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Start the device's daemon
+    Start {
+        /// For static partitions of multiprocessors
+        #[arg(long)]
+        partitioned: bool,
+    },
+    /// Tell whether it runs, its clients, and the variables that clients need
+    Status,
+    /// Limit the clients that come after this
+    Limit {
+        /// Share of the multiprocessors
+        #[arg(long, value_name = "SHARE", value_parser = parse::<Compute>)]
+        compute: Option<Compute>,
+        /// Device memory
+        #[arg(long, value_name = "SIZE", value_parser = parse::<Bytes>)]
+        memory: Option<Bytes>,
+    },
+    /// Set multiprocessors apart, by chunks; prints the partition's name
+    Partition {
+        /// How many chunks
+        #[arg(value_name = "CHUNKS", value_parser = clap::value_parser!(u32).range(1..=64))]
+        chunks: u32,
+    },
+    /// Give a static partition back
+    Unpartition {
+        /// Its name
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// End the daemon
+    Stop {
+        /// Though clients run
+        #[arg(long)]
+        force: bool,
+    },
+    /// Set how long a process keeps a GPU that several share without MPS: default, short, medium or long
+    Timeslice {
+        /// The length
+        #[arg(value_name = "LENGTH", value_parser = slice)]
+        length: TimeSlice,
+    },
+}
+
+fn slice(text: &str) -> Result<TimeSlice, Fault> {
+    text.parse()
+        .map_err(|message: String| Fault::new(Code::Usage, message))
+}
+
+#[derive(Serialize)]
+struct Status {
+    device: String,
+    running: bool,
+    servers: Vec<u32>,
+    clients: Vec<u32>,
+    environment: std::collections::BTreeMap<&'static str, String>,
+}
+
+/// Starts, asks, limits or ends a daemon.
+pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    let device = args.device.choose(&context.inventory()?.devices)?.clone();
+    if device.kind == DeviceKind::Emulated {
+        return Err(
+            Fault::new(Code::Tool, format!("{} is emulated: it has no MPS", device.uuid))
+                .hint("slices share it: `divvy run --memory 4GiB`"),
+        );
+    }
+    let mps = Mps::of(&device.uuid, context.peek().path());
+    let mut tools = HostTools::default();
+    match &args.verb {
+        Verb::Start { partitioned } => {
+            context.run_dir()?;
+            mps.start(&mut tools, *partitioned)?;
+        }
+        Verb::Limit { compute, memory } => mps.limit(
+            &mut tools,
+            ClientLimits {
+                compute: *compute,
+                memory: *memory,
+            },
+        )?,
+        Verb::Partition { chunks } => output::print(&mps.add_partition(&mut tools, *chunks)?)?,
+        Verb::Unpartition { name } => mps.remove_partition(&mut tools, name)?,
+        Verb::Stop { force } => mps.stop(&mut tools, *force)?,
+        Verb::Timeslice { length } => set_time_slice(&mut tools, &device.uuid, *length)?,
+        Verb::Status => {
+            let state = mps.state(&mut tools)?;
+            let status = Status {
+                device: device.uuid,
+                running: state.running,
+                servers: state.servers,
+                clients: state.clients,
+                environment: mps.environment().into_iter().collect(),
+            };
+            if output::document(context.format, "MpsStatus", &status)? {
+                return Ok(0);
+            }
+            let mut text = format!(
+                "{} {}\n",
+                status.device,
+                if status.running { "running" } else { "not running" }
+            );
+            for client in &status.clients {
+                text.push_str(&format!("client process {client}\n"));
+            }
+            for (name, value) in &status.environment {
+                text.push_str(&format!("{name}={value}\n"));
+            }
+            output::print(&text)?;
+        }
+    }
+    Ok(0)
+}
