@@ -239,3 +239,48 @@ fn contexts_and_heaps_are_charged_what_the_grant_and_the_program_say() {
         },
     );
 }
+
+#[test]
+fn a_modules_variables_are_charged() {
+    alone("a_modules_variables_are_charged", GIB, |slice| {
+        context();
+        let text = |bytes: u64| {
+            let text = format!(
+                ".version 7.0\n.target sm_75\n.address_size 64\n.visible .global .align 4 .b8 big[{bytes}];\n\
+                 .visible .entry nothing() {{ ret; }}\n"
+            );
+            std::ffi::CString::new(text).expect("no NUL")
+        };
+        let image = text(64 << 20);
+        let module: CUmodule = get!(cuModuleLoadData(image.as_ptr().cast()));
+        assert_eq!(slice.used(), 64 * MIB);
+        let library: CUlibrary = get!(cuLibraryLoadData(
+            image.as_ptr().cast(),
+            null_mut(),
+            null_mut(),
+            0,
+            null_mut(),
+            null_mut(),
+            0
+        ));
+        assert_eq!(slice.used(), 128 * MIB);
+        let (huge, mut refused) = (text(2 << 30), null_mut());
+        assert_eq!(
+            code!(cuModuleLoadData(&raw mut refused, huge.as_ptr().cast())),
+            CUDA_ERROR_OUT_OF_MEMORY
+        );
+        assert!(refused.is_null());
+        let bad = c"this is no module";
+        assert_ne!(
+            code!(cuModuleLoadData(&raw mut refused, bad.as_ptr().cast())),
+            CUDA_SUCCESS
+        );
+        assert_ne!(
+            code!(cuModuleLoadData(&raw mut refused, std::ptr::null())),
+            CUDA_SUCCESS
+        );
+        cu!(cuModuleUnload(module));
+        cu!(cuLibraryUnload(library));
+        assert_eq!(slice.used(), 0);
+    });
+}

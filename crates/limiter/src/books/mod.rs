@@ -10,6 +10,7 @@ pub(crate) mod deferred;
 pub(crate) mod grain;
 pub(crate) mod graphs;
 pub(crate) mod holdings;
+pub(crate) mod images;
 pub(crate) mod imports;
 pub(crate) mod physical;
 pub(crate) mod pools;
@@ -83,7 +84,7 @@ fn follow_now() {
 /// A context has ended, and everything that lives in one with it. `gone` says of a pointer that it is no longer valid.
 pub(crate) fn context_ended(context: CUcontext, gone: impl Fn(CUdeviceptr) -> bool) {
     deferred::context_ended(context);
-    for holdings in [&arrays::ARRAYS, &arrays::MIPMAPS] {
+    for holdings in [&arrays::ARRAYS, &arrays::MIPMAPS, &images::MODULES] {
         holdings.context_ended(context as usize);
     }
     imports::context_ended(context as usize, &gone);

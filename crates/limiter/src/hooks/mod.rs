@@ -11,6 +11,7 @@ mod graph;
 mod heap;
 mod information;
 mod launch;
+mod module;
 mod pool;
 mod proc_address;
 mod share;
@@ -107,6 +108,15 @@ pub const TABLE: Table = Table {
     cuGraphUpload_ptsz: graph::cuGraphUpload_ptsz,
     cuGraphExecDestroy: graph::cuGraphExecDestroy,
     cuDeviceGraphMemTrim: graph::cuDeviceGraphMemTrim,
+
+    cuModuleLoad: module::cuModuleLoad,
+    cuModuleLoadData: module::cuModuleLoadData,
+    cuModuleLoadDataEx: module::cuModuleLoadDataEx,
+    cuModuleLoadFatBinary: module::cuModuleLoadFatBinary,
+    cuLibraryLoadData: module::cuLibraryLoadData,
+    cuLibraryLoadFromFile: module::cuLibraryLoadFromFile,
+    cuModuleUnload: module::cuModuleUnload,
+    cuLibraryUnload: module::cuLibraryUnload,
 
     cuMemFree: free::cuMemFree,
     cuMemFree_v2: free::cuMemFree_v2,

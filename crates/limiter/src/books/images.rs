@@ -1,0 +1,276 @@
+//! What the variables of a module take: the part of its image that a driver must have on the device from the load on.
+//!
+//! Code comes when it is first called, and is left to the device's overhead; so are images inside compressed containers,
+//! which a limiter does not unpack.
+
+use super::holdings::Holdings;
+
+/// Every module that this process was charged for.
+pub(crate) static MODULES: Holdings = Holdings::new("a module's variables");
+/// Every library.
+pub(crate) static LIBRARIES: Holdings = Holdings::new("a library's variables");
+
+const ELF: &[u8] = b"\x7fELF";
+const WRAPPER: u32 = 0x4662_43b1;
+const CONTAINER: u32 = 0xba55_ed50;
+/// Sections of an image, of which a cubin has some hundreds.
+const MOST_SECTIONS: u64 = 1 << 16;
+/// Longest image that is looked at.
+const LONGEST: usize = 1 << 30;
+
+/// Bytes of device memory that the variables of the image at `image` take, as far as that can be told.
+///
+/// # Safety
+/// `image` is what a driver takes as one: a fatbin's wrapper or container, an ELF file, or text with a closing NUL.
+pub(crate) unsafe fn bytes_at(image: *const u8) -> u64 {
+    if image.is_null() {
+        return 0;
+    }
+    // Byte by byte up to the first that differs, as text may end anywhere.
+    // SAFETY: the caller's promise: no byte is read behind a text's NUL.
+    let begins = |magic: &[u8]| (0..magic.len()).all(|at| unsafe { image.add(at).read() } == magic[at]);
+    // SAFETY: the caller's promise: what begins so has a header, whose lengths a driver goes by as well.
+    unsafe {
+        if begins(ELF) {
+            let sections = image.add(0x28).cast::<u64>().read_unaligned();
+            let count = image.add(0x3c).cast::<u16>().read_unaligned();
+            let length = sections.saturating_add(u64::from(count) * 64);
+            let length = usize::try_from(length).unwrap_or(LONGEST).min(LONGEST);
+            elf(core::slice::from_raw_parts(image, length))
+        } else if begins(&WRAPPER.to_le_bytes()) {
+            bytes_at(image.add(8).cast::<*const u8>().read_unaligned())
+        } else if begins(&CONTAINER.to_le_bytes()) {
+            let header = usize::from(image.add(6).cast::<u16>().read_unaligned());
+            let files = usize::try_from(image.add(8).cast::<u64>().read_unaligned()).unwrap_or(0);
+            let length = header.saturating_add(files).min(LONGEST);
+            container(core::slice::from_raw_parts(image, length))
+        } else if image.read() < 0x80 {
+            text_bytes(core::ffi::CStr::from_ptr(image.cast()).to_bytes())
+        } else {
+            0
+        }
+    }
+}
+
+/// The same of a file's contents.
+pub(crate) fn bytes_in(image: &[u8]) -> u64 {
+    if image.starts_with(ELF) {
+        elf(image)
+    } else if image.starts_with(&CONTAINER.to_le_bytes()) {
+        container(image)
+    } else {
+        text_bytes(image)
+    }
+}
+
+fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
+    let mut wide = [0; 8];
+    wide[..N].copy_from_slice(bytes.get(at..at.checked_add(N)?)?);
+    Some(u64::from_le_bytes(wide))
+}
+
+/// Sections that are allocated and hold no code.
+fn elf(image: &[u8]) -> u64 {
+    const ALLOCATED: u64 = 2;
+    const CODE: u64 = 4;
+    let sum = || {
+        let first = usize::try_from(number::<8>(image, 0x28)?).ok()?;
+        let (size, count) = (number::<2>(image, 0x3a)?, number::<2>(image, 0x3c)?);
+        if size != 64 || count > MOST_SECTIONS {
+            return None;
+        }
+        let sizes = (0..count as usize).map_while(|section| {
+            let at = first.checked_add(section * 64)?;
+            let flags = number::<8>(image, at.checked_add(8)?)?;
+            let bytes = number::<8>(image, at.checked_add(32)?)?;
+            let taken = flags & ALLOCATED != 0 && flags & CODE == 0 && !of_threads(image, at);
+            Some(if taken { bytes } else { 0 })
+        });
+        Some(sizes.fold(0, u64::saturating_add))
+    };
+    sum().unwrap_or(0)
+}
+
+/// Whether the section described at `at` is what each block or thread has of its own: it says sizes, and takes nothing.
+fn of_threads(image: &[u8], at: usize) -> bool {
+    let name = || {
+        let first = usize::try_from(number::<8>(image, 0x28)?).ok()?;
+        let names = first.checked_add(number::<2>(image, 0x3e)? as usize * 64)?;
+        let begin = number::<8>(image, names.checked_add(24)?)?.checked_add(number::<4>(image, at)?)?;
+        image.get(usize::try_from(begin).ok()?..)
+    };
+    name().is_some_and(|name| name.starts_with(b".nv.shared") || name.starts_with(b".nv.local"))
+}
+
+/// The largest of a container's images: a driver takes one.
+fn container(bytes: &[u8]) -> u64 {
+    let mut largest = 0;
+    let Some(mut at) = number::<2>(bytes, 6).map(|header| header as usize) else {
+        return 0;
+    };
+    while let (Some(header), Some(payload), Some(compressed)) = (
+        number::<4>(bytes, at + 4),
+        number::<4>(bytes, at + 8),
+        number::<4>(bytes, at + 16),
+    ) {
+        let (begin, next) = (at + header as usize, at + (header + payload) as usize);
+        if compressed == 0
+            && let Some(image) = bytes.get(begin..next)
+        {
+            largest = largest.max(bytes_in(image));
+        }
+        if next <= at {
+            break;
+        }
+        at = next;
+    }
+    largest
+}
+
+/// Variables that PTX text defines at its outermost level in the global and constant spaces.
+fn text_bytes(text: &[u8]) -> u64 {
+    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    let mut sum: u64 = 0;
+    let mut statement: Vec<u8> = Vec::new();
+    let (mut depth, mut at) = (0_u32, 0);
+    while let Some(byte) = text.get(at) {
+        match (*byte, text.get(at + 1)) {
+            (b'/', Some(b'/')) => {
+                at += text[at..]
+                    .iter()
+                    .position(|byte| *byte == b'\n')
+                    .unwrap_or(text.len() - at);
+                continue;
+            }
+            (b'/', Some(b'*')) => {
+                at += text[at..]
+                    .windows(2)
+                    .position(|pair| pair == b"*/")
+                    .unwrap_or(text.len() - at)
+                    + 2;
+                continue;
+            }
+            (b'{' | b'(', _) => depth += 1,
+            (b'}' | b')', _) => {
+                depth = depth.saturating_sub(1);
+                // The end of a function, not that of an initialiser.
+                if depth == 0 && *byte == b'}' && !statement.contains(&b'=') {
+                    statement.clear();
+                }
+            }
+            (b';', _) if depth == 0 => {
+                sum = sum.saturating_add(variable(&statement).unwrap_or(0));
+                statement.clear();
+            }
+            // Directives of a line of their own.
+            (b'\n', _) if depth == 0 && !statement.contains(&b'[') && is_heading(&statement) => {
+                statement.clear();
+            }
+            (other, _) if depth == 0 && statement.len() < 4096 => statement.push(other),
+            _ => {}
+        }
+        at += 1;
+    }
+    sum
+}
+
+fn is_heading(statement: &[u8]) -> bool {
+    let line = statement.trim_ascii();
+    [&b".version"[..], b".target", b".address_size", b".file", b".loc"]
+        .iter()
+        .any(|word| line.starts_with(word))
+}
+
+/// Bytes of one definition, such as `.visible .global .align 4 .b8 table[4][100] = {…}`.
+fn variable(statement: &[u8]) -> Option<u64> {
+    let text = core::str::from_utf8(statement).ok()?;
+    let text = text.split('=').next()?;
+    let declared = text.split('[').next()?;
+    let words = || declared.split_ascii_whitespace();
+    if words().any(|word| word == ".extern") || !words().any(|word| word == ".global" || word == ".const") {
+        return None;
+    }
+    let vector = match words().find(|word| matches!(*word, ".v2" | ".v4" | ".v8")) {
+        Some(".v2") => 2,
+        Some(".v4") => 4,
+        Some(_) => 8,
+        None => 1,
+    };
+    let element = words().find_map(|word| {
+        let bits = word.strip_prefix(['.'])?.strip_prefix(['b', 'u', 's', 'f'])?;
+        bits.parse::<u64>().ok()
+    })? / 8;
+    let dimensions = text.split('[').skip(1).map(|part| {
+        let count = part.split(']').next().unwrap_or("").trim();
+        match count.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16).unwrap_or(1),
+            None => count.parse::<u64>().unwrap_or(1),
+        }
+    });
+    Some(dimensions.fold(element * vector, u64::saturating_mul))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &[u8] = b".version 7.0\n.target sm_75 // .global .b8 no[100];\n.address_size 64\n\
+        .extern .global .b8 elsewhere[1000];\n.visible .global .align 4 .b8 table[4][0x100] = {1, 2, 3};\n\
+        .const .v4 .f32 color;\n/* .global .b8 no[9]; */ .global .u64 count;\n\
+        .visible .entry k(.param .u64 .ptr .global .align 4 p) { .shared .b8 s[100]; ld.global.u32 %r1, [p]; }\n\
+        .global .f64 after[2];\n";
+
+    #[test]
+    fn variables_of_text_are_added_up() {
+        assert_eq!(bytes_in(TEXT), 1024 + 16 + 8 + 16);
+        assert_eq!(bytes_in(b".global .b8 huge[8589934592];"), 8 << 30);
+        assert_eq!(bytes_in(b".global .b64 huge[18446744073709551615];"), u64::MAX);
+        for junk in [
+            &b""[..],
+            b";;;{",
+            b"}}}",
+            b".global",
+            b"\xff\xfe",
+            b".global .b8 x[",
+        ] {
+            assert!(bytes_in(junk) < 8);
+        }
+    }
+
+    #[test]
+    fn images_are_bounded_by_their_length() {
+        let mut cubin = vec![0; 64 + 3 * 64];
+        cubin[..4].copy_from_slice(ELF);
+        cubin[0x28] = 64;
+        cubin[0x3a] = 64;
+        cubin[0x3c] = 3;
+        for (section, flags, bytes) in [(0, 2_u8, 100_u8), (1, 6, 50), (2, 3, 20)] {
+            cubin[64 + section * 64 + 8] = flags;
+            cubin[64 + section * 64 + 32] = bytes;
+        }
+        assert_eq!(bytes_in(&cubin), 120);
+        // SAFETY: as long as its header says.
+        assert_eq!(unsafe { bytes_at(cubin.as_ptr()) }, 120);
+        for length in 0..cubin.len() {
+            assert!(bytes_in(&cubin[..length]) <= 120);
+        }
+        let mut fatbin = vec![0; 16 + 64];
+        fatbin[..4].copy_from_slice(&CONTAINER.to_le_bytes());
+        fatbin[6] = 16;
+        fatbin[16 + 4] = 64;
+        fatbin[16 + 8..16 + 12].copy_from_slice(&(cubin.len() as u32).to_le_bytes());
+        fatbin[8] = (64 + cubin.len()) as u8;
+        fatbin[9] = ((64 + cubin.len()) >> 8) as u8;
+        fatbin.extend_from_slice(&cubin);
+        assert_eq!(bytes_in(&fatbin), 120);
+        // SAFETY: as above; and text ends in its NUL.
+        unsafe {
+            assert_eq!(bytes_at(fatbin.as_ptr()), 120);
+            assert_eq!(bytes_at(c".global .b8 x[77];".as_ptr().cast()), 77);
+            assert_eq!(bytes_at(core::ptr::null()), 0);
+        }
+        for length in 0..fatbin.len() {
+            assert!(bytes_in(&fatbin[..length]) <= 120);
+        }
+    }
+}
