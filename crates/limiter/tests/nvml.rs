@@ -172,17 +172,19 @@ fn alone(name: &str, body: impl FnOnce()) {
     );
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the limiter's own setting, in a process of the test's"
+)]
+fn name_slice(socket: &std::path::Path) {
+    // SAFETY: no other thread of this process reads the environment now: a keeper's never does.
+    unsafe { std::env::set_var("DIVVY_SLICE", socket) };
+}
+
 /// Says that this process is in `slice`. Before the limiter's first look at its environment, and beside no other
 /// thread that looks at it.
 fn enter(slice: &Slice) {
-    // SAFETY: the keeper's thread reads no environment.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the limiter's own setting, in a process of the test's"
-    )]
-    unsafe {
-        std::env::set_var("DIVVY_SLICE", &slice.socket)
-    };
+    name_slice(&slice.socket);
     // SAFETY: no arguments.
     assert_eq!(unsafe { (TABLE.nvmlInit_v2)() }, NVML_SUCCESS);
 }
@@ -439,14 +441,7 @@ fn the_compute_share_is_the_whole() {
 #[test]
 fn a_slice_that_cannot_be_seen_shows_no_device() {
     alone("a_slice_that_cannot_be_seen_shows_no_device", || {
-        // SAFETY: no other thread yet.
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the limiter's own setting, in a process of the test's"
-        )]
-        unsafe {
-            std::env::set_var("DIVVY_SLICE", "/nonexistent/attach.sock")
-        };
+        name_slice("/nonexistent/attach.sock".as_ref());
         assert_eq!(code!(nvmlInit_v2()), NVML_ERROR_NOT_READY);
         assert_eq!(code!(nvmlInitWithFlags(0)), NVML_ERROR_NOT_READY);
         assert_eq!(code!(nvmlDeviceGetCount_v2(&mut 0)), NVML_ERROR_NOT_READY);
