@@ -252,5 +252,9 @@ fn a_tenant_that_writes_over_its_ledger_harms_nobody_else() {
     assert!(neighbour.allocate(100 * MIB).is_err());
     assert_eq!(host.slice("neighbour").memory_used_bytes, 1000 * MIB);
     assert_eq!(host.slice("vandal").memory_limit_bytes, GIB);
+    until("the overuse is found and reported", || {
+        let shown = host.json(["ps"]).to_string();
+        shown.contains("overuse").then_some(())
+    });
     assert_eq!(vandal.ask("")["ended"], json!(true));
 }
