@@ -3,6 +3,9 @@
 use divvy_arbiter::sim::{Actor, Lengths, Load, Outcome, Scenario, Sharing, Step, Turn, run};
 use divvy_arbiter::{MICROSECOND, MILLISECOND, Nanos, SECOND, Settings, Share, Terms};
 
+/// A way of sharing: its name, the model, and the terms of its tenants.
+type Way = (&'static str, Sharing, fn(Share) -> Terms);
+
 /// The splits that are published, in percent.
 pub fn splits() -> Vec<(&'static str, Vec<f64>)> {
     vec![
@@ -74,7 +77,7 @@ impl Worst {
 
 pub fn print(repeats: u64) {
     let default = Settings::default();
-    let ways: [(&str, Sharing, fn(Share) -> Terms); 4] = [
+    let ways: [Way; 4] = [
         ("leases, soft", Sharing::leases(), Terms::soft),
         ("leases, hard", Sharing::leases(), Terms::hard),
         ("time-slicing", Sharing::hardware(), Terms::soft),
