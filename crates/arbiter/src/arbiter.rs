@@ -128,6 +128,10 @@ impl Arbiter {
                 let seat = self.seat_of(i, *device)?;
                 self.report(i, seat, *busy, 0);
                 self.release(i, seat);
+                // It may have crossed with the end of the lease that it speaks of; what it wants is the same.
+                if self.tenant(i).place == Place::Away {
+                    self.ready(i);
+                }
             }
             Event::Report {
                 tenant,

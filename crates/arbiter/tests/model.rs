@@ -108,7 +108,10 @@ impl Book {
                     self.wants.insert(tenant.0, false);
                     self.held.retain(|&(who, _), _| who != tenant.0);
                 }
-                Event::Released { tenant, device, .. } => drop(self.held.remove(&(tenant.0, device.0))),
+                Event::Released { tenant, device, .. } => {
+                    self.held.remove(&(tenant.0, device.0));
+                    self.wants.insert(tenant.0, true);
+                }
                 Event::Resized { tenant, terms } => {
                     self.devices_of.get_mut(&tenant.0).expect("registered").1 = *terms;
                 }
