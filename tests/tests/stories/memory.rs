@@ -21,7 +21,11 @@ fn two_tenants_at_once_each_have_their_own_limit() {
     assert!(small.copies() && large.copies());
 
     // What the copies freed in stream order comes back when the tenant looks, waits or allocates again.
-    let _looked = (small.memory(), large.memory());
+    until("what the copies freed is back", || {
+        let _looked = (small.memory(), large.memory());
+        let used = |name| host.slice(name).memory_used_bytes;
+        (used("small") == 900 * MIB && used("large") == 3000 * MIB).then_some(())
+    });
     let (small, large) = (host.slice("small"), host.slice("large"));
     assert_eq!(small.memory_limit_bytes, GIB);
     assert_eq!(large.memory_limit_bytes, 3 * GIB);
