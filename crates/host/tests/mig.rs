@@ -129,8 +129,11 @@ fn requests(kinds: usize, most: u8) -> Vec<Vec<u8>> {
     into
 }
 
+/// Profiles and where each begins.
+type Listed = Vec<(usize, u8)>;
+
 /// Parts of maximal layouts, as real devices hold them after some have ended: a few, the same each time.
-fn states(shapes: &Shapes, count: usize) -> Vec<(Occupancy, Vec<(usize, u8)>, Vec<(usize, u8)>)> {
+fn states(shapes: &Shapes, count: usize) -> Vec<(Occupancy, Listed, Listed)> {
     let mut seed = 0x2545_f491_4f6c_dd1d_u64;
     let mut next = || {
         seed ^= seed << 13;

@@ -108,7 +108,7 @@ impl Shapes {
                 places.push(Place {
                     profile,
                     start: *start,
-                    mask: ((1_u32 << kind.size) - 1 << start) as u16,
+                    mask: (((1_u32 << kind.size) - 1) << start) as u16,
                 });
             }
         }

@@ -181,13 +181,12 @@ fn greedy(costs: &mut Costs<'_>, order: &[usize], requests: &[String]) -> Vec<Op
     let mut assigned = vec![None; requests.len()];
     for request in order {
         let mut found: Option<((u32, i32), usize, Need)> = None;
-        for device in 0..needs.len() {
+        for (device, held) in needs.iter().copied().enumerate() {
             let need = costs
                 .profile(device, &requests[*request])
-                .and_then(|profile| add(needs[device], profile));
+                .and_then(|profile| add(held, profile));
             let Some(need) = need else { continue };
-            let (Some(before), Some(after)) = (costs.cost(device, needs[device]), costs.cost(device, need))
-            else {
+            let (Some(before), Some(after)) = (costs.cost(device, held), costs.cost(device, need)) else {
                 continue;
             };
             let rank = (after.saturating_sub(before), costs.left(device, need));
