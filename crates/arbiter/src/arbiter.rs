@@ -213,6 +213,7 @@ impl Arbiter {
             held: None,
             kernel: 0,
             reported: 0,
+            paid: 0,
             charged: 0,
         });
         let now = self.clock.now();

@@ -20,7 +20,8 @@ impl Arbiter {
             let run = now.saturating_sub(held.charged_to);
             held.charged_to = now;
             if !waits {
-                held.charged += run;
+                let paid = &mut self.tenant_mut(i).seats[seat].paid;
+                *paid = paid.saturating_add(run);
                 self.charge(i, seat, run);
             }
         }
@@ -33,14 +34,12 @@ impl Arbiter {
         if kernel > 0 {
             place.kernel = kernel;
         }
-        let before = place.held.map_or(place.reported, |held| held.reported);
-        place.reported = place.reported.max(busy);
-        let ran = place.reported - before;
-        let paid = place.held.map_or(0, |held| held.charged);
-        let more = ran.saturating_sub(paid);
-        if let Some(held) = &mut place.held {
-            held.charged += more;
+        if busy < place.reported {
+            return;
         }
+        let ran = busy - place.reported;
+        let more = ran.saturating_sub(place.paid);
+        (place.reported, place.paid) = (busy, 0);
         self.charge(i, seat, more);
     }
 

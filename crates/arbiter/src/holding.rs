@@ -37,11 +37,7 @@ impl Arbiter {
             told: false,
         });
         for seat in &mut tenant.seats {
-            seat.held = Some(Held {
-                charged_to: now,
-                charged: 0,
-                reported: seat.reported,
-            });
+            seat.held = Some(Held { charged_to: now });
         }
         self.leases += 1;
         for seat in 0..self.tenant(i).seats.len() {

@@ -37,6 +37,8 @@ pub(crate) struct Seat {
     pub kernel: Nanos,
     /// Busy time it has reported in all.
     pub reported: Nanos,
+    /// What it was charged since that report: not every lease ends with one.
+    pub paid: Nanos,
     /// Everything it was charged here.
     pub charged: u128,
 }
@@ -45,10 +47,6 @@ pub(crate) struct Seat {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
     pub charged_to: Nanos,
-    /// Charged within this lease.
-    pub charged: Nanos,
-    /// Reported busy time at its start.
-    pub reported: Nanos,
 }
 
 /// What a gang's seats have in common.

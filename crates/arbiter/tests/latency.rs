@@ -53,6 +53,9 @@ fn beside_short_kernels_it_hardly_notices_and_the_others_keep_what_is_left() {
             let (p99, _) = against(&solo, &mixed, 99.0);
             let left = (LASTS - solo.actors[0].busy) as f64;
             let kept = (mixed.actors[1].busy + mixed.actors[2].busy) as f64 / left;
+            // It pays for what it used and for the moments before it let go, once.
+            let (charged, busy) = (mixed.actors[0].charged as f64, mixed.actors[0].busy as f64);
+            assert!(charged <= 1.10 * busy, "{charged} charged for {busy}");
             assert!(p50 <= 1.10, "{load} % beside {others:?}: p50 {p50:.3}");
             assert!(p99 <= 1.05, "{load} % beside {others:?}: p99 {p99:.3}");
             assert!(kept >= 0.90, "{load} % beside {others:?}: {kept:.3} kept");
