@@ -70,7 +70,9 @@ proptest! {
         if tenants.iter().any(|tenant| !tenant.hard) {
             prop_assert!(outcome.conservation() >= 97.0, "{} % kept", outcome.conservation());
         }
-        prop_assert!(outcome.actors.iter().map(|actor| actor.charged).sum::<u128>() <= u128::from(6 * SECOND));
+        // Only what the first one queued while it was alone is paid for twice: by it, and by who got the device meanwhile.
+        let charged: u128 = outcome.actors.iter().map(|actor| actor.charged).sum();
+        prop_assert!(charged <= u128::from(6 * SECOND + 64 * longest), "{charged}");
     }
 }
 
