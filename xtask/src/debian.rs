@@ -72,7 +72,7 @@ pub fn unpack(package: &str, component: &str) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// "<address> <release>" of the Debian mirror that this machine's apt uses for its own release.
+/// Address and release, as `deb` lines have them, of the Debian mirror that this machine's apt uses for its own release.
 fn mirror() -> anyhow::Result<String> {
     let release = std::fs::read_to_string("/etc/os-release").context("Cannot read /etc/os-release")?;
     let Some(codename) = release

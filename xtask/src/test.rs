@@ -68,6 +68,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             .args(&jobs);
         // A suite that finds less than it needs must fail here, not skip.
         command.env("DIVVY_REQUIRE_ALL", "1");
+        // The step before has built what the suites start: they need not ask cargo again.
+        command.env("DIVVY_TEST_BUILT", "1");
         watch(&mut command, &mut suites)
     });
     if !args.suites_only {
