@@ -127,6 +127,8 @@ impl Arbiter {
                 let i = self.find(*tenant)?;
                 let seat = self.seat_of(i, *device)?;
                 self.report(i, seat, *busy, 0);
+                let place = &mut self.tenant_mut(i).seats[seat];
+                (place.squared, place.paid) = (place.reported, 0);
                 self.release(i, seat);
                 // It may have crossed with the end of the lease that it speaks of; what it wants is the same.
                 if self.tenant(i).place == Place::Away {
@@ -213,6 +215,7 @@ impl Arbiter {
             held: None,
             kernel: 0,
             reported: 0,
+            squared: 0,
             paid: 0,
             charged: 0,
         });

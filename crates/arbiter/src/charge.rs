@@ -34,12 +34,9 @@ impl Arbiter {
         if kernel > 0 {
             place.kernel = kernel;
         }
-        if busy < place.reported {
-            return;
-        }
-        let ran = busy - place.reported;
-        let more = ran.saturating_sub(place.paid);
-        (place.reported, place.paid) = (busy, 0);
+        place.reported = place.reported.max(busy);
+        let more = (place.reported - place.squared).saturating_sub(place.paid);
+        place.paid = place.paid.saturating_add(more);
         self.charge(i, seat, more);
     }
 

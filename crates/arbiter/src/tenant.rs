@@ -37,7 +37,9 @@ pub(crate) struct Seat {
     pub kernel: Nanos,
     /// Busy time it has reported in all.
     pub reported: Nanos,
-    /// What it was charged since that report: not every lease ends with one.
+    /// The same when a report last came with nothing in flight, and what it was charged since: a report in between lags
+    /// behind what runs, and not every lease ends with one.
+    pub squared: Nanos,
     pub paid: Nanos,
     /// Everything it was charged here.
     pub charged: u128,
