@@ -11,7 +11,7 @@ pub struct Limits {
     pub oversubscription: f64,
     /// The most slices of a device.
     pub max_slices: u32,
-    /// What the driver takes for a context of a program, beside the program's own memory.
+    /// What the driver takes for a context of a program. It is charged inside the slice.
     pub context: Bytes,
 }
 
@@ -26,8 +26,6 @@ pub struct Hold {
     pub whole: bool,
     /// Its share of memory.
     pub limit: Bytes,
-    /// What was set apart for its context.
-    pub context: Bytes,
 }
 
 /// A device and everything that stands on it.
@@ -45,29 +43,11 @@ pub struct DeviceBook<'a> {
     pub asker: u32,
 }
 
-/// What a new slice gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
-    /// Its limit.
-    pub memory: Bytes,
-    /// What is set apart for its context.
-    pub context: Bytes,
-}
-
 impl DeviceBook<'_> {
-    /// What `amount` means on this device. A share of the device includes the context, so that two halves fit it;
-    /// an amount in bytes is what the program may use, with the context beside it.
+    /// What `amount` means on this device. A slice is like a smaller GPU: its contexts are in it.
     #[must_use]
-    pub fn share(&self, amount: MemoryAmount) -> Share {
-        let context = self.limits.context;
-        let memory = amount.on_device_of(self.device.memory_total_bytes);
-        match amount {
-            MemoryAmount::Bytes(_) => Share { memory, context },
-            MemoryAmount::Share(_) => Share {
-                memory: Bytes(memory.0.saturating_sub(context.0)),
-                context,
-            },
-        }
+    pub fn share(&self, amount: MemoryAmount) -> Bytes {
+        amount.on_device_of(self.device.memory_total_bytes)
     }
 
     /// What promises may add up to, less what is already promised and what outsiders hold.
@@ -86,28 +66,19 @@ impl DeviceBook<'_> {
     }
 
     fn promised(&self) -> Bytes {
-        let sum = |total: u64, hold: &Hold| total.saturating_add(hold.limit.0).saturating_add(hold.context.0);
+        let sum = |total: u64, hold: &Hold| total.saturating_add(hold.limit.0);
         Bytes(self.holds.iter().fold(0, sum))
     }
 
-    /// Whether a new slice of `share` fits.
+    /// Whether a new slice of `memory` fits.
     ///
     /// # Errors
     /// A refusal that says what is free and who holds the rest.
-    pub fn admit(&self, share: Share) -> Result<(), Fault> {
-        if share.memory.0 == 0 {
-            return Err(Fault::new(
-                Code::OverDevice,
-                format!(
-                    "nothing is left of that share beside the context's {}",
-                    share.context
-                ),
-            )
-            .hint("ask for more"));
-        }
-        self.check_size(share)?;
+    pub fn admit(&self, memory: Bytes) -> Result<(), Fault> {
+        self.check_least(memory)?;
+        self.check_size(memory)?;
         if self.holds.iter().any(|hold| hold.whole) {
-            return Err(self.full(share));
+            return Err(self.full(memory));
         }
         if self.holds.len() as u64 >= u64::from(self.limits.max_slices) {
             return Err(Fault::new(
@@ -117,43 +88,66 @@ impl DeviceBook<'_> {
             .cause(self.holders())
             .hint("wait for one to end, or raise `max_slices` in the configuration"));
         }
-        self.check_room(share)
+        self.check_room(memory)
     }
 
-    /// Whether a slice that holds `now` may hold `share` instead. Shrinking always may.
+    /// Whether a slice that holds `now` may hold `memory` instead. Shrinking always may, down to one context.
     ///
     /// # Errors
     /// As [`Self::admit`], for the difference.
-    pub fn readmit(&self, now: Bytes, share: Share) -> Result<(), Fault> {
-        if share.memory <= now {
+    pub fn readmit(&self, now: Bytes, memory: Bytes) -> Result<(), Fault> {
+        self.check_least(memory)?;
+        if memory <= now {
             return Ok(());
         }
-        self.check_size(share)?;
-        let more = Share {
-            memory: Bytes(share.memory.0 - now.0),
-            context: Bytes(0),
-        };
-        self.check_room(more)
+        self.check_size(memory)?;
+        self.check_room(Bytes(memory.0 - now.0))
     }
 
-    fn check_size(&self, share: Share) -> Result<(), Fault> {
-        let total = self.device.memory_total_bytes;
-        if share.memory.0.saturating_add(share.context.0) <= total.0 {
+    /// Whether a program can have its context in a slice of `memory`: less is of no use to anybody.
+    ///
+    /// # Errors
+    /// [`Code::BadMemory`], saying how much is needed.
+    pub fn check_least(&self, memory: Bytes) -> Result<(), Fault> {
+        let context = self.limits.context;
+        if memory.0 >= context.0.max(1) {
             return Ok(());
         }
-        let most = Bytes(total.0.saturating_sub(share.context.0));
+        let uuid = &self.device.uuid;
+        Err(match context {
+            Bytes(0) => Fault::new(
+                Code::BadMemory,
+                format!("nothing would be left of the slice on {uuid}"),
+            )
+            .hint("ask for more"),
+            context => Fault::new(
+                Code::BadMemory,
+                format!("a slice of {memory} on {uuid} has no room for a program's context"),
+            )
+            .cause(format!("one context takes {context} there, inside the slice"))
+            .hint(format!(
+                "ask for at least {context}, and for what the program allocates"
+            )),
+        })
+    }
+
+    fn check_size(&self, memory: Bytes) -> Result<(), Fault> {
+        let total = self.device.memory_total_bytes;
+        if memory <= total {
+            return Ok(());
+        }
         Err(Fault::new(
             Code::OverDevice,
-            format!("{} is more than {} has ({total})", share.memory, self.device.uuid),
+            format!("{memory} is more than {} has ({total})", self.device.uuid),
         )
-        .hint(format!("ask for at most {} B ({most}), or for `100%`", most.0)))
+        .hint(format!("ask for at most {} B ({total}), or for `100%`", total.0)))
     }
 
-    fn check_room(&self, share: Share) -> Result<(), Fault> {
-        if share.memory.0.saturating_add(share.context.0) <= self.free().0 {
+    fn check_room(&self, memory: Bytes) -> Result<(), Fault> {
+        if memory <= self.free() {
             return Ok(());
         }
-        Err(self.full(share))
+        Err(self.full(memory))
     }
 
     /// Whether a tenant may have the device for itself.
@@ -172,15 +166,11 @@ impl DeviceBook<'_> {
         .hint("choose another device, or wait with --wait; see divvy ps"))
     }
 
-    fn full(&self, share: Share) -> Fault {
+    fn full(&self, memory: Bytes) -> Fault {
         let free = self.free();
-        let beside = match share.context {
-            Bytes(0) => String::new(),
-            context => format!(" and {context} for its context"),
-        };
         Fault::new(
             Code::DeviceFull,
-            format!("cannot reserve {}{beside} on {}", share.memory, self.device.uuid),
+            format!("cannot reserve {memory} on {}", self.device.uuid),
         )
         .cause(self.holders())
         .hint(format!("{free} is free; see divvy ps"))
@@ -201,7 +191,7 @@ impl DeviceBook<'_> {
                 };
                 let held = match hold.whole {
                     true => "the whole device".into(),
-                    false => Bytes(hold.limit.0.saturating_add(hold.context.0)).to_string(),
+                    false => hold.limit.to_string(),
                 };
                 format!("slice {}{whose} holds {held}", hold.name)
             })
@@ -271,7 +261,6 @@ mod tests {
                     uid: 0,
                     whole: false,
                     limit: Bytes(*held),
-                    context: Bytes(context),
                 })
                 .collect(),
             unmanaged: Bytes(0),
@@ -279,11 +268,8 @@ mod tests {
         }
     }
 
-    fn gib(n: u64) -> Share {
-        Share {
-            memory: Bytes(n * GIB),
-            context: Bytes(0),
-        }
+    fn gib(n: u64) -> Bytes {
+        Bytes(n * GIB)
     }
 
     #[test]
@@ -331,7 +317,6 @@ mod tests {
             uid: 12345,
             whole: true,
             limit: Bytes(80 * GIB),
-            context: Bytes(0),
         });
         let refusal = book.admit(gib(1)).expect_err("oversubscribed or not");
         assert_eq!(
@@ -355,19 +340,41 @@ mod tests {
     }
 
     #[test]
-    fn two_halves_fit_with_their_contexts() {
+    fn two_halves_fit_whatever_their_contexts_cost() {
         let device = device();
         let half: MemoryAmount = "50%".parse().expect("a share");
         let first = book(&device, &[], GIB).share(half);
-        assert_eq!(first.memory, Bytes(39 * GIB));
-        let book = book(&device, &[first.memory.0], GIB);
+        assert_eq!(first, Bytes(40 * GIB));
+        let book = book(&device, &[first.0], GIB);
         book.admit(book.share(half)).expect("the second half");
         assert!(book.admit(book.share("50.1%".parse().expect("a share"))).is_err());
         let bytes = book.share("40GiB".parse().expect("a size"));
-        assert!(
-            book.admit(bytes).is_err(),
-            "40 GiB and a context are more than half"
-        );
+        book.admit(bytes).expect("the contexts are inside");
+    }
+
+    #[test]
+    fn a_slice_has_room_for_one_context_at_least() {
+        let device = device();
+        let book = book(&device, &[], GIB);
+        book.admit(Bytes(GIB)).expect("exactly one");
+        for refusal in [
+            book.admit(Bytes(GIB - 1)),
+            book.readmit(Bytes(2 * GIB), Bytes(GIB - 1)),
+        ] {
+            let refusal = refusal.expect_err("no context fits");
+            assert_eq!(refusal.code, Code::BadMemory);
+            assert_eq!(
+                refusal.causes,
+                ["one context takes 1 GiB there, inside the slice"]
+            );
+            assert!(
+                refusal
+                    .hint
+                    .expect("a hint")
+                    .starts_with("ask for at least 1 GiB")
+            );
+        }
+        assert_eq!(book.admit(Bytes(0)).expect_err("nothing").code, Code::BadMemory);
     }
 
     #[test]
@@ -385,10 +392,9 @@ mod tests {
         let device = device();
         let book = book(&device, &[u64::MAX, u64::MAX], 0);
         assert_eq!(book.free(), Bytes(0));
-        let huge = Share {
-            memory: Bytes(u64::MAX),
-            context: Bytes(u64::MAX),
-        };
-        assert_eq!(book.admit(huge).expect_err("huge").code, Code::OverDevice);
+        assert_eq!(
+            book.admit(Bytes(u64::MAX)).expect_err("huge").code,
+            Code::OverDevice
+        );
     }
 }

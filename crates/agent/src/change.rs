@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use divvy_model::{Bytes, Code, DeviceRecord, Fault, SliceRecord, SliceState};
 use rustix::process::Signal;
 
-use crate::admission::Share;
 use crate::api::{Kill, Killed, Resize};
 use crate::daemon::{Book, Daemon, Peer};
 use crate::procs;
@@ -50,20 +49,20 @@ impl Daemon {
         let share = self.resized(&mut book, peer, &id, ask)?;
         let slice = book.find(&id, peer)?;
         if ask.dry_run {
-            slice.record.memory_limit_bytes = share.memory;
+            slice.record.memory_limit_bytes = share;
             let shown = slice.shown();
             slice.record.memory_limit_bytes = before;
             return Ok(shown);
         }
         // The record first: after a crash in between, the restarted agent grants what was recorded.
-        slice.record.memory_limit_bytes = share.memory;
+        slice.record.memory_limit_bytes = share;
         let record = slice.stored_form();
         if let Err(fault) = store(&self.run, &record) {
             slice.record.memory_limit_bytes = before;
             return Err(fault);
         }
         // What grows inside another slice is taken from that one first; what shrinks gives back last.
-        if share.memory < before {
+        if share < before {
             slice.write_grant();
         }
         if let Some(parent) = parent
@@ -81,14 +80,14 @@ impl Daemon {
         tracing::info!(
             slice = slice.record.name,
             before = before.0,
-            after = share.memory.0,
+            after = share.0,
             "slice resized"
         );
         Ok(slice.shown())
     }
 
     /// What a slice is to have, if it may have that.
-    fn resized(&self, book: &mut Book, peer: Peer, id: &str, ask: &Resize) -> Result<Share, Fault> {
+    fn resized(&self, book: &mut Book, peer: Peer, id: &str, ask: &Resize) -> Result<Bytes, Fault> {
         let slice = book.find(id, peer)?;
         let record = slice.record.clone();
         // Room that it took before it was resized below its use is its own still.
@@ -127,16 +126,9 @@ impl Daemon {
         let inside = parent.map(|parent| parent.record.id.clone());
         let unmanaged = self.used_on(book, &device).unmanaged;
         let device_book = self.device_book(book, &seen, unmanaged, peer.uid);
-        let share = Share {
-            context: record.context_bytes,
-            ..device_book.share(ask.memory)
-        };
-        if share.memory == Bytes(0) {
-            return Err(
-                Fault::new(Code::BadMemory, "nothing would be left of the slice").hint("give it more")
-            );
-        }
-        if share.memory < record.memory_lent_bytes {
+        let share = device_book.share(ask.memory);
+        device_book.check_least(share)?;
+        if share < record.memory_lent_bytes {
             return Err(Fault::new(
                 Code::BadMemory,
                 format!("slices inside it have {} of it", record.memory_lent_bytes),
@@ -148,11 +140,8 @@ impl Daemon {
             return Ok(share);
         }
         device_book.readmit(before, share)?;
-        if share.memory > before {
-            let more = Share {
-                memory: Bytes(share.memory.0 - before.0),
-                context: Bytes(0),
-            };
+        if share > before {
+            let more = Bytes(share.0 - before.0);
             self.check_quota(book, record.uid, &device, more, 0)?;
         }
         Ok(share)

@@ -2,7 +2,7 @@
 
 use divvy_model::{Bytes, Code, DeviceRecord, Fault, Isolation};
 
-use crate::admission::{DeviceBook, Share};
+use crate::admission::DeviceBook;
 use crate::api::CreateSlice;
 use crate::daemon::{Book, Daemon, Peer};
 use crate::procs;
@@ -32,7 +32,7 @@ impl Daemon {
         book: &mut Book,
         parent: &str,
         ask: &CreateSlice,
-    ) -> Result<(DeviceRecord, Share), Fault> {
+    ) -> Result<(DeviceRecord, Bytes), Fault> {
         let chosen = match &ask.request.device {
             Some(selector) => Some(book.inventory.choose(selector)?),
             None => None,
@@ -79,6 +79,7 @@ impl Daemon {
                 .unwrap_or(divvy_model::MemoryAmount::Share(10_000)),
         );
         let free = free(record.memory_limit_bytes, record.memory_lent_bytes, usage.used);
+        view.check_least(share)?;
         room(&record.name, share, free, usage.used, record.memory_lent_bytes)?;
         Ok((device, share))
     }
@@ -88,13 +89,10 @@ impl Daemon {
         book: &mut Book,
         parent: &str,
         before: Bytes,
-        share: Share,
+        share: Bytes,
     ) -> Result<(), Fault> {
-        let more = Share {
-            memory: Bytes(share.memory.0.saturating_sub(before.0)),
-            context: Bytes(0),
-        };
-        if more.memory == Bytes(0) {
+        let more = Bytes(share.0.saturating_sub(before.0));
+        if more == Bytes(0) {
             return Ok(());
         }
         let slice = book.slices.get_mut(parent).ok_or_else(gone)?;
@@ -113,9 +111,9 @@ impl Daemon {
             .slices
             .values()
             .filter(|slice| slice.record.parent_id.as_deref() == Some(parent));
-        let lent = inside.map(Slice::hold).fold(0_u64, |sum, hold| {
-            sum.saturating_add(hold.limit.0).saturating_add(hold.context.0)
-        });
+        let lent = inside
+            .map(Slice::hold)
+            .fold(0_u64, |sum, hold| sum.saturating_add(hold.limit.0));
         let Some(slice) = book.slices.get_mut(parent) else {
             return Ok(());
         };
@@ -144,26 +142,12 @@ fn free(limit: Bytes, lent: Bytes, used: Bytes) -> Bytes {
     Bytes(limit.0.saturating_sub(lent.0).saturating_sub(used.0))
 }
 
-fn room(name: &str, share: Share, free: Bytes, used: Bytes, lent: Bytes) -> Result<(), Fault> {
-    if share.memory == Bytes(0) {
-        return Err(Fault::new(
-            Code::SliceFull,
-            format!(
-                "nothing is left of that share beside the context's {}",
-                share.context
-            ),
-        )
-        .hint("ask for more"));
-    }
-    if share.memory.0.saturating_add(share.context.0) <= free.0 {
+fn room(name: &str, share: Bytes, free: Bytes, used: Bytes, lent: Bytes) -> Result<(), Fault> {
+    if share <= free {
         return Ok(());
     }
     let mut fault = full(name, used, lent);
-    let beside = match share.context {
-        Bytes(0) => String::new(),
-        context => format!(" and {context} for its context"),
-    };
-    fault.message = format!("cannot reserve {}{beside} inside slice {name}", share.memory);
+    fault.message = format!("cannot reserve {share} inside slice {name}");
     Err(fault.hint(format!("{free} is free in it; see divvy ps")))
 }
 
@@ -184,22 +168,12 @@ mod tests {
         let gib = |n: u64| Bytes(n << 30);
         assert_eq!(free(gib(8), gib(3), gib(2)), gib(3));
         assert_eq!(free(gib(8), gib(8), gib(2)), gib(0), "never below nothing");
-        let share = |n| Share {
-            memory: gib(n),
-            context: Bytes(0),
-        };
-        room("a", share(3), gib(3), gib(2), gib(3)).expect("exactly");
-        let refusal = room("a", share(4), gib(3), gib(2), gib(3)).expect_err("too much");
+        room("a", gib(3), gib(3), gib(2), gib(3)).expect("exactly");
+        let refusal = room("a", gib(4), gib(3), gib(2), gib(3)).expect_err("too much");
         assert_eq!(refusal.message, "cannot reserve 4 GiB inside slice a");
         assert_eq!(
             refusal.causes,
             ["its programs hold 2 GiB, slices inside it 3 GiB"]
-        );
-        assert_eq!(
-            room("a", share(0), gib(3), gib(0), gib(0))
-                .expect_err("nothing")
-                .code,
-            Code::SliceFull
         );
     }
 }

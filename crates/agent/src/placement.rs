@@ -8,7 +8,7 @@ use divvy_model::{
     Bytes, Code, DeviceKind, DeviceRecord, Fault, Isolation, MemoryAmount, Selector, SliceRequest,
 };
 
-use crate::admission::{Hold, Share};
+use crate::admission::Hold;
 use crate::api::CreateSlice;
 use crate::create::Wanted;
 use crate::daemon::{Book, Daemon, Peer};
@@ -36,7 +36,7 @@ impl Daemon {
         wanted: &Wanted,
         enforcement: &Enforcement,
         ahead: &Ahead,
-    ) -> Result<(DeviceRecord, Share), Fault> {
+    ) -> Result<(DeviceRecord, Bytes), Fault> {
         let ask = &wanted.ask;
         if let Some(parent) = &wanted.parent {
             if ahead.parents.contains(parent) {
@@ -116,16 +116,13 @@ impl Daemon {
         device: &DeviceRecord,
         request: &SliceRequest,
         enforcement: &Enforcement,
-    ) -> Result<Share, Fault> {
+    ) -> Result<Bytes, Fault> {
         self.check_owner(book, device)?;
         let unmanaged = self.used_on(book, device).unmanaged;
         let device_book = self.device_book(book, device, unmanaged, peer.uid);
         if request.whole {
             device_book.admit_whole()?;
-            let share = Share {
-                memory: device.memory_total_bytes,
-                context: Bytes(0),
-            };
+            let share = device.memory_total_bytes;
             self.check_quota(book, peer.uid, device, share, 1)?;
             return Ok(share);
         }
@@ -144,7 +141,7 @@ impl Daemon {
         book: &Book,
         uid: u32,
         device: &DeviceRecord,
-        more: Share,
+        more: Bytes,
         new: u32,
     ) -> Result<(), Fault> {
         let quota = Quota {

@@ -2,7 +2,7 @@
 
 use divvy_model::{Bytes, Code, DeviceRecord, Fault, MemoryAmount};
 
-use crate::admission::{Hold, Share};
+use crate::admission::Hold;
 use crate::names::user_name;
 
 /// What the configuration allows each user.
@@ -33,7 +33,7 @@ impl Quota {
         uid: u32,
         having: &Having<'_>,
         device: &DeviceRecord,
-        more: Share,
+        more: Bytes,
         new: u32,
     ) -> Result<(), Fault> {
         let refused = |message: String, hint: String| {
@@ -64,13 +64,13 @@ impl Quota {
         };
         let held = having.holds.iter().fold(0, |sum, hold| sum_of(sum, hold));
         let left = Bytes(most.0.saturating_sub(held));
-        if more.memory.0.saturating_add(more.context.0) <= left.0 {
+        if more <= left {
             return Ok(());
         }
         refused(
             format!(
                 "cannot reserve {} on {}: the slices of {} may have {most} of it",
-                more.memory,
+                more,
                 device.uuid,
                 user_name(uid)
             ),
@@ -80,7 +80,7 @@ impl Quota {
 }
 
 fn sum_of(sum: u64, hold: &Hold) -> u64 {
-    sum.saturating_add(hold.limit.0).saturating_add(hold.context.0)
+    sum.saturating_add(hold.limit.0)
 }
 
 fn in_words(hold: &Hold) -> String {
@@ -111,11 +111,8 @@ mod tests {
         }
     }
 
-    fn share(gib: u64) -> Share {
-        Share {
-            memory: Bytes(gib * GIB),
-            context: Bytes(0),
-        }
+    fn share(gib: u64) -> Bytes {
+        Bytes(gib * GIB)
     }
 
     #[test]
@@ -128,8 +125,7 @@ mod tests {
             name: "a".into(),
             uid: 3_999_999_999,
             whole: false,
-            limit: Bytes(5 * GIB),
-            context: Bytes(GIB),
+            limit: Bytes(6 * GIB),
         };
         let having = Having {
             holds: vec![&hold],

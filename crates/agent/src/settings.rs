@@ -17,7 +17,7 @@ pub struct Settings {
     pub oversubscription: f64,
     /// The most slices of a device.
     pub max_slices: u32,
-    /// Memory set apart per slice for the driver's context; by kind of device where not given.
+    /// What one context of a program costs inside its slice; by kind of device where not given.
     pub context: Option<Bytes>,
     /// How long an agent without slices stays.
     pub idle_timeout: Duration,

@@ -300,7 +300,6 @@ impl Slice {
             uid: self.record.uid,
             whole: self.record.whole,
             limit: or_nothing(self.record.memory_limit_bytes.max(used)),
-            context: or_nothing(self.record.context_bytes),
         }
     }
 }

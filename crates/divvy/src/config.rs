@@ -94,7 +94,7 @@ pub const KEYS: [Key; 17] = [
         "context_memory",
         "",
         false,
-        "Memory set apart per slice for the driver's context; 512MiB on a GPU by default",
+        "What a program's context costs, inside its slice; 512MiB on a GPU by default",
     ),
     key(
         "idle_timeout",

@@ -167,3 +167,32 @@ fn visible_devices_are_the_ones_there_are_to_choose_from() {
     drop(holder.stdin.take());
     holder.wait().expect("divvy ends");
 }
+
+#[test]
+fn a_context_is_inside_its_slice() {
+    let host = Host::new();
+    let context = ("DIVVY_CONTEXT_MEMORY", "512MiB");
+    for words in [
+        &["run", "--memory", "511MiB", "--", "true"][..],
+        &["slice", "create", "small", "--memory", "511MiB"],
+    ] {
+        let said = refused(with(&host, &[context], words));
+        assert!(
+            said.contains("error[D0025]") && said.contains("ask for at least 512 MiB"),
+            "{said}"
+        );
+    }
+    // Nothing is set aside beside it: the device is exactly full.
+    for half in ["a", "b"] {
+        let words = &["slice", "create", half, "--memory", "50%"];
+        let made = with(&host, &[context], words).output().expect("divvy starts");
+        assert!(made.status.success(), "{made:?}");
+    }
+    assert!(
+        host.slices()
+            .iter()
+            .all(|slice| slice["context_bytes"] == 512 << 20)
+    );
+    let said = refused(with(&host, &[context], &["resize", "a", "--memory", "511MiB"]));
+    assert!(said.contains("error[D0025]"), "{said}");
+}

@@ -91,7 +91,7 @@ codes! {
     24 SliceGone ACT "the slice ended meanwhile"
         "The slice's program or its `divvy run` ended before the request was served."
     25 BadMemory ACT "the slice cannot have that much memory"
-        "A live slice may shrink below what its programs hold (they keep it, and get no more until they fall below the limit), but it cannot grow past the device or past what is free on it."
+        "A slice is like a smaller GPU: its programs' contexts are inside it, so it has room for one at least (`context_memory` in the configuration says what one costs). A live slice may shrink below what its programs hold (they keep it, and get no more until they fall below the limit), but it cannot grow past the device or past what is free on it."
     26 SliceBusy ACT "programs run in the slice"
         "A lasting slice is deleted when nothing runs in it. End the programs first, or let `divvy slice delete --yes` end them."
     27 NotLasting ACT "the slice is not a lasting one"

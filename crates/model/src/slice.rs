@@ -189,7 +189,7 @@ pub struct SliceRecord {
     /// Where it stands in its life.
     #[serde(default)]
     pub state: SliceState,
-    /// Device memory set apart for the driver's own context, beside the limit.
+    /// What one context of a program costs on its device, inside the limit.
     #[serde(default)]
     pub context_bytes: Bytes,
     /// On an emulated device: the specification under which its driver shows it.

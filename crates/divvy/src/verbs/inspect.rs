@@ -85,7 +85,10 @@ fn in_words(slice: &SliceRecord) -> String {
             format!("{bytes} more, in managed memory that the host backs"),
         );
     }
-    line("context", format!("{} set apart", slice.context_bytes));
+    line(
+        "context",
+        format!("{} each, inside the limit", slice.context_bytes),
+    );
     if let Some(compute) = slice.compute {
         line("compute", compute.to_string());
     }

@@ -304,7 +304,7 @@ fn show(format: Format, plan: &Plan) -> Result<(), Fault> {
     let slice = &plan.slice;
     let context = match slice.context_bytes {
         Bytes(0) => String::new(),
-        bytes => format!(" and {bytes} for the driver's context"),
+        bytes => format!(", of which each context takes {bytes}"),
     };
     let mut text = format!(
         "would run    {}\nslice        {}\ndevice       {} ({})\nmemory       {}{context}\nisolation    {}: not \
