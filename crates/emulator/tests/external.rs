@@ -82,11 +82,8 @@ fn a_memory_file_of_somebody_else() {
         let memory = import(number, 64 << 10);
         std::mem::forget(file);
         // SAFETY: asks about a number.
-        assert_eq!(
-            unsafe { libc::fcntl(number, libc::F_GETFD) },
-            -1,
-            "it is the driver's now"
-        );
+        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+        assert_eq!(flags, -1, "it is the driver's now");
         // Where it starts need not be a page's start.
         let pointer = buffer(memory, 5001, 3).unwrap();
         assert_eq!(download::<u8>(pointer, 3), [2, 3, 4]);
