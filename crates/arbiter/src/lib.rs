@@ -2,7 +2,7 @@
 //!
 //! An [`Arbiter`] is told [`Event`]s with the time they happened and answers with [`Decision`]s; [`Arbiter::deadline`] says
 //! when it wants to be woken if nothing happens. The same events at the same times always lead to the same decisions.
-//! docs/adr/0011 argues the design, docs/compute.md explains it to readers.
+//! docs/adr/0014 argues the design, docs/compute.md explains it to readers.
 //!
 //! - [`Terms`], [`Share`], [`Settings`]: what a tenant was promised, and how the machine is set.
 //! - [`Promises`]: which shares fit on one device, as a pure function.
