@@ -1,29 +1,28 @@
-//! Wall-clock time as the API writes it: RFC 3339, UTC, whole seconds.
+//! Wall-clock time as the API writes it: RFC 3339, UTC, in microseconds, so that times of one host sort as text.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Now, as `2026-08-01T12:00:00Z`.
+/// Now, as `2026-08-01T12:00:00.000123Z`.
 #[must_use]
 pub fn now() -> String {
-    format_seconds(seconds_since_epoch())
+    format(since_epoch())
 }
 
 /// How long ago `text` was; None when it is no such time.
 #[must_use]
 pub fn age(text: &str) -> Option<Duration> {
     let then = parse_seconds(text)?;
-    Some(Duration::from_secs(seconds_since_epoch().saturating_sub(then)))
+    Some(Duration::from_secs(since_epoch().as_secs().saturating_sub(then)))
 }
 
-fn seconds_since_epoch() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
+fn since_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Days to a civil date in the proleptic Gregorian calendar, by 400-year eras that begin on 1 March of year 0: leap
 /// days then fall at an era's and a year's end, and every step is a division.
-fn format_seconds(seconds: u64) -> String {
+fn format(since_epoch: Duration) -> String {
+    let (seconds, microseconds) = (since_epoch.as_secs(), since_epoch.subsec_micros());
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let days = days + 719_468; // from 0000-03-01 to 1970-01-01
     let (era, day_of_era) = (days / 146_097, days % 146_097);
@@ -38,11 +37,17 @@ fn format_seconds(seconds: u64) -> String {
     };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{microseconds:06}Z")
 }
 
+/// Whole seconds since the epoch; what comes after a point is left away.
 fn parse_seconds(text: &str) -> Option<u64> {
     let text = text.strip_suffix('Z')?;
+    let text = match text.split_once('.') {
+        Some((seconds, fraction)) if fraction.bytes().all(|digit| digit.is_ascii_digit()) => seconds,
+        Some(_) => return None,
+        None => text,
+    };
     let (date, time) = text.split_once('T')?;
     let numbers = |text: &str, separator: char| -> Option<[u64; 3]> {
         let parts: Vec<u64> = text
@@ -71,14 +76,15 @@ mod tests {
     #[test]
     fn known_moments() {
         for (seconds, text) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_827_696, "2000-02-29T12:34:56Z"),
-            (1_000_000_000, "2001-09-09T01:46:40Z"),
-            (4_107_542_399, "2100-02-28T23:59:59Z"),
+            (0, "1970-01-01T00:00:00.000007Z"),
+            (951_827_696, "2000-02-29T12:34:56.000007Z"),
+            (1_000_000_000, "2001-09-09T01:46:40.000007Z"),
+            (4_107_542_399, "2100-02-28T23:59:59.000007Z"),
         ] {
-            assert_eq!(format_seconds(seconds), text);
+            assert_eq!(format(Duration::new(seconds, 7_000)), text);
             assert_eq!(parse_seconds(text), Some(seconds));
         }
+        assert_eq!(parse_seconds("1970-01-01T00:01:00Z"), Some(60));
     }
 
     #[test]
@@ -89,6 +95,7 @@ mod tests {
             "2026-01-01",
             "yesterday",
             "2026-01-01T00:00:00",
+            "2026-01-01T00:00:00.x1Z",
         ] {
             assert_eq!(parse_seconds(text), None, "{text}");
         }

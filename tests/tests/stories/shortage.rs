@@ -46,7 +46,7 @@ fn beyond_the_share_there_is_the_hosts_memory() {
 fn who_waits_has_the_room_that_a_neighbour_gives_back() {
     let Some(python) = system_python() else { return };
     let host = Host::new();
-    // One holds what the other waits for, and gives it back when it is told to; the other's line comes after that.
+    // One holds what the other waits for, and gives it back when it is told to.
     let mut command = host.divvy([
         "run", "--name", "short", "--memory", "1GiB", "--on-oom", "wait=10m", "--", "sh", "-c",
     ]);
@@ -59,7 +59,10 @@ fn who_waits_has_the_room_that_a_neighbour_gives_back() {
         shown.contains("waiting").then_some(())
     });
     host.until_used("short", 600 * MIB);
-    assert_eq!(tenant.ask("")["freed"], json!([0]));
-    assert_eq!(tenant.answer()["errors"], json!([0]), "it had only to wait");
+    // Who waited may have its memory before who freed it gets to say so.
+    let answers = [tenant.ask(""), tenant.answer()];
+    let said = |key| answers.iter().any(|answer| answer[key] == json!([0]));
+    assert!(said("freed"), "{answers:?}");
+    assert!(said("errors"), "it had only to wait: {answers:?}");
     assert!(tenant.end().success());
 }
