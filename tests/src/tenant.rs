@@ -104,6 +104,14 @@ impl Tenant {
         }
     }
 
+    /// Turns to another CUDA device; the error's CUDA name when it is refused.
+    pub fn use_device(&mut self, ordinal: u32) -> Result<(), String> {
+        match self.ask(&format!("use {ordinal}"))["error"].as_str() {
+            None => Ok(()),
+            Some(error) => Err(error.into()),
+        }
+    }
+
     /// Gives back what was allocated last.
     pub fn free(&mut self) {
         let answer = self.ask("free");

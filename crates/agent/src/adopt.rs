@@ -5,7 +5,7 @@
 
 use std::sync::PoisonError;
 
-use divvy_model::{Bytes, Code, Fault, SliceRecord, SliceState};
+use divvy_model::{Code, Fault, SliceRecord, SliceState};
 
 use crate::daemon::Daemon;
 use crate::pages::{self, RecallFailure};
@@ -73,11 +73,7 @@ impl Daemon {
                 .iter()
                 .map(|record| {
                     let socket = attach_socket(&self.run, &record.id);
-                    let granted = record
-                        .memory_limit_bytes
-                        .0
-                        .saturating_sub(record.memory_lent_bytes.0);
-                    scope.spawn(move || pages::recall(&socket, record, Bytes(granted)))
+                    scope.spawn(move || pages::recall(&socket, record))
                 })
                 .collect();
             asked
@@ -95,46 +91,37 @@ impl Daemon {
                 Err(fault) => tracing::warn!("{fault}"),
             }
         }
-        let uuid = &record.device_uuid;
-        let device = book
-            .inventory
-            .devices
-            .iter()
-            .find(|device| device.uuid == *uuid)
-            .cloned();
-        let memory = device
-            .as_ref()
-            .map_or(record.memory_limit_bytes, |device| device.memory_total_bytes);
+        let here = book.inventory.devices.clone();
         let keeper = record.keeper_pid;
         let mut slice = match outcome {
             Ok((pages, keeper)) => {
-                let mut slice = Slice::new(record, Some(keeper), memory);
+                let mut slice = Slice::new(record, Some(keeper), &here);
                 slice.take_back(pages, keeper);
                 slice
             }
-            Err(RecallFailure::Waiting) => Slice::new(record, keeper, memory),
+            Err(RecallFailure::Waiting) => Slice::new(record, keeper, &here),
             // Admitted a moment ago: its `divvy run` does not listen yet.
             Err(RecallFailure::Dead)
                 if record.state == SliceState::Starting && keeper.is_some_and(crate::procs::is_alive) =>
             {
-                Slice::new(record, keeper, memory)
+                Slice::new(record, keeper, &here)
             }
             Err(RecallFailure::Late(fault)) => {
                 tracing::warn!(slice = record.name, code = %fault.code, "{fault}: {}", fault.causes.join(": "));
-                let mut slice = Slice::new(record, keeper, memory);
+                let mut slice = Slice::new(record, keeper, &here);
                 slice.missing = Some(fault);
                 slice
             }
             Err(RecallFailure::Unusable(fault)) => {
                 tracing::error!(slice = record.name, code = %fault.code, "{fault}: {}", fault.causes.join(": "));
-                let mut slice = Slice::new(record, keeper, memory);
+                let mut slice = Slice::new(record, keeper, &here);
                 slice.damage = Some(fault);
                 slice
             }
             Err(RecallFailure::Dead) => {
-                let mut slice = Slice::new(record, None, memory);
+                let mut slice = Slice::new(record, None, &here);
                 slice.missing = Some(lost());
-                let processes = slice.usage().processes;
+                let processes = slice.processes();
                 if !processes.is_empty() {
                     slice.record.state = SliceState::Orphaned;
                     tracing::warn!(
@@ -153,17 +140,19 @@ impl Daemon {
                 slice
             }
         };
-        let taken = match device {
-            Some(device) => self.take_device(&mut book, &device),
-            None => Err(Fault::new(
-                Code::UnknownDevice,
-                format!("the slice's device {} is not here", slice.record.device_uuid),
-            )),
-        };
-        if let Err(fault) = taken {
-            // Look after it all the same, and say so.
-            tracing::error!(slice = slice.record.name, "{fault}");
-            slice.record.warnings.push(fault.message);
+        for share in slice.record.shares() {
+            let taken = match here.iter().find(|device| device.uuid == share.device_uuid) {
+                Some(device) => self.take_device(&mut book, device),
+                None => Err(Fault::new(
+                    Code::UnknownDevice,
+                    format!("the slice's device {} is not here", share.device_uuid),
+                )),
+            };
+            if let Err(fault) = taken {
+                // Look after it all the same, and say so.
+                tracing::error!(slice = slice.record.name, "{fault}");
+                slice.record.warnings.push(fault.message);
+            }
         }
         let record = slice.stored_form();
         if let Err(fault) = store(&self.run, &record) {
@@ -173,7 +162,7 @@ impl Daemon {
     }
 }
 
-type Recalled = Result<(divvy_ledger::attach::Pages, u32), RecallFailure>;
+type Recalled = Result<(Vec<divvy_ledger::attach::Pages>, u32), RecallFailure>;
 
 fn lost() -> Fault {
     Fault::new(

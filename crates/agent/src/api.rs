@@ -85,8 +85,11 @@ pub struct CreateSlice {
 pub struct CreatedSlice {
     /// The slice.
     pub slice: SliceRecord,
-    /// The device it is a share of.
+    /// The device it is a share of, the first of several.
     pub device: DeviceRecord,
+    /// All its devices, in order.
+    #[serde(default)]
+    pub devices: Vec<DeviceRecord>,
     /// The slice's directory, where its keeper binds `attach.sock`.
     pub directory: PathBuf,
     /// The slice has a keeper already: the caller only runs its program in it.

@@ -13,8 +13,9 @@ use divvy_model::{
 
 use crate::change::members;
 use crate::daemon::{Book, Daemon};
+use crate::pages::Usage;
 use crate::procs;
-use crate::slice::Slice;
+use crate::slice::{Slice, together};
 
 /// What may be held beyond the ledger and the contexts before it is called overuse: what drivers round and cache.
 const TOLERANCE: Bytes = Bytes(32 << 20);
@@ -94,25 +95,28 @@ impl Daemon {
                 .into_iter()
                 .collect();
             let context = self.settings.limits(device.kind).context;
-            let on_it = |slice: &&mut Slice| {
-                slice.record.device_uuid == device.uuid && slice.record.isolation != Isolation::Env
-            };
-            let mut looked: Vec<(String, SliceRecord)> = Vec::new();
-            for slice in book.slices.values_mut().filter(on_it) {
-                looked.push((slice.record.id.clone(), slice.shown()));
+            let mut looked: Vec<(usize, Usage, SliceRecord)> = Vec::new();
+            for slice in book.slices.values_mut() {
+                let limited = slice.record.isolation != Isolation::Env;
+                let place = slice.record.place_of(&device.uuid).filter(|_| limited);
+                if let Some(place) = place
+                    && let Some(usage) = slice.usages().into_iter().nth(place)
+                {
+                    looked.push((place, usage, slice.shown()));
+                }
             }
             let in_ledgers: HashSet<u32> = looked
                 .iter()
-                .flat_map(|(_, shown)| shown.processes.iter().map(|process| process.pid))
+                .flat_map(|(_, _, shown)| shown.processes.iter().map(|process| process.pid))
                 .collect();
             let strays: Vec<u32> = held
                 .keys()
                 .copied()
                 .filter(|pid| !in_ledgers.contains(pid))
                 .collect();
-            for (id, shown) in looked.iter().filter(|(_, shown)| !shown.usage_unknown) {
+            for (place, usage, shown) in looked.iter().filter(|(_, _, shown)| !shown.usage_unknown) {
                 // A process that the driver tells nothing of is taken at its word.
-                let of_ledger = shown.processes.iter().map(|process| {
+                let of_ledger = usage.processes.iter().map(|process| {
                     let told = held.get(&process.pid).copied().flatten();
                     told.unwrap_or(process.memory_used_bytes).0
                 });
@@ -128,9 +132,9 @@ impl Daemon {
                     .filter(|pid| members.contains(pid))
                     .filter_map(|pid| Some(held.get(pid).copied().flatten()?.0));
                 let measured = of_ledger.chain(astray).fold(0, u64::saturating_add);
-                let contexts = Bytes(context.0.saturating_mul(shown.processes.len() as u64));
-                if let Some(slice) = book.slices.get_mut(id) {
-                    slice.audited(Bytes(measured), shown.memory_used_bytes, contexts);
+                let contexts = Bytes(context.0.saturating_mul(usage.processes.len() as u64));
+                if let Some(slice) = book.slices.get_mut(&shown.id) {
+                    slice.audited(*place, Bytes(measured), usage.used, contexts);
                 }
             }
         }
@@ -165,27 +169,40 @@ impl Daemon {
     /// What a slice without a limiter uses is in no ledger: the device tells.
     pub(crate) fn with_device_figures(
         &self,
-        device: Option<&DeviceRecord>,
+        devices: &[DeviceRecord],
         mut shown: SliceRecord,
     ) -> SliceRecord {
-        let Some(device) = device.filter(|_| shown.isolation == Isolation::Env) else {
+        if shown.isolation != Isolation::Env {
             return shown;
-        };
+        }
         let inside: HashSet<u32> = members(&shown).into_iter().collect();
-        let held = holders(&self.nvidia, self.run.path(), device);
-        shown.processes = held
-            .into_iter()
-            .filter(|(pid, _)| inside.contains(pid))
-            .map(|(pid, held)| ProcessRecord {
-                pid,
-                command: procs::command(pid),
-                memory_used_bytes: held.unwrap_or(Bytes(0)),
-            })
-            .collect();
-        let used = shown.processes.iter().fold(0_u64, |sum, process| {
-            sum.saturating_add(process.memory_used_bytes.0)
-        });
-        shown.memory_used_bytes = Bytes(used);
+        let mut shares = shown.shares();
+        let mut usages = Vec::new();
+        for share in &mut shares {
+            let Some(device) = devices.iter().find(|device| device.uuid == share.device_uuid) else {
+                continue;
+            };
+            let held = holders(&self.nvidia, self.run.path(), device).into_iter();
+            let processes: Vec<ProcessRecord> = held
+                .filter(|(pid, _)| inside.contains(pid))
+                .map(|(pid, held)| ProcessRecord {
+                    pid,
+                    command: procs::command(pid),
+                    memory_used_bytes: held.unwrap_or(Bytes(0)),
+                })
+                .collect();
+            let used = processes.iter().fold(0_u64, |sum, process| {
+                sum.saturating_add(process.memory_used_bytes.0)
+            });
+            share.memory_used_bytes = Bytes(used);
+            usages.push(Usage {
+                used: Bytes(used),
+                processes,
+                unknown: false,
+            });
+        }
+        shown.set_shares(shares);
+        shown.processes = together(usages);
         // Of a rung that limits nothing.
         shown
             .conditions

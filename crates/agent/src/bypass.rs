@@ -12,18 +12,18 @@ use divvy_model::{Code, Condition, Fault, Isolation, Policy, SliceRecord};
 
 /// Adds to a record what its pages tell beside use: ways past the limiter with their counts, and whether its processes
 /// wait for room or thrash.
-pub fn tell(record: &mut SliceRecord, pages: &Pages) {
-    let ledger = &pages.ledger;
+pub fn tell(record: &mut SliceRecord, pages: &[Pages]) {
+    let ledgers = || pages.iter().map(|pages| &pages.ledger);
     for bypass in Bypass::ALL {
-        match ledger.bypasses(bypass) {
+        match ledgers().fold(0, |sum, ledger| ledger.bypasses(bypass).saturating_add(sum)) {
             0 => {}
             count => record.bypasses.push(format!("{bypass}: {count}")),
         }
     }
-    if ledger.waiting() != 0 {
+    if ledgers().any(|ledger| ledger.waiting() != 0) {
         record.conditions.push(Condition::Waiting);
     }
-    if ledger.thrash().lasting.is_some() {
+    if ledgers().any(|ledger| ledger.thrash().lasting.is_some()) {
         record.conditions.push(Condition::Thrashing);
     }
 }

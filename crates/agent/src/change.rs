@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use divvy_model::{Bytes, Code, DeviceRecord, Fault, SliceRecord, SliceState};
+use divvy_model::{Bytes, Code, DeviceRecord, DeviceShare, Fault, SliceRecord, SliceState};
 use rustix::process::Signal;
 
 use crate::api::{Kill, Killed, Resize};
@@ -45,79 +45,99 @@ impl Daemon {
             );
         }
         let id = slice.record.id.clone();
-        let (before, parent) = (slice.record.memory_limit_bytes, slice.record.parent_id.clone());
-        let share = self.resized(&mut book, peer, &id, ask)?;
+        let (before, parent) = (slice.record.shares(), slice.record.parent_id.clone());
+        let after = self.resized(&mut book, peer, &id, ask)?;
         let slice = book.find(&id, peer)?;
+        slice.record.set_shares(after.clone());
         if ask.dry_run {
-            slice.record.memory_limit_bytes = share;
             let shown = slice.shown();
-            slice.record.memory_limit_bytes = before;
+            slice.record.set_shares(before);
             return Ok(shown);
         }
         // The record first: after a crash in between, the restarted agent grants what was recorded.
-        slice.record.memory_limit_bytes = share;
         let record = slice.stored_form();
         if let Err(fault) = store(&self.run, &record) {
-            slice.record.memory_limit_bytes = before;
+            slice.record.set_shares(before);
             return Err(fault);
         }
         // What grows inside another slice is taken from that one first; what shrinks gives back last.
-        if share < before {
-            slice.write_grant();
+        let pages = slice.pages.iter().flat_map(|pages| pages.iter());
+        for (pages, (before, after)) in pages.zip(before.iter().zip(&after)) {
+            let less = before.granted().min(after.granted());
+            pages.grant.set_memory_limit_bytes(less.0);
         }
         if let Some(parent) = parent
             && let Err(fault) = self.relend(&mut book, &parent)
         {
             let slice = book.find(&id, peer)?;
-            slice.record.memory_limit_bytes = before;
+            slice.record.set_shares(before);
+            slice.write_grants();
             let record = slice.stored_form();
             store(&self.run, &record)?;
             let _back = self.relend(&mut book, &parent);
             return Err(fault);
         }
         let slice = book.find(&id, peer)?;
-        slice.write_grant();
+        slice.write_grants();
+        let limits = |shares: &[DeviceShare]| -> Vec<u64> {
+            shares.iter().map(|share| share.memory_limit_bytes.0).collect()
+        };
         tracing::info!(
             slice = slice.record.name,
-            before = before.0,
-            after = share.0,
+            before = ?limits(&before),
+            after = ?limits(&after),
             "slice resized"
         );
         Ok(slice.shown())
     }
 
-    /// What a slice is to have, if it may have that.
-    fn resized(&self, book: &mut Book, peer: Peer, id: &str, ask: &Resize) -> Result<Bytes, Fault> {
-        let slice = book.find(id, peer)?;
-        let record = slice.record.clone();
-        // Room that it took before it was resized below its use is its own still.
-        let before = slice.hold().limit;
+    /// What a slice is to have of each of its devices, if it may have all of that.
+    fn resized(
+        &self,
+        book: &mut Book,
+        peer: Peer,
+        id: &str,
+        ask: &Resize,
+    ) -> Result<Vec<DeviceShare>, Fault> {
+        let record = book.find(id, peer)?.record.clone();
         if record.whole {
             return Err(
                 Fault::new(Code::BadMemory, "a whole device cannot be more or less")
                     .hint("start the program in a slice of a given size instead"),
             );
         }
-        let uuid = &record.device_uuid;
-        let device = book
-            .inventory
-            .devices
-            .iter()
-            .find(|device| device.uuid == *uuid)
-            .cloned()
-            .ok_or_else(|| {
-                Fault::new(
-                    Code::UnknownDevice,
-                    format!("the slice's device {uuid} is not here"),
-                )
-            })?;
+        let mut shares = record.shares();
+        for share in &mut shares {
+            share.memory_limit_bytes = self.resized_on(book, peer, &record, share, ask)?;
+        }
+        Ok(shares)
+    }
+
+    /// What a slice is to have of one of its devices.
+    fn resized_on(
+        &self,
+        book: &mut Book,
+        peer: Peer,
+        record: &SliceRecord,
+        share: &DeviceShare,
+        ask: &Resize,
+    ) -> Result<Bytes, Fault> {
+        let device = book.device(&share.device_uuid)?;
+        // Room that it took before it was resized below its use is its own still.
+        let hold = book
+            .slices
+            .get(&record.id)
+            .and_then(|slice| slice.hold_on(&device.uuid));
+        let before = hold.map_or(share.memory_limit_bytes, |hold| hold.limit);
         let parent = record
             .parent_id
             .as_ref()
             .and_then(|parent| book.slices.get(parent));
         // Shares are of what the slice sees as its device.
         let whole = parent.map_or(device.memory_total_bytes, |parent| {
-            parent.record.memory_limit_bytes
+            let mut of_parent = parent.record.shares().into_iter();
+            let there = of_parent.find(|share| share.device_uuid == device.uuid);
+            there.map_or(device.memory_total_bytes, |share| share.memory_limit_bytes)
         });
         let seen = DeviceRecord {
             memory_total_bytes: whole,
@@ -126,17 +146,17 @@ impl Daemon {
         let inside = parent.map(|parent| parent.record.id.clone());
         let unmanaged = self.used_on(book, &device).unmanaged;
         let device_book = self.device_book(book, &seen, unmanaged, peer.uid);
+        let lent = share.memory_lent_bytes;
         let share = device_book.share(ask.memory);
         device_book.check_least(share)?;
-        if share < record.memory_lent_bytes {
-            return Err(Fault::new(
-                Code::BadMemory,
-                format!("slices inside it have {} of it", record.memory_lent_bytes),
-            )
-            .hint("resize or end those first; see divvy ps"));
+        if share < lent {
+            return Err(
+                Fault::new(Code::BadMemory, format!("slices inside it have {lent} of it"))
+                    .hint("resize or end those first; see divvy ps"),
+            );
         }
         if let Some(parent) = inside {
-            Self::regrow_inside(book, &parent, before, share)?;
+            Self::regrow_inside(book, &parent, &device.uuid, before, share)?;
             return Ok(share);
         }
         device_book.readmit(before, share)?;
@@ -203,7 +223,7 @@ impl Daemon {
         if slice.record.lasting || slice.is_kept() {
             return;
         }
-        if slice.usage().processes.is_empty() {
+        if slice.processes().is_empty() {
             tracing::info!(slice = slice.record.name, "slice ended");
             let parent = slice.record.parent_id.clone();
             book.slices.remove(id);
@@ -238,7 +258,7 @@ impl Daemon {
         let ids: Vec<String> = book.slices.keys().cloned().collect();
         for id in ids {
             if let Some(slice) = book.slices.get_mut(&id) {
-                let _reaps = Slice::usage(slice);
+                let _reaps = Slice::usages(slice);
             }
             self.settle(&mut book, &id);
         }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use divvy_host::emulated_devices;
-use divvy_model::{Bytes, Code, Fault, Isolation, SliceRecord, SliceState};
+use divvy_model::{Bytes, Code, DeviceRecord, DeviceShare, Fault, Isolation, SliceRecord, SliceState};
 use rustix::fs::{Gid, Uid, chown};
 use serde::{Deserialize, Serialize};
 
 use crate::api::{CreateSlice, CreatedSlice, Join};
 use crate::daemon::{Daemon, Peer};
 use crate::names::{default_slice_name, fresh_id, slice_name};
-use crate::placement::Ahead;
+use crate::placement::{Ahead, chosen};
 use crate::policy::enforce;
 use crate::records::{attach_socket, discard, store};
 use crate::slice::Slice;
@@ -123,14 +123,17 @@ impl Daemon {
 
     /// The user's default slice, joined; it must be on the device that is asked for, where one is.
     fn join_default(&self, peer: Peer, ask: &CreateSlice, name: &str) -> Result<CreatedSlice, Fault> {
-        if let Some(selector) = &ask.request.device {
+        if ask.request.device.is_some() {
             let mut book = self.book();
-            let chosen = book.inventory.choose(selector)?.uuid;
-            let home = book.find(name, peer)?.record.device_uuid.clone();
-            if home != chosen {
+            let chosen = chosen(&mut book, &ask.request)?;
+            let home = &book.find(name, peer)?.record;
+            if let Some(other) = chosen.iter().find(|device| home.place_of(&device.uuid).is_none()) {
                 return Err(Fault::new(
                     Code::OverDevice,
-                    format!("your default slice {name} is on {home}, not on {chosen}"),
+                    format!(
+                        "your default slice {name} is on {}, not on {}",
+                        home.device_uuid, other.uuid
+                    ),
                 )
                 .hint("--memory asks for a slice of your own there"));
             }
@@ -208,23 +211,40 @@ impl Daemon {
         }
         let id = fresh_id(book)?;
         let name = slice_name(book, peer, &ask.request, &ask.command, &id)?;
-        let (device, share) = self.place(book, peer, wanted, &enforcement, ahead)?;
-        let record = SliceRecord {
+        let placed = self.place(book, peer, wanted, &enforcement, ahead)?;
+        let share_of = |(device, memory): &(DeviceRecord, Bytes)| DeviceShare {
+            device_uuid: device.uuid.clone(),
+            memory_limit_bytes: *memory,
+            memory_used_bytes: Bytes(0),
+            context_bytes: match ask.request.whole {
+                true => Bytes(0),
+                false => self.settings.limits(device.kind).context,
+            },
+            memory_overhead_bytes: Bytes(0),
+            memory_lent_bytes: Bytes(0),
+            spill_limit_bytes: beyond(*memory, ask.request.oversubscribe_percent),
+        };
+        let shares: Vec<DeviceShare> = placed.iter().map(share_of).collect();
+        let devices: Vec<DeviceRecord> = placed.into_iter().map(|(device, _)| device).collect();
+        let Some(device) = devices.first().cloned() else {
+            return Err(Fault::new(
+                Code::NoDevice,
+                "there is no device to take a slice of",
+            ));
+        };
+        let mut record = SliceRecord {
             id: id.clone(),
             name,
             uid: peer.uid,
             device_uuid: device.uuid.clone(),
-            memory_limit_bytes: share,
+            memory_limit_bytes: Bytes(0),
             memory_used_bytes: Bytes(0),
             compute: ask.request.compute,
             isolation: enforcement.isolation,
             policy: ask.request.policy,
             created_at: clock::now(),
             state: SliceState::Starting,
-            context_bytes: match ask.request.whole {
-                true => Bytes(0),
-                false => self.settings.limits(device.kind).context,
-            },
+            context_bytes: Bytes(0),
             emulated_spec: book.inventory.emulated_spec(&device.uuid).map(str::to_owned),
             command: ask.command.clone(),
             keeper_pid: (!ask.lasting).then_some(peer.pid),
@@ -234,31 +254,32 @@ impl Daemon {
             memory_overhead_bytes: Bytes(0),
             memory_lent_bytes: Bytes(0),
             on_oom_wait_ns: ask.request.on_oom_wait_ns,
-            spill_limit_bytes: beyond(share, ask.request.oversubscribe_percent),
+            spill_limit_bytes: Bytes(0),
             whole: ask.request.whole,
             conditions: Vec::new(),
             bypasses: enforcement.bypasses,
             warnings: Vec::new(),
             usage_unknown: false,
             processes: Vec::new(),
+            devices: Vec::new(),
         };
+        record.set_shares(shares);
         let answer = CreatedSlice {
             directory: self.run.slice(&id),
             slice: record.clone(),
             device,
+            devices,
             joined: false,
         };
         if ask.dry_run {
             return Ok(answer);
         }
         if wanted.parent.is_none() {
-            self.take_device(book, &answer.device)?;
+            for device in &answer.devices {
+                self.take_device(book, device)?;
+            }
         }
-        let slice = Slice::new(
-            record.clone(),
-            record.keeper_pid,
-            answer.device.memory_total_bytes,
-        );
+        let slice = Slice::new(record.clone(), record.keeper_pid, &answer.devices);
         book.slices.insert(id.clone(), slice);
         let written = match &wanted.parent {
             Some(parent) => self.relend(book, parent),
@@ -300,13 +321,12 @@ impl Daemon {
             slice.record.clone()
         };
         // A keeper may keep us waiting: not while we hold the book.
-        let made = pages::create(&record)?;
-        pages::deliver(&attach_socket(&self.run, &record.id), &made)?;
+        let made = pages::hand_over(&attach_socket(&self.run, &record.id), &record)?;
         let mut book = self.book();
         let slice = book.find(id, peer)?;
         slice.pages = Some(Arc::new(made));
         // A resize may have come in between.
-        slice.write_grant();
+        slice.write_grants();
         slice.set_keeper(Some(peer.pid));
         slice.record.state = SliceState::Running;
         let record = slice.stored_form();

@@ -135,9 +135,8 @@ impl Daemon {
         self.audit(&mut book);
         let devices = book.inventory.devices.clone();
         let records = book.slices.values_mut().map(Slice::shown);
-        let device = |uuid: &str| devices.iter().find(|device| device.uuid == uuid);
         let mut records: Vec<SliceRecord> = records
-            .map(|shown| self.with_device_figures(device(&shown.device_uuid), shown))
+            .map(|shown| self.with_device_figures(&devices, shown))
             .collect();
         records.sort_by(|a, b| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
         records
@@ -151,9 +150,7 @@ impl Daemon {
         let mut book = self.book();
         self.audit(&mut book);
         let shown = book.find(which, peer)?.shown();
-        let mut devices = book.inventory.devices.iter();
-        let device = devices.find(|device| device.uuid == shown.device_uuid);
-        Ok(self.with_device_figures(device, shown))
+        Ok(self.with_device_figures(&book.inventory.devices, shown))
     }
 
     /// The device as admission sees it.
@@ -170,8 +167,7 @@ impl Daemon {
             asker,
             holds: book
                 .outermost()
-                .filter(|slice| slice.record.device_uuid == device.uuid)
-                .map(Slice::hold)
+                .filter_map(|slice| slice.hold_on(&device.uuid))
                 .collect(),
             unmanaged,
         }
@@ -188,14 +184,17 @@ impl Daemon {
         };
         let mut managed = 0_u64;
         for slice in book.slices.values_mut() {
-            if slice.record.device_uuid != device.uuid || slice.record.isolation == Isolation::Env {
+            let Some(place) = slice.record.place_of(&device.uuid) else {
+                continue;
+            };
+            if slice.record.isolation == Isolation::Env {
                 continue;
             }
-            let usage = slice.usage();
+            let used = slice.usages().get(place).map_or(0, |usage| usage.used.0);
             // Contexts are in the ledger; what of them is not, the auditor has found.
             managed = managed
-                .saturating_add(usage.used.0)
-                .saturating_add(slice.overhead().0);
+                .saturating_add(used)
+                .saturating_add(slice.overhead(place).0);
         }
         let used = measured.unwrap_or(Bytes(managed));
         UsedOn {
@@ -214,6 +213,23 @@ pub(crate) struct UsedOn {
 }
 
 impl Book {
+    /// The device of this UUID.
+    ///
+    /// # Errors
+    /// [`Code::UnknownDevice`]: it was here when a slice was made of it.
+    pub fn device(&self, uuid: &str) -> Result<DeviceRecord, Fault> {
+        let mut devices = self.inventory.devices.iter();
+        devices
+            .find(|device| device.uuid == uuid)
+            .cloned()
+            .ok_or_else(|| {
+                Fault::new(
+                    Code::UnknownDevice,
+                    format!("the slice's device {uuid} is not here"),
+                )
+            })
+    }
+
     /// The slices that are inside no other: those inside one are part of what that one holds.
     pub fn outermost(&self) -> impl Iterator<Item = &Slice> {
         self.slices.values().filter(|slice| {

@@ -54,14 +54,14 @@ impl Daemon {
         tracing::info!(slice = record.name, keeper = child.id(), "keeper started");
         slice.set_own_keeper(child);
         slice.pages = Some(pages);
-        slice.write_grant();
+        slice.write_grants();
         slice.record.state = SliceState::Running;
         let record = slice.stored_form();
         store(&self.run, &record)
     }
 
     /// Starts a keeper and hands it the pages.
-    fn start_keeper(&self, record: &SliceRecord, pages: &Pages) -> Result<Child, Fault> {
+    fn start_keeper(&self, record: &SliceRecord, pages: &[Pages]) -> Result<Child, Fault> {
         let cannot = || {
             Fault::new(
                 Code::Attach,
@@ -79,9 +79,14 @@ impl Daemon {
             .spawn()
             .map_err(|error| cannot().because(&error))?;
         let begin = Instant::now();
-        loop {
-            let refusal = match pages::deliver(&socket, pages) {
-                Ok(()) => return Ok(child),
+        let mut left = pages.iter();
+        let mut next = left.next();
+        while let Some(account) = next {
+            let refusal = match pages::deliver(&socket, account) {
+                Ok(()) => {
+                    next = left.next();
+                    continue;
+                }
                 Err(refusal) => refusal,
             };
             let ended = child.try_wait().is_ok_and(|status| status.is_some());
@@ -92,6 +97,7 @@ impl Daemon {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
+        Ok(child)
     }
 
     /// Replaces the keepers that died, and makes pages anew that were lost. One that cannot be had is tried again
@@ -162,22 +168,16 @@ impl Daemon {
 
     /// The answer to one who joins.
     pub(crate) fn joined(&self, book: &Book, slice: SliceRecord) -> Result<CreatedSlice, Fault> {
-        let device = book
-            .inventory
-            .devices
+        let devices = slice
+            .shares()
             .iter()
-            .find(|device| device.uuid == slice.device_uuid)
-            .cloned()
-            .ok_or_else(|| {
-                Fault::new(
-                    Code::UnknownDevice,
-                    format!("the slice's device {} is not here", slice.device_uuid),
-                )
-            })?;
+            .map(|share| book.device(&share.device_uuid))
+            .collect::<Result<Vec<_>, _>>()?;
         Ok(CreatedSlice {
             directory: self.run.slice(&slice.id),
+            device: book.device(&slice.device_uuid)?,
+            devices,
             slice,
-            device,
             joined: true,
         })
     }

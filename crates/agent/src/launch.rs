@@ -57,8 +57,10 @@ pub struct Helpers<'a> {
 pub struct Plan {
     /// The slice.
     pub slice: SliceRecord,
-    /// Its device.
+    /// Its device, the first of several.
     pub device: DeviceRecord,
+    /// All its devices, in order.
+    pub devices: Vec<DeviceRecord>,
     /// The driver below.
     pub driver: DriverBelow,
     /// Variables that are set for the program, in order.

@@ -1,10 +1,11 @@
 //! Slices inside slices: what a `divvy run` inside a slice gets comes out of that slice. docs/adr/0012 says how.
 
-use divvy_model::{Bytes, Code, DeviceRecord, Fault, Isolation};
+use divvy_model::{Bytes, Code, DeviceRecord, DeviceShare, Fault, Isolation, MemoryAmount, SliceRecord};
 
 use crate::admission::DeviceBook;
 use crate::api::CreateSlice;
 use crate::daemon::{Book, Daemon, Peer};
+use crate::placement::chosen;
 use crate::procs;
 use crate::records::store;
 use crate::slice::Slice;
@@ -32,38 +33,67 @@ impl Daemon {
         book: &mut Book,
         parent: &str,
         ask: &CreateSlice,
-    ) -> Result<(DeviceRecord, Bytes), Fault> {
-        let chosen = match &ask.request.device {
-            Some(selector) => Some(book.inventory.choose(selector)?),
-            None => None,
-        };
+    ) -> Result<Vec<(DeviceRecord, Bytes)>, Fault> {
+        let chosen = chosen(book, &ask.request)?;
         let slice = book.slices.get_mut(parent).ok_or_else(gone)?;
-        let usage = slice.usage();
+        let usages = slice.usages();
         let record = slice.record.clone();
-        if usage.unknown {
+        if usages.iter().any(|usage| usage.unknown) {
             return Err(Fault::new(
                 Code::SliceGone,
                 format!("what slice {} holds is not known", record.name),
             )
             .hint("`divvy inspect` says why"));
         }
-        let device = book
-            .inventory
-            .devices
+        let shares = record.shares();
+        if chosen
             .iter()
-            .find(|device| device.uuid == record.device_uuid)
-            .cloned()
-            .ok_or_else(gone)?;
-        if chosen.is_some_and(|chosen| chosen.uuid != device.uuid) || ask.request.whole {
+            .any(|device| record.place_of(&device.uuid).is_none())
+            || ask.request.whole
+        {
+            let uuids: Vec<&str> = shares.iter().map(|share| share.device_uuid.as_str()).collect();
             return Err(Fault::new(
                 Code::OutsideSlice,
-                format!("this runs inside slice {}, on {}", record.name, device.uuid),
+                format!(
+                    "this runs inside slice {}, on {}",
+                    record.name,
+                    uuids.join(" and ")
+                ),
             )
             .hint("leave --device and --whole out, or start it from a shell that is in no slice"));
         }
+        let inside = |device: &DeviceRecord| {
+            let place = record.place_of(&device.uuid).ok_or_else(gone)?;
+            let (share, usage) = shares.iter().zip(&usages).nth(place).ok_or_else(gone)?;
+            let memory = self.part_of(device, &record, share, usage.used, ask.request.memory)?;
+            Ok((device.clone(), memory))
+        };
+        if !chosen.is_empty() {
+            return chosen.iter().map(inside).collect();
+        }
+        // Without a choice it gets one device: the first of the parent's with room.
+        let mut first_refusal = None;
+        for share in &shares {
+            match inside(&book.device(&share.device_uuid)?) {
+                Ok(placed) => return Ok(vec![placed]),
+                Err(refusal) => first_refusal = first_refusal.or(Some(refusal)),
+            }
+        }
+        Err(first_refusal.unwrap_or_else(gone))
+    }
+
+    /// What a slice inside `record` gets of its `share` of a device, of which `used` is in use.
+    fn part_of(
+        &self,
+        device: &DeviceRecord,
+        record: &SliceRecord,
+        share: &DeviceShare,
+        used: Bytes,
+        asked: Option<MemoryAmount>,
+    ) -> Result<Bytes, Fault> {
         // Shares are of the parent: it is the device that this one sees.
         let of_parent = DeviceRecord {
-            memory_total_bytes: record.memory_limit_bytes,
+            memory_total_bytes: share.memory_limit_bytes,
             ..device.clone()
         };
         let view = DeviceBook {
@@ -73,21 +103,18 @@ impl Daemon {
             unmanaged: Bytes(0),
             asker: record.uid,
         };
-        let share = view.share(
-            ask.request
-                .memory
-                .unwrap_or(divvy_model::MemoryAmount::Share(10_000)),
-        );
-        let free = free(record.memory_limit_bytes, record.memory_lent_bytes, usage.used);
-        view.check_least(share)?;
-        room(&record.name, share, free, usage.used, record.memory_lent_bytes)?;
-        Ok((device, share))
+        let memory = view.share(asked.unwrap_or(MemoryAmount::Share(10_000)));
+        let free = free(share.memory_limit_bytes, share.memory_lent_bytes, used);
+        view.check_least(memory)?;
+        room(&record.name, memory, free, used, share.memory_lent_bytes)?;
+        Ok(memory)
     }
 
-    /// Whether slice `id`, inside `parent`, may go from `before` to `share`.
+    /// Whether a slice inside `parent` may go from `before` to `share` of a device.
     pub(crate) fn regrow_inside(
         book: &mut Book,
         parent: &str,
+        device_uuid: &str,
         before: Bytes,
         share: Bytes,
     ) -> Result<(), Fault> {
@@ -96,39 +123,47 @@ impl Daemon {
             return Ok(());
         }
         let slice = book.slices.get_mut(parent).ok_or_else(gone)?;
-        let used = slice.usage().used;
-        let (limit, lent) = (slice.record.memory_limit_bytes, slice.record.memory_lent_bytes);
+        let place = slice.record.place_of(device_uuid).ok_or_else(gone)?;
+        let used = slice.usages().get(place).map_or(Bytes(0), |usage| usage.used);
+        let of_parent = slice.record.shares().into_iter().nth(place).ok_or_else(gone)?;
+        let (limit, lent) = (of_parent.memory_limit_bytes, of_parent.memory_lent_bytes);
         room(&slice.record.name, more, free(limit, lent, used), used, lent)
     }
 
-    /// Counts anew what `parent` lends to the slices inside it, and takes that off its page.
+    /// Counts anew what `parent` lends of each device to the slices inside it, and takes that off its pages.
     ///
     /// # Errors
     /// [`Code::SliceFull`] when its programs have taken meanwhile what was to be lent. The page says what was lent all
     /// the same: the caller takes it back.
     pub(crate) fn relend(&self, book: &mut Book, parent: &str) -> Result<(), Fault> {
-        let inside = book
-            .slices
-            .values()
-            .filter(|slice| slice.record.parent_id.as_deref() == Some(parent));
-        let lent = inside
-            .map(Slice::hold)
-            .fold(0_u64, |sum, hold| sum.saturating_add(hold.limit.0));
-        let Some(slice) = book.slices.get_mut(parent) else {
+        let lent_of = |device_uuid: &str| {
+            let inside = book
+                .slices
+                .values()
+                .filter(|slice| slice.record.parent_id.as_deref() == Some(parent));
+            let holds = inside.filter_map(|slice| slice.hold_on(device_uuid));
+            Bytes(holds.fold(0_u64, |sum, hold| sum.saturating_add(hold.limit.0)))
+        };
+        let Some(before) = book.slices.get(parent).map(|slice| slice.record.shares()) else {
             return Ok(());
         };
-        if slice.record.memory_lent_bytes == Bytes(lent) {
-            return Ok(());
+        let mut shares = before.clone();
+        for share in &mut shares {
+            share.memory_lent_bytes = lent_of(&share.device_uuid);
         }
-        let growing = slice.record.memory_lent_bytes < Bytes(lent);
-        slice.record.memory_lent_bytes = Bytes(lent);
-        // The page first, then a look: what the parent's programs reserve from now on is measured by the new limit.
-        slice.write_grant();
+        let Some(slice) = book.slices.get_mut(parent).filter(|_| shares != before) else {
+            return Ok(());
+        };
+        slice.record.set_shares(shares.clone());
+        // The pages first, then a look: what the parent's programs reserve from now on is measured by the new limits.
+        slice.write_grants();
         let record = slice.stored_form();
         store(&self.run, &record)?;
-        let used = slice.usage().used;
-        if growing && used > slice.granted() {
-            return Err(full(&record.name, used, record.memory_lent_bytes));
+        for ((share, before), usage) in shares.iter().zip(&before).zip(slice.usages()) {
+            let growing = before.memory_lent_bytes < share.memory_lent_bytes;
+            if growing && usage.used > share.granted() {
+                return Err(full(&record.name, usage.used, share.memory_lent_bytes));
+            }
         }
         Ok(())
     }

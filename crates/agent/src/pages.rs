@@ -1,11 +1,13 @@
-//! A slice's pages as the agent uses them: one place that turns page trouble into failures with codes.
+//! A slice's pages as the agent uses them, an account for each of its devices: one place that turns page trouble into
+//! failures with codes.
 
 use std::path::Path;
 use std::time::Duration;
 
+use divvy_ledger::attach::wire::Status;
 use divvy_ledger::attach::{self, AttachError, Pages};
 use divvy_ledger::{ComputeTerms, GrantSpec, PageError, Terms};
-use divvy_model::{Bytes, Code, Fault, Policy, ProcessRecord, SliceRecord};
+use divvy_model::{Bytes, Code, DeviceShare, Fault, Policy, ProcessRecord, SliceRecord};
 
 use crate::procs;
 
@@ -20,18 +22,33 @@ pub struct Usage {
     pub unknown: bool,
 }
 
-/// Makes the pages of a slice.
+/// Makes the pages of a slice: an account for each of its devices, in order.
 ///
 /// # Errors
 /// [`Code::SharedMemory`] when the system makes no memory files.
-pub fn create(record: &SliceRecord) -> Result<Pages, Fault> {
+pub fn create(record: &SliceRecord) -> Result<Vec<Pages>, Fault> {
+    let shares = record.shares();
+    let accounts = u32::try_from(shares.len()).unwrap_or(u32::MAX);
+    (0..accounts)
+        .zip(&shares)
+        .map(|(account, share)| create_account(record, share, account, accounts))
+        .collect()
+}
+
+fn create_account(
+    record: &SliceRecord,
+    share: &DeviceShare,
+    account: u32,
+    accounts: u32,
+) -> Result<Pages, Fault> {
     Pages::create(&GrantSpec {
-        memory_limit_bytes: record.memory_limit_bytes.0,
-        device_uuid: uuid_bytes(&record.device_uuid),
+        memory_limit_bytes: share.granted().0,
+        device_uuid: uuid_bytes(&share.device_uuid),
         slice_id: &record.id,
         slice_name: &record.name,
-        terms: terms(record),
-        ..GrantSpec::default()
+        account,
+        accounts,
+        terms: terms(record, share),
     })
     .map_err(|error| {
         Fault::new(Code::SharedMemory, "cannot make the slice's pages")
@@ -40,17 +57,17 @@ pub fn create(record: &SliceRecord) -> Result<Pages, Fault> {
     })
 }
 
-/// The terms of a slice, as its record has them.
+/// The terms of a slice on one of its devices, as its record has them.
 #[must_use]
-pub fn terms(record: &SliceRecord) -> Terms {
+pub fn terms(record: &SliceRecord, share: &DeviceShare) -> Terms {
     Terms {
         policy: match record.policy {
             Policy::Strict => divvy_ledger::Policy::Strict,
             Policy::BestEffort => divvy_ledger::Policy::BestEffort,
         },
         on_oom_wait: Duration::from_nanos(record.on_oom_wait_ns),
-        context_bytes: record.context_bytes.0,
-        spill_limit_bytes: record.spill_limit_bytes.0,
+        context_bytes: share.context_bytes.0,
+        spill_limit_bytes: share.spill_limit_bytes.0,
         compute: ComputeTerms {
             share: record.compute.map_or(0, |share| u32::from(share.0)),
             ..ComputeTerms::default()
@@ -58,7 +75,30 @@ pub fn terms(record: &SliceRecord) -> Terms {
     }
 }
 
-/// Hands the pages to the keeper that listens on `socket`.
+/// Makes the pages of a new slice and hands them to its keeper, which listens on `socket`. An account that the keeper
+/// has already, from an agent that died over this, is taken over.
+///
+/// # Errors
+/// [`Code::SharedMemory`], [`Code::Attach`].
+pub fn hand_over(socket: &Path, record: &SliceRecord) -> Result<Vec<Pages>, Fault> {
+    let mut handed = Vec::new();
+    for (share, made) in record.shares().iter().zip(create(record)?) {
+        let declined = |error: &AttachError| matches!(error, AttachError::Declined(Status::Unfit));
+        match attach::deliver(socket, &made) {
+            Ok(()) => handed.push(made),
+            Err(error) if declined(&error) => {
+                let account = made.grant.account();
+                let (pages, _) = recall_account(socket, record, share, account)
+                    .map_err(|_| trouble("cannot hand the pages to the slice's keeper", &error))?;
+                handed.push(pages);
+            }
+            Err(error) => return Err(trouble("cannot hand the pages to the slice's keeper", &error)),
+        }
+    }
+    Ok(handed)
+}
+
+/// Hands one account's pages to the keeper that listens on `socket`.
 ///
 /// # Errors
 /// [`Code::Attach`].
@@ -80,15 +120,31 @@ pub enum RecallFailure {
     Unusable(Fault),
 }
 
-/// Gets the pages back from the keeper that listens on `socket`, with a new grant of `limit` and the record's terms. The new grant is
-/// delivered before this returns. Also tells the keeper's process.
+/// Gets the pages of all accounts back from the keeper that listens on `socket`, with new grants of the record's limits
+/// and terms. The new grants are delivered before this returns. Also tells the keeper's process.
 ///
 /// # Errors
 /// [`RecallFailure`].
-pub fn recall(socket: &Path, record: &SliceRecord, limit: Bytes) -> Result<(Pages, u32), RecallFailure> {
-    let recalled = attach::recall(socket, 0).map_err(|error| match error {
+pub fn recall(socket: &Path, record: &SliceRecord) -> Result<(Vec<Pages>, u32), RecallFailure> {
+    let mut all = Vec::new();
+    let mut keeper = 0;
+    for (account, share) in (0..).zip(&record.shares()) {
+        let (pages, pid) = recall_account(socket, record, share, account)?;
+        all.push(pages);
+        keeper = pid;
+    }
+    Ok((all, keeper))
+}
+
+fn recall_account(
+    socket: &Path,
+    record: &SliceRecord,
+    share: &DeviceShare,
+    account: u32,
+) -> Result<(Pages, u32), RecallFailure> {
+    let recalled = attach::recall(socket, account).map_err(|error| match error {
         AttachError::System { .. } => RecallFailure::Dead,
-        AttachError::Declined(attach::wire::Status::NoPages) => RecallFailure::Waiting,
+        AttachError::Declined(Status::NoPages) => RecallFailure::Waiting,
         AttachError::TimedOut => RecallFailure::Late(trouble("the slice's keeper does not answer", &error)),
         other => RecallFailure::Unusable(trouble("cannot take the slice's pages back", &other)),
     })?;
@@ -98,8 +154,8 @@ pub fn recall(socket: &Path, record: &SliceRecord, limit: Bytes) -> Result<(Page
         .adopt()
         .map_err(|error| unusable(page_trouble("cannot make the slice's grant anew", &error)))?;
     // The agent's own record decides: a keeper's copy may come from a hostile user.
-    pages.grant.set_memory_limit_bytes(limit.0);
-    pages.grant.set_terms(&terms(record));
+    pages.grant.set_memory_limit_bytes(share.granted().0);
+    pages.grant.set_terms(&terms(record, share));
     attach::deliver(socket, &pages).map_err(|error| {
         let fault = trouble("cannot hand the pages to the slice's keeper", &error);
         match error {
@@ -170,7 +226,7 @@ fn page_trouble(what: &str, error: &PageError) -> Fault {
 }
 
 /// The sixteen bytes of a UUID written `GPU-1a2b…` (or `MIG-…`); zeros for what is no UUID.
-fn uuid_bytes(text: &str) -> [u8; 16] {
+pub(crate) fn uuid_bytes(text: &str) -> [u8; 16] {
     let digits: Vec<u8> = text
         .split_once('-')
         .map_or("", |(_, digits)| digits)

@@ -1,9 +1,10 @@
-//! Which device a request lands on, and what it gets there.
+//! Which devices a request lands on, and what it gets of each.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use divvy_host::emulated_devices;
 use divvy_host::visible::{Environment, Runtime, Seen, explain};
+use divvy_ledger::MAX_ACCOUNTS;
 use divvy_model::{
     Bytes, Code, DeviceKind, DeviceRecord, Fault, Isolation, MemoryAmount, Selector, SliceRequest,
 };
@@ -13,6 +14,7 @@ use crate::api::CreateSlice;
 use crate::create::Wanted;
 use crate::daemon::{Book, Daemon, Peer};
 use crate::owner;
+use crate::pages::uuid_bytes;
 use crate::policy::Enforcement;
 use crate::quota::{Having, Quota};
 
@@ -28,7 +30,8 @@ pub(crate) struct Ahead {
 }
 
 impl Daemon {
-    /// The device a request lands on: the one it names, else the first with room among those it may have.
+    /// The devices a request lands on, with its share of each: those it names, all of them or none; else the first with
+    /// room among those it may have.
     pub(crate) fn place(
         &self,
         book: &mut Book,
@@ -36,7 +39,7 @@ impl Daemon {
         wanted: &Wanted,
         enforcement: &Enforcement,
         ahead: &Ahead,
-    ) -> Result<(DeviceRecord, Bytes), Fault> {
+    ) -> Result<Vec<(DeviceRecord, Bytes)>, Fault> {
         let ask = &wanted.ask;
         if let Some(parent) = &wanted.parent {
             if ahead.parents.contains(parent) {
@@ -53,13 +56,16 @@ impl Daemon {
             .hint("--wait stands in line behind them"));
         }
         let mut first_refusal = None;
-        for device in self.candidates(book, ask)? {
-            let outcome = match ahead.devices.get(&device.uuid) {
-                Some(waiters) => Err(in_line(&device, *waiters)),
-                None => self.fits(book, peer, &device, &ask.request, enforcement),
-            };
-            match outcome {
-                Ok(share) => return Ok((device, share)),
+        for together in self.candidates(book, ask)? {
+            let placed = together.into_iter().map(|device| {
+                let share = match ahead.devices.get(&device.uuid) {
+                    Some(waiters) => Err(in_line(&device, *waiters)),
+                    None => self.fits(book, peer, &device, &ask.request, enforcement),
+                }?;
+                Ok((device, share))
+            });
+            match placed.collect::<Result<Vec<_>, Fault>>() {
+                Ok(placed) => return Ok(placed),
                 Err(refusal) => first_refusal = first_refusal.or(Some(refusal)),
             }
         }
@@ -69,44 +75,44 @@ impl Daemon {
         }))
     }
 
-    /// The devices a request may land on, best first: of those that CUDA_VISIBLE_DEVICES shows, in its order.
-    pub(crate) fn candidates(&self, book: &mut Book, ask: &CreateSlice) -> Result<Vec<DeviceRecord>, Fault> {
+    /// What a request may land on, best first: devices that it gets together. Without a selector, each alone of those that
+    /// CUDA_VISIBLE_DEVICES shows, in its order.
+    pub(crate) fn candidates(
+        &self,
+        book: &mut Book,
+        ask: &CreateSlice,
+    ) -> Result<Vec<Vec<DeviceRecord>>, Fault> {
         let visible = ask.visible.as_deref().map(|text| (text, seen(book, ask, text)));
-        let chosen = match &ask.request.device {
-            Some(selector) => Some(book.inventory.choose(selector)?),
-            None => None,
-        };
-        // An emulated device that was asked for by name is no hardware that a scheduler hands out.
-        let asked_for_emulated = matches!(&ask.request.device, Some(Selector::Emulated(_)));
-        match (visible, chosen) {
-            (None, None) => Ok(default_candidates(book, ask)),
-            (Some((text, visible)), None) if visible.is_empty() => Err(Fault::new(
-                Code::NotVisible,
-                format!("CUDA_VISIBLE_DEVICES={text} shows no device"),
-            )
-            .hint("`divvy env explain` says how it is read; unset it to choose among all")),
-            (Some((_, visible)), None) => Ok(visible),
-            (Some((text, visible)), Some(chosen))
-                if !asked_for_emulated && visible.iter().all(|device| device.uuid != chosen.uuid) =>
-            {
-                let shown: Vec<String> = visible
-                    .iter()
-                    .map(|device| format!("{} ({})", device.index, device.uuid))
-                    .collect();
-                let fault = Fault::new(
+        let chosen = chosen(book, &ask.request)?;
+        let each_alone = |devices: Vec<DeviceRecord>| Ok(devices.into_iter().map(|one| vec![one]).collect());
+        if chosen.is_empty() {
+            return match visible {
+                None => each_alone(default_candidates(book, ask)),
+                Some((text, visible)) if visible.is_empty() => Err(Fault::new(
                     Code::NotVisible,
-                    format!(
-                        "device {} ({}) is not among those of CUDA_VISIBLE_DEVICES={text}",
-                        chosen.index, chosen.uuid
-                    ),
-                );
-                Err(match shown.as_slice() {
-                    [] => fault.hint("it shows no device; unset it to choose among all"),
-                    shown => fault.hint(format!("choose among {}", shown.join(", "))),
-                })
-            }
-            (_, Some(chosen)) => Ok(vec![chosen]),
+                    format!("CUDA_VISIBLE_DEVICES={text} shows no device"),
+                )
+                .hint("`divvy env explain` says how it is read; unset it to choose among all")),
+                Some((_, visible)) => each_alone(visible),
+            };
         }
+        // An emulated device that was asked for by name is no hardware that a scheduler hands out.
+        if let Some((text, visible)) = &visible {
+            let hidden = chosen
+                .iter()
+                .zip(ask.request.selectors())
+                .find(|(device, selector)| {
+                    !matches!(selector, Selector::Emulated(_))
+                        && visible.iter().all(|shown| shown.uuid != device.uuid)
+                });
+            if let Some((hidden, _)) = hidden {
+                return Err(not_visible(hidden, text, visible));
+            }
+        }
+        if chosen.len() > 1 {
+            go_together(book, &chosen)?;
+        }
+        Ok(vec![chosen])
     }
 
     fn fits(
@@ -149,10 +155,7 @@ impl Daemon {
             slices: self.settings.user_slices,
         };
         let own = || book.outermost().filter(|slice| slice.record.uid == uid);
-        let holds: Vec<Hold> = own()
-            .filter(|slice| slice.record.device_uuid == device.uuid)
-            .map(crate::slice::Slice::hold)
-            .collect();
+        let holds: Vec<Hold> = own().filter_map(|slice| slice.hold_on(&device.uuid)).collect();
         let having = Having {
             holds: holds.iter().collect(),
             slices: u32::try_from(own().count()).unwrap_or(u32::MAX),
@@ -176,6 +179,88 @@ impl Daemon {
             book.owned.insert(key);
         }
         Ok(())
+    }
+}
+
+/// The devices that a request names, in its order.
+pub(crate) fn chosen(book: &mut Book, request: &SliceRequest) -> Result<Vec<DeviceRecord>, Fault> {
+    let mut chosen: Vec<DeviceRecord> = Vec::new();
+    for selector in request.selectors() {
+        let mut device = book.inventory.choose(selector)?;
+        let is_new = |device: &DeviceRecord| chosen.iter().all(|other| other.uuid != device.uuid);
+        if let Selector::Emulated(profile) = selector
+            && !is_new(&device)
+        {
+            // Devices of one product are alike: the next one is meant.
+            let mut alike = book.inventory.devices.iter();
+            let another = alike.find(|one| one.profile.as_ref() == Some(profile) && is_new(one));
+            device = another.cloned().unwrap_or(device);
+        }
+        if !is_new(&device) {
+            return Err(Fault::new(
+                Code::OneSlice,
+                format!("device {} ({}) is asked for twice", device.index, device.uuid),
+            )
+            .hint("name each device of a slice once"));
+        }
+        chosen.push(device);
+    }
+    Ok(chosen)
+}
+
+/// Whether one program can use these devices under one slice.
+fn go_together(book: &Book, devices: &[DeviceRecord]) -> Result<(), Fault> {
+    let cannot = |message: String, hint: &str| Err(Fault::new(Code::OneSlice, message).hint(hint));
+    if devices.len() > MAX_ACCOUNTS as usize {
+        return cannot(
+            format!("{} devices are too many for one slice", devices.len()),
+            &format!("a slice has at most {MAX_ACCOUNTS}"),
+        );
+    }
+    if let Some(mig) = devices.iter().find(|device| device.kind == DeviceKind::Mig) {
+        return cannot(
+            format!(
+                "{} is a MIG instance, beside which a program sees no other device",
+                mig.uuid
+            ),
+            "CUDA shows a program one MIG instance at a time: make a slice of each",
+        );
+    }
+    let spec = |device: &DeviceRecord| book.inventory.emulated_spec(&device.uuid).map(str::to_owned);
+    let first = devices.first().and_then(spec);
+    if devices.iter().any(|device| spec(device) != first) {
+        return cannot(
+            "these devices have no driver in common".into(),
+            "choose real devices, or emulated ones of one DIVVY_EMULATED, as h100*2",
+        );
+    }
+    match devices.iter().find(|device| uuid_bytes(&device.uuid) == [0; 16]) {
+        Some(device) => cannot(
+            format!(
+                "{} has no UUID by which its programs' memory could be told apart",
+                device.uuid
+            ),
+            "make a slice of each device",
+        ),
+        None => Ok(()),
+    }
+}
+
+fn not_visible(chosen: &DeviceRecord, text: &str, visible: &[DeviceRecord]) -> Fault {
+    let shown: Vec<String> = visible
+        .iter()
+        .map(|device| format!("{} ({})", device.index, device.uuid))
+        .collect();
+    let fault = Fault::new(
+        Code::NotVisible,
+        format!(
+            "device {} ({}) is not among those of CUDA_VISIBLE_DEVICES={text}",
+            chosen.index, chosen.uuid
+        ),
+    );
+    match shown.as_slice() {
+        [] => fault.hint("it shows no device; unset it to choose among all"),
+        shown => fault.hint(format!("choose among {}", shown.join(", "))),
     }
 }
 

@@ -179,7 +179,8 @@ impl Daemon {
             }
             (None, _) => {
                 let devices = self.candidates(book, &wanted.ask).unwrap_or_default();
-                let uuids: HashSet<String> = devices.into_iter().map(|device| device.uuid).collect();
+                let uuids: HashSet<String> =
+                    devices.into_iter().flatten().map(|device| device.uuid).collect();
                 for uuid in &uuids {
                     *ahead.devices.entry(uuid.clone()).or_default() += 1;
                 }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use divvy_ledger::attach::Pages;
-use divvy_model::{Bytes, Condition, Fault, Isolation, ProcessRecord, RunRecord, SliceRecord, SliceState};
+use divvy_model::{
+    Bytes, Condition, DeviceRecord, DeviceShare, Fault, Isolation, ProcessRecord, RunRecord, SliceRecord,
+    SliceState,
+};
 
 use crate::admission::Hold;
 use crate::audit::Audited;
@@ -18,24 +21,31 @@ use crate::watched::Watched;
 pub struct Slice {
     /// What is stored; usage in it is stale, [`Slice::shown`] has the present one.
     pub record: SliceRecord,
-    /// Its pages, once its keeper has them.
-    pub pages: Option<Arc<Pages>>,
+    /// Its pages, an account for each of its devices, once its keeper has them.
+    pub pages: Option<Arc<Vec<Pages>>>,
     /// What is wrong with its pages, if anything.
     pub damage: Option<Fault>,
     /// Why its pages could not be had back from its keeper so far, if so. They are asked for again.
     pub missing: Option<Fault>,
     /// Without pages: the processes that use it all the same, and when they were looked for.
     found: Option<(Vec<Watched>, Instant)>,
-    /// The memory of its device: no honest ledger says more.
-    device_memory: Bytes,
+    /// What is known of its devices, in order.
+    accounts: Vec<Account>,
     keeper: Option<Watched>,
     /// The keeper as our child, to be reaped: that of a lasting slice, where this agent started it.
     child: Option<Child>,
     /// The `divvy run`s that joined, as in the record.
     runs: Vec<(Watched, RunRecord)>,
-    /// What it held when its pages were last read.
+}
+
+/// What is known of a slice on one of its devices.
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
+    /// The device's memory: no honest ledger says more.
+    device_memory: Bytes,
+    /// What the slice held there when its pages were last read.
     last_used: Bytes,
-    /// What the auditor found.
+    /// What the auditor found there.
     found_beyond: Audited,
 }
 
@@ -44,28 +54,38 @@ pub enum Need {
     /// It can be joined.
     Nothing,
     /// A keeper, for these pages or for new ones.
-    Keeper(Option<Arc<Pages>>),
+    Keeper(Option<Arc<Vec<Pages>>>),
     /// Its pages cannot be had now, and must not be given up yet.
     Patience(Fault),
 }
 
 impl Slice {
-    /// A slice whose keeper is `keeper`, on a device of so much memory.
+    /// A slice whose keeper is `keeper`, on devices of so much memory. Where a device is not here, no ledger may say more
+    /// than the slice's share of it.
     #[must_use]
-    pub fn new(record: SliceRecord, keeper: Option<u32>, device_memory: Bytes) -> Self {
+    pub fn new(record: SliceRecord, keeper: Option<u32>, devices: &[DeviceRecord]) -> Self {
+        let account = |share: &DeviceShare| {
+            let mut here = devices.iter();
+            let device = here.find(|device| device.uuid == share.device_uuid);
+            Account {
+                device_memory: device.map_or(share.memory_limit_bytes, |device| device.memory_total_bytes),
+                ..Account::default()
+            }
+        };
+        let accounts = record.shares().iter().map(account).collect();
         let mut slice = Self {
             record,
             pages: None,
             damage: None,
             missing: None,
             found: None,
-            device_memory,
+            accounts,
             keeper: None,
             child: None,
             runs: Vec::new(),
-            last_used: Bytes(0),
-            found_beyond: Audited::default(),
         };
+        // As a version that had one device only did not store it.
+        slice.record.set_shares(slice.record.shares());
         slice.set_keeper(keeper);
         let runs = std::mem::take(&mut slice.record.runs);
         let living = runs
@@ -105,7 +125,7 @@ impl Slice {
     pub fn need(&mut self) -> Need {
         if let Some(fault) = self.missing.clone().or_else(|| self.damage.clone()) {
             let may_answer = self.missing.is_some() && self.is_kept();
-            if may_answer || !self.usage().processes.is_empty() {
+            if may_answer || !self.processes().is_empty() {
                 return Need::Patience(fault);
             }
             self.missing = None;
@@ -124,12 +144,16 @@ impl Slice {
         self.runs.push((Watched::new(run.pid), run));
     }
 
-    /// What the auditor saw: `measured` by the device, `accounted` in the ledger. What is beyond is taken off the room
-    /// that is left.
-    pub fn audited(&mut self, measured: Bytes, accounted: Bytes, contexts: Bytes) {
-        let before = self.found_beyond;
-        self.found_beyond = before.next(measured, accounted, contexts);
-        if self.found_beyond.overuse && !before.overuse {
+    /// What the auditor saw on the device at `place`: `measured` by the device, `accounted` in the ledger. What is beyond
+    /// is taken off the room that is left.
+    pub fn audited(&mut self, place: usize, measured: Bytes, accounted: Bytes, contexts: Bytes) {
+        let Some(account) = self.accounts.get_mut(place) else {
+            return;
+        };
+        let before = account.found_beyond;
+        let found = before.next(measured, accounted, contexts);
+        account.found_beyond = found;
+        if found.overuse && !before.overuse {
             tracing::warn!(
                 slice = self.record.name,
                 measured = measured.0,
@@ -137,15 +161,17 @@ impl Slice {
                 "overuse: the device says that the slice's processes hold more than they account for"
             );
         }
-        if let Some(pages) = &self.pages {
-            pages.grant.set_overhead_bytes(self.found_beyond.overhead.0);
+        if let Some(pages) = self.pages.as_ref().and_then(|pages| pages.get(place)) {
+            pages.grant.set_overhead_bytes(found.overhead.0);
         }
     }
 
-    /// What the driver holds for its processes beside what its ledger says.
+    /// What the driver holds for its processes on the device at `place`, beside what its ledger says.
     #[must_use]
-    pub fn overhead(&self) -> Bytes {
-        self.found_beyond.overhead
+    pub fn overhead(&self, place: usize) -> Bytes {
+        self.accounts
+            .get(place)
+            .map_or(Bytes(0), |account| account.found_beyond.overhead)
     }
 
     /// Whether process `pid` is a `divvy run` of this slice.
@@ -161,17 +187,11 @@ impl Slice {
         self.runs.iter().map(|(_, run)| run.clone()).collect()
     }
 
-    /// What its page is to say: its limit less what is lent to slices nested in it.
-    #[must_use]
-    pub fn granted(&self) -> Bytes {
-        let lent = self.record.memory_lent_bytes;
-        Bytes(self.record.memory_limit_bytes.0.saturating_sub(lent.0))
-    }
-
-    /// Makes its page say that.
-    pub fn write_grant(&self) {
-        if let Some(pages) = &self.pages {
-            pages.grant.set_memory_limit_bytes(self.granted().0);
+    /// Makes its pages say what it is granted: its limits less what is lent to slices nested in it.
+    pub fn write_grants(&self) {
+        let pages = self.pages.iter().flat_map(|pages| pages.iter());
+        for (pages, share) in pages.zip(self.record.shares()) {
+            pages.grant.set_memory_limit_bytes(share.granted().0);
         }
     }
 
@@ -188,30 +208,55 @@ impl Slice {
         self.keeper.as_ref().is_some_and(Watched::is_alive)
     }
 
-    /// What its pages say now. Damaged pages are counted as if the slice used all it may.
-    pub fn usage(&mut self) -> Usage {
-        let Some(pages) = &self.pages else {
-            return self.usage_without_pages();
+    /// What its pages say now of each of its devices, in order. Where some are damaged, all is counted as if the slice
+    /// used what it may.
+    pub fn usages(&mut self) -> Vec<Usage> {
+        let shares = self.record.shares();
+        let Some(pages) = self.pages.clone() else {
+            let usage = self.usage_without_pages();
+            let nothing = usage == Usage::default();
+            let of = |share: &DeviceShare| Usage {
+                used: match nothing {
+                    true => Bytes(0),
+                    false => share.memory_limit_bytes,
+                },
+                ..usage.clone()
+            };
+            return shares.iter().map(of).collect();
         };
-        match pages::usage(pages, self.device_memory) {
-            Ok(usage) if self.damage.is_none() => {
-                self.last_used = usage.used;
-                usage
+        let read: Result<Vec<Usage>, Fault> = pages
+            .iter()
+            .zip(&self.accounts)
+            .map(|(pages, account)| pages::usage(pages, account.device_memory))
+            .collect();
+        match (read, &self.damage) {
+            (Ok(usages), None) => {
+                for (account, usage) in self.accounts.iter_mut().zip(&usages) {
+                    account.last_used = usage.used;
+                }
+                usages
             }
-            outcome => {
-                if let (Err(fault), None) = (&outcome, &self.damage) {
+            (outcome, damage) => {
+                if let (Err(fault), None) = (outcome, damage) {
                     tracing::error!(slice = self.record.name, code = %fault.code, "{fault}: {}", fault.causes.join(": "));
-                    self.damage = Some(fault.clone());
+                    self.damage = Some(fault);
                 }
-                let living = pages.ledger.processes().filter(|process| process.alive);
-                let processes = living.map(|process| process.host_pid).map(of_unknown_use);
-                Usage {
-                    used: self.record.memory_limit_bytes,
-                    processes: processes.collect(),
-                    unknown: true,
-                }
+                let of = |(pages, share): (&Pages, &DeviceShare)| {
+                    let living = pages.ledger.processes().filter(|process| process.alive);
+                    Usage {
+                        used: share.memory_limit_bytes,
+                        processes: living.map(|process| of_unknown_use(process.host_pid)).collect(),
+                        unknown: true,
+                    }
+                };
+                pages.iter().zip(&shares).map(of).collect()
             }
         }
+    }
+
+    /// The processes that its pages tell of, each with what it holds of all devices together.
+    pub fn processes(&mut self) -> Vec<ProcessRecord> {
+        together(self.usages())
     }
 
     /// A slice that waits for its first pages holds nothing. One whose pages cannot be had may hold all it may, as
@@ -233,17 +278,17 @@ impl Slice {
         let processes = found.iter().map(Watched::pid).map(of_unknown_use).collect();
         self.found = Some((found, looked));
         Usage {
-            used: self.record.memory_limit_bytes,
+            used: Bytes(0),
             processes,
             unknown: true,
         }
     }
 
     /// Takes its pages from the keeper that gave them back.
-    pub fn take_back(&mut self, pages: Pages, keeper: u32) {
+    pub fn take_back(&mut self, pages: Vec<Pages>, keeper: u32) {
         self.pages = Some(Arc::new(pages));
         // A resize may have come in between.
-        self.write_grant();
+        self.write_grants();
         self.missing = None;
         self.found = None;
         self.set_keeper(Some(keeper));
@@ -252,10 +297,26 @@ impl Slice {
 
     /// The record with its present usage.
     pub fn shown(&mut self) -> SliceRecord {
-        let usage = self.usage();
+        let usages = self.usages();
+        let unknown = usages.iter().any(|usage| usage.unknown);
         let mut record = self.record.clone();
-        record.memory_used_bytes = usage.used;
-        record.processes = usage.processes;
+        let mut shares = record.shares();
+        for ((share, usage), account) in shares.iter_mut().zip(&usages).zip(&self.accounts) {
+            share.memory_used_bytes = usage.used;
+            share.memory_overhead_bytes = account.found_beyond.overhead;
+        }
+        let over = |share: &DeviceShare| {
+            let counted = share
+                .memory_used_bytes
+                .0
+                .saturating_add(share.memory_overhead_bytes.0);
+            Bytes(counted) > share.granted()
+        };
+        if !unknown && shares.iter().any(over) {
+            record.conditions.push(Condition::OverLimit);
+        }
+        record.set_shares(shares);
+        record.processes = together(usages);
         record.runs = self.living_runs();
         record.state = match record.state {
             SliceState::Running
@@ -267,16 +328,11 @@ impl Slice {
             SliceState::Running if !record.lasting && !self.is_kept() => SliceState::Orphaned,
             state => state,
         };
-        record.usage_unknown = usage.unknown;
-        record.memory_overhead_bytes = self.found_beyond.overhead;
-        let counted = usage.used.0.saturating_add(self.found_beyond.overhead.0);
-        if !usage.unknown && Bytes(counted) > self.granted() {
-            record.conditions.push(Condition::OverLimit);
-        }
-        if let Some(pages) = self.pages.as_ref().filter(|_| !usage.unknown) {
+        record.usage_unknown = unknown;
+        if let Some(pages) = self.pages.as_ref().filter(|_| !unknown) {
             crate::bypass::tell(&mut record, pages);
         }
-        if self.found_beyond.overuse {
+        if self.accounts.iter().any(|account| account.found_beyond.overuse) {
             record.conditions.push(Condition::Overuse);
         }
         for damage in self.damage.iter().chain(&self.missing) {
@@ -287,21 +343,42 @@ impl Slice {
         record
     }
 
-    /// What it holds of its device: its limit, or what it used when last looked at where it was resized below that.
-    /// The `env` rung limits nothing, so it is promised nothing: what its programs use is counted with everybody
-    /// else's.
+    /// What it holds of a device, if it has a share of that: its limit, or what it used when last looked at where it was
+    /// resized below that. The `env` rung limits nothing, so it is promised nothing: what its programs use is counted
+    /// with everybody else's.
     #[must_use]
-    pub fn hold(&self) -> Hold {
+    pub fn hold_on(&self, device_uuid: &str) -> Option<Hold> {
+        let place = self.record.place_of(device_uuid)?;
+        let share = self.record.shares().into_iter().nth(place)?;
         let promised = self.record.isolation != Isolation::Env || self.record.whole;
         let or_nothing = |bytes: Bytes| if promised { bytes } else { Bytes(0) };
-        let used = Bytes(self.last_used.0.saturating_add(self.record.memory_lent_bytes.0));
-        Hold {
+        let last_used = self.accounts.get(place).map_or(0, |account| account.last_used.0);
+        let used = Bytes(last_used.saturating_add(share.memory_lent_bytes.0));
+        Some(Hold {
             name: self.record.name.clone(),
             uid: self.record.uid,
             whole: self.record.whole,
-            limit: or_nothing(self.record.memory_limit_bytes.max(used)),
+            limit: or_nothing(share.memory_limit_bytes.max(used)),
+        })
+    }
+}
+
+/// The processes of all devices, each once.
+pub(crate) fn together(usages: Vec<Usage>) -> Vec<ProcessRecord> {
+    let mut all: Vec<ProcessRecord> = Vec::new();
+    for process in usages.into_iter().flat_map(|usage| usage.processes) {
+        match all.iter_mut().find(|known| known.pid == process.pid) {
+            Some(known) => {
+                let sum = known
+                    .memory_used_bytes
+                    .0
+                    .saturating_add(process.memory_used_bytes.0);
+                known.memory_used_bytes = Bytes(sum);
+            }
+            None => all.push(process),
         }
     }
+    all
 }
 
 fn of_unknown_use(pid: u32) -> ProcessRecord {

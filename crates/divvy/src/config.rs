@@ -45,7 +45,7 @@ pub const KEYS: [Key; 17] = [
         "device",
         "",
         true,
-        "Device: index, UUID or prefix, PCI address, emulated:h100",
+        "Devices: index, UUID or prefix, PCI address, emulated:h100; 0,1 for two",
     ),
     key(
         "isolation",

@@ -108,6 +108,8 @@ codes! {
         "The agent was started by another version of Divvy whose API differs. `divvy agent stop` ends it (tenants keep their limits); the next `divvy run` starts this version's."
     33 NotAllowed PERMISSION "only the owner or root may do that"
         "Everybody may look; a slice is changed by the user who holds it, or by root."
+    34 OneSlice ACT "these devices cannot be in one slice"
+        "A slice of several devices is one program's under one driver: each device once, all real or all of one specification of emulated ones, and no MIG instance, beside which CUDA shows a program nothing else."
     40 RunDir PERMISSION "the run directory cannot be used"
         "Divvy keeps its socket and the slices' records in a run directory: DIVVY_RUN_DIR, else /run/divvy for root, $XDG_RUNTIME_DIR/divvy or /tmp/divvy-UID for a user. It must be a directory of the user's own, writable by nobody else."
     41 RunDirPath ACT "the run directory's path cannot be used"

@@ -25,5 +25,6 @@ pub use isolation::Isolation;
 pub use mig::{MIG_PRODUCTS, MigProduct, MigProfile};
 pub use selector::{Selector, SelectorError};
 pub use slice::{
-    Condition, Policy, ProcessRecord, RunRecord, SliceRecord, SliceRequest, SliceState, UnmanagedRecord,
+    Condition, DeviceShare, Policy, ProcessRecord, RunRecord, SliceRecord, SliceRequest, SliceState,
+    UnmanagedRecord,
 };

@@ -24,6 +24,9 @@ pub struct SliceRequest {
     /// Which device; any with room otherwise.
     #[serde(default)]
     pub device: Option<Selector>,
+    /// Further devices, in order, each with as much memory as the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_devices: Vec<Selector>,
     /// How much memory; the whole device's otherwise.
     #[serde(default)]
     pub memory: Option<MemoryAmount>,
@@ -48,11 +51,26 @@ pub struct SliceRequest {
     pub whole: bool,
 }
 
+impl SliceRequest {
+    /// The devices asked for, in order; none where any will do.
+    pub fn selectors(&self) -> impl Iterator<Item = &Selector> {
+        self.device.iter().chain(&self.more_devices)
+    }
+
+    /// Sets the devices asked for, in order.
+    pub fn select(&mut self, devices: Vec<Selector>) {
+        let mut devices = devices.into_iter();
+        self.device = devices.next();
+        self.more_devices = devices.collect();
+    }
+}
+
 impl Default for SliceRequest {
     fn default() -> Self {
         Self {
             name: None,
             device: None,
+            more_devices: Vec::new(),
             memory: None,
             compute: None,
             isolation: Isolation::default(),
@@ -162,7 +180,39 @@ pub struct UnmanagedRecord {
     pub memory_used_bytes: Option<Bytes>,
 }
 
-/// A slice as it is shown and stored. Field names are those of the JSON output.
+/// A slice's share of one of its devices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceShare {
+    /// The device.
+    pub device_uuid: String,
+    /// The slice's share of its memory.
+    pub memory_limit_bytes: Bytes,
+    /// What the slice's processes hold of it.
+    pub memory_used_bytes: Bytes,
+    /// What one context of a program costs on it, inside the limit.
+    #[serde(default)]
+    pub context_bytes: Bytes,
+    /// What the driver holds there for the slice's processes that no call showed.
+    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
+    pub memory_overhead_bytes: Bytes,
+    /// What slices nested in it take of its limit there.
+    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
+    pub memory_lent_bytes: Bytes,
+    /// What may be allocated beyond the limit, in managed memory that the host backs.
+    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
+    pub spill_limit_bytes: Bytes,
+}
+
+impl DeviceShare {
+    /// What its page is to say: its limit less what is lent to slices nested in the slice.
+    #[must_use]
+    pub fn granted(&self) -> Bytes {
+        Bytes(self.memory_limit_bytes.0.saturating_sub(self.memory_lent_bytes.0))
+    }
+}
+
+/// A slice as it is shown and stored. Field names are those of the JSON output. What it says of memory and device is
+/// its share of its first device; [`SliceRecord::shares`] has all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SliceRecord {
     /// The agent's id for it, unique on the host for the agent's run directory.
@@ -171,7 +221,7 @@ pub struct SliceRecord {
     pub name: String,
     /// Who holds it, by user id.
     pub uid: u32,
-    /// The device it is a share of.
+    /// The device it is a share of: the first, where there are several.
     pub device_uuid: String,
     /// Its share of memory.
     pub memory_limit_bytes: Bytes,
@@ -238,11 +288,98 @@ pub struct SliceRecord {
     /// Its pages are missing or damaged: what it holds is not known, and counted as all it may hold.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub usage_unknown: bool,
-    /// Its processes that use the device.
+    /// Its processes that use its devices, with what each holds of them together.
     pub processes: Vec<ProcessRecord>,
+    /// Its share of each of its devices, the first one's included; none in records of a version that had one only.
+    #[serde(default)]
+    pub devices: Vec<DeviceShare>,
+}
+
+impl SliceRecord {
+    /// Its share of each of its devices, in the order in which its programs see them.
+    #[must_use]
+    pub fn shares(&self) -> Vec<DeviceShare> {
+        let first = DeviceShare {
+            device_uuid: self.device_uuid.clone(),
+            memory_limit_bytes: self.memory_limit_bytes,
+            memory_used_bytes: self.memory_used_bytes,
+            context_bytes: self.context_bytes,
+            memory_overhead_bytes: self.memory_overhead_bytes,
+            memory_lent_bytes: self.memory_lent_bytes,
+            spill_limit_bytes: self.spill_limit_bytes,
+        };
+        let further = self.devices.iter().skip(1).cloned();
+        std::iter::once(first).chain(further).collect()
+    }
+
+    /// Sets all shares, the first one's in the record's own fields as well. Without any, nothing changes.
+    pub fn set_shares(&mut self, shares: Vec<DeviceShare>) {
+        let Some(first) = shares.first() else {
+            return;
+        };
+        self.device_uuid.clone_from(&first.device_uuid);
+        self.memory_limit_bytes = first.memory_limit_bytes;
+        self.memory_used_bytes = first.memory_used_bytes;
+        self.context_bytes = first.context_bytes;
+        self.memory_overhead_bytes = first.memory_overhead_bytes;
+        self.memory_lent_bytes = first.memory_lent_bytes;
+        self.spill_limit_bytes = first.spill_limit_bytes;
+        self.devices = shares;
+    }
+
+    /// Which of its devices this is, if it has a share of it.
+    #[must_use]
+    pub fn place_of(&self, device_uuid: &str) -> Option<usize> {
+        if self.device_uuid == device_uuid {
+            return Some(0);
+        }
+        let further = self.devices.iter().skip(1);
+        further
+            .map(|share| &share.device_uuid)
+            .position(|uuid| uuid == device_uuid)
+            .map(|place| place + 1)
+    }
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
 fn is_nothing(number: &u64) -> bool {
     *number == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As a version stored it that knew of one device only.
+    const OLD: &str = r#"{"id": "0123abcd", "name": "old", "uid": 1000, "device_uuid": "GPU-1a2b",
+        "memory_limit_bytes": 4096, "memory_used_bytes": 512, "isolation": "cooperative", "policy": "strict",
+        "created_at": "2026-01-01T00:00:00Z", "memory_lent_bytes": 1024, "processes": []}"#;
+
+    #[test]
+    fn a_record_of_one_device_is_understood_and_keeps_its_fields() {
+        let mut record: SliceRecord = serde_json::from_str(OLD).expect("understood");
+        let shares = record.shares();
+        assert_eq!(shares.len(), 1);
+        assert_eq!(shares[0].granted(), Bytes(3072));
+        let mut further = shares[0].clone();
+        further.device_uuid = "GPU-3c".into();
+        record.set_shares(vec![shares[0].clone(), further]);
+        assert_eq!(
+            (record.place_of("GPU-1a2b"), record.place_of("GPU-3c")),
+            (Some(0), Some(1))
+        );
+        assert_eq!(record.place_of("GPU-5e"), None);
+        let stored = serde_json::to_value(&record).expect("written");
+        assert_eq!(
+            (&stored["device_uuid"], &stored["memory_limit_bytes"]),
+            (&"GPU-1a2b".into(), &4096.into())
+        );
+        assert_eq!(stored["devices"].as_array().expect("devices").len(), 2);
+        assert_eq!(
+            serde_json::from_value::<SliceRecord>(stored)
+                .expect("read")
+                .shares(),
+            record.shares()
+        );
+    }
 }

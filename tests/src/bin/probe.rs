@@ -4,6 +4,7 @@
 //! - `info`: what cuMemGetInfo and cuDeviceTotalMem say
 //! - `allocate BYTES`: keep that much device memory, or say which error came
 //! - `free`: give back what was allocated last
+//! - `use N`: from now on CUDA device N; what is held on others stays
 //! - `copy`: send numbers through the device and compare
 //! - `descriptors`: what this process's descriptors refer to
 //! - `environment NAME`: a variable's value
@@ -71,6 +72,7 @@ impl Probe {
                 self.held.pop();
                 verdict(self.stream.synchronize())
             }
+            "use" => verdict(self.use_device(rest.parse()?)),
             "copy" => json!({ "right": self.copy()? }),
             "descriptors" => json!({ "descriptors": descriptors()? }),
             "environment" => json!({ "value": std::env::var(rest).ok() }),
@@ -107,6 +109,13 @@ impl Probe {
             "exit" => exit(rest.parse()?),
             other => anyhow::bail!("The probe does not know the word {other}"),
         })
+    }
+
+    fn use_device(&mut self, ordinal: usize) -> Result<(), DriverError> {
+        let context = CudaContext::new(ordinal)?;
+        self.stream = context.new_stream()?;
+        self.context = context;
+        Ok(())
     }
 
     fn allocate(&self, bytes: usize) -> Result<CudaSlice<u8>, DriverError> {

@@ -10,6 +10,7 @@ mod clients;
 mod coexistence;
 mod command;
 mod death;
+mod devices;
 mod lasting;
 mod memory;
 mod nesting;

@@ -74,8 +74,9 @@ impl Daemon {
     fn count(&self, id: &str, bypass: Bypass) {
         let mut book = self.book();
         book.bypass_total += 1;
-        if let Some(pages) = book.slices.get(id).and_then(|slice| slice.pages.as_ref()) {
-            pages.ledger.count(bypass);
+        let pages = book.slices.get(id).and_then(|slice| slice.pages.as_ref());
+        if let Some(first) = pages.and_then(|pages| pages.first()) {
+            first.ledger.count(bypass);
         }
     }
 }

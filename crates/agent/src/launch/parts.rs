@@ -79,6 +79,7 @@ impl Parts {
             ),
             slice: created.slice.clone(),
             device: created.device.clone(),
+            devices: created.devices.clone(),
             driver,
         })
     }
@@ -124,15 +125,21 @@ fn environment(
     set("DIVVY_RUN_DIR", run.path().into());
     if created.slice.isolation == Isolation::Env {
         // Nothing else keeps the program to its device: every runtime is told, each in its own way.
-        let shown = Seen::of(std::slice::from_ref(&created.device));
-        let told = settings(&shown, &[0], Target::All).unwrap_or_default();
+        let shown = Seen::of(&created.devices);
+        let places: Vec<usize> = (0..created.devices.len()).collect();
+        let told = settings(&shown, &places, Target::All).unwrap_or_default();
         variables.extend(
             told.into_iter()
                 .map(|(name, value)| (name.to_owned(), value.into())),
         );
     } else {
         set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into());
-        set("CUDA_VISIBLE_DEVICES", created.device.uuid.clone().into());
+        let uuids: Vec<&str> = created
+            .devices
+            .iter()
+            .map(|device| device.uuid.as_str())
+            .collect();
+        set("CUDA_VISIBLE_DEVICES", uuids.join(",").into());
     }
     variables
 }

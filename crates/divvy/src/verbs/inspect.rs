@@ -52,38 +52,40 @@ fn in_words(slice: &SliceRecord) -> String {
         line("lasting", "until it is deleted".into());
     }
     line("user", slice.uid.to_string());
-    line("device", slice.device_uuid.clone());
-    line(
-        "memory",
-        if slice.usage_unknown {
-            format!("{}, use not known", slice.memory_limit_bytes)
-        } else {
-            format!("{} of {} used", slice.memory_used_bytes, slice.memory_limit_bytes)
-        },
-    );
-    if !slice.memory_lent_bytes.is_zero() {
-        line("lent", format!("{} to slices inside it", slice.memory_lent_bytes));
+    for share in slice.shares() {
+        line("device", share.device_uuid.clone());
+        line(
+            "memory",
+            if slice.usage_unknown {
+                format!("{}, use not known", share.memory_limit_bytes)
+            } else {
+                format!("{} of {} used", share.memory_used_bytes, share.memory_limit_bytes)
+            },
+        );
+        if !share.memory_lent_bytes.is_zero() {
+            line("lent", format!("{} to slices inside it", share.memory_lent_bytes));
+        }
+        if !share.memory_overhead_bytes.is_zero() {
+            let bytes = share.memory_overhead_bytes;
+            line(
+                "overhead",
+                format!("{bytes} held by the driver that no call showed"),
+            );
+        }
+        if !share.spill_limit_bytes.is_zero() {
+            let bytes = share.spill_limit_bytes;
+            line(
+                "oversubscribe",
+                format!("{bytes} more, in managed memory that the host backs"),
+            );
+        }
     }
     if let Some(parent) = &slice.parent_id {
         line("inside", format!("slice {parent}"));
     }
-    if !slice.memory_overhead_bytes.is_zero() {
-        let bytes = slice.memory_overhead_bytes;
-        line(
-            "overhead",
-            format!("{bytes} held by the driver that no call showed"),
-        );
-    }
     if slice.on_oom_wait_ns > 0 {
         let seconds = slice.on_oom_wait_ns as f64 / 1e9;
         line("on-oom", format!("an allocation waits {seconds} s for room"));
-    }
-    if !slice.spill_limit_bytes.is_zero() {
-        let bytes = slice.spill_limit_bytes;
-        line(
-            "oversubscribe",
-            format!("{bytes} more, in managed memory that the host backs"),
-        );
     }
     line(
         "context",

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use divvy_agent::api::SliceItems;
 use divvy_agent::clock;
-use divvy_model::{Bytes, Fault, SliceRecord, SliceState, UnmanagedRecord};
+use divvy_model::{Bytes, DeviceShare, Fault, SliceRecord, SliceState, UnmanagedRecord};
 
 use crate::config::parse_duration;
 use crate::context::Context;
@@ -152,9 +152,33 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
                 commands(slice),
             ]);
         }
+        let columns = row.len();
         table.row(row);
+        for share in slice.shares().iter().skip(1) {
+            table.row(further(slice, share, columns));
+        }
     }
     table
+}
+
+/// A row for a further device of a slice.
+fn further(slice: &SliceRecord, share: &DeviceShare, columns: usize) -> Vec<String> {
+    let (used, bar) = match slice.usage_unknown {
+        true => ("-".into(), "-".into()),
+        false => (
+            share.memory_used_bytes.to_string(),
+            bar(share.memory_used_bytes, share.memory_limit_bytes),
+        ),
+    };
+    let mut row = vec![
+        format!("({})", slice.name),
+        share.device_uuid.chars().take(12).collect(),
+        used,
+        share.memory_limit_bytes.to_string(),
+        bar,
+    ];
+    row.resize(columns, "-".into());
+    row
 }
 
 /// Where a slice stands, and what is out of the ordinary about it.

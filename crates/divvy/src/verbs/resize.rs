@@ -33,20 +33,32 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         dry_run: args.dry_run,
     };
     let slice = agent.resize(&args.slice, &ask)?;
-    if slice.memory_used_bytes > slice.memory_limit_bytes {
-        remark(&format!(
-            "{} holds {}: it keeps that, and gets nothing more until it holds less than {}",
-            slice.name, slice.memory_used_bytes, slice.memory_limit_bytes
-        ));
+    let shares = slice.shares();
+    let on = |uuid: &str| match shares.len() {
+        1 => String::new(),
+        _ => format!(" on {uuid}"),
+    };
+    for share in &shares {
+        let (used, limit) = (share.memory_used_bytes, share.memory_limit_bytes);
+        if used > limit {
+            let on = on(&share.device_uuid);
+            remark(&format!(
+                "{} holds {used}{on}: it keeps that, and gets nothing more until it holds less than {limit}",
+                slice.name
+            ));
+        }
     }
     if context.format == Format::Name {
         output::print(&slice.name)?;
     } else if !output::document(context.format, "Slice", &slice)? {
         let would = if args.dry_run { "would go" } else { "went" };
-        output::print(&format!(
-            "{} {would} from {} to {}",
-            slice.name, before.memory_limit_bytes, slice.memory_limit_bytes
-        ))?;
+        for (before, after) in before.shares().iter().zip(&shares) {
+            let on = on(&after.device_uuid);
+            output::print(&format!(
+                "{} {would} from {} to {}{on}",
+                slice.name, before.memory_limit_bytes, after.memory_limit_bytes
+            ))?;
+        }
     }
     Ok(0)
 }

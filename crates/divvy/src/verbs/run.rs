@@ -22,6 +22,7 @@ use crate::report::remark;
   divvy run --memory 4GiB -- python train.py
   divvy run --memory 25% --name trainer -- ./train --epochs 3
   divvy run --memory 1GiB --device emulated:l4 -- ./saxpy
+  divvy run --memory 20GiB --device 0,1 -- python train.py
   divvy run --slice alice -- python train.py
   divvy run --observe -- nvitop
   divvy run --memory 1GiB --driver ./libcuda.so.1 --dry-run -- ./saxpy")]
@@ -32,9 +33,10 @@ pub struct Args {
     /// Compute share of the slice, as 30%. Recorded and shown; not enforced by this version
     #[arg(long, value_name = "SHARE", value_parser = parse::<Compute>, allow_hyphen_values = true)]
     compute: Option<Compute>,
-    /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with room]
-    #[arg(long, value_name = "SEL", value_parser = parse::<Selector>)]
-    device: Option<Selector>,
+    /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with room]. Several, as 0,1 or one
+    /// --device each, make one slice with that memory of each of them: all or none
+    #[arg(long, value_name = "SEL", value_delimiter = ',', value_parser = parse::<Selector>)]
+    device: Vec<Selector>,
     /// Join this lasting slice, by name or id, which `divvy slice create` made: its limit holds over all that runs in it
     #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "device", "name", "isolation", "policy", "on_oom", "oversubscribe"])]
     slice: Option<String>,
@@ -116,7 +118,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 
 fn observe(args: &Args, context: &Context) -> Result<u8, Fault> {
     // What a slice was asked of may be emulated on demand: naming it shows it.
-    let emulated = match &args.device {
+    let emulated = match args.device.first() {
         Some(Selector::Emulated(product)) => Some(product.clone()),
         _ => {
             let inventory = context.inventory()?;
@@ -157,9 +159,8 @@ impl<'a> Observation<'a> {
 }
 
 fn request(args: &Args, config: &Config) -> Result<SliceRequest, Fault> {
-    Ok(SliceRequest {
+    let mut request = SliceRequest {
         name: args.name.clone(),
-        device: or_setting(args.device.clone(), config, "device")?,
         memory: if args.whole {
             None
         } else {
@@ -175,7 +176,34 @@ fn request(args: &Args, config: &Config) -> Result<SliceRequest, Fault> {
         on_oom_wait_ns: args.on_oom.map_or(0, |what| what.0),
         oversubscribe_percent: args.oversubscribe.unwrap_or(100),
         whole: args.whole,
-    })
+        ..SliceRequest::default()
+    };
+    request.select(devices_or_setting(&args.device, config)?);
+    Ok(request)
+}
+
+/// The devices: the flag's, else the configuration's, of which there may be several, as 0,1.
+pub fn devices_or_setting(flag: &[Selector], config: &Config) -> Result<Vec<Selector>, Fault> {
+    if !flag.is_empty() {
+        return Ok(flag.to_vec());
+    }
+    Ok(config
+        .get::<Selectors>("device")?
+        .map_or_else(Vec::new, |selectors| selectors.0))
+}
+
+/// Selectors with commas between them.
+struct Selectors(Vec<Selector>);
+
+impl FromStr for Selectors {
+    type Err = <Selector as FromStr>::Err;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.split(',')
+            .map(str::parse)
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
 }
 
 /// Where one stands, in words.
@@ -284,6 +312,7 @@ fn show(format: Format, plan: &Plan) -> Result<(), Fault> {
     struct Shown<'a> {
         slice: &'a divvy_model::SliceRecord,
         device: &'a divvy_model::DeviceRecord,
+        devices: &'a [divvy_model::DeviceRecord],
         driver: String,
         environment: std::collections::BTreeMap<&'a str, String>,
     }
@@ -295,6 +324,7 @@ fn show(format: Format, plan: &Plan) -> Result<(), Fault> {
     let shown = Shown {
         slice: &plan.slice,
         device: &plan.device,
+        devices: &plan.devices,
         driver: plan.driver.path.display().to_string(),
         environment,
     };
@@ -306,14 +336,22 @@ fn show(format: Format, plan: &Plan) -> Result<(), Fault> {
         Bytes(0) => String::new(),
         bytes => format!(", of which each context takes {bytes}"),
     };
+    let memory: Vec<String> = slice
+        .shares()
+        .iter()
+        .map(|share| share.memory_limit_bytes.to_string())
+        .collect();
+    let devices: String = plan
+        .devices
+        .iter()
+        .map(|device| format!("device       {} ({})\n", device.name, device.uuid))
+        .collect();
     let mut text = format!(
-        "would run    {}\nslice        {}\ndevice       {} ({})\nmemory       {}{context}\nisolation    {}: not \
+        "would run    {}\nslice        {}\n{devices}memory       {}{context}\nisolation    {}: not \
          protected against {}\ndriver       {} ({})\n",
         slice.command.join(" "),
         slice.name,
-        plan.device.name,
-        plan.device.uuid,
-        slice.memory_limit_bytes,
+        memory.join(" and "),
         slice.isolation,
         slice.isolation.not_protected(),
         shown.driver,

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use divvy_agent::api::CreateSlice;
-use divvy_model::{Code, Compute, Fault, MemoryAmount, Policy, Selector, SliceRecord, SliceRequest};
+use divvy_model::{
+    Code, Compute, DeviceRecord, DeviceShare, Fault, MemoryAmount, Policy, Selector, SliceRecord,
+    SliceRequest,
+};
 
 use crate::config::parse_duration;
 use crate::context::Context;
@@ -12,7 +15,9 @@ use crate::output::{self, Format};
 use crate::report::remark;
 use crate::verbs::kill::end_all;
 use crate::verbs::ps;
-use crate::verbs::run::{OnOom, on_oom, or_setting, parse, policy, policy_or_setting, times};
+use crate::verbs::run::{
+    OnOom, devices_or_setting, on_oom, or_setting, parse, policy, policy_or_setting, times,
+};
 
 /// Flags of `divvy slice`.
 #[derive(Debug, clap::Args)]
@@ -46,9 +51,10 @@ struct Create {
     /// Its compute share, as 25%. Recorded and shown; not enforced by this version
     #[arg(long, value_name = "SHARE", value_parser = parse::<Compute>, allow_hyphen_values = true)]
     compute: Option<Compute>,
-    /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with room]
-    #[arg(long, value_name = "SEL", value_parser = parse::<Selector>)]
-    device: Option<Selector>,
+    /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with room]. Several, as 0,1 or one
+    /// --device each, make one slice with that memory of each of them: all or none
+    #[arg(long, value_name = "SEL", value_delimiter = ',', value_parser = parse::<Selector>)]
+    device: Vec<Selector>,
     /// Where a limit cannot be enforced: strict refuses, best-effort runs and counts the bypass
     #[arg(long, value_name = "POLICY", value_parser = policy)]
     policy: Option<Policy>,
@@ -98,17 +104,18 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 
 fn make(args: &Create, context: &Context) -> Result<u8, Fault> {
     let config = &context.config;
+    let mut request = SliceRequest {
+        name: Some(args.name.clone()),
+        memory: Some(args.memory),
+        compute: or_setting(args.compute, config, "compute")?,
+        policy: policy_or_setting(args.policy, config)?,
+        on_oom_wait_ns: args.on_oom.map_or(0, |what| what.0),
+        oversubscribe_percent: args.oversubscribe.unwrap_or(100),
+        ..SliceRequest::default()
+    };
+    request.select(devices_or_setting(&args.device, config)?);
     let ask = CreateSlice {
-        request: SliceRequest {
-            name: Some(args.name.clone()),
-            device: or_setting(args.device.clone(), config, "device")?,
-            memory: Some(args.memory),
-            compute: or_setting(args.compute, config, "compute")?,
-            policy: policy_or_setting(args.policy, config)?,
-            on_oom_wait_ns: args.on_oom.map_or(0, |what| what.0),
-            oversubscribe_percent: args.oversubscribe.unwrap_or(100),
-            ..SliceRequest::default()
-        },
+        request,
         command: Vec::new(),
         emulated: config.text("emulated").map(str::to_owned),
         visible: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
@@ -125,10 +132,14 @@ fn make(args: &Create, context: &Context) -> Result<u8, Fault> {
         output::print(&slice.name)?;
     } else if !output::document(context.format, "Slice", slice)? {
         let would = if args.dry_run { "would create" } else { "created" };
-        output::print(&format!(
-            "{would} {}: {} of {} ({})",
-            slice.name, slice.memory_limit_bytes, created.device.name, slice.device_uuid
-        ))?;
+        let of = |(share, device): (&DeviceShare, &DeviceRecord)| {
+            format!(
+                "{} of {} ({})",
+                share.memory_limit_bytes, device.name, device.uuid
+            )
+        };
+        let parts: Vec<String> = slice.shares().iter().zip(&created.devices).map(of).collect();
+        output::print(&format!("{would} {}: {}", slice.name, parts.join(" and ")))?;
     }
     Ok(0)
 }
