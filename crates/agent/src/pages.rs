@@ -254,4 +254,41 @@ mod tests {
         assert_eq!(bytes[15], 0xff);
         assert_eq!(uuid_bytes("GPU-12"), [0; 16]);
     }
+
+    #[test]
+    fn what_a_dead_agent_handed_over_in_part_is_taken_over() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let uid = rustix::process::getuid().as_raw();
+        let keeper = crate::keeper::Keeper::listen(folder.path(), uid).expect("it listens");
+        let share = |uuid: &str, limit| serde_json::json!({ "device_uuid": uuid, "memory_limit_bytes": limit, "memory_used_bytes": 0 });
+        let (one, two) = (
+            "GPU-00112233-4455-6677-8899-aabbccddeeff",
+            "GPU-ffeeddcc-bbaa-9988-7766-554433221100",
+        );
+        let record: SliceRecord = serde_json::from_value(serde_json::json!({
+            "id": "0123abcd", "name": "two", "uid": uid, "device_uuid": one, "memory_limit_bytes": 4 << 20,
+            "memory_used_bytes": 0, "isolation": "cooperative", "policy": "strict", "created_at": "",
+            "processes": [], "devices": [share(one, 4 << 20), share(two, 8 << 20)],
+        }))
+        .expect("a record");
+        let died = create(&record).expect("made");
+        deliver(keeper.socket(), &died[0]).expect("the first account");
+        assert!(
+            attach::connect(keeper.socket(), 0).is_err(),
+            "a tenant gets all accounts or none"
+        );
+        assert_eq!(
+            recall(keeper.socket(), &record).err(),
+            Some(RecallFailure::Waiting)
+        );
+
+        let pages = hand_over(keeper.socket(), &record).expect("taken over");
+        let limits: Vec<u64> = (0..2)
+            .map(|account| attach::connect(keeper.socket(), account).expect("attached"))
+            .map(|account| account.grant().memory_limit_bytes())
+            .collect();
+        assert_eq!((pages.len(), limits), (2, vec![4 << 20, 8 << 20]));
+        let (again, _) = recall(keeper.socket(), &record).expect("had back");
+        assert_eq!(again.len(), 2);
+    }
 }
