@@ -69,6 +69,193 @@ fn physical_memory_is_charged_until_the_last_handle_and_mapping_go() {
     );
 }
 
+/// A driver that answers another handle for each import, and hands out descriptors of its device node, which tell nothing
+/// of what they stand for.
+mod nodes {
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::os::fd::IntoRawFd as _;
+    use std::sync::Mutex;
+
+    const BELOW: &Table = &divvy_emulator::TABLE;
+    /// What is added to a handle for each import of it.
+    const ANOTHER: u64 = 1 << 48;
+    static FILES: Mutex<BTreeMap<i32, i32>> = Mutex::new(BTreeMap::new());
+    static IMPORTS: Mutex<u64> = Mutex::new(0);
+
+    unsafe extern "C-unwind" fn export(
+        out: *mut c_void,
+        handle: u64,
+        kind: CUmemAllocationHandleType,
+        flags: u64,
+    ) -> CUresult {
+        let mut file = -1i32;
+        // SAFETY: a valid out-parameter.
+        let result = unsafe {
+            (BELOW.cuMemExportToShareableHandle)((&raw mut file).cast(), handle % ANOTHER, kind, flags)
+        };
+        if result.is_success() {
+            let node = std::fs::File::open("/dev/null")
+                .expect("a device node")
+                .into_raw_fd();
+            FILES.lock().expect("no panic").insert(node, file);
+            // SAFETY: the test's own variable.
+            unsafe { out.cast::<i32>().write(node) };
+        }
+        result
+    }
+
+    unsafe extern "C-unwind" fn import(
+        out: *mut u64,
+        node: *mut c_void,
+        kind: CUmemAllocationHandleType,
+    ) -> CUresult {
+        let file = FILES.lock().expect("no panic")[&(node as isize as i32)];
+        // SAFETY: the test's own variable, written by the driver.
+        unsafe {
+            let result = (BELOW.cuMemImportFromShareableHandle)(out, file as isize as *mut c_void, kind);
+            let mut imports = IMPORTS.lock().expect("no panic");
+            *imports += 1;
+            *out += *imports * ANOTHER;
+            result
+        }
+    }
+
+    unsafe extern "C-unwind" fn release(handle: u64) -> CUresult {
+        // SAFETY: a number.
+        unsafe { (BELOW.cuMemRelease)(handle % ANOTHER) }
+    }
+
+    unsafe extern "C-unwind" fn map(
+        address: u64,
+        bytes: usize,
+        offset: usize,
+        handle: u64,
+        flags: u64,
+    ) -> CUresult {
+        // SAFETY: numbers.
+        unsafe { (BELOW.cuMemMap)(address, bytes, offset, handle % ANOTHER, flags) }
+    }
+
+    unsafe extern "C-unwind" fn properties(out: *mut CUmemAllocationProp, handle: u64) -> CUresult {
+        // SAFETY: the caller's variable.
+        unsafe { (BELOW.cuMemGetAllocationPropertiesFromHandle)(out, handle % ANOTHER) }
+    }
+
+    pub static TABLE: Table = Table {
+        cuMemExportToShareableHandle: export,
+        cuMemImportFromShareableHandle: import,
+        cuMemRelease: release,
+        cuMemMap: map,
+        cuMemGetAllocationPropertiesFromHandle: properties,
+        ..divvy_emulator::TABLE
+    };
+}
+
+/// Physical memory that may be shared, and a descriptor of it.
+fn shareable(bytes: usize) -> Result<(CUmemGenericAllocationHandle, i32), CUresult> {
+    let mut properties = on(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    let (mut handle, mut descriptor) = (0, -1);
+    code!(cuMemCreate(&raw mut handle, bytes, &raw const properties, 0)).ok()?;
+    let kind = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    cu!(cuMemExportToShareableHandle(
+        (&raw mut descriptor).cast(),
+        handle,
+        kind,
+        0
+    ));
+    Ok((handle, descriptor))
+}
+
+fn import(descriptor: i32) -> Result<CUmemGenericAllocationHandle, CUresult> {
+    let mut handle = 0;
+    let shared = descriptor as isize as *mut c_void;
+    let kind = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    code!(cuMemImportFromShareableHandle(&raw mut handle, shared, kind)).ok()?;
+    Ok(handle)
+}
+
+#[test]
+fn what_a_process_exports_and_imports_itself_stays_charged() {
+    let test = "what_a_process_exports_and_imports_itself_stays_charged";
+    alone(test, GIB, |slice| {
+        context();
+        let (block, descriptor) = shareable(900 << 20).expect("it fits");
+        let imports = [(); 3].map(|()| import(descriptor).expect("it is there"));
+        assert_eq!((slice.used(), held()), (900 * MIB, 900 * MIB));
+        assert_eq!(shareable(900 << 20), Err(CUDA_ERROR_OUT_OF_MEMORY));
+        cu!(cuMemRelease(block));
+        for handle in imports {
+            assert_eq!((slice.used(), held()), (900 * MIB, 900 * MIB));
+            cu!(cuMemRelease(handle));
+        }
+        assert_eq!((slice.used(), held()), (0, 0));
+        // The descriptor alone holds the bytes. Importing it is paid for, before anything is mapped and as a whole.
+        let again = import(descriptor).expect("it is there");
+        assert_eq!((slice.used(), held()), (900 * MIB, 900 * MIB));
+        let address: CUdeviceptr = get!(cuMemAddressReserve(1 << 30, 0, 0, 0));
+        cu!(cuMemMap(address, GRANULARITY, 0, again, 0));
+        assert_eq!((slice.used(), held()), (900 * MIB, 900 * MIB));
+        cu!(cuMemRelease(again));
+        assert_eq!((slice.used(), held()), (900 * MIB, 900 * MIB), "mapped");
+        cu!(cuMemUnmap(address, GRANULARITY));
+        assert_eq!((slice.used(), held()), (0, 0));
+        // Where there is no room for it, it is not to be had.
+        let half = create(512 << 20).expect("it fits");
+        assert_eq!(import(descriptor), Err(CUDA_ERROR_OUT_OF_MEMORY));
+        assert_eq!((slice.used(), held()), (512 * MIB, 512 * MIB));
+        cu!(cuMemRelease(half));
+        cu!(cuMemAddressFree(address, 1 << 30));
+        assert_eq!((slice.used(), held()), (0, 0));
+    });
+}
+
+#[test]
+fn so_it_does_with_a_driver_of_other_handles_that_tells_no_sizes() {
+    let test = "so_it_does_with_a_driver_of_other_handles_that_tells_no_sizes";
+    alone(test, GIB, |slice| {
+        divvy_limiter::below::stand_on(&nodes::TABLE);
+        context();
+        let (block, descriptor) = shareable(900 << 20).expect("it fits");
+        let imported = import(descriptor).expect("it is there");
+        assert_ne!(block, imported);
+        assert_eq!((slice.used(), held()), (900 * MIB, 900 * MIB));
+        let address: CUdeviceptr = get!(cuMemAddressReserve(2 << 30, 0, 0, 0));
+        let at = |part: u64| address + part * 900 * MIB;
+        cu!(cuMemMap(at(0), 900 << 20, 0, imported, 0));
+        assert_eq!(
+            (slice.used(), held()),
+            (900 * MIB, 900 * MIB),
+            "of its size: the same"
+        );
+        cu!(cuMemRelease(block));
+        assert_eq!((slice.used(), held()), (900 * MIB, 900 * MIB), "mapped");
+        cu!(cuMemRelease(imported));
+        cu!(cuMemUnmap(at(0), 900 << 20));
+        let (mut free, mut total) = (0, 0);
+        cu!(cuMemGetInfo_v2(&raw mut free, &raw mut total));
+        assert_eq!((slice.used(), held()), (0, 0));
+        // Of nobody's size: as much as was mapped of it at most, and no more than the slice has room for.
+        let imported = import(descriptor).expect("it is there");
+        cu!(cuMemMap(at(0), GRANULARITY, 0, imported, 0));
+        assert_eq!(slice.used(), 2 * MIB);
+        let half = create(512 << 20).expect("it fits");
+        assert_eq!(
+            code!(cuMemMap(at(1), 900 << 20, 0, imported, 0)),
+            CUDA_ERROR_OUT_OF_MEMORY
+        );
+        cu!(cuMemRelease(half));
+        cu!(cuMemMap(at(1), 900 << 20, 0, imported, 0));
+        assert_eq!((slice.used(), held()), (900 * MIB, 900 * MIB));
+        cu!(cuMemUnmap(at(0), GRANULARITY));
+        cu!(cuMemUnmap(at(1), 900 << 20));
+        assert_eq!(slice.used(), 900 * MIB, "a handle is left");
+        cu!(cuMemRelease(imported));
+        assert_eq!((slice.used(), held()), (0, 0));
+    });
+}
+
 #[test]
 fn memory_of_the_host_is_no_device_memory() {
     alone("memory_of_the_host_is_no_device_memory", GIB, |slice| {

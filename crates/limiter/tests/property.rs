@@ -6,6 +6,7 @@ mod emulated;
 mod support;
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::process::{Command, Stdio};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,6 +32,8 @@ const STEPS: u64 = 200;
 static LIVE: AtomicU64 = AtomicU64::new(0);
 /// Of that, managed memory, which the emulated device does not count: charged bytes.
 static MANAGED: AtomicU64 = AtomicU64::new(0);
+/// Allocations that others made and that were opened here.
+static OPENED: AtomicU64 = AtomicU64::new(0);
 /// Steps are made under the reading half; what must hold between them is looked at under the writing half.
 static STEP: RwLock<()> = RwLock::new(());
 
@@ -57,8 +60,15 @@ impl Random {
 enum Thing {
     Pointer(CUdeviceptr, u64),
     Managed(CUdeviceptr, u64),
-    /// Handle references and mappings.
-    Block(Vec<CUmemGenericAllocationHandle>, Vec<CUdeviceptr>, u64),
+    /// Handle references, mappings and a descriptor that others may import.
+    Block(
+        Vec<CUmemGenericAllocationHandle>,
+        Vec<(CUdeviceptr, usize)>,
+        Option<OwnedFd>,
+        u64,
+    ),
+    /// Another thread's or process's physical memory, and a mapping of it.
+    Foreign(CUmemGenericAllocationHandle, Option<CUdeviceptr>),
     Array(CUarray, u64),
     Mipmap(CUmipmappedArray, u64),
 }
@@ -124,7 +134,7 @@ impl Worker {
         let bytes = self.random.bytes();
         let stream = self.stream();
         let (mut pointer, size) = (0, bytes as usize);
-        match self.random.below(22) {
+        match self.random.below(26) {
             0 | 1 => {
                 let result = code!(cuMemAlloc_v2(&raw mut pointer, size));
                 self.got(result, bytes, || Thing::Pointer(pointer, bytes));
@@ -172,6 +182,7 @@ impl Worker {
                     cu!(cuMemPoolSetAttribute(self.pool, which, (&raw mut keep).cast()));
                 }
             },
+            15 | 16 => self.foreign(),
             14 => cu!(cuLaunchHostFunc(stream, Some(doze), null_mut())),
             _ => {
                 let count = self.things.len() as u64;
@@ -184,7 +195,7 @@ impl Worker {
         }
     }
 
-    /// Physical memory, and what refers to it: handles, mappings, an import of our own export.
+    /// Physical memory, and what refers to it: handles, mappings, imports of our own export, a descriptor.
     fn block(&mut self, bytes: u64) {
         let mut properties = CUmemAllocationProp {
             type_: CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -202,18 +213,90 @@ impl Worker {
         if result != CUDA_SUCCESS {
             return assert_eq!(result, CUDA_ERROR_OUT_OF_MEMORY);
         }
-        let (mut handles, mut mappings) = (vec![handle], Vec::new());
-        for _ in 0..self.random.below(3) {
-            let address: CUdeviceptr = get!(cuMemAddressReserve(bytes as usize, 0, 0, 0));
-            cu!(cuMemMap(address, bytes as usize, 0, handle, 0));
-            mappings.push(address);
+        let mut handles = vec![handle];
+        let mut descriptor = None;
+        if self.random.below(2) == 0 {
+            let mut number = -1i32;
+            let kind = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+            cu!(cuMemExportToShareableHandle(
+                (&raw mut number).cast(),
+                handle,
+                kind,
+                0
+            ));
+            // SAFETY: the driver has just made it, for us to close.
+            let exported = unsafe { OwnedFd::from_raw_fd(number) };
+            match self.random.below(3) {
+                // For a moment there is only the descriptor.
+                0 => {
+                    cu!(cuMemRelease(handle));
+                    match import(&exported) {
+                        Ok(again) => handles[0] = again,
+                        Err(code) => return assert_eq!(code, CUDA_ERROR_OUT_OF_MEMORY),
+                    }
+                    handle = handles[0];
+                }
+                1 => handles.push(import(&exported).expect("we have it")),
+                _ => {
+                    let process = std::process::id();
+                    self.post(&format!("descriptor {process} {number}"));
+                    descriptor = Some(exported);
+                }
+            }
         }
-        if let Some(address) = mappings.first()
+        let mut mappings = Vec::new();
+        for _ in 0..self.random.below(3) {
+            let part = match self.random.below(2) {
+                0 => bytes as usize,
+                _ => PAGE as usize,
+            };
+            let address: CUdeviceptr = get!(cuMemAddressReserve(part, 0, 0, 0));
+            cu!(cuMemMap(address, part, 0, handle, 0));
+            mappings.push((address, part));
+        }
+        if let Some((address, _)) = mappings.first()
             && self.random.below(2) == 0
         {
             handles.push(get!(cuMemRetainAllocationHandle(*address as *mut c_void)));
         }
-        self.got(CUDA_SUCCESS, bytes, || Thing::Block(handles, mappings, bytes));
+        self.got(CUDA_SUCCESS, bytes, || {
+            Thing::Block(handles, mappings, descriptor, bytes)
+        });
+    }
+
+    /// Tells everybody of something that may be opened, until the next takes its place.
+    fn post(&mut self, what: &str) {
+        let name = format!("post-{}", self.random.below(4));
+        let draft = mail(&format!("{name}-{:?}", std::thread::current().id()));
+        std::fs::write(&draft, what).expect("the folder is there");
+        std::fs::rename(&draft, mail(&name)).expect("the folder is there");
+    }
+
+    /// Opens what somebody has posted, if it is still there and there is room.
+    fn foreign(&mut self) {
+        let name = format!("post-{}", self.random.below(4));
+        let posted = std::fs::read_to_string(mail(&name)).unwrap_or_default();
+        let words: Vec<&str> = posted.split(' ').collect();
+        match words[..] {
+            ["descriptor", process, number] => {
+                let path = format!("/proc/{process}/fd/{number}");
+                let is_memory =
+                    std::fs::read_link(&path).is_ok_and(|file| file.to_string_lossy().contains("memfd"));
+                let options = std::fs::OpenOptions::new().read(true).write(true).open(&path);
+                if let (true, Ok(file)) = (is_memory, options)
+                    && let Ok(handle) = import(&file.into())
+                {
+                    let mapped = (self.random.below(2) == 0).then(|| {
+                        let address: CUdeviceptr = get!(cuMemAddressReserve(PAGE as usize, 0, 0, 0));
+                        cu!(cuMemMap(address, PAGE as usize, 0, handle, 0));
+                        address
+                    });
+                    self.things.push(Thing::Foreign(handle, mapped));
+                    OPENED.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            _ => {}
+        }
     }
 
     fn array(&mut self) {
@@ -313,12 +396,14 @@ impl Worker {
     }
 
     fn free(&mut self, thing: Thing, stream: CUstream) {
-        let (Thing::Pointer(_, bytes)
+        if let Thing::Pointer(_, bytes)
         | Thing::Managed(_, bytes)
-        | Thing::Block(_, _, bytes)
+        | Thing::Block(_, _, _, bytes)
         | Thing::Array(_, bytes)
-        | Thing::Mipmap(_, bytes)) = thing;
-        LIVE.fetch_sub(bytes, Ordering::Relaxed);
+        | Thing::Mipmap(_, bytes) = thing
+        {
+            LIVE.fetch_sub(bytes, Ordering::Relaxed);
+        }
         match thing {
             Thing::Pointer(pointer, _) => match self.random.below(3) {
                 0 => cu!(cuMemFree_v2(pointer)),
@@ -329,14 +414,21 @@ impl Worker {
                 cu!(cuMemFree_v2(pointer));
                 MANAGED.fetch_sub(paged(bytes), Ordering::Relaxed);
             }
-            Thing::Block(handles, mappings, bytes) => {
+            Thing::Foreign(handle, mapped) => {
+                cu!(cuMemRelease(handle));
+                if let Some(address) = mapped {
+                    cu!(cuMemUnmap(address, PAGE as usize));
+                    cu!(cuMemAddressFree(address, PAGE as usize));
+                }
+            }
+            Thing::Block(handles, mappings, _descriptor, _) => {
                 let released = self.random.below(2) == 0;
                 if released {
                     handles.iter().for_each(|handle| cu!(cuMemRelease(*handle)));
                 }
-                for address in mappings {
-                    cu!(cuMemUnmap(address, bytes as usize));
-                    cu!(cuMemAddressFree(address, bytes as usize));
+                for (address, part) in mappings {
+                    cu!(cuMemUnmap(address, part));
+                    cu!(cuMemAddressFree(address, part));
                 }
                 if !released {
                     handles.iter().for_each(|handle| cu!(cuMemRelease(*handle)));
@@ -355,7 +447,7 @@ impl Worker {
                 Thing::Pointer(_, bytes) | Thing::Managed(_, bytes) if !all && bytes > PAGE / 2 => {
                     self.things.push(thing);
                 }
-                Thing::Block(..) if !all => self.things.push(thing),
+                Thing::Block(..) | Thing::Foreign(..) if !all => self.things.push(thing),
                 other => self.free(other, null_mut()),
             }
         }
@@ -365,6 +457,21 @@ impl Worker {
         }
         cu!(cuMemPoolTrimTo(self.pool, 0));
     }
+}
+
+/// Imports a descriptor, which stays ours.
+fn import(descriptor: &OwnedFd) -> Result<CUmemGenericAllocationHandle, CUresult> {
+    let mut handle = 0;
+    let number = descriptor.as_raw_fd() as isize as *mut c_void;
+    let kind = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    code!(cuMemImportFromShareableHandle(&raw mut handle, number, kind)).ok()?;
+    Ok(handle)
+}
+
+/// A file that all processes see.
+fn mail(name: &str) -> std::path::PathBuf {
+    let folder = std::env::var_os("DIVVY_RUN_DIR").expect("the run directory");
+    std::path::Path::new(&folder).join(name)
 }
 
 /// Bytes in the ledger: this process's, and everybody's.
@@ -436,7 +543,7 @@ fn work(number: u64) {
     });
     cu!(cuCtxDestroy_v2(context as CUcontext));
     assert_eq!(ledger().0, 0);
-    say("end");
+    say(&format!("end {}", OPENED.load(Ordering::Relaxed)));
 }
 
 /// Which phase the threads may begin.
@@ -503,8 +610,12 @@ fn the_ledger_is_what_the_device_holds() {
                 bytes.parse::<u64>().expect("a number")
             })
             .sum();
-        tell(0, "measure");
-        let measured = heard(0);
+        // Everybody looks once: who pays for what others had open learns only then that they have closed it.
+        let mut measured = String::new();
+        for number in (0..PROCESSES as usize).rev() {
+            tell(number, "measure");
+            measured = heard(number);
+        }
         let figures: Vec<u64> = measured
             .split(' ')
             .map(|figure| figure.parse().expect("a number"))
@@ -523,9 +634,14 @@ fn the_ledger_is_what_the_device_holds() {
             tell(number, "go");
         }
     }
-    for number in 0..PROCESSES as usize {
-        assert_eq!(heard(number), "end");
-    }
+    let opened: u64 = (0..PROCESSES as usize)
+        .map(|number| {
+            let said = heard(number);
+            let opened = said.strip_prefix("end ").expect("the protocol");
+            opened.parse::<u64>().expect("a number")
+        })
+        .sum();
+    assert!(opened > 0, "nothing passed between processes");
     for mut worker in workers {
         assert!(worker.wait().expect("it ends").success());
     }

@@ -81,6 +81,11 @@ fn member() {
                 }
                 format!("{:?}", code!(cuIpcOpenMemHandle_v2(&raw mut opened, handle, 1)))
             }
+            "used" => {
+                let (mut free, mut total) = (0, 0);
+                cu!(cuMemGetInfo_v2(&raw mut free, &raw mut total));
+                (total - free).to_string()
+            }
             "close" => format!("{:?}", code!(cuIpcCloseMemHandle(opened))),
             "free" => format!("{:?}", code!(cuMemFree_v2(own))),
             other => panic!("{other}"),
@@ -119,6 +124,14 @@ fn one_process_pays_for_what_a_slice_shares() {
     assert_ne!(foreign.tell("close"), "CUDA_SUCCESS", "closed twice");
     foreign.tell(&format!("open {}", "0 ".repeat(64).trim_end()));
     assert_eq!(first.tell("free"), "CUDA_SUCCESS");
+    assert_eq!(slice.used(), 0);
+    // Who pays frees first, and goes on paying while another has it open: the device has it still.
+    let handle = first.tell(&format!("export {}", 600 << 20));
+    assert_eq!(second.tell(&format!("open {handle}")), "CUDA_SUCCESS");
+    assert_eq!(first.tell("free"), "CUDA_SUCCESS");
+    assert_eq!(slice.used(), 600 * MIB);
+    assert_eq!(second.tell("close"), "CUDA_SUCCESS");
+    assert_eq!(first.tell("used"), "0");
     assert_eq!(slice.used(), 0);
     // A slice that has no room for it cannot open it, and is charged nothing.
     other.pages.grant.set_memory_limit_bytes(100 << 20);

@@ -21,16 +21,28 @@ static PAGES: [AtomicU64; POOLS as usize] = [const { AtomicU64::new(0) }; POOLS 
 /// Bytes that an allocation of `bytes` takes from the account's device.
 #[inline]
 pub(crate) fn taken(account: Account, bytes: u64) -> u64 {
-    let page = match PAGES[usize::from(account.index() % POOLS as u8)].load(Ordering::Relaxed) {
-        0 => ask_page(account),
-        page => page,
-    };
+    let page = page(account);
     if bytes > page / 2 {
         bytes
             .checked_next_multiple_of(page)
             .unwrap_or(u64::MAX - UNIT + 1)
     } else {
         rounded(bytes)
+    }
+}
+
+/// The whole pages of the account's device that are in `bytes`.
+pub(crate) fn whole_pages(account: Account, bytes: u64) -> u64 {
+    let page = page(account);
+    bytes / page * page
+}
+
+/// Bytes of a page of the account's device.
+#[inline]
+fn page(account: Account) -> u64 {
+    match PAGES[usize::from(account.index() % POOLS as u8)].load(Ordering::Relaxed) {
+        0 => ask_page(account),
+        page => page,
     }
 }
 

@@ -9,6 +9,7 @@ use divvy_abi::{CUdeviceptr, CUresult};
 use super::shared::{self, Key, Share};
 use super::{CHARGED, is_pool, locked};
 use crate::account::{self, Account};
+use crate::map::Charge;
 
 struct Imported {
     share: Share,
@@ -104,10 +105,26 @@ pub(crate) fn imported(pointer: CUdeviceptr, account: Account, key: Key, bytes: 
     Ok(())
 }
 
+/// An allocation of this process was freed that was charged `charge`. Answers what of it may be given back: nothing while
+/// other processes have it open, for which this one goes on paying.
+pub(crate) fn released(pointer: CUdeviceptr, charge: Charge) -> Option<Charge> {
+    let mut books = locked(&BOOKS);
+    let Some(share) = books.exported.remove(&pointer) else {
+        return Some(charge);
+    };
+    books.count();
+    drop(books);
+    if is_pool(charge.payer) {
+        // The pool pays, as long as it has it; that is known by the pool alone.
+        share.ended_for_all();
+        return Some(charge);
+    }
+    share.freed(charge.bytes).then_some(charge)
+}
+
 /// A pointer was freed, or closed, that may be noted here.
 pub(crate) fn freed(pointer: CUdeviceptr) {
     let mut books = locked(&BOOKS);
-    let exported = books.exported.remove(&pointer);
     let closed = match books.imported.get_mut(&pointer) {
         Some(known) if known.opened > 1 => {
             known.opened -= 1;
@@ -119,10 +136,6 @@ pub(crate) fn freed(pointer: CUdeviceptr) {
     let unmapped = books.unmapped(pointer);
     books.count();
     drop(books);
-    if let Some(share) = exported {
-        // Freed, it is gone for everybody.
-        share.ended_for_all();
-    }
     for share in [closed, unmapped].into_iter().flatten() {
         share.ended();
     }

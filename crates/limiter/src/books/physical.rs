@@ -13,6 +13,8 @@ use crate::account::{self, Account};
 /// One allocation.
 struct Block {
     pays: Pays,
+    /// What tells it from every other allocation, where the driver's shareable handles do.
+    key: Option<Key>,
     /// References by handles.
     handles: u32,
     /// Mappings, and arrays and multicast objects that it is bound to.
@@ -27,8 +29,19 @@ enum Pays {
     Account(u8, u64),
     /// Somebody of those who share it.
     Shared(Share),
-    /// It was imported, and its size is not known before it is mapped. The key is the file's, if it has one.
-    Import(u8, Option<Key>),
+    /// It was imported, and of its size no more is known than has been mapped of it: nothing yet.
+    Unmapped(u8),
+    /// So much has been mapped of it.
+    Partly(Share),
+}
+
+/// What a shareable handle tells of the allocation that it stands for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    /// No other allocation has it.
+    pub key: Key,
+    /// Its size in bytes, if that is told too.
+    pub bytes: Option<u64>,
 }
 
 struct Memory {
@@ -61,13 +74,50 @@ pub(crate) struct Unmapped(Vec<(u64, u64, u64)>);
 
 /// A new block of `bytes`, which `account` has paid.
 pub(crate) fn created(handle: u64, account: Account, bytes: u64) {
-    locked(&MEMORY).add(handle, Pays::Account(account.index(), bytes));
+    let mut memory = locked(&MEMORY);
+    // The driver does not hand out a handle that it has in use, so one that comes back was given up unseen.
+    memory.forget(handle);
+    memory.add(handle, Pays::Account(account.index(), bytes), None);
 }
 
-/// A block that came from outside, to be charged to `account`, if to any, when its size is known.
-pub(crate) fn imported(handle: u64, account: Option<Account>, key: Option<Key>) {
-    let pays = account.map_or(Pays::Nobody, |account| Pays::Import(account.index(), key));
-    locked(&MEMORY).add(handle, pays);
+/// A block that came from outside, to be charged to `account`, if to any. Whether a driver answers a handle that it has
+/// answered before, for an allocation that this process has already, is left to it: both are another reference.
+///
+/// # Errors
+/// As [`account::reserve`]; the handle must be given up again.
+pub(crate) fn imported(
+    handle: u64,
+    account: Option<Account>,
+    identity: Option<Identity>,
+) -> Result<(), CUresult> {
+    let key = identity.map(|identity| identity.key);
+    if locked(&MEMORY).refer_again(handle, key) {
+        return Ok(());
+    }
+    let pays = match (account, identity) {
+        (None, _) => Pays::Nobody,
+        (
+            Some(account),
+            Some(Identity {
+                key,
+                bytes: Some(bytes),
+            }),
+        ) => Pays::Shared(shared::imported(account, key, bytes)?),
+        (Some(account), _) => Pays::Unmapped(account.index()),
+    };
+    let mut memory = locked(&MEMORY);
+    // Another thread may have imported it meanwhile.
+    let share = if memory.refer_again(handle, key) {
+        pays.into_share()
+    } else {
+        memory.add(handle, pays, key);
+        None
+    };
+    drop(memory);
+    if let Some(share) = share {
+        share.ended();
+    }
+    Ok(())
 }
 
 /// The driver has answered a handle for what is mapped at an address.
@@ -103,30 +153,40 @@ impl Released {
     }
 }
 
-/// Sees to it that a handle's block is paid for, before `end` bytes of it are mapped.
+/// Sees to it that a handle's block is paid for, before `end` bytes of it are mapped. Of an import whose size nobody
+/// tells, that is as much as has been mapped at most so far.
 ///
 /// # Errors
 /// As [`account::reserve`].
 pub(crate) fn paid(handle: u64, end: u64) -> Result<(), CUresult> {
+    let bytes = rounded(end);
     let (block, account, key) = {
         let memory = locked(&MEMORY);
         let Some((block, _)) = memory.handles.get(&handle) else {
             return Ok(());
         };
-        match memory.blocks.get(block).map(|found| &found.pays) {
-            Some(Pays::Import(account, key)) => (*block, *account, *key),
+        match memory.blocks.get(block).map(|found| (&found.pays, found.key)) {
+            Some((Pays::Unmapped(account), key)) => (*block, *account, key),
+            Some((Pays::Partly(share), key)) if share.bytes() < bytes => (*block, share.account(), key),
             _ => return Ok(()),
         }
     };
     let Some(account) = account::paid(account) else {
         return Ok(());
     };
-    let bytes = rounded(end);
-    let share = shared::imported(account, key.unwrap_or_else(|| Key::of_size(bytes)), bytes)?;
-    match locked(&MEMORY).blocks.get_mut(&block) {
-        Some(found) if matches!(found.pays, Pays::Import(..)) => found.pays = Pays::Shared(share),
-        // Another thread was first, or it is gone.
-        _ => share.ended(),
+    let key = key.unwrap_or_else(|| Key::of_size(bytes));
+    let share = shared::imported(account, key, bytes)?;
+    let mut memory = locked(&MEMORY);
+    // What was paid for a smaller part is no longer needed; or another thread was first, or the block is gone.
+    let old = match memory.blocks.get_mut(&block) {
+        Some(found) if found.pays.known_bytes() < bytes => {
+            core::mem::replace(&mut found.pays, Pays::Partly(share)).into_share()
+        }
+        _ => Some(share),
+    };
+    drop(memory);
+    if let Some(old) = old {
+        old.ended();
     }
     Ok(())
 }
@@ -210,8 +270,11 @@ pub(crate) fn exported(handle: u64, key: Option<Key>) {
     let Some((block, _)) = memory.handles.get(&handle).copied() else {
         return;
     };
-    if let Some(block) = memory.blocks.get_mut(&block)
-        && let Pays::Account(account, bytes) = block.pays
+    let Some(block) = memory.blocks.get_mut(&block) else {
+        return;
+    };
+    block.key = block.key.or(key);
+    if let Pays::Account(account, bytes) = block.pays
         && let Some(account) = account::paid(account)
     {
         let key = key.unwrap_or_else(|| Key::of_size(bytes));
@@ -222,31 +285,78 @@ pub(crate) fn exported(handle: u64, key: Option<Key>) {
 /// Takes over what the dead have paid for and this process still holds.
 pub(crate) fn follow() {
     for block in locked(&MEMORY).blocks.values_mut() {
-        if let Pays::Shared(share) = &mut block.pays {
+        if let Pays::Shared(share) | Pays::Partly(share) = &mut block.pays {
             let _settled = share.settle();
         }
     }
 }
 
+impl Pays {
+    /// Bytes that somebody pays for; all there are where the size is known.
+    fn known_bytes(&self) -> u64 {
+        match self {
+            Self::Unmapped(_) => 0,
+            Self::Partly(share) => share.bytes(),
+            Self::Nobody | Self::Account(..) | Self::Shared(_) => u64::MAX,
+        }
+    }
+
+    fn into_share(self) -> Option<Share> {
+        match self {
+            Self::Shared(share) | Self::Partly(share) => Some(share),
+            Self::Nobody | Self::Account(..) | Self::Unmapped(_) => None,
+        }
+    }
+}
+
 impl Memory {
-    fn add(&mut self, handle: u64, pays: Pays) {
+    fn add(&mut self, handle: u64, pays: Pays, key: Option<Key>) {
         self.next += 1;
         let block = self.next;
         self.blocks.insert(
             block,
             Block {
                 pays,
+                key,
                 handles: 0,
                 uses: 0,
             },
         );
-        // A handle that comes back was given up in a way that we did not see.
-        if let Some((old, references)) = self.handles.remove(&handle) {
+        self.refer(handle, block);
+    }
+
+    /// Forgets what is known of a handle.
+    fn forget(&mut self, handle: u64) {
+        if let Some((block, references)) = self.handles.remove(&handle) {
             for _ in 0..references {
-                self.drop_handle(old);
+                self.drop_handle(block);
             }
         }
-        self.refer(handle, block);
+    }
+
+    /// Notes that an import answered `handle` for the allocation of `key`, if this process has that already.
+    fn refer_again(&mut self, handle: u64, key: Option<Key>) -> bool {
+        let by_handle = self.handles.get(&handle).map(|(block, _)| *block);
+        let known = by_handle.and_then(|block| self.blocks.get(&block)?.key);
+        let block = match (by_handle, key) {
+            // It stands for something else now: the other was given up unseen.
+            (Some(_), Some(key)) if known.is_some_and(|known| known != key) => {
+                self.forget(handle);
+                self.of_key(key)
+            }
+            (Some(block), _) => Some(block),
+            (None, Some(key)) => self.of_key(key),
+            (None, None) => None,
+        };
+        if let Some(block) = block {
+            self.refer(handle, block);
+        }
+        block.is_some()
+    }
+
+    fn of_key(&self, key: Key) -> Option<u64> {
+        let found = self.blocks.iter().find(|(_, block)| block.key == Some(key))?;
+        Some(*found.0)
     }
 
     fn refer(&mut self, handle: u64, block: u64) {
@@ -293,8 +403,8 @@ impl Memory {
                     account.give_back(bytes);
                 }
             }
-            Some(Pays::Shared(share)) => share.ended(),
-            Some(Pays::Nobody | Pays::Import(..)) | None => {}
+            Some(Pays::Shared(share) | Pays::Partly(share)) => share.ended(),
+            Some(Pays::Nobody | Pays::Unmapped(_)) | None => {}
         }
     }
 }

@@ -9,12 +9,14 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Mutex;
 
 use divvy_abi::CUresult;
+use divvy_ledger::accounting::SLOTS;
 
 use super::locked;
 use crate::account::{self, Account};
 
 const HOLDER_BITS: u32 = 13;
 const SLOT_BITS: u32 = 11;
+const KEY_SHIFT: u32 = HOLDER_BITS + SLOT_BITS;
 const HOLDERS: u64 = (1 << HOLDER_BITS) - 1;
 /// Places to look at for a key.
 const PROBES: usize = 64;
@@ -36,6 +38,8 @@ pub(crate) struct Share {
 
 /// Allocations that this process has let go of and still pays for.
 static LINGERING: Mutex<Vec<Share>> = Mutex::new(Vec::new());
+/// Keys of what this process holds as a guest, once for each time.
+static OWN_GUESTS: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 static LINGERERS: AtomicUsize = AtomicUsize::new(0);
 
 impl Key {
@@ -46,12 +50,12 @@ impl Key {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
         let mixed = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Self((mixed >> (HOLDER_BITS + SLOT_BITS)).max(1))
+        Self((mixed >> KEY_SHIFT).max(1))
     }
 
-    /// The key of the file behind a descriptor; `None` where many allocations come as the same file, as those of a
-    /// driver that hands out its device node do.
-    pub fn of_file(descriptor: i32) -> Option<Self> {
+    /// The key of the file behind a descriptor, and its length in bytes; `None` where many allocations come as the same
+    /// file, as those of a driver that hands out its device node do.
+    pub fn of_file(descriptor: i32) -> Option<(Self, u64)> {
         let mut found = core::mem::MaybeUninit::<libc::stat>::zeroed();
         // SAFETY: a valid out-parameter; any number may be asked about.
         if unsafe { libc::fstat(descriptor, found.as_mut_ptr()) } != 0 {
@@ -65,7 +69,7 @@ impl Key {
         let mut name = [0; 16];
         name[..8].copy_from_slice(&found.st_dev.to_ne_bytes());
         name[8..].copy_from_slice(&found.st_ino.to_ne_bytes());
-        Some(Self::of(&name))
+        Some((Self::of(&name), u64::try_from(found.st_size).unwrap_or(0)))
     }
 
     /// The key of an allocation of which only the size is known.
@@ -80,7 +84,7 @@ impl Key {
     }
 
     fn is_of(self, word: u64) -> bool {
-        word >> (HOLDER_BITS + SLOT_BITS) == self.0
+        word >> KEY_SHIFT == self.0
     }
 
     /// The places where it may be.
@@ -106,6 +110,14 @@ fn update(word: &AtomicU64, key: Key, change: impl Fn(u64) -> Option<u64>) -> Op
     .ok()
 }
 
+/// Whether others hold what this process pays for. Who died holding it is still counted, so that it ends at the latest
+/// when no other process of the slice is left.
+fn guests(account: Account, word: u64) -> bool {
+    let slot = account.attached().slot();
+    let other_process = || (0..SLOTS).any(|other| other != slot.index() && slot.is_claimed(other));
+    word & HOLDERS > 1 && (locked(&OWN_GUESTS).contains(&(word >> KEY_SHIFT)) || other_process())
+}
+
 /// An allocation that `account` was charged `bytes` for is about to be known outside this process.
 pub(crate) fn exported(account: Account, key: Key, bytes: u64) -> Share {
     Share {
@@ -125,6 +137,8 @@ pub(crate) fn imported(account: Account, key: Key, bytes: u64) -> Result<Share, 
     let joined = join(account, key);
     if joined.is_none() {
         account::reserve(account, bytes, "an imported allocation")?;
+    } else {
+        locked(&OWN_GUESTS).push(key.0);
     }
     Ok(Share {
         account: account.index(),
@@ -161,20 +175,44 @@ fn join(account: Account, key: Key) -> Option<usize> {
 }
 
 impl Share {
-    /// This process lets go of the allocation.
+    /// Its size, in bytes, as far as it is paid for.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Index of the account that pays, or would.
+    pub fn account(&self) -> u8 {
+        self.account
+    }
+
+    /// This process lets go of the allocation. Who pays goes on doing so while others have it.
     pub fn ended(self) {
         let Some(account) = account::paid(self.account) else {
             return;
         };
-        if self.pays && self.has_guests(account) {
+        if !self.pays {
+            self.leave(account);
+        } else if self.end(account) {
+            account.give_back(self.bytes);
+        } else {
             locked(&LINGERING).push(self);
             LINGERERS.fetch_add(1, Ordering::Relaxed);
-            return;
         }
-        self.leave(account);
-        if self.pays {
-            account.give_back(self.bytes);
+    }
+
+    /// This process has freed an exported allocation whose charge of `bytes` it keeps itself. Answers whether that may
+    /// be given back; else others have the allocation, and the charge is this share's now.
+    pub fn freed(mut self, bytes: u64) -> bool {
+        let Some(account) = account::paid(self.account) else {
+            return true;
+        };
+        if self.end(account) {
+            return true;
         }
+        self.bytes = bytes;
+        locked(&LINGERING).push(self);
+        LINGERERS.fetch_add(1, Ordering::Relaxed);
+        false
     }
 
     /// The allocation is gone, whoever holds it.
@@ -198,10 +236,30 @@ impl Share {
             return false;
         };
         let now = word.load(Ordering::Acquire);
-        self.key.is_of(now) && now & HOLDERS > 1
+        self.key.is_of(now) && guests(account, now)
     }
 
+    /// Ends the payer's part, and the entry with it, unless others hold the allocation: in one step, since they may come
+    /// at any moment.
+    fn end(&self, account: Account) -> bool {
+        let Some(word) = self.word(account) else {
+            return true;
+        };
+        let alone = update(word, self.key, |now| (!guests(account, now)).then_some(0)).is_some();
+        alone || !self.has_guests(account)
+    }
+
+    /// Is no guest any more.
+    fn no_guest(&self) {
+        let mut guests = locked(&OWN_GUESTS);
+        if let Some(at) = guests.iter().position(|key| *key == self.key.0) {
+            guests.swap_remove(at);
+        }
+    }
+
+    /// Ends a guest's part.
     fn leave(&self, account: Account) {
+        self.no_guest();
         if let Some(word) = self.word(account) {
             let _left = update(word, self.key, |now| {
                 Some(if now & HOLDERS <= 1 { 0 } else { now - 1 })
@@ -229,6 +287,7 @@ impl Share {
             .is_some()
         });
         if taken_over {
+            self.no_guest();
             self.pays = true;
             // The memory is held already. What there is no room for shows as the device's overhead.
             if !account.try_reserve(self.bytes) {

@@ -5,6 +5,7 @@ use divvy_abi::{CUDA_ERROR_OUT_OF_MEMORY, CUdeviceptr, CUresult};
 use crate::account::{self, Account};
 use crate::below::forward;
 use crate::books::{CHARGED, deferred, grain, imports, is_pool, pools, returned};
+use crate::map::Charge;
 
 /// Allocates under the slice's limit: reserves `bytes`, calls the driver, and keeps the charge under the pointer that
 /// `pointer` reads after a success.
@@ -53,7 +54,7 @@ pub(super) fn keep(payer: u16, pointer: CUdeviceptr, bytes: u64) -> CUresult {
         Err(_) => {
             // SAFETY: the driver has just handed this pointer out, and nobody else has seen it.
             let _freed = unsafe { forward::cuMemFree_v2(pointer) };
-            returned(crate::map::Charge {
+            returned(Charge {
                 bytes,
                 payer,
                 stamp: 0,
@@ -74,7 +75,11 @@ pub(super) fn freed(pointer: CUdeviceptr, call: impl FnOnce() -> CUresult) -> CU
     let charge = CHARGED.take(pointer);
     let result = call();
     match charge {
-        Some(charge) if result.is_success() => returned(charge),
+        Some(charge) if result.is_success() => {
+            if let Some(charge) = released(pointer, charge) {
+                returned(charge);
+            }
+        }
         // Still allocated, then; there was room for it a moment ago.
         Some(charge) => drop(CHARGED.insert(pointer, charge.bytes, charge.payer)),
         None => {}
@@ -100,7 +105,7 @@ pub(super) fn freed_in(
     if let Some(charge) = charge {
         if !result.is_success() {
             let _room_was_there = CHARGED.insert(pointer, charge.bytes, charge.payer);
-        } else {
+        } else if let Some(charge) = released(pointer, charge) {
             if is_pool(charge.payer) {
                 pools::will_be_freed(charge.payer, charge.bytes);
             }
@@ -111,4 +116,14 @@ pub(super) fn freed_in(
         imports::freed(pointer);
     }
     result
+}
+
+/// What may be given back of the charge of a freed pointer.
+#[inline]
+fn released(pointer: CUdeviceptr, charge: Charge) -> Option<Charge> {
+    if imports::any() {
+        imports::released(pointer, charge)
+    } else {
+        Some(charge)
+    }
 }

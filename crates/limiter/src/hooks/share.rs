@@ -168,15 +168,18 @@ pub(super) unsafe extern "C-unwind" fn cuImportExternalMemory(
         let Some(described) = (unsafe { description.as_ref() }) else {
             return call();
         };
-        let bytes = rounded(described.size);
         // Before: the driver takes the descriptor over.
-        let key = if described.type_ == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD {
+        let file = if described.type_ == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD {
             // SAFETY: for this kind, the union holds a descriptor.
             Key::of_file(unsafe { described.handle.fd })
         } else {
             None
         };
-        let share = match shared::imported(account, key.unwrap_or_else(|| Key::of_size(bytes)), bytes) {
+        // Who imports a part keeps the whole.
+        let whole = file.map_or(0, |(_, bytes)| grain::whole_pages(account, bytes));
+        let bytes = rounded(described.size).max(whole);
+        let key = file.map_or_else(|| Key::of_size(bytes), |(key, _)| key);
+        let share = match shared::imported(account, key, bytes) {
             Ok(share) => share,
             Err(code) => return code,
         };

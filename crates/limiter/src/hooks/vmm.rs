@@ -2,13 +2,15 @@
 #![allow(non_snake_case)]
 
 use divvy_abi::{
-    CU_MEM_HANDLE_TYPE_FABRIC, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_LOCATION_TYPE_DEVICE,
-    CU_MEM_OPERATION_TYPE_MAP, CUarrayMapInfo, CUdevice, CUdeviceptr, CUmemAllocationHandleType,
-    CUmemAllocationProp, CUmemGenericAllocationHandle, CUresult, CUstream, c_void, guard,
+    CU_MEM_ALLOC_GRANULARITY_MINIMUM, CU_MEM_HANDLE_TYPE_FABRIC, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+    CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_OPERATION_TYPE_MAP, CUarrayMapInfo, CUdevice, CUdeviceptr,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUresult, CUstream, c_void,
+    guard,
 };
 
 use crate::account::{self, Account};
 use crate::below::forward;
+use crate::books::physical::Identity;
 use crate::books::shared::Key;
 use crate::books::{physical, rounded};
 
@@ -173,7 +175,8 @@ pub(super) unsafe extern "C-unwind" fn cuMemExportToShareableHandle(
         let result = unsafe { forward::cuMemExportToShareableHandle(out, handle, kind, flags) };
         if result.is_success() && account::keeps_books() {
             // SAFETY: the driver has just filled it in, as wide as the kind is.
-            physical::exported(handle, unsafe { key(out, kind, false) });
+            let identity = unsafe { identity(out, kind, false) };
+            physical::exported(handle, identity.map(|identity| identity.key));
         }
         result
     })
@@ -185,57 +188,99 @@ pub(super) unsafe extern "C-unwind" fn cuMemImportFromShareableHandle(
     kind: CUmemAllocationHandleType,
 ) -> CUresult {
     guard(|| {
+        if !account::keeps_books() {
+            // SAFETY: the arguments are handed on as they came.
+            return unsafe { forward::cuMemImportFromShareableHandle(out, shared, kind) };
+        }
         // Before: the driver may close the descriptor.
-        let key = if account::keeps_books() {
-            // SAFETY: the program's own handle, as the driver will read it.
-            unsafe { key(shared, kind, true) }
-        } else {
-            None
-        };
+        // SAFETY: the program's own handle, as the driver will read it.
+        let identity = unsafe { identity(shared, kind, true) };
         // SAFETY: the arguments are handed on as they came; `out` is read after the driver has filled it in.
         unsafe {
             let result = forward::cuMemImportFromShareableHandle(out, shared, kind);
-            if result.is_success() && account::keeps_books() {
-                let handle = out.read();
-                physical::imported(handle, device_of(handle), key);
+            if !result.is_success() {
+                return result;
+            }
+            let handle = out.read();
+            let properties = properties_of(handle);
+            let account = match &properties {
+                Some(properties) => payer(properties).ok().flatten(),
+                None => account::current().ok().flatten(),
+            };
+            let identity = identity.map(|found| Identity {
+                bytes: found
+                    .bytes
+                    .and_then(|bytes| whole_pages(properties.as_ref()?, bytes)),
+                ..found
+            });
+            if let Err(code) = physical::imported(handle, account, identity) {
+                // It took nothing from the device that its maker did not have already.
+                let _given_up = forward::cuMemRelease(handle);
+                return code;
             }
             result
         }
     })
 }
 
-/// What a shareable handle is known by in other processes. Descriptors are passed by value when imported, and by
+/// What a shareable handle tells of its allocation, the same in all processes. Descriptors are passed by value when imported, and by
 /// reference when exported.
 ///
 /// # Safety
 /// `shared` is a shareable handle of this kind.
-unsafe fn key(shared: *const c_void, kind: CUmemAllocationHandleType, by_value: bool) -> Option<Key> {
-    if shared.is_null() && !by_value {
-        return None;
-    }
+unsafe fn identity(
+    shared: *const c_void,
+    kind: CUmemAllocationHandleType,
+    by_value: bool,
+) -> Option<Identity> {
+    let of_file = |descriptor| {
+        let (key, bytes) = Key::of_file(descriptor)?;
+        Some(Identity {
+            key,
+            bytes: Some(bytes),
+        })
+    };
     if kind == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && by_value {
-        return Key::of_file(shared as isize as i32);
+        return of_file(shared as isize as i32);
+    }
+    if shared.is_null() {
+        return None;
     }
     // SAFETY: the caller's promise: a descriptor, or 64 bytes.
     unsafe {
         match kind {
-            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => Key::of_file(shared.cast::<i32>().read_unaligned()),
-            CU_MEM_HANDLE_TYPE_FABRIC => Some(Key::of(core::slice::from_raw_parts(shared.cast::<u8>(), 64))),
+            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => of_file(shared.cast::<i32>().read_unaligned()),
+            CU_MEM_HANDLE_TYPE_FABRIC => Some(Identity {
+                key: Key::of(core::slice::from_raw_parts(shared.cast::<u8>(), 64)),
+                bytes: None,
+            }),
             _ => None,
         }
     }
 }
 
-/// Who pays for what a handle stands for.
-fn device_of(handle: CUmemGenericAllocationHandle) -> Option<Account> {
+/// Where the memory is that a handle stands for, and what else was asked of it.
+fn properties_of(handle: CUmemGenericAllocationHandle) -> Option<CUmemAllocationProp> {
     let mut properties = CUmemAllocationProp::default();
     // SAFETY: a valid out-parameter and a live handle.
     let result = unsafe { forward::cuMemGetAllocationPropertiesFromHandle(&raw mut properties, handle) };
-    if result.is_success() {
-        payer(&properties).ok().flatten()
-    } else {
-        account::current().ok().flatten()
-    }
+    result.is_success().then_some(properties)
+}
+
+/// Bytes of an allocation that lies in a file of `bytes`: whole pages of the device, what is beyond is the driver's own.
+fn whole_pages(properties: &CUmemAllocationProp, bytes: u64) -> Option<u64> {
+    let mut page = 0;
+    // SAFETY: valid in- and out-parameters.
+    let result = unsafe {
+        forward::cuMemGetAllocationGranularity(
+            &raw mut page,
+            core::ptr::from_ref(properties),
+            CU_MEM_ALLOC_GRANULARITY_MINIMUM,
+        )
+    };
+    let page = u64::try_from(page).ok().filter(|page| *page > 0)?;
+    // An empty file tells nothing.
+    (result.is_success() && bytes >= page).then(|| rounded(bytes / page * page))
 }
 
 macro_rules! binds_to_multicast {
