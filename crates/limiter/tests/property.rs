@@ -277,25 +277,22 @@ impl Worker {
         let name = format!("post-{}", self.random.below(4));
         let posted = std::fs::read_to_string(mail(&name)).unwrap_or_default();
         let words: Vec<&str> = posted.split(' ').collect();
-        match words[..] {
-            ["descriptor", process, number] => {
-                let path = format!("/proc/{process}/fd/{number}");
-                let is_memory =
-                    std::fs::read_link(&path).is_ok_and(|file| file.to_string_lossy().contains("memfd"));
-                let options = std::fs::OpenOptions::new().read(true).write(true).open(&path);
-                if let (true, Ok(file)) = (is_memory, options)
-                    && let Ok(handle) = import(&file.into())
-                {
-                    let mapped = (self.random.below(2) == 0).then(|| {
-                        let address: CUdeviceptr = get!(cuMemAddressReserve(PAGE as usize, 0, 0, 0));
-                        cu!(cuMemMap(address, PAGE as usize, 0, handle, 0));
-                        address
-                    });
-                    self.things.push(Thing::Foreign(handle, mapped));
-                    OPENED.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-            _ => {}
+        let ["descriptor", process, number] = words[..] else {
+            return;
+        };
+        let path = format!("/proc/{process}/fd/{number}");
+        let is_memory = std::fs::read_link(&path).is_ok_and(|file| file.to_string_lossy().contains("memfd"));
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(&path);
+        if let (true, Ok(file)) = (is_memory, file)
+            && let Ok(handle) = import(&file.into())
+        {
+            let mapped = (self.random.below(2) == 0).then(|| {
+                let address: CUdeviceptr = get!(cuMemAddressReserve(PAGE as usize, 0, 0, 0));
+                cu!(cuMemMap(address, PAGE as usize, 0, handle, 0));
+                address
+            });
+            self.things.push(Thing::Foreign(handle, mapped));
+            OPENED.fetch_add(1, Ordering::Relaxed);
         }
     }
 

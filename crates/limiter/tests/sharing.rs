@@ -4,6 +4,7 @@ mod emulated;
 mod support;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::IntoRawFd as _;
 use std::process::{Child, Command, Stdio};
 
 use divvy_abi::*;
@@ -59,7 +60,7 @@ fn member() {
     tenant::enter(vec![connect(socket.as_ref(), 0).expect("the keeper answers")]);
     cu!(cuInit(0));
     emulated::context();
-    let (mut own, mut opened) = (0, 0);
+    let (mut own, mut opened, mut pool) = (0, 0, std::ptr::null_mut());
     for line in std::io::stdin().lines() {
         let line = line.expect("text");
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
@@ -73,6 +74,44 @@ fn member() {
                     .map(|byte| (*byte as u8).to_string())
                     .collect();
                 bytes.join(" ")
+            }
+            "pool" => {
+                let mut properties = CUmemPoolProps {
+                    allocType: CU_MEM_ALLOCATION_TYPE_PINNED,
+                    handleTypes: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                    ..Default::default()
+                };
+                properties.location.type_ = CU_MEM_LOCATION_TYPE_DEVICE;
+                pool = get!(cuMemPoolCreate(&raw const properties));
+                let mut descriptor = -1i32;
+                let (out, kind) = (&raw mut descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+                cu!(cuMemPoolExportToShareableHandle(out.cast(), pool, kind, 0));
+                let bytes = rest.parse().expect("a number");
+                own = get!(cuMemAllocFromPoolAsync(bytes, pool, std::ptr::null_mut()));
+                let data: CUmemPoolPtrExportData = get!(cuMemPoolExportPointer(own));
+                let bytes: Vec<String> = data.reserved.iter().map(u8::to_string).collect();
+                format!("/proc/{}/fd/{descriptor} {}", std::process::id(), bytes.join(" "))
+            }
+            "join" => {
+                let (path, rest) = rest.split_once(' ').expect("two parts");
+                let options = std::fs::OpenOptions::new().read(true).write(true).open(path);
+                let descriptor = options.expect("a descriptor").into_raw_fd() as isize as *mut c_void;
+                let kind = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+                let pool: CUmemoryPool = get!(cuMemPoolImportFromShareableHandle(descriptor, kind, 0));
+                let mut data = CUmemPoolPtrExportData::default();
+                for (to, from) in data.reserved.iter_mut().zip(rest.split(' ')) {
+                    *to = from.parse::<u8>().expect("a byte") as _;
+                }
+                format!(
+                    "{:?}",
+                    code!(cuMemPoolImportPointer(&raw mut opened, pool, &raw mut data))
+                )
+            }
+            "leave" => format!("{:?}", code!(cuMemFree_v2(opened))),
+            "destroy" => {
+                cu!(cuMemFreeAsync(own, std::ptr::null_mut()));
+                cu!(cuMemPoolDestroy(pool));
+                format!("{:?}", code!(cuCtxSynchronize()))
             }
             "open" => {
                 let mut handle = CUipcMemHandle::default();
@@ -133,6 +172,14 @@ fn one_process_pays_for_what_a_slice_shares() {
     assert_eq!(second.tell("close"), "CUDA_SUCCESS");
     assert_eq!(first.tell("used"), "0");
     assert_eq!(slice.used(), 0);
+    // So it does where its pool has paid, and is gone.
+    let shared = first.tell(&format!("pool {}", 600 << 20));
+    assert_eq!(second.tell(&format!("join {shared}")), "CUDA_SUCCESS");
+    assert_eq!(slice.used(), 600 * MIB);
+    assert_eq!(first.tell("destroy"), "CUDA_SUCCESS");
+    assert_eq!(first.tell("used"), (600 * MIB).to_string());
+    assert_eq!(second.tell("leave"), "CUDA_SUCCESS");
+    assert_eq!(first.tell("used"), "0");
     // A slice that has no room for it cannot open it, and is charged nothing.
     other.pages.grant.set_memory_limit_bytes(100 << 20);
     let handle = first.tell(&format!("export {}", 600 << 20));

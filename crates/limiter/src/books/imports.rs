@@ -115,8 +115,7 @@ pub(crate) fn released(pointer: CUdeviceptr, charge: Charge) -> Option<Charge> {
     books.count();
     drop(books);
     if is_pool(charge.payer) {
-        // The pool pays, as long as it has it; that is known by the pool alone.
-        share.ended_for_all();
+        share.freed_in_pool(charge.bytes);
         return Some(charge);
     }
     share.freed(charge.bytes).then_some(charge)

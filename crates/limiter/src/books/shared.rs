@@ -29,7 +29,10 @@ pub(crate) struct Key(u64);
 #[derive(Debug)]
 pub(crate) struct Share {
     account: u8,
+    /// Bytes that are charged for it.
     bytes: u64,
+    /// Bytes that should be, and for which there was no room: the memory is held, whatever the ledger has room for.
+    owed: u64,
     key: Key,
     /// The word; none where the table was full.
     place: Option<usize>,
@@ -123,6 +126,7 @@ pub(crate) fn exported(account: Account, key: Key, bytes: u64) -> Share {
     Share {
         account: account.index(),
         bytes,
+        owed: 0,
         key,
         place: enter(account, key),
         pays: true,
@@ -143,6 +147,7 @@ pub(crate) fn imported(account: Account, key: Key, bytes: u64) -> Result<Share, 
     Ok(Share {
         account: account.index(),
         bytes,
+        owed: 0,
         key,
         place: joined.or_else(|| enter(account, key)),
         pays: joined.is_none(),
@@ -215,6 +220,29 @@ impl Share {
         false
     }
 
+    /// This process has freed an exported allocation of `bytes` that a pool pays for, until that lets go. If others have
+    /// it then, this share pays, as soon as the pool has made the room.
+    pub fn freed_in_pool(mut self, bytes: u64) {
+        let Some(account) = account::paid(self.account) else {
+            return;
+        };
+        if !self.end(account) {
+            self.owed = bytes;
+            locked(&LINGERING).push(self);
+            LINGERERS.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Pays what is owed, if there is room by now.
+    fn pay(&mut self) {
+        if self.owed != 0
+            && let Some(account) = account::paid(self.account)
+            && account.try_reserve(self.owed)
+        {
+            self.bytes += core::mem::take(&mut self.owed);
+        }
+    }
+
     /// The allocation is gone, whoever holds it.
     pub fn ended_for_all(self) {
         if let Some(account) = account::paid(self.account) {
@@ -270,6 +298,7 @@ impl Share {
     /// Takes over from a payer who has died. Answers whether this process pays, or nobody needs to.
     pub fn settle(&mut self) -> bool {
         if self.pays {
+            self.pay();
             return true;
         }
         let Some(account) = account::paid(self.account) else {
@@ -289,10 +318,9 @@ impl Share {
         if taken_over {
             self.no_guest();
             self.pays = true;
-            // The memory is held already. What there is no room for shows as the device's overhead.
-            if !account.try_reserve(self.bytes) {
-                self.bytes = 0;
-            }
+            // The memory is held already. What there is no room for shows as the device's overhead until there is.
+            self.owed = core::mem::take(&mut self.bytes);
+            self.pay();
         }
         self.pays
     }
@@ -315,6 +343,7 @@ pub(crate) fn follow() {
             account::paid(share.account).is_none_or(|account| !share.has_guests(account))
         })
         .collect();
+    lingering.iter_mut().for_each(Share::pay);
     LINGERERS.store(lingering.len(), Ordering::Relaxed);
     drop(lingering);
     for share in done {
