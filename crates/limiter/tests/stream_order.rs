@@ -249,3 +249,24 @@ fn threads_in_stream_order_get_the_limit_and_no_more() {
         },
     );
 }
+
+#[test]
+fn what_lies_beyond_the_share_is_freed_by_any_free() {
+    alone("what_lies_beyond_the_share_is_freed_by_any_free", GIB, |slice| {
+        let mut terms = slice.pages.grant.terms();
+        terms.spill_limit_bytes = GIB;
+        slice.pages.grant.set_terms(&terms);
+        context();
+        let all: [CUdeviceptr; 6] = [(); 6].map(|()| get!(cuMemAlloc_v2(300 << 20)));
+        for pointer in all {
+            cu!(cuMemFreeAsync(pointer, null_mut()));
+        }
+        cu!(cuCtxSynchronize());
+        assert_eq!((slice.used(), held()), (0, 0));
+        let again: [CUdeviceptr; 6] = [(); 6].map(|()| get!(cuMemAlloc_v2(300 << 20)));
+        for pointer in again {
+            cu!(cuMemFree_v2(pointer));
+        }
+        assert_eq!((slice.used(), held()), (0, 0));
+    });
+}

@@ -1,10 +1,10 @@
 //! Reserve, call the driver, commit or roll back; and the reverse for frees.
 
-use divvy_abi::{CUDA_ERROR_OUT_OF_MEMORY, CUdeviceptr, CUresult};
+use divvy_abi::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUdeviceptr, CUresult};
 
 use crate::account::{self, Account};
 use crate::below::forward;
-use crate::books::{CHARGED, deferred, grain, imports, is_pool, pools, returned};
+use crate::books::{CHARGED, SPILLED, deferred, grain, imports, is_pool, pools, returned};
 use crate::map::Charge;
 
 /// Allocates under the slice's limit: reserves `bytes`, calls the driver, and keeps the charge under the pointer that
@@ -102,6 +102,12 @@ pub(super) fn freed_in(
     }
     let charge = CHARGED.take(pointer);
     let result = call();
+    if let Some(charge) = charge
+        && charge.payer >= SPILLED
+        && result == CUDA_ERROR_INVALID_VALUE
+    {
+        return freed_at_once(pointer, charge);
+    }
     if let Some(charge) = charge {
         if !result.is_success() {
             let _room_was_there = CHARGED.insert(pointer, charge.bytes, charge.payer);
@@ -126,4 +132,18 @@ fn released(pointer: CUdeviceptr, charge: Charge) -> Option<Charge> {
     } else {
         Some(charge)
     }
+}
+
+/// Frees managed memory that the program holds for device memory: drivers do not free that in stream order. Waits for
+/// what uses it, as cuMemFree does.
+#[cold]
+fn freed_at_once(pointer: CUdeviceptr, charge: Charge) -> CUresult {
+    // SAFETY: a pointer that the program frees, and has the right to.
+    let result = unsafe { forward::cuMemFree_v2(pointer) };
+    if result.is_success() {
+        returned(charge);
+    } else {
+        let _room_was_there = CHARGED.insert(pointer, charge.bytes, charge.payer);
+    }
+    result
 }
