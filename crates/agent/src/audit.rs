@@ -94,7 +94,7 @@ impl Daemon {
             let held: HashMap<u32, Option<Bytes>> = holders(&self.nvidia, self.run.path(), &device)
                 .into_iter()
                 .collect();
-            let context = self.settings.limits(device.kind).context;
+            let context = self.settings.limits(&device).context;
             let mut looked: Vec<(usize, Usage, SliceRecord)> = Vec::new();
             for slice in book.slices.values_mut() {
                 let limited = slice.record.isolation != Isolation::Env;

@@ -218,7 +218,7 @@ impl Daemon {
             memory_used_bytes: Bytes(0),
             context_bytes: match ask.request.whole {
                 true => Bytes(0),
-                false => self.settings.limits(device.kind).context,
+                false => self.settings.limits(device).context,
             },
             memory_overhead_bytes: Bytes(0),
             memory_lent_bytes: Bytes(0),

@@ -163,7 +163,7 @@ impl Daemon {
     ) -> DeviceBook<'a> {
         DeviceBook {
             device,
-            limits: self.settings.limits(device.kind),
+            limits: self.settings.limits(device),
             asker,
             holds: book
                 .outermost()

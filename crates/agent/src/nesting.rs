@@ -98,7 +98,7 @@ impl Daemon {
         };
         let view = DeviceBook {
             device: &of_parent,
-            limits: self.settings.limits(device.kind),
+            limits: self.settings.limits(device),
             holds: Vec::new(),
             unmanaged: Bytes(0),
             asker: record.uid,

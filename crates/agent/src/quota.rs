@@ -107,6 +107,7 @@ mod tests {
             sm_count: 132,
             compute_capability: "9.0".into(),
             hardware: None,
+            context_bytes: None,
             sharing: None,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use divvy_model::{Bytes, DeviceKind, MemoryAmount};
+use divvy_model::{Bytes, DeviceKind, DeviceRecord, MemoryAmount};
 
 use crate::admission::Limits;
 
@@ -50,17 +50,18 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The limits of admission on a device of this kind. An emulated device's contexts cost nothing.
+    /// The limits of admission on a device. An emulated device's contexts cost what its specification says, nothing by
+    /// default.
     #[must_use]
-    pub fn limits(&self, kind: DeviceKind) -> Limits {
-        let by_kind = match kind {
+    pub fn limits(&self, device: &DeviceRecord) -> Limits {
+        let by_kind = match device.kind {
             DeviceKind::Emulated => Bytes(0),
             DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => CONTEXT_OF_A_GPU,
         };
         Limits {
             oversubscription: self.oversubscription,
             max_slices: self.max_slices,
-            context: self.context.unwrap_or(by_kind),
+            context: self.context.or(device.context_bytes).unwrap_or(by_kind),
         }
     }
 }

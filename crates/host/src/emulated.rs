@@ -41,6 +41,7 @@ pub fn emulated_devices(spec: &str, run_dir: &Path) -> Result<Vec<EmulatedDevice
                 memory_used_bytes: emulated_used(run_dir, &facts.uuid.to_string()).unwrap_or(Bytes(0)),
                 sm_count: facts.sm_count(),
                 compute_capability: format!("{major}.{minor}"),
+                context_bytes: (facts.context_bytes > 0).then_some(Bytes(facts.context_bytes)),
                 sharing: None,
                 hardware: None,
             },

@@ -206,6 +206,7 @@ fn read(nvml: &Nvml, index: u32) -> Result<DeviceRecord, NvmlError> {
             })
             .unwrap_or(0),
         compute_capability: format!("{}.{}", capability.major, capability.minor),
+        context_bytes: None,
         sharing: None,
         hardware: None,
     })

@@ -42,6 +42,10 @@ pub struct DeviceRecord {
     pub sm_count: u32,
     /// `9.0`.
     pub compute_capability: String,
+    /// What one context of a program takes of it, where that is known beforehand: of an emulated device, from its
+    /// specification.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_bytes: Option<Bytes>,
     /// What an agent hands out of it; absent where none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharing: Option<Sharing>,

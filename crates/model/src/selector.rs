@@ -141,6 +141,7 @@ mod tests {
             memory_used_bytes: Bytes(0),
             sm_count: 132,
             compute_capability: "9.0".into(),
+            context_bytes: None,
             sharing: None,
             hardware: None,
         }

@@ -90,6 +90,7 @@ fn plain(function: &PciFunction) -> DeviceRecord {
         memory_used_bytes: Bytes(0),
         sm_count: product.map_or(0, |product| product.multiprocessors),
         compute_capability: String::new(),
+        context_bytes: None,
         sharing: None,
         hardware: Some(Box::new(function.hardware())),
     }
