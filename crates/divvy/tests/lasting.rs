@@ -23,6 +23,18 @@ fn made_listed_joined_and_deleted() {
 
     let (status, said) = host.refused(&["slice", "create", "alice", "--memory", "1GiB"]);
     assert_eq!((status, said.contains("error[D0021]")), (1, true), "{said}");
+    // A wrong name beside a right one changes nothing, and is named.
+    for words in [
+        ["slice", "delete", "alice", "nobody"].as_slice(),
+        &["kill", "alice", "nobody"],
+    ] {
+        let (status, said) = host.refused(words);
+        assert!(
+            status == 1 && said.contains("error[D0020]") && said.contains("nobody"),
+            "{said}"
+        );
+        assert_eq!(host.text(&["slice", "list", "-q"]), "alice\n");
+    }
     let (status, said) = host.refused(&["slice", "create", "-x", "--memory", "1GiB"]);
     assert_eq!(status, 2, "{said}");
     let (status, said) = host.refused(&["slice", "create", "bob", "--memory", "75GiB"]);

@@ -20,7 +20,7 @@ const FIRST_CAPACITY: u32 = 256;
 pub struct Charge {
     /// Bytes charged for it: a multiple of 512.
     pub bytes: u64,
-    /// Who was charged: see [`crate::books`].
+    /// Who was charged: see the books.
     pub payer: u16,
     /// Tells two allocations at the same address, one after the other, apart.
     pub stamp: u32,

@@ -35,6 +35,19 @@ fn two_tenants_at_once_each_have_their_own_limit() {
 }
 
 #[test]
+fn contexts_come_out_of_the_slice() {
+    let host = Host::with_devices("h100,context=300MiB");
+    let mut tenant = host.probe("one", "1GiB");
+    assert_eq!(tenant.memory(), (GIB - 300 * MIB, GIB));
+    assert_eq!(host.slice("one").memory_used_bytes, 300 * MIB);
+    assert!(tenant.allocate(725 * MIB).is_err());
+    assert_eq!(tenant.allocate(724 * MIB), Ok(()));
+    // One that has no room for a context is of no use to anybody.
+    let refused = finish(host.run("299MiB", "true").stdin(std::process::Stdio::null()));
+    assert!(stderr(&refused).contains("300 MiB"), "{}", stderr(&refused));
+}
+
+#[test]
 fn the_device_is_not_promised_twice() {
     let host = Host::with_devices("a100-40gb");
     let _first = host.probe("first", "20GiB");

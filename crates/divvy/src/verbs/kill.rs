@@ -56,6 +56,10 @@ pub struct Args {
 
 /// Ends them.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    // A name that is none is told before anything is asked or ended.
+    for which in &args.slices {
+        context.agent_for(which)?.slice(which)?;
+    }
     if !args.yes && !args.dry_run {
         confirm(&args.slices)?;
     }

@@ -156,7 +156,8 @@ fn show_all(args: &List, context: &Context) -> Result<u8, Fault> {
 }
 
 fn remove(args: &Delete, context: &Context) -> Result<u8, Fault> {
-    let mut deleted = Vec::new();
+    // All are looked up before the first goes: a wrong name among them changes nothing.
+    let mut found = Vec::new();
     for which in &args.slices {
         let agent = context.agent_for(which)?;
         let slice = agent.slice(which)?;
@@ -167,6 +168,10 @@ fn remove(args: &Delete, context: &Context) -> Result<u8, Fault> {
             )
             .hint("it ends with its program; `divvy kill` ends it"));
         }
+        found.push((agent, slice));
+    }
+    let mut deleted = Vec::new();
+    for (agent, slice) in found {
         if args.dry_run {
             describe(&agent, &slice, args.yes, context.format)?;
             continue;
