@@ -4,7 +4,7 @@
 //! one request and one reply of [`wire::MESSAGE_BYTES`] each; descriptors travel beside them (SCM_RIGHTS).
 //!
 //! - A **tenant** asks to attach and receives both pages: [`connect`].
-//! - An **observer** asks to look, and receives both for reading only: [`observe`].
+//! - An **observer** asks to look, and receives both for reading only: [`observe()`].
 //! - The **agent** hands the keeper new pages: [`deliver`]; and, restarted, asks for them back: [`recall`].
 //! - The **keeper** answers them all: [`Keeper::serve`]. It needs no agent for it.
 //!
