@@ -74,8 +74,11 @@ pub fn usage(error: &clap::Error) -> ExitCode {
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
     let (is_run, json) = glance(&words);
-    let told = of_parser(error).unwrap_or_else(|| of_clap(error));
-    if json || told.code != Code::Usage {
+    let parsers = of_parser(error);
+    // What a parser of ours says comes with a hint; the rest clap says better.
+    let as_ours = json || parsers.is_some();
+    let told = parsers.unwrap_or_else(|| of_clap(error));
+    if as_ours {
         fault(&told, json);
     } else {
         let text = error.render().to_string();

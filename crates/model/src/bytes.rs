@@ -38,6 +38,9 @@ pub enum QuantityError {
     /// Zero, negative, or a share of nothing.
     #[error("`{0}` is zero: a slice needs some of the device")]
     Zero(String),
+    /// A bare number where only a percentage makes sense.
+    #[error("`{0}` has no unit")]
+    NoPercent(String),
     /// Larger than 2^64 - 1 bytes, or a share above 100 %.
     #[error("`{0}` is too large")]
     TooLarge(String),
@@ -51,6 +54,7 @@ impl QuantityError {
             Self::NoUnit(text) => {
                 format!("write `{text}GiB`, `{text}MiB`, or a share of the device such as `25%`")
             }
+            Self::NoPercent(text) => format!("write `{text}%`: shares are percentages"),
             Self::TooLarge(_) => "a share is at most `100%`, a size at most 16 EiB".into(),
             Self::UnknownUnit { .. } | Self::NotANumber(_) | Self::Zero(_) => {
                 "sizes look like `4GiB`, `4Gi`, `4096MiB`, `4GB` (decimal) or `50%` (of the device)".into()
@@ -103,6 +107,9 @@ impl FromStr for Bytes {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (millionths, unit) = split(text)?;
+        if unit.is_empty() && millionths == 0 {
+            return Err(QuantityError::Zero(text.trim().into()));
+        }
         if unit.is_empty() {
             return Err(QuantityError::NoUnit(text.trim().into()));
         }

@@ -26,7 +26,7 @@ impl FromStr for Compute {
             None if text.trim().bytes().all(|b| b.is_ascii_digit() || b == b'.')
                 && !text.trim().is_empty() =>
             {
-                Err(QuantityError::NoUnit(text.trim().into()))
+                Err(QuantityError::NoPercent(text.trim().into()))
             }
             None => Err(QuantityError::NotANumber(text.into())),
         }
@@ -60,7 +60,10 @@ mod tests {
 
     #[test]
     fn a_bare_number_is_refused() {
-        assert_eq!("30".parse::<Compute>(), Err(QuantityError::NoUnit("30".into())));
+        assert_eq!(
+            "30".parse::<Compute>(),
+            Err(QuantityError::NoPercent("30".into()))
+        );
         assert!("x%".parse::<Compute>().is_err());
     }
 }

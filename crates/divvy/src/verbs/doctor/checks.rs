@@ -41,8 +41,8 @@ pub fn all(context: &Context, with_trial: bool) -> Vec<Check> {
     checks.push(Check::ok(
         "limits",
         "reach",
-        "statically linked and setuid programs ignore LD_PRELOAD: they run without the limiter; 32-bit ones run as \
-         if Divvy were not there",
+        "statically linked and setuid programs ignore LD_PRELOAD: `divvy run` refuses them, and runs them without \
+         the limiter under `--policy best-effort`; 32-bit ones run as if Divvy were not there",
     ));
     checks
 }
