@@ -9,7 +9,8 @@ use rustix::fs::{OFlags, SealFlags};
 use rustix::thread::futex;
 
 use crate::error::PageError;
-use crate::layout::{GRANT_BYTES, GRANT_MAGIC, GrantPage};
+use crate::layout::{GRANT_BYTES, GRANT_MAGIC, GrantPage, monotonic_ns};
+use crate::lease::{Gate, GateWord, Lease};
 use crate::mapping::{Access, Mapping};
 use crate::memfd;
 use crate::terms::{Cap, Class, ComputeTerms, MAX_ACCOUNTS, MAX_ON_OOM_WAIT, Policy, Terms};
@@ -206,6 +207,37 @@ impl Grant {
         let _woken = futex::wake(&page.sequence, futex::Flags::empty(), i32::MAX as u32);
     }
 
+    /// Lets the slice launch what it likes. Answers the new gate word.
+    pub fn open_gate(&self) -> GateWord {
+        self.mapping.page().lease.set(Gate::Open, None)
+    }
+
+    /// Lets the slice launch nothing more. Answers the new gate word.
+    pub fn close_gate(&self) -> GateWord {
+        self.mapping.page().lease.set(Gate::Closed, None)
+    }
+
+    /// Leases the device to the slice, or changes the lease that it has. Answers the new gate word.
+    pub fn lease(&self, lease: Lease) -> GateWord {
+        self.mapping.page().lease.set(Gate::Leased, Some(lease))
+    }
+
+    /// What the gate says, as this agent wrote it.
+    #[must_use]
+    pub fn gate(&self) -> GateWord {
+        self.mapping.page().lease.word()
+    }
+
+    /// Shows tenants that the agent is there.
+    pub fn beat(&self) {
+        self.mapping.page().lease.beat_ns.store(monotonic_ns(), Relaxed);
+    }
+
+    /// Sets what the slice takes of the device's time while no agent leases it, in parts of 10,000.
+    pub fn set_fallback_share(&self, share: u32) {
+        self.mapping.page().lease.fallback_share.store(share, Relaxed);
+    }
+
     /// The terms.
     #[must_use]
     pub fn terms(&self) -> Terms {
@@ -304,6 +336,37 @@ impl GrantView {
     #[must_use]
     pub fn accounts(&self) -> u32 {
         self.mapping.page().accounts.load(Relaxed).clamp(1, MAX_ACCOUNTS)
+    }
+
+    /// What the gate says: one load.
+    #[inline]
+    #[must_use]
+    pub fn gate(&self) -> GateWord {
+        self.mapping.page().lease.word()
+    }
+
+    /// The lease, where the gate says that there is one.
+    #[must_use]
+    pub fn lease(&self) -> Lease {
+        self.mapping.page().lease.lease()
+    }
+
+    /// Waits until the gate word is no longer `seen`, or for `limit`. Answers the present word.
+    #[must_use]
+    pub fn wait_gate(&self, seen: GateWord, limit: Duration) -> GateWord {
+        self.mapping.page().lease.wait(seen, limit)
+    }
+
+    /// When the agent last showed that it is there: nanoseconds of CLOCK_MONOTONIC; 0 where it never did.
+    #[must_use]
+    pub fn beat_ns(&self) -> u64 {
+        self.mapping.page().lease.beat_ns.load(Relaxed)
+    }
+
+    /// What the slice takes of the device's time while no agent leases it, in parts of 10,000; 0 where nobody said.
+    #[must_use]
+    pub fn fallback_share(&self) -> u32 {
+        self.mapping.page().lease.fallback_share.load(Relaxed)
     }
 
     /// UUID of the device, as the driver below reports it.

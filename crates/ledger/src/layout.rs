@@ -8,7 +8,7 @@ use crate::accounting::{Memory, RECORDS_PER_SLOT, RecordId, SLOTS};
 use crate::error::PageError;
 
 /// Version of the layout and of the rules by which the pages are used. Both sides of an attach name theirs.
-pub const PAGE_ABI_VERSION: u32 = 2;
+pub const PAGE_ABI_VERSION: u32 = 3;
 /// Size of a grant page in bytes.
 pub const GRANT_BYTES: usize = size_of::<GrantPage>();
 /// Size of a ledger in bytes. Sparse: a page that no process slot has touched takes no memory.
@@ -85,8 +85,22 @@ pub(crate) struct GrantPage {
     pub reserved: [AtomicU64; 3],
     pub slice_id: Text,
     pub slice_name: Text,
-    /// The lease: issue 4 gives these words their meaning. Zero until then.
-    pub lease: [AtomicU64; 32],
+    pub lease: LeaseLine,
+}
+
+/// Whether the slice may launch now: see [`crate::Lease`]. A launch reads this line.
+#[repr(C, align(64))]
+pub(crate) struct LeaseLine {
+    /// Futex word: see [`crate::GateWord`].
+    pub gate: AtomicU32,
+    /// What the slice takes of the device's time while no agent leases it, in parts of 10,000.
+    pub fallback_share: AtomicU32,
+    pub epoch: AtomicU64,
+    pub until_ns: AtomicU64,
+    pub in_flight_ns: AtomicU64,
+    /// When the agent last showed that it is there: nanoseconds of CLOCK_MONOTONIC.
+    pub beat_ns: AtomicU64,
+    pub reserved: [AtomicU64; 27],
 }
 
 /// Fixed text in UTF-8, padded with zeros.
@@ -110,12 +124,37 @@ pub(crate) struct LedgerPage {
     pub thrash: ThrashLine,
     /// Uses of the device past the limiter, by [`crate::Bypass`].
     pub bypasses: [AtomicU64; BYPASS_KINDS],
-    /// The gate's words: issue 4 gives them their meaning. Zero until then.
-    pub gate: [AtomicU64; 64],
+    pub bell: BellLine,
     pub slots: Slots,
     pub spilled: SpillRecords,
     /// Allocations that a process of the slice shares with others of it. The limiter gives the words their meaning.
     pub shared: [AtomicU64; SHARED_WORDS],
+    pub presences: Presences,
+}
+
+/// How tenants call the agent.
+#[repr(C, align(64))]
+pub(crate) struct BellLine {
+    /// Futex word: raised by whoever wants the agent to look.
+    pub rung: AtomicU32,
+}
+
+/// What each process says of its use of the device, by slot: on pages of their own, which cost nothing where nobody launches.
+#[repr(C, align(4096))]
+pub(crate) struct Presences(pub [PresenceLine; SLOTS]);
+
+/// What one process says of its use of the device: see [`crate::Presence`]. It alone writes it, and it may write anything.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct PresenceLine {
+    pub(crate) state: AtomicU32,
+    pub(crate) acknowledged: AtomicU32,
+    pub(crate) in_flight_ns: AtomicU64,
+    pub(crate) busy_ns: AtomicU64,
+    pub(crate) kernel_ns: AtomicU64,
+    pub(crate) launched: AtomicU64,
+    pub(crate) completed: AtomicU64,
+    reserved: [AtomicU64; 2],
 }
 
 /// Words for what the slice's processes tell each other of shared allocations: one page.
@@ -190,7 +229,15 @@ const _: () = {
     assert!(GRANT_BYTES == 4096);
     assert!(size_of::<ProcessSlot>() == 64 * (1 + RECORDS_PER_SLOT));
     assert!(size_of::<SpillRecords>() == SLOTS * RECORDS_PER_SLOT * size_of::<Record>());
-    assert!(LEDGER_BYTES == 4096 + size_of::<Slots>() + size_of::<SpillRecords>() + SHARED_WORDS * 8);
+    assert!(size_of::<Presences>() == SLOTS * 64);
+    assert!(
+        LEDGER_BYTES
+            == 4096
+                + size_of::<Slots>()
+                + size_of::<SpillRecords>()
+                + SHARED_WORDS * 8
+                + size_of::<Presences>()
+    );
     assert!(offset_of!(GrantPage, sequence) == 20);
     assert!(offset_of!(GrantPage, memory_limit_bytes) == 24);
     assert!(offset_of!(GrantPage, policy) == 64);
@@ -200,7 +247,7 @@ const _: () = {
     assert!(offset_of!(LedgerPage, spill_book) == 128);
     assert!(offset_of!(LedgerPage, thrash) == 192);
     assert!(offset_of!(LedgerPage, bypasses) == 256);
-    assert!(offset_of!(LedgerPage, gate) == 384);
+    assert!(offset_of!(LedgerPage, bell) == 384);
     assert!(offset_of!(LedgerPage, slots) == 4096);
 };
 

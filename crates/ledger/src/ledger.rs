@@ -2,6 +2,7 @@
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -17,6 +18,7 @@ use crate::layout::{LEDGER_BYTES, LEDGER_MAGIC, LedgerPage};
 use crate::liveness;
 use crate::mapping::{Access, Mapping};
 use crate::memfd;
+use crate::presence::Presence;
 use crate::thrash::Thrash;
 
 /// What a ledger's descriptor must be.
@@ -157,6 +159,29 @@ impl Ledger {
         self.mapping.page().thrash.read()
     }
 
+    /// What the processes in the ledger say of their use of the device, dead ones not yet reaped among them. No system
+    /// calls.
+    pub fn presences(&self) -> impl Iterator<Item = Presence> + '_ {
+        self.mapping.page().presences()
+    }
+
+    /// How often the bell was rung: what [`Ledger::wait_bell`] compares with. Taken before the agent looks.
+    #[must_use]
+    pub fn rung(&self) -> u32 {
+        self.mapping.page().rung()
+    }
+
+    /// Waits until the bell has been rung since `seen`, or for `limit`. Answers how often it was rung.
+    #[must_use]
+    pub fn wait_bell(&self, seen: u32, limit: Duration) -> u32 {
+        self.mapping.page().wait_bell(seen, limit)
+    }
+
+    /// Rings the bell, so that whoever waits for it looks.
+    pub fn ring(&self) {
+        self.mapping.page().ring();
+    }
+
     /// The processes in the ledger, dead ones not yet reaped among them.
     pub fn processes(&self) -> impl Iterator<Item = Process> + '_ {
         processes(self.mapping.page(), self.fd.as_fd())
@@ -183,6 +208,9 @@ impl Ledger {
             // A newcomer may have cleared and left it between the look and the lock.
             let outcome = reclaim_both(page, slot);
             place.waiting_since_ns.store(0, Relaxed);
+            if outcome.is_ok() {
+                page.presences.0[slot].clear();
+            }
             if let Ok((held, spilled)) = outcome
                 && place.claimed.swap(0, Release) != 0
             {

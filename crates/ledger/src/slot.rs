@@ -10,7 +10,7 @@ use crate::accounting::{self, Denied, SLOTS, UNIT};
 use crate::bypass::Bypass;
 use crate::error::{PageError, ReserveError};
 use crate::fork::OwnMapping;
-use crate::layout::{LedgerPage, SHARED_WORDS};
+use crate::layout::{LedgerPage, PresenceLine, SHARED_WORDS};
 use crate::ledger::{self, Backing};
 use crate::liveness;
 use crate::thrash::Thrash;
@@ -156,6 +156,20 @@ impl Slot {
         }
     }
 
+    /// What this process says of its use of the device, for it to write; `None` in a forked child.
+    #[inline]
+    #[must_use]
+    pub fn presence(&self) -> Option<&PresenceLine> {
+        self.page.get().map(|page| &page.presences.0[self.index])
+    }
+
+    /// Calls the agent: something that it should look at has changed. Nobody is called by a forked child.
+    pub fn ring(&self) {
+        if let Some(page) = self.page.get() {
+            page.ring();
+        }
+    }
+
     /// Whether a process has the place of this number, as the page says; false in a forked child. A hint: of a process
     /// that has died it is true until somebody reaps it.
     #[must_use]
@@ -225,6 +239,7 @@ fn move_in(ledger: &LedgerPage, index: usize, owner: SlotOwner) -> Result<(), Pa
     }
     let place = &ledger.slots.0[index];
     place.waiting_since_ns.store(0, Relaxed);
+    ledger.presences.0[index].clear();
     place.pid.store(
         rustix::process::getpid().as_raw_nonzero().get().unsigned_abs(),
         Relaxed,

@@ -134,7 +134,10 @@ fn foreign_pages_are_refused_by_name() {
         }
     );
     let text = error.to_string();
-    assert!(text.contains("version 9") && text.contains("version 2"), "{text}");
+    assert!(
+        text.contains("version 9") && text.contains(&format!("version {PAGE_ABI_VERSION}")),
+        "{text}"
+    );
     let resized = Ledger::create().expect("a ledger").share().expect("/proc");
     write_at(&resized, 12, &1_u32.to_ne_bytes()).expect("it is writable");
     assert_eq!(

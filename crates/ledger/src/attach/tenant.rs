@@ -20,6 +20,7 @@ use super::wire::{Kind, Reply};
 use crate::error::ReserveError;
 use crate::grant::GrantView;
 use crate::layout::{self, GrantPage};
+use crate::lease::GateWord;
 use crate::ledger::{Backing, Ledger};
 use crate::memfd;
 use crate::slot::{Slot, SlotOwner};
@@ -168,6 +169,14 @@ impl Attached {
             view: GrantView::of_leaked(self.page()),
             _attached: PhantomData,
         }
+    }
+
+    /// What the gate says: two loads, and a third for whether the grant is the newest.
+    #[inline]
+    #[must_use]
+    pub fn gate(&self) -> GateWord {
+        self.follow_grant();
+        self.page().lease.word()
     }
 
     /// Whether this process is the one that attached, and not a forked child of it.

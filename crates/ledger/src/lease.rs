@@ -1,0 +1,143 @@
+//! The lease in a grant: whether the slice may launch on its device now. The agent writes it, the gate reads it.
+//!
+//! One word says it all to a launch: as long as it is the one a process has last looked at, what that process found
+//! then still holds. The agent writes what a lease says before the word, so whoever sees a new word sees no older lease;
+//! who reads in the middle of a change looks again at the next launch. Times are of CLOCK_MONOTONIC. docs/adr/0023.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::time::Duration;
+
+use rustix::thread::futex;
+
+use crate::layout::LeaseLine;
+
+/// What the gate word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// Nobody else wants the device and nothing caps the slice: everything may be launched, and nobody counts.
+    Open,
+    /// Nothing may be launched.
+    Closed,
+    /// What the lease covers may be launched.
+    Leased,
+}
+
+/// The gate word: a [`Gate`], and a number that every decision of the agent's raises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GateWord(u32);
+
+const STATES: u32 = 4;
+
+impl GateWord {
+    /// The word as it lies in the page.
+    #[inline]
+    #[must_use]
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// A word that was kept.
+    #[inline]
+    #[must_use]
+    pub fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    /// What it says. What no version of ours writes is closed.
+    #[inline]
+    #[must_use]
+    pub fn gate(self) -> Gate {
+        match self.0 % STATES {
+            0 => Gate::Open,
+            2 => Gate::Leased,
+            _ => Gate::Closed,
+        }
+    }
+
+    fn next(self, gate: Gate) -> Self {
+        let state = match gate {
+            Gate::Open => 0,
+            Gate::Closed => 1,
+            Gate::Leased => 2,
+        };
+        Self((self.0 - self.0 % STATES).wrapping_add(STATES) | state)
+    }
+}
+
+/// A lease as its holder sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lease {
+    /// Its number; the next one's is greater. The same number again: this lease, changed.
+    pub epoch: u64,
+    /// Nothing is launched from then on: nanoseconds of CLOCK_MONOTONIC, [`u64::MAX`] for no end.
+    pub until_ns: u64,
+    /// Nanoseconds of work that may be in flight, [`u64::MAX`] for any amount.
+    pub in_flight_ns: u64,
+}
+
+impl LeaseLine {
+    #[inline]
+    pub(crate) fn word(&self) -> GateWord {
+        GateWord(self.gate.load(Acquire))
+    }
+
+    pub(crate) fn lease(&self) -> Lease {
+        Lease {
+            epoch: self.epoch.load(Relaxed),
+            until_ns: self.until_ns.load(Relaxed),
+            in_flight_ns: self.in_flight_ns.load(Relaxed),
+        }
+    }
+
+    /// Writes what the gate says from now on, and wakes whoever waits at it. Answers the new word.
+    pub(crate) fn set(&self, gate: Gate, lease: Option<Lease>) -> GateWord {
+        if let Some(lease) = lease {
+            self.epoch.store(lease.epoch, Relaxed);
+            self.until_ns.store(lease.until_ns, Relaxed);
+            self.in_flight_ns.store(lease.in_flight_ns, Relaxed);
+        }
+        // One agent writes a grant.
+        let word = self.word().next(gate);
+        self.gate.store(word.0, Release);
+        // Nobody waiting is not an error.
+        let _woken = futex::wake(&self.gate, futex::Flags::empty(), i32::MAX as u32);
+        word
+    }
+
+    pub(crate) fn wait(&self, seen: GateWord, limit: Duration) -> GateWord {
+        let limit = futex::Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(limit.subsec_nanos()) as _,
+        };
+        // Woken, too late, or timed out: the word itself says which.
+        let _why = futex::wait(&self.gate, futex::Flags::empty(), seen.0, Some(&limit));
+        self.word()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_decision_makes_another_word() {
+        let mut word = GateWord::default();
+        assert_eq!(word.gate(), Gate::Open, "a fresh page holds nobody back");
+        for gate in [Gate::Closed, Gate::Closed, Gate::Leased, Gate::Leased, Gate::Open] {
+            let next = word.next(gate);
+            assert_ne!(next, word);
+            assert_eq!(next.gate(), gate);
+            word = next;
+        }
+        assert_eq!(
+            GateWord(u32::MAX).gate(),
+            Gate::Closed,
+            "what nobody wrote lets nobody through"
+        );
+        assert_eq!(
+            GateWord(u32::MAX).next(Gate::Leased).gate(),
+            Gate::Leased,
+            "wraps"
+        );
+    }
+}

@@ -1,0 +1,121 @@
+//! What each process of a slice says of its use of the device, and the bell by which it calls the agent.
+//!
+//! All of it lies in the tenants' page: any of them may write anything, and the arbiter takes a tenant's word only where it
+//! costs that tenant. docs/adr/0023.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::time::Duration;
+
+use rustix::thread::futex;
+
+use crate::layout::{LedgerPage, PresenceLine};
+use crate::lease::GateWord;
+
+/// A thread of the process waits at the gate.
+const WANTS: u32 = 1;
+/// Work of the process is in flight, or may be.
+const BUSY: u32 = 2;
+
+/// What a process says of its use of the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Presence {
+    /// Its place in the ledger.
+    pub slot: usize,
+    /// When the place was claimed: nanoseconds since the Unix epoch. Another time is another process.
+    pub claimed_at_ns: u64,
+    /// A thread waits at the gate.
+    pub wants: bool,
+    /// Work is in flight, or may be. While the gate is open nobody keeps it.
+    pub busy: bool,
+    /// The newest gate word that it has taken note of: from then on `busy` is true to it.
+    pub acknowledged: GateWord,
+    /// Nanoseconds of work in flight by its estimate.
+    pub in_flight_ns: u64,
+    /// Nanoseconds for which its work has kept the device busy while it was counted.
+    pub busy_ns: u64,
+    /// Its typical kernel, nanoseconds; 0 while not known.
+    pub kernel_ns: u64,
+    /// Launches that passed the gate while it was counted, and one for those while it was open. 0: it never launched.
+    pub launched: u64,
+    /// Of those counted, how many are known to have completed.
+    pub completed: u64,
+}
+
+impl PresenceLine {
+    /// Sets whether a thread waits at the gate and whether work may be in flight. Answers whether that is news.
+    pub fn set(&self, wants: bool, busy: bool) -> bool {
+        let state = if wants { WANTS } else { 0 } | if busy { BUSY } else { 0 };
+        self.state.swap(state, Release) != state
+    }
+
+    /// Says that `word` has been seen and that what was said before this is true since.
+    pub fn acknowledge(&self, word: GateWord) {
+        self.acknowledged.store(word.bits(), Release);
+    }
+
+    /// Reports figures; of each the present total.
+    pub fn report(&self, in_flight_ns: u64, busy_ns: u64, kernel_ns: u64) {
+        self.in_flight_ns.store(in_flight_ns, Relaxed);
+        self.busy_ns.store(busy_ns, Relaxed);
+        self.kernel_ns.store(kernel_ns, Relaxed);
+    }
+
+    /// Reports launches that passed and those known to have completed, in all.
+    pub fn count(&self, launched: u64, completed: u64) {
+        self.launched.store(launched, Relaxed);
+        self.completed.store(completed, Relaxed);
+    }
+
+    pub(crate) fn clear(&self) {
+        self.set(false, false);
+        self.acknowledge(GateWord::default());
+        self.report(0, 0, 0);
+        self.count(0, 0);
+    }
+}
+
+impl LedgerPage {
+    /// Calls the agent: something it should look at has changed.
+    pub(crate) fn ring(&self) {
+        self.bell.rung.fetch_add(1, Release);
+        // Nobody waiting is not an error.
+        let _woken = futex::wake(&self.bell.rung, futex::Flags::empty(), i32::MAX as u32);
+    }
+
+    pub(crate) fn rung(&self) -> u32 {
+        self.bell.rung.load(Acquire)
+    }
+
+    pub(crate) fn wait_bell(&self, seen: u32, limit: Duration) -> u32 {
+        let limit = futex::Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(limit.subsec_nanos()) as _,
+        };
+        let _why = futex::wait(&self.bell.rung, futex::Flags::empty(), seen, Some(&limit));
+        self.rung()
+    }
+
+    /// What the processes in the ledger say, dead ones that nobody has reaped among them.
+    pub(crate) fn presences(&self) -> impl Iterator<Item = Presence> + '_ {
+        (0..self.slots_in_use()).filter_map(|slot| {
+            let place = &self.slots.0[slot];
+            if place.claimed.load(Acquire) == 0 {
+                return None;
+            }
+            let line = &self.presences.0[slot];
+            let state = line.state.load(Acquire);
+            Some(Presence {
+                slot,
+                claimed_at_ns: place.claimed_at_ns.load(Relaxed),
+                wants: state & WANTS != 0,
+                busy: state & BUSY != 0,
+                acknowledged: GateWord::from_bits(line.acknowledged.load(Relaxed)),
+                in_flight_ns: line.in_flight_ns.load(Relaxed),
+                busy_ns: line.busy_ns.load(Relaxed),
+                kernel_ns: line.kernel_ns.load(Relaxed),
+                launched: line.launched.load(Relaxed),
+                completed: line.completed.load(Relaxed),
+            })
+        })
+    }
+}

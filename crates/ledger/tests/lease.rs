@@ -1,0 +1,86 @@
+//! The gate's words: what the agent says reaches every process of the slice, what a process says reaches the agent.
+
+mod support;
+
+use std::thread;
+use std::time::Duration;
+
+use divvy_ledger::{Gate, Lease};
+use support::{MIB, Slice};
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_decision_wakes_who_waits_at_the_gate() {
+    let slice = Slice::new(MIB);
+    let tenant = slice.attach();
+    let first = tenant.gate();
+    assert_eq!(first.gate(), Gate::Open, "nobody has said anything yet");
+
+    let closed = slice.pages.grant.close_gate();
+    assert_eq!(tenant.gate(), closed);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| tenant.grant().wait_gate(closed, LONG));
+        let lease = Lease {
+            epoch: 7,
+            until_ns: 11,
+            in_flight_ns: 13,
+        };
+        let leased = slice.pages.grant.lease(lease);
+        assert_eq!(waiter.join().expect("it woke"), leased);
+        assert_eq!(leased.gate(), Gate::Leased);
+        assert_eq!(tenant.grant().lease(), lease);
+    });
+    assert_eq!(slice.pages.grant.open_gate().gate(), Gate::Open);
+    assert_eq!(tenant.gate().gate(), Gate::Open);
+}
+
+#[test]
+fn what_a_process_says_rings_the_bell_and_goes_with_it() {
+    let slice = Slice::new(MIB);
+    let ledger = &slice.pages.ledger;
+    let tenant = slice.attach();
+    let silent = ledger.presences().next().expect("it is there");
+    assert!(!silent.wants && !silent.busy && silent.launched == 0);
+
+    let rung = ledger.rung();
+    thread::scope(|scope| {
+        let bell = scope.spawn(|| ledger.wait_bell(rung, LONG));
+        let line = tenant.slot().presence().expect("ours");
+        assert!(line.set(true, true), "news");
+        assert!(!line.set(true, true), "none");
+        line.report(1, 2, 3);
+        line.count(5, 4);
+        line.acknowledge(slice.pages.grant.close_gate());
+        tenant.slot().ring();
+        assert_ne!(bell.join().expect("it woke"), rung);
+    });
+    let said = ledger.presences().next().expect("it is there");
+    assert!(said.wants && said.busy);
+    assert_eq!((said.in_flight_ns, said.busy_ns, said.kernel_ns), (1, 2, 3));
+    assert_eq!((said.launched, said.completed), (5, 4));
+    assert_eq!(said.acknowledged, slice.pages.grant.gate());
+
+    drop(tenant);
+    slice.expect_empty();
+    assert_eq!(ledger.presences().count(), 0);
+    let _next = slice.attach();
+    let fresh = ledger.presences().next().expect("the next in its place");
+    assert!(!fresh.wants && !fresh.busy && fresh.launched == 0);
+}
+
+#[test]
+fn a_waiter_gives_up_in_time_and_a_beat_is_seen() {
+    let slice = Slice::new(MIB);
+    let tenant = slice.attach();
+    let word = tenant.gate();
+    assert_eq!(tenant.grant().wait_gate(word, Duration::from_millis(1)), word);
+    assert_eq!(
+        (tenant.grant().beat_ns(), tenant.grant().fallback_share()),
+        (0, 0)
+    );
+    slice.pages.grant.beat();
+    slice.pages.grant.set_fallback_share(2500);
+    assert!(tenant.grant().beat_ns() > 0);
+    assert_eq!(tenant.grant().fallback_share(), 2500);
+}
