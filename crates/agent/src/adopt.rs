@@ -26,6 +26,7 @@ impl Daemon {
         for id in ids {
             self.give_back(&mut book, Some(id));
         }
+        self.compute_changed(&mut book);
     }
 
     /// Whether pages are to be asked for again.

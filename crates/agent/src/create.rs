@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use divvy_host::emulated_devices;
-use divvy_model::{Bytes, Code, DeviceRecord, DeviceShare, Fault, Isolation, SliceRecord, SliceState};
+use divvy_model::{
+    Bytes, Cap, Class, Code, DeviceRecord, DeviceShare, Fault, Isolation, SliceRecord, SliceState,
+};
 use rustix::fs::{Gid, Uid, chown};
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +19,7 @@ use crate::placement::{Ahead, chosen};
 use crate::policy::enforce;
 use crate::records::{attach_socket, discard, store};
 use crate::slice::Slice;
-use crate::{clock, pages};
+use crate::{clock, compute, pages};
 
 /// A request as the agent understood it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -206,6 +208,12 @@ impl Daemon {
     ) -> Result<CreatedSlice, Fault> {
         let ask = &wanted.ask;
         let enforcement = enforce(&ask.request)?;
+        let terms = ask.request.compute_terms();
+        compute::check(&terms)?;
+        if wanted.parent.is_none() {
+            compute::check_promise(&terms)?;
+        }
+        self.may_weigh(peer, &terms)?;
         if let Some(spec) = &ask.emulated {
             book.inventory.add(emulated_devices(spec, self.run.path())?);
         }
@@ -239,7 +247,10 @@ impl Daemon {
             device_uuid: device.uuid.clone(),
             memory_limit_bytes: Bytes(0),
             memory_used_bytes: Bytes(0),
-            compute: ask.request.compute,
+            compute: None,
+            compute_weight: None,
+            compute_cap: Cap::Soft,
+            compute_class: Class::BestEffort,
             isolation: enforcement.isolation,
             policy: ask.request.policy,
             created_at: clock::now(),
@@ -264,6 +275,10 @@ impl Daemon {
             devices: Vec::new(),
         };
         record.set_shares(shares);
+        record.set_compute_terms(match &wanted.parent {
+            Some(parent) => book.compute_inside(parent, ask.request.compute_terms(), None)?,
+            None => ask.request.compute_terms(),
+        });
         let answer = CreatedSlice {
             directory: self.run.slice(&id),
             slice: record.clone(),
@@ -295,6 +310,7 @@ impl Daemon {
             }
             return Err(fault);
         }
+        self.compute_changed(book);
         book.bypass_total += record.bypasses.len() as u64;
         tracing::info!(
             slice = record.name, id, uid = peer.uid, by = peer.pid, lasting = record.lasting, inside = record.parent_id,
@@ -378,7 +394,7 @@ fn asks_for_nothing(ask: &CreateSlice) -> bool {
     let request = &ask.request;
     request.memory.is_none()
         && request.name.is_none()
-        && request.compute.is_none()
+        && request.compute_terms().is_default()
         && request.isolation == Isolation::Cooperative
         && !request.whole
         && !ask.lasting

@@ -201,6 +201,7 @@ impl Daemon {
         book.slices.remove(id);
         book.ended_at = Some(Instant::now());
         discard(&self.run, id);
+        self.compute_changed(book);
         Ok(())
     }
 }

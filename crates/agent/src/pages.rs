@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use divvy_ledger::attach::wire::Status;
 use divvy_ledger::attach::{self, AttachError, Pages};
-use divvy_ledger::{ComputeTerms, GrantSpec, PageError, Terms};
+use divvy_ledger::{Cap, Class, ComputeTerms, GrantSpec, PageError, Terms};
 use divvy_model::{Bytes, Code, DeviceShare, Fault, Policy, ProcessRecord, SliceRecord};
 
 use crate::procs;
@@ -68,9 +68,22 @@ pub fn terms(record: &SliceRecord, share: &DeviceShare) -> Terms {
         on_oom_wait: Duration::from_nanos(record.on_oom_wait_ns),
         context_bytes: share.context_bytes.0,
         spill_limit_bytes: share.spill_limit_bytes.0,
-        compute: ComputeTerms {
-            share: record.compute.map_or(0, |share| u32::from(share.0)),
-            ..ComputeTerms::default()
+        compute: compute_terms(&crate::compute::for_arbiter(&record.compute_terms())),
+    }
+}
+
+/// What a grant says of compute. A weight is nobody's promise, so it says none.
+#[must_use]
+pub fn compute_terms(terms: &divvy_arbiter::Terms) -> ComputeTerms {
+    ComputeTerms {
+        share: terms.share().map_or(0, |share| u32::from(share.parts())),
+        cap: match terms.cap {
+            divvy_arbiter::Cap::Soft => Cap::Soft,
+            divvy_arbiter::Cap::Hard => Cap::Hard,
+        },
+        class: match terms.class {
+            divvy_arbiter::Class::BestEffort => Class::BestEffort,
+            divvy_arbiter::Class::Latency { .. } => Class::LatencyCritical,
         },
     }
 }

@@ -6,7 +6,8 @@ use divvy_host::emulated_devices;
 use divvy_host::visible::{Environment, Runtime, Seen, explain};
 use divvy_ledger::MAX_ACCOUNTS;
 use divvy_model::{
-    Bytes, Code, DeviceKind, DeviceRecord, Fault, Isolation, MemoryAmount, Selector, SliceRequest,
+    Bytes, Code, ComputeTerms, DeviceKind, DeviceRecord, Fault, Isolation, MemoryAmount, Selector,
+    SliceRequest,
 };
 
 use crate::admission::Hold;
@@ -137,6 +138,7 @@ impl Daemon {
         if enforcement.isolation != Isolation::Env {
             device_book.admit(share)?;
             self.check_quota(book, peer.uid, device, share, 1)?;
+            self.check_compute(book, peer.uid, device, &request.compute_terms(), None)?;
         }
         Ok(share)
     }
@@ -150,10 +152,7 @@ impl Daemon {
         more: Bytes,
         new: u32,
     ) -> Result<(), Fault> {
-        let quota = Quota {
-            memory: self.settings.user_memory,
-            slices: self.settings.user_slices,
-        };
+        let quota = self.quota();
         let own = || book.outermost().filter(|slice| slice.record.uid == uid);
         let holds: Vec<Hold> = own().filter_map(|slice| slice.hold_on(&device.uuid)).collect();
         let having = Having {
@@ -161,6 +160,31 @@ impl Daemon {
             slices: u32::try_from(own().count()).unwrap_or(u32::MAX),
         };
         quota.admit(uid, &having, device, more, new)
+    }
+
+    fn quota(&self) -> Quota {
+        Quota {
+            memory: self.settings.user_memory,
+            slices: self.settings.user_slices,
+            compute: self.settings.user_compute,
+        }
+    }
+
+    /// Whether user `uid` may be promised so much of a device's time; `without` is the slice that is to have this in the
+    /// place of what it has.
+    pub(crate) fn check_compute(
+        &self,
+        book: &Book,
+        uid: u32,
+        device: &DeviceRecord,
+        terms: &ComputeTerms,
+        without: Option<&str>,
+    ) -> Result<(), Fault> {
+        let device_book = self.device_book(book, device, Bytes(0), uid);
+        device_book.admit_compute(terms, without)?;
+        let own = |hold: &&Hold| hold.uid == uid && Some(hold.id.as_str()) != without;
+        let holds: Vec<&Hold> = device_book.holds.iter().filter(own).collect();
+        self.quota().admit_compute(uid, &holds, device, terms.share)
     }
 
     /// Refuses a device that another agent owns, without taking it yet.
@@ -269,7 +293,7 @@ fn in_line(device: &DeviceRecord, waiters: usize) -> Fault {
         1 => "a run waits".into(),
         many => format!("{many} runs wait"),
     };
-    Fault::new(Code::DeviceFull, format!("{runs} for memory of {}", device.uuid))
+    Fault::new(Code::DeviceFull, format!("{runs} for room on {}", device.uuid))
         .hint("nobody overtakes: --wait stands in line behind them")
 }
 

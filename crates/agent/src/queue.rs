@@ -50,7 +50,7 @@ impl StoredWaiter {
 fn may_change(code: Code) -> bool {
     matches!(
         code,
-        Code::DeviceFull | Code::TooManySlices | Code::QuotaFull | Code::SliceFull
+        Code::DeviceFull | Code::ComputeFull | Code::TooManySlices | Code::QuotaFull | Code::SliceFull
     )
 }
 

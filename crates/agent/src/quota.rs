@@ -1,6 +1,6 @@
 //! What one user's slices may have together, so that one of thirty does not take the card.
 
-use divvy_model::{Bytes, Code, DeviceRecord, Fault, MemoryAmount};
+use divvy_model::{Bytes, Code, Compute, DeviceRecord, Fault, MemoryAmount};
 
 use crate::admission::Hold;
 use crate::names::user_name;
@@ -12,6 +12,8 @@ pub struct Quota {
     pub memory: Option<MemoryAmount>,
     /// Slices.
     pub slices: Option<u32>,
+    /// Compute of one device, promised.
+    pub compute: Option<Compute>,
 }
 
 /// What a user has.
@@ -77,6 +79,43 @@ impl Quota {
             format!("{left} of that is left; see divvy ps"),
         )
     }
+
+    /// Whether user `uid`, who has `holds` on `device` beside, may be promised `share` of its time.
+    ///
+    /// # Errors
+    /// [`Code::QuotaFull`], saying what is left and which slices have the rest.
+    pub fn admit_compute(
+        &self,
+        uid: u32,
+        holds: &[&Hold],
+        device: &DeviceRecord,
+        share: Option<Compute>,
+    ) -> Result<(), Fault> {
+        let (Some(most), Some(share)) = (self.compute, share) else {
+            return Ok(());
+        };
+        let promised = || holds.iter().filter(|hold| hold.compute.share.is_some());
+        let parts = promised().filter_map(|hold| hold.compute.share);
+        let promised_parts: u32 = parts.map(|share| u32::from(share.0)).sum();
+        let left = u32::from(most.0).saturating_sub(promised_parts);
+        if u32::from(share.0) <= left {
+            return Ok(());
+        }
+        let message = format!(
+            "cannot promise {share} of {}: the slices of {} may have {most} of its time",
+            device.uuid,
+            user_name(uid)
+        );
+        let names: Vec<String> = promised()
+            .map(|hold| format!("slice {} has {}", hold.name, hold.compute))
+            .collect();
+        let mut fault = Fault::new(Code::QuotaFull, message);
+        if !names.is_empty() {
+            fault = fault.cause(names.join(", "));
+        }
+        let left = Compute(u16::try_from(left).unwrap_or(u16::MAX));
+        Err(fault.hint(format!("{left} of that is left; see divvy ps")))
+    }
 }
 
 fn sum_of(sum: u64, hold: &Hold) -> u64 {
@@ -90,7 +129,7 @@ fn in_words(hold: &Hold) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use divvy_model::DeviceKind;
+    use divvy_model::{ComputeTerms, DeviceKind};
 
     const GIB: u64 = 1 << 30;
 
@@ -121,13 +160,30 @@ mod tests {
         let quota = Quota {
             memory: Some("10%".parse().expect("a share")),
             slices: Some(2),
+            compute: Some(Compute(5000)),
         };
         let hold = Hold {
+            id: "0a".into(),
             name: "a".into(),
             uid: 3_999_999_999,
             whole: false,
             limit: Bytes(6 * GIB),
+            compute: ComputeTerms {
+                share: Some(Compute(3000)),
+                ..ComputeTerms::default()
+            },
         };
+        let promise = |parts| {
+            let share = Some(Compute(parts));
+            quota.admit_compute(3_999_999_999, &[&hold], &device(), share)
+        };
+        promise(2000).expect("exactly all");
+        let refusal = promise(2001).expect_err("one part too much");
+        assert_eq!(
+            (refusal.code, refusal.causes),
+            (Code::QuotaFull, vec!["slice a has 30%".to_owned()])
+        );
+        assert_eq!(refusal.hint.as_deref(), Some("20% of that is left; see divvy ps"));
         let having = Having {
             holds: vec![&hold],
             slices: 1,

@@ -384,6 +384,7 @@ impl IntoResponse for Refusal {
             Code::UnknownSlice | Code::UnknownDevice => StatusCode::NOT_FOUND,
             Code::NotAllowed => StatusCode::FORBIDDEN,
             Code::DeviceFull
+            | Code::ComputeFull
             | Code::TooManySlices
             | Code::DeviceTaken
             | Code::NameTaken

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use divvy_ledger::attach::Pages;
 use divvy_model::{
-    Bytes, Condition, DeviceRecord, DeviceShare, Fault, Isolation, ProcessRecord, RunRecord, SliceRecord,
-    SliceState,
+    Bytes, ComputeTerms, Condition, DeviceRecord, DeviceShare, Fault, Isolation, ProcessRecord, RunRecord,
+    SliceRecord, SliceState,
 };
 
 use crate::admission::Hold;
@@ -27,6 +27,8 @@ pub struct Slice {
     pub damage: Option<Fault>,
     /// Why its pages could not be had back from its keeper so far, if so. They are asked for again.
     pub missing: Option<Fault>,
+    /// What it comes to of compute among the others, once that was reckoned.
+    pub terms: Option<divvy_arbiter::Terms>,
     /// Without pages: the processes that use it all the same, and when they were looked for.
     found: Option<(Vec<Watched>, Instant)>,
     /// What is known of its devices, in order.
@@ -78,6 +80,7 @@ impl Slice {
             pages: None,
             damage: None,
             missing: None,
+            terms: None,
             found: None,
             accounts,
             keeper: None,
@@ -187,11 +190,16 @@ impl Slice {
         self.runs.iter().map(|(_, run)| run.clone()).collect()
     }
 
-    /// Makes its pages say what it is granted: its limits less what is lent to slices nested in it.
+    /// Makes its pages say what it is granted: its limits less what is lent to slices nested in it, and its terms.
     pub fn write_grants(&self) {
         let pages = self.pages.iter().flat_map(|pages| pages.iter());
         for (pages, share) in pages.zip(self.record.shares()) {
             pages.grant.set_memory_limit_bytes(share.granted().0);
+            let mut terms = pages::terms(&self.record, &share);
+            if let Some(compute) = &self.terms {
+                terms.compute = pages::compute_terms(compute);
+            }
+            pages.grant.set_terms(&terms);
         }
     }
 
@@ -343,6 +351,15 @@ impl Slice {
         record
     }
 
+    /// What it says of compute, where a gate keeps its programs to that.
+    #[must_use]
+    pub fn promised_compute(&self) -> ComputeTerms {
+        match self.record.isolation {
+            Isolation::Env => ComputeTerms::default(),
+            _ => self.record.compute_terms(),
+        }
+    }
+
     /// What it holds of a device, if it has a share of that: its limit, or what it used when last looked at where it was
     /// resized below that. The `env` rung limits nothing, so it is promised nothing: what its programs use is counted
     /// with everybody else's.
@@ -355,10 +372,12 @@ impl Slice {
         let last_used = self.accounts.get(place).map_or(0, |account| account.last_used.0);
         let used = Bytes(last_used.saturating_add(share.memory_lent_bytes.0));
         Some(Hold {
+            id: self.record.id.clone(),
             name: self.record.name.clone(),
             uid: self.record.uid,
             whole: self.record.whole,
             limit: or_nothing(share.memory_limit_bytes.max(used)),
+            compute: self.promised_compute(),
         })
     }
 }

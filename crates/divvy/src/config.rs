@@ -33,7 +33,7 @@ const fn key(name: &'static str, default: &'static str, in_folder: bool, about: 
 }
 
 /// Every setting.
-pub const KEYS: [Key; 17] = [
+pub const KEYS: [Key; 18] = [
     key(
         "memory",
         "",
@@ -113,6 +113,12 @@ pub const KEYS: [Key; 17] = [
         "",
         false,
         "The most memory of a device that one user's slices may have together: 8GiB, 25%",
+    ),
+    key(
+        "user_compute",
+        "",
+        false,
+        "The most of a device's time that one user's slices may be promised together: 25%",
     ),
     key("user_slices", "", false, "The most slices that one user may have"),
     key(
@@ -297,6 +303,7 @@ impl Config {
             max_slices,
             user_memory: self.get("user_memory")?,
             user_slices,
+            user_compute: self.get("user_compute")?,
             default_slice: self.get("default_slice")?,
             context: self.get::<Bytes>("context_memory")?,
             idle_timeout: self.duration("idle_timeout")?.unwrap_or(defaults.idle_timeout),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Compute, Isolation, MemoryAmount, Selector};
+use crate::{Bytes, Cap, Class, Compute, ComputeTerms, Isolation, MemoryAmount, Selector, Weight};
 
 /// What to do where a limit cannot be enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -33,6 +33,15 @@ pub struct SliceRequest {
     /// How much compute; unlimited otherwise.
     #[serde(default)]
     pub compute: Option<Compute>,
+    /// Without a share: its weight among those that have none; 100 where nobody says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute_weight: Option<Weight>,
+    /// Whether the share is a bound too.
+    #[serde(default, skip_serializing_if = "Cap::is_soft")]
+    pub compute_cap: Cap,
+    /// Who goes first.
+    #[serde(default, skip_serializing_if = "Class::is_best_effort")]
+    pub compute_class: Class,
     /// The rung of the isolation ladder.
     #[serde(default)]
     pub isolation: Isolation,
@@ -63,6 +72,25 @@ impl SliceRequest {
         self.device = devices.next();
         self.more_devices = devices.collect();
     }
+
+    /// What it says of compute.
+    #[must_use]
+    pub fn compute_terms(&self) -> ComputeTerms {
+        ComputeTerms {
+            share: self.compute,
+            weight: self.compute_weight,
+            cap: self.compute_cap,
+            class: self.compute_class,
+        }
+    }
+
+    /// Says so much of compute.
+    pub fn set_compute_terms(&mut self, terms: ComputeTerms) {
+        self.compute = terms.share;
+        self.compute_weight = terms.weight;
+        self.compute_cap = terms.cap;
+        self.compute_class = terms.class;
+    }
 }
 
 impl Default for SliceRequest {
@@ -73,6 +101,9 @@ impl Default for SliceRequest {
             more_devices: Vec::new(),
             memory: None,
             compute: None,
+            compute_weight: None,
+            compute_cap: Cap::Soft,
+            compute_class: Class::BestEffort,
             isolation: Isolation::default(),
             policy: Policy::default(),
             on_oom_wait_ns: 0,
@@ -227,9 +258,18 @@ pub struct SliceRecord {
     pub memory_limit_bytes: Bytes,
     /// What its processes hold.
     pub memory_used_bytes: Bytes,
-    /// Its share of compute, where one was asked for.
+    /// Its share of compute, where one was asked for: of its devices, or of the slice that it is inside of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute: Option<Compute>,
+    /// Without a share: its weight among those that have none; 100 where nobody says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute_weight: Option<Weight>,
+    /// Whether the share is a bound too.
+    #[serde(default, skip_serializing_if = "Cap::is_soft")]
+    pub compute_cap: Cap,
+    /// Who goes first.
+    #[serde(default, skip_serializing_if = "Class::is_best_effort")]
+    pub compute_class: Class,
     /// The rung of the isolation ladder it stands on.
     pub isolation: Isolation,
     /// What happens where a limit cannot be enforced.
@@ -279,7 +319,7 @@ pub struct SliceRecord {
     /// What is out of the ordinary, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
-    /// What was asked for and is not enforced: under the best-effort policy, or a compute share.
+    /// What was asked for and is not enforced: under the best-effort policy, or of compute.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bypasses: Vec<String>,
     /// What is wrong with it, in words.
@@ -325,6 +365,25 @@ impl SliceRecord {
         self.memory_lent_bytes = first.memory_lent_bytes;
         self.spill_limit_bytes = first.spill_limit_bytes;
         self.devices = shares;
+    }
+
+    /// What it says of compute.
+    #[must_use]
+    pub fn compute_terms(&self) -> ComputeTerms {
+        ComputeTerms {
+            share: self.compute,
+            weight: self.compute_weight,
+            cap: self.compute_cap,
+            class: self.compute_class,
+        }
+    }
+
+    /// Says so much of compute.
+    pub fn set_compute_terms(&mut self, terms: ComputeTerms) {
+        self.compute = terms.share;
+        self.compute_weight = terms.weight;
+        self.compute_cap = terms.cap;
+        self.compute_class = terms.class;
     }
 
     /// Which of its devices this is, if it has a share of it.

@@ -91,8 +91,9 @@ fn in_words(slice: &SliceRecord) -> String {
         "context",
         format!("{} each, inside the limit", slice.context_bytes),
     );
-    if let Some(compute) = slice.compute {
-        line("compute", compute.to_string());
+    let terms = slice.compute_terms();
+    if !terms.is_default() {
+        line("compute", terms.to_string());
     }
     line(
         "isolation",

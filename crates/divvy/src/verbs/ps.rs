@@ -86,12 +86,13 @@ fn outsider(process: &UnmanagedRecord, wide: bool) -> Vec<String> {
         dash(),
         dash(),
         dash(),
+        dash(),
         "no slice".into(),
         format!("{} {}", process.command, process.pid),
     ];
     if wide {
         let user = process.uid.map_or_else(dash, |uid| uid.to_string());
-        row.extend([dash(), user, dash(), dash(), dash(), dash(), dash()]);
+        row.extend([dash(), user, dash(), dash(), dash(), dash()]);
     }
     row
 }
@@ -104,6 +105,7 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
         ("USED", true),
         ("LIMIT", true),
         ("", true),
+        ("SHARE", false),
         ("AGE", true),
         ("STATE", false),
         ("PROCESSES", false),
@@ -113,7 +115,6 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
             ("ID", false),
             ("USER", true),
             ("ISOLATION", false),
-            ("COMPUTE", true),
             ("CONTEXT", true),
             ("OVERHEAD", true),
             ("COMMAND", false),
@@ -135,6 +136,7 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
             used.0,
             slice.memory_limit_bytes.to_string(),
             used.1,
+            slice.compute_terms().to_string(),
             age(&slice.created_at),
             standing(slice),
             processes(slice),
@@ -144,9 +146,6 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
                 slice.id.clone(),
                 slice.uid.to_string(),
                 slice.isolation.to_string(),
-                slice
-                    .compute
-                    .map_or_else(|| "-".into(), |share| share.to_string()),
                 slice.context_bytes.to_string(),
                 slice.memory_overhead_bytes.to_string(),
                 commands(slice),
