@@ -169,7 +169,11 @@ impl DeviceBook<'_> {
         })
     }
 
-    fn check_size(&self, memory: Bytes) -> Result<(), Fault> {
+    /// Whether a slice of `memory` could be on this device if nothing else were.
+    ///
+    /// # Errors
+    /// [`Code::OverDevice`], which no waiting mends.
+    pub fn check_size(&self, memory: Bytes) -> Result<(), Fault> {
         let total = self.device.memory_total_bytes;
         if memory <= total {
             return Ok(());

@@ -26,10 +26,38 @@ pub struct Having<'a> {
 }
 
 impl Quota {
+    /// Whether a slice of `memory` of `device` could be had by user `uid` if that were all the user has.
+    ///
+    /// # Errors
+    /// [`Code::OverQuota`], which no waiting mends.
+    pub fn check_size(&self, uid: u32, device: &DeviceRecord, memory: Bytes) -> Result<(), Fault> {
+        let Some(most) = self.memory_of(device).filter(|most| memory > *most) else {
+            return Ok(());
+        };
+        Err(Fault::new(
+            Code::OverQuota,
+            format!(
+                "{memory} is more than all slices of {} together may have of {} ({most})",
+                user_name(uid),
+                device.uuid
+            ),
+        )
+        .cause("`user_memory` in the agent's configuration says so")
+        .hint(format!(
+            "ask for at most {} B ({most}): waiting does not help",
+            most.0
+        )))
+    }
+
+    fn memory_of(&self, device: &DeviceRecord) -> Option<Bytes> {
+        self.memory
+            .map(|amount| amount.on_device_of(device.memory_total_bytes))
+    }
+
     /// Whether user `uid`, who has `having`, may have `more` memory of `device`, in `new` new slices.
     ///
     /// # Errors
-    /// [`Code::QuotaFull`], saying what is left and in which slices the rest is.
+    /// [`Code::QuotaFull`], saying what is left and in which slices the rest is: it fits once some of them have ended.
     pub fn admit(
         &self,
         uid: u32,
@@ -58,10 +86,7 @@ impl Quota {
                 "end or delete one, or run the program in it with --slice; see divvy ps".into(),
             );
         }
-        let Some(most) = self
-            .memory
-            .map(|amount| amount.on_device_of(device.memory_total_bytes))
-        else {
+        let Some(most) = self.memory_of(device) else {
             return Ok(());
         };
         let held = having.holds.iter().fold(0, |sum, hold| sum_of(sum, hold));
@@ -78,6 +103,34 @@ impl Quota {
             ),
             format!("{left} of that is left; see divvy ps"),
         )
+    }
+
+    /// Whether `share` of a device's time could be had by user `uid` if that were all the user has.
+    ///
+    /// # Errors
+    /// [`Code::OverQuota`], which no waiting mends.
+    pub fn check_compute(
+        &self,
+        uid: u32,
+        device: &DeviceRecord,
+        share: Option<Compute>,
+    ) -> Result<(), Fault> {
+        let (Some(most), Some(share)) = (self.compute, share) else {
+            return Ok(());
+        };
+        if share <= most {
+            return Ok(());
+        }
+        Err(Fault::new(
+            Code::OverQuota,
+            format!(
+                "{share} is more than all slices of {} together may have of the time of {} ({most})",
+                user_name(uid),
+                device.uuid
+            ),
+        )
+        .cause("`user_compute` in the agent's configuration says so")
+        .hint(format!("ask for at most {most}: waiting does not help")))
     }
 
     /// Whether user `uid`, who has `holds` on `device` beside, may be promised `share` of its time.
@@ -184,6 +237,10 @@ mod tests {
             (Code::QuotaFull, vec!["slice a has 30%".to_owned()])
         );
         assert_eq!(refusal.hint.as_deref(), Some("20% of that is left; see divvy ps"));
+        let part = |parts| quota.check_compute(3_999_999_999, &device(), Some(Compute(parts)));
+        part(5000).expect("all of it, once the other has ended");
+        let refusal = part(5001).expect_err("more than there will ever be");
+        assert_eq!(refusal.code, Code::OverQuota);
         let having = Having {
             holds: vec![&hold],
             slices: 1,
@@ -198,6 +255,14 @@ mod tests {
         );
         assert_eq!(refusal.causes, ["slice a holds 6 GiB"]);
         assert!(refusal.hint.expect("a hint").starts_with("2 GiB of that is left"));
+        let size = |gib| quota.check_size(3_999_999_999, &device(), share(gib));
+        size(8).expect("all of it, once the other has ended");
+        let refusal = size(9).expect_err("more than there will ever be");
+        assert_eq!(refusal.code, Code::OverQuota);
+        assert_eq!(
+            refusal.message,
+            "9 GiB is more than all slices of user 3999999999 together may have of GPU-1a2b (8 GiB)"
+        );
         let refusal = ask(1, 2).expect_err("three slices");
         assert!(
             refusal.message.contains("has 1 slices, and may have 2"),
@@ -205,6 +270,7 @@ mod tests {
         );
         let nobody = Having::default();
         let nothing = Quota::default();
+        nothing.check_size(1, &device(), share(80)).expect("no quota");
         nothing
             .admit(1, &nobody, &device(), share(80), 1)
             .expect("no quota");

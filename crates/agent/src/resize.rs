@@ -172,6 +172,7 @@ impl Daemon {
         }
         device_book.readmit(before, share)?;
         if share > before {
+            self.quota().check_size(record.uid, &device, share)?;
             let more = Bytes(share.0 - before.0);
             self.check_quota(book, record.uid, &device, more, 0)?;
         }
@@ -211,6 +212,7 @@ impl Daemon {
         Self::keeps_what_is_inside(book, &record, terms)?;
         for share in record.shares() {
             let device = book.device(&share.device_uuid)?;
+            self.quota().check_compute(record.uid, &device, terms.share)?;
             self.check_compute(book, record.uid, &device, &terms, Some(id))?;
         }
         Ok(terms)
