@@ -12,7 +12,10 @@ fn inside(host: &Host, name: &str, memory: &str, script: &str) -> std::process::
     let mut command = host.divvy([
         "run", "--name", name, "--memory", memory, "--", "sh", "-c", script, "sh",
     ]);
-    command.arg(binaries().join("divvy")).arg(probe());
+    command
+        .arg(binaries().join("divvy"))
+        .arg(probe())
+        .current_dir(host.folder());
     finish(&mut command)
 }
 
