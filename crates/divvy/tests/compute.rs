@@ -191,7 +191,7 @@ fn a_user_is_promised_so_much_and_no_more() {
         "{said}"
     );
     let (_, said) = host.refused(&["resize", "a", "--compute", "31%"]);
-    assert!(said.contains("error[D0017]"), "{said}");
+    assert!(said.contains("error[D0035]"), "never: {said}");
     create(&host, "b", &["--compute", "10%"]);
     create(&host, "c", &["--weight", "100"]);
 }
