@@ -111,6 +111,8 @@ pub fn run(driver: &Driver, function: &Function, geometry: &Geometry, params: &[
         print: &|bytes| context.printed.append(bytes),
         cancel: &context.cancel,
         sm_count: context.device.facts.sm_count(),
+        clock_khz: context.device.facts.profile.clock_khz,
+        timing: None,
     };
     if let Err(fault) = driver.engine.run(&function.instance.program, &launch) {
         context.fail(code(&fault), &fault);
