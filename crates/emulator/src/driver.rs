@@ -2,6 +2,7 @@
 
 use crate::array::{Array, Mipmap};
 use crate::context::Context;
+use crate::engine::line::Line;
 use crate::event::Event;
 use crate::external::External;
 use crate::graph::Graphs;
@@ -30,6 +31,8 @@ pub struct Device {
     pub facts: DeviceFacts,
     /// The page it shares with every process that uses it.
     pub hardware: Arc<Hardware>,
+    /// Its engine in this process.
+    pub engine: Arc<Line>,
     /// Its memory in this process.
     pub heap: Arc<Heap>,
     /// Handle of its primary context, whatever life that is in.
@@ -59,6 +62,8 @@ pub struct Driver {
     pub registry: Registry,
     /// Runs kernels.
     pub engine: Engine,
+    /// Threads that it runs them on.
+    pub workers: u64,
     /// Live contexts.
     pub contexts: Handles<Context>,
     /// Live streams; the default streams are not among them.
@@ -125,6 +130,7 @@ pub fn initialise() -> Result {
         devices,
         registry: Registry::default(),
         engine: Engine::new(workers),
+        workers: workers as u64,
         contexts: Handles::default(),
         streams: Handles::default(),
         events: Handles::default(),
@@ -183,6 +189,7 @@ fn open_device(ordinal: usize, facts: DeviceFacts, pools: &Handles<MemoryPool>) 
     Ok(Arc::new(Device {
         ordinal,
         facts,
+        engine: Line::new(facts.timing, facts.timeslice_ns, hardware.engine.clone()),
         hardware,
         heap,
         primary_handle: handle::fresh(),
@@ -210,6 +217,7 @@ impl Device {
 
     /// Shows this process among the device's users: it has a context from here on.
     pub fn show(&self) -> Result {
+        self.engine.join();
         self.hardware.join().map(drop).map_err(|why| {
             log::line(format_args!(
                 "cannot use the emulated device {}: {why}",

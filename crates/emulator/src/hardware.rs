@@ -5,6 +5,7 @@
 //! returns to the device. Unlike hardware, a hostile process of the same user could scribble on the page.
 
 use crate::device::identity::Uuid;
+use crate::engine::usage::page_path;
 use crate::inventory::DeviceFacts;
 use crate::log;
 use crate::memory::heap::{Charge, OutOfMemory};
@@ -58,6 +59,8 @@ pub struct Hardware {
     pub deeds: Arc<Deeds>,
     /// Where events of several processes are.
     pub events: PathBuf,
+    /// Where the page of its engine is.
+    pub engine: PathBuf,
     path: PathBuf,
     memory_bytes: u64,
     slot: OnceLock<Slot>,
@@ -122,6 +125,7 @@ impl Hardware {
         Ok(Hardware {
             deeds: Deeds::new(directory.join(deeds_name(facts.uuid))),
             events: directory.join(format!("emulated-{}.events", facts.uuid)),
+            engine: page_path(&directory, facts.uuid),
             path,
             memory_bytes: facts.memory_bytes(),
             slot: OnceLock::new(),

@@ -2,7 +2,7 @@
 
 use crate::device::identity::{PciAddress, Uuid};
 use crate::device::profile::Profile;
-use crate::device::spec::{self, SpecError};
+use crate::device::spec::{self, SpecError, Timing};
 use crate::hardware::run_directory;
 use std::path::Path;
 
@@ -19,6 +19,10 @@ pub struct DeviceFacts {
     pub profile: &'static Profile,
     /// Device memory that each context takes while it lives, in bytes.
     pub context_bytes: u64,
+    /// How time passes for its kernels.
+    pub timing: Timing,
+    /// How long a process keeps its engine while others want it, in nanoseconds; None: as the device has it.
+    pub timeslice_ns: Option<u64>,
 }
 
 impl DeviceFacts {
@@ -53,6 +57,8 @@ pub fn devices(spec: &str, run_directory: &Path) -> Result<Vec<DeviceFacts>, Spe
         pci: PciAddress::derive(index),
         profile: item.profile,
         context_bytes: item.context_bytes,
+        timing: item.timing,
+        timeslice_ns: item.timeslice_ns,
     });
     Ok(facts.collect())
 }

@@ -10,6 +10,7 @@ mod context;
 mod copy;
 pub mod device;
 mod driver;
+mod engine;
 mod event;
 mod exec;
 mod external;
@@ -38,7 +39,8 @@ mod stream;
 
 pub use api::TABLE;
 pub use device::identity::{PciAddress, Uuid};
-pub use device::spec::SpecError;
+pub use device::spec::{SpecError, Timing};
+pub use engine::usage::{EngineUsage, ProcessEngineUsage, engine_usage, engine_usage_in};
 pub use hardware::{
     HardwareError, ProcessUsage, Usage, default_run_directory, run_directory, usage, usage_in,
 };
