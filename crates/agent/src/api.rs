@@ -8,6 +8,9 @@ use divvy_model::{
 };
 use serde::{Deserialize, Serialize};
 
+pub mod compute;
+pub mod events;
+
 /// Version of every document. Changes within it only add.
 pub const API_VERSION: &str = "divvy/v1";
 
@@ -237,4 +240,13 @@ pub struct Status {
     pub slice_count: u32,
     /// Limits that were asked for and not enforced, since it started.
     pub bypass_total: u64,
+    /// Leases that were outlasted by so much that others were told, since it started.
+    #[serde(default)]
+    pub overdue_total: u64,
+    /// Leases that were outlasted by so much that the device went to others, since it started.
+    #[serde(default)]
+    pub expired_total: u64,
+    /// Nanoseconds for which slices used devices and were not charged, since it started.
+    #[serde(default)]
+    pub escaped_ns_total: u64,
 }

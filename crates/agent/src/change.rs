@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use divvy_model::{Code, Fault, SliceRecord, SliceState};
 use rustix::process::Signal;
 
+use crate::api::events::EventKind;
 use crate::api::{Kill, Killed};
 use crate::daemon::{Book, Daemon, Peer};
 use crate::procs;
@@ -73,6 +74,8 @@ impl Daemon {
         }
         if slice.processes().is_empty() {
             tracing::info!(slice = slice.record.name, "slice ended");
+            self.journal
+                .tell(EventKind::SliceEnded, &slice.record, "nothing uses it any more");
             let parent = slice.record.parent_id.clone();
             book.slices.remove(id);
             book.ended_at = Some(Instant::now());

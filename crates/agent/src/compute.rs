@@ -251,6 +251,7 @@ impl Daemon {
             }
             slice.write_grants();
         }
+        self.lease_out(book);
     }
 }
 

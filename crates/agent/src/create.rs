@@ -12,6 +12,7 @@ use divvy_model::{
 use rustix::fs::{Gid, Uid, chown};
 use serde::{Deserialize, Serialize};
 
+use crate::api::events::EventKind;
 use crate::api::{CreateSlice, CreatedSlice, Join};
 use crate::daemon::{Daemon, Peer};
 use crate::names::{default_slice_name, fresh_id, slice_name};
@@ -312,6 +313,8 @@ impl Daemon {
         }
         self.compute_changed(book);
         book.bypass_total += record.bypasses.len() as u64;
+        let message = format!("{} of {}", record.memory_limit_bytes, record.device_uuid);
+        self.journal.tell(EventKind::SliceCreated, &record, message);
         tracing::info!(
             slice = record.name, id, uid = peer.uid, by = peer.pid, lasting = record.lasting, inside = record.parent_id,
             device = record.device_uuid, memory = record.memory_limit_bytes.0, bypasses = ?record.bypasses,
@@ -347,7 +350,9 @@ impl Daemon {
         slice.record.state = SliceState::Running;
         let record = slice.stored_form();
         store(&self.run, &record)?;
-        Ok(slice.shown())
+        // Before the program starts: its first launch finds the gate as it is to be.
+        self.lease_out(&book);
+        Ok(book.find(id, peer)?.shown())
     }
 
     pub(crate) fn may_create(&self, peer: Peer) -> Result<(), Fault> {

@@ -5,6 +5,7 @@ use divvy_model::{
 };
 
 use crate::api::Resize;
+use crate::api::events::EventKind;
 use crate::compute;
 use crate::daemon::{Book, Daemon, Peer};
 use crate::records::store;
@@ -96,6 +97,8 @@ impl Daemon {
             compute = %terms,
             "slice resized"
         );
+        let message = format!("{} of memory, compute {terms}", slice.record.memory_limit_bytes);
+        self.journal.tell(EventKind::SliceResized, &slice.record, message);
         Ok(slice.shown())
     }
 

@@ -33,6 +33,8 @@ pub struct Settings {
     pub user_compute: Option<Compute>,
     /// The memory of the lasting slice that each user gets with the first run that asks for none.
     pub default_slice: Option<MemoryAmount>,
+    /// How long a slice runs before the next may where several want a device: 1 to 30 ms.
+    pub quantum: Duration,
 }
 
 impl Default for Settings {
@@ -48,6 +50,7 @@ impl Default for Settings {
             user_slices: None,
             user_compute: None,
             default_slice: None,
+            quantum: Duration::from_millis(5),
         }
     }
 }

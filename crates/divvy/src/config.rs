@@ -33,7 +33,7 @@ const fn key(name: &'static str, default: &'static str, in_folder: bool, about: 
 }
 
 /// Every setting.
-pub const KEYS: [Key; 18] = [
+pub const KEYS: [Key; 19] = [
     key(
         "memory",
         "",
@@ -121,6 +121,12 @@ pub const KEYS: [Key; 18] = [
         "The most of a device's time that one user's slices may be promised together: 25%",
     ),
     key("user_slices", "", false, "The most slices that one user may have"),
+    key(
+        "quantum",
+        "5ms",
+        false,
+        "How long a slice runs before the next may, where several want a device: 1ms to 30ms",
+    ),
     key(
         "default_slice",
         "",
@@ -298,8 +304,14 @@ impl Config {
             );
             return Err(self.blame("user_slices", fault));
         }
+        let quantum = self.duration("quantum")?.unwrap_or(defaults.quantum);
+        if !(Duration::from_millis(1)..=Duration::from_millis(30)).contains(&quantum) {
+            let fault = bad("quantum", "it must be from 1ms to 30ms");
+            return Err(self.blame("quantum", fault));
+        }
         Ok(Settings {
             oversubscription,
+            quantum,
             max_slices,
             user_memory: self.get("user_memory")?,
             user_slices,

@@ -157,6 +157,10 @@ pub enum Condition {
     Waiting,
     /// Kernels run while much of its memory lies beyond its share.
     Thrashing,
+    /// Its work goes on though its lease of the device has long ended.
+    Overstays,
+    /// Its processes use the device without being charged for it.
+    Escapes,
 }
 
 impl Condition {
@@ -168,6 +172,8 @@ impl Condition {
             Self::Overuse => "overuse",
             Self::Waiting => "waiting",
             Self::Thrashing => "thrashing",
+            Self::Overstays => "overstays",
+            Self::Escapes => "escapes",
         }
     }
 }

@@ -190,8 +190,9 @@ impl Account {
             said.busy |= process.busy;
             if process.launched > 0 {
                 said.settled &= process.acknowledged.is_since(word);
-                said.counted &=
-                    opened.is_none_or(|opened| process.acknowledged != opened && process.acknowledged.is_since(opened));
+                said.counted &= opened.is_none_or(|opened| {
+                    process.acknowledged != opened && process.acknowledged.is_since(opened)
+                });
                 kernel = process.kernel_ns.max(kernel);
             }
             let key = (process.slot, process.claimed_at_ns);

@@ -58,10 +58,9 @@ impl State {
         };
         let account = &mut seat.accounts[place];
         let known = match account.hold {
-            Hold::Leased { epoch: held, .. } => held == epoch,
             // After a jump of the clock it may have time left again.
             Hold::Ending { epoch: held, .. } if held == epoch && until <= now => return,
-            Hold::Ending { epoch: held, .. } => held == epoch,
+            Hold::Leased { epoch: held, .. } | Hold::Ending { epoch: held, .. } => held == epoch,
             Hold::Nothing => false,
         };
         let lease = Lease {
@@ -84,7 +83,9 @@ impl State {
     }
 
     fn overdue(&mut self, tenant: TenantId, device: DeviceId, over: Nanos) {
-        let Some(seat) = self.seats.get_mut(&tenant.0) else { return };
+        let Some(seat) = self.seats.get_mut(&tenant.0) else {
+            return;
+        };
         seat.overdue = true;
         seat.overdue_total += 1;
         self.overdue_total += 1;
@@ -96,7 +97,9 @@ impl State {
     }
 
     fn expired(&mut self, tenant: TenantId, device: DeviceId) {
-        let Some(seat) = self.seats.get_mut(&tenant.0) else { return };
+        let Some(seat) = self.seats.get_mut(&tenant.0) else {
+            return;
+        };
         seat.overdue = true;
         seat.expired_total += 1;
         self.expired_total += 1;

@@ -89,7 +89,13 @@ mod tests {
                 assert_eq!((figures.window(1).used, figures.window(10).used), (3750, 4875));
             }
         }
-        assert_eq!(figures.window(1), Window { used: 2500, queued: 1000 });
+        assert_eq!(
+            figures.window(1),
+            Window {
+                used: 2500,
+                queued: 1000
+            }
+        );
         assert_eq!(figures.window(10).used, 2500);
         assert_eq!(figures.samples.len(), SAMPLES);
         figures.forget();

@@ -45,6 +45,7 @@ impl State {
         }
         self.settle_doubt(number, &said);
         self.report(number, &said, now);
+        let doubtful = self.doubtful(number, now);
         let Some(seat) = self.seats.get_mut(&number) else {
             return;
         };
@@ -70,10 +71,8 @@ impl State {
             }
         } else if seat.holds() {
             // It ends; what is in flight is waited for.
-        } else if wants && seat.asked_at.is_none() && seat.in_doubt_until == 0 && !self.doubtful(number, now) {
-            if let Some(seat) = self.seats.get_mut(&number) {
-                seat.ask(now);
-            }
+        } else if wants && seat.asked_at.is_none() && seat.in_doubt_until == 0 && !doubtful {
+            seat.ask(now);
             self.tell(now, &Event::Ready { tenant });
         } else if !wants && seat.asked_at.is_some() {
             seat.stop_asking(now);
@@ -125,7 +124,11 @@ impl State {
     }
 
     fn busy(&self, number: u64, device: DeviceId) -> Nanos {
-        let accounts = self.seats.get(&number).into_iter().flat_map(|seat| &seat.accounts);
+        let accounts = self
+            .seats
+            .get(&number)
+            .into_iter()
+            .flat_map(|seat| &seat.accounts);
         accounts
             .filter(|account| account.device == device)
             .map(|account| account.busy_ns)
@@ -146,7 +149,11 @@ impl State {
 
     /// An earlier agent's lease of this slice may be in use until its processes have taken note of a closed gate.
     fn settle_doubt(&mut self, number: u64, said: &[Said]) {
-        let Some(seat) = self.seats.get_mut(&number).filter(|seat| seat.in_doubt_until != 0) else {
+        let Some(seat) = self
+            .seats
+            .get_mut(&number)
+            .filter(|seat| seat.in_doubt_until != 0)
+        else {
             return;
         };
         if said.iter().all(|said| said.settled && !said.busy) {
@@ -159,6 +166,9 @@ impl State {
 
     /// Whether somebody on the slice's devices may run by an earlier agent's lease.
     fn doubtful(&self, number: u64, now: Nanos) -> bool {
+        if self.doubts_end_at == Nanos::MAX {
+            return false;
+        }
         let Some(seat) = self.seats.get(&number) else {
             return false;
         };
@@ -223,7 +233,10 @@ impl State {
             self.tell(now, &Event::Thrash { device, refill });
             if (before == 0) != (refill == 0) {
                 let (kind, message) = match refill {
-                    0 => (EventKind::Settled, String::from("no slice pages its memory to and fro any more")),
+                    0 => (
+                        EventKind::Settled,
+                        String::from("no slice pages its memory to and fro any more"),
+                    ),
                     _ => (
                         EventKind::Thrashing,
                         format!(

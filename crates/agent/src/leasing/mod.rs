@@ -29,8 +29,8 @@ mod thrash;
 mod undertaker;
 mod views;
 
-pub(crate) use escape::Meter;
 use bell::Rope;
+pub(crate) use escape::{Meter, Use};
 use state::State;
 use undertaker::Undertaker;
 
@@ -155,7 +155,13 @@ impl Leasing {
         // Not while anybody waits for the desk: a log may be slow.
         for incident in incidents {
             let slice = incident.slice.as_ref().map(|(_, name)| name.as_str());
-            tracing::warn!(slice, device = incident.device, kind = incident.kind.name(), "{}", incident.message);
+            tracing::warn!(
+                slice,
+                device = incident.device,
+                kind = incident.kind.name(),
+                "{}",
+                incident.message
+            );
             self.journal.note(incident);
         }
         answer
@@ -166,7 +172,9 @@ impl Drop for Leasing {
     fn drop(&mut self) {
         let desk = self.desk.get_mut().unwrap_or_else(PoisonError::into_inner);
         let accounts = desk.state.seats.values().flat_map(|seat| &seat.accounts);
-        accounts.filter_map(|account| account.rope.as_ref()).for_each(|rope| rope.end());
+        accounts
+            .filter_map(|account| account.rope.as_ref())
+            .for_each(|rope| rope.end());
         self.earlier.notify_one();
     }
 }

@@ -2,8 +2,8 @@
 
 use divvy_arbiter::{Nanos, Terms};
 
-use super::account::{Account, Hold, Said};
 use super::Member;
+use super::account::{Account, Hold, Said};
 
 /// A slice that leases its devices.
 #[derive(Debug)]
@@ -53,7 +53,10 @@ impl Seat {
 
     /// Reads what its processes say on each device.
     pub fn read(&mut self, now: Nanos) -> Vec<Said> {
-        self.accounts.iter_mut().map(|account| account.read(now)).collect()
+        self.accounts
+            .iter_mut()
+            .map(|account| account.read(now))
+            .collect()
     }
 
     /// It asks for a lease from now on.

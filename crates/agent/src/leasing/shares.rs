@@ -44,15 +44,30 @@ mod tests {
     fn shares_are_kept_weights_divide_the_rest_and_what_is_left_goes_to_the_soft() {
         for (all, parts) in [
             (vec![Terms::weight(100)], vec![10_000]),
-            (vec![Terms::soft(share(30)), Terms::soft(share(70))], vec![3000, 7000]),
-            (vec![Terms::soft(share(20)), Terms::soft(share(30))], vec![4000, 6000]),
-            (vec![Terms::hard(share(30)), Terms::soft(share(30))], vec![3000, 7000]),
-            (vec![Terms::hard(share(30)), Terms::hard(share(30))], vec![3000, 3000]),
+            (
+                vec![Terms::soft(share(30)), Terms::soft(share(70))],
+                vec![3000, 7000],
+            ),
+            (
+                vec![Terms::soft(share(20)), Terms::soft(share(30))],
+                vec![4000, 6000],
+            ),
+            (
+                vec![Terms::hard(share(30)), Terms::soft(share(30))],
+                vec![3000, 7000],
+            ),
+            (
+                vec![Terms::hard(share(30)), Terms::hard(share(30))],
+                vec![3000, 3000],
+            ),
             (
                 vec![Terms::soft(share(40)), Terms::weight(100), Terms::weight(200)],
                 vec![4000, 2000, 4000],
             ),
-            (vec![Terms::soft(share(80)), Terms::soft(share(80))], vec![5000, 5000]),
+            (
+                vec![Terms::soft(share(80)), Terms::soft(share(80))],
+                vec![5000, 5000],
+            ),
             (vec![Terms::hard(Share::WHOLE), Terms::weight(1)], vec![10_000, 0]),
         ] {
             assert_eq!(effective(&all), parts, "{all:?}");

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use divvy_arbiter::{Arbiter, Cap, DeviceId, Event, MILLISECOND, Nanos, Refused, Settings, TenantId, Terms};
 
 use super::account::{Account, Hold};
+use super::escape::Escapes;
 use super::seat::Seat;
 use super::undertaker::Undertaker;
 use super::{Incident, Member, shares};
@@ -41,6 +42,10 @@ pub(super) struct State {
     pub overdue_total: u64,
     /// See there.
     pub expired_total: u64,
+    /// What the auditor saw.
+    pub escapes: Escapes,
+    /// Nanoseconds for which devices were used and nobody charged.
+    pub escaped_ns: Nanos,
 }
 
 impl State {
@@ -60,6 +65,8 @@ impl State {
             undertaker,
             overdue_total: 0,
             expired_total: 0,
+            escapes: Escapes::default(),
+            escaped_ns: 0,
         }
     }
 
@@ -115,7 +122,12 @@ impl State {
     fn dismiss(&mut self, number: u64, now: Nanos) {
         if let Some(seat) = self.seats.remove(&number) {
             self.numbers.remove(&seat.member.id);
-            self.tell(now, &Event::Died { tenant: TenantId(number) });
+            self.tell(
+                now,
+                &Event::Died {
+                    tenant: TenantId(number),
+                },
+            );
             self.due.extend(self.neighbours(&seat));
             for account in &seat.accounts {
                 account.rope.iter().for_each(|rope| rope.end());
@@ -194,7 +206,11 @@ impl State {
         let alone = alone(&self.seats, number);
         if let Some(seat) = self.seats.get_mut(&number).filter(|_| !alone) {
             seat.accounts.iter_mut().for_each(Account::close);
-            if seat.accounts.iter().any(|account| account.grant().generation() > 1) {
+            if seat
+                .accounts
+                .iter()
+                .any(|account| account.grant().generation() > 1)
+            {
                 seat.in_doubt_until = now.saturating_add(DOUBT);
                 self.doubts_end_at = seat.in_doubt_until;
             }
@@ -251,7 +267,12 @@ impl State {
                 seat.ask(now);
                 // It may have anything in flight: it holds the device until it says otherwise.
                 self.tell(now, &Event::Ready { tenant });
-                for account in self.seats.get_mut(&number).into_iter().flat_map(|seat| &mut seat.accounts) {
+                for account in self
+                    .seats
+                    .get_mut(&number)
+                    .into_iter()
+                    .flat_map(|seat| &mut seat.accounts)
+                {
                     if account.hold == Hold::Nothing {
                         account.close();
                     }

@@ -42,9 +42,7 @@ impl Undertaker {
         });
         let own = undertaker.clone();
         // It lives as long as the agent: it has nothing to end for.
-        let thread = thread::Builder::new()
-            .name("undertaker".into())
-            .stack_size(STACK);
+        let thread = thread::Builder::new().name("undertaker".into()).stack_size(STACK);
         thread.spawn(move || own.serve())?;
         Ok(undertaker)
     }
