@@ -132,7 +132,7 @@ impl Daemon {
             let home = &book.find(name, peer)?.record;
             if let Some(other) = chosen.iter().find(|device| home.place_of(&device.uuid).is_none()) {
                 return Err(Fault::new(
-                    Code::OverDevice,
+                    Code::OutsideSlice,
                     format!(
                         "your default slice {name} is on {}, not on {}",
                         home.device_uuid, other.uuid
@@ -231,6 +231,7 @@ impl Daemon {
             },
             memory_overhead_bytes: Bytes(0),
             memory_lent_bytes: Bytes(0),
+            memory_spilled_bytes: Bytes(0),
             spill_limit_bytes: beyond(*memory, ask.request.oversubscribe_percent),
         };
         let shares: Vec<DeviceShare> = placed.iter().map(share_of).collect();
@@ -267,6 +268,7 @@ impl Daemon {
             memory_lent_bytes: Bytes(0),
             on_oom_wait_ns: ask.request.on_oom_wait_ns,
             spill_limit_bytes: Bytes(0),
+            memory_spilled_bytes: Bytes(0),
             whole: ask.request.whole,
             conditions: Vec::new(),
             bypasses: enforcement.bypasses,

@@ -12,7 +12,7 @@ use divvy_model::{
 
 use crate::admission::Hold;
 use crate::audit::Audited;
-use crate::pages::{self, Usage};
+use crate::pages::{self, Bounds, Usage};
 use crate::procs;
 use crate::watched::Watched;
 
@@ -235,7 +235,14 @@ impl Slice {
         let read: Result<Vec<Usage>, Fault> = pages
             .iter()
             .zip(&self.accounts)
-            .map(|(pages, account)| pages::usage(pages, account.device_memory))
+            .zip(&shares)
+            .map(|((pages, account), share)| {
+                let bounds = Bounds {
+                    device_memory: account.device_memory,
+                    spill_limit: share.spill_limit_bytes,
+                };
+                pages::usage(pages, bounds)
+            })
             .collect();
         match (read, &self.damage) {
             (Ok(usages), None) => {
@@ -249,15 +256,15 @@ impl Slice {
                     tracing::error!(slice = self.record.name, code = %fault.code, "{fault}: {}", fault.causes.join(": "));
                     self.damage = Some(fault);
                 }
-                let of = |(pages, share): (&Pages, &DeviceShare)| {
-                    let living = pages.ledger.processes().filter(|process| process.alive);
-                    Usage {
-                        used: share.memory_limit_bytes,
-                        processes: living.map(|process| of_unknown_use(process.host_pid)).collect(),
-                        unknown: true,
-                    }
+                // No number of that page is taken: who uses it, the system tells.
+                let found = self.found_processes();
+                let of = |share: &DeviceShare| Usage {
+                    used: share.memory_limit_bytes,
+                    processes: found.clone(),
+                    unknown: true,
+                    ..Usage::default()
                 };
-                pages.iter().zip(&shares).map(of).collect()
+                shares.iter().map(of).collect()
             }
         }
     }
@@ -270,10 +277,19 @@ impl Slice {
     /// A slice that waits for its first pages holds nothing. One whose pages cannot be had may hold all it may, as
     /// long as a process that uses it lives.
     fn usage_without_pages(&mut self) -> Usage {
-        const FRESH: Duration = Duration::from_secs(1);
         if self.missing.is_none() && self.damage.is_none() {
             return Usage::default();
         }
+        Usage {
+            processes: self.found_processes(),
+            unknown: true,
+            ..Usage::default()
+        }
+    }
+
+    /// The processes that use it as the system tells, where its pages do not.
+    fn found_processes(&mut self) -> Vec<ProcessRecord> {
+        const FRESH: Duration = Duration::from_secs(1);
         let kept = self.is_kept();
         let known = self.found.take().and_then(|(mut found, looked)| {
             found.retain(Watched::is_alive);
@@ -285,11 +301,7 @@ impl Slice {
         let (found, looked) = known.unwrap_or_else(look);
         let processes = found.iter().map(Watched::pid).map(of_unknown_use).collect();
         self.found = Some((found, looked));
-        Usage {
-            used: Bytes(0),
-            processes,
-            unknown: true,
-        }
+        processes
     }
 
     /// Takes its pages from the keeper that gave them back.
@@ -311,6 +323,7 @@ impl Slice {
         let mut shares = record.shares();
         for ((share, usage), account) in shares.iter_mut().zip(&usages).zip(&self.accounts) {
             share.memory_used_bytes = usage.used;
+            share.memory_spilled_bytes = usage.spilled;
             share.memory_overhead_bytes = account.found_beyond.overhead;
         }
         let over = |share: &DeviceShare| {
@@ -323,7 +336,15 @@ impl Slice {
         if !unknown && shares.iter().any(over) {
             record.conditions.push(Condition::OverLimit);
         }
+        if shares.iter().any(|share| !share.memory_spilled_bytes.is_zero()) {
+            record.conditions.push(Condition::Spilled);
+        }
         record.set_shares(shares);
+        for doubt in usages.iter().flat_map(|usage| &usage.doubts) {
+            if !record.warnings.contains(doubt) {
+                record.warnings.push(doubt.clone());
+            }
+        }
         record.processes = together(usages);
         record.runs = self.living_runs();
         record.state = match record.state {
@@ -393,6 +414,9 @@ pub(crate) fn together(usages: Vec<Usage>) -> Vec<ProcessRecord> {
                     .0
                     .saturating_add(process.memory_used_bytes.0);
                 known.memory_used_bytes = Bytes(sum);
+                let spilled = known.memory_spilled_bytes.0;
+                let sum = spilled.saturating_add(process.memory_spilled_bytes.0);
+                known.memory_spilled_bytes = Bytes(sum);
             }
             None => all.push(process),
         }
@@ -405,5 +429,6 @@ fn of_unknown_use(pid: u32) -> ProcessRecord {
         pid,
         command: procs::command(pid),
         memory_used_bytes: Bytes(0),
+        memory_spilled_bytes: Bytes(0),
     }
 }

@@ -33,7 +33,7 @@ pub use error::{PageError, ReserveError};
 pub use grant::{Grant, GrantSpec, GrantView};
 pub use layout::{GRANT_BYTES, LEDGER_BYTES, PAGE_ABI_VERSION, PresenceLine, SHARED_WORDS};
 pub use lease::{Gate, GateWord, Lease};
-pub use ledger::{Backing, Ledger, Process, Reaped, open_file};
+pub use ledger::{Backing, Ledger, Process, Reaped, is_process_id, open_file};
 pub use presence::Presence;
 pub use slot::{Slot, SlotOwner};
 pub use terms::{Cap, Class, ComputeTerms, MAX_ACCOUNTS, MAX_ON_OOM_WAIT, Policy, Terms, WHOLE_COMPUTE};

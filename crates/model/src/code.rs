@@ -65,7 +65,7 @@ codes! {
     11 UnknownDevice ACT "there is no such device"
         "The selector fits no device of this machine. `divvy devices` lists those there are."
     12 DeviceFull ACT "the device has not that much memory left"
-        "The memory promised to slices, the cost of their contexts and what other programs hold leave too little. The message says what is free and who holds the rest. Ask for less, wait, `divvy kill` a slice or `divvy resize` one; `oversubscription` in the configuration raises the total."
+        "The memory promised to slices and what other programs hold leave too little, or others stand in line for it. The message says what is free and who holds the rest. Ask for less, wait with `--wait`, `divvy kill` a slice or `divvy resize` one; `oversubscription` in the configuration raises the total."
     13 OverDevice ACT "more memory than the device has"
         "A slice is a share of one device, so it can never be larger than the device, whatever the oversubscription."
     14 TooManySlices ACT "the device holds its maximum number of slices"
@@ -83,23 +83,23 @@ codes! {
     20 UnknownSlice ACT "there is no such slice"
         "No slice has that name or id. A slice ends with its program; `divvy ps` lists those that live."
     21 NameTaken ACT "the name is taken"
-        "Names of slices are unique for an agent. Leave `--name` out and one is made up."
+        "A user's slices have different names, on one agent. Leave `--name` out and one is made up."
     22 NotEnforceable ACT "a limit cannot be enforced here"
         "Divvy is strict by default: what it cannot enforce it refuses, rather than let a program run under a limit that does not hold. `--policy best-effort` runs it anyway and counts the bypass in the slice's record."
     23 SliceName USAGE "a name of a slice was not understood"
         "A name is 1 to 63 letters, digits, `-`, `_` or `.`, and begins with a letter or a digit."
-    24 SliceGone ACT "the slice ended meanwhile"
-        "The slice's program or its `divvy run` ended before the request was served."
+    24 SliceGone ACT "the slice or its pages are gone"
+        "Either the slice ended, or was deleted, before the request was served: start again. Or it is there and its pages are not: they cannot be had from its keeper (which is stopped, or died together with the agent), or they are damaged. Then what the slice holds is not known: its programs keep running under their limit, all of that limit counts as taken, and it can be neither changed nor joined nor divided. The message and `divvy inspect` say which it is; it ends with its processes, which `divvy kill` ends."
     25 BadMemory ACT "the slice cannot have that much memory"
-        "A slice is like a smaller GPU: its programs' contexts are inside it, so it has room for one at least (`context_memory` in the configuration says what one costs). A live slice may shrink below what its programs hold (they keep it, and get no more until they fall below the limit), but it cannot grow past the device or past what is free on it."
+        "A slice is like a smaller GPU: its programs' contexts are inside it, so it has room for one at least (`context_memory` in the configuration says what one costs). A live slice may shrink below what its programs hold (they keep it, and get no more until they fall below the limit), but not below what slices inside it have. A whole device is neither more nor less."
     26 SliceBusy ACT "programs run in the slice"
         "A lasting slice is deleted when nothing runs in it. End the programs first, or let `divvy slice delete --yes` end them."
     27 NotLasting ACT "the slice is not a lasting one"
         "`divvy run --slice` joins slices that `divvy slice create` made, and `divvy slice delete` deletes them. The slice of a plain `divvy run` belongs to that run and ends with it; `divvy kill` ends it."
     28 SliceFull ACT "the slice has no room for another inside it"
-        "A `divvy run` inside a slice takes its memory out of that slice: never more than is free there. The message says what its programs and the slices inside it hold."
+        "A `divvy run` inside a slice takes its memory and its compute out of that slice: never more than is free there, and nobody overtakes who waits for it. The message says what its programs and the slices inside it hold."
     29 OutsideSlice ACT "a slice cannot be left from inside"
-        "What runs inside a slice gets no memory from outside it: neither of another device nor of another slice. Start it from a shell that is in no slice."
+        "What runs inside a slice gets no memory from outside it: neither of another device nor of another slice, and no lasting one is made there. Start it from a shell that is in no slice. A run that goes into your default slice stays on that slice's device, too; `--memory` asks for a slice elsewhere."
     30 AgentUnreachable AGENT "the agent does not answer"
         "The agent of this run directory does not answer on its socket. It is started on demand by `divvy run`; `divvy agent status` and the log in the run directory tell more."
     31 AgentStart AGENT "the agent did not start"
@@ -107,7 +107,7 @@ codes! {
     32 AgentVersion AGENT "the agent speaks another version"
         "The agent was started by another version of Divvy whose API differs. `divvy agent stop` ends it (tenants keep their limits); the next `divvy run` starts this version's."
     33 NotAllowed PERMISSION "only the owner or root may do that"
-        "Everybody may look; a slice is changed by the user who holds it, or by root."
+        "Everybody may look; a slice is changed by the user who holds it, or by root. An agent makes slices for its own user and root, unless its configuration says `admit_others = true`."
     34 OneSlice ACT "these devices cannot be in one slice"
         "A slice of several devices is one program's under one driver: each device once, all real or all of one specification of emulated ones, and no MIG instance, beside which CUDA shows a program nothing else."
     35 OverQuota ACT "more than one user may have"
@@ -201,6 +201,29 @@ impl<'de> Deserialize<'de> for Code {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A code whose refusal was dropped would keep a story that nothing tells.
+    #[test]
+    fn every_code_is_raised_somewhere() {
+        fn sources(folder: &std::path::Path, text: &mut String) {
+            for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    sources(&path, text);
+                } else if path.extension().is_some_and(|end| end == "rs") && !path.ends_with("code.rs") {
+                    text.push_str(&std::fs::read_to_string(&path).expect("a source file"));
+                }
+            }
+        }
+        let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut text = String::new();
+        for room in ["model", "host", "agent", "divvy"] {
+            sources(&crates.join(room).join("src"), &mut text);
+        }
+        for code in Code::ALL {
+            assert!(text.contains(&format!("Code::{code:?}")), "{code} {code:?}");
+        }
+    }
 
     #[test]
     fn codes_round_trip_and_ascend() {

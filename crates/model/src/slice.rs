@@ -15,6 +15,17 @@ pub enum Policy {
     BestEffort,
 }
 
+impl Policy {
+    /// The word of the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::BestEffort => "best-effort",
+        }
+    }
+}
+
 /// What a user asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SliceRequest {
@@ -161,6 +172,8 @@ pub enum Condition {
     Overstays,
     /// Its processes use the device without being charged for it.
     Escapes,
+    /// Some of what it has allocated lies beyond its share, in managed memory that the host backs.
+    Spilled,
 }
 
 impl Condition {
@@ -174,6 +187,7 @@ impl Condition {
             Self::Thrashing => "thrashing",
             Self::Overstays => "overstays",
             Self::Escapes => "escapes",
+            Self::Spilled => "spilled",
         }
     }
 }
@@ -198,6 +212,9 @@ pub struct ProcessRecord {
     pub command: String,
     /// Device memory it holds.
     pub memory_used_bytes: Bytes,
+    /// What it holds beyond the share, in managed memory that the host backs.
+    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
+    pub memory_spilled_bytes: Bytes,
 }
 
 /// A process that uses a device outside any slice.
@@ -238,6 +255,9 @@ pub struct DeviceShare {
     /// What may be allocated beyond the limit, in managed memory that the host backs.
     #[serde(default, skip_serializing_if = "Bytes::is_zero")]
     pub spill_limit_bytes: Bytes,
+    /// What is allocated there beyond the limit: the host's memory, not the device's.
+    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
+    pub memory_spilled_bytes: Bytes,
 }
 
 impl DeviceShare {
@@ -319,6 +339,9 @@ pub struct SliceRecord {
     /// What may be allocated beyond the limit, in managed memory that the host backs.
     #[serde(default, skip_serializing_if = "Bytes::is_zero")]
     pub spill_limit_bytes: Bytes,
+    /// What is allocated beyond the limit: the host's memory, not the device's, and not in what is used.
+    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
+    pub memory_spilled_bytes: Bytes,
     /// Whether it is a whole device for one tenant alone, without a limiter.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whole: bool,
@@ -353,6 +376,7 @@ impl SliceRecord {
             memory_overhead_bytes: self.memory_overhead_bytes,
             memory_lent_bytes: self.memory_lent_bytes,
             spill_limit_bytes: self.spill_limit_bytes,
+            memory_spilled_bytes: self.memory_spilled_bytes,
         };
         let further = self.devices.iter().skip(1).cloned();
         std::iter::once(first).chain(further).collect()
@@ -370,6 +394,7 @@ impl SliceRecord {
         self.memory_overhead_bytes = first.memory_overhead_bytes;
         self.memory_lent_bytes = first.memory_lent_bytes;
         self.spill_limit_bytes = first.spill_limit_bytes;
+        self.memory_spilled_bytes = first.memory_spilled_bytes;
         self.devices = shares;
     }
 

@@ -78,6 +78,12 @@ fn in_words(slice: &SliceRecord) -> String {
                 "oversubscribe",
                 format!("{bytes} more, in managed memory that the host backs"),
             );
+            if !slice.usage_unknown {
+                line(
+                    "spilled",
+                    format!("{} of that is used", share.memory_spilled_bytes),
+                );
+            }
         }
     }
     if let Some(parent) = &slice.parent_id {
@@ -95,6 +101,7 @@ fn in_words(slice: &SliceRecord) -> String {
     if !terms.is_default() {
         line("compute", terms.to_string());
     }
+    line("policy", slice.policy.name().into());
     line(
         "isolation",
         format!(
@@ -123,8 +130,14 @@ fn in_words(slice: &SliceRecord) -> String {
         line(
             "process",
             format!(
-                "{} {} holds {}",
-                process.pid, process.command, process.memory_used_bytes
+                "{} {} holds {}{}",
+                process.pid,
+                process.command,
+                process.memory_used_bytes,
+                match process.memory_spilled_bytes.is_zero() {
+                    true => String::new(),
+                    false => format!(", and {} beyond the share", process.memory_spilled_bytes),
+                }
             ),
         );
     }

@@ -92,7 +92,7 @@ fn outsider(process: &UnmanagedRecord, wide: bool) -> Vec<String> {
     ];
     if wide {
         let user = process.uid.map_or_else(dash, |uid| uid.to_string());
-        row.extend([dash(), user, dash(), dash(), dash(), dash()]);
+        row.extend([dash(), user, dash(), dash(), dash(), dash(), dash()]);
     }
     row
 }
@@ -117,6 +117,7 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
             ("ISOLATION", false),
             ("CONTEXT", true),
             ("OVERHEAD", true),
+            ("SPILLED", true),
             ("COMMAND", false),
         ]);
     }
@@ -148,6 +149,7 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
                 slice.isolation.to_string(),
                 slice.context_bytes.to_string(),
                 slice.memory_overhead_bytes.to_string(),
+                spilled(slice),
                 commands(slice),
             ]);
         }
@@ -191,6 +193,18 @@ pub fn standing(slice: &SliceRecord) -> String {
         words.insert(0, slice.state.name());
     }
     words.join(", ")
+}
+
+/// What lies beyond the share, on all devices together, where anything may.
+fn spilled(slice: &SliceRecord) -> String {
+    let shares = slice.shares();
+    if slice.usage_unknown || shares.iter().all(|share| share.spill_limit_bytes.is_zero()) {
+        return "-".into();
+    }
+    let sum = shares.iter().fold(0_u64, |sum, share| {
+        sum.saturating_add(share.memory_spilled_bytes.0)
+    });
+    Bytes(sum).to_string()
 }
 
 /// The programs that the slice was made for, or that joined it.
