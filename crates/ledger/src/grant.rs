@@ -358,6 +358,11 @@ impl GrantView {
         self.mapping.page().lease.wait(seen, limit)
     }
 
+    /// Wakes whoever waits in [`GrantView::wait_gate`], in every process of the slice, to look around.
+    pub fn wake_gate(&self) {
+        self.mapping.page().lease.wake();
+    }
+
     /// When the agent last showed that it is there: nanoseconds of CLOCK_MONOTONIC; 0 where it never did.
     #[must_use]
     pub fn beat_ns(&self) -> u64 {

@@ -108,9 +108,14 @@ impl LeaseLine {
         // One agent writes a grant.
         let word = self.word().next(gate);
         self.gate.store(word.0, Release);
+        self.wake();
+        word
+    }
+
+    /// Wakes whoever waits; that needs no right to write.
+    pub(crate) fn wake(&self) {
         // Nobody waiting is not an error.
         let _woken = futex::wake(&self.gate, futex::Flags::empty(), i32::MAX as u32);
-        word
     }
 
     /// Goes on from a predecessor's line, whose writer is dead: what was open stays open, everything else waits for a

@@ -31,7 +31,7 @@ mod waiting;
 pub use bypass::{Bypass, STAND_IN_SONAME};
 pub use error::{PageError, ReserveError};
 pub use grant::{Grant, GrantSpec, GrantView};
-pub use layout::{GRANT_BYTES, LEDGER_BYTES, PAGE_ABI_VERSION, PresenceLine, SHARED_WORDS};
+pub use layout::{GRANT_BYTES, LEDGER_BYTES, PAGE_ABI_VERSION, PresenceLine, SHARED_WORDS, monotonic_ns};
 pub use lease::{Gate, GateWord, Lease};
 pub use ledger::{Backing, Ledger, Process, Reaped, is_process_id, open_file};
 pub use presence::Presence;
