@@ -28,6 +28,7 @@ mod link;
 mod log;
 mod memop;
 mod memory;
+mod mig;
 mod module;
 mod nvml;
 mod occupancy;
@@ -44,7 +45,8 @@ pub use engine::usage::{EngineUsage, ProcessEngineUsage, engine_usage, engine_us
 pub use hardware::{
     HardwareError, ProcessUsage, Usage, default_run_directory, run_directory, usage, usage_in,
 };
-pub use inventory::{DeviceFacts, devices, devices_from_env};
+pub use inventory::{DeviceFacts, devices, devices_from_env, stand_for};
+pub use mig::{Instance, State as MigState, StoreError};
 pub use nvml::TABLE as NVML_TABLE;
 
 /// What the fuzz targets under `fuzz/` call; not for use.
