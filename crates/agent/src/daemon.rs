@@ -144,6 +144,7 @@ impl Daemon {
     /// The devices, with what is handed out of each.
     pub fn devices(&self) -> Vec<DeviceRecord> {
         let mut book = self.book();
+        book.inventory.refresh(&self.nvidia);
         let devices = book.inventory.devices.clone();
         devices
             .into_iter()

@@ -43,6 +43,7 @@ impl Daemon {
         ahead: &Ahead,
     ) -> Result<Vec<(DeviceRecord, Bytes)>, Fault> {
         let ask = &wanted.ask;
+        book.inventory.refresh(&self.nvidia);
         if let Some(parent) = &wanted.parent {
             return self.place_inside(book, parent, ask, ahead);
         }
@@ -72,6 +73,9 @@ impl Daemon {
         let mut placed = Vec::with_capacity(devices.len());
         for device in devices {
             self.check_owner(book, &device)?;
+            if device.is_divided() {
+                return Err(in_mig_mode(book, &device));
+            }
             let share = self.share_of(book, peer, &device, request, enforcement)?;
             placed.push((device, share));
         }
@@ -299,7 +303,7 @@ fn go_together(book: &Book, devices: &[DeviceRecord]) -> Result<(), Fault> {
             &format!("a slice has at most {MAX_ACCOUNTS}"),
         );
     }
-    if let Some(mig) = devices.iter().find(|device| device.kind == DeviceKind::Mig) {
+    if let Some(mig) = devices.iter().find(|device| device.mig_instance().is_some()) {
         return cannot(
             format!(
                 "{} is a MIG instance, beside which a program sees no other device",
@@ -343,6 +347,29 @@ fn not_visible(chosen: &DeviceRecord, text: &str, visible: &[DeviceRecord]) -> F
     match shown.as_slice() {
         [] => fault.hint("it shows no device; unset it to choose among all"),
         shown => fault.hint(format!("choose among {}", shown.join(", "))),
+    }
+}
+
+fn in_mig_mode(book: &Book, gpu: &DeviceRecord) -> Fault {
+    let of_it = |device: &&DeviceRecord| {
+        device
+            .mig_instance()
+            .is_some_and(|place| place.gpu_uuid == gpu.uuid)
+    };
+    let instances: Vec<&str> = book
+        .inventory
+        .devices
+        .iter()
+        .filter(of_it)
+        .map(|device| device.uuid.as_str())
+        .collect();
+    let fault = Fault::new(
+        Code::MigMode,
+        format!("device {} ({}) is in MIG mode", gpu.index, gpu.uuid),
+    );
+    match instances.as_slice() {
+        [] => fault.hint("it has no instances: `divvy mig apply` makes some, or turns the mode off"),
+        some => fault.hint(format!("name one of its instances: {}", some.join(", "))),
     }
 }
 
@@ -392,9 +419,17 @@ fn default_candidates(book: &Book, ask: &CreateSlice) -> Vec<DeviceRecord> {
         None => Vec::new(),
     };
     if !own.is_empty() {
+        let mut own = own;
+        own.sort_by_key(DeviceRecord::is_divided);
         return own;
     }
     let mut candidates = devices.clone();
-    candidates.sort_by_key(|device| (device.kind == DeviceKind::Emulated, device.index));
+    candidates.sort_by_key(|device| {
+        (
+            device.kind == DeviceKind::Emulated,
+            device.is_divided(),
+            device.index,
+        )
+    });
     candidates
 }

@@ -391,10 +391,8 @@ fn computes_in_a_small_one() {
     let mut name = [0; 96];
     cu!(cuDeviceGetName(name.as_mut_ptr(), 96, 0));
     // SAFETY: the function succeeded, so the text ends with a NUL.
-    assert_eq!(
-        unsafe { CStr::from_ptr(name.as_ptr()) },
-        c"NVIDIA H100 80GB HBM3 MIG 1g.10gb"
-    );
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+    assert_eq!(name, c"NVIDIA H100 80GB HBM3 MIG 1g.10gb");
     let total: usize = get!(cuDeviceTotalMem_v2(0));
     assert_eq!((total as u64, memory_info().0), (9984 * MIB, total));
     let own: CUuuid = get!(cuDeviceGetUuid_v2(0));

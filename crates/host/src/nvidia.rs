@@ -236,7 +236,13 @@ fn read(nvml: &Nvml, index: u32) -> Result<DeviceRecord, NvmlError> {
         compute_capability: format!("{}.{}", capability.major, capability.minor),
         context_bytes: None,
         sharing: None,
-        hardware: None,
+        hardware: device.mig_mode().ok().map(|mode| {
+            Box::new(Hardware {
+                vendor: Vendor::Nvidia,
+                mig_mode: Some(mode.current == 1),
+                ..Hardware::default()
+            })
+        }),
     })
 }
 

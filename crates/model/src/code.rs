@@ -134,6 +134,8 @@ codes! {
         "It is a directory, it lacks the execute permission, or its format is not known to the kernel. `divvy run` exits with 126, as a shell does."
     54 DropInLoad ACT "the drop-in does not load"
         "A test program that opens libcuda.so.1 under Divvy's environment failed. `divvy doctor` shows what the loader said."
+    55 MigMode ACT "the device is in MIG mode"
+        "Of a GPU in MIG mode only its instances can be used. `divvy devices` lists them as devices of their own; name one with `--device MIG-…`, make them with `divvy mig apply`, or turn the mode off with `divvy mig apply --instances none`."
     60 PageVersion ACT "a page of another version"
         "A slice's grant or ledger was made by another version of Divvy, or is no such page at all. Divvy never guesses: end the slice with the version that made it, or remove its directory under the run directory."
     61 LedgerCorrupt ACT "the ledger is damaged"
