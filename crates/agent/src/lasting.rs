@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use divvy_ledger::attach::Pages;
 use divvy_model::{Code, Fault, RunRecord, SliceRecord, SliceState};
 
-use crate::api::events::EventKind;
 use crate::api::{CreatedSlice, Join};
 use crate::daemon::{Book, Daemon, Peer};
 use crate::records::{attach_socket, discard, store};
@@ -58,7 +57,6 @@ impl Daemon {
         slice.write_grants();
         slice.record.state = SliceState::Running;
         let record = slice.stored_form();
-        self.lease_out(&book);
         store(&self.run, &record)
     }
 
@@ -200,11 +198,9 @@ impl Daemon {
         }
         slice.end_keeper();
         tracing::info!(slice = shown.name, "slice deleted");
-        self.journal.tell(EventKind::SliceEnded, &shown, "deleted");
         book.slices.remove(id);
         book.ended_at = Some(Instant::now());
         discard(&self.run, id);
-        self.compute_changed(book);
         Ok(())
     }
 }

@@ -10,7 +10,6 @@ mod context;
 mod copy;
 pub mod device;
 mod driver;
-mod engine;
 mod event;
 mod exec;
 mod external;
@@ -28,7 +27,6 @@ mod link;
 mod log;
 mod memop;
 mod memory;
-mod mig;
 mod module;
 mod nvml;
 mod occupancy;
@@ -40,13 +38,11 @@ mod stream;
 
 pub use api::TABLE;
 pub use device::identity::{PciAddress, Uuid};
-pub use device::spec::{SpecError, Timing};
-pub use engine::usage::{EngineUsage, ProcessEngineUsage, engine_usage, engine_usage_in};
+pub use device::spec::SpecError;
 pub use hardware::{
     HardwareError, ProcessUsage, Usage, default_run_directory, run_directory, usage, usage_in,
 };
-pub use inventory::{DeviceFacts, devices, devices_from_env, stand_for};
-pub use mig::{Instance, State as MigState, StoreError};
+pub use inventory::{DeviceFacts, devices, devices_from_env};
 pub use nvml::TABLE as NVML_TABLE;
 
 /// What the fuzz targets under `fuzz/` call; not for use.

@@ -41,13 +41,15 @@ pub struct MemoryPool {
 #[derive(Default)]
 struct State {
     kept: Vec<Arc<Extent>>,
-    figures: Figures,
+    reserved_high: u64,
+    used: u64,
+    used_high: u64,
 }
 
 /// What a pool holds, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Taken from the device.
+    /// Taken from the device, in whole pages.
     pub reserved: u64,
     /// The most that was ever taken.
     pub reserved_high: u64,
@@ -90,7 +92,7 @@ impl PoolName {
 }
 
 impl MemoryPool {
-    /// An empty pool on a device's heap.
+    /// An empty pool, with pages of its own, beside a device's heap.
     pub fn new(handle: u64, device: usize, heap: Arc<Heap>, max_bytes: u64) -> Arc<MemoryPool> {
         Arc::new(MemoryPool::make(handle, device, heap, max_bytes))
     }
@@ -128,7 +130,7 @@ impl MemoryPool {
             name: None,
             source: None,
             max_bytes,
-            heap,
+            heap: heap.apart(),
             state: Mutex::default(),
         }
     }
@@ -136,7 +138,7 @@ impl MemoryPool {
     /// At least `bytes`: kept memory if some fits, new memory otherwise.
     pub fn take(&self, bytes: u64) -> Result<Arc<Extent>, OutOfMemory> {
         let mut state = self.lock();
-        if self.max_bytes != 0 && state.figures.used.saturating_add(bytes) > self.max_bytes {
+        if self.max_bytes != 0 && state.used.saturating_add(bytes) > self.max_bytes {
             return Err(OutOfMemory);
         }
         // The smallest that fits, and not one so large that most of it is wasted.
@@ -147,13 +149,12 @@ impl MemoryPool {
             Some(at) => state.kept.swap_remove(at),
             None => {
                 let extent = Arc::new(self.heap.take(bytes)?);
-                state.figures.reserved += extent.bytes();
-                state.figures.reserved_high = state.figures.reserved_high.max(state.figures.reserved);
+                state.reserved_high = state.reserved_high.max(self.heap.paged_bytes());
                 extent
             }
         };
-        state.figures.used += extent.bytes();
-        state.figures.used_high = state.figures.used_high.max(state.figures.used);
+        state.used += extent.bytes();
+        state.used_high = state.used_high.max(state.used);
         Ok(extent)
     }
 
@@ -161,11 +162,9 @@ impl MemoryPool {
     pub fn give(&self, extent: Arc<Extent>) {
         extent.withdraw();
         let mut state = self.lock();
-        state.figures.used -= extent.bytes();
+        state.used -= extent.bytes();
         let threshold = self.release_threshold.load(Ordering::Relaxed);
-        if self.destroyed.load(Ordering::Relaxed) || state.figures.reserved > threshold {
-            state.figures.reserved -= extent.bytes();
-        } else {
+        if !self.destroyed.load(Ordering::Relaxed) && self.heap.paged_bytes() <= threshold {
             state.kept.push(extent);
         }
     }
@@ -173,25 +172,31 @@ impl MemoryPool {
     /// Releases kept memory until at most `keep` bytes are reserved, or nothing is kept.
     pub fn trim(&self, keep: u64) {
         let mut state = self.lock();
-        while state.figures.reserved > keep
+        while self.heap.paged_bytes() > keep
             && let Some(extent) = state.kept.pop()
         {
-            state.figures.reserved -= extent.bytes();
+            drop(extent);
         }
     }
 
     /// What it holds now.
     pub fn figures(&self) -> Figures {
-        self.lock().figures
+        let state = self.lock();
+        Figures {
+            reserved: self.heap.paged_bytes(),
+            reserved_high: state.reserved_high,
+            used: state.used,
+            used_high: state.used_high,
+        }
     }
 
     /// Starts the high-water marks anew from what is held now.
     pub fn reset_high(&self, reserved: bool) {
-        let figures = &mut self.lock().figures;
+        let mut state = self.lock();
         if reserved {
-            figures.reserved_high = figures.reserved;
+            state.reserved_high = self.heap.paged_bytes();
         } else {
-            figures.used_high = figures.used;
+            state.used_high = state.used;
         }
     }
 
@@ -264,7 +269,7 @@ mod tests {
         let first = pool.take(1 << 20).unwrap();
         let address = first.address();
         pool.give(first);
-        assert_eq!(pool.figures().reserved, 1 << 20);
+        assert_eq!(pool.figures().reserved, 2 << 20, "a page");
         let again = pool.take((1 << 20) - 5).unwrap();
         assert_eq!(again.address(), address, "kept memory is used again");
         pool.give(again);
@@ -272,7 +277,7 @@ mod tests {
         assert_eq!(
             pool.figures(),
             Figures {
-                reserved_high: 1 << 20,
+                reserved_high: 2 << 20,
                 used_high: 1 << 20,
                 ..Figures::default()
             }

@@ -58,8 +58,8 @@ impl Account {
         self.attached.room_bytes().unwrap_or(0)
     }
 
-    /// Takes `bytes` if they are to be had at once. Only for the books, under whose locks nobody may wait: everybody else
-    /// comes by [`reserve`].
+    /// Takes `bytes` if they are to be had at once: for the books, under whose locks nobody may wait, and for a first try.
+    /// Everybody else comes by [`reserve`].
     #[inline]
     pub(crate) fn try_reserve(self, bytes: u64) -> bool {
         self.attached.reserve(bytes).is_ok()
@@ -156,6 +156,15 @@ pub fn keeps_books() -> bool {
 #[inline]
 pub fn reserve(account: Account, bytes: u64, what: &'static str) -> Result<(), CUresult> {
     look_around(bytes)?;
+    take(account, bytes, what)
+}
+
+/// [`reserve`], after [`look_around`].
+///
+/// # Errors
+/// As [`reserve`].
+#[inline]
+pub(crate) fn take(account: Account, bytes: u64, what: &'static str) -> Result<(), CUresult> {
     match account.attached.reserve(bytes) {
         Ok(()) => Ok(()),
         Err(refusal) => room::reserve(account, bytes, refusal)
@@ -184,11 +193,17 @@ pub fn allocating(
     account: Account,
     bytes: u64,
     what: &'static str,
-    mut call: impl FnMut() -> CUresult,
+    call: impl FnMut() -> CUresult,
 ) -> CUresult {
-    if let Err(code) = reserve(account, bytes, what) {
-        return code;
+    match reserve(account, bytes, what) {
+        Ok(()) => calling(account, bytes, call),
+        Err(code) => code,
     }
+}
+
+/// [`allocating`], where `bytes` are reserved by now.
+#[inline]
+pub(crate) fn calling(account: Account, bytes: u64, mut call: impl FnMut() -> CUresult) -> CUresult {
     let result = call();
     if result.is_success() {
         return result;

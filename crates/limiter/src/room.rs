@@ -12,6 +12,8 @@ use crate::books::{deferred, graphs, imports, physical, pools, shared};
 /// How long an allocation waits for frees before it, which a driver's own allocator waits for as well. No longer: what
 /// the streams are doing may depend on this very thread.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// What is reserved for a moment, by threads and processes whose allocation may take it or not, is back by then.
+const MOMENTS: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2);
 
@@ -38,6 +40,7 @@ pub(crate) fn reserve(account: Account, bytes: u64, refusal: ReserveError) -> Re
     }
     let begin = Instant::now();
     let mut pause = FIRST_PAUSE;
+    let mut moments = MOMENTS;
     loop {
         look(account);
         let refusal = match account.attached().reserve(bytes) {
@@ -46,7 +49,10 @@ pub(crate) fn reserve(account: Account, bytes: u64, refusal: ReserveError) -> Re
         };
         let soon = account.room_bytes().saturating_add(deferred::waiting_bytes());
         if !deferred::any() || bytes > soon || begin.elapsed() > PATIENCE {
-            return Err(refusal);
+            if moments == 0 || bytes > account.limit_bytes() {
+                return Err(refusal);
+            }
+            moments -= 1;
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(LONGEST_PAUSE);

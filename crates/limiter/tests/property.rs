@@ -47,10 +47,12 @@ impl Random {
         (self.0 >> 11) % bound
     }
 
-    /// Mostly some pages, now and then next to nothing.
+    /// Mostly some pages, often less than one, now and then just about one.
     fn bytes(&mut self) -> u64 {
-        match self.below(5) {
-            0 => 1 + self.below(100_000),
+        match self.below(10) {
+            0..3 => 1 + self.below(100_000),
+            3 | 4 => 1 + self.below(PAGE / 2),
+            5 => PAGE * self.below(3) + PAGE / 2 * self.below(2) + 1 + self.below(1024),
             _ => MIB + 1 + self.below(48 * MIB),
         }
     }
@@ -267,7 +269,11 @@ impl Worker {
     /// Tells everybody of something that may be opened, until the next takes its place.
     fn post(&mut self, what: &str) {
         let name = format!("post-{}", self.random.below(4));
-        let draft = mail(&format!("{name}-{:?}", std::thread::current().id()));
+        let draft = mail(&format!(
+            "{name}-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
         std::fs::write(&draft, what).expect("the folder is there");
         std::fs::rename(&draft, mail(&name)).expect("the folder is there");
     }
@@ -436,15 +442,14 @@ impl Worker {
         }
     }
 
-    /// Everybody has stopped: brings the device to what is really in use. Small things go: they share pages.
+    /// Everybody has stopped: brings the device to what is really in use. Arrays go: which of them share pages, no call
+    /// tells.
     fn settle(&mut self, all: bool) {
         let things = std::mem::take(&mut self.things);
         for thing in things {
             match thing {
-                Thing::Pointer(_, bytes) | Thing::Managed(_, bytes) if !all && bytes > PAGE / 2 => {
-                    self.things.push(thing);
-                }
-                Thing::Block(..) | Thing::Foreign(..) if !all => self.things.push(thing),
+                Thing::Array(..) | Thing::Mipmap(..) => self.free(thing, null_mut()),
+                _ if !all => self.things.push(thing),
                 other => self.free(other, null_mut()),
             }
         }

@@ -13,7 +13,6 @@ mod death;
 mod devices;
 mod lasting;
 mod memory;
-mod mig;
 mod nesting;
 mod shortage;
 mod tools;

@@ -101,17 +101,6 @@ pub struct InstanceFacts {
     pub start: u32,
 }
 
-/// A MIG device: a compute instance, as programs use it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MigDeviceFacts {
-    /// Id of the GPU instance that it is in.
-    pub gpu_instance: u32,
-    /// `MIG-…`
-    pub uuid: String,
-    /// Processes that run there.
-    pub processes: Vec<u32>,
-}
-
 /// An initialised NVML.
 pub struct Client {
     table: Table,
@@ -139,14 +128,6 @@ impl Client {
                 unsafe { slots.add(symbol.index()).write(address) };
             }
         }
-        Self::over(table)
-    }
-
-    /// Initialises a library that is linked, and not loaded.
-    ///
-    /// # Errors
-    /// Why it does not serve.
-    pub fn over(table: Table) -> Result<Self, String> {
         let client = Self { table };
         // SAFETY: no arguments.
         check("nvmlInit", unsafe { (client.table.nvmlInit_v2)() }).map_err(|failure| failure.to_string())?;
@@ -234,15 +215,7 @@ impl Client {
         // SAFETY: the handle is this library's; the pointer is to a live variable.
         let set = unsafe { (self.table.nvmlDeviceSetMigMode)(device.0, u32::from(on), &mut activated) };
         check("nvmlDeviceSetMigMode", set)?;
-        match activated {
-            NVML_SUCCESS => Ok(true),
-            NVML_ERROR_RESET_REQUIRED => Ok(false),
-            // The mode is pending, and somebody is in the way.
-            result => Err(Failure {
-                call: "nvmlDeviceSetMigMode",
-                result,
-            }),
-        }
+        Ok(activated == NVML_SUCCESS)
     }
 
     /// The profiles that a device offers, MIG mode being on.
@@ -365,16 +338,16 @@ impl Client {
         Ok(infos.iter().map(|info| info.pid).collect())
     }
 
-    /// The MIG devices of a device in MIG mode.
+    /// Processes on one GPU instance, through the MIG devices in it.
     ///
     /// # Errors
     /// What the library answers.
-    pub fn mig_devices(&self, device: Handle) -> Result<Vec<MigDeviceFacts>, Failure> {
+    pub fn instance_processes(&self, device: Handle, instance: u32) -> Result<Vec<u32>, Failure> {
         let mut most = 0;
         // SAFETY: the handle is this library's; the pointer is to a live variable.
         let told = unsafe { (self.table.nvmlDeviceGetMaxMigDeviceCount)(device.0, &mut most) };
         check("nvmlDeviceGetMaxMigDeviceCount", told)?;
-        let mut found = Vec::new();
+        let mut pids = Vec::new();
         for index in 0..most {
             let mut mig: nvmlDevice_t = core::ptr::null_mut();
             let mut id = 0;
@@ -388,26 +361,15 @@ impl Client {
                 }) => continue,
                 told => told?,
             }
-            let mut uuid = [0; 96];
-            // SAFETY: the handle was just given by this library; the pointers are to live variables, the length is the
-            // array's.
-            unsafe {
-                check(
-                    "nvmlDeviceGetGpuInstanceId",
-                    (self.table.nvmlDeviceGetGpuInstanceId)(mig, &mut id),
-                )?;
-                check(
-                    "nvmlDeviceGetUUID",
-                    (self.table.nvmlDeviceGetUUID)(mig, uuid.as_mut_ptr(), 96),
-                )?;
+            // SAFETY: the handle was just given by this library; the pointer is to a live variable.
+            check("nvmlDeviceGetGpuInstanceId", unsafe {
+                (self.table.nvmlDeviceGetGpuInstanceId)(mig, &mut id)
+            })?;
+            if id == instance {
+                pids.extend(self.processes(Handle(mig))?);
             }
-            found.push(MigDeviceFacts {
-                gpu_instance: id,
-                uuid: text(&uuid),
-                processes: self.processes(Handle(mig))?,
-            });
         }
-        Ok(found)
+        Ok(pids)
     }
 
     /// Makes a GPU instance at a place and a compute instance that fills it; the GPU instance's id. Where the second

@@ -2,7 +2,6 @@
 
 pub mod agent;
 pub mod completions;
-pub mod compute;
 pub mod config;
 pub mod devices;
 pub mod doctor;

@@ -150,7 +150,7 @@ fn memory(context: &Arc<Context>, format: &Format, bytes: u64) -> Result<Option<
     if format.is_deferred() {
         return Ok(None);
     }
-    let extent = Arc::new(take(context, bytes)?);
+    let extent = Arc::new(take(context, &context.device.array_heap, bytes)?);
     let (base, device) = (extent.address(), context.device.ordinal);
     let backing = Backing::Device(extent);
     let allocation = Allocation::new(base, bytes, Kind::Device, context.handle, device, backing);

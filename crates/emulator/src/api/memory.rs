@@ -5,7 +5,7 @@ use crate::context::{self, Context};
 use crate::driver::driver;
 use crate::graph::{capture, memory};
 use crate::memory::allocation::{Allocation, Backing, Kind};
-use crate::memory::heap::Extent;
+use crate::memory::heap::{Extent, Heap};
 use crate::{Result, pool};
 use divvy_abi::*;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ fn allocate(context: &Arc<Context>, bytes: usize) -> Result<u64> {
     if bytes == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let extent = take(context, bytes as u64)?;
+    let extent = take(context, &context.device.heap, bytes as u64)?;
     let address = extent.address();
     let backing = Backing::Device(Arc::new(extent));
     let device = context.device.ordinal;
@@ -88,9 +88,8 @@ fn allocate(context: &Arc<Context>, bytes: usize) -> Result<u64> {
     Ok(address)
 }
 
-/// Memory of a device; what its pools keep without use makes room if need be.
-pub fn take(context: &Context, bytes: u64) -> Result<Extent> {
-    let heap = &context.device.heap;
+/// Memory of a heap of the context's device; what its pools keep without use makes room if need be.
+pub fn take(context: &Context, heap: &Arc<Heap>, bytes: u64) -> Result<Extent> {
     heap.take(bytes)
         .or_else(|full| {
             if bytes > context.device.facts.memory_bytes() {

@@ -2,7 +2,6 @@
 
 use crate::Result;
 use crate::copy::{Fill, Known, Value};
-use crate::device::spec::Timing;
 use crate::graph::capture::{self, Target};
 use crate::graph::work::{MemsetWork, Work};
 use crate::stream::StreamName;
@@ -76,15 +75,7 @@ fn now(stream: StreamName, address: u64, pitch: u64, value: Value, count: u64, r
     capture::unsafe_call()?;
     let queue = stream.queue()?;
     match Fill::check(address, pitch, value, count, rows, Known::Live)? {
-        Some(fill) => {
-            let facts = queue.context.device.facts;
-            if facts.timing == Timing::Free {
-                return queue.run_now(|| fill.run(&facts)).map(drop);
-            }
-            queue.run_on_engine(move |_| fill.run(&facts)).wait_done();
-            queue.context.printed.show();
-            queue.context.check()
-        }
+        Some(fill) => queue.run_now(|| fill.run()),
         None => Ok(()),
     }
 }
@@ -94,8 +85,7 @@ fn later(stream: StreamName, address: u64, pitch: u64, value: Value, count: u64,
     match stream.target()? {
         Target::Queue(queue) => {
             if let Some(fill) = Fill::check(address, pitch, value, count, rows, Known::Live)? {
-                let facts = queue.context.device.facts;
-                queue.run_on_engine(move |_| fill.run(&facts));
+                queue.run_later(move || fill.run());
             }
             Ok(())
         }

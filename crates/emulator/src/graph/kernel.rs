@@ -4,7 +4,6 @@ use super::foreign::Foreign;
 use crate::Result;
 use crate::context::{self, Context};
 use crate::driver::Driver;
-use crate::engine::line::Running;
 use crate::function::Target;
 use crate::launch::{self, Geometry};
 use crate::module::Function;
@@ -271,13 +270,7 @@ impl KernelWork {
     }
 
     /// Runs it on the calling thread.
-    pub fn run(&self, driver: &Driver, running: &Running<'_>) -> u64 {
-        launch::run(
-            driver,
-            &self.function,
-            &self.geometry,
-            &self.params.bytes,
-            running,
-        )
+    pub fn run(&self, driver: &Driver) {
+        launch::run(driver, &self.function, &self.geometry, &self.params.bytes);
     }
 }

@@ -1,7 +1,8 @@
 //! A device's memory inside this process: where allocations get their bytes and what they cost the device.
 //!
 //! As on hardware, the device gives memory in pages of 2 MiB. Large allocations have pages of their own; small
-//! ones share slabs of one page. Pages are charged to the device when mapped and given back when unmapped.
+//! ones share slabs of one page, with others of the same heap: a device has one for what is allocated directly, and
+//! each pool one of its own. Pages are charged to the device when mapped and given back when unmapped.
 
 use super::allocation::GRANULE;
 use super::free_list::FreeList;
@@ -10,6 +11,7 @@ use super::store::{Piece, Store};
 use crate::log;
 use crate::shared::deed::{Deed, Id};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes of a device page.
@@ -31,11 +33,14 @@ pub trait Charge: Send + Sync {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutOfMemory;
 
-/// The memory of one device as this process sees it.
+/// The memory of one device as this process sees it, or a pool's part of it.
 pub struct Heap {
     charge: Arc<dyn Charge>,
-    store: Mutex<Option<Arc<Store>>>,
+    /// Where bytes come from, one for all heaps of a device.
+    store: Arc<Mutex<Option<Arc<Store>>>>,
     slabs: Mutex<BTreeMap<u64, Slab>>,
+    /// Bytes of all pages of this heap: never less than what the device has given it.
+    paged: Arc<AtomicU64>,
 }
 
 struct Slab {
@@ -85,10 +90,29 @@ struct Pages {
     /// What other processes know of them, once one was told.
     deed: Mutex<Option<Arc<Deed>>>,
     charged: Charged,
+    _counted: Counted,
+}
+
+/// Bytes in a heap's count of its pages; out of it on drop.
+struct Counted(Arc<AtomicU64>, u64);
+
+impl Counted {
+    fn add(paged: &Arc<AtomicU64>, bytes: u64) -> Counted {
+        paged.fetch_add(bytes, Ordering::AcqRel);
+        Counted(Arc::clone(paged), bytes)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::AcqRel);
+    }
 }
 
 impl Pages {
     fn new(heap: &Heap, bytes: u64) -> Result<Pages, OutOfMemory> {
+        // Counted first, and dropped last.
+        let counted = Counted::add(&heap.paged, bytes);
         let charged = Charged::take(&heap.charge, bytes)?;
         let piece = heap.store().and_then(|store| store.take(bytes));
         if let Some(piece) = piece
@@ -99,6 +123,7 @@ impl Pages {
                 piece: Some(piece),
                 deed: Mutex::default(),
                 charged,
+                _counted: counted,
             });
         }
         let length = usize::try_from(bytes).map_err(|_| OutOfMemory)?;
@@ -107,6 +132,7 @@ impl Pages {
             piece: None,
             deed: Mutex::default(),
             charged,
+            _counted: counted,
         })
     }
 
@@ -218,9 +244,25 @@ impl Heap {
     pub fn new(charge: Arc<dyn Charge>) -> Arc<Heap> {
         Arc::new(Heap {
             charge,
-            store: Mutex::default(),
+            store: Arc::default(),
             slabs: Mutex::default(),
+            paged: Arc::default(),
         })
+    }
+
+    /// Another heap of the same device, whose allocations share no pages with this one's.
+    pub fn apart(&self) -> Arc<Heap> {
+        Arc::new(Heap {
+            charge: Arc::clone(&self.charge),
+            store: Arc::clone(&self.store),
+            slabs: Mutex::default(),
+            paged: Arc::default(),
+        })
+    }
+
+    /// Bytes of the pages that allocations of this heap lie in.
+    pub fn paged_bytes(&self) -> u64 {
+        self.paged.load(Ordering::Acquire)
     }
 
     /// Where the device's memory is accounted.

@@ -6,7 +6,6 @@ use std::sync::{Mutex, PoisonError};
 use divvy_abi::nvml::*;
 
 use super::Result;
-use super::mig::Divisible;
 use crate::inventory::{self, DeviceFacts};
 use crate::log;
 
@@ -63,37 +62,10 @@ pub fn handle(device: &'static DeviceFacts) -> nvmlDevice_t {
     core::ptr::from_ref(device).cast_mut().cast()
 }
 
-/// MIG devices of which handles were given out; a handle points to one.
-static MIG_DEVICES: Mutex<Vec<&'static DeviceFacts>> = Mutex::new(Vec::new());
-
-/// The handle of a MIG device: the same for the same device.
-pub fn mig_handle(device: &DeviceFacts) -> nvmlDevice_t {
-    let mut known = MIG_DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
-    let found = known.iter().find(|known| ***known == *device).copied();
-    handle(found.unwrap_or_else(|| {
-        let kept: &'static DeviceFacts = Box::leak(Box::new(*device));
-        known.push(kept);
-        kept
-    }))
-}
-
-/// The device of a handle: a GPU's, or that of a MIG device that is there now.
+/// The device of a handle.
 pub fn of_handle(handle: nvmlDevice_t) -> Result<&'static DeviceFacts> {
-    let devices = devices()?;
-    let is_it = |device: &&'static DeviceFacts| core::ptr::eq(core::ptr::from_ref(*device).cast(), handle);
-    if let Some(gpu) = devices.iter().find(is_it) {
-        return Ok(gpu);
-    }
-    let known = MIG_DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
-    let found = known
+    devices()?
         .iter()
-        .copied()
-        .find(is_it)
-        .ok_or(NVML_ERROR_INVALID_ARGUMENT)?;
-    let gpu = devices.iter().find(|gpu| gpu.uuid == found.gpu());
-    let there = Divisible::of(gpu.ok_or(NVML_ERROR_INVALID_ARGUMENT)?)?.devices()?;
-    match there.iter().any(|device| device == found) {
-        true => Ok(found),
-        false => Err(NVML_ERROR_INVALID_ARGUMENT),
-    }
+        .find(|device| core::ptr::eq(core::ptr::from_ref(*device).cast(), handle))
+        .ok_or(NVML_ERROR_INVALID_ARGUMENT)
 }

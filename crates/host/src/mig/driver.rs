@@ -7,18 +7,15 @@ use super::geometry::Geometry;
 /// Who uses an instance or a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenant {
-    /// Its process id; None for a slice in which nothing runs just now.
-    pub pid: Option<u32>,
-    /// The program's name, where it can be told, or the slice's.
+    /// Process id.
+    pub pid: u32,
+    /// The program's name, where it can be told.
     pub name: String,
 }
 
 impl std::fmt::Display for Tenant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.pid {
-            Some(pid) => write!(f, "{} (process {pid})", self.name),
-            None => write!(f, "slice {}", self.name),
-        }
+        write!(f, "{} (process {})", self.name, self.pid)
     }
 }
 
@@ -31,8 +28,6 @@ pub struct GpuInstance {
     pub profile_id: u32,
     /// First memory slice.
     pub start: u8,
-    /// UUIDs of the MIG devices in it, `MIG-…`.
-    pub devices: Vec<String>,
     /// Who runs there.
     pub tenants: Vec<Tenant>,
 }

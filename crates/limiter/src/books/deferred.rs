@@ -1,6 +1,6 @@
 //! Stream-ordered frees: their bytes come back when the stream gets there, not at the call.
 //!
-//! Behind each free an event of our own is recorded in the stream, and the bytes wait under it as a mark. A stream has
+//! Behind each free an event of our own is recorded in the stream, and what was freed waits under it as a mark. A stream has
 //! at most [`MARKS_OF_A_STREAM`] marks for one payer; with more frees than that, the newest mark moves along.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,8 @@ use divvy_abi::{
     CUevent, CUstream,
 };
 
-use super::{SPILLED, is_pool, locked, pools, spilled};
+use super::held::Piece;
+use super::{is_pool, locked, pools, returned_piece};
 use crate::account;
 use crate::below::ask::{self, Quiet};
 use crate::below::forward;
@@ -41,9 +42,13 @@ struct Lane {
 struct Mark {
     lane: Lane,
     payer: u16,
+    pieces: Vec<Piece>,
+    /// Bytes of all of them.
     bytes: u64,
     /// Our event behind the free; 0 where none could be had: then it waits for the context to be synchronised.
     event: usize,
+    /// It stands behind later frees than its first: some of it may be free long before.
+    moved: bool,
     /// Its stream is destroyed: a new one of the same handle is another.
     sealed: bool,
 }
@@ -106,14 +111,15 @@ fn this_thread() -> usize {
 }
 
 /// Notes a free in stream order that the driver has accepted.
-pub(crate) fn defer(name: StreamName, payer: u16, bytes: u64) {
+pub(crate) fn defer(name: StreamName, payer: u16, piece: Piece) {
     let _quiet = Quiet::begin();
     let lane = name.lane();
-    let (event, carried) = room_for_a_mark(lane, payer);
+    let (event, mut pieces, carried) = room_for_a_mark(lane, payer);
+    pieces.push(piece);
     let event = match event.map_or_else(|| ask::in_context(lane.context, new_event), Ok) {
         Ok(event) => event,
         // A driver without events cannot be asked when a stream gets anywhere.
-        Err(CUDA_ERROR_NOT_SUPPORTED) => return arrived(payer, bytes + carried),
+        Err(CUDA_ERROR_NOT_SUPPORTED) => return arrived(payer, &pieces),
         Err(_) => 0,
     };
     let recorded = event != 0 && name.record(event) == CUDA_SUCCESS;
@@ -124,28 +130,30 @@ pub(crate) fn defer(name: StreamName, payer: u16, bytes: u64) {
     waiting.marks.push(Mark {
         lane,
         payer,
-        bytes: bytes + carried,
+        pieces,
+        bytes: carried + piece.bytes,
         event: if recorded { event } else { 0 },
+        moved: carried > 0,
         sealed: false,
     });
     MARKS.store(waiting.marks.len(), Ordering::Relaxed);
 }
 
-/// An event to record if one is at hand, and the bytes of the mark it was taken from.
-fn room_for_a_mark(lane: Lane, payer: u16) -> (Option<usize>, u64) {
+/// An event to record if one is at hand, and the pieces of the mark it was taken from, with the sum of their bytes.
+fn room_for_a_mark(lane: Lane, payer: u16) -> (Option<usize>, Vec<Piece>, u64) {
     let mut waiting = locked(&WAITING);
     let same = |mark: &Mark| mark.lane == lane && mark.payer == payer && !mark.sealed && mark.event != 0;
     if waiting.marks.iter().filter(|mark| same(mark)).count() >= MARKS_OF_A_STREAM
         && let Some(newest) = waiting.marks.iter().rposition(same)
     {
         let newest = waiting.marks.remove(newest);
-        return (Some(newest.event), newest.bytes);
+        return (Some(newest.event), newest.pieces, newest.bytes);
     }
     let spare = waiting
         .spare
         .iter()
         .position(|(context, _)| *context == lane.context);
-    (spare.map(|at| waiting.spare.swap_remove(at).1), 0)
+    (spare.map(|at| waiting.spare.swap_remove(at).1), Vec::new(), 0)
 }
 
 fn new_event() -> Result<usize, divvy_abi::CUresult> {
@@ -155,7 +163,7 @@ fn new_event() -> Result<usize, divvy_abi::CUresult> {
     Ok(event as usize)
 }
 
-/// Bytes of `pool` whose frees wait in this stream: what the driver may hand out again in the same stream.
+/// Bytes of `pool` whose frees wait in this stream for certain: what the driver may hand out again in the same stream.
 pub(crate) fn waiting_in(name: StreamName, pool: u16) -> u64 {
     if !any() {
         return 0;
@@ -165,7 +173,7 @@ pub(crate) fn waiting_in(name: StreamName, pool: u16) -> u64 {
     let same = waiting
         .marks
         .iter()
-        .filter(|mark| mark.lane == lane && mark.payer == pool);
+        .filter(|mark| mark.lane == lane && mark.payer == pool && !mark.moved);
     same.map(|mark| mark.bytes).sum()
 }
 
@@ -180,13 +188,12 @@ pub(crate) fn settle() -> bool {
         return false;
     }
     let _quiet = Quiet::begin();
-    let mut done = Vec::new();
     let mut waiting = locked(&WAITING);
     let Waiting { marks, spare } = &mut *waiting;
     let mut behind: Vec<Lane> = Vec::new();
-    marks.retain(|mark| {
+    let reached = |mark: &mut Mark| {
         if mark.event == 0 || behind.contains(&mark.lane) {
-            return true;
+            return false;
         }
         // SAFETY: our own event; what became of it the driver says.
         match unsafe { forward::cuEventQuery(mark.event as CUevent) } {
@@ -196,12 +203,12 @@ pub(crate) fn settle() -> bool {
             // Not there yet; or the context has failed, and keeps its memory until it ends.
             _ => {
                 behind.push(mark.lane);
-                return true;
+                return false;
             }
         }
-        done.push((mark.payer, mark.bytes));
-        false
-    });
+        true
+    };
+    let done: Vec<Mark> = marks.extract_if(.., reached).collect();
     MARKS.store(marks.len(), Ordering::Relaxed);
     let surplus = spare.len().saturating_sub(SPARE_EVENTS);
     for (_, event) in spare.drain(..surplus) {
@@ -209,8 +216,8 @@ pub(crate) fn settle() -> bool {
         let _destroyed = unsafe { forward::cuEventDestroy_v2(event as CUevent) };
     }
     drop(waiting);
-    for (payer, bytes) in &done {
-        arrived(*payer, *bytes);
+    for mark in &done {
+        arrived(mark.payer, &mark.pieces);
     }
     !done.is_empty()
 }
@@ -247,17 +254,16 @@ fn take_out(which: impl Fn(&Mark) -> bool) {
     MARKS.store(waiting.marks.len(), Ordering::Relaxed);
     drop(waiting);
     for mark in out {
-        arrived(mark.payer, mark.bytes);
+        arrived(mark.payer, &mark.pieces);
     }
 }
 
-/// The stream has come to a free of `bytes`.
-fn arrived(payer: u16, bytes: u64) {
+/// The stream has come to these frees.
+fn arrived(payer: u16, pieces: &[Piece]) {
     if is_pool(payer) {
-        pools::arrived(payer, bytes);
-    } else if payer >= SPILLED {
-        spilled::freed(payer - SPILLED, bytes);
-    } else if let Some(account) = account::paid(payer as u8) {
-        account.give_back(bytes);
+        return pools::arrived(payer, pieces);
+    }
+    for piece in pieces {
+        returned_piece(payer, *piece);
     }
 }

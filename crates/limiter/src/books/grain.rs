@@ -1,8 +1,9 @@
-//! What an allocation takes from the device: its size in the driver's own granularity.
+//! The driver's pages: their size, and how many of them an allocation can take.
 //!
-//! A driver gives large allocations pages of their own, and lets small ones share pages. The size of a page is what it
-//! tells as the granularity of physical memory; what is larger than half of one is charged in whole pages, the rest in
-//! the ledger's unit. What small allocations leave unused of their pages is the device's overhead.
+//! The size of a page is what the driver tells as the granularity of physical memory. Which pages an allocation with an
+//! address holds, [`super::held`] knows. Of things without one, arrays and modules, what is larger than half a page is
+//! charged in whole pages and the rest in the ledger's unit; what those leave unused of their pages is the device's
+//! overhead.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +15,10 @@ use divvy_abi::{
 use super::{POOLS, UNIT, rounded};
 use crate::account::Account;
 use crate::below::{self, ask, forward};
+use crate::map::PAYERS;
+
+/// Smaller pages are not told apart from the ledger's unit.
+const LEAST: u64 = PAYERS as u64;
 
 /// Bytes of a page by account; 0 until the driver was asked.
 static PAGES: [AtomicU64; POOLS as usize] = [const { AtomicU64::new(0) }; POOLS as usize];
@@ -31,15 +36,34 @@ pub(crate) fn taken(account: Account, bytes: u64) -> u64 {
     }
 }
 
+/// The most bytes of pages that an allocation of `bytes` can take from the account's device.
+#[inline]
+pub(crate) fn most(account: Account, bytes: u64) -> u64 {
+    bytes
+        .checked_next_multiple_of(page(account))
+        .unwrap_or(u64::MAX - UNIT + 1)
+}
+
 /// The whole pages of the account's device that are in `bytes`.
 pub(crate) fn whole_pages(account: Account, bytes: u64) -> u64 {
     let page = page(account);
     bytes / page * page
 }
 
+/// Bytes of a page of the account's device, to which everything that was charged so far agrees: from the first
+/// allocation on it does not change any more.
+#[inline]
+pub(crate) fn settled_page(account: Account) -> u64 {
+    let page = page(account);
+    if page == UNIT {
+        PAGES[usize::from(account.index() % POOLS as u8)].store(UNIT, Ordering::Relaxed);
+    }
+    page
+}
+
 /// Bytes of a page of the account's device.
 #[inline]
-fn page(account: Account) -> u64 {
+pub(crate) fn page(account: Account) -> u64 {
     match PAGES[usize::from(account.index() % POOLS as u8)].load(Ordering::Relaxed) {
         0 => ask_page(account),
         page => page,
@@ -74,7 +98,7 @@ fn ask_page(account: Account) -> u64 {
         )
     };
     match page as u64 {
-        page if result.is_success() && page.is_power_of_two() && page > UNIT => keep(page),
+        page if result.is_success() && page.is_power_of_two() && page >= LEAST => keep(page),
         _ if result.is_success() => keep(UNIT),
         // Too early to ask, perhaps.
         _ => UNIT,

@@ -1,19 +1,18 @@
 //! Memory of graphs: charged for what the driver has reserved for them on each device.
 //!
 //! An allocation node takes an address when it is made, and memory when its graph is launched or uploaded; the driver
-//! keeps that until it is trimmed. Before a launch, what its graph's own nodes may take is reserved; afterwards the
-//! charge follows what the driver says that it has reserved.
+//! keeps that until it is trimmed. Before a launch, all that its graph's own nodes may take is reserved; afterwards the
+//! charge follows what the driver says that it has reserved. Only a graph that still has its memory, from its last launch
+//! into the same stream, reserves nothing for it: nobody trims while such a launch is being made.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use divvy_abi::{
-    CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, CUdevice,
-    CUgraphMem_attribute, CUresult,
-};
+use divvy_abi::{CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, CUdevice, CUgraphMem_attribute, CUresult};
 
-use super::{grain, locked};
+use super::locked;
 use crate::account::{self, Account};
 use crate::below::ask::Quiet;
 use crate::below::forward;
@@ -21,7 +20,7 @@ use crate::below::forward;
 /// What a graph's allocation nodes take on one device.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Need {
-    /// Bytes of allocations that the graph frees itself.
+    /// Bytes of pages of allocations that the graph frees itself.
     pub inside: u64,
     /// Bytes of those that outlive a launch.
     pub outside: u64,
@@ -49,11 +48,17 @@ struct Device {
 struct Graphs {
     execs: BTreeMap<usize, Exec>,
     devices: BTreeMap<CUdevice, Device>,
+    /// Launches being made of graphs that still have their memory.
+    backed: u32,
+    /// Trims being made.
+    trimming: u32,
 }
 
 static GRAPHS: Mutex<Graphs> = Mutex::new(Graphs {
     execs: BTreeMap::new(),
     devices: BTreeMap::new(),
+    backed: 0,
+    trimming: 0,
 });
 /// Executable graphs with memory, and devices with a charge for some.
 static KNOWN: AtomicUsize = AtomicUsize::new(0);
@@ -97,13 +102,16 @@ pub(crate) fn destroyed(exec: usize) {
 
 /// Launches or uploads an executable graph into a stream by `call`.
 pub(crate) fn launched(exec: usize, stream: usize, call: impl FnOnce() -> CUresult) -> CUresult {
-    let needs = {
-        let graphs = locked(&GRAPHS);
-        let Some(found) = graphs.execs.get(&exec) else {
+    let (needs, backed) = {
+        let mut graphs = locked(&GRAPHS);
+        let trimming = graphs.trimming > 0;
+        let Some(found) = graphs.execs.get_mut(&exec) else {
             drop(graphs);
             return call();
         };
-        let backed = found.backed == Some((stream, TRIMS.load(Ordering::Relaxed)));
+        // Taken out meanwhile: a second launch at the same time may be into another stream.
+        let was = found.backed.take();
+        let backed = was == Some((stream, TRIMS.load(Ordering::Relaxed))) && !trimming;
         let mut needs = found.needs.clone();
         if backed {
             for need in needs.values_mut() {
@@ -112,15 +120,44 @@ pub(crate) fn launched(exec: usize, stream: usize, call: impl FnOnce() -> CUresu
                     need.outside = 0;
                 }
             }
+            graphs.backed += 1;
         }
-        needs
+        (needs, backed)
     };
+    let trims = TRIMS.load(Ordering::Relaxed);
     let result = with_room(&needs, call);
-    if result.is_success()
-        && let Some(found) = locked(&GRAPHS).execs.get_mut(&exec)
-    {
-        found.backed = Some((stream, TRIMS.load(Ordering::Relaxed)));
+    let mut graphs = locked(&GRAPHS);
+    if backed {
+        graphs.backed -= 1;
     }
+    let quiet = graphs.trimming == 0 && TRIMS.load(Ordering::Relaxed) == trims;
+    if result.is_success()
+        && quiet
+        && let Some(found) = graphs.execs.get_mut(&exec)
+    {
+        found.backed = Some((stream, trims));
+    }
+    result
+}
+
+/// How long a trim waits for launches that count on nobody trimming. Such a launch is a call that waits for nothing.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Has the driver let go of what no graph uses by `call`, while no graph is launched that counts on what it has.
+pub(crate) fn trimming(call: impl FnOnce() -> CUresult) -> CUresult {
+    let begin = Instant::now();
+    let mut graphs = locked(&GRAPHS);
+    graphs.trimming += 1;
+    while graphs.backed > 0 && begin.elapsed() < PATIENCE {
+        drop(graphs);
+        std::thread::yield_now();
+        graphs = locked(&GRAPHS);
+    }
+    drop(graphs);
+    let result = call();
+    TRIMS.fetch_add(1, Ordering::Relaxed);
+    locked(&GRAPHS).trimming -= 1;
+    follow();
     result
 }
 
@@ -137,11 +174,8 @@ pub(crate) fn with_room(needs: &Needs, call: impl FnOnce() -> CUresult) -> CUres
                 break;
             }
         };
-        let reserved = figure(*device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT).unwrap_or(0);
-        let used = figure(*device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT).unwrap_or(0);
-        let idle = reserved.saturating_sub(used);
-        let bytes = (grain::taken(account, need.inside).saturating_add(grain::taken(account, need.outside)))
-            .saturating_sub(idle);
+        // What lies idle may be another launch's a moment later.
+        let bytes = need.inside.saturating_add(need.outside);
         if let Err(code) = account::reserve(account, bytes, "a graph's memory") {
             refused = Some(code);
             break;
@@ -228,7 +262,6 @@ pub(crate) fn trim(account: Account) {
     if let Some(device) = device {
         let _quiet = Quiet::begin();
         // SAFETY: any ordinal may be given.
-        let _trimmed = unsafe { forward::cuDeviceGraphMemTrim(device) };
-        trimmed();
+        let _trimmed = trimming(|| unsafe { forward::cuDeviceGraphMemTrim(device) });
     }
 }

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use divvy_abi::{CUdeviceptr, CUresult};
 
+use super::held::Piece;
 use super::shared::{self, Key, Share};
-use super::{CHARGED, is_pool, locked};
+use super::{CHARGED, account_of, is_pool, locked};
 use crate::account::{self, Account};
 use crate::map::Charge;
 
@@ -71,7 +72,7 @@ pub(crate) fn exported(pointer: CUdeviceptr, key: Key) {
     let account = if is_pool(charge.payer) {
         account::current().ok().flatten()
     } else {
-        account::paid(charge.payer as u8)
+        account_of(charge.payer)
     };
     if let Some(account) = account {
         // The charge itself stays where it is.
@@ -118,7 +119,10 @@ pub(crate) fn released(pointer: CUdeviceptr, charge: Charge) -> Option<Charge> {
         share.freed_in_pool(charge.bytes);
         return Some(charge);
     }
-    share.freed(charge.bytes).then_some(charge)
+    let bytes = charge.bytes;
+    share
+        .freed(charge.payer, Piece { pointer, bytes })
+        .then_some(charge)
 }
 
 /// A pointer was freed, or closed, that may be noted here.

@@ -1,14 +1,17 @@
 //! The books: what this process was charged for, and who paid.
 //!
-//! A payer is an account, by its index, or a memory pool, which has an account of its own: [`POOLS`] and up; from [`SPILLED`] on, an account for what lies
-//! beyond its share. Nothing
-//! here is looked at in a forked child, whose copy of the books is its parent's ([`account::keeps_books`]).
+//! A payer is an account, by its index, or a memory pool, which has an account of its own: [`POOLS`] and up; from [`MANAGED`] on, an
+//! account for managed memory, which has no pages of its own; from [`SPILLED`] on, an account for what lies beyond its
+//! share. Nothing here is looked at in a forked child, whose copy of the books is its parent's
+//! ([`account::keeps_books`]).
 
 pub(crate) mod arrays;
 pub(crate) mod contexts;
 pub(crate) mod deferred;
 pub(crate) mod grain;
 pub(crate) mod graphs;
+pub(crate) mod growth;
+pub(crate) mod held;
 pub(crate) mod holdings;
 pub(crate) mod images;
 pub(crate) mod imports;
@@ -21,20 +24,33 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use divvy_abi::{CUcontext, CUdeviceptr};
 
-use crate::account;
-use crate::gate;
+use crate::account::{self, Account};
 use crate::map::{Charge, PAYERS, PointerMap};
+use held::Piece;
 
 /// Payers from here on are memory pools; those below are accounts.
 pub(crate) const POOLS: u16 = 64;
 
-/// Payers from here on are accounts again, by their index from here: of what lies beyond the share.
+/// Payers from here on are accounts again, by their index from here: of managed memory, charged by its size.
+pub(crate) const MANAGED: u16 = PAYERS - 128;
+
+/// And from here on, of what lies beyond the share.
 pub(crate) const SPILLED: u16 = PAYERS - 64;
 
 /// Whether a payer is a memory pool.
 #[inline]
 pub(crate) fn is_pool(payer: u16) -> bool {
-    (POOLS..SPILLED).contains(&payer)
+    (POOLS..MANAGED).contains(&payer)
+}
+
+/// The account that pays as `payer`, if that is none of the others.
+#[inline]
+pub(crate) fn account_of(payer: u16) -> Option<Account> {
+    match payer {
+        0..POOLS => account::paid(payer as u8),
+        MANAGED..SPILLED => account::paid((payer - MANAGED) as u8),
+        _ => None,
+    }
 }
 
 /// Every pointer that this process was charged for.
@@ -51,15 +67,29 @@ pub(crate) fn rounded(bytes: u64) -> u64 {
         .unwrap_or(u64::MAX - UNIT + 1)
 }
 
-/// Gives a charge back to who paid it.
+/// The allocation at `pointer` is gone: what was charged for it goes back to who paid.
 #[inline]
-pub(crate) fn returned(charge: Charge) {
-    if is_pool(charge.payer) {
-        pools::freed(charge.payer, charge.bytes);
-    } else if charge.payer >= SPILLED {
-        spilled::freed(charge.payer - SPILLED, charge.bytes);
-    } else if let Some(account) = account::paid(charge.payer as u8) {
-        account.give_back(charge.bytes);
+pub(crate) fn returned(pointer: CUdeviceptr, charge: Charge) {
+    let bytes = charge.bytes;
+    returned_piece(charge.payer, Piece { pointer, bytes });
+}
+
+/// The same of an allocation that `payer` paid for.
+#[inline]
+pub(crate) fn returned_piece(payer: u16, piece: Piece) {
+    if is_pool(payer) {
+        pools::freed(payer, piece);
+    } else if payer >= SPILLED {
+        spilled::freed(payer - SPILLED, piece.bytes);
+    } else if let Some(account) = account_of(payer) {
+        let bytes = if payer >= MANAGED {
+            piece.bytes
+        } else {
+            held::leave(payer, account, piece)
+        };
+        if bytes > 0 {
+            account.give_back(bytes);
+        }
     }
 }
 
@@ -85,7 +115,6 @@ fn follow_now() {
 /// A context has ended, and everything that lives in one with it. `gone` says of a pointer that it is no longer valid.
 pub(crate) fn context_ended(context: CUcontext, gone: impl Fn(CUdeviceptr) -> bool) {
     deferred::context_ended(context);
-    gate::context_ended(context);
     for holdings in [&arrays::ARRAYS, &arrays::MIPMAPS, &images::MODULES] {
         holdings.context_ended(context as usize);
     }

@@ -11,7 +11,8 @@ use std::sync::Mutex;
 use divvy_abi::CUresult;
 use divvy_ledger::accounting::SLOTS;
 
-use super::locked;
+use super::held::Piece;
+use super::{grain, locked, returned_piece};
 use crate::account::{self, Account};
 
 const HOLDER_BITS: u32 = 13;
@@ -31,6 +32,8 @@ pub(crate) struct Share {
     account: u8,
     /// Bytes that are charged for it.
     bytes: u64,
+    /// An allocation of this process that it has freed and others have open, and who paid for it: it still does.
+    left: Option<(u16, Piece)>,
     /// Bytes that should be, and for which there was no room: the memory is held, whatever the ledger has room for.
     owed: u64,
     key: Key,
@@ -126,6 +129,7 @@ pub(crate) fn exported(account: Account, key: Key, bytes: u64) -> Share {
     Share {
         account: account.index(),
         bytes,
+        left: None,
         owed: 0,
         key,
         place: enter(account, key),
@@ -147,6 +151,7 @@ pub(crate) fn imported(account: Account, key: Key, bytes: u64) -> Result<Share, 
     Ok(Share {
         account: account.index(),
         bytes,
+        left: None,
         owed: 0,
         key,
         place: joined.or_else(|| enter(account, key)),
@@ -198,23 +203,30 @@ impl Share {
         if !self.pays {
             self.leave(account);
         } else if self.end(account) {
-            account.give_back(self.bytes);
+            self.give_back(account);
         } else {
             locked(&LINGERING).push(self);
             LINGERERS.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// This process has freed an exported allocation whose charge of `bytes` it keeps itself. Answers whether that may
+    fn give_back(&self, account: Account) {
+        account.give_back(self.bytes);
+        if let Some((payer, piece)) = self.left {
+            returned_piece(payer, piece);
+        }
+    }
+
+    /// This process has freed an exported allocation whose charge it keeps itself, by `payer`. Answers whether that may
     /// be given back; else others have the allocation, and the charge is this share's now.
-    pub fn freed(mut self, bytes: u64) -> bool {
+    pub fn freed(mut self, payer: u16, piece: Piece) -> bool {
         let Some(account) = account::paid(self.account) else {
             return true;
         };
         if self.end(account) {
             return true;
         }
-        self.bytes = bytes;
+        self.left = Some((payer, piece));
         locked(&LINGERING).push(self);
         LINGERERS.fetch_add(1, Ordering::Relaxed);
         false
@@ -227,7 +239,7 @@ impl Share {
             return;
         };
         if !self.end(account) {
-            self.owed = bytes;
+            self.owed = grain::most(account, bytes);
             locked(&LINGERING).push(self);
             LINGERERS.fetch_add(1, Ordering::Relaxed);
         }
@@ -250,7 +262,7 @@ impl Share {
                 let _cleared = update(word, self.key, |_| Some(0));
             }
             if self.pays {
-                account.give_back(self.bytes);
+                self.give_back(account);
             }
         }
     }

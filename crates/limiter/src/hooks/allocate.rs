@@ -3,10 +3,11 @@
 
 use divvy_abi::{CU_MEM_ATTACH_GLOBAL, CUdeviceptr, CUdeviceptr_v1, CUresult, guard};
 
-use super::charge::{charged, keep};
+use super::charge::{charged, kept};
 use super::spill;
 use crate::account;
 use crate::below::forward;
+use crate::books::held::Piece;
 use crate::books::{grain, rounded};
 
 /// Reads an out-parameter that the driver has just filled in.
@@ -66,7 +67,7 @@ pub(super) unsafe extern "C-unwind" fn cuMemAllocManaged(
         // SAFETY: the arguments are handed on as they came.
         let call = || unsafe { forward::cuMemAllocManaged(out, bytes, flags) };
         // SAFETY: read only after the driver said that it filled it in.
-        spill::charged_or_spilled(bytes as u64, call, call, || unsafe { filled(out) })
+        spill::managed(bytes as u64, call, || unsafe { filled(out) })
     })
 }
 
@@ -121,23 +122,19 @@ fn pitched(
         Err(code) => return code,
     };
     // Every device so far pitches rows to a multiple of 512 bytes.
-    let expected = grain::taken(account, rounded(width).saturating_mul(height));
-    let result = account::allocating(account, expected, "an allocation of rows", call);
+    let expected = rounded(width).saturating_mul(height);
+    if let Err(code) = account::look_around(expected) {
+        return code;
+    }
+    let most = grain::most(account, expected);
+    if let Err(code) = account::take(account, most, "an allocation of rows") {
+        return code;
+    }
+    let result = account::calling(account, most, &mut call);
     if !result.is_success() {
         return result;
     }
     let (pointer, pitch) = filled_in();
-    let taken = grain::taken(account, pitch.saturating_mul(height));
-    if taken > expected
-        && let Err(code) = account::reserve(account, taken - expected, "an allocation of rows")
-    {
-        // SAFETY: the driver has just handed this pointer out, and the program has not returned to use it.
-        let _freed = unsafe { forward::cuMemFree_v2(pointer) };
-        account.give_back(expected);
-        return code;
-    }
-    if taken < expected {
-        account.give_back(expected - taken);
-    }
-    keep(account.index().into(), pointer, taken)
+    let bytes = rounded(pitch.saturating_mul(height));
+    kept(account, Piece { pointer, bytes }, most)
 }

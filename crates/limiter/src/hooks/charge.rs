@@ -4,18 +4,22 @@ use divvy_abi::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUdeviceptr,
 
 use crate::account::{self, Account};
 use crate::below::forward;
-use crate::books::{CHARGED, SPILLED, deferred, grain, imports, is_pool, pools, returned};
+use crate::books::held::{self, Piece};
+use crate::books::{
+    CHARGED, SPILLED, deferred, grain, imports, is_pool, pools, returned, returned_piece, rounded,
+};
+use crate::log;
 use crate::map::Charge;
 
-/// Allocates under the slice's limit: reserves `bytes`, calls the driver, and keeps the charge under the pointer that
-/// `pointer` reads after a success.
+/// Allocates under the slice's limit: reserves what `bytes` may take, calls the driver, and keeps the charge under the
+/// pointer that `pointer` reads after a success.
 ///
 /// Over the limit the answer is `CUDA_ERROR_OUT_OF_MEMORY` and the driver is not called: out-parameters stay untouched.
 #[inline]
 pub(super) fn charged(
     bytes: u64,
     mut call: impl FnMut() -> CUresult,
-    pointer: impl FnOnce() -> CUdeviceptr,
+    pointer: impl Fn() -> CUdeviceptr,
 ) -> CUresult {
     match account::current() {
         Ok(Some(account)) => charged_to(account, bytes, call, pointer),
@@ -25,6 +29,8 @@ pub(super) fn charged(
 }
 
 /// [`charged`], where it is known who pays.
+///
+/// Pages for all of it are reserved first. Where the driver has put it into pages that are held already, they go back.
 #[inline]
 pub(super) fn charged_to(
     account: Account,
@@ -32,36 +38,76 @@ pub(super) fn charged_to(
     call: impl FnMut() -> CUresult,
     pointer: impl FnOnce() -> CUdeviceptr,
 ) -> CUresult {
-    let bytes = grain::taken(account, bytes);
-    let result = account::allocating(account, bytes, "an allocation", call);
+    if let Err(code) = account::look_around(bytes) {
+        return code;
+    }
+    let (bytes, most) = (rounded(bytes), grain::most(account, bytes));
+    if let Err(code) = account::take(account, most, "an allocation") {
+        return code;
+    }
+    let result = account::calling(account, most, call);
     if !result.is_success() {
         return result;
     }
-    keep(account.index().into(), pointer(), bytes)
+    kept(
+        account,
+        Piece {
+            pointer: pointer(),
+            bytes,
+        },
+        most,
+    )
 }
 
-/// Notes a charge that the driver has confirmed.
+/// Notes an allocation that the driver has made, for whose pages `reserved` bytes were reserved. What it takes less goes
+/// back; where it takes more than there is room for, it is undone.
 #[inline]
-pub(super) fn keep(payer: u16, pointer: CUdeviceptr, bytes: u64) -> CUresult {
-    match CHARGED.insert(pointer, bytes, payer) {
+pub(super) fn kept(account: Account, piece: Piece, reserved: u64) -> CUresult {
+    let payer = account.index().into();
+    let Ok(taken) = held::enter(payer, account, piece) else {
+        free_again(piece.pointer);
+        account.give_back(reserved);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    };
+    if taken < reserved {
+        account.give_back(reserved - taken);
+    } else if taken > reserved && !account.try_reserve(taken - reserved) {
+        free_again(piece.pointer);
+        log::line(format_args!(
+            "{} bytes took {taken} of pages, with {reserved} reserved: undone",
+            piece.bytes
+        ));
+        // Others may be in the same pages by now.
+        let left = taken - held::leave(payer, account, piece).min(taken);
+        account.give_back(reserved.saturating_sub(left));
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    noted(payer, piece)
+}
+
+/// Notes who pays for an allocation.
+#[inline]
+pub(super) fn noted(payer: u16, piece: Piece) -> CUresult {
+    match CHARGED.insert(piece.pointer, piece.bytes, payer) {
         Ok(None) => CUresult::default(),
         // The address was freed in a way that we did not see: its old charge goes.
         Ok(Some(old)) => {
-            returned(old);
+            returned(piece.pointer, old);
             CUresult::default()
         }
         // The charge cannot be remembered, so the memory cannot be had.
         Err(_) => {
-            // SAFETY: the driver has just handed this pointer out, and nobody else has seen it.
-            let _freed = unsafe { forward::cuMemFree_v2(pointer) };
-            returned(Charge {
-                bytes,
-                payer,
-                stamp: 0,
-            });
+            free_again(piece.pointer);
+            returned_piece(payer, piece);
             CUDA_ERROR_OUT_OF_MEMORY
         }
     }
+}
+
+#[cold]
+fn free_again(pointer: CUdeviceptr) {
+    // SAFETY: the driver has just handed this pointer out, and nobody else has seen it.
+    let _freed = unsafe { forward::cuMemFree_v2(pointer) };
 }
 
 /// Frees `pointer` by `call`; what it was charged goes back if the driver agrees.
@@ -77,7 +123,7 @@ pub(super) fn freed(pointer: CUdeviceptr, call: impl FnOnce() -> CUresult) -> CU
     match charge {
         Some(charge) if result.is_success() => {
             if let Some(charge) = released(pointer, charge) {
-                returned(charge);
+                returned(pointer, charge);
             }
         }
         // Still allocated, then; there was room for it a moment ago.
@@ -115,7 +161,8 @@ pub(super) fn freed_in(
             if is_pool(charge.payer) {
                 pools::will_be_freed(charge.payer, charge.bytes);
             }
-            deferred::defer(stream, charge.payer, charge.bytes);
+            let bytes = charge.bytes;
+            deferred::defer(stream, charge.payer, Piece { pointer, bytes });
         }
     }
     if imports::any() && result.is_success() {
@@ -141,7 +188,7 @@ fn freed_at_once(pointer: CUdeviceptr, charge: Charge) -> CUresult {
     // SAFETY: a pointer that the program frees, and has the right to.
     let result = unsafe { forward::cuMemFree_v2(pointer) };
     if result.is_success() {
-        returned(charge);
+        returned(pointer, charge);
     } else {
         let _room_was_there = CHARGED.insert(pointer, charge.bytes, charge.payer);
     }

@@ -11,8 +11,7 @@ use divvy_abi::{
 use crate::account;
 use crate::below::{ask, forward};
 use crate::books::graphs::{self, Needs};
-use crate::books::rounded;
-use crate::gate::{self, Launch, Stream};
+use crate::books::{grain, rounded};
 
 /// Graphs within graphs are looked into this deep; a driver allows less.
 const DEPTH: u32 = 16;
@@ -31,7 +30,12 @@ fn needs(graph: CUgraph) -> Needs {
         } else {
             &mut need.outside
         };
-        *sum = sum.saturating_add(rounded(bytes));
+        // Each may lie in pages of its own.
+        let bytes = match account::of_device(device) {
+            Ok(Some(account)) => grain::most(account, bytes),
+            _ => rounded(bytes),
+        };
+        *sum = sum.saturating_add(bytes);
     }
     needs
 }
@@ -160,22 +164,12 @@ fn flags_of(parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) -> u64 {
     unsafe { parameters.as_ref() }.map_or(0, |parameters| parameters.flags)
 }
 
-/// A graph is one launch to the gate, whatever it holds.
-fn gated(exec: CUgraphExec, stream: Stream, call: impl FnOnce() -> CUresult) -> CUresult {
-    gate::launching(|| Some(Launch::graph(exec as usize, stream)), call)
-}
-
-fn at_once(_: CUgraphExec, _: Stream, call: impl FnOnce() -> CUresult) -> CUresult {
-    call()
-}
-
 macro_rules! launches {
-    ($($name:ident, $per_thread:literal, $run:ident;)*) => {
+    ($($name:ident, $per_thread:literal;)*) => {
         $(pub(super) unsafe extern "C-unwind" fn $name(exec: CUgraphExec, stream: CUstream) -> CUresult {
             guard(|| {
                 // SAFETY: the arguments are handed on as they came.
                 let call = || unsafe { forward::$name(exec, stream) };
-                let call = || $run(exec, Stream { handle: stream, per_thread: $per_thread }, call);
                 if !graphs::any() || !account::keeps_books() || ask::is_capturing(stream, $per_thread) {
                     return call();
                 }
@@ -186,10 +180,10 @@ macro_rules! launches {
 }
 
 launches! {
-    cuGraphLaunch, false, gated;
-    cuGraphLaunch_ptsz, true, gated;
-    cuGraphUpload, false, at_once;
-    cuGraphUpload_ptsz, true, at_once;
+    cuGraphLaunch, false;
+    cuGraphLaunch_ptsz, true;
+    cuGraphUpload, false;
+    cuGraphUpload_ptsz, true;
 }
 
 pub(super) unsafe extern "C-unwind" fn cuGraphExecDestroy(exec: CUgraphExec) -> CUresult {
@@ -206,10 +200,11 @@ pub(super) unsafe extern "C-unwind" fn cuGraphExecDestroy(exec: CUgraphExec) -> 
 pub(super) unsafe extern "C-unwind" fn cuDeviceGraphMemTrim(device: CUdevice) -> CUresult {
     guard(|| {
         // SAFETY: the argument is handed on as it came.
-        let result = unsafe { forward::cuDeviceGraphMemTrim(device) };
-        if result.is_success() && account::keeps_books() {
-            graphs::trimmed();
+        let call = || unsafe { forward::cuDeviceGraphMemTrim(device) };
+        if graphs::any() && account::keeps_books() {
+            graphs::trimming(call)
+        } else {
+            call()
         }
-        result
     })
 }

@@ -7,11 +7,12 @@ use divvy_abi::{
     CUstream, c_void, guard,
 };
 
-use super::charge::{charged, keep};
+use super::charge::{self, charged};
 use crate::account::{self, Account};
 use crate::below::{ask, forward};
 use crate::books::deferred::{self, StreamName};
-use crate::books::{follow, grain, pools};
+use crate::books::held::Piece;
+use crate::books::{follow, pools, rounded};
 
 macro_rules! stream_ordered {
     ($($name:ident($($pool:ident: $of:ty)?), $per_thread:literal, $named:expr;)*) => {
@@ -72,7 +73,7 @@ unsafe fn allocate(
         Ok(payer) => payer,
         Err(code) => return code,
     };
-    let bytes = grain::taken(account, bytes as u64);
+    let bytes = rounded(bytes as u64);
     let begun = match pools::begin(payer, bytes, deferred::waiting_in(stream, payer)) {
         Ok(begun) => begun,
         Err(code) => return code,
@@ -88,13 +89,18 @@ unsafe fn allocate(
         deferred::settle();
         deferred::waiting_in(stream, payer)
     };
-    if pools::finish(begun, still_waiting).is_err() {
-        undo(stream, pointer);
-        pools::will_be_freed(payer, bytes);
-        deferred::defer(stream, payer, bytes);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    let piece = Piece { pointer, bytes };
+    match pools::finish(begun, piece, still_waiting) {
+        Ok(()) => charge::noted(payer, piece),
+        Err(noted) => {
+            undo(stream, pointer);
+            if noted {
+                pools::will_be_freed(payer, bytes);
+                deferred::defer(stream, payer, piece);
+            }
+            CUDA_ERROR_OUT_OF_MEMORY
+        }
     }
-    keep(payer, pointer, bytes)
 }
 
 fn undo(stream: StreamName, pointer: CUdeviceptr) {

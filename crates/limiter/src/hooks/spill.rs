@@ -11,10 +11,11 @@ use divvy_abi::{
 };
 use divvy_ledger::ReserveError;
 
-use super::charge::{charged_to, keep};
+use super::charge::{charged_to, kept, noted};
 use crate::account::{self, Account};
 use crate::below::forward;
-use crate::books::{SPILLED, grain, spilled};
+use crate::books::held::Piece;
+use crate::books::{MANAGED, SPILLED, grain, rounded, spilled};
 use crate::{log, room};
 
 /// [`charged_to`], and where that does not fit, `managed` beyond the share, if the terms allow it.
@@ -28,7 +29,9 @@ pub(super) fn charged_or_spilled(
     match account::current() {
         Ok(Some(account)) if account.attached().spill_limit_bytes() != 0 => within_or_beyond(Request {
             account,
-            bytes: grain::taken(account, bytes),
+            bytes: rounded(bytes),
+            most: grain::most(account, bytes),
+            within: Within::Device,
             call: &mut call,
             managed: &mut managed,
             pointer: &pointer,
@@ -39,10 +42,53 @@ pub(super) fn charged_or_spilled(
     }
 }
 
+/// Managed memory, within the share or beyond it. It takes the device's pages when they are touched, and gives them up
+/// under pressure: charged by its size.
+pub(super) fn managed(
+    bytes: u64,
+    mut call: impl FnMut() -> CUresult + Copy,
+    pointer: impl Fn() -> CUdeviceptr,
+) -> CUresult {
+    let account = match account::current() {
+        Ok(Some(account)) => account,
+        Ok(None) => return call(),
+        Err(code) => return code,
+    };
+    let bytes = grain::taken(account, bytes);
+    if account.attached().spill_limit_bytes() != 0 {
+        let mut again = call;
+        return within_or_beyond(Request {
+            account,
+            bytes,
+            most: bytes,
+            within: Within::Managed,
+            call: &mut call,
+            managed: &mut again,
+            pointer: &pointer,
+        });
+    }
+    let result = account::allocating(account, bytes, "managed memory", call);
+    if !result.is_success() {
+        return result;
+    }
+    let pointer = pointer();
+    noted(MANAGED + u16::from(account.index()), Piece { pointer, bytes })
+}
+
+/// What an allocation is within the share.
+#[derive(Clone, Copy)]
+enum Within {
+    Device,
+    Managed,
+}
+
 /// An allocation that may go either way.
 struct Request<'a> {
     account: Account,
     bytes: u64,
+    /// Bytes of pages that it can take within the share.
+    most: u64,
+    within: Within,
     call: &'a mut dyn FnMut() -> CUresult,
     managed: &'a mut dyn FnMut() -> CUresult,
     pointer: &'a dyn Fn() -> CUdeviceptr,
@@ -82,23 +128,29 @@ impl Request<'_> {
 
     /// Within the share and on the device; nothing where either has no room.
     fn within(&mut self) -> Option<CUresult> {
-        let (account, bytes) = (self.account, self.bytes);
-        match account.attached().reserve(bytes) {
+        let (account, bytes, most) = (self.account, self.bytes, self.most);
+        match account.attached().reserve(most) {
             Ok(()) => {}
             Err(ReserveError::Refused { .. }) => return None,
             Err(other) => return Some(account::refused(bytes, "an allocation", other)),
         }
         let result = (self.call)();
         if result.is_success() {
-            return Some(keep(account.index().into(), (self.pointer)(), bytes));
+            let pointer = (self.pointer)();
+            let piece = Piece { pointer, bytes };
+            return Some(match self.within {
+                Within::Device => kept(account, piece, most),
+                Within::Managed => noted(MANAGED + u16::from(account.index()), piece),
+            });
         }
-        account.give_back(bytes);
+        account.give_back(most);
         (result != CUDA_ERROR_OUT_OF_MEMORY).then_some(result)
     }
 
     /// Beyond the share; nothing where that is used up as well.
     fn beyond(&mut self) -> Option<CUresult> {
-        let (account, bytes) = (self.account, self.bytes);
+        let account = self.account;
+        let bytes = grain::taken(account, self.bytes);
         let attached = account.attached();
         match attached.slot().reserve_spill(bytes, attached.spill_limit_bytes()) {
             Ok(()) => {}
@@ -113,7 +165,10 @@ impl Request<'_> {
         let pointer = (self.pointer)();
         prefer_the_host(pointer, bytes);
         spilled::taken(account);
-        Some(keep(SPILLED + u16::from(account.index()), pointer, bytes))
+        Some(noted(
+            SPILLED + u16::from(account.index()),
+            Piece { pointer, bytes },
+        ))
     }
 }
 

@@ -12,7 +12,6 @@ mod memory;
 mod moves;
 mod operand;
 mod sync;
-mod wait;
 
 use crate::code::{Call, Code, Const, FunctionCode, LOCAL_ALIGN, SharedVariable};
 use crate::engine::control::{self as ops, NONE};

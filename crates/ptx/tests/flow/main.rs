@@ -16,5 +16,4 @@ mod programs;
 mod refusals;
 mod registers;
 mod shuffle;
-mod timing;
 mod vote;

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-use divvy_ptx::{Engine, Fault, Launch, Module, Program, Stats, Timing};
+use divvy_ptx::{Engine, Fault, Launch, Module, Program, Stats};
 
 use super::{Buffer, Memory};
 
@@ -85,7 +85,6 @@ impl Loaded {
             memory: Memory(self.globals.iter().map(|(_, buffer)| buffer.range()).collect()),
             cooperative: false,
             cancel: None,
-            timing: None,
         }
     }
 }
@@ -102,7 +101,6 @@ pub struct Run<'a> {
     memory: Memory,
     cooperative: bool,
     cancel: Option<&'a AtomicBool>,
-    timing: Option<Timing<'a>>,
 }
 
 impl<'a> Run<'a> {
@@ -134,12 +132,6 @@ impl<'a> Run<'a> {
 
     pub fn cooperative(mut self) -> Self {
         self.cooperative = true;
-        self
-    }
-
-    /// The model of its time.
-    pub fn timing(mut self, timing: Timing<'a>) -> Self {
-        self.timing = Some(timing);
         self
     }
 
@@ -225,8 +217,6 @@ impl<'a> Run<'a> {
             print: &|text| printed.lock().unwrap().push(text.to_vec()),
             cancel: self.cancel.unwrap_or(&never),
             sm_count: 4,
-            clock_khz: 1_000_000,
-            timing: self.timing,
         };
         let end = engine().run(&self.loaded.program, &launch);
         (end, printed.into_inner().unwrap())
