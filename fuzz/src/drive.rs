@@ -78,6 +78,8 @@ pub fn run(data: &[u8]) -> Ends {
             print: &|_| (),
             cancel: &cancel,
             sm_count: 2,
+            clock_khz: 1_000_000,
+            timing: None,
         };
         match watched(&cancel, || engine().run(&program, &launch)) {
             Ok(_) => ends.well += 1,

@@ -1,7 +1,9 @@
 //! Admission: does a slice fit a device? Pure arithmetic over what is promised and what is held.
 
-use divvy_model::{Bytes, Code, DeviceRecord, Fault, MemoryAmount, Sharing};
+use divvy_arbiter::Promises;
+use divvy_model::{Bytes, Code, Compute, ComputeTerms, DeviceRecord, Fault, MemoryAmount, Sharing};
 
+use crate::compute::for_arbiter;
 use crate::names::user_name;
 
 /// What decides how far a device may be divided.
@@ -18,7 +20,9 @@ pub struct Limits {
 /// One slice's hold on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// The slice's name, for the refusal.
+    /// The slice.
+    pub id: String,
+    /// Its name, for the refusal.
     pub name: String,
     /// Whose it is.
     pub uid: u32,
@@ -26,6 +30,8 @@ pub struct Hold {
     pub whole: bool,
     /// Its share of memory.
     pub limit: Bytes,
+    /// What it is promised of compute.
+    pub compute: ComputeTerms,
 }
 
 /// A device and everything that stands on it.
@@ -104,6 +110,38 @@ impl DeviceBook<'_> {
         self.check_room(Bytes(memory.0 - now.0))
     }
 
+    /// Whether a slice can be promised so much of the device's time; `without` is one that is to have this in the place of
+    /// what it has.
+    ///
+    /// # Errors
+    /// [`Code::ComputeFull`], saying what is free and who has the rest.
+    pub fn admit_compute(&self, terms: &ComputeTerms, without: Option<&str>) -> Result<(), Fault> {
+        let others = || self.holds.iter().filter(|hold| Some(hold.id.as_str()) != without);
+        let promised: Vec<_> = others().map(|hold| for_arbiter(&hold.compute)).collect();
+        let Err(over) = Promises::of(&promised).admit(&for_arbiter(terms)) else {
+            return Ok(());
+        };
+        let free = Compute(u16::try_from(over.free).unwrap_or(u16::MAX));
+        let with_some = others().filter(|hold| hold.compute.share.is_some());
+        let who = |hold: &Hold| format!("slice {}{} has {}", hold.name, self.whose(hold), hold.compute);
+        let fault = Fault::new(
+            Code::ComputeFull,
+            format!("cannot promise {terms} of the time of {}", self.device.uuid),
+        )
+        .cause(first_few(with_some.map(who).collect()));
+        Err(match free {
+            Compute(0) => fault.hint("nothing is free; --wait waits until slices end; see divvy ps"),
+            free => fault.hint(format!("{free} is free; see divvy ps")),
+        })
+    }
+
+    fn whose(&self, hold: &Hold) -> String {
+        match hold.uid == self.asker {
+            true => String::new(),
+            false => format!(" of {}", user_name(hold.uid)),
+        }
+    }
+
     /// Whether a program can have its context in a slice of `memory`: less is of no use to anybody.
     ///
     /// # Errors
@@ -131,7 +169,11 @@ impl DeviceBook<'_> {
         })
     }
 
-    fn check_size(&self, memory: Bytes) -> Result<(), Fault> {
+    /// Whether a slice of `memory` could be on this device if nothing else were.
+    ///
+    /// # Errors
+    /// [`Code::OverDevice`], which no waiting mends.
+    pub fn check_size(&self, memory: Bytes) -> Result<(), Fault> {
         let total = self.device.memory_total_bytes;
         if memory <= total {
             return Ok(());
@@ -177,28 +219,19 @@ impl DeviceBook<'_> {
     }
 
     fn holders(&self) -> String {
-        /// The largest ones tell most; `divvy ps` tells the rest.
-        const NAMED: usize = 5;
         let mut holds: Vec<&Hold> = self.holds.iter().collect();
         holds.sort_by_key(|hold| std::cmp::Reverse(hold.limit));
         let mut holders: Vec<String> = holds
             .iter()
-            .take(NAMED)
             .map(|hold| {
-                let whose = match hold.uid == self.asker {
-                    true => String::new(),
-                    false => format!(" of {}", user_name(hold.uid)),
-                };
                 let held = match hold.whole {
                     true => "the whole device".into(),
                     false => hold.limit.to_string(),
                 };
-                format!("slice {}{whose} holds {held}", hold.name)
+                format!("slice {}{} holds {held}", hold.name, self.whose(hold))
             })
             .collect();
-        if holds.len() > NAMED {
-            holders.push(format!("and {} more slices", holds.len() - NAMED));
-        }
+        shorten(&mut holders);
         if self.unmanaged.0 > 0 {
             holders.push(format!("programs outside any slice hold {}", self.unmanaged));
         }
@@ -218,14 +251,35 @@ impl DeviceBook<'_> {
             memory_unmanaged_bytes: self.unmanaged,
             memory_free_bytes: self.free(),
             oversubscription_ratio: self.limits.oversubscription,
+            compute_promised_ratio: self.compute_promised(),
         }
+    }
+
+    /// The sum of the promised shares, 1 for the whole device.
+    fn compute_promised(&self) -> f64 {
+        let shares = self.holds.iter().filter_map(|hold| hold.compute.share);
+        shares.map(|share| f64::from(share.0)).sum::<f64>() / f64::from(Compute::WHOLE.0)
+    }
+}
+
+fn first_few(mut holders: Vec<String>) -> String {
+    shorten(&mut holders);
+    holders.join(", ")
+}
+
+/// The first ones tell most; `divvy ps` tells the rest.
+fn shorten(holders: &mut Vec<String>) {
+    const NAMED: usize = 5;
+    if let Some(more) = holders.len().checked_sub(NAMED).filter(|more| *more > 0) {
+        holders.truncate(NAMED);
+        holders.push(format!("and {more} more slices"));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use divvy_model::DeviceKind;
+    use divvy_model::{Cap, DeviceKind};
 
     const GIB: u64 = 1 << 30;
 
@@ -258,10 +312,12 @@ mod tests {
             holds: (0..)
                 .zip(held)
                 .map(|(n, held)| Hold {
+                    id: n.to_string(),
                     name: format!("s{n}"),
                     uid: 0,
                     whole: false,
                     limit: Bytes(*held),
+                    compute: ComputeTerms::default(),
                 })
                 .collect(),
             unmanaged: Bytes(0),
@@ -314,10 +370,12 @@ mod tests {
         book.unmanaged = Bytes(1);
         assert!(book.admit_whole().is_err(), "an outsider is");
         book.holds.push(Hold {
+            id: "solo".into(),
             name: "solo".into(),
             uid: 12345,
             whole: true,
             limit: Bytes(80 * GIB),
+            compute: ComputeTerms::default(),
         });
         let refusal = book.admit(gib(1)).expect_err("oversubscribed or not");
         assert_eq!(
@@ -338,6 +396,36 @@ mod tests {
             "{cause}"
         );
         assert!(cause.ends_with("and 7 more slices"), "{cause}");
+    }
+
+    #[test]
+    fn promises_of_compute_are_kept_or_not_made() {
+        let device = device();
+        let mut book = book(&device, &[GIB, GIB], 0);
+        let soft = |parts| ComputeTerms {
+            share: Some(Compute(parts)),
+            ..ComputeTerms::default()
+        };
+        let hard = |parts| ComputeTerms {
+            cap: Cap::Hard,
+            ..soft(parts)
+        };
+        (book.holds[0].compute, book.holds[1].compute) = (hard(6000), soft(1000));
+        book.admit_compute(&hard(3000), None).expect("exactly full");
+        book.admit_compute(&ComputeTerms::default(), None)
+            .expect("nothing is promised");
+        let refusal = book.admit_compute(&soft(4000), None).expect_err("too much");
+        assert_eq!(refusal.code, Code::ComputeFull);
+        assert_eq!(refusal.message, "cannot promise 40% of the time of GPU-1a2b");
+        assert_eq!(refusal.causes, ["slice s0 has 60% hard, slice s1 has 10%"]);
+        assert_eq!(refusal.hint.as_deref(), Some("30% is free; see divvy ps"));
+        book.admit_compute(&hard(9000), Some("0"))
+            .expect("in the place of what it has");
+        book.holds[0].compute = soft(9000);
+        book.admit_compute(&soft(9000), None)
+            .expect("soft shares are weights when oversold");
+        let refusal = book.admit_compute(&hard(1), None).expect_err("no promise");
+        assert!(refusal.hint.expect("a hint").starts_with("nothing is free"));
     }
 
     #[test]

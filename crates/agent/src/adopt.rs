@@ -7,6 +7,7 @@ use std::sync::PoisonError;
 
 use divvy_model::{Code, Fault, SliceRecord, SliceState};
 
+use crate::api::events::EventKind;
 use crate::daemon::Daemon;
 use crate::pages::{self, RecallFailure};
 use crate::records::{attach_socket, discard, store, stored};
@@ -26,6 +27,7 @@ impl Daemon {
         for id in ids {
             self.give_back(&mut book, Some(id));
         }
+        self.compute_changed(&mut book);
     }
 
     /// Whether pages are to be asked for again.
@@ -64,6 +66,7 @@ impl Daemon {
                 Err(RecallFailure::Dead | RecallFailure::Waiting | RecallFailure::Late(_)) => {}
             }
         }
+        self.lease_out(&book);
     }
 
     /// A keeper that does not answer costs its time limit, so all are asked at once.
@@ -158,6 +161,11 @@ impl Daemon {
         if let Err(fault) = store(&self.run, &record) {
             tracing::warn!("{fault}: {}", fault.causes.join(": "));
         }
+        let message = match slice.pages {
+            Some(_) => "taken over from an agent that ended",
+            None => "known from an agent that ended",
+        };
+        self.journal.tell(EventKind::SliceAdopted, &slice.record, message);
         book.slices.insert(slice.record.id.clone(), slice);
     }
 }

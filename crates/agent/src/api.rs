@@ -2,8 +2,14 @@
 
 use std::path::PathBuf;
 
-use divvy_model::{DeviceRecord, Fault, MemoryAmount, SliceRecord, SliceRequest, UnmanagedRecord};
+use divvy_model::{
+    Cap, Class, Compute, ComputeTerms, DeviceRecord, Fault, MemoryAmount, SliceRecord, SliceRequest,
+    UnmanagedRecord, Weight,
+};
 use serde::{Deserialize, Serialize};
+
+pub mod compute;
+pub mod events;
 
 /// Version of every document. Changes within it only add.
 pub const API_VERSION: &str = "divvy/v1";
@@ -158,14 +164,44 @@ impl Standing {
     }
 }
 
-/// `PATCH /v1/slices/{slice}`: changes a live slice.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// `PATCH /v1/slices/{slice}`: changes a live slice. What is left out stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Resize {
     /// Its new share of memory.
-    pub memory: MemoryAmount,
+    #[serde(default)]
+    pub memory: Option<MemoryAmount>,
+    /// Its new share of compute, in the place of a weight.
+    #[serde(default)]
+    pub compute: Option<Compute>,
+    /// Its new weight, in the place of a share.
+    #[serde(default)]
+    pub weight: Option<Weight>,
+    /// Whether its share is to be a bound too.
+    #[serde(default)]
+    pub cap: Option<Cap>,
+    /// Who is to go first.
+    #[serde(default)]
+    pub class: Option<Class>,
     /// Only say what would happen.
     #[serde(default)]
     pub dry_run: bool,
+}
+
+impl Resize {
+    /// What is asked for of compute, put into what there is.
+    #[must_use]
+    pub fn compute_terms(&self, before: ComputeTerms) -> ComputeTerms {
+        let (share, weight) = match (self.compute, self.weight) {
+            (None, None) => (before.share, before.weight),
+            asked => asked,
+        };
+        ComputeTerms {
+            share,
+            weight,
+            cap: self.cap.unwrap_or(before.cap),
+            class: self.class.unwrap_or(before.class),
+        }
+    }
 }
 
 /// `POST /v1/slices/{slice}/kill`: signals a slice's processes.
@@ -204,4 +240,13 @@ pub struct Status {
     pub slice_count: u32,
     /// Limits that were asked for and not enforced, since it started.
     pub bypass_total: u64,
+    /// Leases that were outlasted by so much that others were told, since it started.
+    #[serde(default)]
+    pub overdue_total: u64,
+    /// Leases that were outlasted by so much that the device went to others, since it started.
+    #[serde(default)]
+    pub expired_total: u64,
+    /// Nanoseconds for which slices used devices and were not charged, since it started.
+    #[serde(default)]
+    pub escaped_ns_total: u64,
 }

@@ -189,6 +189,7 @@ impl Daemon {
                     pid,
                     command: procs::command(pid),
                     memory_used_bytes: held.unwrap_or(Bytes(0)),
+                    memory_spilled_bytes: Bytes(0),
                 })
                 .collect();
             let used = processes.iter().fold(0_u64, |sum, process| {
@@ -198,7 +199,7 @@ impl Daemon {
             usages.push(Usage {
                 used: Bytes(used),
                 processes,
-                unknown: false,
+                ..Usage::default()
             });
         }
         shown.set_shares(shares);

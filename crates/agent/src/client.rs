@@ -11,6 +11,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::RunDir;
+use crate::api::compute::ComputeList;
+use crate::api::events::EventRecord;
 use crate::api::{
     CreateSlice, CreatedSlice, DeviceList, Document, ErrorDocument, Join, Kill, Killed, Resize, SliceList,
     Standing, Status, Wait,
@@ -59,6 +61,59 @@ impl Client {
     /// As [`Self::status`].
     pub fn slices(&self) -> Result<SliceList, Fault> {
         self.get("/v1/slices")
+    }
+
+    /// What each slice has of its devices' time.
+    ///
+    /// # Errors
+    /// As [`Self::status`].
+    pub fn compute(&self) -> Result<ComputeList, Fault> {
+        self.get("/v1/compute")
+    }
+
+    /// Calls `each` with the events after number `since`, all that are remembered without one, oldest first; and if
+    /// `follow`, with those that come, for as long as the agent runs and `each` answers true.
+    ///
+    /// # Errors
+    /// As [`Self::status`]; an agent that ends meanwhile is none.
+    pub fn events(
+        &self,
+        since: Option<u64>,
+        follow: bool,
+        mut each: impl FnMut(EventRecord) -> bool,
+    ) -> Result<(), Fault> {
+        let path = format!("/v1/events?since={}&follow={follow}", since.unwrap_or(0));
+        let request = self.request(Method::GET, &path, Vec::new())?;
+        self.runtime()?.block_on(async {
+            let (response, driver) = match tokio::time::timeout(PATIENCE, self.begin(request)).await {
+                Ok(answer) => answer?,
+                Err(_) => return Err(self.silent("it did not answer in time")),
+            };
+            if !response.status().is_success() {
+                return Err(old_agent("the agent has no events"));
+            }
+            let mut body = response.into_body();
+            let mut read: Vec<u8> = Vec::new();
+            'answer: while let Some(frame) = body.frame().await {
+                // An agent that was killed says no more.
+                let Ok(frame) = frame else { break };
+                read.extend(frame.into_data().unwrap_or_default());
+                while let Some(end) = read.iter().position(|byte| *byte == b'\n') {
+                    let line: Vec<u8> = read.drain(..=end).collect();
+                    // A kind of event that this version does not know is passed over.
+                    if let Ok(event) = serde_json::from_slice(&line)
+                        && !each(event)
+                    {
+                        break 'answer;
+                    }
+                }
+                if read.len() > LARGEST {
+                    break;
+                }
+            }
+            driver.abort();
+            Ok(())
+        })
     }
 
     /// One slice, by name, id or a unique prefix of its id.
@@ -161,17 +216,8 @@ impl Client {
             Some(body) => serde_json::to_vec(body).map_err(|error| self.unreachable(&error))?,
             None => Vec::new(),
         };
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", "divvy")
-            .header("content-type", "application/json")
-            .body(Full::new(Bytes::from(body)))
-            .map_err(|error| self.unreachable(&error))?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| self.unreachable(&error))?;
+        let request = self.request(method, path, body)?;
+        let runtime = self.runtime()?;
         let (ok, bytes) = runtime.block_on(async {
             match tokio::time::timeout(PATIENCE, self.exchange(request)).await {
                 Ok(answer) => answer,
@@ -179,11 +225,8 @@ impl Client {
             }
         })?;
         if ok {
-            return serde_json::from_slice(&bytes).map_err(|error| {
-                Fault::new(Code::AgentVersion, "the agent's answer was not understood")
-                    .because(&error)
-                    .hint("`divvy agent stop` ends the old agent; its slices keep their limits")
-            });
+            return serde_json::from_slice(&bytes)
+                .map_err(|error| old_agent("the agent's answer was not understood").because(&error));
         }
         match serde_json::from_slice::<ErrorDocument>(&bytes) {
             Ok(document) => Err(document.body),
@@ -195,18 +238,44 @@ impl Client {
         }
     }
 
-    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(bool, Bytes), Fault> {
+    fn request(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Request<Full<Bytes>>, Fault> {
+        Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "divvy")
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|error| self.unreachable(&error))
+    }
+
+    fn runtime(&self) -> Result<tokio::runtime::Runtime, Fault> {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| self.unreachable(&error))
+    }
+
+    /// Sends a request and waits for the head of the answer. Dropping the task that is answered too ends the connection.
+    async fn begin(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(hyper::Response<hyper::body::Incoming>, tokio::task::AbortHandle), Fault> {
         let stream = tokio::net::UnixStream::connect(self.run.socket())
             .await
             .map_err(|error| self.unreachable(&error))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.unreachable(&error))?;
-        let driver = tokio::spawn(connection);
+        let driver = tokio::spawn(connection).abort_handle();
         let response = sender
             .send_request(request)
             .await
             .map_err(|error| self.unreachable(&error))?;
+        Ok((response, driver))
+    }
+
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(bool, Bytes), Fault> {
+        let (response, driver) = self.begin(request).await?;
         let ok = response.status().is_success();
         let body = http_body_util::Limited::new(response.into_body(), LARGEST);
         let bytes = body
@@ -235,6 +304,11 @@ impl Client {
         .cause(why)
         .hint(format!("its log is {}", self.run.log().display()))
     }
+}
+
+fn old_agent(what: &str) -> Fault {
+    Fault::new(Code::AgentVersion, what)
+        .hint("`divvy agent stop` ends the old agent; its slices keep their limits")
 }
 
 /// A slice's name as one segment of a path: what is no name cannot be a slice.

@@ -6,10 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use divvy_host::emulated_devices;
-use divvy_model::{Bytes, Code, DeviceRecord, DeviceShare, Fault, Isolation, SliceRecord, SliceState};
+use divvy_model::{
+    Bytes, Cap, Class, Code, DeviceRecord, DeviceShare, Fault, Isolation, SliceRecord, SliceState,
+};
 use rustix::fs::{Gid, Uid, chown};
 use serde::{Deserialize, Serialize};
 
+use crate::api::events::EventKind;
 use crate::api::{CreateSlice, CreatedSlice, Join};
 use crate::daemon::{Daemon, Peer};
 use crate::names::{default_slice_name, fresh_id, slice_name};
@@ -17,7 +20,7 @@ use crate::placement::{Ahead, chosen};
 use crate::policy::enforce;
 use crate::records::{attach_socket, discard, store};
 use crate::slice::Slice;
-use crate::{clock, pages};
+use crate::{clock, compute, pages};
 
 /// A request as the agent understood it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -129,7 +132,7 @@ impl Daemon {
             let home = &book.find(name, peer)?.record;
             if let Some(other) = chosen.iter().find(|device| home.place_of(&device.uuid).is_none()) {
                 return Err(Fault::new(
-                    Code::OverDevice,
+                    Code::OutsideSlice,
                     format!(
                         "your default slice {name} is on {}, not on {}",
                         home.device_uuid, other.uuid
@@ -206,6 +209,12 @@ impl Daemon {
     ) -> Result<CreatedSlice, Fault> {
         let ask = &wanted.ask;
         let enforcement = enforce(&ask.request)?;
+        let terms = ask.request.compute_terms();
+        compute::check(&terms)?;
+        if wanted.parent.is_none() {
+            compute::check_promise(&terms)?;
+        }
+        self.may_weigh(peer, &terms)?;
         if let Some(spec) = &ask.emulated {
             book.inventory.add(emulated_devices(spec, self.run.path())?);
         }
@@ -222,6 +231,7 @@ impl Daemon {
             },
             memory_overhead_bytes: Bytes(0),
             memory_lent_bytes: Bytes(0),
+            memory_spilled_bytes: Bytes(0),
             spill_limit_bytes: beyond(*memory, ask.request.oversubscribe_percent),
         };
         let shares: Vec<DeviceShare> = placed.iter().map(share_of).collect();
@@ -239,7 +249,10 @@ impl Daemon {
             device_uuid: device.uuid.clone(),
             memory_limit_bytes: Bytes(0),
             memory_used_bytes: Bytes(0),
-            compute: ask.request.compute,
+            compute: None,
+            compute_weight: None,
+            compute_cap: Cap::Soft,
+            compute_class: Class::BestEffort,
             isolation: enforcement.isolation,
             policy: ask.request.policy,
             created_at: clock::now(),
@@ -255,6 +268,7 @@ impl Daemon {
             memory_lent_bytes: Bytes(0),
             on_oom_wait_ns: ask.request.on_oom_wait_ns,
             spill_limit_bytes: Bytes(0),
+            memory_spilled_bytes: Bytes(0),
             whole: ask.request.whole,
             conditions: Vec::new(),
             bypasses: enforcement.bypasses,
@@ -264,6 +278,10 @@ impl Daemon {
             devices: Vec::new(),
         };
         record.set_shares(shares);
+        record.set_compute_terms(match &wanted.parent {
+            Some(parent) => book.compute_inside(parent, ask.request.compute_terms(), None)?,
+            None => ask.request.compute_terms(),
+        });
         let answer = CreatedSlice {
             directory: self.run.slice(&id),
             slice: record.clone(),
@@ -295,7 +313,10 @@ impl Daemon {
             }
             return Err(fault);
         }
+        self.compute_changed(book);
         book.bypass_total += record.bypasses.len() as u64;
+        let message = format!("{} of {}", record.memory_limit_bytes, record.device_uuid);
+        self.journal.tell(EventKind::SliceCreated, &record, message);
         tracing::info!(
             slice = record.name, id, uid = peer.uid, by = peer.pid, lasting = record.lasting, inside = record.parent_id,
             device = record.device_uuid, memory = record.memory_limit_bytes.0, bypasses = ?record.bypasses,
@@ -331,7 +352,9 @@ impl Daemon {
         slice.record.state = SliceState::Running;
         let record = slice.stored_form();
         store(&self.run, &record)?;
-        Ok(slice.shown())
+        // Before the program starts: its first launch finds the gate as it is to be.
+        self.lease_out(&book);
+        Ok(book.find(id, peer)?.shown())
     }
 
     pub(crate) fn may_create(&self, peer: Peer) -> Result<(), Fault> {
@@ -378,7 +401,7 @@ fn asks_for_nothing(ask: &CreateSlice) -> bool {
     let request = &ask.request;
     request.memory.is_none()
         && request.name.is_none()
-        && request.compute.is_none()
+        && request.compute_terms().is_default()
         && request.isolation == Isolation::Cooperative
         && !request.whole
         && !ask.lasting

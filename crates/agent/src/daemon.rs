@@ -2,14 +2,18 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use divvy_host::{Inventory, Nvidia, Sources};
 use divvy_model::{Bytes, Code, DeviceKind, DeviceRecord, Fault, Isolation, SliceRecord};
 
 use crate::admission::DeviceBook;
-use crate::api::Status;
+use crate::api::compute::ComputeRecord;
+use crate::api::events::EventKind;
+use crate::api::{Items, Status};
+use crate::journal::Journal;
+use crate::leasing::{Incident, Leasing, Member};
 use crate::queue::Waiter;
 use crate::settings::Settings;
 use crate::slice::Slice;
@@ -34,6 +38,10 @@ pub struct Daemon {
     book: Mutex<Book>,
     /// The command that keeps a lasting slice.
     pub(crate) keep: KeepCommand,
+    /// Who leases which device.
+    pub(crate) leasing: Arc<Leasing>,
+    /// What happened.
+    pub(crate) journal: Arc<Journal>,
     /// Held while missing pages are asked for.
     pub(crate) recalling: Mutex<()>,
     /// Held while a keeper is started.
@@ -72,8 +80,26 @@ impl Daemon {
             run_dir: run.path().into(),
         };
         let inventory = divvy_host::take(&sources, &nvidia)?;
+        let journal = Arc::new(Journal::default());
+        journal.note(Incident {
+            kind: EventKind::AgentStarted,
+            slice: None,
+            device: None,
+            message: format!(
+                "agent {} of version {} serves",
+                std::process::id(),
+                env!("CARGO_PKG_VERSION")
+            ),
+        });
+        let quantum = u64::try_from(settings.quantum.as_nanos()).unwrap_or(u64::MAX);
+        let lengths = divvy_arbiter::Settings::with_quantum(quantum).ok_or_else(|| {
+            Fault::new(Code::Config, "the quantum is from 1 ms to 30 ms")
+                .hint("5ms is the default: shorter ones change the slice that runs more often, longer ones let it wait")
+        })?;
         let daemon = Self {
             run,
+            leasing: Leasing::start(lengths, journal.clone()),
+            journal,
             settings,
             uid: rustix::process::getuid().as_raw(),
             nvidia,
@@ -99,6 +125,7 @@ impl Daemon {
 
     /// The agent itself.
     pub fn status(&self) -> Status {
+        let totals = self.leasing.totals();
         let book = self.book();
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -108,12 +135,16 @@ impl Daemon {
             started_at: self.started_at.clone(),
             slice_count: u32::try_from(book.slices.len()).unwrap_or(u32::MAX),
             bypass_total: book.bypass_total,
+            overdue_total: totals.overdue,
+            expired_total: totals.expired,
+            escaped_ns_total: totals.escaped_ns,
         }
     }
 
     /// The devices, with what is handed out of each.
     pub fn devices(&self) -> Vec<DeviceRecord> {
         let mut book = self.book();
+        book.inventory.refresh(&self.nvidia);
         let devices = book.inventory.devices.clone();
         devices
             .into_iter()
@@ -137,6 +168,7 @@ impl Daemon {
         let records = book.slices.values_mut().map(Slice::shown);
         let mut records: Vec<SliceRecord> = records
             .map(|shown| self.with_device_figures(&devices, shown))
+            .map(|shown| self.with_leases(shown))
             .collect();
         records.sort_by(|a, b| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
         records
@@ -150,7 +182,41 @@ impl Daemon {
         let mut book = self.book();
         self.audit(&mut book);
         let shown = book.find(which, peer)?.shown();
-        Ok(self.with_device_figures(&book.inventory.devices, shown))
+        Ok(self.with_leases(self.with_device_figures(&book.inventory.devices, shown)))
+    }
+
+    /// What each slice has of its devices' time.
+    pub fn compute(&self) -> Items<ComputeRecord> {
+        Items {
+            items: self.leasing.views(),
+        }
+    }
+
+    /// What is out of the ordinary about its leases.
+    fn with_leases(&self, mut shown: SliceRecord) -> SliceRecord {
+        shown.conditions.extend(self.leasing.conditions(&shown.id));
+        shown
+    }
+
+    /// Has the slices that have pages lease their devices, by the terms that they have now. To be called whenever a slice
+    /// got pages, or its terms.
+    pub(crate) fn lease_out(&self, book: &Book) {
+        let members = book.slices.values().filter_map(|slice| {
+            let record = &slice.record;
+            Some(Member {
+                id: record.id.clone(),
+                name: record.name.clone(),
+                uid: record.uid,
+                devices: record
+                    .shares()
+                    .into_iter()
+                    .map(|share| share.device_uuid)
+                    .collect(),
+                pages: slice.pages.clone()?,
+                terms: slice.terms?,
+            })
+        });
+        self.leasing.sync(members.collect());
     }
 
     /// The device as admission sees it.

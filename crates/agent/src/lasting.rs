@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use divvy_ledger::attach::Pages;
 use divvy_model::{Code, Fault, RunRecord, SliceRecord, SliceState};
 
+use crate::api::events::EventKind;
 use crate::api::{CreatedSlice, Join};
 use crate::daemon::{Book, Daemon, Peer};
 use crate::records::{attach_socket, discard, store};
@@ -57,6 +58,7 @@ impl Daemon {
         slice.write_grants();
         slice.record.state = SliceState::Running;
         let record = slice.stored_form();
+        self.lease_out(&book);
         store(&self.run, &record)
     }
 
@@ -198,9 +200,11 @@ impl Daemon {
         }
         slice.end_keeper();
         tracing::info!(slice = shown.name, "slice deleted");
+        self.journal.tell(EventKind::SliceEnded, &shown, "deleted");
         book.slices.remove(id);
         book.ended_at = Some(Instant::now());
         discard(&self.run, id);
+        self.compute_changed(book);
         Ok(())
     }
 }

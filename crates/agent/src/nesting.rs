@@ -5,7 +5,7 @@ use divvy_model::{Bytes, Code, DeviceRecord, DeviceShare, Fault, Isolation, Memo
 use crate::admission::DeviceBook;
 use crate::api::CreateSlice;
 use crate::daemon::{Book, Daemon, Peer};
-use crate::placement::chosen;
+use crate::placement::{Ahead, Refusals, chosen};
 use crate::procs;
 use crate::records::store;
 use crate::slice::Slice;
@@ -33,6 +33,7 @@ impl Daemon {
         book: &mut Book,
         parent: &str,
         ask: &CreateSlice,
+        ahead: &Ahead,
     ) -> Result<Vec<(DeviceRecord, Bytes)>, Fault> {
         let chosen = chosen(book, &ask.request)?;
         let slice = book.slices.get_mut(parent).ok_or_else(gone)?;
@@ -62,33 +63,49 @@ impl Daemon {
             )
             .hint("leave --device and --whole out, or start it from a shell that is in no slice"));
         }
-        let inside = |device: &DeviceRecord| {
-            let place = record.place_of(&device.uuid).ok_or_else(gone)?;
-            let (share, usage) = shares.iter().zip(&usages).nth(place).ok_or_else(gone)?;
-            let memory = self.part_of(device, &record, share, usage.used, ask.request.memory)?;
-            Ok((device.clone(), memory))
+        let placed = |devices: &[DeviceRecord]| {
+            let mut placed = Vec::with_capacity(devices.len());
+            for device in devices {
+                let place = record.place_of(&device.uuid).ok_or_else(gone)?;
+                let share = shares.get(place).ok_or_else(gone)?;
+                placed.push((
+                    device.clone(),
+                    self.part_of(device, &record, share, ask.request.memory)?,
+                ));
+            }
+            if ahead.parents.contains(parent) {
+                return Err(Fault::new(Code::SliceFull, "others wait for room in this slice")
+                    .hint("--wait stands in line behind them"));
+            }
+            for (device, memory) in &placed {
+                let place = record.place_of(&device.uuid).ok_or_else(gone)?;
+                let (share, usage) = shares.iter().zip(&usages).nth(place).ok_or_else(gone)?;
+                let (limit, lent) = (share.memory_limit_bytes, share.memory_lent_bytes);
+                let free = free(limit, lent, usage.used);
+                room(&record.name, *memory, free, usage.used, lent)?;
+            }
+            Ok(placed)
         };
         if !chosen.is_empty() {
-            return chosen.iter().map(inside).collect();
+            return placed(&chosen);
         }
         // Without a choice it gets one device: the first of the parent's with room.
-        let mut first_refusal = None;
+        let mut refusals = Refusals::default();
         for share in &shares {
-            match inside(&book.device(&share.device_uuid)?) {
-                Ok(placed) => return Ok(vec![placed]),
-                Err(refusal) => first_refusal = first_refusal.or(Some(refusal)),
+            match placed(&[book.device(&share.device_uuid)?]) {
+                Ok(placed) => return Ok(placed),
+                Err(refusal) => refusals.add(refusal),
             }
         }
-        Err(first_refusal.unwrap_or_else(gone))
+        Err(refusals.tell().unwrap_or_else(gone))
     }
 
-    /// What a slice inside `record` gets of its `share` of a device, of which `used` is in use.
+    /// What a slice inside `record` gets of its `share` of a device, if that can ever be.
     fn part_of(
         &self,
         device: &DeviceRecord,
         record: &SliceRecord,
         share: &DeviceShare,
-        used: Bytes,
         asked: Option<MemoryAmount>,
     ) -> Result<Bytes, Fault> {
         // Shares are of the parent: it is the device that this one sees.
@@ -104,9 +121,8 @@ impl Daemon {
             asker: record.uid,
         };
         let memory = view.share(asked.unwrap_or(MemoryAmount::Share(10_000)));
-        let free = free(share.memory_limit_bytes, share.memory_lent_bytes, used);
         view.check_least(memory)?;
-        room(&record.name, memory, free, used, share.memory_lent_bytes)?;
+        check_size(&record.name, memory, share.memory_limit_bytes)?;
         Ok(memory)
     }
 
@@ -127,6 +143,7 @@ impl Daemon {
         let used = slice.usages().get(place).map_or(Bytes(0), |usage| usage.used);
         let of_parent = slice.record.shares().into_iter().nth(place).ok_or_else(gone)?;
         let (limit, lent) = (of_parent.memory_limit_bytes, of_parent.memory_lent_bytes);
+        check_size(&slice.record.name, share, limit)?;
         room(&slice.record.name, more, free(limit, lent, used), used, lent)
     }
 
@@ -177,6 +194,21 @@ fn free(limit: Bytes, lent: Bytes, used: Bytes) -> Bytes {
     Bytes(limit.0.saturating_sub(lent.0).saturating_sub(used.0))
 }
 
+/// Whether a slice of `memory` could be inside one of `limit` if nothing else were.
+fn check_size(name: &str, memory: Bytes, limit: Bytes) -> Result<(), Fault> {
+    if memory <= limit {
+        return Ok(());
+    }
+    Err(Fault::new(
+        Code::OverSlice,
+        format!("{memory} is more than slice {name} has ({limit}), inside which this runs"),
+    )
+    .hint(format!(
+        "ask for at most {} B ({limit}), or for `100%`; or `divvy resize {name}` first",
+        limit.0
+    )))
+}
+
 fn room(name: &str, share: Bytes, free: Bytes, used: Bytes, lent: Bytes) -> Result<(), Fault> {
     if share <= free {
         return Ok(());
@@ -203,6 +235,9 @@ mod tests {
         let gib = |n: u64| Bytes(n << 30);
         assert_eq!(free(gib(8), gib(3), gib(2)), gib(3));
         assert_eq!(free(gib(8), gib(8), gib(2)), gib(0), "never below nothing");
+        check_size("a", gib(8), gib(8)).expect("all of it, once it is empty");
+        let refusal = check_size("a", gib(9), gib(8)).expect_err("never");
+        assert_eq!(refusal.code, Code::OverSlice);
         room("a", gib(3), gib(3), gib(2), gib(3)).expect("exactly");
         let refusal = room("a", gib(4), gib(3), gib(2), gib(3)).expect_err("too much");
         assert_eq!(refusal.message, "cannot reserve 4 GiB inside slice a");

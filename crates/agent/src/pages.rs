@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use divvy_ledger::attach::wire::Status;
 use divvy_ledger::attach::{self, AttachError, Pages};
-use divvy_ledger::{ComputeTerms, GrantSpec, PageError, Terms};
+use divvy_ledger::{Cap, Class, ComputeTerms, GrantSpec, PageError, Terms, is_process_id};
 use divvy_model::{Bytes, Code, DeviceShare, Fault, Policy, ProcessRecord, SliceRecord};
 
 use crate::procs;
@@ -16,10 +16,45 @@ use crate::procs;
 pub struct Usage {
     /// Bytes that its processes hold.
     pub used: Bytes,
+    /// Bytes that they hold beyond the share, in the host's memory.
+    pub spilled: Bytes,
     /// Its living processes.
     pub processes: Vec<ProcessRecord>,
     /// The pages do not tell: `used` is all that the slice may hold.
     pub unknown: bool,
+    /// What the pages say and the system does not know of, in words.
+    pub doubts: Vec<String>,
+}
+
+/// What no honest ledger exceeds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bounds {
+    /// The device's memory.
+    pub device_memory: Bytes,
+    /// What the grant lets lie beyond the share.
+    pub spill_limit: Bytes,
+}
+
+impl Bounds {
+    fn check(&self, who: &str, used: Bytes, spilled: Bytes) -> Result<(), Fault> {
+        if used > self.device_memory {
+            return Err(corrupt(format!(
+                "it says that {who} {used} where the device has {}",
+                self.device_memory
+            )));
+        }
+        if spilled > self.spill_limit {
+            return Err(corrupt(format!(
+                "it says that {who} {spilled} beyond the share where {} is allowed",
+                self.spill_limit
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn corrupt(cause: String) -> Fault {
+    Fault::new(Code::LedgerCorrupt, "the slice's ledger cannot be read").cause(cause)
 }
 
 /// Makes the pages of a slice: an account for each of its devices, in order.
@@ -68,9 +103,22 @@ pub fn terms(record: &SliceRecord, share: &DeviceShare) -> Terms {
         on_oom_wait: Duration::from_nanos(record.on_oom_wait_ns),
         context_bytes: share.context_bytes.0,
         spill_limit_bytes: share.spill_limit_bytes.0,
-        compute: ComputeTerms {
-            share: record.compute.map_or(0, |share| u32::from(share.0)),
-            ..ComputeTerms::default()
+        compute: compute_terms(&crate::compute::for_arbiter(&record.compute_terms())),
+    }
+}
+
+/// What a grant says of compute. A weight is nobody's promise, so it says none.
+#[must_use]
+pub fn compute_terms(terms: &divvy_arbiter::Terms) -> ComputeTerms {
+    ComputeTerms {
+        share: terms.share().map_or(0, |share| u32::from(share.parts())),
+        cap: match terms.cap {
+            divvy_arbiter::Cap::Soft => Cap::Soft,
+            divvy_arbiter::Cap::Hard => Cap::Hard,
+        },
+        class: match terms.class {
+            divvy_arbiter::Class::BestEffort => Class::BestEffort,
+            divvy_arbiter::Class::Latency { .. } => Class::LatencyCritical,
         },
     }
 }
@@ -166,44 +214,56 @@ fn recall_account(
     Ok((pages, keeper))
 }
 
-/// Returns what dead processes held, and reads what the living hold. Nobody holds more than `device_memory`.
+/// Returns what dead processes held, and reads what the living hold. A tenant can write anything into its ledger: what
+/// cannot be makes the whole page unbelievable, what the system merely does not know of is said so.
 ///
 /// # Errors
 /// [`Code::LedgerCorrupt`].
-pub fn usage(pages: &Pages, device_memory: Bytes) -> Result<Usage, Fault> {
+pub fn usage(pages: &Pages, bounds: Bounds) -> Result<Usage, Fault> {
     pages
         .ledger
         .reap()
         .map_err(|error| page_trouble("the slice's ledger cannot be read", &error))?;
-    let used = Bytes(pages.ledger.total_used());
-    if used > device_memory {
-        return Err(
-            Fault::new(Code::LedgerCorrupt, "the slice's ledger cannot be read")
-                .cause(format!("it says {used} where the device has {device_memory}")),
-        );
-    }
-    let processes = pages
-        .ledger
-        .processes()
-        .filter(|process| process.alive)
-        .map(|process| {
-            let pid = if process.host_pid == 0 {
-                process.pid
-            } else {
-                process.host_pid
-            };
-            ProcessRecord {
-                pid,
-                command: procs::command(pid),
-                memory_used_bytes: Bytes(process.used_bytes),
-            }
-        })
-        .collect();
-    Ok(Usage {
+    let (used, spilled) = (
+        Bytes(pages.ledger.total_used()),
+        Bytes(pages.ledger.total_spilled()),
+    );
+    bounds.check("all hold", used, spilled)?;
+    let mut usage = Usage {
         used,
-        processes,
-        unknown: false,
-    })
+        spilled,
+        ..Usage::default()
+    };
+    for process in pages.ledger.processes().filter(|process| process.alive) {
+        let pid = match process.host_pid {
+            0 => process.pid,
+            host_pid => host_pid,
+        };
+        if !is_process_id(pid) || !is_process_id(process.pid) {
+            return Err(corrupt(format!(
+                "it says that process {pid} is in it, which is no process's number"
+            )));
+        }
+        let (used, spilled) = (Bytes(process.used_bytes), Bytes(process.spilled_bytes));
+        bounds.check(&format!("process {pid} holds"), used, spilled)?;
+        // Looked at again: it may have ended since.
+        let lives = || {
+            let mut all = pages.ledger.processes();
+            all.any(|other| other.slot == process.slot && other.pid == process.pid && other.alive)
+        };
+        if process.host_pid != 0 && !procs::is_alive(pid) && lives() {
+            usage.doubts.push(format!(
+                "its ledger tells of process {pid}, which is not to be found on this host"
+            ));
+        }
+        usage.processes.push(ProcessRecord {
+            pid,
+            command: procs::command(pid),
+            memory_used_bytes: used,
+            memory_spilled_bytes: spilled,
+        });
+    }
+    Ok(usage)
 }
 
 fn trouble(what: &str, error: &AttachError) -> Fault {

@@ -6,7 +6,8 @@ use divvy_host::emulated_devices;
 use divvy_host::visible::{Environment, Runtime, Seen, explain};
 use divvy_ledger::MAX_ACCOUNTS;
 use divvy_model::{
-    Bytes, Code, DeviceKind, DeviceRecord, Fault, Isolation, MemoryAmount, Selector, SliceRequest,
+    Bytes, Code, ComputeTerms, DeviceKind, DeviceRecord, Fault, Isolation, MemoryAmount, Selector,
+    SliceRequest,
 };
 
 use crate::admission::Hold;
@@ -16,6 +17,7 @@ use crate::daemon::{Book, Daemon, Peer};
 use crate::owner;
 use crate::pages::uuid_bytes;
 use crate::policy::Enforcement;
+use crate::queue::may_change;
 use crate::quota::{Having, Quota};
 
 /// Who stands before a request in the queue: what those wait for, it must not take.
@@ -41,12 +43,41 @@ impl Daemon {
         ahead: &Ahead,
     ) -> Result<Vec<(DeviceRecord, Bytes)>, Fault> {
         let ask = &wanted.ask;
+        book.inventory.refresh(&self.nvidia);
         if let Some(parent) = &wanted.parent {
-            if ahead.parents.contains(parent) {
-                return Err(Fault::new(Code::SliceFull, "others wait for room in this slice")
-                    .hint("--wait stands in line behind them"));
+            return self.place_inside(book, parent, ask, ahead);
+        }
+        let mut refusals = Refusals::default();
+        for together in self.candidates(book, ask)? {
+            match self.place_together(book, peer, together, &ask.request, enforcement, ahead) {
+                Ok(placed) => return Ok(placed),
+                Err(refusal) => refusals.add(refusal),
             }
-            return self.place_inside(book, parent, ask);
+        }
+        Err(refusals.tell().unwrap_or_else(|| {
+            Fault::new(Code::NoDevice, "there is no device to take a slice of")
+                .hint("`--device emulated:h100` uses an emulated one")
+        }))
+    }
+
+    /// All of these devices, or why not: first what can never be, then what others wait for or hold.
+    fn place_together(
+        &self,
+        book: &mut Book,
+        peer: Peer,
+        devices: Vec<DeviceRecord>,
+        request: &SliceRequest,
+        enforcement: &Enforcement,
+        ahead: &Ahead,
+    ) -> Result<Vec<(DeviceRecord, Bytes)>, Fault> {
+        let mut placed = Vec::with_capacity(devices.len());
+        for device in devices {
+            self.check_owner(book, &device)?;
+            if device.is_divided() {
+                return Err(in_mig_mode(book, &device));
+            }
+            let share = self.share_of(book, peer, &device, request, enforcement)?;
+            placed.push((device, share));
         }
         if ahead.users.contains(&peer.uid) {
             return Err(Fault::new(
@@ -55,24 +86,40 @@ impl Daemon {
             )
             .hint("--wait stands in line behind them"));
         }
-        let mut first_refusal = None;
-        for together in self.candidates(book, ask)? {
-            let placed = together.into_iter().map(|device| {
-                let share = match ahead.devices.get(&device.uuid) {
-                    Some(waiters) => Err(in_line(&device, *waiters)),
-                    None => self.fits(book, peer, &device, &ask.request, enforcement),
-                }?;
-                Ok((device, share))
-            });
-            match placed.collect::<Result<Vec<_>, Fault>>() {
-                Ok(placed) => return Ok(placed),
-                Err(refusal) => first_refusal = first_refusal.or(Some(refusal)),
+        for (device, share) in &placed {
+            if let Some(waiters) = ahead.devices.get(&device.uuid) {
+                return Err(in_line(device, *waiters));
             }
+            self.fits(book, peer, device, *share, request, enforcement)?;
         }
-        Err(first_refusal.unwrap_or_else(|| {
-            Fault::new(Code::NoDevice, "there is no device to take a slice of")
-                .hint("`--device emulated:h100` uses an emulated one")
-        }))
+        Ok(placed)
+    }
+
+    /// What a request means on a device, if a slice of that size can ever be on it.
+    fn share_of(
+        &self,
+        book: &Book,
+        peer: Peer,
+        device: &DeviceRecord,
+        request: &SliceRequest,
+        enforcement: &Enforcement,
+    ) -> Result<Bytes, Fault> {
+        let device_book = self.device_book(book, device, Bytes(0), peer.uid);
+        let amount = request.memory.unwrap_or(MemoryAmount::Share(10_000));
+        let share = match request.whole {
+            true => device.memory_total_bytes,
+            false => device_book.share(amount),
+        };
+        if request.whole || enforcement.isolation != Isolation::Env {
+            if !request.whole {
+                device_book.check_least(share)?;
+                device_book.check_size(share)?;
+                let compute = request.compute_terms().share;
+                self.quota().check_compute(peer.uid, device, compute)?;
+            }
+            self.quota().check_size(peer.uid, device, share)?;
+        }
+        Ok(share)
     }
 
     /// What a request may land on, best first: devices that it gets together. Without a selector, each alone of those that
@@ -115,30 +162,30 @@ impl Daemon {
         Ok(vec![chosen])
     }
 
+    /// Whether there is room for `share` of a device now.
     fn fits(
         &self,
         book: &mut Book,
         peer: Peer,
         device: &DeviceRecord,
+        share: Bytes,
         request: &SliceRequest,
         enforcement: &Enforcement,
-    ) -> Result<Bytes, Fault> {
-        self.check_owner(book, device)?;
+    ) -> Result<(), Fault> {
+        if !request.whole && enforcement.isolation == Isolation::Env {
+            return Ok(());
+        }
         let unmanaged = self.used_on(book, device).unmanaged;
         let device_book = self.device_book(book, device, unmanaged, peer.uid);
-        if request.whole {
-            device_book.admit_whole()?;
-            let share = device.memory_total_bytes;
-            self.check_quota(book, peer.uid, device, share, 1)?;
-            return Ok(share);
+        match request.whole {
+            true => device_book.admit_whole()?,
+            false => device_book.admit(share)?,
         }
-        let amount = request.memory.unwrap_or(MemoryAmount::Share(10_000));
-        let share = device_book.share(amount);
-        if enforcement.isolation != Isolation::Env {
-            device_book.admit(share)?;
-            self.check_quota(book, peer.uid, device, share, 1)?;
+        self.check_quota(book, peer.uid, device, share, 1)?;
+        if !request.whole {
+            self.check_compute(book, peer.uid, device, &request.compute_terms(), None)?;
         }
-        Ok(share)
+        Ok(())
     }
 
     /// Whether user `uid` may have `more` of `device`, in `new` new slices.
@@ -150,17 +197,38 @@ impl Daemon {
         more: Bytes,
         new: u32,
     ) -> Result<(), Fault> {
-        let quota = Quota {
-            memory: self.settings.user_memory,
-            slices: self.settings.user_slices,
-        };
         let own = || book.outermost().filter(|slice| slice.record.uid == uid);
         let holds: Vec<Hold> = own().filter_map(|slice| slice.hold_on(&device.uuid)).collect();
         let having = Having {
             holds: holds.iter().collect(),
             slices: u32::try_from(own().count()).unwrap_or(u32::MAX),
         };
-        quota.admit(uid, &having, device, more, new)
+        self.quota().admit(uid, &having, device, more, new)
+    }
+
+    pub(crate) fn quota(&self) -> Quota {
+        Quota {
+            memory: self.settings.user_memory,
+            slices: self.settings.user_slices,
+            compute: self.settings.user_compute,
+        }
+    }
+
+    /// Whether user `uid` may be promised so much of a device's time; `without` is the slice that is to have this in the
+    /// place of what it has.
+    pub(crate) fn check_compute(
+        &self,
+        book: &Book,
+        uid: u32,
+        device: &DeviceRecord,
+        terms: &ComputeTerms,
+        without: Option<&str>,
+    ) -> Result<(), Fault> {
+        let device_book = self.device_book(book, device, Bytes(0), uid);
+        device_book.admit_compute(terms, without)?;
+        let own = |hold: &&Hold| hold.uid == uid && Some(hold.id.as_str()) != without;
+        let holds: Vec<&Hold> = device_book.holds.iter().filter(own).collect();
+        self.quota().admit_compute(uid, &holds, device, terms.share)
     }
 
     /// Refuses a device that another agent owns, without taking it yet.
@@ -179,6 +247,24 @@ impl Daemon {
             book.owned.insert(key);
         }
         Ok(())
+    }
+}
+
+/// Why none of several places will do.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(Option<Fault>);
+
+impl Refusals {
+    /// The first counts; but one that time may mend counts before those it does not.
+    pub fn add(&mut self, refusal: Fault) {
+        let told = self.0.as_ref().map(|told| may_change(told.code));
+        if told.is_none_or(|told| !told && may_change(refusal.code)) {
+            self.0 = Some(refusal);
+        }
+    }
+
+    pub fn tell(self) -> Option<Fault> {
+        self.0
     }
 }
 
@@ -217,7 +303,7 @@ fn go_together(book: &Book, devices: &[DeviceRecord]) -> Result<(), Fault> {
             &format!("a slice has at most {MAX_ACCOUNTS}"),
         );
     }
-    if let Some(mig) = devices.iter().find(|device| device.kind == DeviceKind::Mig) {
+    if let Some(mig) = devices.iter().find(|device| device.mig_instance().is_some()) {
         return cannot(
             format!(
                 "{} is a MIG instance, beside which a program sees no other device",
@@ -264,12 +350,35 @@ fn not_visible(chosen: &DeviceRecord, text: &str, visible: &[DeviceRecord]) -> F
     }
 }
 
+fn in_mig_mode(book: &Book, gpu: &DeviceRecord) -> Fault {
+    let of_it = |device: &&DeviceRecord| {
+        device
+            .mig_instance()
+            .is_some_and(|place| place.gpu_uuid == gpu.uuid)
+    };
+    let instances: Vec<&str> = book
+        .inventory
+        .devices
+        .iter()
+        .filter(of_it)
+        .map(|device| device.uuid.as_str())
+        .collect();
+    let fault = Fault::new(
+        Code::MigMode,
+        format!("device {} ({}) is in MIG mode", gpu.index, gpu.uuid),
+    );
+    match instances.as_slice() {
+        [] => fault.hint("it has no instances: `divvy mig apply` makes some, or turns the mode off"),
+        some => fault.hint(format!("name one of its instances: {}", some.join(", "))),
+    }
+}
+
 fn in_line(device: &DeviceRecord, waiters: usize) -> Fault {
     let runs = match waiters {
         1 => "a run waits".into(),
         many => format!("{many} runs wait"),
     };
-    Fault::new(Code::DeviceFull, format!("{runs} for memory of {}", device.uuid))
+    Fault::new(Code::DeviceFull, format!("{runs} for room on {}", device.uuid))
         .hint("nobody overtakes: --wait stands in line behind them")
 }
 
@@ -310,9 +419,17 @@ fn default_candidates(book: &Book, ask: &CreateSlice) -> Vec<DeviceRecord> {
         None => Vec::new(),
     };
     if !own.is_empty() {
+        let mut own = own;
+        own.sort_by_key(DeviceRecord::is_divided);
         return own;
     }
     let mut candidates = devices.clone();
-    candidates.sort_by_key(|device| (device.kind == DeviceKind::Emulated, device.index));
+    candidates.sort_by_key(|device| {
+        (
+            device.kind == DeviceKind::Emulated,
+            device.is_divided(),
+            device.index,
+        )
+    });
     candidates
 }

@@ -17,11 +17,18 @@ pub struct Enforcement {
 /// [`Code::NotEnforceable`] under the strict policy when something of it cannot be enforced.
 pub fn enforce(request: &SliceRequest) -> Result<Enforcement, Fault> {
     let mut lacking = Vec::new();
+    let has_terms = !request.compute_terms().is_default();
+    if request.whole && has_terms {
+        return Err(
+            Fault::new(Code::BadCompute, "a whole device is shared with nobody")
+                .hint("leave --compute, --cap, --class and --weight out"),
+        );
+    }
     // A share is written down for the day when it can be kept. Nobody comes to harm by it meanwhile, so it is told
     // and not refused; a memory limit that did not hold would be another matter.
     let told: Vec<String> = request
         .compute
-        .filter(|share| *share < divvy_model::Compute::WHOLE)
+        .filter(|share| *share < divvy_model::Compute::WHOLE && request.isolation != Isolation::Env)
         .map(|share| format!("the compute share of {share} is recorded, and not enforced by this version"))
         .into_iter()
         .collect();
@@ -31,6 +38,12 @@ pub fn enforce(request: &SliceRequest) -> Result<Enforcement, Fault> {
         Isolation::Env => {
             if request.memory.is_some() {
                 lacking.push("the `env` isolation enforces no memory limit".into());
+            }
+            if has_terms {
+                let terms = request.compute_terms();
+                lacking.push(format!(
+                    "the `env` isolation keeps nobody to a part of compute ({terms})"
+                ));
             }
             Isolation::Env
         }
@@ -109,6 +122,10 @@ mod tests {
         request.isolation = Isolation::Env;
         assert!(enforce(&request).is_err());
         request.memory = None;
+        request.compute_weight = Some(divvy_model::Weight(50));
+        let refusal = enforce(&request).expect_err("no gate there");
+        assert!(refusal.message.contains("(weight 50)"), "{refusal:?}");
+        request.compute_weight = None;
         assert_eq!(
             enforce(&request).expect("no limit asked for").isolation,
             Isolation::Env

@@ -46,11 +46,12 @@ impl StoredWaiter {
     }
 }
 
-/// Whether time may mend a refusal.
-fn may_change(code: Code) -> bool {
+/// Whether time may mend a refusal: others have what is lacking. What exceeds a device, a quota or the slice around it
+/// has codes of its own.
+pub(crate) fn may_change(code: Code) -> bool {
     matches!(
         code,
-        Code::DeviceFull | Code::TooManySlices | Code::QuotaFull | Code::SliceFull
+        Code::DeviceFull | Code::ComputeFull | Code::TooManySlices | Code::QuotaFull | Code::SliceFull
     )
 }
 

@@ -1,6 +1,6 @@
 //! What one user's slices may have together, so that one of thirty does not take the card.
 
-use divvy_model::{Bytes, Code, DeviceRecord, Fault, MemoryAmount};
+use divvy_model::{Bytes, Code, Compute, DeviceRecord, Fault, MemoryAmount};
 
 use crate::admission::Hold;
 use crate::names::user_name;
@@ -12,6 +12,8 @@ pub struct Quota {
     pub memory: Option<MemoryAmount>,
     /// Slices.
     pub slices: Option<u32>,
+    /// Compute of one device, promised.
+    pub compute: Option<Compute>,
 }
 
 /// What a user has.
@@ -24,10 +26,38 @@ pub struct Having<'a> {
 }
 
 impl Quota {
+    /// Whether a slice of `memory` of `device` could be had by user `uid` if that were all the user has.
+    ///
+    /// # Errors
+    /// [`Code::OverQuota`], which no waiting mends.
+    pub fn check_size(&self, uid: u32, device: &DeviceRecord, memory: Bytes) -> Result<(), Fault> {
+        let Some(most) = self.memory_of(device).filter(|most| memory > *most) else {
+            return Ok(());
+        };
+        Err(Fault::new(
+            Code::OverQuota,
+            format!(
+                "{memory} is more than all slices of {} together may have of {} ({most})",
+                user_name(uid),
+                device.uuid
+            ),
+        )
+        .cause("`user_memory` in the agent's configuration says so")
+        .hint(format!(
+            "ask for at most {} B ({most}): waiting does not help",
+            most.0
+        )))
+    }
+
+    fn memory_of(&self, device: &DeviceRecord) -> Option<Bytes> {
+        self.memory
+            .map(|amount| amount.on_device_of(device.memory_total_bytes))
+    }
+
     /// Whether user `uid`, who has `having`, may have `more` memory of `device`, in `new` new slices.
     ///
     /// # Errors
-    /// [`Code::QuotaFull`], saying what is left and in which slices the rest is.
+    /// [`Code::QuotaFull`], saying what is left and in which slices the rest is: it fits once some of them have ended.
     pub fn admit(
         &self,
         uid: u32,
@@ -56,10 +86,7 @@ impl Quota {
                 "end or delete one, or run the program in it with --slice; see divvy ps".into(),
             );
         }
-        let Some(most) = self
-            .memory
-            .map(|amount| amount.on_device_of(device.memory_total_bytes))
-        else {
+        let Some(most) = self.memory_of(device) else {
             return Ok(());
         };
         let held = having.holds.iter().fold(0, |sum, hold| sum_of(sum, hold));
@@ -77,6 +104,71 @@ impl Quota {
             format!("{left} of that is left; see divvy ps"),
         )
     }
+
+    /// Whether `share` of a device's time could be had by user `uid` if that were all the user has.
+    ///
+    /// # Errors
+    /// [`Code::OverQuota`], which no waiting mends.
+    pub fn check_compute(
+        &self,
+        uid: u32,
+        device: &DeviceRecord,
+        share: Option<Compute>,
+    ) -> Result<(), Fault> {
+        let (Some(most), Some(share)) = (self.compute, share) else {
+            return Ok(());
+        };
+        if share <= most {
+            return Ok(());
+        }
+        Err(Fault::new(
+            Code::OverQuota,
+            format!(
+                "{share} is more than all slices of {} together may have of the time of {} ({most})",
+                user_name(uid),
+                device.uuid
+            ),
+        )
+        .cause("`user_compute` in the agent's configuration says so")
+        .hint(format!("ask for at most {most}: waiting does not help")))
+    }
+
+    /// Whether user `uid`, who has `holds` on `device` beside, may be promised `share` of its time.
+    ///
+    /// # Errors
+    /// [`Code::QuotaFull`], saying what is left and which slices have the rest.
+    pub fn admit_compute(
+        &self,
+        uid: u32,
+        holds: &[&Hold],
+        device: &DeviceRecord,
+        share: Option<Compute>,
+    ) -> Result<(), Fault> {
+        let (Some(most), Some(share)) = (self.compute, share) else {
+            return Ok(());
+        };
+        let promised = || holds.iter().filter(|hold| hold.compute.share.is_some());
+        let parts = promised().filter_map(|hold| hold.compute.share);
+        let promised_parts: u32 = parts.map(|share| u32::from(share.0)).sum();
+        let left = u32::from(most.0).saturating_sub(promised_parts);
+        if u32::from(share.0) <= left {
+            return Ok(());
+        }
+        let message = format!(
+            "cannot promise {share} of {}: the slices of {} may have {most} of its time",
+            device.uuid,
+            user_name(uid)
+        );
+        let names: Vec<String> = promised()
+            .map(|hold| format!("slice {} has {}", hold.name, hold.compute))
+            .collect();
+        let mut fault = Fault::new(Code::QuotaFull, message);
+        if !names.is_empty() {
+            fault = fault.cause(names.join(", "));
+        }
+        let left = Compute(u16::try_from(left).unwrap_or(u16::MAX));
+        Err(fault.hint(format!("{left} of that is left; see divvy ps")))
+    }
 }
 
 fn sum_of(sum: u64, hold: &Hold) -> u64 {
@@ -90,7 +182,7 @@ fn in_words(hold: &Hold) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use divvy_model::DeviceKind;
+    use divvy_model::{ComputeTerms, DeviceKind};
 
     const GIB: u64 = 1 << 30;
 
@@ -121,13 +213,34 @@ mod tests {
         let quota = Quota {
             memory: Some("10%".parse().expect("a share")),
             slices: Some(2),
+            compute: Some(Compute(5000)),
         };
         let hold = Hold {
+            id: "0a".into(),
             name: "a".into(),
             uid: 3_999_999_999,
             whole: false,
             limit: Bytes(6 * GIB),
+            compute: ComputeTerms {
+                share: Some(Compute(3000)),
+                ..ComputeTerms::default()
+            },
         };
+        let promise = |parts| {
+            let share = Some(Compute(parts));
+            quota.admit_compute(3_999_999_999, &[&hold], &device(), share)
+        };
+        promise(2000).expect("exactly all");
+        let refusal = promise(2001).expect_err("one part too much");
+        assert_eq!(
+            (refusal.code, refusal.causes),
+            (Code::QuotaFull, vec!["slice a has 30%".to_owned()])
+        );
+        assert_eq!(refusal.hint.as_deref(), Some("20% of that is left; see divvy ps"));
+        let part = |parts| quota.check_compute(3_999_999_999, &device(), Some(Compute(parts)));
+        part(5000).expect("all of it, once the other has ended");
+        let refusal = part(5001).expect_err("more than there will ever be");
+        assert_eq!(refusal.code, Code::OverQuota);
         let having = Having {
             holds: vec![&hold],
             slices: 1,
@@ -142,6 +255,14 @@ mod tests {
         );
         assert_eq!(refusal.causes, ["slice a holds 6 GiB"]);
         assert!(refusal.hint.expect("a hint").starts_with("2 GiB of that is left"));
+        let size = |gib| quota.check_size(3_999_999_999, &device(), share(gib));
+        size(8).expect("all of it, once the other has ended");
+        let refusal = size(9).expect_err("more than there will ever be");
+        assert_eq!(refusal.code, Code::OverQuota);
+        assert_eq!(
+            refusal.message,
+            "9 GiB is more than all slices of user 3999999999 together may have of GPU-1a2b (8 GiB)"
+        );
         let refusal = ask(1, 2).expect_err("three slices");
         assert!(
             refusal.message.contains("has 1 slices, and may have 2"),
@@ -149,6 +270,7 @@ mod tests {
         );
         let nobody = Having::default();
         let nothing = Quota::default();
+        nothing.check_size(1, &device(), share(80)).expect("no quota");
         nothing
             .admit(1, &nobody, &device(), share(80), 1)
             .expect("no quota");

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -18,14 +18,16 @@ use divvy_model::{Code, Fault};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixListener;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::RunDir;
 use crate::api::{Document, Items, SliceItems, Wait};
 use crate::bypass::audit::Auditor;
 use crate::daemon::{Daemon, KeepCommand, Peer};
+use crate::metrics;
 use crate::settings::Settings;
 use crate::start::hold_agent_lock;
+use crate::stream::EventLines;
 
 /// How often the dead are looked for. A limiter that runs short looks for itself, so this is for the lists.
 const TICK: Duration = Duration::from_millis(100);
@@ -60,6 +62,7 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand) -> Result<(
         daemon: Arc::new(Daemon::start(run.clone(), settings, keep)?),
         stop: Arc::new(Notify::new()),
         requests: Arc::new(AtomicU64::new(0)),
+        closing: watch::Sender::new(false),
     };
     let listener = bind(run)?;
     tokio::spawn(make_rounds(agent.daemon.clone()));
@@ -91,7 +94,11 @@ async fn make_rounds(daemon: Arc<Daemon>) {
     loop {
         tokio::time::sleep(ROUND).await;
         let (auditor, daemon) = (auditor.clone(), daemon.clone());
-        let round = tokio::task::spawn_blocking(move || auditor.look(&daemon)).await;
+        let round = tokio::task::spawn_blocking(move || {
+            auditor.look(&daemon);
+            daemon.audit_compute();
+        })
+        .await;
         if let Err(error) = round {
             tracing::error!(%error, "a round of the auditor failed");
         }
@@ -136,6 +143,7 @@ async fn ended(agent: Agent, run: RunDir, idle_timeout: Duration) {
         }
     }
     let _gone = std::fs::remove_file(run.socket());
+    agent.closing.send_replace(true);
 }
 
 /// A stream of signals, or of none where the system gives no handler.
@@ -161,6 +169,8 @@ struct Agent {
     daemon: Arc<Daemon>,
     stop: Arc<Notify>,
     requests: Arc<AtomicU64>,
+    /// Set when the agent ends: what would go on for ever ends then.
+    closing: watch::Sender<bool>,
 }
 
 /// The caller of a connection; nobody where the kernel does not tell.
@@ -180,6 +190,9 @@ impl Connected<IncomingStream<'_, UnixListener>> for Caller {
 fn router(agent: Agent) -> Router {
     Router::new()
         .route("/v1/status", get(status))
+        .route("/v1/compute", get(compute))
+        .route("/v1/events", get(events))
+        .route("/metrics", get(metrics))
         .route("/v1/devices", get(devices))
         .route("/v1/slices", get(slices).post(create))
         .route("/v1/queue", post(wait))
@@ -205,6 +218,45 @@ async fn unknown() -> Refusal {
 
 async fn status(State(agent): State<Agent>) -> Answer {
     agent.answer("AgentStatus", |daemon| Ok(daemon.status())).await
+}
+
+async fn compute(State(agent): State<Agent>) -> Answer {
+    agent.answer("ComputeList", |daemon| Ok(daemon.compute())).await
+}
+
+async fn events(State(agent): State<Agent>, uri: Uri) -> Result<Response, Refusal> {
+    let (mut since, mut follow) = (0, true);
+    for (name, value) in uri
+        .query()
+        .unwrap_or_default()
+        .split('&')
+        .filter_map(|ask| ask.split_once('='))
+    {
+        match (name, value.parse::<u64>(), value.parse::<bool>()) {
+            ("since", Ok(number), _) => since = number,
+            ("follow", _, Ok(answer)) => follow = answer,
+            _ => {
+                let message = format!("`{name}={value}` was not understood");
+                return Err(Fault::new(Code::AgentVersion, message)
+                    .hint("since=NUMBER and follow=true or false")
+                    .into());
+            }
+        }
+    }
+    let journal = agent.daemon.journal.clone();
+    let lines = EventLines::begin(journal, since, follow, agent.closing.subscribe());
+    let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    Ok((kind, Body::new(lines)).into_response())
+}
+
+/// Not JSON: what collects metrics reads this form.
+async fn metrics(State(agent): State<Agent>) -> Answer {
+    let daemon = agent.daemon;
+    let text = tokio::task::spawn_blocking(move || metrics::text(&daemon.status(), &daemon.compute().items))
+        .await
+        .map_err(|error| Fault::new(Code::Internal, "the request failed inside the agent").because(&error))?;
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
+    Ok((kind, text).into_response())
 }
 
 async fn devices(State(agent): State<Agent>) -> Answer {
@@ -384,6 +436,7 @@ impl IntoResponse for Refusal {
             Code::UnknownSlice | Code::UnknownDevice => StatusCode::NOT_FOUND,
             Code::NotAllowed => StatusCode::FORBIDDEN,
             Code::DeviceFull
+            | Code::ComputeFull
             | Code::TooManySlices
             | Code::DeviceTaken
             | Code::NameTaken

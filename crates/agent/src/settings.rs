@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use divvy_model::{Bytes, DeviceKind, DeviceRecord, MemoryAmount};
+use divvy_model::{Bytes, Compute, DeviceKind, DeviceRecord, MemoryAmount};
 
 use crate::admission::Limits;
 
@@ -29,8 +29,12 @@ pub struct Settings {
     pub user_memory: Option<MemoryAmount>,
     /// The most slices that one user may have.
     pub user_slices: Option<u32>,
+    /// The most of a device's time that one user's slices may be promised together.
+    pub user_compute: Option<Compute>,
     /// The memory of the lasting slice that each user gets with the first run that asks for none.
     pub default_slice: Option<MemoryAmount>,
+    /// How long a slice runs before the next may where several want a device: 1 to 30 ms.
+    pub quantum: Duration,
 }
 
 impl Default for Settings {
@@ -44,7 +48,9 @@ impl Default for Settings {
             admit_others: false,
             user_memory: None,
             user_slices: None,
+            user_compute: None,
             default_slice: None,
+            quantum: Duration::from_millis(5),
         }
     }
 }

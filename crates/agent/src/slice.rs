@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use divvy_ledger::attach::Pages;
 use divvy_model::{
-    Bytes, Condition, DeviceRecord, DeviceShare, Fault, Isolation, ProcessRecord, RunRecord, SliceRecord,
-    SliceState,
+    Bytes, ComputeTerms, Condition, DeviceRecord, DeviceShare, Fault, Isolation, ProcessRecord, RunRecord,
+    SliceRecord, SliceState,
 };
 
 use crate::admission::Hold;
 use crate::audit::Audited;
-use crate::pages::{self, Usage};
+use crate::pages::{self, Bounds, Usage};
 use crate::procs;
 use crate::watched::Watched;
 
@@ -27,6 +27,8 @@ pub struct Slice {
     pub damage: Option<Fault>,
     /// Why its pages could not be had back from its keeper so far, if so. They are asked for again.
     pub missing: Option<Fault>,
+    /// What it comes to of compute among the others, once that was reckoned.
+    pub terms: Option<divvy_arbiter::Terms>,
     /// Without pages: the processes that use it all the same, and when they were looked for.
     found: Option<(Vec<Watched>, Instant)>,
     /// What is known of its devices, in order.
@@ -78,6 +80,7 @@ impl Slice {
             pages: None,
             damage: None,
             missing: None,
+            terms: None,
             found: None,
             accounts,
             keeper: None,
@@ -187,11 +190,16 @@ impl Slice {
         self.runs.iter().map(|(_, run)| run.clone()).collect()
     }
 
-    /// Makes its pages say what it is granted: its limits less what is lent to slices nested in it.
+    /// Makes its pages say what it is granted: its limits less what is lent to slices nested in it, and its terms.
     pub fn write_grants(&self) {
         let pages = self.pages.iter().flat_map(|pages| pages.iter());
         for (pages, share) in pages.zip(self.record.shares()) {
             pages.grant.set_memory_limit_bytes(share.granted().0);
+            let mut terms = pages::terms(&self.record, &share);
+            if let Some(compute) = &self.terms {
+                terms.compute = pages::compute_terms(compute);
+            }
+            pages.grant.set_terms(&terms);
         }
     }
 
@@ -227,7 +235,14 @@ impl Slice {
         let read: Result<Vec<Usage>, Fault> = pages
             .iter()
             .zip(&self.accounts)
-            .map(|(pages, account)| pages::usage(pages, account.device_memory))
+            .zip(&shares)
+            .map(|((pages, account), share)| {
+                let bounds = Bounds {
+                    device_memory: account.device_memory,
+                    spill_limit: share.spill_limit_bytes,
+                };
+                pages::usage(pages, bounds)
+            })
             .collect();
         match (read, &self.damage) {
             (Ok(usages), None) => {
@@ -241,15 +256,15 @@ impl Slice {
                     tracing::error!(slice = self.record.name, code = %fault.code, "{fault}: {}", fault.causes.join(": "));
                     self.damage = Some(fault);
                 }
-                let of = |(pages, share): (&Pages, &DeviceShare)| {
-                    let living = pages.ledger.processes().filter(|process| process.alive);
-                    Usage {
-                        used: share.memory_limit_bytes,
-                        processes: living.map(|process| of_unknown_use(process.host_pid)).collect(),
-                        unknown: true,
-                    }
+                // No number of that page is taken: who uses it, the system tells.
+                let found = self.found_processes();
+                let of = |share: &DeviceShare| Usage {
+                    used: share.memory_limit_bytes,
+                    processes: found.clone(),
+                    unknown: true,
+                    ..Usage::default()
                 };
-                pages.iter().zip(&shares).map(of).collect()
+                shares.iter().map(of).collect()
             }
         }
     }
@@ -262,10 +277,19 @@ impl Slice {
     /// A slice that waits for its first pages holds nothing. One whose pages cannot be had may hold all it may, as
     /// long as a process that uses it lives.
     fn usage_without_pages(&mut self) -> Usage {
-        const FRESH: Duration = Duration::from_secs(1);
         if self.missing.is_none() && self.damage.is_none() {
             return Usage::default();
         }
+        Usage {
+            processes: self.found_processes(),
+            unknown: true,
+            ..Usage::default()
+        }
+    }
+
+    /// The processes that use it as the system tells, where its pages do not.
+    fn found_processes(&mut self) -> Vec<ProcessRecord> {
+        const FRESH: Duration = Duration::from_secs(1);
         let kept = self.is_kept();
         let known = self.found.take().and_then(|(mut found, looked)| {
             found.retain(Watched::is_alive);
@@ -277,11 +301,7 @@ impl Slice {
         let (found, looked) = known.unwrap_or_else(look);
         let processes = found.iter().map(Watched::pid).map(of_unknown_use).collect();
         self.found = Some((found, looked));
-        Usage {
-            used: Bytes(0),
-            processes,
-            unknown: true,
-        }
+        processes
     }
 
     /// Takes its pages from the keeper that gave them back.
@@ -303,6 +323,7 @@ impl Slice {
         let mut shares = record.shares();
         for ((share, usage), account) in shares.iter_mut().zip(&usages).zip(&self.accounts) {
             share.memory_used_bytes = usage.used;
+            share.memory_spilled_bytes = usage.spilled;
             share.memory_overhead_bytes = account.found_beyond.overhead;
         }
         let over = |share: &DeviceShare| {
@@ -315,7 +336,15 @@ impl Slice {
         if !unknown && shares.iter().any(over) {
             record.conditions.push(Condition::OverLimit);
         }
+        if shares.iter().any(|share| !share.memory_spilled_bytes.is_zero()) {
+            record.conditions.push(Condition::Spilled);
+        }
         record.set_shares(shares);
+        for doubt in usages.iter().flat_map(|usage| &usage.doubts) {
+            if !record.warnings.contains(doubt) {
+                record.warnings.push(doubt.clone());
+            }
+        }
         record.processes = together(usages);
         record.runs = self.living_runs();
         record.state = match record.state {
@@ -343,6 +372,15 @@ impl Slice {
         record
     }
 
+    /// What it says of compute, where a gate keeps its programs to that.
+    #[must_use]
+    pub fn promised_compute(&self) -> ComputeTerms {
+        match self.record.isolation {
+            Isolation::Env => ComputeTerms::default(),
+            _ => self.record.compute_terms(),
+        }
+    }
+
     /// What it holds of a device, if it has a share of that: its limit, or what it used when last looked at where it was
     /// resized below that. The `env` rung limits nothing, so it is promised nothing: what its programs use is counted
     /// with everybody else's.
@@ -355,10 +393,12 @@ impl Slice {
         let last_used = self.accounts.get(place).map_or(0, |account| account.last_used.0);
         let used = Bytes(last_used.saturating_add(share.memory_lent_bytes.0));
         Some(Hold {
+            id: self.record.id.clone(),
             name: self.record.name.clone(),
             uid: self.record.uid,
             whole: self.record.whole,
             limit: or_nothing(share.memory_limit_bytes.max(used)),
+            compute: self.promised_compute(),
         })
     }
 }
@@ -374,6 +414,9 @@ pub(crate) fn together(usages: Vec<Usage>) -> Vec<ProcessRecord> {
                     .0
                     .saturating_add(process.memory_used_bytes.0);
                 known.memory_used_bytes = Bytes(sum);
+                let spilled = known.memory_spilled_bytes.0;
+                let sum = spilled.saturating_add(process.memory_spilled_bytes.0);
+                known.memory_spilled_bytes = Bytes(sum);
             }
             None => all.push(process),
         }
@@ -386,5 +429,6 @@ fn of_unknown_use(pid: u32) -> ProcessRecord {
         pid,
         command: procs::command(pid),
         memory_used_bytes: Bytes(0),
+        memory_spilled_bytes: Bytes(0),
     }
 }

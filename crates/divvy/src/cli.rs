@@ -14,6 +14,7 @@ use crate::verbs::{
 const EXAMPLES: &str = "\
 Examples:
   divvy run --memory 4GiB -- python train.py
+  divvy run --memory 4GiB --compute 30% -- python train.py
   divvy run --memory 50% --device emulated:h100 -- ./saxpy
   divvy ps
   divvy resize train --memory 8GiB
@@ -67,7 +68,7 @@ pub enum Verb {
     Slice(slice::Args),
     /// Show everything about slices
     Inspect(inspect::Args),
-    /// Change the memory of a running slice
+    /// Change the memory or the compute of a running slice
     Resize(resize::Args),
     /// End slices and the programs in them
     Kill(kill::Args),

@@ -33,7 +33,7 @@ const fn key(name: &'static str, default: &'static str, in_folder: bool, about: 
 }
 
 /// Every setting.
-pub const KEYS: [Key; 17] = [
+pub const KEYS: [Key; 19] = [
     key(
         "memory",
         "",
@@ -114,7 +114,19 @@ pub const KEYS: [Key; 17] = [
         false,
         "The most memory of a device that one user's slices may have together: 8GiB, 25%",
     ),
+    key(
+        "user_compute",
+        "",
+        false,
+        "The most of a device's time that one user's slices may be promised together: 25%",
+    ),
     key("user_slices", "", false, "The most slices that one user may have"),
+    key(
+        "quantum",
+        "5ms",
+        false,
+        "How long a slice runs before the next may, where several want a device: 1ms to 30ms",
+    ),
     key(
         "default_slice",
         "",
@@ -292,11 +304,18 @@ impl Config {
             );
             return Err(self.blame("user_slices", fault));
         }
+        let quantum = self.duration("quantum")?.unwrap_or(defaults.quantum);
+        if !(Duration::from_millis(1)..=Duration::from_millis(30)).contains(&quantum) {
+            let fault = bad("quantum", "it must be from 1ms to 30ms");
+            return Err(self.blame("quantum", fault));
+        }
         Ok(Settings {
             oversubscription,
+            quantum,
             max_slices,
             user_memory: self.get("user_memory")?,
             user_slices,
+            user_compute: self.get("user_compute")?,
             default_slice: self.get("default_slice")?,
             context: self.get::<Bytes>("context_memory")?,
             idle_timeout: self.duration("idle_timeout")?.unwrap_or(defaults.idle_timeout),

@@ -203,6 +203,66 @@ fn a_scribbled_ledger_takes_nobody_with_it() {
     until("the scribbled slice is gone", || host.slices().len() == 1);
 }
 
+/// A tenant of `slice`, which is this very process, and its ledger to write into.
+fn lying_tenant(host: &Host, slice: &str) -> (attach::Attached, std::fs::File) {
+    let id = host.slice(slice)["id"].as_str().expect("an id").to_owned();
+    let socket = host.run_dir().join("slices").join(id).join("attach.sock");
+    let pages = attach::recall(&socket, 0).expect("pages");
+    let file = std::fs::File::from(pages.ledger.share().expect("a descriptor"));
+    let place = attach::connect(&socket, 0).expect("a place");
+    assert_eq!(place.slot().index(), 0);
+    (place, file)
+}
+
+#[test]
+fn what_a_tenant_writes_of_itself_is_not_shown_where_it_cannot_be() {
+    const PLACE: u64 = 4096;
+    let (pid, host_pid, spill_word) = (PLACE + 4, PLACE + 8, 128);
+    for (at, lie, what) in [
+        (host_pid, u32::MAX, "process 4294967295 is in it"),
+        (pid, 0x8000_0001, "which is no process's number"),
+        (pid, 0, "which is no process's number"),
+        (spill_word, 1 << 30, "beyond the share where 0 B is allowed"),
+    ] {
+        let host = Host::new();
+        let _victim = host.idle("liar", "1GiB");
+        let _bystander = host.idle("bystander", "1GiB");
+        let (_place, ledger) = lying_tenant(&host, "liar");
+        until("it is in the list", || {
+            host.slice("liar")["processes"][0]["pid"] == std::process::id()
+        });
+        ledger.write_all_at(&lie.to_ne_bytes(), at).expect("written");
+        let liar = host.slice("liar");
+        assert_eq!(liar["usage_unknown"], true, "{what}: {liar}");
+        let warning = liar["warnings"][0].as_str().unwrap_or_default();
+        assert!(warning.contains(what), "{what}: {liar}");
+        for process in liar["processes"].as_array().expect("processes") {
+            assert_ne!(process["pid"], lie, "{liar}");
+        }
+        let bystander = host.slice("bystander");
+        assert_eq!(bystander["memory_used_bytes"], 0);
+        assert!(bystander["warnings"].is_null(), "{bystander}");
+        assert!(bystander["usage_unknown"].is_null(), "{bystander}");
+        host.text(&["resize", "bystander", "--memory", "2GiB"]);
+    }
+}
+
+#[test]
+fn a_process_that_is_not_there_is_said_not_to_be() {
+    let host = Host::new();
+    let _victim = host.idle("liar", "1GiB");
+    let (_place, ledger) = lying_tenant(&host, "liar");
+    // A number that a process may have, and that none of a host this small has.
+    let (nobody, host_pid) = (4_194_303_u32, 4096 + 8);
+    ledger
+        .write_all_at(&nobody.to_ne_bytes(), host_pid)
+        .expect("written");
+    let liar = host.slice("liar");
+    let said = format!("its ledger tells of process {nobody}, which is not to be found on this host");
+    assert_eq!(liar["warnings"][0], said, "{liar}");
+    assert!(host.text(&["inspect", "liar"]).contains(&said));
+}
+
 #[test]
 fn an_agent_with_nothing_to_do_leaves() {
     let host = Host::new();

@@ -110,6 +110,7 @@ fn the_same_list_in_every_format() {
     );
     assert!(host.text(&["ps", "-o", "wide"]).contains("sleep 600"));
     assert!(host.text(&["inspect", "one"]).contains("not protected against"));
+    assert!(host.text(&["inspect", "one"]).contains("policy       strict\n"));
     assert_eq!(host.json(&["inspect", "one"])["kind"], "Slice");
     let devices = host.json(&["devices"]);
     assert_eq!(devices["items"][0]["sharing"]["slice_count"], 1);

@@ -150,3 +150,60 @@ fn the_next_agent_finds_everybody_in_place() {
     drop(second);
     until("the third is served", || names(&host) == ["third"]);
 }
+
+/// How a run that can never be admitted is refused, though it would wait. The bound is for when it waits all the same.
+fn never(host: &Host, words: &[&str]) -> String {
+    let (status, said) = host.refused(&[&["run", "--wait=20s"][..], words, &["--", "true"]].concat());
+    assert_eq!(status, 125, "{said}");
+    assert!(!said.contains("D0019") && !said.contains("place 1"), "{said}");
+    said
+}
+
+/// Settings that the agent takes over from whoever starts it.
+fn start_agent(host: &Host, settings: &[(&str, &str)], specification: &str) {
+    let mut command = host.divvy(&["slice", "create", "first", "--memory", "6GiB"]);
+    command.envs(settings.iter().copied());
+    command.env("DIVVY_EMULATED", specification);
+    let output = command.output().expect("divvy starts");
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn what_exceeds_the_quota_itself_never_waits() {
+    let host = Host::new();
+    start_agent(&host, &[("DIVVY_USER_MEMORY", "8GiB")], "h100");
+    let said = never(&host, &["--memory", "9GiB"]);
+    assert!(
+        said.contains("error[D0035]: 9 GiB is more than all slices of"),
+        "{said}"
+    );
+    assert!(
+        said.contains("hint: ask for at most 8589934592 B (8 GiB)"),
+        "{said}"
+    );
+    let said = never(&host, &["--whole"]);
+    assert!(said.contains("error[D0035]"), "{said}");
+    // What others hold is another matter, for oneself and for those behind.
+    let mut waiter = Waiter::start(&host, "waiter", "8GiB");
+    waiter.hears("place 1 of 1: cannot reserve 8 GiB");
+    assert!(
+        never(&host, &["--memory", "9GiB"]).contains("error[D0035]"),
+        "not behind the waiter"
+    );
+    host.text(&["slice", "delete", "first"]);
+    until("it is served", || names(&host) == ["waiter"]);
+}
+
+#[test]
+fn a_quota_that_was_lowered_ends_the_wait() {
+    let host = Host::new();
+    start_agent(&host, &[("DIVVY_USER_MEMORY", "8GiB")], "h100");
+    let mut waiter = Waiter::start(&host, "waiter", "7GiB");
+    waiter.hears("place 1 of 1: cannot reserve 7 GiB");
+    // The next one is started by whoever asks first: with the quota of the configuration.
+    let folder = host.folder().join("config/divvy");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join("config.toml"), "user_memory = \"7167MiB\"\n").expect("written");
+    host.kill_agent();
+    waiter.hears("error[D0035]");
+}

@@ -33,7 +33,7 @@ fn a_user_has_so_much_and_no_more() {
     assert!(said.contains("because: slice a holds 6 GiB"), "{said}");
     assert!(said.contains("hint: 2 GiB of that is left"), "{said}");
     let (status, said) = host.refused(&["resize", "a", "--memory", "9GiB"]);
-    assert_eq!((status, said.contains("error[D0017]")), (1, true), "{said}");
+    assert_eq!((status, said.contains("error[D0035]")), (1, true), "{said}");
     host.text(&["slice", "create", "b", "--memory", "1GiB"]);
     let (_, said) = host.refused(&["run", "--memory", "1GiB", "--", "true"]);
     assert!(

@@ -3,10 +3,12 @@
 //! Every address that names device memory is checked against the registry when the call is made, and the
 //! allocation is kept alive until the work is done, so that freeing it meanwhile unmaps nothing in use.
 
-use crate::Result;
 use crate::driver::driver;
+use crate::engine::model;
+use crate::inventory::DeviceFacts;
 use crate::memory::allocation::Allocation;
 use crate::stream::Queue;
+use crate::{Result, clock};
 use divvy_abi::*;
 use std::sync::Arc;
 
@@ -319,10 +321,14 @@ impl Fill {
         Ok(Some(Fill { block, value, shape }))
     }
 
-    /// Fills the memory on the calling thread, at once.
-    pub fn run(&self) {
+    /// Fills the memory on the calling thread, at once. The engine time that a device takes for it, in nanoseconds.
+    pub fn run(&self, facts: &DeviceFacts) -> u64 {
+        let since = clock::thread_cpu_ns();
         // SAFETY: the block was checked, is aligned and is kept alive.
         unsafe { fill(&self.block, self.value, self.shape) };
+        let bytes = self.shape.width.saturating_mul(self.shape.rows);
+        let took = clock::thread_cpu_ns().saturating_sub(since);
+        model::fill_ns(facts.profile, bytes, facts.timing.dilation()).max(took)
     }
 }
 

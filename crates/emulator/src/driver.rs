@@ -2,11 +2,13 @@
 
 use crate::array::{Array, Mipmap};
 use crate::context::Context;
+use crate::device::visible::{Present, visible};
+use crate::engine::line::Line;
 use crate::event::Event;
 use crate::external::External;
 use crate::graph::Graphs;
 use crate::handle::{self, Handles};
-use crate::hardware::Hardware;
+use crate::hardware::{Hardware, HardwareError};
 use crate::inventory::{self, DeviceFacts};
 use crate::library::{Kernel, Library};
 use crate::link::Link;
@@ -17,7 +19,7 @@ use crate::memory::virtual_range::Reservations;
 use crate::module::{Function, Instance};
 use crate::pool::MemoryPool;
 use crate::stream::Stream;
-use crate::{Result, device, fork, log};
+use crate::{Result, fork, hardware, log, mig};
 use divvy_abi::*;
 use divvy_ptx::Engine;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -30,6 +32,8 @@ pub struct Device {
     pub facts: DeviceFacts,
     /// The page it shares with every process that uses it.
     pub hardware: Arc<Hardware>,
+    /// Its engine in this process.
+    pub engine: Arc<Line>,
     /// Its memory in this process.
     pub heap: Arc<Heap>,
     /// The same for arrays, whose order of elements is a matter of the page: they share none with other memory.
@@ -61,6 +65,8 @@ pub struct Driver {
     pub registry: Registry,
     /// Runs kernels.
     pub engine: Engine,
+    /// Threads that it runs them on.
+    pub workers: u64,
     /// Live contexts.
     pub contexts: Handles<Context>,
     /// Live streams; the default streams are not among them.
@@ -127,6 +133,7 @@ pub fn initialise() -> Result {
         devices,
         registry: Registry::default(),
         engine: Engine::new(workers),
+        workers: workers as u64,
         contexts: Handles::default(),
         streams: Handles::default(),
         events: Handles::default(),
@@ -154,17 +161,32 @@ fn visible_devices() -> Result<Vec<DeviceFacts>> {
         CUDA_ERROR_NO_DEVICE
     })?;
     let setting = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    let uuids: Vec<_> = present.iter().map(|facts| facts.uuid).collect();
-    let chosen = device::visible::visible(setting.as_deref(), &uuids);
+    let mut divided = Vec::new();
+    for gpu in present {
+        let state = gpu.division(&hardware::run_directory()).map_err(|why| {
+            log::line(format_args!("cannot use the emulated device {}: {why}", gpu.uuid));
+            CUDA_ERROR_OPERATING_SYSTEM
+        })?;
+        let state = state.filter(|state| state.on);
+        divided.push(Present {
+            gpu,
+            instances: state.map(|state| mig::compute_instances(&gpu, &state)),
+        });
+    }
+    let chosen = visible(setting.as_deref(), &divided);
     if chosen.is_empty() {
-        log::line(format_args!(
-            "CUDA_VISIBLE_DEVICES={} leaves no device of {}",
-            setting.unwrap_or_default(),
-            present.len()
-        ));
+        match setting {
+            Some(setting) => log::line(format_args!(
+                "CUDA_VISIBLE_DEVICES={setting} leaves no device of {}",
+                divided.len()
+            )),
+            None => log::line(format_args!(
+                "every GPU is in MIG mode and has no compute instance"
+            )),
+        }
         return Err(CUDA_ERROR_NO_DEVICE);
     }
-    Ok(chosen.into_iter().map(|index| present[index]).collect())
+    Ok(chosen)
 }
 
 fn open_device(ordinal: usize, facts: DeviceFacts, pools: &Handles<MemoryPool>) -> Result<Arc<Device>> {
@@ -185,6 +207,7 @@ fn open_device(ordinal: usize, facts: DeviceFacts, pools: &Handles<MemoryPool>) 
     Ok(Arc::new(Device {
         ordinal,
         facts,
+        engine: Line::new(facts.timing, facts.timeslice_ns, hardware.engine.clone()),
         hardware,
         array_heap: heap.apart(),
         heap,
@@ -213,12 +236,16 @@ impl Device {
 
     /// Shows this process among the device's users: it has a context from here on.
     pub fn show(&self) -> Result {
+        self.engine.join();
         self.hardware.join().map(drop).map_err(|why| {
             log::line(format_args!(
                 "cannot use the emulated device {}: {why}",
-                self.facts.uuid
+                self.facts.id()
             ));
-            CUDA_ERROR_OPERATING_SYSTEM
+            match why {
+                HardwareError::Gone(_) => CUDA_ERROR_DEVICE_UNAVAILABLE,
+                _ => CUDA_ERROR_OPERATING_SYSTEM,
+            }
         })
     }
 

@@ -5,9 +5,11 @@
 //! returns to the device. Unlike hardware, a hostile process of the same user could scribble on the page.
 
 use crate::device::identity::Uuid;
+use crate::engine::usage::page_path;
 use crate::inventory::DeviceFacts;
 use crate::log;
 use crate::memory::heap::{Charge, OutOfMemory};
+use crate::mig::{self, Store, StoreError};
 use crate::shared::deed::Deeds;
 use divvy_ledger::{Backing, Ledger, PAGE_ABI_VERSION, PageError, ReserveError, Slot, SlotOwner, open_file};
 use std::fmt;
@@ -26,6 +28,10 @@ pub enum HardwareError {
     Foreign(PathBuf),
     /// The page itself.
     Page(PathBuf, PageError),
+    /// What the device is divided into.
+    Mig(StoreError),
+    /// The device was divided, or its instance removed, since this process began to use CUDA.
+    Gone(String),
 }
 
 impl fmt::Display for HardwareError {
@@ -46,6 +52,8 @@ impl fmt::Display for HardwareError {
                 )
             }
             HardwareError::Page(path, why) => write!(f, "hardware page {}: {why}", path.display()),
+            HardwareError::Mig(why) => write!(f, "{why}"),
+            HardwareError::Gone(id) => write!(f, "{id} is there no more: MIG was changed since cuInit"),
         }
     }
 }
@@ -58,9 +66,16 @@ pub struct Hardware {
     pub deeds: Arc<Deeds>,
     /// Where events of several processes are.
     pub events: PathBuf,
+    /// Where the page of its engine is.
+    pub engine: PathBuf,
     path: PathBuf,
-    memory_bytes: u64,
+    /// Of a MIG device: where it is told who runs there, and not elsewhere on the same memory.
+    presence: Option<PathBuf>,
+    /// Of a product with MIG: what it is divided into.
+    division: Option<Store>,
+    facts: DeviceFacts,
     slot: OnceLock<Slot>,
+    present: OnceLock<Slot>,
     claiming: Mutex<()>,
 }
 
@@ -71,6 +86,8 @@ pub struct ProcessUsage {
     pub pid: u32,
     /// Device memory it holds, in bytes.
     pub used_bytes: u64,
+    /// GPU instance and compute instance in which it runs.
+    pub instance: Option<(u32, u32)>,
 }
 
 /// What all processes hold of a device.
@@ -84,14 +101,61 @@ pub struct Usage {
 }
 
 /// Who uses a device and how much of it, read from its page without touching a driver. A device nobody has used
-/// yet has no page and no use.
-pub fn usage(uuid: Uuid) -> Result<Usage, HardwareError> {
-    usage_in(&run_directory(), uuid)
+/// yet has no page and no use. `id` is its UUID as everybody writes it: `GPU-…`, or `MIG-…`.
+pub fn usage(id: &str) -> Result<Usage, HardwareError> {
+    usage_in(&run_directory(), id)
 }
 
-/// The same for a device of the run directory `directory`, whatever this process's own is.
-pub fn usage_in(directory: &Path, uuid: Uuid) -> Result<Usage, HardwareError> {
-    let path = directory.join(page_name(uuid));
+/// The same for a device of the run directory `directory`, whatever this process's own is. Of a GPU in MIG mode: what
+/// is used of all its instances. Of an instance that is there no more: nothing.
+pub fn usage_in(directory: &Path, id: &str) -> Result<Usage, HardwareError> {
+    let Some(uuid) = Uuid::parse(id) else {
+        return Ok(Usage::default());
+    };
+    if id.starts_with("MIG-") {
+        return match mig::find(directory, uuid) {
+            None => Ok(Usage::default()),
+            Some((_, gpu_instance, compute_instance, memory)) => {
+                of_instance(directory, memory, uuid, (gpu_instance, compute_instance))
+            }
+        };
+    }
+    let state = Store::of(directory, uuid).read().map_err(HardwareError::Mig)?;
+    let mut total = of_page(directory, &page_name(uuid), &deeds_name(uuid))?;
+    for held in state.instances.iter().filter(|_| state.on) {
+        let memory = mig::gpu_instance_uuid(uuid, held);
+        total.used_bytes += of_page(directory, &page_name(memory), &deeds_name(memory))?.used_bytes;
+        for compute in &held.compute {
+            let own = mig::compute_instance_uuid(memory, compute);
+            let usage = of_instance(directory, memory, own, (held.id, compute.id))?;
+            total.processes.extend(usage.processes);
+        }
+    }
+    total.processes.sort_unstable_by_key(|process| process.pid);
+    Ok(total)
+}
+
+/// Whether a living process has a context in a compute instance, or on a whole GPU.
+pub fn is_used(directory: &Path, uuid: Uuid) -> Result<bool, HardwareError> {
+    let usage = of_page(directory, &page_name(uuid), &deeds_name(uuid))?;
+    Ok(!usage.processes.is_empty())
+}
+
+/// The memory is the GPU instance's, and so is its use; the processes are those of one compute instance.
+fn of_instance(directory: &Path, memory: Uuid, own: Uuid, place: (u32, u32)) -> Result<Usage, HardwareError> {
+    let mut usage = of_page(directory, &page_name(memory), &deeds_name(memory))?;
+    let present = of_page(directory, &page_name(own), &deeds_name(own))?.processes;
+    usage
+        .processes
+        .retain(|process| present.iter().any(|here| here.pid == process.pid));
+    for process in &mut usage.processes {
+        process.instance = Some(place);
+    }
+    Ok(usage)
+}
+
+fn of_page(directory: &Path, page: &str, deeds: &str) -> Result<Usage, HardwareError> {
+    let path = directory.join(page);
     if !path.exists() {
         return Ok(Usage::default());
     }
@@ -103,11 +167,12 @@ pub fn usage_in(directory: &Path, uuid: Uuid) -> Result<Usage, HardwareError> {
         .map(|process| ProcessUsage {
             pid: process.pid,
             used_bytes: process.used_bytes,
+            instance: None,
         })
         .collect();
     processes.sort_unstable_by_key(|process| process.pid);
     Ok(Usage {
-        used_bytes: ledger.total_used() + Deeds::new(directory.join(deeds_name(uuid))).unpaid(),
+        used_bytes: ledger.total_used() + Deeds::new(directory.join(deeds)).unpaid(),
         processes,
     })
 }
@@ -117,14 +182,23 @@ impl Hardware {
     pub fn open(facts: &DeviceFacts) -> Result<Hardware, HardwareError> {
         let directory = run_directory();
         prepare(&directory)?;
-        let path = directory.join(page_name(facts.uuid));
+        let memory = facts.instance.map_or(facts.uuid, |instance| instance.memory);
+        let path = directory.join(page_name(memory));
         open(&path)?;
+        let presence = facts.instance.map(|_| directory.join(page_name(facts.uuid)));
+        if let Some(presence) = &presence {
+            open(presence)?;
+        }
         Ok(Hardware {
-            deeds: Deeds::new(directory.join(deeds_name(facts.uuid))),
+            deeds: Deeds::new(directory.join(deeds_name(memory))),
             events: directory.join(format!("emulated-{}.events", facts.uuid)),
+            engine: page_path(&directory, facts.uuid),
             path,
-            memory_bytes: facts.memory_bytes(),
+            presence,
+            division: facts.mig_product().map(|_| Store::of(&directory, facts.gpu())),
+            facts: *facts,
             slot: OnceLock::new(),
+            present: OnceLock::new(),
             claiming: Mutex::new(()),
         })
     }
@@ -136,15 +210,42 @@ impl Hardware {
         }
         let _one_claim = self.claiming.lock().unwrap_or_else(PoisonError::into_inner);
         if self.slot.get().is_none() {
-            let page_error = |why| HardwareError::Page(self.path.clone(), why);
-            let file = open_file(&self.path, PAGE_MODE).map_err(page_error)?;
-            let owner = SlotOwner {
-                host_pid: std::process::id(),
+            // Until both places are taken nobody may remove what they are on.
+            let _held = match &self.division {
+                None => None,
+                Some(store) => {
+                    let held = store.hold().map_err(HardwareError::Mig)?;
+                    self.check(store)?;
+                    Some(held)
+                }
             };
-            let slot = Slot::claim(file, Backing::File, owner).map_err(page_error)?;
-            let _ = self.slot.set(slot);
+            if let Some(presence) = &self.presence {
+                let _ = self.present.set(claim(presence)?);
+            }
+            let _ = self.slot.set(claim(&self.path)?);
         }
         Ok(self.slot.get().expect("claimed above"))
+    }
+
+    /// Whether the device is still what it was when the driver looked.
+    fn check(&self, store: &Store) -> Result<(), HardwareError> {
+        let state = store.read().map_err(HardwareError::Mig)?;
+        let there = match self.facts.instance {
+            None => !state.on,
+            Some(instance) => {
+                let gpu = DeviceFacts {
+                    uuid: instance.gpu,
+                    instance: None,
+                    ..self.facts
+                };
+                let now = mig::compute_instances(&gpu, &state);
+                now.iter().any(|now| now.uuid == self.facts.uuid)
+            }
+        };
+        match there {
+            true => Ok(()),
+            false => Err(HardwareError::Gone(self.facts.id())),
+        }
     }
 
     /// Device memory that no living process holds, in bytes.
@@ -156,7 +257,7 @@ impl Hardware {
             self.reap();
         }
         let used = slot.total_used().unwrap_or(0).saturating_add(self.deeds.unpaid());
-        self.memory_bytes.saturating_sub(used)
+        self.facts.memory_bytes().saturating_sub(used)
     }
 
     /// Returns to the device what dead processes held.
@@ -176,7 +277,10 @@ impl Hardware {
             log::once("join", why);
             ReserveError::Corrupted
         })?;
-        slot.reserve(bytes, self.memory_bytes.saturating_sub(self.deeds.unpaid()))
+        slot.reserve(
+            bytes,
+            self.facts.memory_bytes().saturating_sub(self.deeds.unpaid()),
+        )
     }
 }
 
@@ -217,6 +321,15 @@ impl Charge for Hardware {
     }
 }
 
+fn claim(path: &Path) -> Result<Slot, HardwareError> {
+    let page_error = |why| HardwareError::Page(path.to_owned(), why);
+    let file = open_file(path, PAGE_MODE).map_err(page_error)?;
+    let owner = SlotOwner {
+        host_pid: std::process::id(),
+    };
+    Slot::claim(file, Backing::File, owner).map_err(page_error)
+}
+
 /// Only the user's own processes share the user's emulated devices.
 const PAGE_MODE: u32 = 0o600;
 
@@ -237,6 +350,9 @@ fn open(path: &Path) -> Result<Ledger, HardwareError> {
 
 /// `DIVVY_RUN_DIR`, else [`default_run_directory`].
 pub fn run_directory() -> PathBuf {
+    if let Some(directory) = crate::inventory::stood_for_directory() {
+        return directory;
+    }
     match std::env::var_os("DIVVY_RUN_DIR").filter(|value| !value.is_empty()) {
         Some(directory) => std::path::absolute(&directory).unwrap_or_else(|_| directory.into()),
         None => default_run_directory(),
@@ -256,7 +372,8 @@ pub fn default_run_directory() -> PathBuf {
     }
 }
 
-fn prepare(directory: &Path) -> Result<(), HardwareError> {
+/// Makes the run directory where it is missing, and refuses one that is somebody else's.
+pub fn prepare(directory: &Path) -> Result<(), HardwareError> {
     let failed = |why| HardwareError::Directory(directory.to_owned(), why);
     DirBuilder::new()
         .recursive(true)

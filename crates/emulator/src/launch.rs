@@ -4,6 +4,8 @@ use crate::Result;
 use crate::context::Context;
 use crate::device::profile::{BLOCK_MAX, GRID_MAX, SHARED_PER_BLOCK, THREADS_PER_BLOCK};
 use crate::driver::{Driver, driver};
+use crate::engine::line::Running;
+use crate::engine::model;
 use crate::memory::allocation::Allocation;
 use crate::memory::virtual_range::Accessor;
 use crate::module::Function;
@@ -11,7 +13,7 @@ use crate::occupancy;
 use crate::stream::Queue;
 use crate::{clock, log};
 use divvy_abi::*;
-use divvy_ptx::{AddressSpace, Fault, Launch};
+use divvy_ptx::{AddressSpace, Fault, Launch, Progress, Timing};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -87,17 +89,35 @@ pub fn submit(function: Arc<Function>, geometry: Geometry, params: Vec<u8>, queu
     }
     check(&function, &geometry)?;
     let driver = driver()?;
-    queue.run_later(move || run(driver, &function, &geometry, &params));
+    queue.run_on_engine(move |running| run(driver, &function, &geometry, &params, running));
     Ok(())
 }
 
-/// Runs a checked launch on the calling thread; a failure stays with the context.
-pub fn run(driver: &Driver, function: &Function, geometry: &Geometry, params: &[u8]) {
+/// Executes a checked launch on the calling thread; a failure stays with the context. The engine time it takes, in
+/// nanoseconds.
+pub fn run(
+    driver: &Driver,
+    function: &Function,
+    geometry: &Geometry,
+    params: &[u8],
+    running: &Running<'_>,
+) -> u64 {
     let context = &function.instance.context;
     let view = View {
         driver,
         context,
         held: Mutex::default(),
+    };
+    let profile = context.device.facts.profile;
+    let dilation = context.device.facts.timing.dilation();
+    let blocks: u64 = geometry.grid.iter().map(|&size| u64::from(size)).product();
+    let workers = driver.workers.min(blocks).max(1);
+    let progress = |progress: Progress| running.progress(progress.cpu_ns / workers, progress.polling);
+    let timing = Timing {
+        start_ns: running.start_ns,
+        instruction_ps: model::instruction_ps(profile, dilation),
+        cpu_ns: &clock::thread_cpu_ns,
+        progress: &progress,
     };
     let launch = Launch {
         kernel: &function.kernel().name,
@@ -111,9 +131,22 @@ pub fn run(driver: &Driver, function: &Function, geometry: &Geometry, params: &[
         print: &|bytes| context.printed.append(bytes),
         cancel: &context.cancel,
         sm_count: context.device.facts.sm_count(),
+        clock_khz: context.device.facts.profile.clock_khz,
+        timing: running.is_modelled().then_some(timing),
     };
-    if let Err(fault) = driver.engine.run(&function.instance.program, &launch) {
-        context.fail(code(&fault), &fault);
+    match driver.engine.run(&function.instance.program, &launch) {
+        Ok(stats) => {
+            let shape = model::Shape {
+                blocks,
+                threads: geometry.block.iter().product(),
+                shared_bytes: u64::from(geometry.shared_bytes),
+            };
+            model::length_ns(profile, function.kernel(), shape, &stats, dilation, workers)
+        }
+        Err(fault) => {
+            context.fail(code(&fault), &fault);
+            model::SHORTEST
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod context;
 mod copy;
 pub mod device;
 mod driver;
+mod engine;
 mod event;
 mod exec;
 mod external;
@@ -27,6 +28,7 @@ mod link;
 mod log;
 mod memop;
 mod memory;
+mod mig;
 mod module;
 mod nvml;
 mod occupancy;
@@ -38,11 +40,13 @@ mod stream;
 
 pub use api::TABLE;
 pub use device::identity::{PciAddress, Uuid};
-pub use device::spec::SpecError;
+pub use device::spec::{SpecError, Timing};
+pub use engine::usage::{EngineUsage, ProcessEngineUsage, engine_usage, engine_usage_in};
 pub use hardware::{
     HardwareError, ProcessUsage, Usage, default_run_directory, run_directory, usage, usage_in,
 };
-pub use inventory::{DeviceFacts, devices, devices_from_env};
+pub use inventory::{DeviceFacts, devices, devices_from_env, stand_for};
+pub use mig::{Instance, State as MigState, StoreError};
 pub use nvml::TABLE as NVML_TABLE;
 
 /// What the fuzz targets under `fuzz/` call; not for use.

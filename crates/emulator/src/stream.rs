@@ -3,6 +3,7 @@
 use crate::Result;
 use crate::context::{self, Context};
 use crate::driver::driver;
+use crate::engine::line::Running;
 use crate::exec::order::{LEGACY, Lane, Manner};
 use crate::exec::task::{Task, Work};
 use crate::graph::capture::Target;
@@ -123,6 +124,17 @@ impl StreamName {
     }
 }
 
+/// Work that takes the engine of a context's device, unless the context has failed by then.
+pub fn engine_work(context: &Arc<Context>, run: impl FnOnce(&Running<'_>) -> u64 + Send + 'static) -> Work {
+    let context = Arc::clone(context);
+    let engine = Arc::clone(&context.device.engine);
+    engine.work(
+        move |running| {
+            if context.check().is_ok() { run(running) } else { 0 }
+        },
+    )
+}
+
 impl Queue {
     /// Appends work that runs on a thread of the pool, unless the context has failed by then.
     pub fn run_later(&self, run: impl FnOnce() + Send + 'static) -> Arc<Task> {
@@ -132,6 +144,12 @@ impl Queue {
                 run();
             }
         })))
+    }
+
+    /// Appends work that takes the device's engine, unless the context has failed by then. It gives the engine time it
+    /// takes, in nanoseconds.
+    pub fn run_on_engine(&self, run: impl FnOnce(&Running<'_>) -> u64 + Send + 'static) -> Arc<Task> {
+        self.submit(engine_work(&self.context, run))
     }
 
     /// Waits for the queue's turn and runs on the calling thread.

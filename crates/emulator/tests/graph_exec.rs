@@ -201,8 +201,8 @@ fn a_fault_in_a_graph_stays_with_its_context() {
         let poke = function(module(POKE), c"poke");
         let memory = upload(&[0u32]);
         let nowhere: CUdeviceptr = 0x10;
-        let mut list = [param(&nowhere)];
-        let params = kernel(poke, &mut list);
+        let mut arguments = [param(&nowhere)];
+        let params = kernel(poke, &mut arguments);
         let node: CUgraphNode = get!(cuGraphAddKernelNode_v2(graph, null(), 0, &raw const params));
         add_fill(graph, &[node], memory, 9, 4);
         let exec = instantiate(graph);

@@ -253,8 +253,8 @@ fn annotated_edges_are_not_dropped_in_silence() {
         let graph = graph();
         let poke = function(module(POKE), c"poke");
         let memory = upload(&[0u32]);
-        let mut list = [param(&memory)];
-        let params = kernel(poke, &mut list);
+        let mut arguments = [param(&memory)];
+        let params = kernel(poke, &mut arguments);
         let a: CUgraphNode = get!(cuGraphAddKernelNode_v2(graph, null(), 0, &raw const params));
         let b: CUgraphNode = get!(cuGraphAddKernelNode_v2(graph, null(), 0, &raw const params));
         let programmatic = CUgraphEdgeData {
@@ -369,8 +369,8 @@ fn launch_attributes_travel_with_kernel_nodes() {
         let graph = graph();
         let poke = function(module(POKE), c"poke");
         let memory = upload(&[0u32]);
-        let mut list = [param(&memory)];
-        let params = kernel(poke, &mut list);
+        let mut arguments = [param(&memory)];
+        let params = kernel(poke, &mut arguments);
         let a: CUgraphNode = get!(cuGraphAddKernelNode_v2(graph, null(), 0, &raw const params));
         let b: CUgraphNode = get!(cuGraphAddKernelNode_v2(graph, null(), 0, &raw const params));
         let mut value = CUlaunchAttributeValue { priority: -2 };

@@ -7,6 +7,8 @@ use common::{alone, code, cu, download, get, held, held_by, memory_info, role, s
 use divvy_abi::*;
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 const PAGE: usize = 2 * MIB;
@@ -57,6 +59,7 @@ fn opener() {
             }
             "read" => say(download::<u32>(pointer, 1)[0]),
             "beyond" => say(named(code!(cuMemsetD8_v2(pointer, 0, rest.parse().unwrap())))),
+            "race" => say(race(rest)),
             "free" => say(named(code!(cuMemFree_v2(pointer)))),
             "close" => say(named(code!(cuIpcCloseMemHandle(pointer)))),
             "held" => {
@@ -66,6 +69,65 @@ fn opener() {
             _ => unreachable!("{order}"),
         }
     }
+}
+
+/// Holds its stream up until somebody has opened the handle again, or for a bounded time.
+static REOPENED: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C" fn until_reopened(closing: *mut c_void) {
+    // SAFETY: the caller's flag, which outlives the stream's work.
+    let closing = unsafe { &*closing.cast::<AtomicBool>() };
+    closing.store(true, Ordering::SeqCst);
+    let begun = Instant::now();
+    while !REOPENED.load(Ordering::SeqCst) && begun.elapsed() < Duration::from_secs(60) {
+        std::thread::yield_now();
+    }
+}
+
+/// Two threads of one process, many times: one closes the last mapping of a handle, and while it waits for the device's
+/// work the other opens the same handle. What was opened must be there after the closing, and must close.
+fn race(handle: &str) -> String {
+    let working = AtomicBool::new(false);
+    for round in 0..200 {
+        let first = open(handle).expect("it opens");
+        working.store(false, Ordering::SeqCst);
+        REOPENED.store(false, Ordering::SeqCst);
+        let flag = (&raw const working).cast_mut().cast();
+        cu!(cuLaunchHostFunc(null_mut(), Some(until_reopened), flag));
+        let context: CUcontext = get!(cuCtxGetCurrent());
+        let context = context as usize;
+        let second = std::thread::scope(|scope| {
+            let opener = scope.spawn(|| {
+                cu!(cuCtxSetCurrent(context as CUcontext));
+                while !working.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                // Now early, now late in the closing.
+                (0..round).for_each(|_| std::thread::yield_now());
+                let opened = open(handle);
+                REOPENED.store(true, Ordering::SeqCst);
+                opened
+            });
+            cu!(cuIpcCloseMemHandle(first));
+            opener.join().expect("the thread ends")
+        });
+        let Ok(second) = second else {
+            return format!("round {round}: not opened: {second:?}");
+        };
+        let mut value = 0_u32;
+        let read = code!(cuMemcpyDtoH_v2((&raw mut value).cast(), second, 4));
+        if (read, value) != (CUDA_SUCCESS, 5) {
+            return format!("round {round}: {} {value}", named(read));
+        }
+        let closed = code!(cuIpcCloseMemHandle(second));
+        if closed != CUDA_SUCCESS {
+            return format!("round {round}: closing it: {}", named(closed));
+        }
+        if code!(cuIpcCloseMemHandle(second)) != CUDA_ERROR_INVALID_VALUE {
+            return format!("round {round}: closed once too often");
+        }
+    }
+    "sound".into()
 }
 
 fn named(code: CUresult) -> &'static str {
@@ -119,6 +181,19 @@ fn one_allocation_in_two_processes() {
         cu!(cuMemsetD32_v2(large, 9, 1));
         assert_eq!(peer.ask(&format!("open {}", export(large))), "9");
     });
+}
+
+#[test]
+fn a_handle_opened_while_its_last_mapping_closes_stays_open() {
+    with_opener(
+        "a_handle_opened_while_its_last_mapping_closes_stays_open",
+        |peer| {
+            let memory = upload(&[5u32; 100]);
+            let handle = export(memory);
+            assert_eq!(peer.ask(&format!("race {handle}")), "sound");
+            assert_eq!(peer.ask("held"), "0");
+        },
+    );
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn hold() {
 fn used(run_directory: &str) -> divvy_emulator::Usage {
     // `usage` looks where this process's environment says.
     assert_eq!(std::env::var("DIVVY_RUN_DIR").as_deref(), Ok(run_directory));
-    divvy_emulator::usage(divvy_emulator::devices("h100", run_directory.as_ref()).unwrap()[0].uuid).unwrap()
+    divvy_emulator::usage(&divvy_emulator::devices("h100", run_directory.as_ref()).unwrap()[0].id()).unwrap()
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use divvy_emulator::DeviceFacts;
 use divvy_emulator::device::spec;
-use divvy_model::{Bytes, Code, DeviceKind, DeviceRecord, Fault};
+use divvy_model::{Bytes, Code, DeviceKind, DeviceRecord, Fault, Hardware, MigPlace, Vendor};
 
 /// What is emulated when nobody says.
 pub const DEFAULT_EMULATED: &str = spec::DEFAULT_SPEC;
@@ -17,7 +18,8 @@ pub struct EmulatedDevice {
     pub spec: String,
 }
 
-/// The devices of a specification such as `h100*2,l4` in a run directory.
+/// The devices of a specification such as `h100*2,l4` in a run directory: the GPUs, then the MIG devices into which they
+/// are divided there.
 ///
 /// # Errors
 /// [`Code::Config`] for a specification that is not understood.
@@ -27,43 +29,74 @@ pub fn emulated_devices(spec: &str, run_dir: &Path) -> Result<Vec<EmulatedDevice
             .because(&error)
             .hint("DIVVY_EMULATED, `emulated` in the configuration and `--device emulated:NAME` name them")
     })?;
-    let devices = devices.into_iter().map(|facts| {
-        let (major, minor) = facts.compute_capability();
-        EmulatedDevice {
-            record: DeviceRecord {
-                index: u32::try_from(facts.index).unwrap_or(u32::MAX),
-                uuid: facts.uuid.to_string(),
-                name: facts.name().into(),
-                kind: DeviceKind::Emulated,
-                profile: Some(facts.profile.key.into()),
-                pci_address: facts.pci.to_string(),
-                memory_total_bytes: Bytes(facts.memory_bytes()),
-                memory_used_bytes: emulated_used(run_dir, &facts.uuid.to_string()).unwrap_or(Bytes(0)),
-                sm_count: facts.sm_count(),
-                compute_capability: format!("{major}.{minor}"),
-                context_bytes: (facts.context_bytes > 0).then_some(Bytes(facts.context_bytes)),
-                sharing: None,
-                hardware: None,
-            },
-            spec: spec.into(),
-        }
+    let mut parts = Vec::new();
+    let mut found = Vec::new();
+    for facts in &devices {
+        let state = facts.division(run_dir).map_err(|why| {
+            Fault::new(
+                Code::Config,
+                "what an emulated device is divided into cannot be told",
+            )
+            .because(&why)
+        })?;
+        found.push(record(facts, state.map(|state| state.on), run_dir));
+        parts.extend(facts.mig_devices(run_dir).unwrap_or_default());
+    }
+    // Behind the GPUs, so that these keep the numbers that CUDA gives them.
+    found.extend(parts.iter().map(|part| record(part, None, run_dir)));
+    let devices = (0..).zip(found).map(|(index, record)| EmulatedDevice {
+        record: DeviceRecord { index, ..record },
+        spec: spec.into(),
     });
     Ok(devices.collect())
+}
+
+fn record(facts: &DeviceFacts, mig_mode: Option<bool>, run_dir: &Path) -> DeviceRecord {
+    let (major, minor) = facts.compute_capability();
+    let instance = facts.instance.as_ref().map(|instance| MigPlace {
+        gpu_uuid: instance.gpu.to_string(),
+        gpu_instance: instance.gpu_instance,
+        compute_instance: instance.compute_instance,
+        profile: Some(instance.name()),
+    });
+    let hardware = (mig_mode.is_some() || instance.is_some()).then(|| {
+        Box::new(Hardware {
+            vendor: Vendor::Emulated,
+            mig_mode,
+            mig_instance: instance.clone(),
+            ..Hardware::default()
+        })
+    });
+    DeviceRecord {
+        index: u32::try_from(facts.index).unwrap_or(u32::MAX),
+        uuid: facts.id(),
+        name: facts.name(),
+        kind: DeviceKind::Emulated,
+        // Whoever asks for a product means a whole one.
+        profile: instance.is_none().then(|| facts.profile.key.into()),
+        pci_address: facts.pci.to_string(),
+        memory_total_bytes: Bytes(facts.memory_bytes()),
+        memory_used_bytes: emulated_used(run_dir, &facts.id()).unwrap_or(Bytes(0)),
+        sm_count: facts.sm_count(),
+        compute_capability: format!("{major}.{minor}"),
+        context_bytes: (facts.context_bytes > 0).then_some(Bytes(facts.context_bytes)),
+        sharing: None,
+        hardware,
+    }
 }
 
 /// Memory in use on an emulated device, by anybody, as its page in the run directory tells; None where it cannot be
 /// read.
 #[must_use]
 pub fn emulated_used(run_dir: &Path, uuid: &str) -> Option<Bytes> {
-    let usage = divvy_emulator::usage_in(run_dir, divvy_emulator::Uuid::parse(uuid)?).ok()?;
+    let usage = divvy_emulator::usage_in(run_dir, uuid).ok()?;
     Some(Bytes(usage.used_bytes))
 }
 
 /// The processes that use an emulated device, and what each holds of it.
 #[must_use]
 pub fn emulated_processes(run_dir: &Path, uuid: &str) -> Vec<(u32, Bytes)> {
-    let usage =
-        divvy_emulator::Uuid::parse(uuid).and_then(|uuid| divvy_emulator::usage_in(run_dir, uuid).ok());
+    let usage = divvy_emulator::usage_in(run_dir, uuid);
     let processes = usage.map(|usage| usage.processes).unwrap_or_default();
     processes
         .into_iter()

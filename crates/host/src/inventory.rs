@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use divvy_model::{DeviceRecord, Fault, Selector};
+use divvy_model::{DeviceKind, DeviceRecord, Fault, MigPlace, Selector};
 
 use crate::emulated::{DEFAULT_EMULATED, EmulatedDevice, emulated_devices};
 use crate::nvidia::{Nvidia, NvidiaReport};
@@ -85,6 +85,62 @@ impl Inventory {
         }
     }
 
+    /// Takes note of MIG instances that were made and removed since, and of MIG modes. GPUs keep their numbers.
+    pub fn refresh(&mut self, nvidia: &Nvidia) {
+        let mut now: Vec<DeviceRecord> = Vec::new();
+        let has_mig = |device: &DeviceRecord| {
+            device.kind == DeviceKind::Mig
+                || device
+                    .hardware
+                    .as_ref()
+                    .is_some_and(|facts| facts.mig_mode.is_some())
+        };
+        let mut real = self
+            .devices
+            .iter()
+            .filter(|device| device.kind != DeviceKind::Emulated);
+        if real.any(has_mig) {
+            now.extend(nvidia.report().devices);
+        }
+        let mut specs: Vec<&str> = self.emulated.iter().map(|device| device.spec.as_str()).collect();
+        specs.dedup();
+        let mut emulated: Vec<EmulatedDevice> = Vec::new();
+        for spec in specs {
+            emulated.extend(emulated_devices(spec, &self.run_dir).unwrap_or_default());
+        }
+        now.extend(emulated.iter().map(|device| device.record.clone()));
+        if now.is_empty() {
+            return;
+        }
+        self.devices.retain(|device| device.mig_instance().is_none());
+        self.emulated
+            .retain(|device| device.record.mig_instance().is_none());
+        for device in &mut self.devices {
+            if let Some(seen) = now.iter().find(|seen| seen.uuid == device.uuid) {
+                device.hardware.clone_from(&seen.hardware);
+            }
+        }
+        for instance in now {
+            let of_ours = |place: &MigPlace| self.devices.iter().any(|gpu| gpu.uuid == place.gpu_uuid);
+            let known = self.devices.iter().any(|device| device.uuid == instance.uuid);
+            if known || !instance.mig_instance().is_some_and(of_ours) {
+                continue;
+            }
+            let index = u32::try_from(self.devices.len()).unwrap_or(u32::MAX);
+            let record = DeviceRecord { index, ..instance };
+            if let Some(device) = emulated.iter().find(|device| device.record.uuid == record.uuid) {
+                self.emulated.push(EmulatedDevice {
+                    record: record.clone(),
+                    spec: device.spec.clone(),
+                });
+            }
+            self.devices.push(record);
+        }
+        for (index, device) in (0..).zip(&mut self.devices) {
+            device.index = index;
+        }
+    }
+
     /// The device that `selector` names; `emulated:PRODUCT` makes one where there is none of that product.
     ///
     /// # Errors
@@ -115,7 +171,7 @@ impl Inventory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use divvy_model::{Bytes, Code, DeviceKind};
+    use divvy_model::{Bytes, Code};
 
     fn gpu() -> NvidiaReport {
         NvidiaReport {

@@ -54,6 +54,34 @@ impl Nvidia {
         Some((version / 1000, version % 1000 / 10))
     }
 
+    /// How much of the last second each process kept the device's multiprocessors busy, in percent, as NVML samples it:
+    /// coarsely. Nothing where the driver does not tell.
+    #[must_use]
+    pub fn utilization(&self, uuid: &str) -> Vec<(u32, u32)> {
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |since| since.as_micros() as u64);
+        let device = self
+            .nvml
+            .as_ref()
+            .ok()
+            .and_then(|nvml| nvml.device_by_uuid(uuid).ok());
+        let samples = device.and_then(|device| {
+            device
+                .process_utilization_stats(now.saturating_sub(1_000_000))
+                .ok()
+        });
+        let mut told: Vec<(u32, u32)> = Vec::new();
+        for sample in samples.unwrap_or_default() {
+            // A process is told of several times where the driver has several samples: the least is sure.
+            match told.iter_mut().find(|(pid, _)| *pid == sample.pid) {
+                Some((_, percent)) => *percent = (*percent).min(sample.sm_util),
+                None => told.push((sample.pid, sample.sm_util)),
+            }
+        }
+        told
+    }
+
     /// What NVML tells of a device beyond its memory: MIG mode, processes, health.
     #[must_use]
     pub fn facts(&self, uuid: &str) -> Hardware {
@@ -208,7 +236,13 @@ fn read(nvml: &Nvml, index: u32) -> Result<DeviceRecord, NvmlError> {
         compute_capability: format!("{}.{}", capability.major, capability.minor),
         context_bytes: None,
         sharing: None,
-        hardware: None,
+        hardware: device.mig_mode().ok().map(|mode| {
+            Box::new(Hardware {
+                vendor: Vendor::Nvidia,
+                mig_mode: Some(mode.current == 1),
+                ..Hardware::default()
+            })
+        }),
     })
 }
 

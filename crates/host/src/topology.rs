@@ -53,6 +53,13 @@ fn link(machine: &Machine, fabric: &[(u32, u32)], a: &DeviceRecord, b: &DeviceRe
     if a.uuid == b.uuid {
         return Link::Same;
     }
+    let gpu = |device: &DeviceRecord| -> String {
+        let place = device.mig_instance();
+        place.map_or_else(|| device.uuid.clone(), |place| place.gpu_uuid.clone())
+    };
+    if gpu(a) == gpu(b) {
+        return Link::Same;
+    }
     let (Some(one), Some(other)) = (&a.hardware, &b.hardware) else {
         return Link::Unknown;
     };

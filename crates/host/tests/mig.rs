@@ -387,6 +387,7 @@ impl MigDriver for Fake {
             id,
             profile_id,
             start,
+            devices: Vec::new(),
             tenants: Vec::new(),
         });
         Ok(id)
@@ -453,7 +454,7 @@ fn a_tenant_is_never_touched() {
     let mut driver = Fake::new(&["h100"]);
     bring(&mut driver, 0, "9:0,9:4").expect("two halves");
     driver.devices[0].instances[0].tenants.push(Tenant {
-        pid: 4711,
+        pid: Some(4711),
         name: "train".into(),
     });
     let start = driver.devices[0].instances[0].start;

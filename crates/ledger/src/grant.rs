@@ -130,7 +130,7 @@ impl Grant {
         Self::with_generation(spec, 1)
     }
 
-    /// Makes the grant that follows `old`, of the same content. A sealed grant cannot be mapped writable again, so
+    /// Makes the grant that follows `old`, of the same content; only that a gate that was not open is closed. A sealed grant cannot be mapped writable again, so
     /// a restarted agent makes its own and has tenants follow.
     ///
     /// # Errors
@@ -151,6 +151,7 @@ impl Grant {
             .page()
             .overhead_bytes
             .store(old.overhead_bytes(), Relaxed);
+        new.mapping.page().lease.succeed(&old.mapping.page().lease);
         Ok(new)
     }
 
@@ -355,6 +356,11 @@ impl GrantView {
     #[must_use]
     pub fn wait_gate(&self, seen: GateWord, limit: Duration) -> GateWord {
         self.mapping.page().lease.wait(seen, limit)
+    }
+
+    /// Wakes whoever waits in [`GrantView::wait_gate`], in every process of the slice, to look around.
+    pub fn wake_gate(&self) {
+        self.mapping.page().lease.wake();
     }
 
     /// When the agent last showed that it is there: nanoseconds of CLOCK_MONOTONIC; 0 where it never did.

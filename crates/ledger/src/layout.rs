@@ -291,7 +291,8 @@ impl Spill<'_> {
 }
 
 /// Nanoseconds of a clock that all processes of a machine share.
-pub(crate) fn monotonic_ns() -> u64 {
+#[must_use]
+pub fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     (now.tv_sec as u64)
         .saturating_mul(1_000_000_000)

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use rustix::thread::futex;
 
-use crate::layout::LeaseLine;
+use crate::layout::{LeaseLine, monotonic_ns};
 
 /// What the gate word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +52,15 @@ impl GateWord {
             2 => Gate::Leased,
             _ => Gate::Closed,
         }
+    }
+
+    /// Whether it is `other`, or a later one of the same slice. Numbers wrap around: of two words that lie half of all
+    /// numbers apart nobody can tell.
+    #[must_use]
+    pub fn is_since(self, other: Self) -> bool {
+        // Moved up to the top bit, a number that wraps does so at 2^32.
+        let ahead = (self.0 - self.0 % STATES).wrapping_sub(other.0 - other.0 % STATES);
+        ahead < 1 << 31
     }
 
     fn next(self, gate: Gate) -> Self {
@@ -99,9 +108,30 @@ impl LeaseLine {
         // One agent writes a grant.
         let word = self.word().next(gate);
         self.gate.store(word.0, Release);
+        self.wake();
+        word
+    }
+
+    /// Wakes whoever waits; that needs no right to write.
+    pub(crate) fn wake(&self) {
         // Nobody waiting is not an error.
         let _woken = futex::wake(&self.gate, futex::Flags::empty(), i32::MAX as u32);
-        word
+    }
+
+    /// Goes on from a predecessor's line, whose writer is dead: what was open stays open, everything else waits for a
+    /// decision. Numbers go on too: what processes have acknowledged is compared with them.
+    pub(crate) fn succeed(&self, old: &Self) {
+        let gate = match old.word().gate() {
+            Gate::Open => Gate::Open,
+            Gate::Closed | Gate::Leased => Gate::Closed,
+        };
+        self.gate.store(old.word().next(gate).0, Relaxed);
+        self.fallback_share
+            .store(old.fallback_share.load(Relaxed), Relaxed);
+        self.epoch.store(old.epoch.load(Relaxed), Relaxed);
+        if old.beat_ns.load(Relaxed) != 0 {
+            self.beat_ns.store(monotonic_ns(), Relaxed);
+        }
     }
 
     pub(crate) fn wait(&self, seen: GateWord, limit: Duration) -> GateWord {
@@ -127,8 +157,11 @@ mod tests {
             let next = word.next(gate);
             assert_ne!(next, word);
             assert_eq!(next.gate(), gate);
+            assert!(next.is_since(word) && !word.is_since(next) && next.is_since(next));
             word = next;
         }
+        let last = GateWord(u32::MAX);
+        assert!(last.next(Gate::Open).is_since(last), "over the wrap");
         assert_eq!(
             GateWord(u32::MAX).gate(),
             Gate::Closed,

@@ -40,6 +40,14 @@ impl Backing {
     }
 }
 
+/// Whether a number can be a process's id at all. A tenant may write anything into its own ledger.
+#[must_use]
+pub fn is_process_id(number: u32) -> bool {
+    /// The kernel's own bound, PID_MAX_LIMIT of linux/threads.h on 64-bit machines.
+    const MOST: u32 = 1 << 22;
+    (1..=MOST).contains(&number)
+}
+
 /// One process in a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {

@@ -23,6 +23,8 @@ pub struct Presence {
     pub slot: usize,
     /// When the place was claimed: nanoseconds since the Unix epoch. Another time is another process.
     pub claimed_at_ns: u64,
+    /// Its process id as the keeper sees it, by its own word; 0 where that is not known.
+    pub host_pid: u32,
     /// A thread waits at the gate.
     pub wants: bool,
     /// Work is in flight, or may be. While the gate is open nobody keeps it.
@@ -107,6 +109,7 @@ impl LedgerPage {
             Some(Presence {
                 slot,
                 claimed_at_ns: place.claimed_at_ns.load(Relaxed),
+                host_pid: place.host_pid.load(Relaxed),
                 wants: state & WANTS != 0,
                 busy: state & BUSY != 0,
                 acknowledged: GateWord::from_bits(line.acknowledged.load(Relaxed)),

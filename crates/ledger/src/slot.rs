@@ -170,6 +170,14 @@ impl Slot {
         }
     }
 
+    /// How many processes of the slice have launched anything, as the page says; 0 in a forked child.
+    #[must_use]
+    pub fn launching(&self) -> usize {
+        self.page.get().map_or(0, |page| {
+            page.presences().filter(|presence| presence.launched > 0).count()
+        })
+    }
+
     /// Whether a process has the place of this number, as the page says; false in a forked child. A hint: of a process
     /// that has died it is true until somebody reaps it.
     #[must_use]

@@ -2,10 +2,11 @@
 
 mod support;
 
+use std::os::fd::AsFd;
 use std::thread;
 use std::time::Duration;
 
-use divvy_ledger::{Gate, Lease};
+use divvy_ledger::{Gate, Grant, GrantView, Lease};
 use support::{MIB, Slice};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -83,4 +84,37 @@ fn a_waiter_gives_up_in_time_and_a_beat_is_seen() {
     slice.pages.grant.set_fallback_share(2500);
     assert!(tenant.grant().beat_ns() > 0);
     assert_eq!(tenant.grant().fallback_share(), 2500);
+}
+
+#[test]
+fn a_successor_goes_on_from_where_the_gate_stood() {
+    let mib = Slice::new(MIB);
+    let grant = &mib.pages.grant;
+    let view = || {
+        let shared = grant.share().expect("shared");
+        GrantView::map(shared.as_fd()).expect("mapped")
+    };
+    let open = Grant::succeed(&view()).expect("made");
+    assert_eq!(open.gate().gate(), Gate::Open, "who was alone goes on");
+    assert!(view().beat_ns() == 0 && beat_of(&open) == 0, "nobody leases here");
+
+    grant.beat();
+    grant.set_fallback_share(2500);
+    let leased = grant.lease(Lease {
+        epoch: 7,
+        until_ns: u64::MAX,
+        in_flight_ns: 1,
+    });
+    let heir = Grant::succeed(&view()).expect("made");
+    assert_eq!(heir.gate().gate(), Gate::Closed, "until somebody decides");
+    assert!(heir.gate().is_since(leased) && heir.gate() != leased);
+    assert!(beat_of(&heir) > 0, "an agent is there");
+    let shared = heir.share().expect("shared");
+    let tenant = GrantView::map(shared.as_fd()).expect("mapped");
+    assert_eq!((tenant.fallback_share(), tenant.lease().epoch), (2500, 7));
+}
+
+fn beat_of(grant: &Grant) -> u64 {
+    let shared = grant.share().expect("shared");
+    GrantView::map(shared.as_fd()).expect("mapped").beat_ns()
 }

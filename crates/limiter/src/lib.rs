@@ -5,14 +5,15 @@
 //! - [`tenant`]: this process's membership in its slice.
 //! - [`account`]: which pair of pages pays for which device, and the one place where memory is reserved.
 //! - `books`: what this process was charged for: pointers, pools, handles, and frees that are still to come.
+//! - `gate`: whether this process may launch now, and what it has in flight.
 //! - `room`: where bytes may be found before an allocation is refused.
 //! - [`map`]: which device pointer was charged how much.
 //! - [`pages`]: which pages of a device are held by allocations that do not fill them.
 //! - [`hooks`]: the functions of our own, one file per area.
 //! - [`nvml`]: the limiter as an NVML, which shows the slice to tools.
 //!
-//! All of this runs inside other people's programs: it prints nothing, starts no thread, keeps no descriptor, and a
-//! panic ends where it began. `DIVVY_SLICE` names the slice's attach socket; without it nothing is limited.
+//! All of this runs inside other people's programs: it prints nothing, keeps no descriptor, starts no thread but
+//! the gate's, and a panic ends where it began. `DIVVY_SLICE` names the slice's attach socket; without it nothing is limited.
 //! `DIVVY_DRIVER` names the driver below by absolute path; `DIVVY_NVML` the NVML below;
 //! `DIVVY_LOG` a file that gets a line for what went wrong.
 
@@ -21,6 +22,7 @@ pub mod below;
 mod books;
 mod devices;
 mod environment;
+mod gate;
 pub mod hooks;
 mod log;
 pub mod map;

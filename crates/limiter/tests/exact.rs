@@ -309,7 +309,7 @@ fn the_device_never_holds_more_than_the_limit() {
         .iter_mut()
         .any(|worker| worker.try_wait().expect("our own").is_none())
     {
-        let usage = divvy_emulator::usage_in(folder.path(), device.uuid).expect("its page");
+        let usage = divvy_emulator::usage_in(folder.path(), &device.uuid.to_string()).expect("its page");
         most = most.max(usage.used_bytes);
         looks += 1;
     }

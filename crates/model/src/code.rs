@@ -65,7 +65,7 @@ codes! {
     11 UnknownDevice ACT "there is no such device"
         "The selector fits no device of this machine. `divvy devices` lists those there are."
     12 DeviceFull ACT "the device has not that much memory left"
-        "The memory promised to slices, the cost of their contexts and what other programs hold leave too little. The message says what is free and who holds the rest. Ask for less, wait, `divvy kill` a slice or `divvy resize` one; `oversubscription` in the configuration raises the total."
+        "The memory promised to slices and what other programs hold leave too little, or others stand in line for it. The message says what is free and who holds the rest. Ask for less, wait with `--wait`, `divvy kill` a slice or `divvy resize` one; `oversubscription` in the configuration raises the total."
     13 OverDevice ACT "more memory than the device has"
         "A slice is a share of one device, so it can never be larger than the device, whatever the oversubscription."
     14 TooManySlices ACT "the device holds its maximum number of slices"
@@ -75,7 +75,7 @@ codes! {
     16 AmbiguousDevice ACT "a selector fits several devices"
         "A prefix of a UUID must fit one device only: type more of it."
     17 QuotaFull ACT "the user's quota is used up"
-        "`user_memory` and `user_slices` in the agent's configuration say how much of a device one user's slices may have, and how many there may be. The message says what is left of it; `--wait` waits until slices of the same user have ended."
+        "`user_memory`, `user_compute` and `user_slices` in the agent's configuration say how much of a device one user's slices may have, and how many there may be. The message says what is left of it; `--wait` waits until slices of the same user have ended."
     18 NotVisible ACT "the device is not among the visible ones"
         "CUDA_VISIBLE_DEVICES, which Slurm and other schedulers set, says which devices are meant for this shell. `divvy run` takes none but those. `divvy env explain` shows how the variable is read."
     19 WaitOver ACT "the wait was in vain"
@@ -83,23 +83,23 @@ codes! {
     20 UnknownSlice ACT "there is no such slice"
         "No slice has that name or id. A slice ends with its program; `divvy ps` lists those that live."
     21 NameTaken ACT "the name is taken"
-        "Names of slices are unique for an agent. Leave `--name` out and one is made up."
+        "A user's slices have different names, on one agent. Leave `--name` out and one is made up."
     22 NotEnforceable ACT "a limit cannot be enforced here"
         "Divvy is strict by default: what it cannot enforce it refuses, rather than let a program run under a limit that does not hold. `--policy best-effort` runs it anyway and counts the bypass in the slice's record."
     23 SliceName USAGE "a name of a slice was not understood"
         "A name is 1 to 63 letters, digits, `-`, `_` or `.`, and begins with a letter or a digit."
-    24 SliceGone ACT "the slice ended meanwhile"
-        "The slice's program or its `divvy run` ended before the request was served."
+    24 SliceGone ACT "the slice or its pages are gone"
+        "Either the slice ended, or was deleted, before the request was served: start again. Or it is there and its pages are not: they cannot be had from its keeper (which is stopped, or died together with the agent), or they are damaged. Then what the slice holds is not known: its programs keep running under their limit, all of that limit counts as taken, and it can be neither changed nor joined nor divided. The message and `divvy inspect` say which it is; it ends with its processes, which `divvy kill` ends."
     25 BadMemory ACT "the slice cannot have that much memory"
-        "A slice is like a smaller GPU: its programs' contexts are inside it, so it has room for one at least (`context_memory` in the configuration says what one costs). A live slice may shrink below what its programs hold (they keep it, and get no more until they fall below the limit), but it cannot grow past the device or past what is free on it."
+        "A slice is like a smaller GPU: its programs' contexts are inside it, so it has room for one at least (`context_memory` in the configuration says what one costs). A live slice may shrink below what its programs hold (they keep it, and get no more until they fall below the limit), but not below what slices inside it have. A whole device is neither more nor less."
     26 SliceBusy ACT "programs run in the slice"
         "A lasting slice is deleted when nothing runs in it. End the programs first, or let `divvy slice delete --yes` end them."
     27 NotLasting ACT "the slice is not a lasting one"
         "`divvy run --slice` joins slices that `divvy slice create` made, and `divvy slice delete` deletes them. The slice of a plain `divvy run` belongs to that run and ends with it; `divvy kill` ends it."
     28 SliceFull ACT "the slice has no room for another inside it"
-        "A `divvy run` inside a slice takes its memory out of that slice: never more than is free there. The message says what its programs and the slices inside it hold."
+        "A `divvy run` inside a slice takes its memory and its compute out of that slice: never more than is free there, and nobody overtakes who waits for it. The message says what its programs and the slices inside it hold."
     29 OutsideSlice ACT "a slice cannot be left from inside"
-        "What runs inside a slice gets no memory from outside it: neither of another device nor of another slice. Start it from a shell that is in no slice."
+        "What runs inside a slice gets no memory from outside it: neither of another device nor of another slice, and no lasting one is made there. Start it from a shell that is in no slice. A run that goes into your default slice stays on that slice's device, too; `--memory` asks for a slice elsewhere."
     30 AgentUnreachable AGENT "the agent does not answer"
         "The agent of this run directory does not answer on its socket. It is started on demand by `divvy run`; `divvy agent status` and the log in the run directory tell more."
     31 AgentStart AGENT "the agent did not start"
@@ -107,9 +107,17 @@ codes! {
     32 AgentVersion AGENT "the agent speaks another version"
         "The agent was started by another version of Divvy whose API differs. `divvy agent stop` ends it (tenants keep their limits); the next `divvy run` starts this version's."
     33 NotAllowed PERMISSION "only the owner or root may do that"
-        "Everybody may look; a slice is changed by the user who holds it, or by root."
+        "Everybody may look; a slice is changed by the user who holds it, or by root. An agent makes slices for its own user and root, unless its configuration says `admit_others = true`."
     34 OneSlice ACT "these devices cannot be in one slice"
         "A slice of several devices is one program's under one driver: each device once, all real or all of one specification of emulated ones, and no MIG instance, beside which CUDA shows a program nothing else."
+    35 OverQuota ACT "more than one user may have"
+        "What is asked for is more of one device than `user_memory` or `user_compute` in the agent's configuration lets a user have in all, so it does not fit even when no other slice of that user is left, and waiting is of no use. Ask for at most what the message says, or have the quota raised (agent's configuration, then `divvy agent stop`). A run that waits when the quota becomes smaller than it is refused in this way too."
+    36 OverSlice ACT "more memory than the slice around it has"
+        "A `divvy run` inside a slice takes its memory out of that slice. This one asks for more than that slice's own limit, so it does not fit even when nothing else is left in it, and waiting is of no use. Ask for less, or raise the outer slice's limit first with `divvy resize`. A run that waits when the outer slice is resized below it is refused in this way too."
+    37 ComputeFull ACT "the device has not that much compute left"
+        "The shares of a device's time sum to 100 % at most as soon as one of its slices has a hard cap or is latency-critical: such a share is promised, and a promise that is made twice is kept to nobody. While all are soft and best-effort they may sum to more; they are weights then. The message says what is free and who has the rest. Ask for less, wait with `--wait`, or `divvy resize NAME --compute` another."
+    38 BadCompute ACT "the slice cannot have such compute"
+        "A share is above 0 % and at most 100 %. A hard cap and the latency class are promises, so they need a share; a weight is for slices without one. Inside another slice, a share is a part of that one's, its cap binds, and none is latency-critical unless that one is. Not everybody may give a weight above 100."
     40 RunDir PERMISSION "the run directory cannot be used"
         "Divvy keeps its socket and the slices' records in a run directory: DIVVY_RUN_DIR, else /run/divvy for root, $XDG_RUNTIME_DIR/divvy or /tmp/divvy-UID for a user. It must be a directory of the user's own, writable by nobody else."
     41 RunDirPath ACT "the run directory's path cannot be used"
@@ -126,6 +134,8 @@ codes! {
         "It is a directory, it lacks the execute permission, or its format is not known to the kernel. `divvy run` exits with 126, as a shell does."
     54 DropInLoad ACT "the drop-in does not load"
         "A test program that opens libcuda.so.1 under Divvy's environment failed. `divvy doctor` shows what the loader said."
+    55 MigMode ACT "the device is in MIG mode"
+        "Of a GPU in MIG mode only its instances can be used. `divvy devices` lists them as devices of their own; name one with `--device MIG-…`, make them with `divvy mig apply`, or turn the mode off with `divvy mig apply --instances none`."
     60 PageVersion ACT "a page of another version"
         "A slice's grant or ledger was made by another version of Divvy, or is no such page at all. Divvy never guesses: end the slice with the version that made it, or remove its directory under the run directory."
     61 LedgerCorrupt ACT "the ledger is damaged"
@@ -193,6 +203,29 @@ impl<'de> Deserialize<'de> for Code {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A code whose refusal was dropped would keep a story that nothing tells.
+    #[test]
+    fn every_code_is_raised_somewhere() {
+        fn sources(folder: &std::path::Path, text: &mut String) {
+            for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    sources(&path, text);
+                } else if path.extension().is_some_and(|end| end == "rs") && !path.ends_with("code.rs") {
+                    text.push_str(&std::fs::read_to_string(&path).expect("a source file"));
+                }
+            }
+        }
+        let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut text = String::new();
+        for room in ["model", "host", "agent", "divvy"] {
+            sources(&crates.join(room).join("src"), &mut text);
+        }
+        for code in Code::ALL {
+            assert!(text.contains(&format!("Code::{code:?}")), "{code} {code:?}");
+        }
+    }
 
     #[test]
     fn codes_round_trip_and_ascend() {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::QuantityError;
 
 /// Parts per 10 000 of a device's time: 3000 is 30 %.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Compute(pub u16);
 

@@ -69,4 +69,7 @@ pub struct Sharing {
     pub memory_free_bytes: Bytes,
     /// Promises may add up to this many times the device's memory.
     pub oversubscription_ratio: f64,
+    /// The sum of the compute shares promised to slices; above 1 they are weights.
+    #[serde(default)]
+    pub compute_promised_ratio: f64,
 }

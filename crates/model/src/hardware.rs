@@ -150,6 +150,21 @@ pub struct MigPlace {
     pub profile: Option<String>,
 }
 
+impl crate::DeviceRecord {
+    /// Of a MIG instance: which.
+    #[must_use]
+    pub fn mig_instance(&self) -> Option<&MigPlace> {
+        self.hardware.as_ref()?.mig_instance.as_ref()
+    }
+
+    /// Whether it is a GPU in MIG mode, of which only its instances can be used.
+    #[must_use]
+    pub fn is_divided(&self) -> bool {
+        let facts = self.hardware.as_ref();
+        facts.is_some_and(|facts| facts.mig_mode == Some(true) && facts.mig_instance.is_none())
+    }
+}
+
 /// A process on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceProcess {

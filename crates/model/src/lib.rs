@@ -14,6 +14,7 @@ mod isolation;
 mod mig;
 mod selector;
 mod slice;
+mod terms;
 
 pub use bytes::{Bytes, MemoryAmount, QuantityError};
 pub use code::Code;
@@ -28,3 +29,4 @@ pub use slice::{
     Condition, DeviceShare, Policy, ProcessRecord, RunRecord, SliceRecord, SliceRequest, SliceState,
     UnmanagedRecord,
 };
+pub use terms::{Cap, Class, ComputeTerms, Weight};

@@ -5,7 +5,8 @@
 //!
 //! Sources: `nvidia-smi mig -lgip` and `-lgipp` as printed on A100 and H100, NVIDIA's MIG user guide r580 (tables 6 to
 //! 8), mig-parted's default configuration. Rows of the H200 that were never seen printed follow the H100's shape; the
-//! A30's are from the guide.
+//! A30's are from the guide. Of a B200 only names and numbers are known, no places and no ids, so it is not here: on such
+//! a machine NVML tells.
 
 /// One kind of GPU instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +27,27 @@ pub struct MigProfile {
     pub sm_count: u32,
     /// Memory in MiB, as `-lgip` prints it.
     pub memory_mib: u64,
+    /// Copy engines, decoders, JPEG decoders and optical flow accelerators; all 0 where they are not known.
+    pub engines: [u8; 4],
+}
+
+impl MigProfile {
+    /// What NVML takes for it in `nvmlDeviceGetGpuInstanceProfileInfo`: `NVML_GPU_INSTANCE_PROFILE_*`, another
+    /// numbering than [`Self::id`].
+    #[must_use]
+    pub fn nvml_number(&self) -> u32 {
+        match (self.compute_slices, self.size) {
+            (1, _) if self.name.ends_with("+me") => 7,
+            (1, 2) => 9,
+            (1, _) => 0,
+            (2, _) => 1,
+            (3, _) => 2,
+            (4, _) => 3,
+            (7, _) => 4,
+            (8, _) => 5,
+            _ => 6,
+        }
+    }
 }
 
 /// A product with MIG.
@@ -60,7 +82,7 @@ impl MigProduct {
 }
 
 macro_rules! profiles {
-    ($($name:literal $id:literal $compute:literal $max:literal $starts:expr, $size:literal $sms:literal $mib:literal;)*) => {
+    ($($name:literal $id:literal $compute:literal $max:literal $starts:expr, $size:literal $sms:literal $mib:literal, $copy:literal $decode:literal $jpeg:literal $flow:literal;)*) => {
         &[$(MigProfile {
             name: $name,
             id: $id,
@@ -70,6 +92,7 @@ macro_rules! profiles {
             size: $size,
             sm_count: $sms,
             memory_mib: $mib,
+            engines: [$copy, $decode, $jpeg, $flow],
         }),*]
     };
 }
@@ -81,15 +104,15 @@ pub const MIG_PRODUCTS: &[MigProduct] = &[
         pci_devices: &[0x20b0, 0x20b1, 0x20f1, 0x20f6],
         memory_slices: 8,
         compute_slices: 7,
-        // Name, id, compute slices, most, starts, size, multiprocessors, MiB.
+        // Name, id, compute slices, most, starts, size, multiprocessors, MiB, engines.
         profiles: profiles! {
-            "1g.5gb" 19 1 7 &[0, 1, 2, 3, 4, 5, 6], 1 14 4864;
-            "1g.5gb+me" 20 1 1 &[0, 1, 2, 3, 4, 5, 6], 1 14 4864;
-            "1g.10gb" 15 1 4 &[0, 2, 4, 6], 2 14 9856;
-            "2g.10gb" 14 2 3 &[0, 2, 4], 2 28 9856;
-            "3g.20gb" 9 3 2 &[0, 4], 4 42 19968;
-            "4g.20gb" 5 4 1 &[0], 4 56 19968;
-            "7g.40gb" 0 7 1 &[0], 8 98 40192;
+            "1g.5gb" 19 1 7 &[0, 1, 2, 3, 4, 5, 6], 1 14 4864, 1 0 0 0;
+            "1g.5gb+me" 20 1 1 &[0, 1, 2, 3, 4, 5, 6], 1 14 4864, 1 1 1 1;
+            "1g.10gb" 15 1 4 &[0, 2, 4, 6], 2 14 9856, 1 1 0 0;
+            "2g.10gb" 14 2 3 &[0, 2, 4], 2 28 9856, 2 1 0 0;
+            "3g.20gb" 9 3 2 &[0, 4], 4 42 19968, 3 2 0 0;
+            "4g.20gb" 5 4 1 &[0], 4 56 19968, 4 2 0 0;
+            "7g.40gb" 0 7 1 &[0], 8 98 40192, 7 5 1 1;
         },
     },
     MigProduct {
@@ -97,15 +120,15 @@ pub const MIG_PRODUCTS: &[MigProduct] = &[
         pci_devices: &[0x20b2, 0x20b5, 0x20f3, 0x20f5],
         memory_slices: 8,
         compute_slices: 7,
-        // Name, id, compute slices, most, starts, size, multiprocessors, MiB.
+        // Name, id, compute slices, most, starts, size, multiprocessors, MiB, engines.
         profiles: profiles! {
-            "1g.10gb" 19 1 7 &[0, 1, 2, 3, 4, 5, 6], 1 14 9856;
-            "1g.10gb+me" 20 1 1 &[0, 1, 2, 3, 4, 5, 6], 1 14 9856;
-            "1g.20gb" 15 1 4 &[0, 2, 4, 6], 2 14 19968;
-            "2g.20gb" 14 2 3 &[0, 2, 4], 2 28 19968;
-            "3g.40gb" 9 3 2 &[0, 4], 4 42 40192;
-            "4g.40gb" 5 4 1 &[0], 4 56 40192;
-            "7g.80gb" 0 7 1 &[0], 8 98 80384;
+            "1g.10gb" 19 1 7 &[0, 1, 2, 3, 4, 5, 6], 1 14 9856, 1 0 0 0;
+            "1g.10gb+me" 20 1 1 &[0, 1, 2, 3, 4, 5, 6], 1 14 9856, 1 1 1 1;
+            "1g.20gb" 15 1 4 &[0, 2, 4, 6], 2 14 19968, 1 1 0 0;
+            "2g.20gb" 14 2 3 &[0, 2, 4], 2 28 19968, 2 1 0 0;
+            "3g.40gb" 9 3 2 &[0, 4], 4 42 40192, 3 2 0 0;
+            "4g.40gb" 5 4 1 &[0], 4 56 40192, 4 2 0 0;
+            "7g.80gb" 0 7 1 &[0], 8 98 80384, 7 5 1 1;
         },
     },
     MigProduct {
@@ -113,15 +136,15 @@ pub const MIG_PRODUCTS: &[MigProduct] = &[
         pci_devices: &[0x2330, 0x2331, 0x2322, 0x2324],
         memory_slices: 8,
         compute_slices: 7,
-        // Name, id, compute slices, most, starts, size, multiprocessors, MiB.
+        // Name, id, compute slices, most, starts, size, multiprocessors, MiB, engines.
         profiles: profiles! {
-            "1g.10gb" 19 1 7 &[0, 1, 2, 3, 4, 5, 6], 1 16 9984;
-            "1g.10gb+me" 20 1 1 &[0, 1, 2, 3, 4, 5, 6], 1 16 9984;
-            "1g.20gb" 15 1 4 &[0, 2, 4, 6], 2 26 20091;
-            "2g.20gb" 14 2 3 &[0, 2, 4], 2 32 20091;
-            "3g.40gb" 9 3 2 &[0, 4], 4 60 40448;
-            "4g.40gb" 5 4 1 &[0], 4 64 40448;
-            "7g.80gb" 0 7 1 &[0], 8 132 81152;
+            "1g.10gb" 19 1 7 &[0, 1, 2, 3, 4, 5, 6], 1 16 9984, 1 1 1 0;
+            "1g.10gb+me" 20 1 1 &[0, 1, 2, 3, 4, 5, 6], 1 16 9984, 1 1 1 1;
+            "1g.20gb" 15 1 4 &[0, 2, 4, 6], 2 26 20091, 1 1 1 0;
+            "2g.20gb" 14 2 3 &[0, 2, 4], 2 32 20091, 2 2 2 0;
+            "3g.40gb" 9 3 2 &[0, 4], 4 60 40448, 3 3 3 0;
+            "4g.40gb" 5 4 1 &[0], 4 64 40448, 4 4 4 0;
+            "7g.80gb" 0 7 1 &[0], 8 132 81152, 8 7 7 1;
         },
     },
     MigProduct {
@@ -129,15 +152,15 @@ pub const MIG_PRODUCTS: &[MigProduct] = &[
         pci_devices: &[0x2335, 0x233b],
         memory_slices: 8,
         compute_slices: 7,
-        // Name, id, compute slices, most, starts, size, multiprocessors, MiB.
+        // Name, id, compute slices, most, starts, size, multiprocessors, MiB, engines.
         profiles: profiles! {
-            "1g.18gb" 19 1 7 &[0, 1, 2, 3, 4, 5, 6], 1 16 16384;
-            "1g.18gb+me" 20 1 1 &[0, 1, 2, 3, 4, 5, 6], 1 16 16384;
-            "1g.35gb" 15 1 4 &[0, 2, 4, 6], 2 26 33280;
-            "2g.35gb" 14 2 3 &[0, 2, 4], 2 32 33280;
-            "3g.71gb" 9 3 2 &[0, 4], 4 60 71168;
-            "4g.71gb" 5 4 1 &[0], 4 64 71168;
-            "7g.141gb" 0 7 1 &[0], 8 132 143360;
+            "1g.18gb" 19 1 7 &[0, 1, 2, 3, 4, 5, 6], 1 16 16384, 1 1 1 0;
+            "1g.18gb+me" 20 1 1 &[0, 1, 2, 3, 4, 5, 6], 1 16 16384, 1 1 1 1;
+            "1g.35gb" 15 1 4 &[0, 2, 4, 6], 2 26 33280, 1 1 1 0;
+            "2g.35gb" 14 2 3 &[0, 2, 4], 2 32 33280, 2 2 2 0;
+            "3g.71gb" 9 3 2 &[0, 4], 4 60 71168, 3 3 3 0;
+            "4g.71gb" 5 4 1 &[0], 4 64 71168, 4 4 4 0;
+            "7g.141gb" 0 7 1 &[0], 8 132 143360, 8 7 7 1;
         },
     },
     MigProduct {
@@ -145,12 +168,12 @@ pub const MIG_PRODUCTS: &[MigProduct] = &[
         pci_devices: &[0x20b7],
         memory_slices: 4,
         compute_slices: 4,
-        // Name, id, compute slices, most, starts, size, multiprocessors, MiB.
+        // Name, id, compute slices, most, starts, size, multiprocessors, MiB, engines.
         profiles: profiles! {
-            "1g.6gb" 14 1 4 &[0, 1, 2, 3], 1 14 5949;
-            "1g.6gb+me" 21 1 1 &[0, 1, 2, 3], 1 14 5949;
-            "2g.12gb" 5 2 2 &[0, 2], 2 28 11971;
-            "4g.24gb" 0 4 1 &[0], 4 56 24003;
+            "1g.6gb" 14 1 4 &[0, 1, 2, 3], 1 14 5949, 0 0 0 0;
+            "1g.6gb+me" 21 1 1 &[0, 1, 2, 3], 1 14 5949, 0 0 0 0;
+            "2g.12gb" 5 2 2 &[0, 2], 2 28 11971, 0 0 0 0;
+            "4g.24gb" 0 4 1 &[0], 4 56 24003, 0 0 0 0;
         },
     },
 ];

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Compute, Isolation, MemoryAmount, Selector};
+use crate::{Bytes, Cap, Class, Compute, ComputeTerms, Isolation, MemoryAmount, Selector, Weight};
 
 /// What to do where a limit cannot be enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -13,6 +13,17 @@ pub enum Policy {
     Strict,
     /// Go on, and count each bypass.
     BestEffort,
+}
+
+impl Policy {
+    /// The word of the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::BestEffort => "best-effort",
+        }
+    }
 }
 
 /// What a user asks for.
@@ -33,6 +44,15 @@ pub struct SliceRequest {
     /// How much compute; unlimited otherwise.
     #[serde(default)]
     pub compute: Option<Compute>,
+    /// Without a share: its weight among those that have none; 100 where nobody says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute_weight: Option<Weight>,
+    /// Whether the share is a bound too.
+    #[serde(default, skip_serializing_if = "Cap::is_soft")]
+    pub compute_cap: Cap,
+    /// Who goes first.
+    #[serde(default, skip_serializing_if = "Class::is_best_effort")]
+    pub compute_class: Class,
     /// The rung of the isolation ladder.
     #[serde(default)]
     pub isolation: Isolation,
@@ -63,6 +83,25 @@ impl SliceRequest {
         self.device = devices.next();
         self.more_devices = devices.collect();
     }
+
+    /// What it says of compute.
+    #[must_use]
+    pub fn compute_terms(&self) -> ComputeTerms {
+        ComputeTerms {
+            share: self.compute,
+            weight: self.compute_weight,
+            cap: self.compute_cap,
+            class: self.compute_class,
+        }
+    }
+
+    /// Says so much of compute.
+    pub fn set_compute_terms(&mut self, terms: ComputeTerms) {
+        self.compute = terms.share;
+        self.compute_weight = terms.weight;
+        self.compute_cap = terms.cap;
+        self.compute_class = terms.class;
+    }
 }
 
 impl Default for SliceRequest {
@@ -73,6 +112,9 @@ impl Default for SliceRequest {
             more_devices: Vec::new(),
             memory: None,
             compute: None,
+            compute_weight: None,
+            compute_cap: Cap::Soft,
+            compute_class: Class::BestEffort,
             isolation: Isolation::default(),
             policy: Policy::default(),
             on_oom_wait_ns: 0,
@@ -126,6 +168,12 @@ pub enum Condition {
     Waiting,
     /// Kernels run while much of its memory lies beyond its share.
     Thrashing,
+    /// Its work goes on though its lease of the device has long ended.
+    Overstays,
+    /// Its processes use the device without being charged for it.
+    Escapes,
+    /// Some of what it has allocated lies beyond its share, in managed memory that the host backs.
+    Spilled,
 }
 
 impl Condition {
@@ -137,6 +185,9 @@ impl Condition {
             Self::Overuse => "overuse",
             Self::Waiting => "waiting",
             Self::Thrashing => "thrashing",
+            Self::Overstays => "overstays",
+            Self::Escapes => "escapes",
+            Self::Spilled => "spilled",
         }
     }
 }
@@ -161,6 +212,9 @@ pub struct ProcessRecord {
     pub command: String,
     /// Device memory it holds.
     pub memory_used_bytes: Bytes,
+    /// What it holds beyond the share, in managed memory that the host backs.
+    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
+    pub memory_spilled_bytes: Bytes,
 }
 
 /// A process that uses a device outside any slice.
@@ -201,6 +255,9 @@ pub struct DeviceShare {
     /// What may be allocated beyond the limit, in managed memory that the host backs.
     #[serde(default, skip_serializing_if = "Bytes::is_zero")]
     pub spill_limit_bytes: Bytes,
+    /// What is allocated there beyond the limit: the host's memory, not the device's.
+    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
+    pub memory_spilled_bytes: Bytes,
 }
 
 impl DeviceShare {
@@ -227,9 +284,18 @@ pub struct SliceRecord {
     pub memory_limit_bytes: Bytes,
     /// What its processes hold.
     pub memory_used_bytes: Bytes,
-    /// Its share of compute, where one was asked for.
+    /// Its share of compute, where one was asked for: of its devices, or of the slice that it is inside of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute: Option<Compute>,
+    /// Without a share: its weight among those that have none; 100 where nobody says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute_weight: Option<Weight>,
+    /// Whether the share is a bound too.
+    #[serde(default, skip_serializing_if = "Cap::is_soft")]
+    pub compute_cap: Cap,
+    /// Who goes first.
+    #[serde(default, skip_serializing_if = "Class::is_best_effort")]
+    pub compute_class: Class,
     /// The rung of the isolation ladder it stands on.
     pub isolation: Isolation,
     /// What happens where a limit cannot be enforced.
@@ -273,13 +339,16 @@ pub struct SliceRecord {
     /// What may be allocated beyond the limit, in managed memory that the host backs.
     #[serde(default, skip_serializing_if = "Bytes::is_zero")]
     pub spill_limit_bytes: Bytes,
+    /// What is allocated beyond the limit: the host's memory, not the device's, and not in what is used.
+    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
+    pub memory_spilled_bytes: Bytes,
     /// Whether it is a whole device for one tenant alone, without a limiter.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whole: bool,
     /// What is out of the ordinary, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
-    /// What was asked for and is not enforced: under the best-effort policy, or a compute share.
+    /// What was asked for and is not enforced: under the best-effort policy, or of compute.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bypasses: Vec<String>,
     /// What is wrong with it, in words.
@@ -307,6 +376,7 @@ impl SliceRecord {
             memory_overhead_bytes: self.memory_overhead_bytes,
             memory_lent_bytes: self.memory_lent_bytes,
             spill_limit_bytes: self.spill_limit_bytes,
+            memory_spilled_bytes: self.memory_spilled_bytes,
         };
         let further = self.devices.iter().skip(1).cloned();
         std::iter::once(first).chain(further).collect()
@@ -324,7 +394,27 @@ impl SliceRecord {
         self.memory_overhead_bytes = first.memory_overhead_bytes;
         self.memory_lent_bytes = first.memory_lent_bytes;
         self.spill_limit_bytes = first.spill_limit_bytes;
+        self.memory_spilled_bytes = first.memory_spilled_bytes;
         self.devices = shares;
+    }
+
+    /// What it says of compute.
+    #[must_use]
+    pub fn compute_terms(&self) -> ComputeTerms {
+        ComputeTerms {
+            share: self.compute,
+            weight: self.compute_weight,
+            cap: self.compute_cap,
+            class: self.compute_class,
+        }
+    }
+
+    /// Says so much of compute.
+    pub fn set_compute_terms(&mut self, terms: ComputeTerms) {
+        self.compute = terms.share;
+        self.compute_weight = terms.weight;
+        self.compute_cap = terms.cap;
+        self.compute_class = terms.class;
     }
 
     /// Which of its devices this is, if it has a share of it.

@@ -43,6 +43,8 @@ fn run(
             print: &|_| {},
             cancel: &AtomicBool::new(false),
             sm_count: 4,
+            clock_khz: 1_000_000,
+            timing: None,
         },
     )
 }

@@ -13,6 +13,7 @@ mod death;
 mod devices;
 mod lasting;
 mod memory;
+mod mig;
 mod nesting;
 mod shortage;
 mod tools;

@@ -12,7 +12,10 @@ fn inside(host: &Host, name: &str, memory: &str, script: &str) -> std::process::
     let mut command = host.divvy([
         "run", "--name", name, "--memory", memory, "--", "sh", "-c", script, "sh",
     ]);
-    command.arg(binaries().join("divvy")).arg(probe());
+    command
+        .arg(binaries().join("divvy"))
+        .arg(probe())
+        .current_dir(host.folder());
     finish(&mut command)
 }
 
@@ -74,7 +77,9 @@ fn a_child_slice_takes_from_its_parent_and_gives_back() {
 fn never_more_than_the_parent_has() {
     let host = Host::with_devices("h100*2");
     for (flags, code) in [
-        ("--memory 5GiB", "D0028"),
+        ("--memory 5GiB", "D0036"),
+        ("--wait=20s --memory 5GiB", "D0036"),
+        ("--wait=20s --memory 5GiB --device 0", "D0036"),
         ("--device 1 --memory 1GiB", "D0029"),
         ("--whole", "D0029"),
         ("--slice other", "D0029"),
@@ -125,4 +130,23 @@ fn never_more_than_the_parent_has() {
     limits.sort_unstable();
     let expected = [("b", 2 * GIB), ("c", GIB), ("other", GIB), ("outer", 4 * GIB)];
     assert_eq!(limits, expected);
+}
+
+#[test]
+fn who_waits_for_more_than_the_slice_will_ever_have_is_told() {
+    let host = Host::new();
+    // What another in it has is waited for; what the slice itself no longer has is not.
+    let script = "\"$1\" run --memory 2GiB --name first -- sleep 600 & \
+        until \"$1\" ps -q | grep -qx first; do sleep 0.02; done; \
+        \"$1\" run --wait=60s --memory 3GiB -- true 2>said & waiter=$!; \
+        until grep -q 'cannot reserve 3 GiB inside slice outer' said; do sleep 0.02; done; \
+        \"$1\" resize outer --memory 2GiB; wait $waiter; status=$?; cat said >&2; \
+        \"$1\" kill first --yes; exit $status";
+    let output = inside(&host, "outer", "4GiB", script);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(
+        said.contains("error[D0036]: 3 GiB is more than slice outer has (2 GiB)"),
+        "{said}"
+    );
 }

@@ -3,7 +3,7 @@
 
 use divvy_tests::MIB;
 use divvy_tests::clients::{python_tenant, system_python};
-use divvy_tests::host::Host;
+use divvy_tests::host::{Host, finish, succeeded};
 use divvy_tests::tenant::Tenant;
 use divvy_tests::wait::until;
 use serde_json::{Value, json};
@@ -38,8 +38,27 @@ fn beyond_the_share_there_is_the_hosts_memory() {
     assert_eq!(first["total"], json!(2048));
     // The share pays for 900 MiB, and the host for 600.
     host.until_used("short", 900 * MIB);
+    let shown = &host.json(["ps"])["items"][0];
+    assert_eq!(shown["memory_spilled_bytes"], 600 * MIB, "{shown}");
+    assert_eq!(shown["devices"][0]["memory_spilled_bytes"], 600 * MIB);
+    assert_eq!(shown["processes"][0]["memory_spilled_bytes"], 600 * MIB);
+    assert_eq!(shown["conditions"], json!(["spilled"]));
+    for (words, said) in [
+        (&["ps"][..], " spilled "),
+        (&["ps", "-o", "wide"], " 600 MiB "),
+        (&["inspect", "short"], "spilled      600 MiB of that is used"),
+        (
+            &["inspect", "short"],
+            "holds 900 MiB, and 600 MiB beyond the share",
+        ),
+    ] {
+        let text = succeeded(&finish(&mut host.divvy(words.iter().copied())));
+        assert!(text.contains(said), "{words:?}: {text}");
+    }
     assert_eq!(tenant.ask("")["freed"], json!([0, 0, 0]));
     host.until_used("short", 0);
+    let shown = &host.json(["ps"])["items"][0];
+    assert!(shown["memory_spilled_bytes"].is_null(), "{shown}");
 }
 
 #[test]

@@ -85,6 +85,8 @@ impl Kernel {
             print: &|_| (),
             cancel: &never,
             sm_count: 1,
+            clock_khz: 1_000_000,
+            timing: None,
         };
         engine
             .run(&self.program, &launch)

@@ -101,6 +101,17 @@ pub struct InstanceFacts {
     pub start: u32,
 }
 
+/// A MIG device: a compute instance, as programs use it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MigDeviceFacts {
+    /// Id of the GPU instance that it is in.
+    pub gpu_instance: u32,
+    /// `MIG-…`
+    pub uuid: String,
+    /// Processes that run there.
+    pub processes: Vec<u32>,
+}
+
 /// An initialised NVML.
 pub struct Client {
     table: Table,
@@ -128,6 +139,14 @@ impl Client {
                 unsafe { slots.add(symbol.index()).write(address) };
             }
         }
+        Self::over(table)
+    }
+
+    /// Initialises a library that is linked, and not loaded.
+    ///
+    /// # Errors
+    /// Why it does not serve.
+    pub fn over(table: Table) -> Result<Self, String> {
         let client = Self { table };
         // SAFETY: no arguments.
         check("nvmlInit", unsafe { (client.table.nvmlInit_v2)() }).map_err(|failure| failure.to_string())?;
@@ -215,7 +234,15 @@ impl Client {
         // SAFETY: the handle is this library's; the pointer is to a live variable.
         let set = unsafe { (self.table.nvmlDeviceSetMigMode)(device.0, u32::from(on), &mut activated) };
         check("nvmlDeviceSetMigMode", set)?;
-        Ok(activated == NVML_SUCCESS)
+        match activated {
+            NVML_SUCCESS => Ok(true),
+            NVML_ERROR_RESET_REQUIRED => Ok(false),
+            // The mode is pending, and somebody is in the way.
+            result => Err(Failure {
+                call: "nvmlDeviceSetMigMode",
+                result,
+            }),
+        }
     }
 
     /// The profiles that a device offers, MIG mode being on.
@@ -338,16 +365,16 @@ impl Client {
         Ok(infos.iter().map(|info| info.pid).collect())
     }
 
-    /// Processes on one GPU instance, through the MIG devices in it.
+    /// The MIG devices of a device in MIG mode.
     ///
     /// # Errors
     /// What the library answers.
-    pub fn instance_processes(&self, device: Handle, instance: u32) -> Result<Vec<u32>, Failure> {
+    pub fn mig_devices(&self, device: Handle) -> Result<Vec<MigDeviceFacts>, Failure> {
         let mut most = 0;
         // SAFETY: the handle is this library's; the pointer is to a live variable.
         let told = unsafe { (self.table.nvmlDeviceGetMaxMigDeviceCount)(device.0, &mut most) };
         check("nvmlDeviceGetMaxMigDeviceCount", told)?;
-        let mut pids = Vec::new();
+        let mut found = Vec::new();
         for index in 0..most {
             let mut mig: nvmlDevice_t = core::ptr::null_mut();
             let mut id = 0;
@@ -361,15 +388,26 @@ impl Client {
                 }) => continue,
                 told => told?,
             }
-            // SAFETY: the handle was just given by this library; the pointer is to a live variable.
-            check("nvmlDeviceGetGpuInstanceId", unsafe {
-                (self.table.nvmlDeviceGetGpuInstanceId)(mig, &mut id)
-            })?;
-            if id == instance {
-                pids.extend(self.processes(Handle(mig))?);
+            let mut uuid = [0; 96];
+            // SAFETY: the handle was just given by this library; the pointers are to live variables, the length is the
+            // array's.
+            unsafe {
+                check(
+                    "nvmlDeviceGetGpuInstanceId",
+                    (self.table.nvmlDeviceGetGpuInstanceId)(mig, &mut id),
+                )?;
+                check(
+                    "nvmlDeviceGetUUID",
+                    (self.table.nvmlDeviceGetUUID)(mig, uuid.as_mut_ptr(), 96),
+                )?;
             }
+            found.push(MigDeviceFacts {
+                gpu_instance: id,
+                uuid: text(&uuid),
+                processes: self.processes(Handle(mig))?,
+            });
         }
-        Ok(pids)
+        Ok(found)
     }
 
     /// Makes a GPU instance at a place and a compute instance that fills it; the GPU instance's id. Where the second

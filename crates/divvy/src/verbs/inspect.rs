@@ -78,6 +78,12 @@ fn in_words(slice: &SliceRecord) -> String {
                 "oversubscribe",
                 format!("{bytes} more, in managed memory that the host backs"),
             );
+            if !slice.usage_unknown {
+                line(
+                    "spilled",
+                    format!("{} of that is used", share.memory_spilled_bytes),
+                );
+            }
         }
     }
     if let Some(parent) = &slice.parent_id {
@@ -91,9 +97,11 @@ fn in_words(slice: &SliceRecord) -> String {
         "context",
         format!("{} each, inside the limit", slice.context_bytes),
     );
-    if let Some(compute) = slice.compute {
-        line("compute", compute.to_string());
+    let terms = slice.compute_terms();
+    if !terms.is_default() {
+        line("compute", terms.to_string());
     }
+    line("policy", slice.policy.name().into());
     line(
         "isolation",
         format!(
@@ -122,8 +130,14 @@ fn in_words(slice: &SliceRecord) -> String {
         line(
             "process",
             format!(
-                "{} {} holds {}",
-                process.pid, process.command, process.memory_used_bytes
+                "{} {} holds {}{}",
+                process.pid,
+                process.command,
+                process.memory_used_bytes,
+                match process.memory_spilled_bytes.is_zero() {
+                    true => String::new(),
+                    false => format!(", and {} beyond the share", process.memory_spilled_bytes),
+                }
             ),
         );
     }

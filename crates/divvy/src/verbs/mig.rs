@@ -1,13 +1,14 @@
 //! `divvy mig`: what devices are divided into, what it would take to divide them otherwise, and doing it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
 use clap::Subcommand;
+use divvy_agent::Client;
 use divvy_host::mig::{
-    DevicePlan, Geometry, MigDevice, MigDriver, MigFile, NvmlMig, Occupancy, Shapes, Strategy, Target, apply,
-    occupancy, parse_list, plan_devices, plan_pool, resources, targets,
+    DevicePlan, Geometry, MigDevice, MigDriver, MigFile, NvmlMig, Occupancy, Shapes, Strategy, Target,
+    Tenant, apply, occupancy, parse_list, plan_devices, plan_pool, resources, targets,
 };
 use divvy_model::{Bytes, Code, Fault, MIG_PRODUCTS, MigProduct};
 use serde::Serialize;
@@ -136,10 +137,10 @@ fn strategy(text: &str) -> Result<Strategy, Fault> {
 /// Lists, plans, applies or watches.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     match &args.verb {
-        Verb::List(args) => list(args, context.format),
+        Verb::List(args) => list(args, context),
         Verb::Plan(args) => plan(args, context),
-        Verb::Apply(args) => change(args, context.format),
-        Verb::Watch(args) => watch(args, context.format),
+        Verb::Apply(args) => change(args, context),
+        Verb::Watch(args) => watch(args, context),
     }
 }
 
@@ -234,10 +235,48 @@ fn shown(device: &MigDevice) -> ShownDevice<'_> {
     }
 }
 
-fn list(args: &List, format: Format) -> Result<u8, Fault> {
+/// What changes MIG here: NVIDIA's driver, or that of the emulated devices where they stand in its place.
+fn driver(context: &Context) -> Result<NvmlMig, Fault> {
+    let run = context.peek();
+    match context.config.text("emulated") {
+        Some(spec) => NvmlMig::emulated(spec, run.path()),
+        None => NvmlMig::open(),
+    }
+}
+
+/// The devices, with whoever uses each: programs, as the driver tells, and slices, as the agent does, in which nothing
+/// need run just now.
+fn devices(driver: &mut NvmlMig, agent: Option<Client>) -> Result<Vec<MigDevice>, Fault> {
+    let mut devices = driver.devices()?;
+    let slices = match agent {
+        Some(agent) => agent.slices()?.body.items,
+        None => Vec::new(),
+    };
+    for slice in &slices {
+        for share in slice.shares() {
+            let tenant = Tenant {
+                pid: None,
+                name: slice.name.clone(),
+            };
+            for device in &mut devices {
+                let mut instances = device.instances.iter_mut();
+                if device.uuid == share.device_uuid {
+                    device.tenants.push(tenant.clone());
+                } else if let Some(instance) =
+                    instances.find(|instance| instance.devices.contains(&share.device_uuid))
+                {
+                    instance.tenants.push(tenant.clone());
+                }
+            }
+        }
+    }
+    Ok(devices)
+}
+
+fn list(args: &List, context: &Context) -> Result<u8, Fault> {
     let devices = match &args.product {
         Some(name) => vec![empty(product(name)?, 0)],
-        None => NvmlMig::open()?.devices()?,
+        None => devices(&mut driver(context)?, context.agent_if_any())?,
     };
     let offered = args
         .strategy
@@ -249,6 +288,7 @@ fn list(args: &List, format: Format) -> Result<u8, Fault> {
         #[serde(skip_serializing_if = "Option::is_none")]
         resources: Option<std::collections::BTreeMap<String, u32>>,
     }
+    let format = context.format;
     let body = Body {
         items: devices.iter().map(shown).collect(),
         resources: offered,
@@ -309,7 +349,7 @@ fn plan(args: &Plan, context: &Context) -> Result<u8, Fault> {
             let product = product(name)?;
             (0..args.count).map(|index| empty(product, index)).collect()
         }
-        None => NvmlMig::open()?.devices()?,
+        None => devices(&mut driver(context)?, context.agent_if_any())?,
     };
     let wanted = parse_list(&args.want)?;
     if let Some(placed) = wanted.iter().find(|one| one.start.is_some()) {
@@ -411,7 +451,7 @@ fn plan(args: &Plan, context: &Context) -> Result<u8, Fault> {
     Ok(u8::from(failed))
 }
 
-fn change(args: &Apply, format: Format) -> Result<u8, Fault> {
+fn change(args: &Apply, context: &Context) -> Result<u8, Fault> {
     // What is wrong with the request is told before what is wrong with the machine.
     let file = args.wish.file.as_deref().map(MigFile::read).transpose()?;
     let list = args
@@ -421,8 +461,8 @@ fn change(args: &Apply, format: Format) -> Result<u8, Fault> {
         .filter(|text| *text != "none")
         .map(parse_list)
         .transpose()?;
-    let mut driver = NvmlMig::open()?;
-    let devices = driver.devices()?;
+    let mut driver = driver(context)?;
+    let devices = devices(&mut driver, context.agent_of_slices()?)?;
     let targets = match (&file, args.wish.device) {
         (Some(file), _) => targets(file.config(args.wish.config.as_deref())?, &devices)?,
         (None, Some(device)) => vec![Target {
@@ -433,7 +473,7 @@ fn change(args: &Apply, format: Format) -> Result<u8, Fault> {
         (None, None) => Vec::new(),
     };
     let plans = plan_devices(&devices, &targets)?;
-    perform(&mut driver, &plans, args.dry_run, args.yes, format)?;
+    perform(&mut driver, &plans, args.dry_run, args.yes, context.format)?;
     Ok(0)
 }
 
@@ -503,12 +543,12 @@ fn perform(
     Ok(())
 }
 
-fn watch(args: &Watch, format: Format) -> Result<u8, Fault> {
-    let mut driver = NvmlMig::open()?;
+fn watch(args: &Watch, context: &Context) -> Result<u8, Fault> {
+    let mut driver = driver(context)?;
     let mut last: Option<String> = None;
     loop {
         // A tenant may leave, a device may come back from a reset: looked at again whether or not the file changed.
-        let told = match once(&mut driver, &args.file, args.config.as_deref(), args.yes, format) {
+        let told = match once(&mut driver, args, context) {
             Ok(()) => None,
             Err(fault) => Some(fault.message),
         };
@@ -522,18 +562,15 @@ fn watch(args: &Watch, format: Format) -> Result<u8, Fault> {
     }
 }
 
-fn once(
-    driver: &mut NvmlMig,
-    file: &Path,
-    config: Option<&str>,
-    yes: bool,
-    format: Format,
-) -> Result<(), Fault> {
-    let file = MigFile::read(file)?;
-    let devices = driver.devices()?;
-    let plans = plan_devices(&devices, &targets(file.config(config)?, &devices)?)?;
+fn once(driver: &mut NvmlMig, args: &Watch, context: &Context) -> Result<(), Fault> {
+    let file = MigFile::read(&args.file)?;
+    let devices = devices(driver, context.agent_of_slices()?)?;
+    let plans = plan_devices(
+        &devices,
+        &targets(file.config(args.config.as_deref())?, &devices)?,
+    )?;
     if plans.iter().all(|plan| plan.steps.is_empty()) {
         return Ok(());
     }
-    perform(driver, &plans, false, yes, format)
+    perform(driver, &plans, false, args.yes, context.format)
 }

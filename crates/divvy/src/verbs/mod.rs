@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod completions;
+pub mod compute;
 pub mod config;
 pub mod devices;
 pub mod doctor;

@@ -86,6 +86,7 @@ fn outsider(process: &UnmanagedRecord, wide: bool) -> Vec<String> {
         dash(),
         dash(),
         dash(),
+        dash(),
         "no slice".into(),
         format!("{} {}", process.command, process.pid),
     ];
@@ -104,6 +105,7 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
         ("USED", true),
         ("LIMIT", true),
         ("", true),
+        ("SHARE", false),
         ("AGE", true),
         ("STATE", false),
         ("PROCESSES", false),
@@ -113,9 +115,9 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
             ("ID", false),
             ("USER", true),
             ("ISOLATION", false),
-            ("COMPUTE", true),
             ("CONTEXT", true),
             ("OVERHEAD", true),
+            ("SPILLED", true),
             ("COMMAND", false),
         ]);
     }
@@ -135,6 +137,7 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
             used.0,
             slice.memory_limit_bytes.to_string(),
             used.1,
+            slice.compute_terms().to_string(),
             age(&slice.created_at),
             standing(slice),
             processes(slice),
@@ -144,11 +147,9 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
                 slice.id.clone(),
                 slice.uid.to_string(),
                 slice.isolation.to_string(),
-                slice
-                    .compute
-                    .map_or_else(|| "-".into(), |share| share.to_string()),
                 slice.context_bytes.to_string(),
                 slice.memory_overhead_bytes.to_string(),
+                spilled(slice),
                 commands(slice),
             ]);
         }
@@ -192,6 +193,18 @@ pub fn standing(slice: &SliceRecord) -> String {
         words.insert(0, slice.state.name());
     }
     words.join(", ")
+}
+
+/// What lies beyond the share, on all devices together, where anything may.
+fn spilled(slice: &SliceRecord) -> String {
+    let shares = slice.shares();
+    if slice.usage_unknown || shares.iter().all(|share| share.spill_limit_bytes.is_zero()) {
+        return "-".into();
+    }
+    let sum = shares.iter().fold(0_u64, |sum, share| {
+        sum.saturating_add(share.memory_spilled_bytes.0)
+    });
+    Bytes(sum).to_string()
 }
 
 /// The programs that the slice was made for, or that joined it.

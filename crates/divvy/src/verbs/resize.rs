@@ -1,35 +1,47 @@
-//! `divvy resize`: the memory of a running slice.
+//! `divvy resize`: the memory and the compute of a running slice.
 
 use divvy_agent::api::Resize;
-use divvy_model::{Fault, MemoryAmount};
+use divvy_model::{Code, Fault, MemoryAmount};
 
 use crate::context::Context;
 use crate::output::{self, Format};
 use crate::report::remark;
+use crate::verbs::compute;
 use crate::verbs::run::parse;
 
 /// Flags of `divvy resize`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
   divvy resize train --memory 8GiB
+  divvy resize train --compute 40% --cap hard
   divvy resize train --memory 50% --dry-run")]
 pub struct Args {
     /// The slice, by name, id or unique prefix of an id
     slice: String,
     /// Its new memory: 8GiB, 50% (of the device)
     #[arg(long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
-    memory: MemoryAmount,
+    memory: Option<MemoryAmount>,
+    #[command(flatten)]
+    compute: compute::Flags,
     /// Print what would happen, and change nothing
     #[arg(long)]
     dry_run: bool,
 }
 
-/// Changes it. A program sees its new limit with its next allocation.
+/// Changes it. A program sees its new limit with its next allocation, its new share with its next lease.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    if args.memory.is_none() && args.compute.is_empty() {
+        return Err(Fault::new(Code::Usage, "nothing was said to change")
+            .hint("`divvy resize NAME --memory 8GiB`, or `--compute 40%`"));
+    }
     let agent = context.agent_for(&args.slice)?;
     let before = agent.slice(&args.slice)?;
     let ask = Resize {
         memory: args.memory,
+        compute: args.compute.compute,
+        weight: args.compute.weight,
+        cap: args.compute.cap,
+        class: args.compute.class,
         dry_run: args.dry_run,
     };
     let slice = agent.resize(&args.slice, &ask)?;
@@ -52,11 +64,20 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         output::print(&slice.name)?;
     } else if !output::document(context.format, "Slice", &slice)? {
         let would = if args.dry_run { "would go" } else { "went" };
-        for (before, after) in before.shares().iter().zip(&shares) {
-            let on = on(&after.device_uuid);
+        if args.memory.is_some() {
+            for (before, after) in before.shares().iter().zip(&shares) {
+                let on = on(&after.device_uuid);
+                output::print(&format!(
+                    "{} {would} from {} to {}{on}",
+                    slice.name, before.memory_limit_bytes, after.memory_limit_bytes
+                ))?;
+            }
+        }
+        if !args.compute.is_empty() {
+            let (before, after) = (before.compute_terms(), slice.compute_terms());
             output::print(&format!(
-                "{} {would} from {} to {}{on}",
-                slice.name, before.memory_limit_bytes, after.memory_limit_bytes
+                "{} {would} from compute {before} to {after}",
+                slice.name
             ))?;
         }
     }

@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use divvy_agent::api::Standing;
 use divvy_agent::launch::{self, Helpers, Launch, Plan};
-use divvy_model::{
-    Bytes, Code, Compute, DeviceKind, Fault, Isolation, MemoryAmount, Policy, Selector, SliceRequest,
-};
+use divvy_model::{Bytes, Code, DeviceKind, Fault, Isolation, MemoryAmount, Policy, Selector, SliceRequest};
 
 use crate::config::{Config, IntoFault, parse_duration};
 use crate::context::{Context, enter_command, in_background};
 use crate::output::{self, Format};
 use crate::report::remark;
+use crate::verbs::compute;
 
 /// Flags of `divvy run`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
   divvy run --memory 4GiB -- python train.py
-  divvy run --memory 25% --name trainer -- ./train --epochs 3
+  divvy run --memory 25% --compute 30% --name trainer -- ./train --epochs 3
+  divvy run --memory 8GiB --compute 20% --class latency -- python serve.py
   divvy run --memory 1GiB --device emulated:l4 -- ./saxpy
   divvy run --memory 20GiB --device 0,1 -- python train.py
   divvy run --slice alice -- python train.py
@@ -30,15 +30,14 @@ pub struct Args {
     /// Memory of the slice: 4GiB, 4096MiB, 4GB, 50% (of the device) [default: the whole device]
     #[arg(long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
     memory: Option<MemoryAmount>,
-    /// Compute share of the slice, as 30%. Recorded and shown; not enforced by this version
-    #[arg(long, value_name = "SHARE", value_parser = parse::<Compute>, allow_hyphen_values = true)]
-    compute: Option<Compute>,
+    #[command(flatten)]
+    compute: compute::Flags,
     /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with room]. Several, as 0,1 or one
     /// --device each, make one slice with that memory of each of them: all or none
     #[arg(long, value_name = "SEL", value_delimiter = ',', value_parser = parse::<Selector>)]
     device: Vec<Selector>,
     /// Join this lasting slice, by name or id, which `divvy slice create` made: its limit holds over all that runs in it
-    #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "device", "name", "isolation", "policy", "on_oom", "oversubscribe"])]
+    #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "device", "name", "isolation", "policy", "on_oom", "oversubscribe"])]
     slice: Option<String>,
     /// Name of the slice [default: made of the program's]
     #[arg(long)]
@@ -55,7 +54,7 @@ pub struct Args {
     policy: Option<Policy>,
     /// No slice: run a tool such as nvitop, nvtop or gpustat that is to see the whole devices, emulated ones too, and
     /// every process on them
-    #[arg(long, conflicts_with_all = ["memory", "compute", "slice", "name", "driver", "isolation", "policy"])]
+    #[arg(long, conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "slice", "name", "driver", "isolation", "policy"])]
     observe: bool,
     /// Where there is no room: stand in line, for so long at most, as 10m [default: for as long as it takes]. First
     /// come, first served: nobody overtakes, however small. Ctrl-C leaves the line
@@ -69,7 +68,7 @@ pub struct Args {
     #[arg(long, value_name = "TIMES", num_args = 0..=1, require_equals = true, default_missing_value = "2x", value_parser = times)]
     oversubscribe: Option<u32>,
     /// Take a whole device for this program alone, with no limiter in its process
-    #[arg(long, conflicts_with_all = ["memory", "slice", "compute", "isolation", "on_oom", "oversubscribe"])]
+    #[arg(long, conflicts_with_all = ["memory", "slice", "compute", "cap", "class", "weight", "isolation", "on_oom", "oversubscribe"])]
     whole: bool,
     /// Print what would happen, and change nothing
     #[arg(long)]
@@ -166,11 +165,6 @@ fn request(args: &Args, config: &Config) -> Result<SliceRequest, Fault> {
         } else {
             or_setting(args.memory, config, "memory")?
         },
-        compute: if args.whole {
-            None
-        } else {
-            or_setting(args.compute, config, "compute")?
-        },
         isolation: or_setting(args.isolation, config, "isolation")?.unwrap_or_default(),
         policy: policy_or_setting(args.policy, config)?,
         on_oom_wait_ns: args.on_oom.map_or(0, |what| what.0),
@@ -178,6 +172,9 @@ fn request(args: &Args, config: &Config) -> Result<SliceRequest, Fault> {
         whole: args.whole,
         ..SliceRequest::default()
     };
+    if !args.whole {
+        request.set_compute_terms(args.compute.terms(config)?);
+    }
     request.select(devices_or_setting(&args.device, config)?);
     Ok(request)
 }
@@ -341,13 +338,18 @@ fn show(format: Format, plan: &Plan) -> Result<(), Fault> {
         .iter()
         .map(|share| share.memory_limit_bytes.to_string())
         .collect();
+    let terms = slice.compute_terms();
+    let compute = match terms.is_default() {
+        true => String::new(),
+        false => format!("compute      {terms}\n"),
+    };
     let devices: String = plan
         .devices
         .iter()
         .map(|device| format!("device       {} ({})\n", device.name, device.uuid))
         .collect();
     let mut text = format!(
-        "would run    {}\nslice        {}\n{devices}memory       {}{context}\nisolation    {}: not \
+        "would run    {}\nslice        {}\n{devices}memory       {}{context}\n{compute}isolation    {}: not \
          protected against {}\ndriver       {} ({})\n",
         slice.command.join(" "),
         slice.name,

@@ -5,24 +5,23 @@ use std::time::Duration;
 use clap::Subcommand;
 use divvy_agent::api::CreateSlice;
 use divvy_model::{
-    Code, Compute, DeviceRecord, DeviceShare, Fault, MemoryAmount, Policy, Selector, SliceRecord,
-    SliceRequest,
+    Code, DeviceRecord, DeviceShare, Fault, MemoryAmount, Policy, Selector, SliceRecord, SliceRequest,
 };
 
 use crate::config::parse_duration;
 use crate::context::Context;
 use crate::output::{self, Format};
 use crate::report::remark;
+use crate::verbs::compute;
 use crate::verbs::kill::end_all;
 use crate::verbs::ps;
-use crate::verbs::run::{
-    OnOom, devices_or_setting, on_oom, or_setting, parse, policy, policy_or_setting, times,
-};
+use crate::verbs::run::{OnOom, devices_or_setting, on_oom, parse, policy, policy_or_setting, times};
 
 /// Flags of `divvy slice`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
   divvy slice create alice --memory 8GiB
+  divvy slice create bob --memory 8GiB --compute 25% --cap hard
   divvy run --slice alice -- python train.py
   divvy slice list
   divvy slice delete alice")]
@@ -48,9 +47,8 @@ struct Create {
     /// Its memory: 8GiB, 8192MiB, 8GB, 50% (of the device)
     #[arg(long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
     memory: MemoryAmount,
-    /// Its compute share, as 25%. Recorded and shown; not enforced by this version
-    #[arg(long, value_name = "SHARE", value_parser = parse::<Compute>, allow_hyphen_values = true)]
-    compute: Option<Compute>,
+    #[command(flatten)]
+    compute: compute::Flags,
     /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with room]. Several, as 0,1 or one
     /// --device each, make one slice with that memory of each of them: all or none
     #[arg(long, value_name = "SEL", value_delimiter = ',', value_parser = parse::<Selector>)]
@@ -107,12 +105,12 @@ fn make(args: &Create, context: &Context) -> Result<u8, Fault> {
     let mut request = SliceRequest {
         name: Some(args.name.clone()),
         memory: Some(args.memory),
-        compute: or_setting(args.compute, config, "compute")?,
         policy: policy_or_setting(args.policy, config)?,
         on_oom_wait_ns: args.on_oom.map_or(0, |what| what.0),
         oversubscribe_percent: args.oversubscribe.unwrap_or(100),
         ..SliceRequest::default()
     };
+    request.set_compute_terms(args.compute.terms(config)?);
     request.select(devices_or_setting(&args.device, config)?);
     let ask = CreateSlice {
         request,

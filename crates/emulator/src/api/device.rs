@@ -18,11 +18,12 @@ entry! {
     }
 
     fn cuDeviceGetName(name: Out<c_char>, room: i32, device: CUdevice) {
-        name.set_text(driver()?.device(device)?.facts.name(), room)
+        name.set_text(&driver()?.device(device)?.facts.name(), room)
     }
 
+    // The first version knows no MIG devices: of one it tells the GPU.
     fn cuDeviceGetUuid(uuid: Out<CUuuid>, device: CUdevice) {
-        let bytes = driver()?.device(device)?.facts.uuid.0;
+        let bytes = driver()?.device(device)?.facts.gpu().0;
         uuid.set(CUuuid { bytes: bytes.map(|byte| byte as c_char) })
     }
 
@@ -45,7 +46,7 @@ entry! {
 
     fn cuDeviceGetAttribute(value: Out<i32>, number: CUdevice_attribute, device: CUdevice) {
         let facts = &driver()?.device(device)?.facts;
-        value.set(attribute(facts.profile, facts.pci, number.0).ok_or(CUDA_ERROR_INVALID_VALUE)?)
+        value.set(attribute(facts, number.0).ok_or(CUDA_ERROR_INVALID_VALUE)?)
     }
 
     fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, device: CUdevice) {

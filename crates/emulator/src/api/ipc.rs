@@ -44,22 +44,23 @@ entry! {
         let imported = |found: &Allocation| found.kind == Kind::Imported { pool: 0 };
         let found = driver.registry.find(pointer).filter(|found| found.base == pointer && imported(found));
         let found = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        {
-            let mut openings = openings();
-            let openings = openings.get_or_insert_default();
-            match openings.get_mut(&found.buffer_id) {
-                Some(count) if *count > 1 => {
-                    *count -= 1;
-                    return Ok(());
-                }
-                _ => openings.remove(&found.buffer_id),
-            };
+        if closed_once(found.buffer_id) {
+            return Ok(());
         }
         // Work of any context of the device may use it.
         for context in driver.contexts.all() {
             context.drain();
         }
-        let gone = driver.registry.remove(pointer, |other| other.buffer_id == found.buffer_id);
+        // Another thread may have opened it again meanwhile: then it has that address, and this was one closing of two.
+        let gone = {
+            let mut openings = openings();
+            let openings = openings.get_or_insert_default();
+            if count_down(openings, found.buffer_id) {
+                return Ok(());
+            }
+            openings.remove(&found.buffer_id);
+            driver.registry.remove(pointer, |other| other.buffer_id == found.buffer_id)
+        };
         gone.map(drop).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 }
@@ -95,6 +96,21 @@ pub fn register(driver: &Driver, imported: Imported, pool: u64, context: u64, de
 
 fn openings() -> MutexGuard<'static, Option<HashMap<u64, u64>>> {
     OPENINGS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether an import was opened more than once; then it is closed once.
+fn closed_once(buffer_id: u64) -> bool {
+    count_down(openings().get_or_insert_default(), buffer_id)
+}
+
+fn count_down(openings: &mut HashMap<u64, u64>, buffer_id: u64) -> bool {
+    match openings.get_mut(&buffer_id) {
+        Some(count) if *count > 1 => {
+            *count -= 1;
+            true
+        }
+        _ => false,
+    }
 }
 
 fn open(out: &Out<CUdeviceptr>, handle: &CUipcMemHandle, flags: u32) -> Result {

@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::copy::{Fill, Known, Value};
+use crate::device::spec::Timing;
 use crate::graph::capture::{self, Target};
 use crate::graph::work::{MemsetWork, Work};
 use crate::stream::StreamName;
@@ -75,7 +76,15 @@ fn now(stream: StreamName, address: u64, pitch: u64, value: Value, count: u64, r
     capture::unsafe_call()?;
     let queue = stream.queue()?;
     match Fill::check(address, pitch, value, count, rows, Known::Live)? {
-        Some(fill) => queue.run_now(|| fill.run()),
+        Some(fill) => {
+            let facts = queue.context.device.facts;
+            if facts.timing == Timing::Free {
+                return queue.run_now(|| fill.run(&facts)).map(drop);
+            }
+            queue.run_on_engine(move |_| fill.run(&facts)).wait_done();
+            queue.context.printed.show();
+            queue.context.check()
+        }
         None => Ok(()),
     }
 }
@@ -85,7 +94,8 @@ fn later(stream: StreamName, address: u64, pitch: u64, value: Value, count: u64,
     match stream.target()? {
         Target::Queue(queue) => {
             if let Some(fill) = Fill::check(address, pitch, value, count, rows, Known::Live)? {
-                queue.run_later(move || fill.run());
+                let facts = queue.context.device.facts;
+                queue.run_on_engine(move |_| fill.run(&facts));
             }
             Ok(())
         }

@@ -4,21 +4,34 @@
 
 use super::identity::PciAddress;
 use super::profile::{BLOCK_MAX, GRID_MAX, Profile, SHARED_PER_BLOCK, THREADS_PER_BLOCK, WARP};
+use crate::inventory::DeviceFacts;
 
 /// The highest CUdevice_attribute of CUDA 13.5.
 const LAST_ATTRIBUTE: u32 = 161;
 
 /// The attribute's value, or None for a number that CUDA does not define.
-pub fn attribute(profile: &Profile, pci: PciAddress, number: u32) -> Option<i32> {
+pub fn attribute(device: &DeviceFacts, number: u32) -> Option<i32> {
     if number == 0 || number > LAST_ATTRIBUTE {
         return None;
     }
-    let value = limit(profile, number)
+    let profile = device.profile;
+    let value = part(device, number)
+        .or_else(|| limit(profile, number))
         .or_else(|| texture(number))
-        .or_else(|| identity(profile, pci, number))
+        .or_else(|| identity(profile, device.pci, number))
         .or_else(|| capability(number))
         .unwrap_or(0);
     Some(value)
+}
+
+/// What a MIG device has less of than its GPU.
+fn part(device: &DeviceFacts, number: u32) -> Option<i32> {
+    let value = match number {
+        16 | 157 => device.sm_count(),
+        40 => device.copy_engines(),
+        _ => return None,
+    };
+    Some(value as i32)
 }
 
 /// Sizes and rates.
@@ -36,13 +49,11 @@ fn limit(profile: &Profile, number: u32) -> Option<i32> {
         12 => 65_536,          // registers per block
         13 => profile.clock_khz,
         14 => 512, // texture alignment
-        16 => profile.sm_count,
         30 => 512, // surface alignment
         36 => profile.memory_clock_khz,
         37 => profile.memory_bus_bits,
         38 => profile.l2_bytes,
         39 => limits.threads_per_sm,
-        40 => profile.copy_engines,
         51 => 32, // texture pitch alignment
         81 => limits.shared_per_sm,
         82 => limits.registers_per_sm,
@@ -53,7 +64,6 @@ fn limit(profile: &Profile, number: u32) -> Option<i32> {
         119 => 1, // pools are shared by descriptor
         126 => 1, // memory synchronisation domains
         149 => 1, // locality domains
-        157 => profile.sm_count,
         _ => return None,
     };
     Some(value as i32)
@@ -147,7 +157,8 @@ mod tests {
     #[test]
     fn every_defined_attribute_has_an_answer_on_every_profile() {
         for profile in PROFILES {
-            let get = |number| attribute(profile, PciAddress::derive(0), number);
+            let devices = crate::inventory::devices(profile.key, std::path::Path::new("/run/divvy")).unwrap();
+            let get = |number| attribute(&devices[0], number);
             assert!((1..=LAST_ATTRIBUTE).all(|number| get(number).is_some()));
             assert_eq!((get(0), get(LAST_ATTRIBUTE + 1)), (None, None));
             assert_eq!(get(16), Some(profile.sm_count as i32));

@@ -27,9 +27,27 @@ impl Uuid {
         Uuid(bytes)
     }
 
-    /// Reads NVIDIA's form, with or without the `GPU-` prefix.
+    /// Of a part of what `whole` names, told apart from other parts by `part`.
+    pub fn within(whole: Uuid, part: &str) -> Uuid {
+        let mut bytes = [0; 16];
+        let seed = [&whole.0[..], part.as_bytes()].concat();
+        for (half, out) in bytes.chunks_exact_mut(8).enumerate() {
+            out.copy_from_slice(&hash(&seed, half as u64).to_be_bytes());
+        }
+        bytes[6] = (bytes[6] & 0x0f) | 0x80;
+        bytes[8] = (bytes[8] & 0x3f) | 0x80;
+        Uuid(bytes)
+    }
+
+    /// NVIDIA's form for a MIG device: `MIG-` in front.
+    pub fn of_mig_device(self) -> String {
+        format!("MIG-{}", &self.to_string()["GPU-".len()..])
+    }
+
+    /// Reads NVIDIA's form, with or without the `GPU-` or `MIG-` prefix.
     pub fn parse(text: &str) -> Option<Uuid> {
-        let text = text.strip_prefix("GPU-").unwrap_or(text);
+        let prefixed = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"));
+        let text = prefixed.unwrap_or(text);
         let groups: Vec<&str> = text.split('-').collect();
         if groups.iter().map(|group| group.len()).ne([8, 4, 4, 4, 12]) {
             return None;
@@ -132,6 +150,8 @@ mod tests {
                     let uuid = Uuid::derive(run, profile, index);
                     assert!(seen.insert(uuid), "{uuid} twice");
                     assert_eq!(Uuid::parse(&uuid.to_string()), Some(uuid));
+                    assert_eq!(Uuid::parse(&uuid.of_mig_device()), Some(uuid));
+                    assert!(seen.insert(Uuid::within(uuid, "gi 1")));
                 }
             }
         }

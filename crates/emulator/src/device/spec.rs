@@ -1,6 +1,7 @@
 //! `DIVVY_EMULATED`: which devices this machine pretends to have.
 //!
 //! Grammar: `item (',' item)*`, item = `['emulated:'] profile ['*' count] (',' option)*`, option = `'context=' bytes`.
+//! or `'timing=' timing`, `'fast-forward'`, `'timeslice=' slice`.
 //! Options are those of the devices before them. Nothing set means one H100.
 
 use super::profile::{PROFILES, Profile};
@@ -28,6 +29,10 @@ pub enum SpecError {
     UnknownOption(String),
     /// An option's value is not an amount of memory, or more than the device has.
     BadAmount(String),
+    /// Not a way for time to pass.
+    BadTiming(String),
+    /// Not the length of a slice.
+    BadTimeslice(String),
 }
 
 impl fmt::Display for SpecError {
@@ -62,6 +67,18 @@ impl fmt::Display for SpecError {
                     "{value:?} is not an amount of memory that a context can take: write for example 304MiB, or 0"
                 )
             }
+            SpecError::BadTiming(value) => {
+                write!(
+                    f,
+                    "{value:?} is no timing: write free, model, model/100 for a device a hundred times slower, or model,fast-forward"
+                )
+            }
+            SpecError::BadTimeslice(value) => {
+                write!(
+                    f,
+                    "{value:?} is no time slice: write default, short, medium, long, or milliseconds from 0.05 to 1000"
+                )
+            }
             SpecError::Empty => write!(
                 f,
                 "an emulated device has no name: write for example h100 or l4*2"
@@ -79,6 +96,46 @@ pub struct Item {
     pub profile: &'static Profile,
     /// Device memory that each context takes while it lives, in bytes.
     pub context_bytes: u64,
+    /// How time passes for its kernels.
+    pub timing: Timing,
+    /// How long a process keeps the engine while others want it, in nanoseconds; None: as the device has it.
+    pub timeslice_ns: Option<u64>,
+}
+
+/// How time passes for kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Timing {
+    /// A kernel lasts as long as the CPU took, and those of several processes run at once.
+    #[default]
+    Free,
+    /// A kernel lasts what a model of the product says, and the engine is one process's at a time.
+    Model {
+        /// How much slower than the product the device computes; 1 for as fast.
+        dilation: u32,
+        /// Nobody waits for the device: its clock leaps.
+        fast_forward: bool,
+    },
+}
+
+impl Timing {
+    /// How much slower than the product the device computes.
+    pub fn dilation(self) -> u64 {
+        match self {
+            Timing::Free => 1,
+            Timing::Model { dilation, .. } => u64::from(dilation),
+        }
+    }
+
+    /// The clock leaps over what would be waited for.
+    pub fn leaps(self) -> bool {
+        matches!(
+            self,
+            Timing::Model {
+                fast_forward: true,
+                ..
+            }
+        )
+    }
 }
 
 /// The devices, in order of their index.
@@ -87,12 +144,12 @@ pub fn parse(spec: &str) -> Result<Vec<Item>, SpecError> {
     let mut last: Range<usize> = 0..0;
     for item in spec.split(',') {
         let item = item.trim();
-        if let Some((name, value)) = item.split_once('=') {
-            if name.trim() != "context" || last.is_empty() {
+        if let Some(option) = option(item) {
+            if last.is_empty() {
                 return Err(SpecError::UnknownOption(item.to_owned()));
             }
             for device in &mut devices[last.clone()] {
-                device.context_bytes = parse_context(value.trim(), device.profile)?;
+                device.set(option, item)?;
             }
             continue;
         }
@@ -109,6 +166,8 @@ pub fn parse(spec: &str) -> Result<Vec<Item>, SpecError> {
         let item = Item {
             profile,
             context_bytes: 0,
+            timing: Timing::Free,
+            timeslice_ns: None,
         };
         devices.extend(std::iter::repeat_n(item, count));
     }
@@ -116,6 +175,68 @@ pub fn parse(spec: &str) -> Result<Vec<Item>, SpecError> {
         return Err(SpecError::TooMany(devices.len()));
     }
     Ok(devices)
+}
+
+/// An option's name and value, or None if this is a device.
+fn option(item: &str) -> Option<(&str, &str)> {
+    match item.split_once('=') {
+        Some((name, value)) => Some((name.trim(), value.trim())),
+        None if item == FAST_FORWARD => Some((item, "")),
+        None => None,
+    }
+}
+
+const FAST_FORWARD: &str = "fast-forward";
+
+impl Item {
+    fn set(&mut self, (name, value): (&str, &str), item: &str) -> Result<(), SpecError> {
+        match (name, &mut self.timing) {
+            ("context", _) => self.context_bytes = parse_context(value, self.profile)?,
+            ("timing", timing) => *timing = parse_timing(value)?,
+            ("timeslice", _) => self.timeslice_ns = Some(parse_timeslice(value)?),
+            (FAST_FORWARD, Timing::Model { fast_forward, .. }) if value.is_empty() => *fast_forward = true,
+            (FAST_FORWARD, Timing::Free) => return Err(SpecError::BadTiming(item.to_owned())),
+            _ => return Err(SpecError::UnknownOption(item.to_owned())),
+        }
+        Ok(())
+    }
+}
+
+fn parse_timing(text: &str) -> Result<Timing, SpecError> {
+    let bad = || SpecError::BadTiming(text.to_owned());
+    let (name, dilation) = match text.split_once('/') {
+        Some((name, dilation)) => (name.trim(), dilation.trim().parse().map_err(|_| bad())?),
+        None => (text, 1),
+    };
+    match name {
+        "free" if !text.contains('/') => Ok(Timing::Free),
+        "model" if (1..=MAX_DILATION).contains(&dilation) => Ok(Timing::Model {
+            dilation,
+            fast_forward: false,
+        }),
+        _ => Err(bad()),
+    }
+}
+
+/// A device slower than this is none.
+const MAX_DILATION: u32 = 1_000_000;
+
+/// The driver's words, with the lengths that it is known to give them (`nvidia-smi compute-policy --set-timeslice`).
+pub fn parse_timeslice(text: &str) -> Result<u64, SpecError> {
+    let ms = match text {
+        "default" | "medium" => 2.0,
+        "short" => 1.0,
+        "long" => 30.0,
+        _ => text
+            .strip_suffix("ms")
+            .unwrap_or(text)
+            .trim()
+            .parse::<f64>()
+            .ok()
+            .filter(|ms| (0.05..=1000.0).contains(ms))
+            .ok_or_else(|| SpecError::BadTimeslice(text.to_owned()))?,
+    };
+    Ok((ms * 1e6) as u64)
 }
 
 fn parse_context(text: &str, profile: &Profile) -> Result<u64, SpecError> {
@@ -182,7 +303,7 @@ mod tests {
     #[test]
     fn refusals_say_what_to_write() {
         let refusal = |spec: &str| parse(spec).unwrap_err().to_string();
-        assert!(refusal("b9000").contains("h100, h200, a100-40gb, a100-80gb, l4, t4"));
+        assert!(refusal("b9000").contains("h100, h200, a100-40gb, a100-80gb, a30, l4, t4"));
         assert_eq!(parse("h100*0"), Err(SpecError::BadCount("0".into())));
         assert_eq!(
             parse("h100*99999999999999999999"),

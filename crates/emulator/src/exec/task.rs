@@ -1,11 +1,15 @@
 //! One piece of ordered work, and the graph that orders it.
 //!
-//! A stream is a chain of tasks, an event a task without work, a wait an edge between two chains. A task starts
-//! when everything before it is done; there are only edges from older to newer tasks, so the graph has no cycle.
+//! A stream is a chain of tasks, an event a task without work, a wait an edge between two chains. There are only edges from
+//! older to newer tasks, so the graph has no cycle.
+//!
+//! A task is *done* when the device clock has come to its end, and starts when everything before it is done. Work of an
+//! engine whose time is modelled is *executed* before it is done: other such work behind it may then execute too.
 
 use super::pool::Pool;
 use crate::clock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::engine::line::EngineWork;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What a task does when its turn comes.
@@ -14,14 +18,21 @@ pub enum Work {
     Marker,
     /// Runs on a thread of the pool.
     Pool(Box<dyn FnOnce() + Send>),
+    /// Runs on an engine whose time is modelled, which says when it is done.
+    Engine(EngineWork),
     /// Runs on the thread that waits for its turn with [`Task::wait_turn`] and then calls [`Task::finish`].
     Caller,
 }
 
 /// A node of the graph.
 pub struct Task {
-    /// Tasks before this one that are not done, plus one while it is being submitted.
-    pending: AtomicUsize,
+    /// Tasks before this one that are not executed, plus one while it is being submitted.
+    early: AtomicUsize,
+    /// Tasks before this one that are not done, plus one while it is being submitted, plus one where an engine will say
+    /// when it ends.
+    late: AtomicUsize,
+    /// It ends no earlier, by the device clock.
+    floor: AtomicU64,
     inner: Mutex<Inner>,
     changed: Condvar,
 }
@@ -29,8 +40,10 @@ pub struct Task {
 struct Inner {
     work: Option<Work>,
     state: State,
+    executed: bool,
     waiters: usize,
-    dependents: Vec<Arc<Task>>,
+    after_executed: Vec<Arc<Task>>,
+    after_done: Vec<Arc<Task>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,27 +57,47 @@ enum State {
     },
 }
 
+/// One task that another waited for is no longer in its way.
+enum Step {
+    Executed(Arc<Task>),
+    Done(Arc<Task>),
+}
+
 impl Task {
     /// Creates a task after all of `before`, and starts it at once if they are done.
     pub fn submit(before: &[Arc<Task>], work: Work) -> Arc<Task> {
+        let own_end = usize::from(matches!(work, Work::Engine(_)));
         let task = Arc::new(Task {
-            pending: AtomicUsize::new(1),
+            early: AtomicUsize::new(1),
+            late: AtomicUsize::new(1 + own_end),
+            floor: AtomicU64::new(clock::now_ns()),
             inner: Mutex::new(Inner {
                 work: Some(work),
                 state: State::Waiting,
+                executed: false,
                 waiters: 0,
-                dependents: Vec::new(),
+                after_executed: Vec::new(),
+                after_done: Vec::new(),
             }),
             changed: Condvar::new(),
         });
         for earlier in before {
             let mut inner = earlier.lock();
-            if !matches!(inner.state, State::Done { .. }) {
-                task.pending.fetch_add(1, Ordering::Relaxed);
-                inner.dependents.push(Arc::clone(&task));
+            if !inner.executed {
+                task.early.fetch_add(1, Ordering::Relaxed);
+                inner.after_executed.push(Arc::clone(&task));
+            }
+            if let State::Done { at_ns } = inner.state {
+                task.floor.fetch_max(at_ns, Ordering::Relaxed);
+            } else {
+                task.late.fetch_add(1, Ordering::Relaxed);
+                inner.after_done.push(Arc::clone(&task));
             }
         }
-        release(vec![Arc::clone(&task)]);
+        release(vec![
+            Step::Done(Arc::clone(&task)),
+            Step::Executed(Arc::clone(&task)),
+        ]);
         task
     }
 
@@ -100,6 +133,11 @@ impl Task {
         }
     }
 
+    /// The device time before which it cannot begin, as far as is known.
+    pub fn floor_ns(&self) -> u64 {
+        self.floor.load(Ordering::Relaxed)
+    }
+
     /// Whether the task is done.
     pub fn is_done(&self) -> bool {
         self.done_at_ns().is_some()
@@ -107,18 +145,45 @@ impl Task {
 
     /// Ends the task: those that waited for it may start.
     pub fn finish(&self) {
+        self.floor.fetch_max(clock::now_ns(), Ordering::Relaxed);
         release(self.mark_done());
     }
 
-    fn mark_done(&self) -> Vec<Arc<Task>> {
+    /// Work of an engine has been executed, and will be done later.
+    pub fn executed(&self) {
+        release(self.mark_executed());
+    }
+
+    /// Work of an engine ended at this time of the device clock.
+    pub fn ended(self: &Arc<Task>, at_ns: u64) {
+        self.floor.fetch_max(at_ns, Ordering::Relaxed);
+        release(vec![Step::Done(Arc::clone(self))]);
+    }
+
+    fn mark_executed(&self) -> Vec<Step> {
         let mut inner = self.lock();
-        inner.state = State::Done {
-            at_ns: clock::now_ns(),
-        };
+        inner.executed = true;
+        std::mem::take(&mut inner.after_executed)
+            .into_iter()
+            .map(Step::Executed)
+            .collect()
+    }
+
+    fn mark_done(&self) -> Vec<Step> {
+        let mut steps = self.mark_executed();
+        let mut inner = self.lock();
+        let at_ns = self.floor_ns();
+        inner.state = State::Done { at_ns };
         if inner.waiters > 0 {
             self.changed.notify_all();
         }
-        std::mem::take(&mut inner.dependents)
+        let after = std::mem::take(&mut inner.after_done);
+        drop(inner);
+        steps.extend(after.into_iter().map(|task| {
+            task.floor.fetch_max(at_ns, Ordering::Relaxed);
+            Step::Done(task)
+        }));
+        steps
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -126,33 +191,68 @@ impl Task {
     }
 }
 
-/// Takes one pending count from each task and starts those that have none left. A loop, because markers end
-/// where they start and a chain of them may be long.
-fn release(mut tasks: Vec<Arc<Task>>) {
-    while let Some(task) = tasks.pop() {
-        if task.pending.fetch_sub(1, Ordering::AcqRel) != 1 {
-            continue;
-        }
-        let mut inner = task.lock();
-        match inner.work.take() {
-            Some(Work::Pool(run)) => {
-                drop(inner);
-                let finished = Arc::clone(&task);
-                Pool::global().push(Box::new(move || {
-                    run();
-                    finished.finish();
-                }));
-            }
-            Some(Work::Caller) => {
-                inner.state = State::Turn;
-                if inner.waiters > 0 {
-                    task.changed.notify_all();
+/// Takes these steps, and starts tasks that nothing is in the way of any more. A loop, because markers end where they
+/// start and a chain of them may be long.
+fn release(mut steps: Vec<Step>) {
+    while let Some(step) = steps.pop() {
+        match step {
+            Step::Executed(task) => {
+                if task.early.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    steps.extend(all_before_executed(&task));
                 }
             }
-            Some(Work::Marker) | None => {
-                drop(inner);
-                tasks.extend(task.mark_done());
+            Step::Done(task) => {
+                if task.late.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    steps.extend(all_before_done(&task));
+                }
             }
+        }
+    }
+}
+
+fn all_before_executed(task: &Arc<Task>) -> Vec<Step> {
+    let mut inner = task.lock();
+    match inner.work.take() {
+        Some(Work::Engine(work)) => {
+            drop(inner);
+            work.ready(Arc::clone(task));
+            Vec::new()
+        }
+        Some(Work::Marker) => {
+            // It stays: it is done when all before it is.
+            inner.work = Some(Work::Marker);
+            drop(inner);
+            task.mark_executed()
+        }
+        other => {
+            inner.work = other;
+            Vec::new()
+        }
+    }
+}
+
+fn all_before_done(task: &Arc<Task>) -> Vec<Step> {
+    let mut inner = task.lock();
+    match inner.work.take() {
+        Some(Work::Pool(run)) => {
+            drop(inner);
+            let finished = Arc::clone(task);
+            Pool::global().push(Box::new(move || {
+                run();
+                finished.finish();
+            }));
+            Vec::new()
+        }
+        Some(Work::Caller) => {
+            inner.state = State::Turn;
+            if inner.waiters > 0 {
+                task.changed.notify_all();
+            }
+            Vec::new()
+        }
+        Some(Work::Marker | Work::Engine(_)) | None => {
+            drop(inner);
+            task.mark_done()
         }
     }
 }

@@ -4,6 +4,7 @@ use super::foreign::Foreign;
 use crate::Result;
 use crate::context::{self, Context};
 use crate::driver::Driver;
+use crate::engine::line::Running;
 use crate::function::Target;
 use crate::launch::{self, Geometry};
 use crate::module::Function;
@@ -270,7 +271,13 @@ impl KernelWork {
     }
 
     /// Runs it on the calling thread.
-    pub fn run(&self, driver: &Driver) {
-        launch::run(driver, &self.function, &self.geometry, &self.params.bytes);
+    pub fn run(&self, driver: &Driver, running: &Running<'_>) -> u64 {
+        launch::run(
+            driver,
+            &self.function,
+            &self.geometry,
+            &self.params.bytes,
+            running,
+        )
     }
 }

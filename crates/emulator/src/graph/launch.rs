@@ -10,7 +10,7 @@ use crate::driver::{Driver, driver};
 use crate::exec::order::Manner;
 use crate::exec::task::{self, Task};
 use crate::memop;
-use crate::stream::{Queue, Stream};
+use crate::stream::{Queue, Stream, engine_work};
 use divvy_abi::*;
 use std::sync::{Arc, Weak};
 
@@ -200,7 +200,8 @@ impl Launch {
             Work::Kernel(kernel) => {
                 let kernel = kernel.clone();
                 let context = Arc::clone(kernel.context());
-                run(&before, context, move || kernel.run(driver))
+                let run = engine_work(&context, move |running| kernel.run(driver, running));
+                Task::submit(&before, run)
             }
             Work::Memcpy(copy) => {
                 let copy = copy.clone();
@@ -208,7 +209,11 @@ impl Launch {
             }
             Work::Memset(fill) => {
                 let fill = fill.clone();
-                run(&before, Arc::clone(&fill.context), move || fill.run())
+                let run = engine_work(&fill.context, {
+                    let fill = fill.clone();
+                    move |_| fill.run()
+                });
+                Task::submit(&before, run)
             }
             Work::Host(HostWork { function, data, .. }) => {
                 let (function, data) = (*function, *data);

@@ -44,6 +44,8 @@ plain!(
     nvmlMemoryLocation_t,
     nvmlPageRetirementCause_t,
     nvmlEventSet_t,
+    nvmlGpuInstance_t,
+    nvmlComputeInstance_t,
 );
 
 /// A device's handle.
@@ -57,8 +59,17 @@ impl Argument for Device {
 }
 
 impl Device {
-    /// The device, of an initialised library.
+    /// The GPU, of an initialised library. Most of what NVML tells it tells of GPUs only, and not of MIG devices.
     pub fn get(&self) -> Result<&'static DeviceFacts> {
+        let device = self.any()?;
+        match device.instance {
+            None => Ok(device),
+            Some(_) => Err(NVML_ERROR_NOT_SUPPORTED),
+        }
+    }
+
+    /// The GPU or the MIG device.
+    pub fn any(&self) -> Result<&'static DeviceFacts> {
         state::of_handle(self.0)
     }
 }
@@ -121,6 +132,13 @@ impl<T: Copy> Out<T> {
         self.required()?;
         // SAFETY: the program passed an initialised list that reaches this far.
         Ok(unsafe { self.0.add(index).read_unaligned() })
+    }
+}
+
+impl<T> Out<T> {
+    /// The version that a record which begins with one names.
+    pub fn version(&self) -> Result<u32> {
+        Out(self.0.cast::<u32>()).before()
     }
 }
 

@@ -29,8 +29,6 @@ pub struct Board {
     pub temperatures: [u32; 3],
     /// Highest temperature in operation, in degrees Celsius.
     pub temperature_max: u32,
-    /// Whether the chip has MIG.
-    pub mig: bool,
 }
 
 const GIB: u64 = 1 << 30;
@@ -45,7 +43,6 @@ const H100: Board = Board {
     bar1_bytes: 128 * GIB,
     temperatures: [32, 89, 92],
     temperature_max: 87,
-    mig: true,
 };
 
 const H200: Board = Board {
@@ -69,6 +66,13 @@ const A100_80: Board = Board {
     ..A100_40
 };
 
+const A30: Board = Board {
+    power_limit_mw: 165_000,
+    power_idle_mw: 30_000,
+    bar1_bytes: 32 * GIB,
+    ..A100_40
+};
+
 const L4: Board = Board {
     architecture: NVML_DEVICE_ARCH_ADA,
     power_limit_mw: 72_000,
@@ -76,7 +80,6 @@ const L4: Board = Board {
     power_idle_mw: 12_000,
     pcie_generation: 4,
     bar1_bytes: 32 * GIB,
-    mig: false,
     ..A100_40
 };
 
@@ -90,7 +93,6 @@ const T4: Board = Board {
     bar1_bytes: 256 << 20,
     temperatures: [32, 93, 96],
     temperature_max: 85,
-    mig: false,
 };
 
 /// The board of a product.
@@ -99,6 +101,7 @@ pub fn board(profile: &Profile) -> &'static Board {
         "h200" => &H200,
         "a100-40gb" => &A100_40,
         "a100-80gb" => &A100_80,
+        "a30" => &A30,
         "l4" => &L4,
         "t4" => &T4,
         _ => &H100,

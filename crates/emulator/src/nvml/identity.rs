@@ -4,6 +4,7 @@ use divvy_abi::nvml::*;
 
 use super::args::{Device, In, Out, Text, field};
 use super::board::{board, cores_per_sm};
+use super::mig::Divisible;
 use super::{Result, state};
 use crate::device::identity::{PciAddress, Uuid};
 use crate::inventory::DeviceFacts;
@@ -90,8 +91,7 @@ nvml_entry! {
 
     fn nvmlDeviceGetHandleByUUID(uuid: Text, device: Out<nvmlDevice_t>) {
         state::devices()?;
-        let uuid = Uuid::parse(uuid.get()?).ok_or(NVML_ERROR_NOT_FOUND)?;
-        device.set(find(|device| device.uuid == uuid)?)
+        device.set(by_uuid(uuid.get()?)?)
     }
 
     fn nvmlDeviceGetHandleByUUIDV(uuid: In<nvmlUUID_t>, device: Out<nvmlDevice_t>) {
@@ -100,15 +100,13 @@ nvml_entry! {
         if asked.version != nvmlUUID_v1 {
             return Err(NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
         }
-        let uuid = match nvmlUUIDType_t(asked.type_) {
+        device.set(match nvmlUUIDType_t(asked.type_) {
             // SAFETY: both members of the union are bytes, and any bytes are a value of either.
-            NVML_UUID_TYPE_ASCII => Uuid::parse(&text_of(unsafe { &asked.value.str })),
+            NVML_UUID_TYPE_ASCII => by_uuid(&text_of(unsafe { &asked.value.str })),
             // SAFETY: as above.
-            NVML_UUID_TYPE_BINARY => Some(Uuid(unsafe { asked.value.bytes })),
-            _ => return Err(NVML_ERROR_INVALID_ARGUMENT),
-        };
-        let uuid = uuid.ok_or(NVML_ERROR_NOT_FOUND)?;
-        device.set(find(|device| device.uuid == uuid)?)
+            NVML_UUID_TYPE_BINARY => by_bytes(unsafe { asked.value.bytes }),
+            _ => Err(NVML_ERROR_INVALID_ARGUMENT),
+        }?)
     }
 
     fn nvmlDeviceGetHandleBySerial(serial: Text, device: Out<nvmlDevice_t>) {
@@ -118,19 +116,21 @@ nvml_entry! {
     }
 
     fn nvmlDeviceGetName(device: Device, name: Out<c_char>, length: u32) {
-        name.set_text(device.get()?.name(), length)
+        name.set_text(&device.any()?.name(), length)
     }
 
     fn nvmlDeviceGetUUID(device: Device, uuid: Out<c_char>, length: u32) {
-        uuid.set_text(&device.get()?.uuid.to_string(), length)
+        uuid.set_text(&device.any()?.id(), length)
     }
 
     fn nvmlDeviceGetSerial(device: Device, serial: Out<c_char>, length: u32) {
         serial.set_text(&serial_number(device.get()?), length)
     }
 
+    // Of a MIG device the number that nvmlDeviceGetMigDeviceHandleByIndex takes.
     fn nvmlDeviceGetIndex(device: Device, index: Out<u32>) {
-        index.set(device.get()?.index as u32)
+        let device = device.any()?;
+        index.set(place(device)? as u32)
     }
 
     fn nvmlDeviceGetMinorNumber(device: Device, number: Out<u32>) {
@@ -174,23 +174,23 @@ nvml_entry! {
     }
 
     fn nvmlDeviceGetBrand(device: Device, brand: Out<nvmlBrandType_t>) {
-        brand.set(board(device.get()?.profile).brand)
+        brand.set(board(device.any()?.profile).brand)
     }
 
     fn nvmlDeviceGetArchitecture(device: Device, architecture: Out<u32>) {
-        architecture.set(board(device.get()?.profile).architecture)
+        architecture.set(board(device.any()?.profile).architecture)
     }
 
     fn nvmlDeviceGetCudaComputeCapability(device: Device, major: Out<i32>, minor: Out<i32>) {
-        let (wanted_major, wanted_minor) = device.get()?.compute_capability();
+        let (wanted_major, wanted_minor) = device.any()?.compute_capability();
         minor.required()?;
         major.set(wanted_major as i32)?;
         minor.set(wanted_minor as i32)
     }
 
     fn nvmlDeviceGetNumGpuCores(device: Device, cores: Out<u32>) {
-        let profile = device.get()?.profile;
-        cores.set(profile.sm_count * cores_per_sm(profile))
+        let device = device.any()?;
+        cores.set(device.sm_count() * cores_per_sm(device.profile))
     }
 
     fn nvmlDeviceGetMemoryBusWidth(device: Device, bits: Out<u32>) {
@@ -211,6 +211,46 @@ nvml_entry! {
         let pci = device.get()?.pci;
         id.set(u32::from(pci.domain) << 16 | u32::from(pci.bus) << 8 | u32::from(pci.device))
     }
+}
+
+fn place(device: &DeviceFacts) -> Result<usize> {
+    let Some(instance) = device.instance else {
+        return Ok(device.index);
+    };
+    let mut siblings = mig_devices()?
+        .into_iter()
+        .filter(|other| other.gpu() == instance.gpu);
+    siblings
+        .position(|other| other.uuid == device.uuid)
+        .ok_or(NVML_ERROR_NOT_FOUND)
+}
+
+/// The MIG devices of all GPUs.
+fn mig_devices() -> Result<Vec<DeviceFacts>> {
+    let mut found = Vec::new();
+    for on in state::devices()?.iter().filter_map(|gpu| Divisible::of(gpu).ok()) {
+        match on.devices() {
+            Err(NVML_ERROR_NOT_SUPPORTED) => {}
+            devices => found.extend(devices?),
+        }
+    }
+    Ok(found)
+}
+
+/// A GPU by `GPU-…` or no prefix, a MIG device by `MIG-…`.
+fn by_uuid(text: &str) -> Result<nvmlDevice_t> {
+    let uuid = Uuid::parse(text).ok_or(NVML_ERROR_NOT_FOUND)?;
+    if !text.starts_with("MIG-") {
+        return find(|device| device.uuid == uuid);
+    }
+    let devices = mig_devices()?;
+    let found = devices.iter().find(|device| device.uuid == uuid);
+    found.map(state::mig_handle).ok_or(NVML_ERROR_NOT_FOUND)
+}
+
+/// The same by the sixteen bytes, which do not tell one from the other.
+fn by_bytes(bytes: [u8; 16]) -> Result<nvmlDevice_t> {
+    find(|device| device.uuid.0 == bytes).or_else(|_| by_uuid(&Uuid(bytes).of_mig_device()))
 }
 
 fn serial_number(device: &DeviceFacts) -> String {

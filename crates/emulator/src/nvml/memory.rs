@@ -11,7 +11,7 @@ use crate::log;
 
 /// Who uses a device, from its page.
 pub fn usage(device: &DeviceFacts) -> Result<Usage> {
-    hardware::usage(device.uuid).map_err(|why| {
+    hardware::usage(&device.id()).map_err(|why| {
         log::once(
             "nvml usage",
             format_args!("cannot read the emulated device {}: {why}", device.uuid),
@@ -26,7 +26,7 @@ fn used_bytes(device: &DeviceFacts) -> Result<u64> {
 
 nvml_entry! {
     fn nvmlDeviceGetMemoryInfo(device: Device, memory: Out<nvmlMemory_t>) {
-        let device = device.get()?;
+        let device = device.any()?;
         memory.required()?;
         let used = used_bytes(device)?;
         let total = device.memory_bytes();
@@ -34,7 +34,7 @@ nvml_entry! {
     }
 
     fn nvmlDeviceGetMemoryInfo_v2(device: Device, memory: Out<nvmlMemory_v2_t>) {
-        let device = device.get()?;
+        let device = device.any()?;
         if memory.before()?.version != nvmlMemory_v2 {
             return Err(NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
         }

@@ -36,61 +36,65 @@ fn first_version(process: &ProcessUsage) -> nvmlProcessInfo_v1_t {
     }
 }
 
+fn ids(process: &ProcessUsage) -> (u32, u32) {
+    process.instance.unwrap_or((NO_INSTANCE, NO_INSTANCE))
+}
+
 fn second_version(process: &ProcessUsage) -> nvmlProcessInfo_v2_t {
     nvmlProcessInfo_v2_t {
         pid: process.pid,
         usedGpuMemory: process.used_bytes,
-        gpuInstanceId: NO_INSTANCE,
-        computeInstanceId: NO_INSTANCE,
+        gpuInstanceId: ids(process).0,
+        computeInstanceId: ids(process).1,
     }
 }
 
 nvml_entry! {
     fn nvmlDeviceGetComputeRunningProcesses(device: Device, count: Out<u32>, infos: Out<nvmlProcessInfo_v1_t>) {
-        list(&usage(device.get()?)?.processes, &count, &infos, first_version)
+        list(&usage(device.any()?)?.processes, &count, &infos, first_version)
     }
 
     fn nvmlDeviceGetComputeRunningProcesses_v2(device: Device, count: Out<u32>, infos: Out<nvmlProcessInfo_v2_t>) {
-        list(&usage(device.get()?)?.processes, &count, &infos, second_version)
+        list(&usage(device.any()?)?.processes, &count, &infos, second_version)
     }
 
     fn nvmlDeviceGetComputeRunningProcesses_v3(device: Device, count: Out<u32>, infos: Out<nvmlProcessInfo_v2_t>) {
-        list(&usage(device.get()?)?.processes, &count, &infos, second_version)
+        list(&usage(device.any()?)?.processes, &count, &infos, second_version)
     }
 
     // Every user of an emulated device computes; none draws, and none comes through MPS.
     fn nvmlDeviceGetGraphicsRunningProcesses(device: Device, count: Out<u32>, _infos: Out<nvmlProcessInfo_v1_t>) {
-        device.get()?;
+        device.any()?;
         count.set(0)
     }
 
     fn nvmlDeviceGetGraphicsRunningProcesses_v2(device: Device, count: Out<u32>, _infos: Out<nvmlProcessInfo_v2_t>) {
-        device.get()?;
+        device.any()?;
         count.set(0)
     }
 
     fn nvmlDeviceGetGraphicsRunningProcesses_v3(device: Device, count: Out<u32>, _infos: Out<nvmlProcessInfo_v2_t>) {
-        device.get()?;
+        device.any()?;
         count.set(0)
     }
 
     fn nvmlDeviceGetMPSComputeRunningProcesses(device: Device, count: Out<u32>, _infos: Out<nvmlProcessInfo_v1_t>) {
-        device.get()?;
+        device.any()?;
         count.set(0)
     }
 
     fn nvmlDeviceGetMPSComputeRunningProcesses_v2(device: Device, count: Out<u32>, _infos: Out<nvmlProcessInfo_v2_t>) {
-        device.get()?;
+        device.any()?;
         count.set(0)
     }
 
     fn nvmlDeviceGetMPSComputeRunningProcesses_v3(device: Device, count: Out<u32>, _infos: Out<nvmlProcessInfo_v2_t>) {
-        device.get()?;
+        device.any()?;
         count.set(0)
     }
 
     fn nvmlDeviceGetRunningProcessDetailList(device: Device, list: Out<nvmlProcessDetailList_t>) {
-        let device = device.get()?;
+        let device = device.any()?;
         let mut asked = list.before()?;
         if asked.version != nvmlProcessDetailList_v1 {
             return Err(NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
@@ -113,8 +117,8 @@ nvml_entry! {
             entries.set_at(index, nvmlProcessDetail_v1_t {
                 pid: process.pid,
                 usedGpuMemory: process.used_bytes,
-                gpuInstanceId: NO_INSTANCE,
-                computeInstanceId: NO_INSTANCE,
+                gpuInstanceId: ids(process).0,
+                computeInstanceId: ids(process).1,
                 usedGpuCcProtectedMemory: 0,
             })?;
         }

@@ -4,13 +4,18 @@ use divvy_abi::nvml::*;
 
 use super::args::{Device, Out};
 use super::board::board;
+use super::mig::Divisible;
 
 /// Length of the window that a utilisation is an average over, in microseconds; NVML's own is between 1/6 and 1 s.
 const WINDOW_US: u32 = 1_000_000;
 
 nvml_entry! {
     fn nvmlDeviceGetUtilizationRates(device: Device, rates: Out<nvmlUtilization_t>) {
-        device.get()?;
+        let device = device.get()?;
+        // Of a GPU in MIG mode NVML tells no rates.
+        if Divisible::of(device).is_ok_and(|on| on.divided().is_ok()) {
+            return Err(NVML_ERROR_NOT_SUPPORTED);
+        }
         // The hardware page records who holds memory, not who computes. Until it does, nobody is seen to.
         rates.set(nvmlUtilization_t { gpu: 0, memory: 0 })
     }

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use divvy_abi::nvml::*;
 
 use super::Result;
+use super::mig::Divisible;
 use crate::inventory::{self, DeviceFacts};
 use crate::log;
 
@@ -62,10 +63,37 @@ pub fn handle(device: &'static DeviceFacts) -> nvmlDevice_t {
     core::ptr::from_ref(device).cast_mut().cast()
 }
 
-/// The device of a handle.
+/// MIG devices of which handles were given out; a handle points to one.
+static MIG_DEVICES: Mutex<Vec<&'static DeviceFacts>> = Mutex::new(Vec::new());
+
+/// The handle of a MIG device: the same for the same device.
+pub fn mig_handle(device: &DeviceFacts) -> nvmlDevice_t {
+    let mut known = MIG_DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = known.iter().find(|known| ***known == *device).copied();
+    handle(found.unwrap_or_else(|| {
+        let kept: &'static DeviceFacts = Box::leak(Box::new(*device));
+        known.push(kept);
+        kept
+    }))
+}
+
+/// The device of a handle: a GPU's, or that of a MIG device that is there now.
 pub fn of_handle(handle: nvmlDevice_t) -> Result<&'static DeviceFacts> {
-    devices()?
+    let devices = devices()?;
+    let is_it = |device: &&'static DeviceFacts| core::ptr::eq(core::ptr::from_ref(*device).cast(), handle);
+    if let Some(gpu) = devices.iter().find(is_it) {
+        return Ok(gpu);
+    }
+    let known = MIG_DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = known
         .iter()
-        .find(|device| core::ptr::eq(core::ptr::from_ref(*device).cast(), handle))
-        .ok_or(NVML_ERROR_INVALID_ARGUMENT)
+        .copied()
+        .find(is_it)
+        .ok_or(NVML_ERROR_INVALID_ARGUMENT)?;
+    let gpu = devices.iter().find(|gpu| gpu.uuid == found.gpu());
+    let there = Divisible::of(gpu.ok_or(NVML_ERROR_INVALID_ARGUMENT)?)?.devices()?;
+    match there.iter().any(|device| device == found) {
+        true => Ok(found),
+        false => Err(NVML_ERROR_INVALID_ARGUMENT),
+    }
 }

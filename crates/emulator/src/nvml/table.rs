@@ -2,20 +2,29 @@
 
 use divvy_abi::nvml::Table;
 
-use super::{clocks, events, health, identity, library, memory, modes, processes, sensors};
+use super::{
+    clocks, compute_instances, events, gpu_instances, health, identity, library, memory, modes, processes,
+    sensors,
+};
 
 /// The emulated devices' NVML: a libnvidia-ml.so.1 that needs no GPU.
 pub const TABLE: Table = Table {
+    nvmlComputeInstanceDestroy: compute_instances::nvmlComputeInstanceDestroy,
+    nvmlComputeInstanceGetInfo: compute_instances::nvmlComputeInstanceGetInfo,
+    nvmlComputeInstanceGetInfo_v2: compute_instances::nvmlComputeInstanceGetInfo_v2,
+    nvmlDeviceCreateGpuInstance: gpu_instances::nvmlDeviceCreateGpuInstance,
+    nvmlDeviceCreateGpuInstanceWithPlacement: gpu_instances::nvmlDeviceCreateGpuInstanceWithPlacement,
     nvmlDeviceGetAccountingMode: modes::nvmlDeviceGetAccountingMode,
     nvmlDeviceGetApplicationsClock: clocks::nvmlDeviceGetApplicationsClock,
     nvmlDeviceGetArchitecture: identity::nvmlDeviceGetArchitecture,
-    nvmlDeviceGetAttributes_v2: modes::nvmlDeviceGetAttributes_v2,
+    nvmlDeviceGetAttributes_v2: gpu_instances::nvmlDeviceGetAttributes_v2,
     nvmlDeviceGetBAR1MemoryInfo: memory::nvmlDeviceGetBAR1MemoryInfo,
     nvmlDeviceGetBoardId: identity::nvmlDeviceGetBoardId,
     nvmlDeviceGetBrand: identity::nvmlDeviceGetBrand,
     nvmlDeviceGetBusType: identity::nvmlDeviceGetBusType,
     nvmlDeviceGetClock: clocks::nvmlDeviceGetClock,
     nvmlDeviceGetClockInfo: clocks::nvmlDeviceGetClockInfo,
+    nvmlDeviceGetComputeInstanceId: gpu_instances::nvmlDeviceGetComputeInstanceId,
     nvmlDeviceGetComputeMode: modes::nvmlDeviceGetComputeMode,
     nvmlDeviceGetComputeRunningProcesses: processes::nvmlDeviceGetComputeRunningProcesses,
     nvmlDeviceGetComputeRunningProcesses_v2: processes::nvmlDeviceGetComputeRunningProcesses_v2,
@@ -30,6 +39,7 @@ pub const TABLE: Table = Table {
     nvmlDeviceGetDecoderUtilization: sensors::nvmlDeviceGetDecoderUtilization,
     nvmlDeviceGetDefaultApplicationsClock: clocks::nvmlDeviceGetDefaultApplicationsClock,
     nvmlDeviceGetDefaultEccMode: health::nvmlDeviceGetDefaultEccMode,
+    nvmlDeviceGetDeviceHandleFromMigDeviceHandle: gpu_instances::nvmlDeviceGetDeviceHandleFromMigDeviceHandle,
     nvmlDeviceGetDisplayActive: modes::nvmlDeviceGetDisplayActive,
     nvmlDeviceGetDisplayMode: modes::nvmlDeviceGetDisplayMode,
     nvmlDeviceGetEccMode: health::nvmlDeviceGetEccMode,
@@ -38,6 +48,16 @@ pub const TABLE: Table = Table {
     nvmlDeviceGetEnforcedPowerLimit: sensors::nvmlDeviceGetEnforcedPowerLimit,
     nvmlDeviceGetFBCStats: sensors::nvmlDeviceGetFBCStats,
     nvmlDeviceGetFieldValues: health::nvmlDeviceGetFieldValues,
+    nvmlDeviceGetGpuInstanceById: gpu_instances::nvmlDeviceGetGpuInstanceById,
+    nvmlDeviceGetGpuInstanceId: gpu_instances::nvmlDeviceGetGpuInstanceId,
+    nvmlDeviceGetGpuInstancePossiblePlacements: gpu_instances::nvmlDeviceGetGpuInstancePossiblePlacements,
+    nvmlDeviceGetGpuInstancePossiblePlacements_v2:
+        gpu_instances::nvmlDeviceGetGpuInstancePossiblePlacements_v2,
+    nvmlDeviceGetGpuInstanceProfileInfo: gpu_instances::nvmlDeviceGetGpuInstanceProfileInfo,
+    nvmlDeviceGetGpuInstanceProfileInfoByIdV: gpu_instances::nvmlDeviceGetGpuInstanceProfileInfoByIdV,
+    nvmlDeviceGetGpuInstanceProfileInfoV: gpu_instances::nvmlDeviceGetGpuInstanceProfileInfoV,
+    nvmlDeviceGetGpuInstanceRemainingCapacity: gpu_instances::nvmlDeviceGetGpuInstanceRemainingCapacity,
+    nvmlDeviceGetGpuInstances: gpu_instances::nvmlDeviceGetGpuInstances,
     nvmlDeviceGetGpuMaxPcieLinkGeneration: clocks::nvmlDeviceGetGpuMaxPcieLinkGeneration,
     nvmlDeviceGetGraphicsRunningProcesses: processes::nvmlDeviceGetGraphicsRunningProcesses,
     nvmlDeviceGetGraphicsRunningProcesses_v2: processes::nvmlDeviceGetGraphicsRunningProcesses_v2,
@@ -56,14 +76,15 @@ pub const TABLE: Table = Table {
     nvmlDeviceGetMPSComputeRunningProcesses_v3: processes::nvmlDeviceGetMPSComputeRunningProcesses_v3,
     nvmlDeviceGetMaxClockInfo: clocks::nvmlDeviceGetMaxClockInfo,
     nvmlDeviceGetMaxCustomerBoostClock: clocks::nvmlDeviceGetMaxCustomerBoostClock,
-    nvmlDeviceGetMaxMigDeviceCount: modes::nvmlDeviceGetMaxMigDeviceCount,
+    nvmlDeviceGetMaxMigDeviceCount: gpu_instances::nvmlDeviceGetMaxMigDeviceCount,
     nvmlDeviceGetMaxPcieLinkGeneration: clocks::nvmlDeviceGetMaxPcieLinkGeneration,
     nvmlDeviceGetMaxPcieLinkWidth: clocks::nvmlDeviceGetMaxPcieLinkWidth,
     nvmlDeviceGetMemoryBusWidth: identity::nvmlDeviceGetMemoryBusWidth,
     nvmlDeviceGetMemoryErrorCounter: health::nvmlDeviceGetMemoryErrorCounter,
     nvmlDeviceGetMemoryInfo: memory::nvmlDeviceGetMemoryInfo,
     nvmlDeviceGetMemoryInfo_v2: memory::nvmlDeviceGetMemoryInfo_v2,
-    nvmlDeviceGetMigMode: modes::nvmlDeviceGetMigMode,
+    nvmlDeviceGetMigDeviceHandleByIndex: gpu_instances::nvmlDeviceGetMigDeviceHandleByIndex,
+    nvmlDeviceGetMigMode: gpu_instances::nvmlDeviceGetMigMode,
     nvmlDeviceGetMinorNumber: identity::nvmlDeviceGetMinorNumber,
     nvmlDeviceGetModuleId: identity::nvmlDeviceGetModuleId,
     nvmlDeviceGetMultiGpuBoard: identity::nvmlDeviceGetMultiGpuBoard,
@@ -102,7 +123,8 @@ pub const TABLE: Table = Table {
     nvmlDeviceGetUUID: identity::nvmlDeviceGetUUID,
     nvmlDeviceGetUtilizationRates: sensors::nvmlDeviceGetUtilizationRates,
     nvmlDeviceGetVirtualizationMode: modes::nvmlDeviceGetVirtualizationMode,
-    nvmlDeviceIsMigDeviceHandle: modes::nvmlDeviceIsMigDeviceHandle,
+    nvmlDeviceIsMigDeviceHandle: gpu_instances::nvmlDeviceIsMigDeviceHandle,
+    nvmlDeviceSetMigMode: gpu_instances::nvmlDeviceSetMigMode,
     nvmlDeviceValidateInforom: modes::nvmlDeviceValidateInforom,
     nvmlErrorString: library::nvmlErrorString,
     nvmlEventSetCreate: events::nvmlEventSetCreate,
@@ -111,6 +133,21 @@ pub const TABLE: Table = Table {
     nvmlEventSetWait_v2: events::nvmlEventSetWait_v2,
     nvmlGetBlacklistDeviceCount: library::nvmlGetBlacklistDeviceCount,
     nvmlGetExcludedDeviceCount: library::nvmlGetExcludedDeviceCount,
+    nvmlGpuInstanceCreateComputeInstance: compute_instances::nvmlGpuInstanceCreateComputeInstance,
+    nvmlGpuInstanceCreateComputeInstanceWithPlacement:
+        compute_instances::nvmlGpuInstanceCreateComputeInstanceWithPlacement,
+    nvmlGpuInstanceDestroy: gpu_instances::nvmlGpuInstanceDestroy,
+    nvmlGpuInstanceGetComputeInstanceById: compute_instances::nvmlGpuInstanceGetComputeInstanceById,
+    nvmlGpuInstanceGetComputeInstancePossiblePlacements:
+        compute_instances::nvmlGpuInstanceGetComputeInstancePossiblePlacements,
+    nvmlGpuInstanceGetComputeInstanceProfileInfo:
+        compute_instances::nvmlGpuInstanceGetComputeInstanceProfileInfo,
+    nvmlGpuInstanceGetComputeInstanceProfileInfoV:
+        compute_instances::nvmlGpuInstanceGetComputeInstanceProfileInfoV,
+    nvmlGpuInstanceGetComputeInstanceRemainingCapacity:
+        compute_instances::nvmlGpuInstanceGetComputeInstanceRemainingCapacity,
+    nvmlGpuInstanceGetComputeInstances: compute_instances::nvmlGpuInstanceGetComputeInstances,
+    nvmlGpuInstanceGetInfo: gpu_instances::nvmlGpuInstanceGetInfo,
     nvmlInit: library::nvmlInit,
     nvmlInitWithFlags: library::nvmlInitWithFlags,
     nvmlInit_v2: library::nvmlInit_v2,

@@ -4,5 +4,5 @@ pub mod deed;
 pub mod event;
 pub mod import;
 pub mod key;
-mod lock;
+pub mod lock;
 pub mod trailer;

@@ -7,15 +7,18 @@ use super::geometry::Geometry;
 /// Who uses an instance or a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenant {
-    /// Process id.
-    pub pid: u32,
-    /// The program's name, where it can be told.
+    /// Its process id; None for a slice in which nothing runs just now.
+    pub pid: Option<u32>,
+    /// The program's name, where it can be told, or the slice's.
     pub name: String,
 }
 
 impl std::fmt::Display for Tenant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} (process {})", self.name, self.pid)
+        match self.pid {
+            Some(pid) => write!(f, "{} (process {pid})", self.name),
+            None => write!(f, "slice {}", self.name),
+        }
     }
 }
 
@@ -28,6 +31,8 @@ pub struct GpuInstance {
     pub profile_id: u32,
     /// First memory slice.
     pub start: u8,
+    /// UUIDs of the MIG devices in it, `MIG-…`.
+    pub devices: Vec<String>,
     /// Who runs there.
     pub tenants: Vec<Tenant>,
 }

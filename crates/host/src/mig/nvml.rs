@@ -1,5 +1,8 @@
 //! MIG through NVML: [`divvy_abi`]'s client, which has the calls that nvml-wrapper lacks.
 
+use std::ffi::CString;
+use std::path::Path;
+
 use divvy_abi::nvml::client::{Client, Failure};
 use divvy_model::{Code, Fault, MigProduct};
 
@@ -12,16 +15,30 @@ pub struct NvmlMig {
 }
 
 impl NvmlMig {
-    /// Opens libnvidia-ml.so.1.
+    /// Opens libnvidia-ml.so.1, or the file that `DIVVY_NVML` names.
     ///
     /// # Errors
     /// [`Code::NoMig`] where there is none, or no driver behind it.
     pub fn open() -> Result<Self, Fault> {
-        let client = Client::open(c"libnvidia-ml.so.1").map_err(|why| {
+        let named = std::env::var_os("DIVVY_NVML").filter(|path| !path.is_empty());
+        let library = named.unwrap_or_else(|| "libnvidia-ml.so.1".into());
+        let library = CString::new(library.into_encoded_bytes()).unwrap_or_default();
+        let client = Client::open(&library).map_err(|why| {
             Fault::new(Code::NoMig, "no NVIDIA driver answers, so nothing here has MIG")
                 .cause(why)
-                .hint("`divvy doctor` tells what was looked for")
+                .hint("`divvy doctor` tells what was looked for; DIVVY_EMULATED=h100 makes a device to try it on")
         })?;
+        Ok(Self { client })
+    }
+
+    /// The emulated devices of a specification in a run directory, by their own NVML in this process.
+    ///
+    /// # Errors
+    /// [`Code::NoMig`] where they cannot be had.
+    pub fn emulated(spec: &str, run_dir: &Path) -> Result<Self, Fault> {
+        divvy_emulator::stand_for(spec, run_dir);
+        let client = Client::over(divvy_emulator::NVML_TABLE)
+            .map_err(|why| Fault::new(Code::NoMig, "the emulated devices do not answer").cause(why))?;
         Ok(Self { client })
     }
 
@@ -57,10 +74,13 @@ impl NvmlMig {
             }
             return Ok(found);
         }
+        let inside = self.client.mig_devices(device.handle)?;
         for profile in &found.geometry.profiles {
             for instance in self.client.instances(device.handle, profile.id)? {
-                let pids = self.client.instance_processes(device.handle, instance.id)?;
+                let inside = || inside.iter().filter(|one| one.gpu_instance == instance.id);
+                let pids = inside().flat_map(|one| one.processes.clone()).collect();
                 found.instances.push(GpuInstance {
+                    devices: inside().map(|one| one.uuid.clone()).collect(),
                     id: instance.id,
                     profile_id: profile.id,
                     start: u8::try_from(instance.start).unwrap_or(u8::MAX),
@@ -80,7 +100,7 @@ fn tenant(pid: u32) -> Tenant {
         name => name,
     };
     Tenant {
-        pid,
+        pid: Some(pid),
         name: name.to_owned(),
     }
 }

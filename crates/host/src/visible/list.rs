@@ -118,7 +118,8 @@ fn seen(record: &DeviceRecord) -> SeenDevice {
             None => 0,
         },
         kfd_node: match facts.and_then(|facts| facts.kfd_node) {
-            None if emulated => Some(record.index),
+            // ROCr knows no such parts.
+            None if emulated && record.mig_instance().is_none() => Some(record.index),
             node => node,
         },
         cuda: emulated

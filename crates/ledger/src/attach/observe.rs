@@ -77,10 +77,13 @@ pub fn observe(path: &Path, account: u32) -> Result<Observed, AttachError> {
             } else {
                 process.pid
             };
-            processes.push(ObservedProcess {
-                pid: known_by,
-                used_bytes: process.used_bytes,
-            });
+            // What cannot be is not told as if it were: nobody has such a number, or more than all have together.
+            if ledger::is_process_id(known_by) {
+                processes.push(ObservedProcess {
+                    pid: known_by,
+                    used_bytes: process.used_bytes.min(total),
+                });
+            }
         } else {
             // The next reservation that runs short returns it: it is free already.
             held_by_dead = held_by_dead.saturating_add(process.used_bytes);

@@ -1,5 +1,6 @@
 //! Contexts: each is charged what the grant says that one costs, and what its heaps are set to beyond their first size.
 
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 
 use divvy_abi::{CUcontext, CUdevice, CUlimit, CUresult};
@@ -28,6 +29,9 @@ struct Heap {
     /// Bytes charged beyond that.
     charged: u64,
 }
+
+/// Contexts that there ever were.
+static EVER: AtomicUsize = AtomicUsize::new(0);
 
 static ALL: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
@@ -98,6 +102,21 @@ pub(crate) fn primary(device: CUdevice) -> Option<CUcontext> {
 /// Devices whose primary context this process was charged for.
 pub(crate) fn primaries() -> Vec<CUdevice> {
     locked(&ALL).iter().filter_map(|known| known.primary).collect()
+}
+
+/// Handles of this account's contexts.
+pub(crate) fn of(account: u8) -> Vec<usize> {
+    let all = locked(&ALL);
+    let ours = all
+        .iter()
+        .filter(|known| known.account == account && known.handle != 0);
+    ours.map(|known| known.handle).collect()
+}
+
+/// Whether this process ever had more than one context.
+#[inline]
+pub(crate) fn are_several() -> bool {
+    EVER.load(Ordering::Relaxed) > 1
 }
 
 /// A use of the context was added.
@@ -187,6 +206,7 @@ fn find(all: &mut [Known], context: CUcontext) -> Option<&mut Known> {
 
 impl Known {
     fn new(handle: usize, primary: Option<CUdevice>, account: Account, charged: u64) -> Self {
+        EVER.fetch_add(1, Ordering::Relaxed);
         Self {
             handle,
             primary,

@@ -25,6 +25,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use divvy_abi::{CUcontext, CUdeviceptr};
 
 use crate::account::{self, Account};
+use crate::gate;
 use crate::map::{Charge, PAYERS, PointerMap};
 use held::Piece;
 
@@ -115,6 +116,7 @@ fn follow_now() {
 /// A context has ended, and everything that lives in one with it. `gone` says of a pointer that it is no longer valid.
 pub(crate) fn context_ended(context: CUcontext, gone: impl Fn(CUdeviceptr) -> bool) {
     deferred::context_ended(context);
+    gate::context_ended(context);
     for holdings in [&arrays::ARRAYS, &arrays::MIPMAPS, &images::MODULES] {
         holdings.context_ended(context as usize);
     }

@@ -15,6 +15,7 @@ use divvy_abi::{
 use crate::account;
 use crate::below::{ask, forward};
 use crate::books::{self, CHARGED, contexts, pools, returned};
+use crate::gate;
 
 macro_rules! context_begins {
     ($($name:ident($($argument:ident: $of:ty),*);)*) => {
@@ -86,9 +87,12 @@ fn primary(
 
 pub(super) unsafe extern "C-unwind" fn cuGreenCtxDestroy(context: CUgreenCtx) -> CUresult {
     guard(|| {
+        // Its streams go with it; by which of the two handles the driver knows them, it does not say.
+        let _leaving = gate::context_leaves(context as CUcontext);
         // SAFETY: the argument is handed on as it came.
         let result = unsafe { forward::cuGreenCtxDestroy(context) };
         if result.is_success() && account::keeps_books() {
+            gate::context_ended(context as CUcontext);
             for device in contexts::primaries() {
                 if !is_active(device) {
                     primary_ended(device);
@@ -116,6 +120,7 @@ macro_rules! context_ends {
     ($($name:ident $(if $last:expr)?;)*) => {
         $(pub(super) unsafe extern "C-unwind" fn $name(context: CUcontext) -> CUresult {
             guard(|| {
+                let _leaving = gate::context_leaves(context);
                 // SAFETY: the argument is handed on as it came.
                 let result = unsafe { forward::$name(context) };
                 if result.is_success() && account::keeps_books() $(&& $last(context))? {
@@ -138,6 +143,7 @@ macro_rules! primary_ends {
     ($($name:ident $(and $also:ident)?;)*) => {
         $(pub(super) unsafe extern "C-unwind" fn $name(device: CUdevice) -> CUresult {
             guard(|| {
+                let _leaving = contexts::primary(device).and_then(gate::context_leaves);
                 // SAFETY: the argument is handed on as it came.
                 let result = unsafe { forward::$name(device) };
                 if result.is_success() && account::keeps_books() {

@@ -12,6 +12,7 @@ use crate::account;
 use crate::below::{ask, forward};
 use crate::books::graphs::{self, Needs};
 use crate::books::{grain, rounded};
+use crate::gate::{self, Launch, Stream};
 
 /// Graphs within graphs are looked into this deep; a driver allows less.
 const DEPTH: u32 = 16;
@@ -164,12 +165,22 @@ fn flags_of(parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) -> u64 {
     unsafe { parameters.as_ref() }.map_or(0, |parameters| parameters.flags)
 }
 
+/// A graph is one launch to the gate, whatever it holds.
+fn gated(exec: CUgraphExec, stream: Stream, call: impl FnOnce() -> CUresult) -> CUresult {
+    gate::launching(|| Some(Launch::graph(exec as usize, stream)), call)
+}
+
+fn at_once(_: CUgraphExec, _: Stream, call: impl FnOnce() -> CUresult) -> CUresult {
+    call()
+}
+
 macro_rules! launches {
-    ($($name:ident, $per_thread:literal;)*) => {
+    ($($name:ident, $per_thread:literal, $run:ident;)*) => {
         $(pub(super) unsafe extern "C-unwind" fn $name(exec: CUgraphExec, stream: CUstream) -> CUresult {
             guard(|| {
                 // SAFETY: the arguments are handed on as they came.
                 let call = || unsafe { forward::$name(exec, stream) };
+                let call = || $run(exec, Stream { handle: stream, per_thread: $per_thread }, call);
                 if !graphs::any() || !account::keeps_books() || ask::is_capturing(stream, $per_thread) {
                     return call();
                 }
@@ -180,10 +191,10 @@ macro_rules! launches {
 }
 
 launches! {
-    cuGraphLaunch, false;
-    cuGraphLaunch_ptsz, true;
-    cuGraphUpload, false;
-    cuGraphUpload_ptsz, true;
+    cuGraphLaunch, false, gated;
+    cuGraphLaunch_ptsz, true, gated;
+    cuGraphUpload, false, at_once;
+    cuGraphUpload_ptsz, true, at_once;
 }
 
 pub(super) unsafe extern "C-unwind" fn cuGraphExecDestroy(exec: CUgraphExec) -> CUresult {

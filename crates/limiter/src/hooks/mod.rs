@@ -4,6 +4,7 @@
 
 mod allocate;
 mod array;
+mod capture;
 mod charge;
 mod context;
 mod free;
@@ -55,6 +56,19 @@ pub const TABLE: Table = Table {
     cuLaunchKernelEx_ptsz: launch::cuLaunchKernelEx_ptsz,
     cuLaunchCooperativeKernel: launch::cuLaunchCooperativeKernel,
     cuLaunchCooperativeKernel_ptsz: launch::cuLaunchCooperativeKernel_ptsz,
+    cuLaunchCooperativeKernelMultiDevice: launch::cuLaunchCooperativeKernelMultiDevice,
+    cuLaunch: launch::cuLaunch,
+    cuLaunchGrid: launch::cuLaunchGrid,
+    cuLaunchGridAsync: launch::cuLaunchGridAsync,
+
+    cuStreamBeginCapture: capture::cuStreamBeginCapture,
+    cuStreamBeginCapture_ptsz: capture::cuStreamBeginCapture_ptsz,
+    cuStreamBeginCapture_v2: capture::cuStreamBeginCapture_v2,
+    cuStreamBeginCapture_v2_ptsz: capture::cuStreamBeginCapture_v2_ptsz,
+    cuStreamBeginCaptureToGraph: capture::cuStreamBeginCaptureToGraph,
+    cuStreamBeginCaptureToGraph_ptsz: capture::cuStreamBeginCaptureToGraph_ptsz,
+    cuStreamEndCapture: capture::cuStreamEndCapture,
+    cuStreamEndCapture_ptsz: capture::cuStreamEndCapture_ptsz,
 
     cuStreamSynchronize: synchronize::cuStreamSynchronize,
     cuStreamSynchronize_ptsz: synchronize::cuStreamSynchronize_ptsz,

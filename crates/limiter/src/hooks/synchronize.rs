@@ -5,6 +5,7 @@ use divvy_abi::{CUcontext, CUevent, CUresult, CUstream, guard};
 
 use crate::below::forward;
 use crate::books::{deferred, follow};
+use crate::gate::{self, Stream};
 
 macro_rules! then_follow {
     ($($name:ident($($argument:ident: $of:ty)?) $(and $also:expr)?;)*) => {
@@ -36,6 +37,7 @@ macro_rules! stream_ends {
             guard(|| {
                 // Before: afterwards the handle may already be another thread's new stream.
                 deferred::seal(stream);
+                gate::stream_ends(Stream { handle: stream, per_thread: false });
                 // SAFETY: the argument is handed on as it came.
                 unsafe { forward::$name(stream) }
             })

@@ -112,6 +112,12 @@ pub fn devices(path: &Path) -> Result<Vec<Device>> {
     }
     accounts.insert(0, first);
     let mut below = devices_below()?;
+    let is_gpu = |uuid: &[u8; 16]| *uuid == [0; 16] || below.iter().any(|(_, other)| other == uuid);
+    if !accounts.iter().all(|account| is_gpu(&account.device_uuid)) {
+        // A MIG device has no index of its own.
+        let instances = mig_devices_below(&below)?;
+        below.extend(instances);
+    }
     let mut devices = Vec::new();
     for account in accounts.iter().filter(|account| account.device_uuid != [0; 16]) {
         if let Some(place) = below.iter().position(|(_, uuid)| *uuid == account.device_uuid) {
@@ -143,6 +149,42 @@ pub fn account_of(path: &Path, device: nvmlDevice_t) -> Result<Observed> {
     look(path, found.ok_or(NVML_ERROR_NO_PERMISSION)?.account)
 }
 
+/// Handle and UUID of every MIG device of these GPUs.
+fn mig_devices_below(gpus: &[(Handle, [u8; 16])]) -> Result<Vec<(Handle, [u8; 16])>> {
+    let mut devices = Vec::new();
+    for (gpu, _) in gpus {
+        let mut most = 0;
+        // SAFETY: the handle is the library's below; a valid out-parameter. A GPU without MIG has none.
+        if unsafe { forward::nvmlDeviceGetMaxMigDeviceCount(gpu.raw(), &raw mut most) } != NVML_SUCCESS {
+            continue;
+        }
+        for index in 0..most {
+            let mut handle = core::ptr::null_mut();
+            // SAFETY: as above. There may be holes between the indices.
+            if unsafe { forward::nvmlDeviceGetMigDeviceHandleByIndex(gpu.raw(), index, &raw mut handle) }
+                == NVML_SUCCESS
+            {
+                devices.extend(named(handle));
+            }
+        }
+    }
+    Ok(devices)
+}
+
+/// A device's handle with its UUID; None for one that does not tell it.
+fn named(handle: nvmlDevice_t) -> Option<(Handle, [u8; 16])> {
+    let mut text = [0; NVML_DEVICE_UUID_V2_BUFFER_SIZE as usize];
+    // SAFETY: room for as many bytes as are named.
+    let answer =
+        unsafe { forward::nvmlDeviceGetUUID(handle, text.as_mut_ptr(), NVML_DEVICE_UUID_V2_BUFFER_SIZE) };
+    if answer != NVML_SUCCESS {
+        return None;
+    }
+    // SAFETY: the library below wrote a C string.
+    let text = unsafe { CStr::from_ptr(text.as_ptr()) };
+    Some((Handle::of(handle), uuid(text.to_bytes()).unwrap_or([0; 16])))
+}
+
 /// Handle and UUID of every device below, in its order.
 fn devices_below() -> Result<Vec<(Handle, [u8; 16])>> {
     let mut count = 0;
@@ -156,15 +198,7 @@ fn devices_below() -> Result<Vec<(Handle, [u8; 16])>> {
             // A device that has fallen off the bus is nobody's.
             continue;
         }
-        let mut text = [0; NVML_DEVICE_UUID_V2_BUFFER_SIZE as usize];
-        // SAFETY: room for as many bytes as are named.
-        let answer =
-            unsafe { forward::nvmlDeviceGetUUID(handle, text.as_mut_ptr(), NVML_DEVICE_UUID_V2_BUFFER_SIZE) };
-        if answer == NVML_SUCCESS {
-            // SAFETY: the library below wrote a C string.
-            let text = unsafe { CStr::from_ptr(text.as_ptr()) };
-            devices.push((Handle::of(handle), uuid(text.to_bytes()).unwrap_or([0; 16])));
-        }
+        devices.extend(named(handle));
     }
     Ok(devices)
 }

@@ -12,6 +12,7 @@ mod memory;
 mod moves;
 mod operand;
 mod sync;
+mod wait;
 
 use crate::code::{Call, Code, Const, FunctionCode, LOCAL_ALIGN, SharedVariable};
 use crate::engine::control::{self as ops, NONE};

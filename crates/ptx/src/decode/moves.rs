@@ -33,7 +33,9 @@ impl<'a> Decoder<'_, 'a> {
                 if let Some(which) = which {
                     let d = self.target(0, ty)?;
                     let wide = if ty.bytes() == 8 { moves::WIDE } else { 0 };
-                    self.emit(moves::clock, d, [V::None; 3], D).aux = which | wide;
+                    let wait = self.wait(&to, ty);
+                    let draft = self.emit(moves::clock, d, [wait.bound, wait.start, V::None], D);
+                    draft.aux = which | wide | wait.kind;
                     return Ok(());
                 }
             }

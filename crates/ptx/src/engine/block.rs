@@ -309,6 +309,18 @@ impl Block {
         }
     }
 
+    /// When its last warp got as far as it is, in picoseconds since the launch began.
+    pub fn time_ps(&self) -> u64 {
+        self.warps.iter().map(|warp| warp.time_ps).max().unwrap_or(0)
+    }
+
+    /// Nothing of it is earlier than this.
+    pub fn wait_until(&mut self, time_ps: u64) {
+        for warp in &mut self.warps {
+            warp.time_ps = warp.time_ps.max(time_ps);
+        }
+    }
+
     /// Every block has come to the grid's barrier.
     pub fn leave_grid_barrier(&mut self) {
         self.at_grid = false;
@@ -357,6 +369,20 @@ impl Block {
         self.check(c, launch, call.id);
     }
 
+    /// The warps at a barrier go on when the last of them is there.
+    fn meet(&mut self, id: u32) {
+        let there = |warp: &Warp| warp.at_barrier(id) != 0;
+        let last = self
+            .warps
+            .iter()
+            .filter(|warp| there(warp))
+            .map(|warp| warp.time_ps)
+            .max();
+        for warp in self.warps.iter_mut().filter(|warp| there(warp)) {
+            warp.time_ps = last.unwrap_or(0);
+        }
+    }
+
     fn check_barriers(&mut self, c: &mut Ctx, launch: &LaunchState<'static>) {
         for id in Bits(self.in_use) {
             self.check(c, launch, id as u32);
@@ -378,6 +404,7 @@ impl Block {
             self.at_grid = true;
             return;
         }
+        self.meet(id);
         self.barriers[id as usize] = Barrier::default();
         self.in_use &= !(1 << id);
         for warp in &mut self.warps {

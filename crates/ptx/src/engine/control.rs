@@ -83,8 +83,14 @@ pub(crate) fn trap(c: &mut Ctx, _: &Inst) -> Flow {
     Flow::Fault
 }
 
-/// `nanosleep`: the lanes lose their turn.
-pub(crate) fn sleep(_: &mut Ctx, _: &Inst) -> Flow {
+/// `nanosleep` of the nanoseconds in `a`: the lanes lose their turn.
+pub(crate) fn sleep(c: &mut Ctx, i: &Inst) -> Flow {
+    if c.launch().timing.is_some() {
+        let longest = c.active().map(|lane| c.lane::<u32>(i.a, lane)).max().unwrap_or(0);
+        c.time_ps = c
+            .time_ps
+            .saturating_add(super::timing::ps_of_ns(u64::from(longest)));
+    }
     Flow::Yield
 }
 

@@ -109,6 +109,8 @@ pub(crate) struct Ctx {
     pub ranges: [[Range<u64>; 8]; 2],
     pub sm: u32,
     pub issued: u64,
+    /// The running warp's time, in picoseconds since the launch began, where time is modelled.
+    pub time_ps: u64,
 }
 
 impl Ctx {
@@ -138,6 +140,7 @@ impl Ctx {
             ranges: std::array::from_fn(|_| std::array::from_fn(|_| 0..0)),
             sm: 0,
             issued: 0,
+            time_ps: 0,
         }
     }
 

@@ -1,6 +1,6 @@
 //! A launch, checked and laid out: what every worker that runs its blocks reads.
 
-use super::{AddressSpace, Launch};
+use super::{AddressSpace, Launch, Timing};
 use crate::code::{Code, ConstSlot, LOCAL_ALIGN};
 use crate::error::Fault;
 use crate::module::Program;
@@ -34,6 +34,12 @@ pub(crate) struct LaunchState<'a> {
     pub print: &'a (dyn Fn(&[u8]) + Sync),
     pub cancel: &'a AtomicBool,
     pub sm_count: u32,
+    pub clock_khz: u32,
+    pub timing: Option<Timing<'a>>,
+    /// What an instruction costs its warp, in picoseconds: 0 without a model of time.
+    pub instruction_ps: u64,
+    /// `clock_ns` when the launch began.
+    pub begun_ns: u64,
     /// Where each function's register area begins in a warp's registers.
     pub areas: Vec<u32>,
     pub warp_bytes: usize,
@@ -167,6 +173,10 @@ impl<'a> LaunchState<'a> {
             print: launch.print,
             cancel: launch.cancel,
             sm_count: launch.sm_count.max(1),
+            clock_khz: launch.clock_khz.max(1),
+            timing: launch.timing,
+            instruction_ps: launch.timing.map_or(0, |timing| timing.instruction_ps),
+            begun_ns: (launch.clock_ns)(),
             warp_bytes: (warp_bytes as usize).max(64),
             local_stride,
             local_align,

@@ -19,9 +19,11 @@ pub(crate) mod print;
 pub(crate) mod select;
 pub(crate) mod shuffle;
 mod survey;
+pub(crate) mod timing;
 mod warp;
 
 pub(crate) use launch::LaunchState;
+pub use timing::{Progress, Times, Timing};
 
 use crate::error::Fault;
 use crate::module::Program;
@@ -60,6 +62,10 @@ pub struct Launch<'a> {
     pub cancel: &'a AtomicBool,
     /// `%nsmid`.
     pub sm_count: u32,
+    /// Ticks of `%clock64` in a millisecond.
+    pub clock_khz: u32,
+    /// How time passes for the kernel; without it, as long as the CPU takes.
+    pub timing: Option<Timing<'a>>,
 }
 
 /// What a launch executed. An instruction counts once for its warp and once for every lane that was active when it was
@@ -70,6 +76,8 @@ pub struct Stats {
     pub warp_instructions: u64,
     /// Instructions times active lanes.
     pub lane_instructions: u64,
+    /// How long its blocks took.
+    pub times: Times,
 }
 
 /// Runs blocks over worker threads, which start at the first run and end when the engine is dropped.

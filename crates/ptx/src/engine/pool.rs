@@ -6,7 +6,7 @@
 use super::block::{Block, Ran};
 use super::ctx::{Ctx, Stop};
 use super::warp::Issued;
-use super::{LaunchState, Stats};
+use super::{LaunchState, Progress as Told, Stats, Times};
 use crate::error::{Fault, Unsupported};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -64,6 +64,7 @@ struct Progress {
     /// Which of the two to take next.
     prefer_suspended: bool,
     issued: Issued,
+    times: Times,
     fault: Option<Fault>,
     /// Slices in a row in which blocks only polled.
     idle: u64,
@@ -92,8 +93,10 @@ impl Progress {
         if self.finished > 0 {
             return Err(self.at_grid[0].waiting_line(launch));
         }
+        let last = self.at_grid.iter().map(Block::time_ps).max().unwrap_or(0);
         for mut block in self.at_grid.drain(..) {
             block.leave_grid_barrier();
+            block.wait_until(last);
             self.suspended.push_back(block);
         }
         Ok(true)
@@ -150,6 +153,7 @@ impl Pool {
             None => Ok(Stats {
                 warp_instructions: state.issued.warp,
                 lane_instructions: state.issued.lane,
+                times: state.times,
             }),
         }
     }
@@ -252,6 +256,8 @@ impl Job {
         let mut taken = Some(taken);
         let mut budget = 16 * SLICE;
         let mut c = Ctx::new(launch);
+        let mut since = launch.timing.map_or(0, |timing| (timing.cpu_ns)());
+        let mut unsaid = 0;
         while let Some(work) = taken.take() {
             let mut issued = Issued::default();
             let ran = catch_unwind(AssertUnwindSafe(|| {
@@ -266,6 +272,23 @@ impl Job {
                 let ran = block.run(&mut c, launch, SLICE, TURN, &mut issued);
                 (block, ran)
             }));
+            if let Some(timing) = launch.timing {
+                // While this worker counts as running the launch, and with it the callback, is there.
+                let now = (timing.cpu_ns)();
+                let mut state = lock(&self.state);
+                state.times.cpu_ns += now.saturating_sub(since);
+                since = now;
+                let told = Told {
+                    cpu_ns: state.times.cpu_ns,
+                    polling: state.times.polled,
+                };
+                drop(state);
+                unsaid += issued.warp;
+                if unsaid >= SLICE || told.polling {
+                    unsaid = 0;
+                    (timing.progress)(told);
+                }
+            }
             let mut state = lock(&self.state);
             state.running -= 1;
             state.issued.warp += issued.warp;
@@ -275,6 +298,9 @@ impl Job {
                 Ok((block, Ran::Done)) => {
                     state.finished += 1;
                     state.idle = 0;
+                    let took = block.time_ps();
+                    state.times.longest_ps = state.times.longest_ps.max(took);
+                    state.times.sum_ps = state.times.sum_ps.saturating_add(took);
                     state.free.push(block);
                 }
                 Ok((block, Ran::Slice)) => {
@@ -290,6 +316,7 @@ impl Job {
                     state.idle += 1;
                     // Everyone polls: what they wait for comes from outside, if at all.
                     pause = state.idle > 4 * state.resident() && state.next >= launch.blocks;
+                    state.times.polled |= pause;
                 }
                 Ok((_, Ran::Fault { line })) => {
                     let fault = self.fault(c.fault.take(), line);

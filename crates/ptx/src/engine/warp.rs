@@ -63,6 +63,8 @@ pub(crate) struct Warp {
     /// Instructions left of a forced turn, and whose.
     turn: u64,
     current: usize,
+    /// Since the launch began, in picoseconds, where time is modelled.
+    pub time_ps: u64,
 }
 
 /// Why a warp stopped running.
@@ -105,6 +107,7 @@ impl Warp {
             since_turn: 0,
             turn: 0,
             current: 0,
+            time_ps: 0,
         }
     }
 
@@ -133,6 +136,7 @@ impl Warp {
         self.live = mask;
         self.since_turn = 0;
         self.turn = 0;
+        self.time_ps = 0;
     }
 
     pub fn function_of(&self, split: usize) -> u32 {
@@ -267,6 +271,7 @@ impl Warp {
             c.regs = unsafe { c.file.add(self.base + area) };
             c.local_base = self.frames[frame as usize].local_base;
             c.set_mask(mask);
+            c.time_ps = self.time_ps;
             let mut count = 0u64;
             let flow = loop {
                 let inst = &code[pc as usize];
@@ -294,6 +299,9 @@ impl Warp {
                 count -= 1;
             }
             issued.warp += count;
+            self.time_ps = c
+                .time_ps
+                .saturating_add(count.saturating_mul(launch.instruction_ps));
             issued.lane += count * u64::from(mask.count_ones());
             left -= count as i64;
             if !alone {

@@ -16,4 +16,5 @@ mod programs;
 mod refusals;
 mod registers;
 mod shuffle;
+mod timing;
 mod vote;

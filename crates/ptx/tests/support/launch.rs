@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-use divvy_ptx::{Engine, Fault, Launch, Module, Program, Stats};
+use divvy_ptx::{Engine, Fault, Launch, Module, Program, Stats, Timing};
 
 use super::{Buffer, Memory};
 
@@ -85,6 +85,7 @@ impl Loaded {
             memory: Memory(self.globals.iter().map(|(_, buffer)| buffer.range()).collect()),
             cooperative: false,
             cancel: None,
+            timing: None,
         }
     }
 }
@@ -101,6 +102,7 @@ pub struct Run<'a> {
     memory: Memory,
     cooperative: bool,
     cancel: Option<&'a AtomicBool>,
+    timing: Option<Timing<'a>>,
 }
 
 impl<'a> Run<'a> {
@@ -132,6 +134,12 @@ impl<'a> Run<'a> {
 
     pub fn cooperative(mut self) -> Self {
         self.cooperative = true;
+        self
+    }
+
+    /// The model of its time.
+    pub fn timing(mut self, timing: Timing<'a>) -> Self {
+        self.timing = Some(timing);
         self
     }
 
@@ -217,6 +225,8 @@ impl<'a> Run<'a> {
             print: &|text| printed.lock().unwrap().push(text.to_vec()),
             cancel: self.cancel.unwrap_or(&never),
             sm_count: 4,
+            clock_khz: 1_000_000,
+            timing: self.timing,
         };
         let end = engine().run(&self.loaded.program, &launch);
         (end, printed.into_inner().unwrap())

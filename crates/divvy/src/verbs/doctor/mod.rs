@@ -5,7 +5,7 @@ mod checks;
 mod machine;
 mod trial;
 
-use divvy_model::Fault;
+use divvy_model::{Code, Fault};
 use serde::Serialize;
 
 use crate::context::Context;
@@ -111,7 +111,11 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         text = format!("{text}\n{}", hints.concat());
     }
     output::print(&text)?;
-    Ok(u8::from(failed))
+    Ok(if failed {
+        Code::DoctorFailed.exit_status()
+    } else {
+        0
+    })
 }
 
 fn table(checks: &[Check], _wide: bool) -> Table {

@@ -1,0 +1,76 @@
+//! What happens on the agent's host, as a stream of lines of JSON.
+
+use serde::{Deserialize, Serialize};
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    /// An agent began to serve.
+    AgentStarted,
+    /// A slice was taken over from an agent that ended.
+    SliceAdopted,
+    /// A slice was admitted.
+    SliceCreated,
+    /// A slice's memory or compute was changed.
+    SliceResized,
+    /// A slice is no more.
+    SliceEnded,
+    /// A slice's work is in flight though its lease has ended: others wait for it.
+    Overdue,
+    /// The device went to others though a slice's work is still in flight: it pays on.
+    Expired,
+    /// Nothing of an expired lease is in flight any more.
+    Recovered,
+    /// A slice's processes use the device without being charged for it.
+    Escaped,
+    /// A device's slices page their memory to and fro: leases are longer until they no longer do.
+    Thrashing,
+    /// They no longer do.
+    Settled,
+}
+
+impl EventKind {
+    /// The word used in tables and JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AgentStarted => "agent_started",
+            Self::SliceAdopted => "slice_adopted",
+            Self::SliceCreated => "slice_created",
+            Self::SliceResized => "slice_resized",
+            Self::SliceEnded => "slice_ended",
+            Self::Overdue => "overdue",
+            Self::Expired => "expired",
+            Self::Recovered => "recovered",
+            Self::Escaped => "escaped",
+            Self::Thrashing => "thrashing",
+            Self::Settled => "settled",
+        }
+    }
+}
+
+/// A line of `GET /v1/events`.
+///
+/// `?since=N` begins after the event of that number, as far back as the agent remembers; without it the stream begins with
+/// all that is remembered. `?follow=false` ends the answer with the last known event instead of waiting for the next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventRecord {
+    /// Its number, from 1; each agent counts its own.
+    pub number: u64,
+    /// When: RFC 3339, UTC.
+    pub at: String,
+    /// What.
+    pub kind: EventKind,
+    /// The slice's id, where it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slice_id: Option<String>,
+    /// The slice's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slice: Option<String>,
+    /// The device, where it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_uuid: Option<String>,
+    /// In words.
+    pub message: String,
+}

@@ -1,0 +1,221 @@
+//! A slice on one of its devices: its gate as this agent wrote it, and what its processes say there.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use divvy_arbiter::{DeviceId, Nanos, SECOND};
+use divvy_ledger::attach::Pages;
+use divvy_ledger::{Gate, GateWord, Grant, Lease, Ledger};
+
+use super::bell::Rope;
+use super::figures::Figures;
+
+/// What the slice has of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// No lease, and nothing of one is in flight as far as its processes say.
+    Nothing,
+    /// A lease.
+    Leased {
+        /// Its number, as the arbiter counts.
+        epoch: u64,
+        /// When it ends.
+        until: Nanos,
+    },
+    /// A lease that has ended; of which something may be in flight.
+    Ending {
+        /// Its number.
+        epoch: u64,
+        /// When the dead are looked for next.
+        reap_at: Nanos,
+    },
+}
+
+/// What the processes of an account say, taken together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Said {
+    /// A thread waits at the gate.
+    pub wants: bool,
+    /// Work is in flight, or may be.
+    pub busy: bool,
+    /// Each process that ever launched has taken note of the gate as it is now.
+    pub settled: bool,
+    /// Each process that ever launched has taken note that it is counted.
+    pub counted: bool,
+    /// Their busy time, or their typical kernel, is another than at the last look.
+    pub news: bool,
+    /// Processes that were not there at the last look, by their number where they told one.
+    pub newcomers: Vec<u32>,
+}
+
+/// A slice on one of its devices.
+#[derive(Debug)]
+pub(super) struct Account {
+    /// Where.
+    pub device: DeviceId,
+    /// What it has of it.
+    pub hold: Hold,
+    /// The bell's thread, where there is one.
+    pub rope: Option<Arc<Rope>>,
+    /// Nanoseconds that its processes kept the device busy, since this agent looks.
+    pub busy_ns: Nanos,
+    /// Their longest typical kernel.
+    pub kernel_ns: Nanos,
+    /// What they have in flight by their estimate.
+    pub in_flight_ns: Nanos,
+    /// Launches of the living ones.
+    pub launched: u64,
+    /// What it comes to while everybody wants the device, in parts of 10,000.
+    pub effective: u32,
+    /// What it had of late.
+    pub figures: Figures,
+    pages: Arc<Vec<Pages>>,
+    place: usize,
+    word: GateWord,
+    opened: Option<GateWord>,
+    /// The busy time of each process at the last look, by its place and when it came.
+    seen: HashMap<(usize, u64), u64>,
+    /// Nobody has looked yet: what its processes did before is not this agent's to charge.
+    unread: bool,
+    looked_at: Nanos,
+}
+
+/// A typical kernel that is longer than this is taken to be this long: nothing depends on more.
+const LONGEST_KERNEL: Nanos = 60 * SECOND;
+
+/// How long after a lease's end the dead are looked for first, and how often then. The kernel tells of most deaths
+/// before: see [`super::undertaker`].
+const FIRST_REAP: Nanos = 2_000_000;
+const NEXT_REAP: Nanos = 5_000_000;
+
+impl Account {
+    /// The account at `place` of a slice's pages.
+    pub fn new(device: DeviceId, pages: &Arc<Vec<Pages>>, place: usize, now: Nanos) -> Self {
+        let word = pages[place].grant.gate();
+        Self {
+            device,
+            hold: Hold::Nothing,
+            rope: None,
+            busy_ns: 0,
+            kernel_ns: 0,
+            in_flight_ns: 0,
+            launched: 0,
+            effective: 0,
+            figures: Figures::default(),
+            pages: pages.clone(),
+            place,
+            word,
+            opened: (word.gate() == Gate::Open).then_some(word),
+            seen: HashMap::new(),
+            unread: true,
+            looked_at: now,
+        }
+    }
+
+    /// Its grant.
+    pub fn grant(&self) -> &Grant {
+        &self.pages[self.place].grant
+    }
+
+    /// Its ledger.
+    pub fn ledger(&self) -> &Ledger {
+        &self.pages[self.place].ledger
+    }
+
+    /// Whether it is of these pages.
+    pub fn is_of(&self, pages: &Arc<Vec<Pages>>) -> bool {
+        Arc::ptr_eq(&self.pages, pages)
+    }
+
+    /// Lets it launch what it likes.
+    pub fn open(&mut self) {
+        self.word = self.grant().open_gate();
+        self.opened = Some(self.word);
+        self.hold = Hold::Nothing;
+    }
+
+    /// Lets it launch nothing more.
+    pub fn close(&mut self) {
+        self.word = self.grant().close_gate();
+    }
+
+    /// Leases the device to it.
+    pub fn lease(&mut self, epoch: u64, lease: Lease) {
+        self.word = self.grant().lease(lease);
+        self.hold = Hold::Leased {
+            epoch,
+            until: lease.until_ns,
+        };
+    }
+
+    /// Ends a lease.
+    pub fn end(&mut self, now: Nanos) {
+        if let Hold::Leased { epoch, .. } = self.hold {
+            self.close();
+            self.hold = Hold::Ending {
+                epoch,
+                reap_at: now.saturating_add(FIRST_REAP),
+            };
+        }
+    }
+
+    /// Has the dead looked for, where a lease's end waits for somebody who may be dead.
+    pub fn reap_if_due(&mut self, now: Nanos) {
+        if let Hold::Ending { epoch, reap_at } = self.hold
+            && reap_at <= now
+        {
+            self.hold = Hold::Ending {
+                epoch,
+                reap_at: now.saturating_add(NEXT_REAP),
+            };
+            if let Some(rope) = &self.rope {
+                rope.reap();
+            }
+        }
+    }
+
+    /// Reads what its processes say. Of each it takes what is new; of all together no more than there was time for: they
+    /// may say anything.
+    pub fn read(&mut self, now: Nanos) -> Said {
+        let mut said = Said {
+            settled: true,
+            counted: true,
+            ..Said::default()
+        };
+        let (word, opened) = (self.word, self.opened);
+        let mut seen = HashMap::with_capacity(self.seen.len());
+        let (mut more, mut kernel, mut in_flight, mut launched) = (0_u64, 0, 0_u64, 0_u64);
+        for process in self.pages[self.place].ledger.presences() {
+            said.wants |= process.wants;
+            said.busy |= process.busy;
+            if process.launched > 0 {
+                said.settled &= process.acknowledged.is_since(word);
+                said.counted &= opened.is_none_or(|opened| {
+                    process.acknowledged != opened && process.acknowledged.is_since(opened)
+                });
+                kernel = process.kernel_ns.max(kernel);
+            }
+            let key = (process.slot, process.claimed_at_ns);
+            let before = self.seen.get(&key).copied();
+            if before.is_none() && process.host_pid != 0 {
+                said.newcomers.push(process.host_pid);
+            }
+            more = more.saturating_add(process.busy_ns.saturating_sub(before.unwrap_or(0)));
+            in_flight = in_flight.saturating_add(process.in_flight_ns);
+            launched = launched.saturating_add(process.launched);
+            seen.insert(key, process.busy_ns);
+        }
+        more = match self.unread {
+            true => 0,
+            false => more.min(now.saturating_sub(self.looked_at)),
+        };
+        self.unread = false;
+        kernel = kernel.min(LONGEST_KERNEL);
+        said.news = more > 0 || kernel != self.kernel_ns;
+        self.busy_ns = self.busy_ns.saturating_add(more);
+        (self.kernel_ns, self.in_flight_ns, self.launched) = (kernel, in_flight, launched);
+        self.looked_at = now;
+        self.seen = seen;
+        said
+    }
+}

@@ -1,0 +1,70 @@
+//! The thread that acts by the clock: ends of leases, what the arbiter wants to be woken for, heartbeats and samples.
+
+use std::num::NonZeroU64;
+use std::sync::{PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+use divvy_arbiter::Nanos;
+
+use super::figures::INTERVAL;
+use super::{Leasing, monotonic};
+
+const STACK: usize = 256 << 10;
+
+/// Without a slice there is nothing to do by the clock.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Starts the thread. It ends with the last of whoever uses `leasing`.
+///
+/// # Errors
+/// The system's reason.
+pub(super) fn start(leasing: Weak<Leasing>) -> std::io::Result<()> {
+    let thread = thread::Builder::new().name("leases".into()).stack_size(STACK);
+    thread.spawn(move || serve(&leasing)).map(drop)
+}
+
+fn serve(leasing: &Weak<Leasing>) {
+    // A lease's end that is noticed 50 µs late is 1 % of it. Where the system refuses, it is.
+    let _slack = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    let mut beat_at = 0;
+    while let Some(leasing) = leasing.upgrade() {
+        leasing.keep_time(&mut beat_at);
+    }
+}
+
+impl Leasing {
+    /// Does what is due, and sleeps until something is.
+    fn keep_time(&self, beat_at: &mut Nanos) {
+        let now = monotonic();
+        let beats = now >= *beat_at;
+        if beats {
+            *beat_at = now.saturating_add(INTERVAL);
+        }
+        let leases = self.with(|state, now| {
+            state.tick(now);
+            if beats {
+                state.beat();
+                // For what no bell told of: a process that was reaped, a word that came before the bell's thread.
+                state.look_at_all(now);
+                state.note_thrash(now);
+                state.take_samples(now);
+            }
+            !state.seats.is_empty()
+        });
+        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
+        let wake_at = desk.state.deadline().unwrap_or(Nanos::MAX);
+        let wake_at = if leases { wake_at.min(*beat_at) } else { wake_at };
+        desk.alarm_at = wake_at;
+        let sleep = match wake_at {
+            Nanos::MAX => LONG,
+            at => Duration::from_nanos(at.saturating_sub(monotonic())).min(LONG),
+        };
+        if !sleep.is_zero() {
+            // Woken for nothing is as good.
+            let woken = self.earlier.wait_timeout(desk, sleep);
+            let mut desk = woken.unwrap_or_else(PoisonError::into_inner).0;
+            desk.alarm_at = 0;
+        }
+    }
+}

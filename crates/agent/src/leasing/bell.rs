@@ -1,0 +1,157 @@
+//! A thread for each account, which sleeps on its bell: what it hears it deals with itself, without another thread's
+//! being woken. docs/adr/0025 has what the alternatives cost.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use divvy_ledger::Ledger;
+use divvy_ledger::attach::Pages;
+
+use super::Leasing;
+
+/// How long a thread sleeps where nothing happens. Whoever wants it sooner rings.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// A thread's stack. Nothing on it is large.
+const STACK: usize = 256 << 10;
+
+/// What the others have of a bell's thread.
+#[derive(Debug)]
+pub(super) struct Rope {
+    /// The arbiter's number of the slice.
+    pub number: u64,
+    pages: Arc<Vec<Pages>>,
+    place: usize,
+    ended: AtomicBool,
+    reaps: AtomicBool,
+}
+
+impl Rope {
+    pub fn new(number: u64, pages: Arc<Vec<Pages>>, place: usize) -> Self {
+        Self {
+            number,
+            pages,
+            place,
+            ended: AtomicBool::new(false),
+            reaps: AtomicBool::new(false),
+        }
+    }
+
+    fn ledger(&self) -> &Ledger {
+        &self.pages[self.place].ledger
+    }
+
+    /// Has the thread look for the dead, and then at the living. A reaper may have to wait for another that a hostile
+    /// process keeps from its turn, so nobody does it for two slices.
+    pub fn reap(&self) {
+        self.reaps.store(true, Relaxed);
+        self.ledger().ring();
+    }
+
+    /// Ends the thread.
+    pub fn end(&self) {
+        self.ended.store(true, Relaxed);
+        self.ledger().ring();
+    }
+}
+
+/// Starts the thread.
+///
+/// # Errors
+/// The system's reason.
+pub(super) fn listen(rope: &Arc<Rope>, leasing: Weak<Leasing>) -> std::io::Result<()> {
+    let rope = rope.clone();
+    let thread = thread::Builder::new()
+        .name(format!("bell-{}", rope.number))
+        .stack_size(STACK);
+    thread.spawn(move || serve(&rope, &leasing)).map(drop)
+}
+
+fn serve(rope: &Rope, leasing: &Weak<Leasing>) {
+    let ledger = rope.ledger();
+    let mut patience = Patience::new();
+    loop {
+        // Taken before the look: what is rung from here on is heard.
+        let rung = ledger.rung();
+        if rope.ended.load(Relaxed) {
+            return;
+        }
+        if rope.reaps.swap(false, Relaxed) {
+            // What is wrong with the ledger the lists will say.
+            let _reaped = ledger.reap();
+        }
+        let Some(leasing) = leasing.upgrade() else {
+            return;
+        };
+        leasing.look(rope.number);
+        drop(leasing);
+        patience.take();
+        let _rung = ledger.wait_bell(rung, LONG);
+    }
+}
+
+/// How often a slice is looked at: some times at once, and ten thousand times a second for ever. Whoever rings more is
+/// heard later, and nobody else is.
+#[derive(Debug)]
+struct Patience {
+    left: u32,
+    since: Instant,
+}
+
+const AT_ONCE: u32 = 64;
+const ONE: Duration = Duration::from_micros(100);
+const PAUSE: Duration = Duration::from_millis(1);
+
+impl Patience {
+    fn new() -> Self {
+        Self {
+            left: AT_ONCE,
+            since: Instant::now(),
+        }
+    }
+
+    /// Counts a look, and sleeps where there were too many.
+    fn take(&mut self) {
+        if !self.may_go_on(Instant::now()) {
+            thread::sleep(PAUSE);
+        }
+    }
+
+    fn may_go_on(&mut self, now: Instant) -> bool {
+        let earned = now.saturating_duration_since(self.since).as_micros() / ONE.as_micros();
+        if let Ok(earned @ 1..) = u32::try_from(earned.min(u128::from(AT_ONCE))) {
+            self.left = self.left.saturating_add(earned).min(AT_ONCE);
+            self.since = now;
+        }
+        self.left = self.left.saturating_sub(1);
+        self.left > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_rings_without_end_is_heard_ten_thousand_times_a_second() {
+        let begin = Instant::now();
+        let mut patience = Patience {
+            left: AT_ONCE,
+            since: begin,
+        };
+        let mut clock = begin;
+        let mut looks = 0;
+        while clock < begin + Duration::from_secs(1) {
+            looks += 1;
+            clock += Duration::from_micros(5);
+            if !patience.may_go_on(clock) {
+                clock += PAUSE;
+            }
+        }
+        assert!((5_000..=10_100).contains(&looks), "{looks}");
+        clock += Duration::from_secs(1);
+        assert!((1..AT_ONCE).all(|_| patience.may_go_on(clock)), "forgiven");
+    }
+}

@@ -1,0 +1,275 @@
+//! What a slice's processes say becomes what the arbiter is told.
+
+use divvy_arbiter::{DeviceId, Event, MILLISECOND, Nanos, TenantId};
+
+use super::account::{Hold, Said};
+use super::seat::Seat;
+use super::state::State;
+use crate::api::events::EventKind;
+
+impl State {
+    /// A slice's bell rang, or something else is reason to look at it.
+    pub fn look(&mut self, number: u64, now: Nanos) {
+        self.due.push(number);
+        self.look_at_due(now);
+    }
+
+    /// Looks at all slices: for what no bell told of.
+    pub fn look_at_all(&mut self, now: Nanos) {
+        self.due.extend(self.seats.keys());
+        self.look_at_due(now);
+    }
+
+    /// Looks at every slice on the list, and at those that come onto it meanwhile.
+    pub fn look_at_due(&mut self, now: Nanos) {
+        while let Some(number) = self.due.pop() {
+            self.look_at(number, now);
+        }
+    }
+
+    fn look_at(&mut self, number: u64, now: Nanos) {
+        let Some(seat) = self.seats.get_mut(&number) else {
+            return;
+        };
+        let said = seat.read(now);
+        if let Some(undertaker) = &self.undertaker {
+            for (account, said) in seat.accounts.iter().zip(&said) {
+                let rope = account.rope.iter();
+                for rope in rope.filter(|_| !said.newcomers.is_empty()) {
+                    undertaker.watch(rope, &said.newcomers);
+                }
+            }
+        }
+        if seat.lone {
+            return;
+        }
+        self.settle_doubt(number, &said);
+        self.report(number, &said, now);
+        let doubtful = self.doubtful(number, now);
+        let Some(seat) = self.seats.get_mut(&number) else {
+            return;
+        };
+        let tenant = TenantId(number);
+        let wants = said.iter().any(|said| said.wants);
+        let drained = drained(seat, &said);
+        if !drained.is_empty() {
+            if seat.holds() || wants {
+                if !seat.holds() {
+                    seat.ask(now);
+                }
+                for device in drained {
+                    let busy = self.busy(number, device);
+                    self.tell(now, &Event::Released { tenant, device, busy });
+                }
+            } else {
+                self.tell(now, &Event::Idle { tenant });
+            }
+            self.recovered(number);
+        } else if seat.is_leased() {
+            if !wants && said.iter().all(Said::is_idle) {
+                self.give_back(number, now);
+            }
+        } else if seat.holds() {
+            // It ends; what is in flight is waited for.
+        } else if wants && seat.asked_at.is_none() && seat.in_doubt_until == 0 && !doubtful {
+            seat.ask(now);
+            self.tell(now, &Event::Ready { tenant });
+        } else if !wants && seat.asked_at.is_some() {
+            seat.stop_asking(now);
+            self.tell(now, &Event::Idle { tenant });
+        }
+    }
+
+    /// Nothing is in flight and nobody waits: the lease goes back. The gate is closed first: what is launched after that
+    /// shows, for a process says that it is busy before it looks at the gate for the last time.
+    fn give_back(&mut self, number: u64, now: Nanos) {
+        let Some(seat) = self.seats.get_mut(&number) else {
+            return;
+        };
+        seat.accounts.iter_mut().for_each(|account| account.end(now));
+        let again = seat.read(now);
+        let idle = again.iter().all(Said::is_idle);
+        self.report(number, &again, now);
+        let Some(seat) = self.seats.get_mut(&number).filter(|_| idle) else {
+            return;
+        };
+        for account in &mut seat.accounts {
+            account.hold = Hold::Nothing;
+        }
+        let tenant = TenantId(number);
+        self.tell(now, &Event::Idle { tenant });
+        if again.iter().any(|said| said.wants) {
+            // Somebody came to the gate in between.
+            self.due.push(number);
+        }
+    }
+
+    fn report(&mut self, number: u64, said: &[Said], now: Nanos) {
+        let reports: Vec<Event> = self
+            .seats
+            .get(&number)
+            .into_iter()
+            .flat_map(|seat| seat.accounts.iter().zip(said))
+            .filter(|(_, said)| said.news)
+            .map(|(account, _)| Event::Report {
+                tenant: TenantId(number),
+                device: account.device,
+                busy: account.busy_ns,
+                kernel: account.kernel_ns,
+            })
+            .collect();
+        for report in reports {
+            self.tell(now, &report);
+        }
+    }
+
+    fn busy(&self, number: u64, device: DeviceId) -> Nanos {
+        let accounts = self
+            .seats
+            .get(&number)
+            .into_iter()
+            .flat_map(|seat| &seat.accounts);
+        accounts
+            .filter(|account| account.device == device)
+            .map(|account| account.busy_ns)
+            .sum()
+    }
+
+    /// A slice that outlasted its lease no longer does.
+    fn recovered(&mut self, number: u64) {
+        let Some(seat) = self.seats.get_mut(&number) else {
+            return;
+        };
+        if seat.overdue && !seat.holds() {
+            seat.overdue = false;
+            let message = String::from("nothing of its expired lease is in flight any more");
+            self.note(number, None, EventKind::Recovered, message);
+        }
+    }
+
+    /// An earlier agent's lease of this slice may be in use until its processes have taken note of a closed gate.
+    fn settle_doubt(&mut self, number: u64, said: &[Said]) {
+        let Some(seat) = self
+            .seats
+            .get_mut(&number)
+            .filter(|seat| seat.in_doubt_until != 0)
+        else {
+            return;
+        };
+        if said.iter().all(|said| said.settled && !said.busy) {
+            seat.in_doubt_until = 0;
+            if let Some(seat) = self.seats.get(&number) {
+                self.due.extend(self.neighbours(seat));
+            }
+        }
+    }
+
+    /// Whether somebody on the slice's devices may run by an earlier agent's lease.
+    fn doubtful(&self, number: u64, now: Nanos) -> bool {
+        if self.doubts_end_at == Nanos::MAX {
+            return false;
+        }
+        let Some(seat) = self.seats.get(&number) else {
+            return false;
+        };
+        self.neighbours(seat)
+            .iter()
+            .filter_map(|neighbour| self.seats.get(neighbour))
+            .any(|neighbour| neighbour.in_doubt_until > now)
+    }
+
+    /// Brings what was charged up to date, and notes it.
+    pub fn take_samples(&mut self, now: Nanos) {
+        let holders: Vec<Event> = self
+            .seats
+            .iter()
+            .filter(|(_, seat)| seat.holds())
+            .flat_map(|(number, seat)| seat.accounts.iter().map(|account| (*number, account)))
+            .map(|(number, account)| Event::Report {
+                tenant: TenantId(number),
+                device: account.device,
+                busy: account.busy_ns,
+                kernel: account.kernel_ns,
+            })
+            .collect();
+        for report in holders {
+            self.tell(now, &report);
+        }
+        for (number, seat) in self.seats.iter_mut().filter(|(_, seat)| !seat.lone) {
+            let queued = seat.queued(now);
+            for account in &mut seat.accounts {
+                let view = self.arbiter.view(TenantId(*number), account.device);
+                let charged = view.map_or(0, |view| u64::try_from(view.charged).unwrap_or(u64::MAX));
+                account.figures.take(now, charged, queued);
+            }
+        }
+        self.look_at_due(now);
+    }
+
+    /// Shows tenants that the agent is there.
+    pub fn beat(&self) {
+        for account in self.seats.values().flat_map(|seat| &seat.accounts) {
+            account.grant().beat();
+        }
+    }
+
+    /// Tells the arbiter what a change of holder costs where slices page their memory to and fro.
+    pub fn note_thrash(&mut self, now: Nanos) {
+        for device in 0..self.devices.len() {
+            let device = DeviceId(device as u32);
+            let refill = self
+                .seats
+                .values()
+                .flat_map(|seat| seat.accounts.iter().filter(|account| account.device == device))
+                .map(super::thrash::refill)
+                .max()
+                .unwrap_or(0);
+            let before = self.refill.get(&device.0).copied().unwrap_or(0);
+            // What was spilled comes and goes by pages: a tenth is no news.
+            if refill.abs_diff(before) <= before / 10 {
+                continue;
+            }
+            self.refill.insert(device.0, refill);
+            self.tell(now, &Event::Thrash { device, refill });
+            if (before == 0) != (refill == 0) {
+                let (kind, message) = match refill {
+                    0 => (
+                        EventKind::Settled,
+                        String::from("no slice pages its memory to and fro any more"),
+                    ),
+                    _ => (
+                        EventKind::Thrashing,
+                        format!(
+                            "slices page their memory to and fro: a change of holder costs about {} ms, and leases are longer",
+                            refill.div_ceil(MILLISECOND)
+                        ),
+                    ),
+                };
+                self.incidents.push(super::Incident {
+                    kind,
+                    slice: None,
+                    device: self.devices.get(device.0 as usize).cloned(),
+                    message,
+                });
+            }
+        }
+    }
+}
+
+impl Said {
+    fn is_idle(&self) -> bool {
+        !self.busy && self.counted
+    }
+}
+
+/// The devices on which a lease's end has been waited for, and is there.
+fn drained(seat: &mut Seat, said: &[Said]) -> Vec<DeviceId> {
+    let mut drained = Vec::new();
+    for (account, said) in seat.accounts.iter_mut().zip(said) {
+        if matches!(account.hold, Hold::Ending { .. }) && said.settled && !said.busy {
+            account.hold = Hold::Nothing;
+            drained.push(account.device);
+        }
+    }
+    drained
+}

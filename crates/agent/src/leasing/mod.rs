@@ -1,0 +1,180 @@
+//! Compute: what brings the arbiter's leases to the slices. docs/adr/0025 argues it, docs/adr/0023 has the words.
+//!
+//! - [`State`]: the arbiter, and the slices' pages beside its tenants. It knows no clock and no thread.
+//! - [`bell`]: a thread for each account, which looks when a tenant rings; [`alarm`]: the one that acts by the clock;
+//!   [`undertaker`]: the one that hears of deaths. Each takes the desk's lock, acts, and says what people should know.
+//! - [`figures`]: what each slice had of late.
+//!
+//! Whoever holds the agent's book may take the desk's lock, and never the other way round.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use divvy_arbiter::{Nanos, Settings, Terms};
+use divvy_ledger::attach::Pages;
+
+use crate::api::events::EventKind;
+use crate::journal::Journal;
+
+mod account;
+mod alarm;
+mod bell;
+mod decide;
+mod escape;
+mod figures;
+mod look;
+mod seat;
+mod shares;
+mod state;
+mod thrash;
+mod undertaker;
+mod views;
+
+use bell::Rope;
+pub(crate) use escape::{Meter, Use};
+use state::State;
+use undertaker::Undertaker;
+
+#[cfg(test)]
+mod tests;
+
+/// A slice that is to lease its devices.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    /// The slice's id.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// Whose it is.
+    pub uid: u32,
+    /// Its devices by UUID, in order.
+    pub devices: Vec<String>,
+    /// Its pages, an account for each device.
+    pub pages: Arc<Vec<Pages>>,
+    /// What it is promised on each device, nested slices' parts taken off.
+    pub terms: Terms,
+}
+
+/// Something that people should be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Incident {
+    /// What.
+    pub kind: EventKind,
+    /// The slice's id and name, where it is about one.
+    pub slice: Option<(String, String)>,
+    /// The device, where it is about one.
+    pub device: Option<String>,
+    /// In words.
+    pub message: String,
+}
+
+/// Who leases which device, and the threads that see to it.
+#[derive(Debug)]
+pub(crate) struct Leasing {
+    desk: Mutex<Desk>,
+    /// The alarm has to ring earlier than it thinks.
+    earlier: Condvar,
+    journal: Arc<Journal>,
+}
+
+#[derive(Debug)]
+struct Desk {
+    state: State,
+    /// When the alarm's thread wakes; 0 while it is awake.
+    alarm_at: Nanos,
+}
+
+/// The clock of leases: nanoseconds of CLOCK_MONOTONIC.
+pub(crate) fn monotonic() -> Nanos {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    (now.tv_sec as u64)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(now.tv_nsec as u64)
+}
+
+impl Leasing {
+    /// Leasing with quantums of this length, which must be one that may be chosen.
+    pub fn start(settings: Settings, journal: Arc<Journal>) -> Arc<Self> {
+        let undertaker = Undertaker::start()
+            .map_err(|error| tracing::warn!(%error, "cannot watch processes; the dead are looked for by the clock"))
+            .ok();
+        let leasing = Arc::new(Self {
+            desk: Mutex::new(Desk {
+                state: State::new(settings, monotonic(), undertaker),
+                alarm_at: 0,
+            }),
+            earlier: Condvar::new(),
+            journal,
+        });
+        if let Err(error) = alarm::start(Arc::downgrade(&leasing)) {
+            // Bells are heard all the same, and gates that nobody opens open themselves.
+            tracing::error!(%error, "cannot start the thread of the leases");
+        }
+        leasing
+    }
+
+    /// Has these slices lease their devices, and no others.
+    pub fn sync(self: &Arc<Self>, members: Vec<Member>) {
+        let ropes: Vec<Arc<Rope>> = self.with(|state, now| {
+            state.sync(members, now);
+            let mut ropes = Vec::new();
+            for (number, seat) in &mut state.seats {
+                for (place, account) in seat.accounts.iter_mut().enumerate() {
+                    if account.rope.is_none() {
+                        let rope = Arc::new(Rope::new(*number, seat.member.pages.clone(), place));
+                        account.rope = Some(rope.clone());
+                        ropes.push(rope);
+                    }
+                }
+            }
+            ropes
+        });
+        for rope in ropes {
+            if let Err(error) = bell::listen(&rope, Arc::downgrade(self)) {
+                // It is looked at ten times a second all the same.
+                tracing::error!(%error, "cannot start a thread that listens to a slice");
+            }
+        }
+    }
+
+    /// A slice's bell rang.
+    fn look(&self, number: u64) {
+        self.with(|state, now| state.look(number, now));
+    }
+
+    /// Does something, has the alarm ring earlier where it must, and tells what people should know.
+    fn with<T>(&self, work: impl FnOnce(&mut State, Nanos) -> T) -> T {
+        let (answer, incidents) = {
+            let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
+            let answer = work(&mut desk.state, monotonic());
+            if desk.alarm_at != 0 && desk.state.deadline().is_some_and(|at| at < desk.alarm_at) {
+                desk.alarm_at = 0;
+                self.earlier.notify_one();
+            }
+            (answer, std::mem::take(&mut desk.state.incidents))
+        };
+        // Not while anybody waits for the desk: a log may be slow.
+        for incident in incidents {
+            let slice = incident.slice.as_ref().map(|(_, name)| name.as_str());
+            tracing::warn!(
+                slice,
+                device = incident.device,
+                kind = incident.kind.name(),
+                "{}",
+                incident.message
+            );
+            self.journal.note(incident);
+        }
+        answer
+    }
+}
+
+impl Drop for Leasing {
+    fn drop(&mut self) {
+        let desk = self.desk.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let accounts = desk.state.seats.values().flat_map(|seat| &seat.accounts);
+        accounts
+            .filter_map(|account| account.rope.as_ref())
+            .for_each(|rope| rope.end());
+        self.earlier.notify_one();
+    }
+}

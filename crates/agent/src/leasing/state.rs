@@ -1,0 +1,352 @@
+//! Everything that the agent knows of who runs: the arbiter, and beside each of its tenants the slice's pages. No clock
+//! and no thread: whoever calls says what time it is, so that tests can.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use divvy_arbiter::{Arbiter, Cap, DeviceId, Event, MILLISECOND, Nanos, Refused, Settings, TenantId, Terms};
+
+use super::account::{Account, Hold};
+use super::escape::Escapes;
+use super::seat::Seat;
+use super::undertaker::Undertaker;
+use super::{Incident, Member, shares};
+use crate::api::events::EventKind;
+
+/// How long a slice of which an earlier agent's lease may still be in use keeps the others of its devices waiting. Its
+/// processes look for a new agent's grant several times in that time.
+pub(super) const DOUBT: Nanos = 250 * MILLISECOND;
+
+/// Who runs, and who waits.
+#[derive(Debug)]
+pub(super) struct State {
+    pub arbiter: Arbiter,
+    /// The devices, as the arbiter numbers them.
+    pub devices: Vec<String>,
+    pub seats: BTreeMap<u64, Seat>,
+    numbers: HashMap<String, u64>,
+    next: u64,
+    /// What the arbiter's numbers of leases are raised by: an earlier agent's are all below.
+    pub epoch_base: u64,
+    /// When the last slice in doubt has been waited for; the end of time where none is.
+    pub doubts_end_at: Nanos,
+    /// Slices to look at before anything else.
+    pub due: Vec<u64>,
+    /// What people should be told.
+    pub incidents: Vec<Incident>,
+    /// What a change of holder costs on each device, as the arbiter was last told.
+    pub refill: HashMap<u32, Nanos>,
+    /// Who watches processes.
+    pub undertaker: Option<Arc<Undertaker>>,
+    /// Leases that were outlasted so that others were told; that the device went to others.
+    pub overdue_total: u64,
+    /// See there.
+    pub expired_total: u64,
+    /// What the auditor saw.
+    pub escapes: Escapes,
+    /// Nanoseconds for which devices were used and nobody charged.
+    pub escaped_ns: Nanos,
+}
+
+impl State {
+    pub fn new(settings: Settings, now: Nanos, undertaker: Option<Arc<Undertaker>>) -> Self {
+        Self {
+            arbiter: Arbiter::new(settings, 0),
+            devices: Vec::new(),
+            seats: BTreeMap::new(),
+            numbers: HashMap::new(),
+            next: 0,
+            // No agent gives a lease each nanosecond.
+            epoch_base: now,
+            doubts_end_at: Nanos::MAX,
+            due: Vec::new(),
+            incidents: Vec::new(),
+            refill: HashMap::new(),
+            undertaker,
+            overdue_total: 0,
+            expired_total: 0,
+            escapes: Escapes::default(),
+            escaped_ns: 0,
+        }
+    }
+
+    /// The number by which the arbiter knows a slice.
+    pub fn number(&self, id: &str) -> Option<u64> {
+        self.numbers.get(id).copied()
+    }
+
+    /// Has the arbiter know these slices and no others, each by its terms.
+    pub fn sync(&mut self, members: Vec<Member>, now: Nanos) {
+        let mut wanted: HashMap<String, Member> = members
+            .into_iter()
+            .map(|member| (member.id.clone(), member))
+            .collect();
+        let gone: Vec<u64> = self
+            .seats
+            .iter()
+            .filter(|(_, seat)| {
+                let still = wanted.get(&seat.member.id);
+                still.is_none_or(|member| !seat.accounts.iter().all(|account| account.is_of(&member.pages)))
+            })
+            .map(|(number, _)| *number)
+            .collect();
+        for number in gone {
+            self.dismiss(number, now);
+        }
+        let mut resized: Vec<(u64, Terms)> = Vec::new();
+        for (number, seat) in &mut self.seats {
+            if let Some(member) = wanted.remove(&seat.member.id) {
+                if member.terms != seat.member.terms {
+                    resized.push((*number, member.terms));
+                }
+                seat.member = member;
+            }
+        }
+        // Who gives back first makes room for who gets more.
+        resized.sort_by_key(|(number, terms)| {
+            let before = self.seats.get(number).map_or(0, |seat| parts(&seat.held_to));
+            i32::from(parts(terms)) - i32::from(before)
+        });
+        for (number, terms) in resized {
+            self.resize(number, terms, now);
+        }
+        let mut newcomers: Vec<Member> = wanted.into_values().collect();
+        newcomers.sort_by(|a, b| a.id.cmp(&b.id));
+        for member in newcomers {
+            self.admit(member, now);
+        }
+        self.regroup(now);
+        self.look_at_due(now);
+    }
+
+    fn dismiss(&mut self, number: u64, now: Nanos) {
+        if let Some(seat) = self.seats.remove(&number) {
+            self.numbers.remove(&seat.member.id);
+            self.tell(
+                now,
+                &Event::Died {
+                    tenant: TenantId(number),
+                },
+            );
+            self.due.extend(self.neighbours(&seat));
+            for account in &seat.accounts {
+                account.rope.iter().for_each(|rope| rope.end());
+            }
+        }
+    }
+
+    /// The slices that have a device in common with this one.
+    pub fn neighbours(&self, seat: &Seat) -> Vec<u64> {
+        let on = |account: &Account| seat.accounts.iter().any(|mine| mine.device == account.device);
+        self.seats
+            .iter()
+            .filter(|(_, other)| other.accounts.iter().any(on))
+            .map(|(number, _)| *number)
+            .collect()
+    }
+
+    fn resize(&mut self, number: u64, terms: Terms, now: Nanos) {
+        let tenant = TenantId(number);
+        let held_to = match self.try_tell(now, &Event::Resized { tenant, terms }) {
+            Ok(()) => terms,
+            Err(refused) => {
+                let terms = self.cannot_promise(number, &terms, refused);
+                self.tell(now, &Event::Resized { tenant, terms });
+                terms
+            }
+        };
+        if let Some(seat) = self.seats.get_mut(&number) {
+            seat.held_to = held_to;
+        }
+        self.due.push(number);
+    }
+
+    fn admit(&mut self, member: Member, now: Nanos) {
+        let devices: Vec<DeviceId> = member.devices.iter().map(|uuid| self.device(uuid)).collect();
+        let number = self.next;
+        self.next += 1;
+        let terms = member.terms;
+        let accounts = devices
+            .iter()
+            .enumerate()
+            .map(|(place, device)| Account::new(*device, &member.pages, place, now))
+            .collect();
+        self.numbers.insert(member.id.clone(), number);
+        self.seats.insert(
+            number,
+            Seat {
+                member,
+                held_to: terms,
+                accounts,
+                lone: false,
+                in_doubt_until: 0,
+                asked_at: None,
+                queued_ns: 0,
+                leases: 0,
+                overdue: false,
+                overdue_total: 0,
+                expired_total: 0,
+                escapes: false,
+                escaped_ns: 0,
+            },
+        );
+        let arrived = |terms| Event::Arrived {
+            tenant: TenantId(number),
+            devices: devices.clone(),
+            terms,
+        };
+        if let Err(refused) = self.try_tell(now, &arrived(terms)) {
+            let lesser = self.cannot_promise(number, &terms, refused);
+            self.tell(now, &arrived(lesser));
+            if let Some(seat) = self.seats.get_mut(&number) {
+                seat.held_to = lesser;
+            }
+        }
+        // Nothing is launched by what nobody has decided; alone, it is opened in a moment.
+        let alone = alone(&self.seats, number);
+        if let Some(seat) = self.seats.get_mut(&number).filter(|_| !alone) {
+            seat.accounts.iter_mut().for_each(Account::close);
+            if seat
+                .accounts
+                .iter()
+                .any(|account| account.grant().generation() > 1)
+            {
+                seat.in_doubt_until = now.saturating_add(DOUBT);
+                self.doubts_end_at = seat.in_doubt_until;
+            }
+        }
+        self.due.push(number);
+    }
+
+    /// Admission lets nobody in who does not fit, so this is for what slips through: records of another version, a part of
+    /// a part that was rounded up. The slice then has its part without a promise.
+    fn cannot_promise(&mut self, number: u64, terms: &Terms, refused: Refused) -> Terms {
+        let lesser = Terms::weight(parts(terms).max(1));
+        self.note(
+            number,
+            None,
+            EventKind::SliceResized,
+            format!("its share cannot be promised, it has it as a weight: {refused}"),
+        );
+        lesser
+    }
+
+    fn device(&mut self, uuid: &str) -> DeviceId {
+        let known = self.devices.iter().position(|device| device == uuid);
+        match known {
+            Some(place) => DeviceId(place as u32),
+            None => {
+                self.devices.push(uuid.to_owned());
+                self.arbiter.add_device()
+            }
+        }
+    }
+
+    /// Opens the gates of those who are alone, and has those lease who no longer are.
+    fn regroup(&mut self, now: Nanos) {
+        let numbers: Vec<u64> = self.seats.keys().copied().collect();
+        for number in numbers {
+            let alone = alone(&self.seats, number);
+            let Some(seat) = self.seats.get_mut(&number) else {
+                continue;
+            };
+            if alone == seat.lone {
+                continue;
+            }
+            seat.lone = alone;
+            seat.stop_asking(now);
+            for account in &mut seat.accounts {
+                account.figures.forget();
+            }
+            let tenant = TenantId(number);
+            if alone {
+                (seat.in_doubt_until, seat.overdue) = (0, false);
+                seat.accounts.iter_mut().for_each(Account::open);
+                self.tell(now, &Event::Idle { tenant });
+            } else {
+                seat.ask(now);
+                // It may have anything in flight: it holds the device until it says otherwise.
+                self.tell(now, &Event::Ready { tenant });
+                for account in self
+                    .seats
+                    .get_mut(&number)
+                    .into_iter()
+                    .flat_map(|seat| &mut seat.accounts)
+                {
+                    if account.hold == Hold::Nothing {
+                        account.close();
+                    }
+                }
+            }
+            self.due.push(number);
+        }
+        self.write_shares();
+    }
+
+    /// Tells each slice what it may take without an agent.
+    fn write_shares(&mut self) {
+        for device in 0..self.devices.len() {
+            let here = |account: &Account| account.device.0 as usize == device;
+            let (numbers, terms): (Vec<u64>, Vec<Terms>) = self
+                .seats
+                .iter()
+                .filter(|(_, seat)| seat.accounts.iter().any(here))
+                .map(|(number, seat)| (*number, seat.held_to))
+                .unzip();
+            for (number, effective) in numbers.iter().zip(shares::effective(&terms)) {
+                let seat = self.seats.get_mut(number);
+                let accounts = seat.into_iter().flat_map(|seat| &mut seat.accounts);
+                for account in accounts.filter(|account| here(account)) {
+                    account.effective = effective;
+                    // Nobody waits for ever for an agent that is dead.
+                    account.grant().set_fallback_share(effective.max(1));
+                    account.grant().beat();
+                }
+            }
+        }
+    }
+
+    /// Tells the arbiter, and does what it decides.
+    pub fn tell(&mut self, now: Nanos, event: &Event) {
+        if let Err(refused) = self.try_tell(now, event) {
+            // Each event is of a tenant that is registered: this is a mistake of ours, and harmless.
+            tracing::debug!(?event, %refused, "the arbiter refuses an event");
+        }
+    }
+
+    fn try_tell(&mut self, now: Nanos, event: &Event) -> Result<(), Refused> {
+        let decisions = self.arbiter.handle(now, event)?;
+        for decision in decisions {
+            self.carry_out(decision, now);
+        }
+        Ok(())
+    }
+
+    /// Something that people should be told of a slice.
+    pub fn note(&mut self, number: u64, device: Option<DeviceId>, kind: EventKind, message: String) {
+        let member = self.seats.get(&number).map(|seat| &seat.member);
+        self.incidents.push(Incident {
+            kind,
+            slice: member.map(|member| (member.id.clone(), member.name.clone())),
+            device: device.and_then(|device| self.devices.get(device.0 as usize).cloned()),
+            message,
+        });
+    }
+}
+
+/// Whether a slice is alone on all its devices, and nothing caps it.
+fn alone(seats: &BTreeMap<u64, Seat>, number: u64) -> bool {
+    let Some(seat) = seats.get(&number) else {
+        return false;
+    };
+    let on = |account: &Account| seat.accounts.iter().any(|mine| mine.device == account.device);
+    seat.held_to.cap == Cap::Soft
+        && seats
+            .iter()
+            .all(|(other, seat)| *other == number || !seat.accounts.iter().any(on))
+}
+
+/// A share, or the weight that stands for one.
+fn parts(terms: &Terms) -> u16 {
+    terms.share().map_or(0, divvy_arbiter::Share::parts)
+}

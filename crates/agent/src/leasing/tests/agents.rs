@@ -1,0 +1,91 @@
+//! Agents that die under load, and their successors.
+
+use divvy_arbiter::{MILLISECOND, SECOND, Terms};
+use divvy_ledger::Gate;
+
+use super::world::{Load, World, share};
+
+const KERNEL: u64 = MILLISECOND;
+
+#[test]
+fn a_hundred_agents_die_under_load_and_no_tenant_is_stuck() {
+    let mut world = World::new();
+    world.add(Terms::soft(share(30)), Load::Greedy(KERNEL));
+    world.add(Terms::soft(share(50)), Load::Greedy(5 * MILLISECOND));
+    world.add(Terms::weight(100), Load::Greedy(50_000));
+    world.run(100 * MILLISECOND);
+    let mut word = world.tenants[0].pages[0].grant.gate();
+    for agent in 0..100 {
+        world.restart_agent();
+        let next = world.tenants[0].pages[0].grant.gate();
+        assert!(
+            next.is_since(word) && next != word,
+            "agent {agent} goes on counting"
+        );
+        word = next;
+        let before: Vec<u64> = world.tenants.iter().map(|tenant| tenant.ran).collect();
+        world.run(60 * MILLISECOND + agent * 130_000);
+        let stuck = world
+            .tenants
+            .iter()
+            .zip(&before)
+            .position(|(tenant, before)| tenant.ran == *before);
+        assert_eq!(stuck, None, "under agent {agent}");
+    }
+    world.run(SECOND);
+    let parts = world.shares(5 * SECOND);
+    assert!(
+        parts[0].abs_diff(3_000) <= 150 && parts[1].abs_diff(5_000) <= 150,
+        "{parts:?}"
+    );
+}
+
+#[test]
+fn what_ran_when_the_agent_died_is_over_before_anybody_else_begins() {
+    let mut world = World::new();
+    world.add(Terms::weight(100), Load::Greedy(30 * MILLISECOND));
+    world.add(Terms::weight(100), Load::Greedy(KERNEL));
+    world.run(200 * MILLISECOND);
+    while world.tenants[0].gate() != Gate::Leased {
+        world.run(MILLISECOND / 10);
+    }
+    // Its kernel has just begun.
+    world.run(MILLISECOND);
+    world.restart_agent();
+    let before = world.tenants[1].ran;
+    world.run(20 * MILLISECOND);
+    assert_eq!(world.tenants[1].ran, before, "the first one's kernel runs still");
+    assert_eq!(world.tenants[1].gate(), Gate::Closed);
+    world.run(30 * MILLISECOND);
+    assert!(world.tenants[1].ran > before);
+}
+
+#[test]
+fn nobody_waits_long_for_a_process_that_was_stopped_when_the_agent_died() {
+    let mut world = World::new();
+    world.add(Terms::weight(100), Load::Greedy(KERNEL));
+    world.add(Terms::weight(100), Load::Greedy(KERNEL));
+    world.run(SECOND);
+    world.tenants[0].stopped = true;
+    world.restart_agent();
+    world.run(200 * MILLISECOND);
+    let before = world.tenants[1].ran;
+    world.run(200 * MILLISECOND);
+    assert!(world.tenants[1].ran - before > 100 * MILLISECOND);
+    world.tenants[0].stopped = false;
+    world.run(SECOND);
+    let parts = world.shares(2 * SECOND);
+    assert!(parts[0].abs_diff(5_000) <= 200, "{parts:?}");
+}
+
+#[test]
+fn one_that_is_alone_goes_on_without_a_pause() {
+    let mut world = World::new();
+    world.add(Terms::weight(100), Load::Greedy(KERNEL));
+    world.run(SECOND);
+    for _ in 0..10 {
+        world.restart_agent();
+        assert_eq!(world.tenants[0].gate(), Gate::Open);
+        assert!(world.shares(50 * MILLISECOND)[0] >= 9_500);
+    }
+}

@@ -1,0 +1,154 @@
+//! Tenants that are stopped, killed, endless, or lie.
+
+use divvy_arbiter::{MILLISECOND, SECOND, Terms};
+use divvy_ledger::{Gate, GateWord};
+
+use super::world::{Load, World, share};
+use crate::api::events::EventKind;
+
+const KERNEL: u64 = MILLISECOND;
+
+fn kinds(world: &mut World) -> Vec<EventKind> {
+    let incidents = std::mem::take(&mut world.state.incidents);
+    incidents.iter().map(|incident| incident.kind).collect()
+}
+
+fn two(first: Load) -> World {
+    let mut world = World::new();
+    world.add(Terms::soft(share(50)), first);
+    world.add(Terms::soft(share(50)), Load::Greedy(KERNEL));
+    world
+}
+
+#[test]
+fn a_killed_holder_costs_the_others_no_fifty_milliseconds() {
+    let mut world = two(Load::Greedy(KERNEL));
+    world.run(SECOND);
+    while world.tenants[0].gate() != Gate::Leased {
+        world.run(MILLISECOND / 10);
+    }
+    world.kill(0);
+    // The kernel's word, or the clock's: the loop is told to reap, and looks.
+    world.tenants[0].pages[0].ledger.reap().expect("reaped");
+    world.ring(0);
+    let before = world.tenants[1].ran;
+    world.run(100 * MILLISECOND);
+    assert!(world.tenants[1].ran - before >= 50 * MILLISECOND);
+    assert!(kinds(&mut world).is_empty(), "nobody outlasted anything");
+    assert!(
+        world.shares(SECOND)[1] >= 9_500,
+        "the slice is there, and wants nothing"
+    );
+}
+
+#[test]
+fn nobody_waits_for_a_stopped_holder_and_it_comes_back() {
+    let mut world = two(Load::Greedy(KERNEL));
+    world.run(SECOND);
+    while world.tenants[0].gate() != Gate::Leased {
+        world.run(MILLISECOND / 10);
+    }
+    world.tenants[0].stopped = true;
+    let before = world.tenants[1].ran;
+    world.run(200 * MILLISECOND);
+    assert!(
+        world.tenants[1].ran - before >= 145 * MILLISECOND,
+        "5 ms of lease, 40 of expiry"
+    );
+    assert_eq!(kinds(&mut world), [EventKind::Overdue, EventKind::Expired]);
+    assert!(world.state.seats.values().next().expect("one").overdue);
+    world.tenants[0].stopped = false;
+    world.run(SECOND);
+    assert_eq!(kinds(&mut world), [EventKind::Recovered]);
+    let parts = world.shares(5 * SECOND);
+    assert!(parts[0].abs_diff(5_000) <= 200, "{parts:?}");
+}
+
+#[test]
+fn an_endless_kernel_is_told_of_and_its_slice_pays() {
+    let mut world = two(Load::Endless);
+    world.run(2 * SECOND);
+    assert_eq!(kinds(&mut world), [EventKind::Overdue, EventKind::Expired]);
+    let views = world.state.views(world.now);
+    // It pays for all of the time for which both run.
+    assert!(
+        views[0].charged_ns > SECOND && views[0].debt_ns > 0,
+        "{:?}",
+        views[0]
+    );
+    assert!(
+        world.tenants[1].ran > 1_800 * MILLISECOND,
+        "{}",
+        world.tenants[1].ran
+    );
+    assert_eq!((views[0].overdue_total, views[0].expired_total), (1, 1));
+    assert!(matches!(world.tenants[1].gate(), Gate::Leased | Gate::Closed));
+    // Killed, its debt is gone with it and its place is free.
+    world.kill(0);
+    world.tenants[0].pages[0].ledger.reap().expect("reaped");
+    world.ring(0);
+    assert_eq!(kinds(&mut world), [EventKind::Recovered]);
+}
+
+#[test]
+fn one_that_stops_calling_after_it_got_a_lease_loses_it_with_its_end() {
+    let mut world = two(Load::Greedy(KERNEL));
+    world.run(100 * MILLISECOND);
+    // It says that it wants, and never launches.
+    world.tenants[0].load = Load::Nothing;
+    world.run(10 * MILLISECOND);
+    let line = |world: &World| {
+        world.tenants[0].pages[0]
+            .ledger
+            .presences()
+            .next()
+            .expect("there")
+    };
+    assert!(!line(&world).busy);
+    let parts = world.shares(SECOND);
+    assert!(parts[1] >= 9_500, "{parts:?}");
+}
+
+#[test]
+fn a_scribbled_presence_harms_its_own_slice_only() {
+    let mut world = two(Load::Greedy(KERNEL));
+    world.run(SECOND);
+    world.tenants[0].stopped = true;
+    let mut noise = 0x2545_f491_4f6c_dd1d_u64;
+    let before = world.tenants[1].ran;
+    let begin = world.now;
+    for _ in 0..20_000 {
+        noise ^= noise << 13;
+        noise ^= noise >> 7;
+        noise ^= noise << 17;
+        let tenant = &world.tenants[0];
+        let slots = tenant.scribbles();
+        slots.set(noise & 1 == 0, noise & 2 == 0);
+        slots.acknowledge(GateWord::from_bits((noise >> 8) as u32));
+        slots.report(noise, u64::MAX - (noise >> 60), noise.rotate_left(17));
+        slots.count(noise.rotate_left(31), noise);
+        world.ring(0);
+        world.run(100_000);
+    }
+    let had = (world.tenants[1].ran - before) * 10_000 / (world.now - begin);
+    assert!(had >= 4_700, "{had}: no less than its share");
+    let views = world.state.views(world.now);
+    assert!(views.iter().all(|view| view.charged_ns <= world.now), "{views:?}");
+}
+
+#[test]
+fn one_that_rings_without_end_and_wants_by_turns_takes_no_more_than_its_share() {
+    let mut world = World::new();
+    world.add(Terms::soft(share(30)), Load::Nothing);
+    world.add(Terms::soft(share(70)), Load::Greedy(KERNEL));
+    world.run(SECOND);
+    world.tenants[0].stopped = true;
+    let (before, begin) = (world.tenants[1].ran, world.now);
+    for n in 0..50_000_u64 {
+        world.tenants[0].scribbles().set(n % 2 == 0, false);
+        world.ring(0);
+        world.run(40_000);
+    }
+    let had = (world.tenants[1].ran - before) * 10_000 / (world.now - begin);
+    assert!(had >= 6_500, "{had}");
+}

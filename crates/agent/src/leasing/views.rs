@@ -1,0 +1,115 @@
+//! What people may see of who runs.
+
+use divvy_arbiter::{Cap, Class, Event, Nanos, Part, Standing, TenantId};
+use divvy_model::{Compute, Condition, Weight};
+
+use super::Leasing;
+use super::account::Account;
+use super::seat::Seat;
+use super::state::State;
+use crate::api::compute::{ComputeRecord, ComputeStanding};
+
+/// What became of leases since the agent started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    /// Leases that were outlasted so that others were told.
+    pub overdue: u64,
+    /// Leases that were outlasted so that the device went to others.
+    pub expired: u64,
+    /// Nanoseconds for which devices were used and nobody charged.
+    pub escaped_ns: u64,
+}
+
+impl Leasing {
+    /// A record for each slice and each of its devices, in the order in which they came.
+    pub fn views(&self) -> Vec<ComputeRecord> {
+        self.with(State::views)
+    }
+
+    /// What is out of the ordinary about how a slice uses its devices.
+    pub fn conditions(&self, id: &str) -> Vec<Condition> {
+        self.with(|state, _| {
+            let seat = state.number(id).and_then(|number| state.seats.get(&number));
+            let Some(seat) = seat else { return Vec::new() };
+            let overstays = seat.overdue.then_some(Condition::Overstays);
+            let escapes = seat.escapes.then_some(Condition::Escapes);
+            overstays.into_iter().chain(escapes).collect()
+        })
+    }
+
+    /// What became of leases so far.
+    pub fn totals(&self) -> Totals {
+        self.with(|state, _| Totals {
+            overdue: state.overdue_total,
+            expired: state.expired_total,
+            escaped_ns: state.escaped_ns,
+        })
+    }
+}
+
+impl State {
+    /// A record for each slice and each of its devices, in the order in which they came.
+    pub fn views(&mut self, now: Nanos) -> Vec<ComputeRecord> {
+        self.tell(now, &Event::Time);
+        self.look_at_due(now);
+        let seats = self.seats.iter();
+        seats
+            .flat_map(|(number, seat)| seat.accounts.iter().map(move |account| (*number, seat, account)))
+            .map(|(number, seat, account)| view(self, number, seat, account))
+            .collect()
+    }
+}
+
+fn view(state: &State, number: u64, seat: &Seat, account: &Account) -> ComputeRecord {
+    let view = state.arbiter.view(TenantId(number), account.device);
+    let standing = match (seat.lone, view.map(|view| view.standing)) {
+        (true, _) => ComputeStanding::Open,
+        (_, None | Some(Standing::Idle)) => ComputeStanding::Idle,
+        (_, Some(Standing::Throttled)) => ComputeStanding::Throttled,
+        (_, Some(Standing::Waiting)) => ComputeStanding::Waiting,
+        (_, Some(Standing::Running)) => ComputeStanding::Running,
+        (_, Some(Standing::Stuck)) => ComputeStanding::Stuck,
+    };
+    let (second, ten) = (account.figures.window(1), account.figures.window(10));
+    let counted = |parts: u32| (!seat.lone).then_some(parts);
+    let terms = &seat.held_to;
+    ComputeRecord {
+        slice_id: seat.member.id.clone(),
+        slice: seat.member.name.clone(),
+        uid: seat.member.uid,
+        device_uuid: state
+            .devices
+            .get(account.device.0 as usize)
+            .cloned()
+            .unwrap_or_default(),
+        standing,
+        share: terms.share().map(|share| Compute(share.parts())),
+        weight: match terms.part {
+            Part::Share(_) => None,
+            Part::Weight(weight) => Some(Weight(weight)),
+        },
+        cap: match terms.cap {
+            Cap::Soft => divvy_model::Cap::Soft,
+            Cap::Hard => divvy_model::Cap::Hard,
+        },
+        class: match terms.class {
+            Class::BestEffort => divvy_model::Class::BestEffort,
+            Class::Latency { .. } => divvy_model::Class::Latency,
+        },
+        effective: Compute(u16::try_from(account.effective).unwrap_or(u16::MAX)),
+        used_1s: counted(second.used),
+        used_10s: counted(ten.used),
+        queued_1s: second.queued,
+        queued_10s: ten.queued,
+        waiting_ns: view.map_or(0, |view| view.waiting),
+        debt_ns: view.map_or(0, |view| view.debt),
+        charged_ns: view.map_or(0, |view| u64::try_from(view.charged).unwrap_or(u64::MAX)),
+        leases: seat.leases,
+        kernel_ns: account.kernel_ns,
+        in_flight_ns: account.in_flight_ns,
+        launched: account.launched,
+        overdue_total: seat.overdue_total,
+        expired_total: seat.expired_total,
+        escaped_ns: seat.escaped_ns,
+    }
+}

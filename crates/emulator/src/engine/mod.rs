@@ -1,0 +1,15 @@
+//! The device's engine: one for all processes, on the one device clock.
+//!
+//! - `schedule`: the time line, pure
+//! - `page`: the line as all processes share it
+//! - `model`: how long a kernel lasts
+//! - `usage`: who kept it busy
+//! - `line`: this process's part: kernels executed ahead of the clock, their ends signalled when the clock is there
+//!
+//! docs/adr/0024 has the decisions.
+
+pub mod line;
+pub mod model;
+pub mod page;
+pub mod schedule;
+pub mod usage;

@@ -1,0 +1,515 @@
+//! The page of a device's engine, which every process that uses the device shares: the line, and each process's jobs.
+//!
+//! A file beside the hardware page. A process has a place in it, held by a lock that the kernel ends with the process. What
+//! the words say is under one lock, which is taken away from a holder that is dead or stopped; and whatever they
+//! say, whoever reads them goes on in bounded time: they are made plausible first.
+
+use super::schedule::{JOBS, Job, Now, PATIENCE, Place, Schedule, State};
+use crate::clock;
+use crate::memory::mapping::Mapping;
+use crate::shared::lock::{FileLock, Hold, is_locked, open};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::time::Duration;
+
+/// Changes with the layout: pages of another are other files.
+pub const ENGINE_ABI: u32 = 1;
+/// Processes that can use a device at once.
+pub const PLACES: usize = 256;
+/// Remembered readings of a busy time.
+pub const SAMPLES: usize = 16;
+/// Distance of two of them, in nanoseconds.
+pub const SAMPLE_EVERY: u64 = 100_000_000;
+/// Default slice: about what the driver's is, in nanoseconds.
+pub const DEFAULT_SLICE: u64 = 2_000_000;
+/// Slices that a page may say, in nanoseconds.
+const SLICES: std::ops::RangeInclusive<u64> = 50_000..=1_000_000_000;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"dvengine");
+/// The lock of a place is the byte of the file this far in, and the place's index; locks may lie beyond a file's end.
+const PLACE_LOCKS: u64 = 1 << 32;
+/// A lock that is held for longer is taken away, if its holder is dead; and in any case after the second.
+const DEAD_AFTER: u64 = 2_000_000;
+const STOPPED_AFTER: u64 = 50_000_000;
+
+#[repr(C, align(4096))]
+struct Words {
+    magic: AtomicU64,
+    abi: AtomicU64,
+    lock: AtomicU64,
+    cursor: AtomicU64,
+    owner: AtomicU64,
+    slice_end: AtomicU64,
+    slice: AtomicU64,
+    /// How far the device clock is before the machine's.
+    leap: AtomicU64,
+    /// Busy time of processes that are gone.
+    retired: AtomicU64,
+    /// Places below this one may be in use.
+    top: AtomicU64,
+    samples: Samples,
+    _rest: [AtomicU64; 512 - 10 - 2 * SAMPLES],
+    places: [PlaceWords; PLACES],
+}
+
+#[repr(C)]
+struct PlaceWords {
+    /// 0: free.
+    pid: AtomicU64,
+    busy: AtomicU64,
+    /// Since when it is busy, where time is not modelled; 0: it is not.
+    busy_since: AtomicU64,
+    joined: AtomicU64,
+    _rest: [AtomicU64; 28],
+    samples: Samples,
+    jobs: [JobWords; JOBS],
+}
+
+#[repr(C)]
+struct JobWords {
+    number: AtomicU64,
+    state: AtomicU64,
+    ready: AtomicU64,
+    extent: AtomicU64,
+    consumed: AtomicU64,
+    end: AtomicU64,
+    touched: AtomicU64,
+    _rest: AtomicU64,
+}
+
+/// Readings of a busy time: when, and what it was.
+#[repr(C)]
+struct Samples([[AtomicU64; 2]; SAMPLES]);
+
+const _: () = assert!(size_of::<PlaceWords>() == 1024);
+const BYTES: usize = size_of::<Words>();
+
+/// How busy a process kept the engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Busy {
+    /// Its process id; 0 for all that are gone, together, whose readings are those of the whole device.
+    pub pid: u32,
+    /// Engine time it had, in nanoseconds.
+    pub busy: u64,
+    /// Earlier readings: device time, and what it was.
+    pub samples: Vec<(u64, u64)>,
+}
+
+/// A mapping of the page, without a place in it.
+pub struct Page {
+    path: PathBuf,
+    map: Mapping,
+}
+
+/// The lock of a page, held.
+pub struct Locked<'a> {
+    page: &'a Page,
+    ticket: u64,
+}
+
+/// A place in the page: this process's.
+pub struct OwnPlace {
+    /// Which.
+    pub index: usize,
+    _life: FileLock,
+}
+
+impl Page {
+    /// The page of that name, made if there is none.
+    pub fn open(path: &Path) -> Result<Page, Errno> {
+        let file = open_or_make(path)?;
+        if rustix::fs::fstat(&file)?.st_size != BYTES as i64 {
+            return Err(Errno::PROTO);
+        }
+        let map = Mapping::of_file(file.as_fd(), 0, BYTES, 4096)?;
+        let page = Page {
+            path: path.to_owned(),
+            map,
+        };
+        let words = page.words();
+        if words.magic.load(Acquire) != MAGIC || words.abi.load(Relaxed) != u64::from(ENGINE_ABI) {
+            return Err(Errno::PROTO);
+        }
+        Ok(page)
+    }
+
+    fn words(&self) -> &Words {
+        // SAFETY: the mapping has BYTES bytes, is aligned to a page, lives as long as self and is nothing but atomics.
+        unsafe { &*(self.map.address() as *const Words) }
+    }
+
+    /// Takes a place for this process.
+    pub fn join(&self) -> Result<OwnPlace, Errno> {
+        self.reap();
+        for index in 0..PLACES {
+            let lock = PLACE_LOCKS + index as u64;
+            let Some(life) = FileLock::take(open(&self.path)?, lock, 1, Hold::Alone)? else {
+                continue;
+            };
+            let locked = self.lock();
+            let words = self.words();
+            locked.clear(index);
+            let place = &words.places[index];
+            place.joined.store(self.now().device, Relaxed);
+            place.pid.store(u64::from(std::process::id()), Release);
+            words.top.fetch_max(index as u64 + 1, AcqRel);
+            drop(locked);
+            return Ok(OwnPlace { index, _life: life });
+        }
+        Err(Errno::NOSPC)
+    }
+
+    /// Device time and real time now.
+    pub fn now(&self) -> Now {
+        let leap = clock::leap(self.words().leap.load(Relaxed));
+        let real = clock::real_ns();
+        Now {
+            device: real.saturating_add(leap),
+            real,
+        }
+    }
+
+    /// Lets the device clock leap to this time, if it is not there yet.
+    pub fn leap_to(&self, device: u64) {
+        let leap = device.saturating_sub(clock::real_ns());
+        self.words().leap.fetch_max(clock::leap(leap), AcqRel);
+    }
+
+    /// Waits for the lock; not for ever.
+    pub fn lock(&self) -> Locked<'_> {
+        static TICKETS: AtomicU32 = AtomicU32::new(1);
+        let number = TICKETS.fetch_add(1, Relaxed);
+        let ticket = u64::from(std::process::id()) << 32 | u64::from(number) | 1;
+        let lock = &self.words().lock;
+        let mut turns = 0u32;
+        let mut seen = (0, 0);
+        loop {
+            match lock.compare_exchange(0, ticket, AcqRel, Acquire) {
+                Ok(_) => return Locked { page: self, ticket },
+                Err(holder) => {
+                    let now = clock::real_ns();
+                    if seen.0 != holder {
+                        seen = (holder, now);
+                    }
+                    let waited = now.saturating_sub(seen.1);
+                    let gone = waited > STOPPED_AFTER || waited > DEAD_AFTER && self.is_dead(holder >> 32);
+                    if gone && lock.compare_exchange(holder, ticket, AcqRel, Acquire).is_ok() {
+                        return Locked { page: self, ticket };
+                    }
+                }
+            }
+            turns += 1;
+            if turns < 64 {
+                std::hint::spin_loop();
+            } else if turns < 128 {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(Duration::from_micros(30));
+            }
+        }
+    }
+
+    /// No place of that process is held.
+    fn is_dead(&self, pid: u64) -> bool {
+        let Ok(file) = open(&self.path) else { return false };
+        !self.used().any(|index| {
+            self.words().places[index].pid.load(Relaxed) == pid
+                && is_locked(file.as_fd(), PLACE_LOCKS + index as u64) != Ok(false)
+        })
+    }
+
+    /// Places that may be in use.
+    fn used(&self) -> impl Iterator<Item = usize> + '_ {
+        let words = self.words();
+        let top = words.top.load(Acquire).min(PLACES as u64) as usize;
+        (0..top).filter(|&index| words.places[index].pid.load(Relaxed) != 0)
+    }
+
+    /// How many places are in use.
+    pub fn processes(&self) -> usize {
+        self.used().count()
+    }
+
+    /// Frees the places of processes that are gone.
+    pub fn reap(&self) {
+        let Ok(file) = open(&self.path) else { return };
+        for index in self.used() {
+            // Our own place is locked through another description of this process, so it counts as locked.
+            if is_locked(file.as_fd(), PLACE_LOCKS + index as u64) == Ok(false) {
+                let locked = self.lock();
+                // Somebody may have taken it meanwhile.
+                if is_locked(file.as_fd(), PLACE_LOCKS + index as u64) == Ok(false) {
+                    locked.clear(index);
+                }
+            }
+        }
+    }
+
+    /// Busy times of everybody, the dead first; and the device time.
+    pub fn busy(&self) -> (u64, Vec<Busy>) {
+        self.reap();
+        let locked = self.lock();
+        let now = self.now();
+        let mut schedule = locked.load();
+        schedule.advance(now);
+        locked.store(&schedule, None);
+        locked.sample(now.device);
+        let words = self.words();
+        let mut all = vec![Busy {
+            pid: 0,
+            busy: words.retired.load(Relaxed),
+            samples: words.samples.read(),
+        }];
+        all.extend(self.used().map(|index| {
+            let place = &words.places[index];
+            Busy {
+                pid: place.pid.load(Relaxed) as u32,
+                busy: place.busy_now(now.device),
+                samples: place.samples.read(),
+            }
+        }));
+        (now.device, all)
+    }
+
+    /// Starts, or ends, a busy time of a place where time is not modelled.
+    pub fn mark(&self, place: &OwnPlace, busy: bool) {
+        let words = &self.words().places[place.index];
+        let now = self.now().device;
+        if busy {
+            words.busy_since.store(now, Relaxed);
+        } else {
+            let since = words.busy_since.swap(0, AcqRel);
+            words.busy.fetch_add(now.saturating_sub(since), AcqRel);
+        }
+        if let Some(locked) = words.samples.due(now).then(|| self.lock()) {
+            locked.sample(now);
+        }
+    }
+}
+
+impl PlaceWords {
+    fn busy_now(&self, now: u64) -> u64 {
+        let since = match self.busy_since.load(Relaxed) {
+            0 => now,
+            since => since,
+        };
+        self.busy.load(Relaxed).saturating_add(now.saturating_sub(since))
+    }
+}
+
+impl Samples {
+    fn place(now: u64) -> usize {
+        (now / SAMPLE_EVERY) as usize % SAMPLES
+    }
+
+    fn due(&self, now: u64) -> bool {
+        let at = self.0[Samples::place(now)][0].load(Relaxed);
+        at / SAMPLE_EVERY != now / SAMPLE_EVERY
+    }
+
+    fn put(&self, now: u64, busy: u64) {
+        if self.due(now) {
+            let [at, was] = &self.0[Samples::place(now)];
+            at.store(now, Relaxed);
+            was.store(busy, Relaxed);
+        }
+    }
+
+    fn read(&self) -> Vec<(u64, u64)> {
+        let mut all: Vec<_> = self
+            .0
+            .iter()
+            .map(|[at, was]| (at.load(Relaxed), was.load(Relaxed)))
+            .collect();
+        all.retain(|&(at, _)| at != 0);
+        all.sort_unstable();
+        all
+    }
+
+    fn clear(&self) {
+        for [at, _] in &self.0 {
+            at.store(0, Relaxed);
+        }
+    }
+}
+
+impl Locked<'_> {
+    /// The line as the page has it, made plausible.
+    pub fn load(&self) -> Schedule {
+        let words = self.page.words();
+        let now = self.page.now();
+        let slice = words.slice.load(Relaxed);
+        let slice = if SLICES.contains(&slice) {
+            slice
+        } else {
+            DEFAULT_SLICE
+        };
+        // A line that is ahead of the clock is none; one that is far behind was idle, or is rubbish.
+        let cursor = words.cursor.load(Relaxed);
+        let cursor = cursor.clamp(now.device.saturating_sub(50 * PATIENCE), now.device);
+        Schedule {
+            cursor,
+            owner: words.owner.load(Relaxed).min(PLACES as u64) as usize,
+            slice_end: words.slice_end.load(Relaxed).min(cursor.saturating_add(slice)),
+            slice,
+            places: self
+                .page
+                .used()
+                .map(|index| Place {
+                    index,
+                    busy: words.places[index].busy.load(Relaxed),
+                    jobs: std::array::from_fn(|n| words.places[index].jobs[n].load()),
+                })
+                .collect(),
+        }
+    }
+
+    /// Writes the line, unless the lock was taken away meanwhile. `own`: the place whose job the caller changed by
+    /// itself; of other places' jobs only what [`Schedule::advance`] changes is written.
+    pub fn store(&self, schedule: &Schedule, own: Option<usize>) {
+        let words = self.page.words();
+        if words.lock.load(Acquire) != self.ticket {
+            return;
+        }
+        words.cursor.store(schedule.cursor, Relaxed);
+        words.owner.store(schedule.owner as u64, Relaxed);
+        words.slice_end.store(schedule.slice_end, Relaxed);
+        for place in &schedule.places {
+            let to = &words.places[place.index];
+            if to.busy.load(Relaxed) != place.busy {
+                to.busy.store(place.busy, Relaxed);
+            }
+            for (to, job) in to.jobs.iter().zip(&place.jobs) {
+                to.store(job, own == Some(place.index));
+            }
+        }
+    }
+
+    /// Remembers everybody's busy time, if it is time to.
+    pub fn sample(&self, now: u64) {
+        let words = self.page.words();
+        let mut all = words.retired.load(Relaxed);
+        for index in self.page.used() {
+            let place = &words.places[index];
+            let busy = place.busy_now(now);
+            all = all.saturating_add(busy);
+            place.samples.put(now, busy);
+        }
+        words.samples.put(now, all);
+    }
+
+    /// Sets the slice that everybody gets from now on, in nanoseconds.
+    pub fn set_slice(&self, slice: u64) {
+        self.page
+            .words()
+            .slice
+            .store(slice.clamp(*SLICES.start(), *SLICES.end()), Relaxed);
+    }
+
+    /// Frees a place.
+    fn clear(&self, index: usize) {
+        let words = self.page.words();
+        let place = &words.places[index];
+        words
+            .retired
+            .fetch_add(place.busy_now(self.page.now().device), AcqRel);
+        for word in [&place.busy, &place.busy_since, &place.joined] {
+            word.store(0, Relaxed);
+        }
+        place.samples.clear();
+        for job in &place.jobs {
+            job.state.store(0, Relaxed);
+        }
+        place.pid.store(0, Release);
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let _taken_away = self
+            .page
+            .words()
+            .lock
+            .compare_exchange(self.ticket, 0, AcqRel, Acquire);
+    }
+}
+
+impl JobWords {
+    fn load(&self) -> Job {
+        Job {
+            number: self.number.load(Relaxed),
+            state: match self.state.load(Acquire) {
+                1 => State::Open,
+                2 => State::Polling,
+                3 => State::Closed,
+                4 => State::Done,
+                _ => State::Free,
+            },
+            ready: self.ready.load(Relaxed),
+            extent: self.extent.load(Relaxed),
+            consumed: self.consumed.load(Relaxed),
+            end: self.end.load(Relaxed),
+            touched: self.touched.load(Relaxed),
+        }
+    }
+
+    fn store(&self, job: &Job, own: bool) {
+        if own {
+            self.number.store(job.number, Relaxed);
+            self.ready.store(job.ready, Relaxed);
+            self.extent.store(job.extent, Relaxed);
+            self.touched.store(job.touched, Relaxed);
+        } else if !job.waits() && job.state != State::Done {
+            return;
+        }
+        self.consumed.store(job.consumed, Relaxed);
+        self.end.store(job.end, Relaxed);
+        let state = match job.state {
+            State::Free => 0,
+            State::Open => 1,
+            State::Polling => 2,
+            State::Closed => 3,
+            State::Done => 4,
+        };
+        self.state.store(state, Release);
+    }
+}
+
+/// Of processes that start together one makes the file, and none finds it half made.
+fn open_or_make(path: &Path) -> Result<OwnedFd, Errno> {
+    match open(path) {
+        Err(Errno::NOENT) => {}
+        answer => return answer,
+    }
+    static DRAFTS: AtomicU32 = AtomicU32::new(0);
+    let number = DRAFTS.fetch_add(1, Relaxed);
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(format!(
+        ".{:x}.{}.{number}.new",
+        clock::real_ns(),
+        std::process::id()
+    ));
+    let make = || -> Result<(), Errno> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&draft, flags, Mode::RUSR | Mode::WUSR)?;
+        // All of it now: on a full file system a hole would kill whoever touches it first.
+        match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, BYTES as u64) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => rustix::fs::ftruncate(&file, BYTES as u64)?,
+            done => done?,
+        }
+        let head = [MAGIC.to_le_bytes(), u64::from(ENGINE_ABI).to_le_bytes()].concat();
+        rustix::io::pwrite(&file, &head, 0)?;
+        match rustix::fs::linkat(CWD, &draft, CWD, path, AtFlags::empty()) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(why) => Err(why),
+        }
+    };
+    let made = make();
+    let _gone = rustix::fs::unlink(&draft);
+    made?;
+    open(path)
+}

@@ -1,0 +1,156 @@
+//! May this launch go now? As a pure function, the same that the arbiter's simulation has its programs follow.
+
+/// What is in flight, as the gate believes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Flight {
+    /// Nanoseconds of work that was launched and is not known to be over.
+    pub all_ns: u64,
+    /// Of these, what should end first,
+    pub head_ns: u64,
+    /// and for how long it has run.
+    pub ran_ns: u64,
+}
+
+impl Flight {
+    /// When what is in flight should be over, from now.
+    pub fn remaining_ns(self) -> u64 {
+        self.all_ns
+            .saturating_sub(self.head_ns.min(self.all_ns).min(self.ran_ns))
+    }
+}
+
+/// What a lease allows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub until_ns: u64,
+    pub in_flight_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// It goes, and as much more may follow it without a look.
+    Now { more_ns: u64 },
+    /// In so many nanoseconds it may go, if something completes by then as it should.
+    In(u64),
+    /// Not in this lease.
+    Over,
+}
+
+/// What ends as soon as this part of the bound would leave the device without work before a launch could arrive.
+const FEED: u64 = 64;
+
+/// Whether a launch of `estimate_ns` may go at `now`.
+pub(super) fn admit(flight: Flight, bounds: Bounds, estimate_ns: u64, now: u64) -> Admission {
+    if now >= bounds.until_ns {
+        return Admission::Over;
+    }
+    let left = bounds.until_ns - now;
+    let remaining = flight.remaining_ns();
+    if flight.all_ns > 0 && remaining >= left {
+        return Admission::Over;
+    }
+    let wanted = remaining.saturating_add(estimate_ns);
+    if wanted > bounds.in_flight_ns && flight.all_ns > 0 {
+        let feed = bounds.in_flight_ns / FEED;
+        if remaining > feed {
+            return Admission::In(remaining - feed);
+        }
+    }
+    // What follows has to start within the lease and to fit in full.
+    let more_ns = bounds
+        .in_flight_ns
+        .saturating_sub(wanted)
+        .min(left.saturating_sub(wanted));
+    Admission::Now { more_ns }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: u64 = 1_000;
+    const MS: u64 = 1_000_000;
+
+    fn flight(all: u64, head: u64, ran: u64) -> Flight {
+        Flight {
+            all_ns: all,
+            head_ns: head,
+            ran_ns: ran,
+        }
+    }
+
+    const LEASE: Bounds = Bounds {
+        until_ns: 5 * MS,
+        in_flight_ns: MS,
+    };
+
+    #[test]
+    fn one_kernel_of_any_length_goes_while_the_lease_lasts() {
+        let empty = Flight::default();
+        assert_eq!(admit(empty, LEASE, 20 * MS, 0), Admission::Now { more_ns: 0 });
+        assert!(matches!(
+            admit(empty, LEASE, 20 * MS, 5 * MS - 1),
+            Admission::Now { .. }
+        ));
+        assert_eq!(admit(empty, LEASE, US, 5 * MS), Admission::Over);
+    }
+
+    #[test]
+    fn what_is_in_flight_and_the_launch_fit_the_bound() {
+        assert_eq!(
+            admit(flight(500 * US, 100 * US, 0), LEASE, 400 * US, 0),
+            Admission::Now { more_ns: 100 * US }
+        );
+        assert_eq!(
+            admit(flight(500 * US, 500 * US, 0), LEASE, 501 * US, 0),
+            Admission::In(500 * US - MS / 64)
+        );
+        // What has run is no longer ahead, but no more than the first of what is in flight can have.
+        assert!(matches!(
+            admit(flight(500 * US, 500 * US, 100 * US), LEASE, 501 * US, 0),
+            Admission::Now { .. }
+        ));
+        assert!(matches!(
+            admit(flight(600 * US, 50 * US, MS), LEASE, 501 * US, 0),
+            Admission::In(_)
+        ));
+        // And one goes where the device would run dry.
+        assert!(matches!(
+            admit(flight(20 * MS, 20 * MS, 20 * MS - 15 * US), LEASE, 20 * MS, 0),
+            Admission::Now { more_ns: 0 }
+        ));
+    }
+
+    #[test]
+    fn what_is_in_flight_ends_before_the_lease_does() {
+        let long = flight(20 * MS, 20 * MS, 0);
+        let lease = Bounds {
+            until_ns: 5 * MS,
+            in_flight_ns: u64::MAX,
+        };
+        assert_eq!(admit(long, lease, US, 0), Admission::Over);
+        assert_eq!(
+            admit(flight(MS, MS, 0), lease, MS, 0),
+            Admission::Now { more_ns: 3 * MS }
+        );
+        assert_eq!(
+            admit(flight(MS, MS, 0), lease, 10 * MS, 0),
+            Admission::Now { more_ns: 0 },
+            "it starts within the lease"
+        );
+    }
+
+    #[test]
+    fn no_bound_and_no_end() {
+        let free = Bounds {
+            until_ns: u64::MAX,
+            in_flight_ns: u64::MAX,
+        };
+        for all in [0, MS, u64::MAX / 2] {
+            assert!(matches!(
+                admit(flight(all, US, 0), free, MS, 7),
+                Admission::Now { .. }
+            ));
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Which streams are being captured, and what the gate leaves alone meanwhile.
+//!
+//! What is captured runs when its graph is launched, and is charged then. And while anything is captured, a question about
+//! the state of a stream or a context may spoil the capture, in whatever mode the asking thread is: so none is put.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use divvy_abi::{
+    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
+    CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, CUresult,
+};
+
+use super::stream::Stream;
+use crate::below::ask;
+use crate::books::locked;
+
+/// Held while the gate thread puts short questions to the driver: a capture does not begin, nor does a stream or a
+/// context end, between a look at whether it has and the question.
+static ASKING: Mutex<()> = Mutex::new(());
+
+/// Streams in which a capture was begun, with their contexts.
+static BEGUN: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether any capture goes on in the process.
+#[inline]
+pub(super) fn any() -> bool {
+    COUNT.load(Ordering::Relaxed) != 0
+}
+
+pub(super) fn asking() -> MutexGuard<'static, ()> {
+    locked(&ASKING)
+}
+
+pub(super) fn try_asking() -> Option<MutexGuard<'static, ()>> {
+    ASKING.try_lock().ok()
+}
+
+/// Whether a launch into this stream is captured rather than run. Asks the driver only while some capture goes on.
+pub(super) fn takes(stream: Stream) -> bool {
+    any() && ask::is_capturing(stream.handle, stream.per_thread)
+}
+
+/// Begins a capture by `call`.
+pub(super) fn begin(stream: Stream, call: impl FnOnce() -> CUresult) -> CUresult {
+    let entry = (stream.handle as usize, stream.context());
+    {
+        let _nobody_asks = asking();
+        change(|begun| begun.push(entry));
+    }
+    let result = call();
+    if !result.is_success() {
+        forget_one(entry.0);
+    }
+    result
+}
+
+/// Ends a capture by `call`.
+pub(super) fn end(stream: Stream, call: impl FnOnce() -> CUresult) -> CUresult {
+    let result = call();
+    let ended = [
+        CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+        CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
+        CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
+    ];
+    if result.is_success() || ended.contains(&result) {
+        forget_one(stream.handle as usize);
+    }
+    result
+}
+
+fn forget_one(stream: usize) {
+    change(|begun| {
+        if let Some(at) = begun.iter().rposition(|(of, _)| *of == stream) {
+            begun.swap_remove(at);
+        }
+    });
+}
+
+/// A stream ends, and a capture in it with it.
+pub(super) fn stream_ends(stream: usize) {
+    if any() {
+        change(|begun| begun.retain(|(of, _)| *of != stream));
+    }
+}
+
+/// A context has ended.
+pub(super) fn context_ended(context: usize) {
+    if any() {
+        change(|begun| begun.retain(|(_, of)| *of != context));
+    }
+}
+
+fn change(by: impl FnOnce(&mut Vec<(usize, usize)>)) {
+    let mut begun = locked(&BEGUN);
+    by(&mut begun);
+    COUNT.store(begun.len(), Ordering::SeqCst);
+}

@@ -1,0 +1,271 @@
+//! How long a kernel should take: by function, grid and block, as measured before.
+//!
+//! A small table without locks. Two kernels that meet in one place, or two threads in one entry, can spoil an estimate;
+//! the next measurement mends it.
+
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::lane::LONGEST_NS;
+
+const PLACES: usize = 4096;
+/// Neighbours among which a kernel has its place.
+const WAYS: usize = 4;
+
+/// What a kernel is taken for that nobody has measured.
+pub(super) const UNKNOWN_NS: u64 = 100_000;
+/// No kernel takes less than it takes to start one.
+const LEAST_NS: u64 = 500;
+/// After so many measurements an estimate serves without a look,
+const SETTLED: u64 = 3;
+/// and after so many launches without one as well: it cannot be measured, then.
+const TRIED: u64 = 32;
+
+/// Limits of which the least may raise an estimate.
+const LIMITS: u64 = 8;
+
+/// What a launch runs: something that differs between kernels and shapes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key(u64);
+
+impl Key {
+    /// A kernel of this grid and block.
+    #[inline]
+    pub fn kernel(function: usize, grid: [u32; 3], block: [u32; 3]) -> Self {
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let shape = pair(grid[0], block[0])
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .wrapping_add(pair(grid[1], block[1]).wrapping_mul(0xbf58_476d_1ce4_e5b9))
+            .wrapping_add(pair(grid[2], block[2]).wrapping_mul(0x94d0_49bb_1331_11eb));
+        Self::mixed(function as u64 ^ shape.rotate_left(29))
+    }
+
+    /// An executable graph, whatever is in it.
+    #[inline]
+    pub fn graph(exec: usize) -> Self {
+        Self::mixed(exec as u64 ^ 0x6772_6170_6800_0000)
+    }
+
+    #[inline]
+    fn mixed(bits: u64) -> Self {
+        let bits = (bits ^ bits >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        // Zero marks a free entry.
+        Self((bits ^ bits >> 29) | 1)
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    key: AtomicU64,
+    /// Nanoseconds, and from bit 40 on measurements, from bit 48 on launches without one: up to 255 of each.
+    value: AtomicU64,
+    /// The least of the newest limits, in nanoseconds, and from bit 40 on how many these are.
+    limits: AtomicU64,
+}
+
+const NANOS: u64 = (1 << 40) - 1;
+
+fn measured(value: u64) -> u64 {
+    value >> 40 & 0xff
+}
+
+fn tried(value: u64) -> u64 {
+    value >> 48 & 0xff
+}
+
+fn pack(ns: u64, measured: u64, tried: u64) -> u64 {
+    ns.clamp(LEAST_NS, LONGEST_NS) | measured.min(0xff) << 40 | tried.min(0xff) << 48
+}
+
+#[derive(Debug)]
+pub(super) struct Estimates {
+    entries: Box<[Entry]>,
+}
+
+impl Estimates {
+    pub fn new() -> Self {
+        let entry = || Entry {
+            key: AtomicU64::new(0),
+            value: AtomicU64::new(0),
+            limits: AtomicU64::new(NANOS),
+        };
+        Self {
+            entries: (0..PLACES).map(|_| entry()).collect(),
+        }
+    }
+
+    #[inline]
+    fn line(&self, key: Key) -> &[Entry] {
+        let first = (key.0 >> 40) as usize % (PLACES / WAYS) * WAYS;
+        &self.entries[first..first + WAYS]
+    }
+
+    #[inline]
+    fn entry(&self, key: Key) -> Option<&Entry> {
+        self.line(key)
+            .iter()
+            .find(|entry| entry.key.load(Relaxed) == key.0)
+    }
+
+    /// Nanoseconds, once the estimate is worth something.
+    #[inline]
+    pub fn settled(&self, key: Key) -> Option<u64> {
+        let value = self.entry(key)?.value.load(Relaxed);
+        (measured(value) >= SETTLED || tried(value) >= TRIED).then_some(value & NANOS)
+    }
+
+    /// Whether nobody has measured it yet.
+    pub fn is_new(&self, key: Key) -> bool {
+        self.entry(key)
+            .is_none_or(|entry| measured(entry.value.load(Relaxed)) == 0)
+    }
+
+    /// Nanoseconds as far as anybody knows, and whether a measurement is wanted. Counts the launch as a try.
+    pub fn guess(&self, key: Key) -> (u64, bool) {
+        let entry = self.entry(key).unwrap_or_else(|| self.begin(key));
+        let value = entry.value.load(Relaxed);
+        let wanted = measured(value) < SETTLED;
+        if wanted {
+            entry
+                .value
+                .store(pack(value & NANOS, measured(value), tried(value) + 1), Relaxed);
+        }
+        (value & NANOS, wanted)
+    }
+
+    /// An entry of its own for a kernel: a free one, or that of one of which least is known.
+    fn begin(&self, key: Key) -> &Entry {
+        let line = self.line(key);
+        let least = line.iter().min_by_key(|entry| match entry.key.load(Relaxed) {
+            0 => 0,
+            _ => 1 + measured(entry.value.load(Relaxed)),
+        });
+        let entry = least.unwrap_or(&line[0]);
+        entry.value.store(pack(UNKNOWN_NS, 0, 0), Relaxed);
+        entry.limits.store(NANOS, Relaxed);
+        entry.key.store(key.0, Relaxed);
+        entry
+    }
+
+    /// A launch took `ns`. The first measurements count most; later ones an eighth, and no more than four times what was
+    /// thought, so that one moment in which the machine was busy elsewhere does not spoil it.
+    pub fn learn(&self, key: Key, ns: u64) {
+        let Some(entry) = self.entry(key) else { return };
+        let value = entry.value.load(Relaxed);
+        let (old, count) = (value & NANOS, measured(value));
+        let weight = (count + 1).min(8);
+        let ns = if count < SETTLED { ns } else { ns.min(old * 4) }.min(LONGEST_NS);
+        let new = if count == 0 {
+            ns
+        } else {
+            (old * (weight - 1) + ns) / weight
+        };
+        entry.value.store(pack(new, count + 1, 0), Relaxed);
+    }
+
+    /// A launch took `ns` at most: what was noticed late, or with the device idle in between. The least of several
+    /// counts, so that it does not matter how busy the machine is otherwise.
+    pub fn learn_limit(&self, key: Key, ns: u64) {
+        let Some(entry) = self.entry(key) else { return };
+        let value = entry.value.load(Relaxed);
+        let (old, count) = (value & NANOS, measured(value));
+        let limits = entry.limits.load(Relaxed);
+        let least = ns.min(limits & NANOS);
+        let new = if count == 0 || ns < old { ns } else { old };
+        if (limits >> 40) + 1 < LIMITS {
+            entry.limits.store(least | ((limits >> 40) + 1) << 40, Relaxed);
+            entry.value.store(pack(new, count + 1, 0), Relaxed);
+        } else {
+            // All of them longer than was thought: it has become longer.
+            entry.limits.store(NANOS, Relaxed);
+            entry.value.store(pack(new.max(least), count + 1, 0), Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn shapes_and_functions_are_told_apart() {
+        let mut all = std::collections::HashSet::new();
+        for function in [0x1000, 0x1008, 0x7f00_0000_0000] {
+            for x in 1..20 {
+                for y in 1..5 {
+                    for block in [32, 64, 1024] {
+                        all.insert(Key::kernel(function, [x, y, 1], [block, 1, 1]).0);
+                        all.insert(Key::kernel(function, [y, 1, x], [1, block, 1]).0);
+                    }
+                }
+            }
+            all.insert(Key::graph(function).0);
+        }
+        assert_eq!(all.len(), 3 * (19 * 4 * 3 * 2 + 1));
+    }
+
+    #[test]
+    fn an_estimate_settles_and_follows() {
+        let estimates = Estimates::new();
+        let key = Key::kernel(7, [1; 3], [32, 1, 1]);
+        assert_eq!(estimates.settled(key), None);
+        assert_eq!(estimates.guess(key), (UNKNOWN_NS, true));
+        for _ in 0..3 {
+            estimates.learn(key, 20 * MS);
+        }
+        assert_eq!(estimates.settled(key), Some(20 * MS));
+        assert!(!estimates.guess(key).1);
+        estimates.learn(key, 1_000 * MS);
+        assert!(estimates.settled(key) < Some(50 * MS), "one outlier");
+        for _ in 0..60 {
+            estimates.learn(key, MS);
+        }
+        let now = estimates.settled(key).expect("settled");
+        assert!((MS..MS + MS / 10).contains(&now), "{now}");
+        estimates.learn_limit(key, 2 * MS);
+        assert_eq!(estimates.settled(key), Some(now), "a limit above tells nothing");
+    }
+
+    #[test]
+    fn limits_are_as_good_as_the_least_of_them() {
+        let estimates = Estimates::new();
+        let key = Key::graph(3);
+        estimates.guess(key);
+        for late in [30, 2, 9, 1, 5] {
+            estimates.learn_limit(key, MS + late * 100_000);
+        }
+        assert_eq!(estimates.settled(key), Some(MS + 100_000));
+        for late in 1..20 {
+            estimates.learn_limit(key, 7 * MS + late * 100_000);
+        }
+        let now = estimates.settled(key).expect("settled");
+        assert!((7 * MS..8 * MS).contains(&now), "it has become longer: {now}");
+    }
+
+    #[test]
+    fn what_cannot_be_measured_is_not_looked_at_for_ever() {
+        let estimates = Estimates::new();
+        let key = Key::graph(7);
+        for _ in 0..TRIED {
+            assert_eq!(estimates.settled(key), None);
+            estimates.guess(key);
+        }
+        assert_eq!(estimates.settled(key), Some(UNKNOWN_NS));
+    }
+
+    #[test]
+    fn a_full_table_forgets_what_it_knows_least_of() {
+        let estimates = Estimates::new();
+        let known = Key::kernel(1, [1; 3], [1; 3]);
+        estimates.guess(known);
+        for _ in 0..8 {
+            estimates.learn(known, MS);
+        }
+        for function in 2..50_000 {
+            estimates.guess(Key::kernel(function, [1; 3], [1; 3]));
+        }
+        assert_eq!(estimates.settled(known), Some(MS));
+    }
+}

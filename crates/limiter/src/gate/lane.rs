@@ -1,0 +1,204 @@
+//! A lane: what one stream may launch before somebody has to look again, and how many launches are in the driver.
+//!
+//! One word holds the purse (nanoseconds of work) and a count of launches, so that a launch takes one atomic addition.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU64, AtomicUsize};
+
+use super::stream::Name;
+
+/// Lanes of one gate. Streams beyond that share the last one.
+pub(super) const LANES: usize = 64;
+/// The lane of streams that have none of their own.
+pub(super) const COMMON: usize = LANES - 1;
+/// How far from its place a lane is looked for.
+const PROBES: usize = 4;
+
+/// Launches are counted from this bit on.
+const ONE: u64 = 1 << 40;
+const PURSE: u64 = ONE - 1;
+/// An empty purse. Above zero, so that what is spent by several threads at once never borrows from the count.
+const EMPTY: u64 = 1 << 39;
+const COUNT: u64 = (1 << 24) - 1;
+
+/// Longest kernel that anybody estimates: nanoseconds, some 4 s. A purse holds 128 of them.
+pub(super) const LONGEST_NS: u64 = u32::MAX as u64;
+
+/// One stream's lane.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct Lane {
+    /// The stream, 0 where the lane is free.
+    stream: AtomicUsize,
+    owner: AtomicUsize,
+    word: AtomicU64,
+    returned: AtomicU64,
+}
+
+impl Lane {
+    pub const fn new() -> Self {
+        Self {
+            stream: AtomicUsize::new(0),
+            owner: AtomicUsize::new(0),
+            word: AtomicU64::new(EMPTY),
+            returned: AtomicU64::new(0),
+        }
+    }
+
+    #[inline]
+    fn is_of(&self, name: Name) -> bool {
+        self.stream.load(Relaxed) == name.stream && self.owner.load(Relaxed) == name.owner
+    }
+
+    /// Takes `ns` out of the purse for a launch, if it holds that much.
+    #[inline]
+    pub fn spend(&self, ns: u64) -> bool {
+        let change = ONE - ns;
+        let before = self.word.fetch_add(change, Relaxed);
+        if before & PURSE >= EMPTY + ns {
+            return true;
+        }
+        self.word.fetch_sub(change, Relaxed);
+        false
+    }
+
+    /// Takes `ns` for a launch that was looked at.
+    pub fn charge(&self, ns: u64) {
+        self.word.fetch_add(ONE - ns, Relaxed);
+    }
+
+    /// A launch has come back from the driver.
+    #[inline]
+    pub fn came_back(&self) {
+        self.returned.fetch_add(1, Release);
+    }
+
+    /// Puts `ns` into the purse.
+    pub fn give(&self, ns: u64) {
+        self.word.fetch_add(ns, Relaxed);
+    }
+
+    /// What is in the purse; below zero where threads were quicker than whoever emptied it.
+    pub fn left(&self) -> i64 {
+        (self.word.load(Relaxed) & PURSE) as i64 - EMPTY as i64
+    }
+
+    /// Empties the purse; answers what was in it.
+    pub fn empty(&self) -> u64 {
+        let left = self.left().max(0) as u64;
+        self.word.fetch_sub(left, Relaxed);
+        left
+    }
+
+    /// Launches so far that passed the gate, and those of them that are still on their way into the driver. The counts
+    /// wrap at 2^24.
+    pub fn launches(&self) -> (u64, u64) {
+        let returned = self.returned.load(Acquire);
+        let passed = self.word.load(Acquire) >> 40;
+        (passed, passed.wrapping_sub(returned) & COUNT)
+    }
+
+    /// How many launches lie between two counts.
+    pub fn between(from: u64, to: u64) -> u64 {
+        to.wrapping_sub(from) & COUNT
+    }
+
+    /// Makes the lane a stream's; only with the books locked.
+    pub fn assign(&self, name: Name) {
+        self.stream.store(0, Relaxed);
+        self.owner.store(name.owner, Relaxed);
+        self.stream.store(name.stream, Release);
+    }
+
+    /// Makes it nobody's; only with the books locked.
+    pub fn vacate(&self) {
+        self.stream.store(0, Relaxed);
+        self.empty();
+    }
+
+    /// Its stream is destroyed: a new one of the same handle is another.
+    pub fn disown(&self) {
+        self.stream.store(usize::MAX, Relaxed);
+    }
+
+    pub fn is_free(&self) -> bool {
+        self.stream.load(Relaxed) == 0
+    }
+
+    pub fn name(&self) -> Name {
+        Name {
+            stream: self.stream.load(Relaxed),
+            owner: self.owner.load(Relaxed),
+        }
+    }
+}
+
+/// Where a stream's lane may be.
+#[inline]
+fn places(name: Name) -> impl Iterator<Item = usize> {
+    let hash = (name.stream ^ name.owner.rotate_left(21)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let first = hash >> 48;
+    (0..PROBES).map(move |step| (first + step) % COMMON)
+}
+
+/// The lane of a stream, if it has one.
+#[inline]
+pub(super) fn find(lanes: &[Lane; LANES], name: Name) -> Option<usize> {
+    places(name).find(|place| lanes[*place].is_of(name))
+}
+
+/// A free place for a stream's lane, or one that `may_go`.
+pub(super) fn room(lanes: &[Lane; LANES], name: Name, may_go: impl Fn(usize) -> bool) -> Option<usize> {
+    places(name)
+        .find(|place| lanes[*place].is_free())
+        .or_else(|| places(name).find(|place| may_go(*place)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_purse_gives_what_it_holds_and_counts() {
+        let lane = Lane::new();
+        assert!(!lane.spend(1));
+        assert_eq!(lane.launches(), (0, 0));
+        lane.give(100);
+        assert!(lane.spend(60));
+        assert!(!lane.spend(60));
+        assert_eq!((lane.left(), lane.launches()), (40, (1, 1)));
+        lane.came_back();
+        lane.charge(50);
+        assert_eq!((lane.left(), lane.launches()), (-10, (2, 1)));
+        assert_eq!(lane.empty(), 0);
+        lane.give(30);
+        assert_eq!((lane.empty(), lane.left()), (20, 0));
+    }
+
+    #[test]
+    fn threads_never_spend_more_than_there_is() {
+        let lane = Lane::new();
+        lane.give(100_000);
+        let spent: u64 = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| (0..50_000).filter(|_| lane.spend(3)).count() as u64))
+                .collect();
+            threads.into_iter().map(|t| t.join().expect("it ends")).sum()
+        });
+        assert!(spent <= 33_333, "{spent}");
+        assert_eq!(lane.left(), 100_000 - spent as i64 * 3);
+        assert_eq!(lane.launches().0, spent);
+    }
+
+    #[test]
+    fn counts_wrap() {
+        let lane = Lane::new();
+        for _ in 0..(1 << 24) + 5 {
+            lane.charge(0);
+            lane.came_back();
+        }
+        assert_eq!(lane.launches(), (5, 0));
+        assert_eq!(lane.left(), 0);
+        assert_eq!(Lane::between(COUNT, 5), 6);
+    }
+}

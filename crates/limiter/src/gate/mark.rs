@@ -1,0 +1,195 @@
+//! Our events in the program's streams: behind them the work before them is over, between two of them lies what is measured.
+//!
+//! A mark stands in front of a launch and never behind one: what comes next may be a launch that overlaps the one before it,
+//! and an event between the two would keep it from that.
+
+use divvy_abi::{CU_EVENT_BLOCKING_SYNC, CUDA_SUCCESS, CUevent};
+
+use super::books::{Books, Bracket, Mark};
+use super::estimates::Key;
+use super::lane::Lane;
+use super::stream::Stream;
+use super::{Gate, capture};
+use crate::below::{ask, forward};
+use crate::books::locked;
+use divvy_ledger::monotonic_ns;
+
+/// What is to be recorded in front of a launch.
+#[derive(Default)]
+pub(super) struct Plan {
+    mark: Option<Mark>,
+    /// A launch to measure: its lane and key, and its count in the lane.
+    measures: Option<(usize, usize, Key, u64)>,
+}
+
+impl Plan {
+    pub fn mark(mark: Mark) -> Self {
+        Self {
+            mark: Some(mark),
+            measures: None,
+        }
+    }
+}
+
+impl Gate {
+    /// Plans what is recorded in front of a launch in `lane` that is not charged yet.
+    pub(super) fn plan(
+        &self,
+        books: &mut Books,
+        lane: usize,
+        context: usize,
+        key: Key,
+        measured: bool,
+        silent: bool,
+    ) -> Plan {
+        let (launches, inside) = self.lanes[lane].launches();
+        // Another thread is on its way into the same stream: nobody can tell where in it.
+        if silent || inside > 0 {
+            books.drop_bracket(lane);
+            // It can still be seen how long it takes until nothing is in flight.
+            books.lanes[lane].bracket = (measured && inside == 0).then(|| Bracket {
+                event: 0,
+                key,
+                since_ns: monotonic_ns(),
+                at: launches,
+            });
+            return Plan::default();
+        }
+        let mut mark = self.plan_mark(books, lane, context);
+        if let Some(bracket) = books.lanes[lane].bracket {
+            match &mut mark {
+                Some(mark) if bracket.event != 0 && Lane::between(bracket.at, launches) == 1 => {
+                    books.lanes[lane].bracket = None;
+                    mark.ends = Some((bracket, false));
+                }
+                _ => {
+                    books.drop_bracket(lane);
+                }
+            }
+        }
+        Plan {
+            mark,
+            measures: measured.then_some((lane, context, key, launches)),
+        }
+    }
+
+    /// A mark behind everything in `lane`, if anything there has none.
+    pub(super) fn plan_mark(&self, books: &mut Books, lane: usize, context: usize) -> Option<Mark> {
+        let ns = books.unmarked_ns(&self.lanes, lane);
+        if ns == 0 {
+            return None;
+        }
+        let upto_ns = books.spent_ns(&self.lanes, lane);
+        books.lanes[lane].marked_ns = upto_ns;
+        books.lanes[lane].marks += 1;
+        Some(Mark {
+            event: 0,
+            context,
+            lane,
+            upto_ns,
+            ns,
+            launches: self.lanes[lane].launches().0,
+            ends: None,
+            begins: false,
+        })
+    }
+
+    /// Records what was planned; with no lock held, since a full stream makes whoever records wait.
+    pub(super) fn carry_out(&self, plan: Plan, stream: Stream) {
+        let mut before = 0;
+        if let Some(mut mark) = plan.mark {
+            mark.event = self.recorded(mark.context, stream);
+            before = mark.event;
+            if let (Some((_, dry)), true) = (&mut mark.ends, before != 0) {
+                // SAFETY: our own event, just recorded.
+                *dry = unsafe { forward::cuEventQuery(before as CUevent) } == CUDA_SUCCESS;
+            }
+            let mut books = locked(&self.books);
+            if before == 0 {
+                // No event is to be had: what is over is found out by asking the stream.
+                let book = &mut books.lanes[mark.lane];
+                book.marks = book.marks.saturating_sub(1);
+                book.marked_ns = book.marked_ns.saturating_sub(mark.ns);
+                if let Some((bracket, _)) = mark.ends {
+                    books.keep(mark.context, bracket.event);
+                }
+            } else {
+                mark.begins = plan.measures.is_some();
+                books.marks.push_back(mark);
+            }
+        }
+        let Some((lane, context, key, at)) = plan.measures else {
+            return;
+        };
+        let event = if before == 0 {
+            self.recorded(context, stream)
+        } else {
+            before
+        };
+        let since_ns = monotonic_ns();
+        let mut books = locked(&self.books);
+        books.lanes[lane].bracket = Some(Bracket {
+            event,
+            key,
+            since_ns,
+            at,
+        });
+    }
+
+    /// A context has ended.
+    pub(super) fn forget(&self, context: usize) {
+        let _nobody_asks = capture::asking();
+        locked(&self.books).forget(&self.lanes, context);
+    }
+
+    /// An event recorded in the stream; 0 where that cannot be.
+    fn recorded(&self, context: usize, stream: Stream) -> usize {
+        // A capture that we did not see begin.
+        if ask::is_capturing(stream.handle, stream.per_thread) || capture::any() {
+            return 0;
+        }
+        let spare = locked(&self.books).spare(context);
+        let event = spare.unwrap_or_else(new_event);
+        if event == 0 {
+            return 0;
+        }
+        // SAFETY: our own event of the current context, in a stream that the program is about to use.
+        let result = unsafe {
+            if stream.per_thread {
+                forward::cuEventRecord_ptsz(event as CUevent, stream.handle)
+            } else {
+                forward::cuEventRecord(event as CUevent, stream.handle)
+            }
+        };
+        if result == CUDA_SUCCESS {
+            return event;
+        }
+        locked(&self.books).keep(context, event);
+        0
+    }
+
+    /// A stream is about to be destroyed: what it has in flight goes on.
+    pub(super) fn seal(&self, stream: Stream) {
+        let name = stream.name();
+        let Some(lane) = super::lane::find(&self.lanes, name) else {
+            return;
+        };
+        let plan = {
+            let mut books = locked(&self.books);
+            books.reclaim(&self.lanes, lane);
+            books.drop_bracket(lane);
+            self.plan_mark(&mut books, lane, stream.context())
+        };
+        self.carry_out(plan.map_or_else(Plan::default, Plan::mark), stream);
+        let _nobody_asks = capture::asking();
+        locked(&self.books).lanes[lane].sealed = true;
+        self.lanes[lane].disown();
+    }
+}
+
+fn new_event() -> usize {
+    let mut event: CUevent = core::ptr::null_mut();
+    // SAFETY: a valid out-parameter.
+    let result = unsafe { forward::cuEventCreate(&raw mut event, CU_EVENT_BLOCKING_SYNC.0) };
+    if result.is_success() { event as usize } else { 0 }
+}

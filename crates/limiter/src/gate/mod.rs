@@ -1,0 +1,255 @@
+//! The gate: whether this process may launch now, and what it has in flight.
+//!
+//! The agent leases the device (docs/adr/0014); its words reach us in the grant, ours reach it in the ledger
+//! (docs/adr/0023). A launch compares one word; under a lease it takes its estimate out of a purse. All else is here:
+//!
+//! - `lane`: the purses, one a stream. `estimates`: how long a kernel should take. `admission`: may it go now?
+//! - `wait`: a launch that cannot go at once. `bucket`: the share without an agent.
+//! - `books`: what is believed to be in flight; `mark`: our events in the program's streams; `watch`: what is over.
+//! - `thread`: the gate thread, which finds out what is over and tells the agent. `leave`: its end, and that of contexts.
+//! - `capture`: captures are left alone.
+//!
+//! Copies and memsets pass: they use other engines than kernels do, and mostly wait for these anyway.
+
+mod admission;
+mod books;
+mod bucket;
+mod capture;
+mod estimates;
+mod lane;
+mod launch;
+mod leave;
+mod mark;
+mod stream;
+mod thread;
+mod wait;
+mod watch;
+
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::Mutex;
+
+use divvy_abi::{CUDA_LAUNCH_PARAMS, CUcontext, CUresult};
+use divvy_ledger::attach::Attached;
+use divvy_ledger::{Gate as Says, GateWord};
+
+use crate::account;
+use crate::below::ask;
+use crate::devices::{self, Payer};
+use crate::tenant::{self, Membership, Tenant};
+
+use books::Books;
+use estimates::Estimates;
+use lane::{LANES, Lane};
+pub(crate) use launch::Launch;
+pub(crate) use leave::Leaving;
+pub(crate) use stream::Stream;
+use thread::Thread;
+
+/// This process's gate to the device of one account.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    account: u8,
+    /// The word that was last looked at, as bits. What it said still holds while the grant has the same.
+    seen: AtomicU32,
+    lanes: [Lane; LANES],
+    estimates: Estimates,
+    books: Mutex<Books>,
+    /// Something was launched while the gate was open: nobody knows what is in flight.
+    uncounted: AtomicBool,
+    /// Futex word: raised when something has completed, or a waiting thread's time has come.
+    progress: AtomicU32,
+    /// Threads that wait at the gate.
+    waiting: AtomicU32,
+    thread: Thread,
+}
+
+/// A word that no agent writes: it says closed.
+const NOTHING_SEEN: u32 = 3;
+
+impl Gate {
+    pub fn new(account: u8) -> Self {
+        Self {
+            account,
+            seen: AtomicU32::new(NOTHING_SEEN),
+            lanes: [const { Lane::new() }; LANES],
+            estimates: Estimates::new(),
+            books: Mutex::new(Books::new()),
+            uncounted: AtomicBool::new(false),
+            progress: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+            thread: Thread::new(),
+        }
+    }
+
+    /// Whether a launch may go without a look; then its lane, where it is counted.
+    #[inline]
+    fn quick(&self, word: GateWord, launch: &Launch) -> Quick {
+        if word.bits() != self.seen.load(Relaxed) {
+            return Quick::Look;
+        }
+        match word.gate() {
+            Says::Open => Quick::Free,
+            Says::Leased if !capture::any() => {
+                let lane = lane::find(&self.lanes, launch.stream.name());
+                match (lane, self.estimates.settled(launch.key)) {
+                    (Some(lane), Some(ns)) if self.lanes[lane].spend(ns) => Quick::Counted(lane),
+                    _ => Quick::Look,
+                }
+            }
+            _ => Quick::Look,
+        }
+    }
+}
+
+enum Quick {
+    Free,
+    Counted(usize),
+    Look,
+}
+
+/// Launches by `call`, as soon as the gate lets it through.
+#[inline]
+pub(crate) fn launching(
+    launch: impl FnOnce() -> Option<Launch>,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let Some(Tenant::Member(member)) = tenant::known() else {
+        return call();
+    };
+    // What is no launch at all the driver says.
+    let Some(launch) = launch() else { return call() };
+    let Some((gate, attached)) = of_current(member) else {
+        return call();
+    };
+    match gate.quick(attached.gate(), &launch) {
+        Quick::Free => call(),
+        Quick::Counted(lane) => {
+            let result = call();
+            gate.lanes[lane].came_back();
+            result
+        }
+        Quick::Look => slowly(gate, attached, &launch, call),
+    }
+}
+
+#[cold]
+fn slowly(
+    gate: &'static Gate,
+    attached: &'static Attached,
+    launch: &Launch,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    if !attached.is_ours() || capture::takes(launch.stream) {
+        return call();
+    }
+    match gate.pass(attached, launch) {
+        None => call(),
+        Some(passed) => {
+            let result = call();
+            gate.launched(launch, passed);
+            result
+        }
+    }
+}
+
+/// The gate to the current context's device. `None` where the driver had better say what is wrong, or nobody counts.
+#[inline]
+fn of_current(member: &'static Membership) -> Option<(&'static Gate, &'static Attached)> {
+    if !member.is_by_device() {
+        return Some((member.gate(0)?, member.first()));
+    }
+    match devices::current(member) {
+        Ok(Payer::Account(index)) => Some((member.gate(index)?, member.account(index)?)),
+        _ => None,
+    }
+}
+
+/// Launches on several devices at once by `call`, as soon as all their gates let it through.
+pub(crate) fn launching_together(
+    parameters: &[CUDA_LAUNCH_PARAMS],
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let Some(Tenant::Member(member)) = tenant::known() else {
+        return call();
+    };
+    if !account::keeps_books() {
+        return call();
+    }
+    let mut passed = Vec::with_capacity(parameters.len());
+    for one in parameters {
+        let launch = Launch::one_of(one);
+        let found = ask::in_context(launch.stream.context(), || {
+            Ok(of_current(member).map(|(gate, attached)| {
+                let pass = (!capture::takes(launch.stream)).then(|| gate.pass(attached, &launch));
+                (gate, launch, pass.flatten())
+            }))
+        });
+        if let Ok(Some((gate, launch, Some(pass)))) = found {
+            passed.push((gate, launch, pass));
+        }
+    }
+    let result = call();
+    for (gate, launch, pass) in passed {
+        // An event of its own could only be recorded in the launch's context.
+        let _context = ask::in_context(launch.stream.context(), || {
+            gate.launched(&launch, pass);
+            Ok(())
+        });
+    }
+    result
+}
+
+/// All gates of this process, with their accounts; none where nothing is counted.
+fn all() -> impl Iterator<Item = (&'static Gate, &'static Attached)> {
+    let member = match tenant::known() {
+        Some(Tenant::Member(member)) if member.first().is_ours() => Some(member),
+        _ => None,
+    };
+    member.into_iter().flat_map(|member| {
+        (0..member.count()).filter_map(|index| {
+            let index = u8::try_from(index).ok()?;
+            Some((member.gate(index)?, member.account(index)?))
+        })
+    })
+}
+
+/// Begins a capture by `call`.
+pub(crate) fn capturing(stream: Stream, call: impl FnOnce() -> CUresult) -> CUresult {
+    if account::keeps_books() {
+        capture::begin(stream, call)
+    } else {
+        call()
+    }
+}
+
+/// Ends a capture by `call`.
+pub(crate) fn captured(stream: Stream, call: impl FnOnce() -> CUresult) -> CUresult {
+    if account::keeps_books() {
+        capture::end(stream, call)
+    } else {
+        call()
+    }
+}
+
+/// A stream is about to be destroyed.
+pub(crate) fn stream_ends(stream: Stream) {
+    for (gate, _) in all() {
+        gate.seal(stream);
+    }
+    capture::stream_ends(stream.handle as usize);
+}
+
+/// A context may be about to end: until what this answers is dropped, nothing is asked of it.
+pub(crate) fn context_leaves(context: CUcontext) -> Option<Leaving> {
+    account::keeps_books().then(|| Leaving::begin(context as usize))
+}
+
+/// A context has ended.
+pub(crate) fn context_ended(context: CUcontext) {
+    let context = context as usize;
+    capture::context_ended(context);
+    for (gate, _) in all() {
+        gate.forget(context);
+    }
+}

@@ -1,0 +1,88 @@
+//! Which stream a launch goes into, as the gate tells streams apart.
+
+use divvy_abi::CUstream;
+
+use crate::below::ask;
+use crate::books::contexts;
+
+/// A stream as a call names it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stream {
+    pub handle: CUstream,
+    /// The call's default stream is each thread's own.
+    pub per_thread: bool,
+}
+
+/// What tells a stream from all others of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Name {
+    /// The handle, never 0.
+    pub stream: usize,
+    /// The thread whose default stream it is; of the legacy default stream the context, where there are several.
+    pub owner: usize,
+}
+
+/// As numbers, which a constant pointer cannot be.
+const LEGACY: usize = 1;
+const PER_THREAD: usize = 2;
+
+impl Name {
+    /// Whether only its own thread can name it.
+    pub fn is_per_thread(self) -> bool {
+        self.stream == PER_THREAD
+    }
+
+    /// The handle by which any thread with the right context can name it.
+    pub fn handle(self) -> CUstream {
+        self.stream as CUstream
+    }
+}
+
+impl Stream {
+    /// Costs no call of the driver as long as the process has one context.
+    #[inline]
+    pub(super) fn name(self) -> Name {
+        let handle = self.handle as usize;
+        if handle > PER_THREAD {
+            return Name {
+                stream: handle,
+                owner: 0,
+            };
+        }
+        if handle == PER_THREAD || (handle == 0 && self.per_thread) {
+            return Name {
+                stream: PER_THREAD,
+                // SAFETY: always callable.
+                owner: unsafe { libc::pthread_self() as usize },
+            };
+        }
+        Name {
+            stream: LEGACY,
+            owner: if contexts::are_several() {
+                ask::current_context()
+            } else {
+                0
+            },
+        }
+    }
+
+    /// The context that it belongs to.
+    pub(super) fn context(self) -> usize {
+        if self.handle as usize > PER_THREAD {
+            ask::context_of(self.handle)
+        } else {
+            ask::current_context()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_are_the_abis() {
+        assert_eq!(LEGACY, divvy_abi::CU_STREAM_LEGACY as usize);
+        assert_eq!(PER_THREAD, divvy_abi::CU_STREAM_PER_THREAD as usize);
+    }
+}

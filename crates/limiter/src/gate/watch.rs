@@ -1,0 +1,217 @@
+//! What is over: the gate thread asks, at the times its estimates foretell, by questions that never wait.
+//!
+//! Asked about are our marks, and streams whose newest work has none. A thread that blocked in the driver instead would be
+//! there when the program destroys the context, or begins a capture.
+
+use divvy_abi::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUevent};
+use divvy_ledger::monotonic_ns;
+
+use super::books::{Bracket, Mark, in_use};
+use super::lane::{COMMON, Lane};
+use super::stream::Name;
+use super::{Gate, capture, leave};
+use crate::below::forward;
+use crate::books::{contexts, locked};
+
+/// Pauses between questions about something that is late, in nanoseconds: an eighth of how late it is, within these.
+const LATE_NS: (u64, u64) = (20_000, 500_000);
+/// The same about a kernel that nobody knows: a quarter of how long it has run.
+const NEW_NS: (u64, u64) = (5_000, 200_000);
+/// Longest pause, in nanoseconds, where nobody waits for what is in flight.
+const NO_HURRY_NS: u64 = 1_000_000;
+/// What nobody can be asked about is taken for over after twice its time and this, in nanoseconds.
+const UNASKED_NS: u64 = 1_000_000;
+
+/// The gate thread's current context, set when a question needs it.
+struct Standing(usize);
+
+impl Standing {
+    fn stand_in(&mut self, context: usize) -> bool {
+        if self.0 != context {
+            // SAFETY: a context of the program's that has not ended, by what we are told; and the driver checks.
+            if !unsafe { forward::cuCtxSetCurrent(context as CUcontext) }.is_success() {
+                return false;
+            }
+            self.0 = context;
+        }
+        true
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        if self.0 != 0 {
+            // SAFETY: no context at all is one that can be set.
+            let _left = unsafe { forward::cuCtxSetCurrent(core::ptr::null_mut()) };
+        }
+    }
+}
+
+impl Gate {
+    /// Finds out what is over. Answers whether anything is that was not.
+    pub(super) fn watch(&self) -> bool {
+        let _asking = capture::asking();
+        if leave::is_exiting() {
+            return false;
+        }
+        let mut standing = Standing(0);
+        let mut news = false;
+        while let Some(mark) = {
+            let books = locked(&self.books);
+            books.marks.front().copied()
+        } {
+            if leave::is_leaving(mark.context) {
+                break;
+            }
+            let known = standing.stand_in(mark.context);
+            // SAFETY: our own event; its context has not ended.
+            let answer = known.then(|| unsafe { forward::cuEventQuery(mark.event as CUevent) });
+            if answer == Some(CUDA_ERROR_NOT_READY) {
+                break;
+            }
+            // Any other answer: the context has failed, and what was in flight with it.
+            self.passed_mark(mark, answer == Some(CUDA_SUCCESS));
+            news = true;
+        }
+        let places: Vec<usize> = in_use(&self.lanes).collect();
+        for place in places {
+            news |= self.ask(place, &mut standing);
+        }
+        news
+    }
+
+    fn passed_mark(&self, mark: Mark, sound: bool) {
+        let measured = mark
+            .ends
+            .map(|(bracket, dry)| (bracket, dry, elapsed_ns(bracket.event, mark.event)));
+        if let (Some((bracket, dry, Some(ns))), true) = (measured, sound) {
+            if dry {
+                self.estimates.learn_limit(bracket.key, ns);
+            } else {
+                self.estimates.learn(bracket.key, ns);
+            }
+        }
+        let now = monotonic_ns();
+        let mut books = locked(&self.books);
+        books.marks.pop_front();
+        let book = &mut books.lanes[mark.lane];
+        book.marks = book.marks.saturating_sub(1);
+        books.complete(mark.lane, mark.upto_ns, mark.launches);
+        books.began_ns = now;
+        books.active_ns = now;
+        if sound {
+            if !mark.begins {
+                books.keep(mark.context, mark.event);
+            }
+            if let Some((bracket, ..)) = measured {
+                books.keep(mark.context, bracket.event);
+            }
+        }
+    }
+
+    /// Asks about a lane whose work has no mark behind it. Answers whether it is over.
+    fn ask(&self, place: usize, standing: &mut Standing) -> bool {
+        let now = monotonic_ns();
+        let lane = &self.lanes[place];
+        let (name, context, upto_ns, launches) = {
+            let mut books = locked(&self.books);
+            let outstanding = books.outstanding_ns(&self.lanes, place);
+            let (launches, inside) = lane.launches();
+            let book = &books.lanes[place];
+            let (marks, sealed, context) = (book.marks, book.sealed, book.context);
+            if outstanding == 0 {
+                if sealed && marks == 0 && inside == 0 {
+                    books.vacate(&self.lanes, place);
+                }
+                return false;
+            }
+            if marks > 0 || inside > 0 {
+                return false;
+            }
+            let upto_ns = books.spent_ns(&self.lanes, place);
+            if sealed || place == COMMON || lane.name().is_per_thread() {
+                let over = books.active_ns.saturating_add(2 * outstanding + UNASKED_NS);
+                if now < over {
+                    return false;
+                }
+                books.complete(place, upto_ns, launches);
+                books.active_ns = now;
+                return true;
+            }
+            (lane.name(), context, upto_ns, launches)
+        };
+        if capture::any() || leave::is_leaving(context) {
+            return false;
+        }
+        if standing.stand_in(context) && is_running(name) {
+            return false;
+        }
+        let now = monotonic_ns();
+        let mut books = locked(&self.books);
+        if let Some(bracket) = books.drop_bracket(place)
+            && Lane::between(bracket.at, launches) == 1
+        {
+            self.estimates
+                .learn_limit(bracket.key, now.saturating_sub(bracket.since_ns));
+        }
+        books.complete(place, upto_ns, launches);
+        books.began_ns = now;
+        books.active_ns = now;
+        true
+    }
+
+    /// When to ask next, as a time: what is in flight is not over.
+    pub(super) fn next_look(&self, now: u64) -> u64 {
+        let books = locked(&self.books);
+        let flight = books.flight(&self.lanes, now);
+        let due = books.began_ns.saturating_add(flight.head_ns);
+        let mut at = match due.checked_sub(now) {
+            Some(early) if early > 0 => due,
+            _ => now + ((now - due) / 8).clamp(LATE_NS.0, LATE_NS.1),
+        };
+        if self.waiting.load(core::sync::atomic::Ordering::SeqCst) == 0 {
+            at = at.max(now + flight.remaining_ns().min(NO_HURRY_NS));
+        }
+        let new = |bracket: &Bracket| self.estimates.settled(bracket.key).is_none();
+        let brackets = in_use(&self.lanes).filter_map(|place| books.lanes[place].bracket);
+        if let Some(since) = brackets.filter(new).map(|bracket| bracket.since_ns).max() {
+            at = at.min(now + (now.saturating_sub(since) / 4).clamp(NEW_NS.0, NEW_NS.1));
+        }
+        at.min(books.alarm_ns)
+    }
+
+    /// Waits for what was launched while nobody counted. Answers whether that is over now.
+    pub(super) fn settle(&self) -> bool {
+        use core::sync::atomic::Ordering::SeqCst;
+        self.uncounted.store(false, SeqCst);
+        for context in contexts::of(self.account) {
+            // A context in which something is captured must not be waited for.
+            let Some(_inside) = leave::enter(context) else {
+                continue;
+            };
+            if capture::any() {
+                self.uncounted.store(true, SeqCst);
+                return false;
+            }
+            let mut standing = Standing(0);
+            if standing.stand_in(context) {
+                // SAFETY: no arguments. A context that has failed has nothing in flight.
+                let _over = unsafe { forward::cuCtxSynchronize() };
+            }
+        }
+        true
+    }
+}
+
+fn is_running(name: Name) -> bool {
+    // SAFETY: a stream that the program has not destroyed, as we are told before it does.
+    unsafe { forward::cuStreamQuery(name.handle()) == CUDA_ERROR_NOT_READY }
+}
+
+fn elapsed_ns(from: usize, to: usize) -> Option<u64> {
+    let mut milliseconds = 0.0_f32;
+    // SAFETY: a valid out-parameter and two events of ours that have completed.
+    let result =
+        unsafe { forward::cuEventElapsedTime(&raw mut milliseconds, from as CUevent, to as CUevent) };
+    (result.is_success() && milliseconds >= 0.0).then_some((f64::from(milliseconds) * 1e6) as u64)
+}

@@ -1,0 +1,198 @@
+//! What a slice is promised of a device's time: a share or a weight, how far it holds, and who goes first.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Compute;
+
+/// Whether a slice may run beyond its share while nobody else wants the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cap {
+    /// It may: nothing is left idle that somebody wants.
+    #[default]
+    Soft,
+    /// Never.
+    Hard,
+}
+
+/// Who goes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    /// Each in its turn: throughput counts.
+    #[default]
+    BestEffort,
+    /// Before all best effort, within its share: the time until its work starts counts.
+    Latency,
+}
+
+impl Cap {
+    /// The word used on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Soft => "soft",
+            Self::Hard => "hard",
+        }
+    }
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+    pub(crate) fn is_soft(&self) -> bool {
+        *self == Self::Soft
+    }
+}
+
+impl Class {
+    /// The word used on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::BestEffort => "best-effort",
+            Self::Latency => "latency",
+        }
+    }
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+    pub(crate) fn is_best_effort(&self) -> bool {
+        *self == Self::BestEffort
+    }
+}
+
+impl FromStr for Cap {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "soft" => Ok(Self::Soft),
+            "hard" => Ok(Self::Hard),
+            _ => Err(format!("`{text}` is no cap; choose soft or hard")),
+        }
+    }
+}
+
+impl FromStr for Class {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "best-effort" => Ok(Self::BestEffort),
+            "latency" => Ok(Self::Latency),
+            _ => Err(format!("`{text}` is no class; choose latency or best-effort")),
+        }
+    }
+}
+
+/// A slice's part of what the promised shares leave, against the others without a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Weight(pub u16);
+
+impl Weight {
+    /// The largest.
+    pub const MAX: Self = Self(10_000);
+}
+
+impl Default for Weight {
+    /// In the middle of the scale, so that some may have less.
+    fn default() -> Self {
+        Self(100)
+    }
+}
+
+impl FromStr for Weight {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.parse() {
+            Ok(weight @ 1..=10_000) => Ok(Self(weight)),
+            _ => Err(format!(
+                "`{text}` is no weight; choose a whole number from 1 to {}",
+                Self::MAX.0
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Weight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// All that is said of a slice's compute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ComputeTerms {
+    /// What it is promised; nothing where none was asked for.
+    pub share: Option<Compute>,
+    /// Without a share: its weight, where one was asked for.
+    pub weight: Option<Weight>,
+    /// Whether the share is a bound too.
+    pub cap: Cap,
+    /// Who goes first.
+    pub class: Class,
+}
+
+impl ComputeTerms {
+    /// Whether nothing was asked for.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for ComputeTerms {
+    /// `30%`, `30% hard`, `20% latency`, `weight 50`, or `-` where nothing was said.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = match (self.share, self.weight) {
+            (Some(share), _) => share.to_string(),
+            (None, Some(weight)) => format!("weight {weight}"),
+            (None, None) => "-".into(),
+        };
+        if self.cap == Cap::Hard {
+            text.push_str(" hard");
+        }
+        if self.class == Class::Latency {
+            text.push_str(" latency");
+        }
+        f.pad(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_go_both_ways() {
+        for cap in [Cap::Soft, Cap::Hard] {
+            assert_eq!(cap.name().parse(), Ok(cap));
+        }
+        for class in [Class::BestEffort, Class::Latency] {
+            assert_eq!(class.name().parse(), Ok(class));
+        }
+        assert!("Hard".parse::<Cap>().is_err() && "fast".parse::<Class>().is_err());
+        assert_eq!("250".parse(), Ok(Weight(250)));
+        for text in ["0", "10001", "-1", "1.5", "", "99999999"] {
+            assert!(text.parse::<Weight>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn terms_in_a_word_or_two() {
+        let share = Some(Compute(3000));
+        let mut terms = ComputeTerms::default();
+        assert_eq!((terms.to_string(), terms.is_default()), ("-".into(), true));
+        terms.weight = Some(Weight(50));
+        assert_eq!(terms.to_string(), "weight 50");
+        terms = ComputeTerms {
+            share,
+            cap: Cap::Hard,
+            class: Class::Latency,
+            weight: None,
+        };
+        assert_eq!(format!("{terms:>18}"), "  30% hard latency");
+    }
+}

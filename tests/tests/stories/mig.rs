@@ -1,0 +1,240 @@
+//! MIG on the emulated device, as an administrator and a user meet it: dividing a GPU, running in an instance, and what
+//! cannot be changed meanwhile.
+
+use std::process::Command;
+
+use divvy_tests::clients::{probe, python, tools_python};
+use divvy_tests::host::{Host, finish, stderr, succeeded};
+use divvy_tests::tenant::Tenant;
+use divvy_tests::wait::until;
+use divvy_tests::{GIB, MIB};
+use serde_json::Value;
+
+/// Memory of a `1g.10gb` of an H100.
+const SMALL: u64 = 9984 * MIB;
+
+fn apply(host: &Host, instances: &str) -> Command {
+    host.divvy(["mig", "apply", "--device", "0", "--yes", "--instances", instances])
+}
+
+/// The MIG devices that `divvy devices` shows: profile and UUID, in order.
+fn instances(host: &Host) -> Vec<(String, String)> {
+    let list = host.json(["devices"]);
+    let items = list["items"].as_array().expect("devices").iter();
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    items
+        .filter(|device| !device["hardware"]["mig_instance"].is_null())
+        .map(|device| {
+            (
+                text(&device["hardware"]["mig_instance"]["profile"]),
+                text(&device["uuid"]),
+            )
+        })
+        .collect()
+}
+
+fn uuid(host: &Host, profile: &str) -> String {
+    let found = instances(host).into_iter().find(|(name, _)| name == profile);
+    found.unwrap_or_else(|| panic!("no {profile}")).1
+}
+
+/// A probe on a device, with or without a slice's limit.
+fn tenant(host: &Host, flags: &[&str]) -> Tenant {
+    let mut command = host.divvy(["run"].into_iter().chain(flags.iter().copied()));
+    command.arg("--").arg(probe());
+    Tenant::start(command)
+}
+
+fn refused(host: &Host, instances: &str) -> String {
+    let output = finish(&mut apply(host, instances));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    stderr(&output)
+}
+
+#[test]
+fn a_gpu_is_divided_used_guarded_and_divided_anew() {
+    let host = Host::new();
+    let said = succeeded(&finish(&mut apply(&host, "3g.40gb,2g.20gb,1g.10gb:6")));
+    assert!(said.contains("turn MIG mode on"), "{said}");
+    let map = said.lines().last().expect("a map");
+    assert!(
+        map.contains("[2g.20gb") && map.contains("[3g.40gb") && map.contains("[1g.10gb"),
+        "{map}"
+    );
+    let names: Vec<String> = instances(&host).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["3g.40gb", "2g.20gb", "1g.10gb"]);
+    // A program in an instance, with no limiter in between: its memory and no more.
+    let small = uuid(&host, "1g.10gb");
+    let mut alone = tenant(&host, &["--isolation", "env", "--device", &small]);
+    assert_eq!(alone.memory(), (SMALL, SMALL));
+    assert_eq!(alone.allocate(GIB), Ok(()));
+    let full = alone
+        .allocate(9 * GIB)
+        .expect_err("the instance is full, and the GPU is not");
+    assert!(full.contains("OUT_OF_MEMORY"), "{full}");
+    assert!(alone.copies());
+    // Beside it one in another instance, whose memory is its own.
+    let two = uuid(&host, "2g.20gb");
+    let mut beside = tenant(&host, &["--isolation", "env", "--device", &two]);
+    assert_eq!(beside.memory(), (20_091 * MIB, 20_091 * MIB));
+    // Nothing changes under either; the refusal names who runs there, and what is not in the way may change.
+    let said = refused(&host, "7g.80gb");
+    assert!(said.contains("probe (process "), "{said}");
+    let said = refused(&host, "none");
+    assert!(said.contains("MIG mode") && said.contains("probe"), "{said}");
+    succeeded(&finish(&mut apply(&host, "2g.20gb,1g.10gb:6,1g.10gb,1g.10gb")));
+    assert_eq!(alone.memory().1, SMALL, "it did not notice");
+    assert!(alone.end().success() && beside.end().success());
+    until("both are gone", || {
+        host.json(["ps"])["items"].as_array()?.is_empty().then_some(())
+    });
+    succeeded(&finish(&mut apply(&host, "7g.80gb")));
+    assert_eq!(instances(&host).len(), 1);
+    let said = succeeded(&finish(&mut apply(&host, "7g.80gb")));
+    assert!(said.contains("nothing to change"), "{said}");
+    succeeded(&finish(&mut apply(&host, "none")));
+    assert_eq!(instances(&host), []);
+    let mut whole = tenant(&host, &["--isolation", "env", "--device", "0"]);
+    assert_eq!(whole.memory().1, 81_559 * MIB);
+    let said = refused(&host, "7g.80gb");
+    assert!(
+        said.contains("MIG mode of GPU 0") && said.contains("probe"),
+        "{said}"
+    );
+    assert!(whole.end().success());
+}
+
+#[test]
+fn a_slice_of_an_instance_is_a_part_of_its_memory() {
+    let host = Host::new();
+    succeeded(&finish(&mut apply(&host, "3g.40gb,1g.10gb:6")));
+    let small = uuid(&host, "1g.10gb");
+    let mut tenant = tenant(&host, &["--name", "part", "--memory", "4GiB", "--device", &small]);
+    assert_eq!(tenant.memory(), (4 * GIB, 4 * GIB));
+    assert_eq!(tenant.allocate(GIB), Ok(()));
+    assert!(tenant.allocate(4 * GIB).is_err());
+    let slice = host.slice("part");
+    assert_eq!((slice.device_uuid, slice.memory_used_bytes), (small.clone(), GIB));
+    // Admission knows the instance's memory: 4 GiB are promised, 5.75 are left.
+    let more =
+        |memory: &str| finish(&mut host.divvy(["run", "--memory", memory, "--device", &small, "--", "true"]));
+    assert_eq!(more("6GiB").status.code(), Some(125));
+    succeeded(&more("5GiB"));
+    // The GPU as a whole is nobody's while it is divided; without a choice an instance with room is taken.
+    let output = finish(&mut host.divvy(["run", "--memory", "1GiB", "--device", "0", "--", "true"]));
+    assert!(stderr(&output).contains("is in MIG mode"), "{}", stderr(&output));
+    let mut command = host.divvy([
+        "run",
+        "--memory",
+        "30GiB",
+        "--",
+        "sh",
+        "-c",
+        "echo $CUDA_VISIBLE_DEVICES",
+    ]);
+    assert_eq!(succeeded(&finish(&mut command)).trim(), uuid(&host, "3g.40gb"));
+    assert!(tenant.end().success());
+}
+
+#[test]
+fn a_slice_in_which_nothing_runs_is_guarded_too() {
+    let host = Host::new();
+    succeeded(&finish(&mut apply(&host, "1g.10gb:6")));
+    let small = uuid(&host, "1g.10gb");
+    let create = ["slice", "create", "alice", "--memory", "4GiB", "--device", &small];
+    succeeded(&finish(&mut host.divvy(create)));
+    let said = refused(&host, "7g.80gb");
+    assert!(said.contains("slice alice"), "{said}");
+    succeeded(&finish(&mut host.divvy(["slice", "delete", "alice"])));
+    succeeded(&finish(&mut apply(&host, "7g.80gb")));
+}
+
+#[test]
+fn numba_sees_the_instances_multiprocessors_and_computes_there() {
+    let Some(python) = python() else { return };
+    let host = Host::new();
+    succeeded(&finish(&mut apply(&host, "3g.40gb,1g.10gb:6")));
+    const PROGRAM: &str = "
+import numpy
+from numba import cuda
+
+@cuda.jit
+def double(values):
+    at = cuda.grid(1)
+    if at < values.size:
+        values[at] *= 2
+
+device = cuda.get_current_device()
+values = cuda.to_device(numpy.arange(1000, dtype=numpy.float32))
+double[8, 128](values)
+assert (values.copy_to_host() == 2 * numpy.arange(1000)).all()
+print(len(cuda.gpus), device.name, device.MULTIPROCESSOR_COUNT)
+";
+    for (profile, multiprocessors) in [("1g.10gb", 16), ("3g.40gb", 60)] {
+        let instance = uuid(&host, profile);
+        let mut command = host.divvy(["run", "--memory", "2GiB", "--device", &instance, "--"]);
+        let said = succeeded(&finish(command.arg(&python).args(["-c", PROGRAM])));
+        let expected = format!("1 NVIDIA H100 80GB HBM3 MIG {profile} {multiprocessors}");
+        assert_eq!(said.trim(), expected);
+    }
+}
+
+#[test]
+fn tools_see_the_slice_of_an_instance_inside_and_the_gpu_outside() {
+    let Some(python) = tools_python() else { return };
+    let host = Host::new();
+    succeeded(&finish(&mut apply(&host, "1g.10gb:6")));
+    let small = uuid(&host, "1g.10gb");
+    const PROGRAM: &str = "
+import pynvml as n
+n.nvmlInit()
+h = n.nvmlDeviceGetHandleByIndex(0)
+m = n.nvmlDeviceGetMemoryInfo(h)
+print(n.nvmlDeviceGetCount(), n.nvmlDeviceGetUUID(h), m.total)
+if n.nvmlDeviceGetUUID(h).startswith('GPU-'):
+    mig = n.nvmlDeviceGetMigDeviceHandleByIndex(h, 0)
+    print(n.nvmlDeviceGetMigMode(h), n.nvmlDeviceGetName(mig), n.nvmlDeviceGetMemoryInfo(mig).total)
+";
+    let mut command = host.divvy(["run", "--memory", "2GiB", "--device", &small, "--"]);
+    let inside = succeeded(&finish(command.arg(&python).args(["-c", PROGRAM])));
+    assert_eq!(inside.trim(), format!("1 {small} {}", 2 * GIB));
+    let mut command = host.divvy(["run", "--observe", "--"]);
+    let outside = succeeded(&finish(command.arg(&python).args(["-c", PROGRAM])));
+    let last = format!("[1, 1] NVIDIA H100 80GB HBM3 MIG 1g.10gb {SMALL}");
+    assert_eq!(outside.lines().last(), Some(last.as_str()), "{outside}");
+}
+
+#[test]
+fn a_file_is_applied_and_watched() {
+    let host = Host::with_devices("a30");
+    let file = host.folder().join("mig.yaml");
+    let write = |devices: &str| {
+        let text = format!(
+            "version: v1\nmig-configs:\n  all:\n  - devices: all\n    mig-enabled: true\n    mig-devices: {devices}\n"
+        );
+        std::fs::write(&file, text).expect("a file");
+    };
+    write("{1g.6gb: 4}");
+    let path = file.to_str().expect("a path");
+    let mut command = host.divvy(["mig", "watch", "--file", path, "--interval", "1", "--yes"]);
+    let mut watch = command
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("divvy starts");
+    let profiles = || -> Vec<String> { instances(&host).into_iter().map(|(name, _)| name).collect() };
+    until("the file is applied", || {
+        (profiles() == ["1g.6gb"; 4]).then_some(())
+    });
+    // What runs in an instance is waited for.
+    let small = uuid(&host, "1g.6gb");
+    let mut tenant = tenant(&host, &["--isolation", "env", "--device", &small]);
+    write("{2g.12gb: 2}");
+    assert!(tenant.copies());
+    assert_eq!(profiles(), ["1g.6gb"; 4]);
+    assert!(tenant.end().success());
+    until("the change is made when it is gone", || {
+        (profiles() == ["2g.12gb"; 2]).then_some(())
+    });
+    watch.kill().expect("it runs");
+    watch.wait().expect("it ends");
+}
