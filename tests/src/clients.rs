@@ -55,7 +55,7 @@ pub fn compiler() -> Option<PathBuf> {
 }
 
 /// The file that a shell would run by this name. Programs that choose a version by themselves are followed to it.
-fn on_path(name: &str, what: &str) -> Option<PathBuf> {
+pub(crate) fn on_path(name: &str, what: &str) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&folders)
         .map(|folder| folder.join(name))

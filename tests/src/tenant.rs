@@ -37,6 +37,14 @@ impl Tenant {
         (tenant, hello)
     }
 
+    /// Starts `command`, whose program has a pid namespace of its own: the process id that it says is none of ours, and
+    /// nobody is signalled by it.
+    pub fn start_in_container(command: Command) -> Self {
+        let mut tenant = Self::start(command);
+        tenant.pid = 0;
+        tenant
+    }
+
     fn launch(command: &mut Command) -> Self {
         let mut child = command
             .stdin(Stdio::piped())

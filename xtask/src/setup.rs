@@ -28,6 +28,13 @@ pub fn for_demo() -> anyhow::Result<()> {
     python::examples()
 }
 
+/// Whether a program lies where Debian's packages put theirs.
+fn is_installed(program: &str) -> bool {
+    ["/usr/bin", "/usr/sbin"]
+        .iter()
+        .any(|folder| Path::new(folder).join(program).exists())
+}
+
 /// The wide-character ncurses that nvtop is linked with.
 const NCURSES: &str = "libncursesw.so.6";
 
@@ -36,6 +43,11 @@ const NCURSES: &str = "libncursesw.so.6";
 pub fn for_tests() -> anyhow::Result<()> {
     if cfg!(target_arch = "x86_64") && !Path::new(LIBC_32_BIT).exists() {
         debian::install(&["libc6-i386"], "the test with a 32-bit child")?;
+    }
+    let engines = ["podman", "runc", "crun"];
+    let missing = |program: &&&str| !is_installed(program);
+    if engines.iter().find(missing).is_some() {
+        debian::install(&engines, "the tests with containers")?;
     }
     // Suites look for them in target/debian.
     debian::unpack("libcuda1", "non-free")?;

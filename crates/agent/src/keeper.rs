@@ -1,7 +1,8 @@
 //! The keeper: `divvy run` while its program runs, or a process of its own for a lasting slice. It holds the slice's
 //! pages and hands them to every process of the slice that asks, whether an agent runs or not.
 
-use std::os::unix::fs::{MetadataExt, chown};
+use std::fs::{DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::RunDir;
 #[derive(Debug)]
 pub struct Keeper {
     socket: PathBuf,
+    pages: Arc<attach::Keeper>,
 }
 
 impl Keeper {
@@ -29,13 +31,34 @@ impl Keeper {
         let cannot = |error: std::io::Error| {
             Fault::new(Code::Attach, format!("cannot listen on `{}`", socket.display())).because(&error)
         };
-        let listener = UnixListener::bind(&socket).map_err(cannot)?;
         let pages = Arc::new(attach::Keeper::new(agent_uid));
-        std::thread::Builder::new()
-            .name("keeper".into())
-            .spawn(move || serve(&listener, &pages))
-            .map_err(cannot)?;
-        Ok(Self { socket })
+        start(UnixListener::bind(&socket), &pages).map_err(cannot)?;
+        Ok(Self { socket, pages })
+    }
+
+    /// Listens at a second place as well, [`RunDir::slice_box`], which containers have mounted: whatever user a
+    /// container's programs run as, they find the folder and may connect. On the host nobody comes to it but the
+    /// slice's user: it lies in a directory that only he may enter.
+    ///
+    /// # Errors
+    /// [`Code::Attach`].
+    pub fn listen_for_containers(&self, folder: &Path) -> Result<(), Fault> {
+        let socket = folder.join("attach.sock");
+        let listen = || {
+            match DirBuilder::new().mode(0o755).create(folder) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+            std::fs::set_permissions(folder, Permissions::from_mode(0o755))?;
+            // Of a keeper that is dead, or that we replace. The folder stays: containers have it mounted.
+            let _stale = std::fs::remove_file(&socket);
+            let listener = UnixListener::bind(&socket)?;
+            std::fs::set_permissions(&socket, Permissions::from_mode(0o666))?;
+            start(Ok(listener), &self.pages)
+        };
+        listen().map_err(|error: std::io::Error| {
+            Fault::new(Code::Attach, format!("cannot listen on `{}`", socket.display())).because(&error)
+        })
     }
 
     /// Where it listens: the value of `DIVVY_SLICE`.
@@ -71,6 +94,7 @@ pub fn keep(run: &RunDir, id: &str) -> Result<(), Fault> {
     let uid = rustix::process::getuid().as_raw();
     let tenant = std::fs::metadata(&directory).map_err(cannot)?.uid();
     let keeper = Keeper::listen(&directory, uid)?;
+    keeper.listen_for_containers(&run.slice_box(id))?;
     if tenant != uid {
         // The slice's user connects; whoever keeps the slice is none of its processes.
         chown(keeper.socket(), Some(tenant), None).map_err(cannot)?;
@@ -82,6 +106,16 @@ pub fn keep(run: &RunDir, id: &str) -> Result<(), Fault> {
     }
     // What is there now is somebody else's.
     std::mem::forget(keeper);
+    Ok(())
+}
+
+/// Serves what comes to a listener, from a thread of its own.
+fn start(listener: std::io::Result<UnixListener>, pages: &Arc<attach::Keeper>) -> std::io::Result<()> {
+    let listener = listener?;
+    let pages = Arc::clone(pages);
+    std::thread::Builder::new()
+        .name("keeper".into())
+        .spawn(move || serve(&listener, &pages))?;
     Ok(())
 }
 

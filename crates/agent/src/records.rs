@@ -97,9 +97,11 @@ pub fn stored(run: &RunDir) -> Vec<SliceRecord> {
 
 /// Removes what lies in the run directory of a slice that has ended.
 pub fn discard(run: &RunDir, id: &str) {
+    crate::container::forget(run, id);
     for result in [
         fs::remove_file(record_path(run, id)),
         fs::remove_dir_all(run.slice(id)),
+        fs::remove_dir_all(run.container(id)),
     ] {
         match result {
             Err(error) if error.kind() != ErrorKind::NotFound => {

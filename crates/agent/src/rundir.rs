@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use divvy_model::{Code, Fault};
 use rustix::fs::{Access, access};
 
-/// A socket's path has at most 107 bytes, of which `/slices/<id>/attach.sock` takes this many.
-const TAIL: usize = "/slices/0123456789/attach.sock".len();
+/// A socket's path has at most 107 bytes, of which `/slices/<id>/box/attach.sock` takes this many.
+const TAIL: usize = "/slices/01234567/box/attach.sock".len();
 
 /// A run directory that exists and is safe to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,6 +167,18 @@ impl RunDir {
     #[must_use]
     pub fn slice(&self, id: &str) -> PathBuf {
         self.slices().join(id)
+    }
+
+    /// The folder of a lasting slice that containers have mounted: it holds the keeper's second socket and nothing else.
+    #[must_use]
+    pub fn slice_box(&self, id: &str) -> PathBuf {
+        self.slice(id).join("box")
+    }
+
+    /// What else of a slice containers have mounted, one folder per slice.
+    #[must_use]
+    pub fn container(&self, id: &str) -> PathBuf {
+        self.path.join("containers").join(id)
     }
 
     /// Folders of links to the drop-ins, one per version of them.

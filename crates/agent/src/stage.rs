@@ -138,6 +138,44 @@ pub struct Stage {
 /// # Errors
 /// [`Code::RunDir`] when the links cannot be made.
 pub fn stage(run: &RunDir, links: &[Link<'_>]) -> Result<Stage, Fault> {
+    let (done, lib) = find_or_build(run, links, "", &lib_folder)?;
+    let preload: Vec<String> = links
+        .iter()
+        .map(|(name, _)| format!("{}/$LIB/{name}.1", done.display()))
+        .collect();
+    Ok(Stage {
+        preload: preload.join(":"),
+        folder: done.join(lib),
+        refusals: done.join(REFUSALS),
+    })
+}
+
+/// What `$LIB` may stand for in a 64-bit process of a container, whose image may be of any distribution: Debian's
+/// multiarch, then that of Red Hat and SUSE, then Arch's. Red Hat's 32-bit `lib` is the same as Arch's 64-bit one: a
+/// 32-bit program there is told that the file is of the wrong class, and runs.
+#[cfg(target_arch = "x86_64")]
+const OF_IMAGES: &str = "lib/x86_64-linux-gnu,lib64,lib";
+#[cfg(not(target_arch = "x86_64"))]
+const OF_IMAGES: &str = "lib/aarch64-linux-gnu,lib64,lib";
+
+/// The folder to be mounted into containers for `links`, made or found: a stage for images of any distribution, whose
+/// first folder, of Debian's name, is returned beside it.
+///
+/// # Errors
+/// As [`stage`].
+pub fn stage_for_containers(run: &RunDir, links: &[Link<'_>]) -> Result<(PathBuf, PathBuf), Fault> {
+    let (done, lib) = find_or_build(run, links, "-any", &|| OF_IMAGES.into())?;
+    let first = lib.split(',').next().unwrap_or_default();
+    Ok((done.clone(), done.join(first)))
+}
+
+/// Finds the stage of these very files, or makes it; `lib` tells its folders for programs of this machine's word size.
+fn find_or_build(
+    run: &RunDir,
+    links: &[Link<'_>],
+    suffix: &str,
+    lib: &dyn Fn() -> String,
+) -> Result<(PathBuf, String), Fault> {
     let cannot = |error: &std::io::Error| {
         Fault::new(
             Code::RunDir,
@@ -164,50 +202,50 @@ pub fn stage(run: &RunDir, links: &[Link<'_>]) -> Result<Stage, Fault> {
             .hash(&mut hasher);
         real.push((*name, file));
     }
-    let done = run.stages().join(format!("{:016x}", hasher.finish()));
+    let done = run.stages().join(format!("{:016x}{suffix}", hasher.finish()));
     let marker = done.join("lib-folder");
     let lib = match fs::read_to_string(&marker) {
         Ok(lib) => lib,
         Err(_) => {
-            let lib = lib_folder();
+            let lib = lib();
             build(&done, &real, &lib).map_err(|error| cannot(&error))?;
             lib
         }
     };
-    let preload: Vec<String> = links
-        .iter()
-        .map(|(name, _)| format!("{}/$LIB/{name}.1", done.display()))
-        .collect();
-    Ok(Stage {
-        preload: preload.join(":"),
-        folder: done.join(lib),
-        refusals: done.join(REFUSALS),
-    })
+    Ok((done, lib))
 }
 
 /// The folder of the stand-ins, in a stage.
 const REFUSALS: &str = "refusals";
 
-/// Builds aside and renames: a program never sees half a stage, and two builders do no harm to each other.
+/// `lib` may name several folders, with commas. Builds aside and renames: a program never sees half a stage, and two builders do no harm to each other.
 fn build(done: &Path, links: &[(&str, PathBuf)], lib: &str) -> std::io::Result<()> {
     let aside = done.with_extension(format!("{}", std::process::id()));
     match fs::remove_dir_all(&aside) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let native = aside.join(lib);
-    fs::create_dir_all(&native)?;
+    let natives: Vec<&str> = lib.split(',').collect();
     for (name, file) in links {
         let with_version = format!("{name}.1");
-        let place = native.join(&with_version);
-        // Another file system, or a file of another user's, can only be copied.
-        if fs::hard_link(file, &place).is_err() {
-            fs::copy(file, &place)?;
+        let mut first: Option<PathBuf> = None;
+        for native in &natives {
+            let native = aside.join(native);
+            fs::create_dir_all(&native)?;
+            let place = native.join(&with_version);
+            // Another file system, or a file of another user's, can only be copied.
+            if fs::hard_link(first.as_deref().unwrap_or(file), &place).is_err() {
+                fs::copy(file, &place)?;
+            }
+            // A link and not a second copy, which the loader would take for another library.
+            symlink(&with_version, native.join(name))?;
+            first.get_or_insert(place);
         }
-        // A link and not a second copy, which the loader would take for another library.
-        symlink(&with_version, native.join(name))?;
         if cfg!(target_arch = "x86_64") {
-            for other in OTHER_WORD_SIZE.into_iter().filter(|other| *other != lib) {
+            for other in OTHER_WORD_SIZE
+                .into_iter()
+                .filter(|other| !natives.contains(other))
+            {
                 fs::create_dir_all(aside.join(other))?;
                 fs::write(aside.join(other).join(&with_version), empty_i386())?;
             }

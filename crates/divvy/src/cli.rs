@@ -7,8 +7,8 @@ use crate::context::Context;
 use crate::env;
 use crate::output::Format;
 use crate::verbs::{
-    agent, completions, config, devices, doctor, enter, environment, explain, inspect, keep, kill, man, mig,
-    mps, partition, ps, resize, run, slice, topology, vgpu,
+    agent, cdi, completions, config, devices, doctor, enter, environment, explain, inspect, keep, kill, man,
+    mig, mps, partition, ps, resize, run, slice, topology, vgpu,
 };
 
 const EXAMPLES: &str = "\
@@ -62,6 +62,8 @@ pub enum Verb {
     Partition(partition::Args),
     /// Make and free virtual GPUs for guests
     Vgpu(vgpu::Args),
+    /// Let container engines give out devices and slices
+    Cdi(cdi::Args),
     /// List the slices
     Ps(ps::Args),
     /// Make, list and delete slices that stay while nothing runs in them
@@ -104,6 +106,19 @@ impl Verb {
     /// # Errors
     /// Whatever stopped it.
     pub fn run(&self, context: &Context) -> Result<u8, Fault> {
+        let outcome = self.perform(context);
+        let divides = match self {
+            Self::Mig(args) => args.changes(),
+            Self::Partition(args) => args.changes(),
+            _ => false,
+        };
+        if divides {
+            cdi::refresh(context);
+        }
+        outcome
+    }
+
+    fn perform(&self, context: &Context) -> Result<u8, Fault> {
         match self {
             Self::Run(args) => run::run(args, context),
             Self::Devices(args) => devices::run(args, context),
@@ -113,6 +128,7 @@ impl Verb {
             Self::Partition(args) => partition::run(args, context),
             Self::Vgpu(args) => vgpu::run(args, context),
             Self::Env(args) => environment::run(args, context),
+            Self::Cdi(args) => cdi::run(args, context),
             Self::Ps(args) => ps::run(args, context),
             Self::Slice(args) => slice::run(args, context),
             Self::Keep(args) => keep::run(args, context),

@@ -33,7 +33,7 @@ const fn key(name: &'static str, default: &'static str, in_folder: bool, about: 
 }
 
 /// Every setting.
-pub const KEYS: [Key; 19] = [
+pub const KEYS: [Key; 20] = [
     key(
         "memory",
         "",
@@ -132,6 +132,12 @@ pub const KEYS: [Key; 19] = [
         "",
         false,
         "Memory of the lasting slice that a user's runs share where they ask for none: 2GiB, 3%",
+    ),
+    key(
+        "container_preload",
+        "",
+        false,
+        "Libraries of images that containers of slices preload before the limiter: /opt/probe.so",
     ),
 ];
 

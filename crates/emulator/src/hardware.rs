@@ -4,7 +4,9 @@
 //! directory. A process takes a place in it with its first context and loses it when it dies; what the dead held
 //! returns to the device. Unlike hardware, a hostile process of the same user could scribble on the page.
 
+use crate::container;
 use crate::device::identity::Uuid;
+use crate::engine::page::Page;
 use crate::engine::usage::page_path;
 use crate::inventory::DeviceFacts;
 use crate::log;
@@ -165,7 +167,11 @@ fn of_page(directory: &Path, page: &str, deeds: &str) -> Result<Usage, HardwareE
         .processes()
         .filter(|process| process.alive)
         .map(|process| ProcessUsage {
-            pid: process.pid,
+            // In a container it knows itself by another.
+            pid: match process.host_pid {
+                0 => process.pid,
+                known => known,
+            },
             used_bytes: process.used_bytes,
             instance: None,
         })
@@ -325,7 +331,7 @@ fn claim(path: &Path) -> Result<Slot, HardwareError> {
     let page_error = |why| HardwareError::Page(path.to_owned(), why);
     let file = open_file(path, PAGE_MODE).map_err(page_error)?;
     let owner = SlotOwner {
-        host_pid: std::process::id(),
+        host_pid: container::host_pid(),
     };
     Slot::claim(file, Backing::File, owner).map_err(page_error)
 }
@@ -348,10 +354,23 @@ fn open(path: &Path) -> Result<Ledger, HardwareError> {
         .map_err(|why| HardwareError::Page(path.to_owned(), why))
 }
 
-/// `DIVVY_RUN_DIR`, else [`default_run_directory`].
+/// Finds the pages of a device of the run directory `directory`, making those that nobody has yet: of its memory and of
+/// its engine.
+pub(crate) fn make_pages(directory: &Path, uuid: Uuid) -> Result<[PathBuf; 2], HardwareError> {
+    let memory = directory.join(page_name(uuid));
+    open(&memory)?;
+    let engine = page_path(directory, uuid);
+    Page::open(&engine).map_err(|why| HardwareError::Directory(engine.clone(), why.into()))?;
+    Ok([memory, engine])
+}
+
+/// What a container has in its place, else `DIVVY_RUN_DIR`, else [`default_run_directory`].
 pub fn run_directory() -> PathBuf {
     if let Some(directory) = crate::inventory::stood_for_directory() {
         return directory;
+    }
+    if container::granted().is_some() {
+        return container::FOLDER.into();
     }
     match std::env::var_os("DIVVY_RUN_DIR").filter(|value| !value.is_empty()) {
         Some(directory) => std::path::absolute(&directory).unwrap_or_else(|_| directory.into()),
@@ -383,7 +402,8 @@ pub fn prepare(directory: &Path) -> Result<(), HardwareError> {
     // In /tmp anybody may have made it first. Root may look into everybody's anyway.
     let owner = fs::symlink_metadata(directory).map_err(failed)?.uid();
     let user = rustix::process::geteuid().as_raw();
-    if owner != user && user != 0 && std::env::var_os("DIVVY_RUN_DIR").is_none() {
+    let chosen = std::env::var_os("DIVVY_RUN_DIR").is_some() || container::granted().is_some();
+    if owner != user && user != 0 && !chosen {
         return Err(HardwareError::Foreign(directory.to_owned()));
     }
     Ok(())

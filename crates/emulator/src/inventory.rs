@@ -1,5 +1,6 @@
 //! The emulated devices of this host as anyone may ask for them, without initialising a driver.
 
+use crate::container;
 use crate::device::identity::{PciAddress, Uuid};
 use crate::device::profile::Profile;
 use crate::device::spec::{self, SpecError, Timing};
@@ -136,11 +137,15 @@ pub fn stood_for_directory() -> Option<PathBuf> {
     settings.as_ref().map(|(_, directory)| directory.clone())
 }
 
-/// The devices `DIVVY_EMULATED` describes, or the default's where it is unset or empty.
+/// The devices that a container was granted; else those `DIVVY_EMULATED` describes, or the default's where it is unset
+/// or empty.
 pub fn devices_from_env() -> Result<Vec<DeviceFacts>, SpecError> {
     let settings = STANDS_FOR.read().unwrap_or_else(PoisonError::into_inner).clone();
     if let Some((spec, directory)) = settings {
         return devices(&spec, &directory);
+    }
+    if let Some(granted) = container::granted() {
+        return granted.devices();
     }
     let setting = std::env::var("DIVVY_EMULATED").unwrap_or_default();
     let spec = if setting.trim().is_empty() {

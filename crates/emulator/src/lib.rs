@@ -6,6 +6,7 @@
 mod api;
 mod array;
 mod clock;
+mod container;
 mod context;
 mod copy;
 pub mod device;
@@ -39,6 +40,7 @@ mod shared;
 mod stream;
 
 pub use api::TABLE;
+pub use container::grant;
 pub use device::identity::{PciAddress, Uuid};
 pub use device::spec::{SpecError, Timing};
 pub use engine::usage::{EngineUsage, ProcessEngineUsage, engine_usage, engine_usage_in};

@@ -85,6 +85,28 @@ fn record(facts: &DeviceFacts, mig_mode: Option<bool>, run_dir: &Path) -> Device
     }
 }
 
+/// Makes a folder with which a container has these emulated devices of the specification `spec`, as it would have device
+/// nodes of real ones.
+///
+/// # Errors
+/// [`Code::RunDir`] when the folder or a device's page cannot be made.
+pub fn grant_emulated(folder: &Path, run_dir: &Path, spec: &str, uuids: &[&str]) -> Result<(), Fault> {
+    if let Some(instance) = uuids.iter().find(|uuid| uuid.starts_with("MIG-")) {
+        return Err(Fault::new(
+            Code::RunDir,
+            format!("{instance} is a MIG instance of an emulated device, which containers cannot have"),
+        )
+        .hint("a slice of an emulated device without MIG can be given to containers"));
+    }
+    let uuids: Vec<_> = uuids
+        .iter()
+        .filter_map(|uuid| divvy_emulator::Uuid::parse(uuid))
+        .collect();
+    divvy_emulator::grant(folder, run_dir, spec, &uuids).map_err(|error| {
+        Fault::new(Code::RunDir, "cannot share the emulated device with containers").because(&error)
+    })
+}
+
 /// Memory in use on an emulated device, by anybody, as its page in the run directory tells; None where it cannot be
 /// read.
 #[must_use]

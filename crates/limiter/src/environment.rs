@@ -1,37 +1,58 @@
 //! The settings, as they were when the library was loaded.
 //!
 //! Read once and early: a program that cleans its environment before it first calls CUDA stays in its slice.
+//!
+//! In a container they are no variables at all. What a container is granted lies at fixed paths below [`CONTAINER`],
+//! and where that is there, variables say nothing: a shell that is opened in the container later, with an environment
+//! of its own, is in the same slice.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// A path from the environment, or `None` where the variable is unset or empty.
+/// Where a container's runtime mounts the slice's socket (`slice/attach.sock`) and the driver below
+/// (`below/libcuda.so.1`, `below/libnvidia-ml.so.1`). The room that writes these mounts is `crates/container`.
+const CONTAINER: &str = "/run/divvy";
+
+/// A path from the environment, or `None` where the variable is unset or empty; in a container the fixed path.
 struct Setting {
     name: &'static str,
+    /// The path below [`CONTAINER`]; none for what a container does not fix.
+    fixed: Option<&'static str>,
     value: OnceLock<Option<PathBuf>>,
 }
 
 impl Setting {
-    const fn new(name: &'static str) -> Self {
+    const fn new(name: &'static str, fixed: Option<&'static str>) -> Self {
         Self {
             name,
+            fixed,
             value: OnceLock::new(),
         }
     }
 
     fn get(&self) -> Option<&Path> {
-        let value = self.value.get_or_init(|| {
-            let found = std::env::var_os(self.name)?;
-            (!found.is_empty()).then(|| PathBuf::from(found))
-        });
+        let value = self
+            .value
+            .get_or_init(|| value(Path::new(CONTAINER), self.fixed, std::env::var_os(self.name)));
         value.as_deref()
     }
 }
 
-static SLICE: Setting = Setting::new("DIVVY_SLICE");
-static DRIVER: Setting = Setting::new("DIVVY_DRIVER");
-static NVML: Setting = Setting::new("DIVVY_NVML");
-static LOG: Setting = Setting::new("DIVVY_LOG");
+/// A setting's value, where `container` is the folder that a container has.
+fn value(container: &Path, fixed: Option<&str>, variable: Option<OsString>) -> Option<PathBuf> {
+    // The folder decides, not the socket in it: while a keeper is being replaced there is none for a moment, and then
+    // the slice cannot be joined, which refuses. No slice at all would be no limit.
+    match fixed {
+        Some(fixed) if container.join("slice").is_dir() => Some(container.join(fixed)),
+        _ => variable.filter(|value| !value.is_empty()).map(PathBuf::from),
+    }
+}
+
+static SLICE: Setting = Setting::new("DIVVY_SLICE", Some("slice/attach.sock"));
+static DRIVER: Setting = Setting::new("DIVVY_DRIVER", Some("below/libcuda.so.1"));
+static NVML: Setting = Setting::new("DIVVY_NVML", Some("below/libnvidia-ml.so.1"));
+static LOG: Setting = Setting::new("DIVVY_LOG", None);
 
 /// Takes the settings now; for a drop-in's load, before the program runs.
 pub extern "C" fn capture() {
@@ -58,4 +79,24 @@ pub(crate) fn nvml() -> Option<&'static Path> {
 /// Where to append log lines.
 pub(crate) fn log() -> Option<&'static Path> {
     LOG.get()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_container_is_granted_no_variable_changes() {
+        let container = std::env::temp_dir().join(format!("divvy-container-{}", std::process::id()));
+        let fixed = Some("slice/attach.sock");
+        let told = |text: &str| value(&container, fixed, Some(text.into()));
+        assert_eq!(told("/somewhere"), Some("/somewhere".into()));
+        assert_eq!(told(""), None);
+        std::fs::create_dir_all(container.join("slice")).expect("a folder");
+        let socket = Some(container.join("slice/attach.sock"));
+        assert_eq!(told("/somewhere"), socket);
+        assert_eq!(value(&container, fixed, None), socket);
+        assert_eq!(value(&container, None, Some("x".into())), Some("x".into()));
+        std::fs::remove_dir_all(&container).expect("removed");
+    }
 }

@@ -30,7 +30,7 @@ fn of_maps(maps: &str, drivers: &[&Path]) -> Vec<Bypass> {
             continue;
         };
         let libcuda = name == "libcuda.so" || name.starts_with("libcuda.so.");
-        if path.contains(STAGES) {
+        if path.contains(STAGES) || path.starts_with(IN_CONTAINER) {
             // Ours: a drop-in, or a stand-in for one of NVIDIA's.
             limited |= libcuda;
         } else if let Some(bypass) = Bypass::by_library(name) {
@@ -50,6 +50,9 @@ fn of_maps(maps: &str, drivers: &[&Path]) -> Vec<Bypass> {
 
 /// In the path of every staged drop-in.
 const STAGES: &str = "/stages/";
+
+/// Where containers of a slice have the limiter mounted: a process's maps hold the paths that it sees itself.
+const IN_CONTAINER: &str = "/run/divvy/lib/";
 
 /// The path at the end of a line of /proc/PID/maps, where there is one.
 fn path_of(line: &str) -> Option<&str> {
@@ -77,6 +80,9 @@ mod tests {
         let below = "/usr/lib/x86_64-linux-gnu/libcuda.so.535.261.03";
         assert_eq!(of(&["/usr/lib/libc.so.6", ours, below, below]), []);
         assert_eq!(of(&[ours, "/usr/lib/divvy/libdivvy_emulated_cuda.so"]), []);
+        let in_container = "/run/divvy/lib/lib64/libcuda.so.1";
+        assert_eq!(of(&[in_container, "/run/divvy/below/libcuda.so.1"]), []);
+        assert_eq!(of(&["/run/divvy/below/libcuda.so.1"]), [Bypass::ForeignLibcuda]);
         assert_eq!(of(&["/usr/lib/libnvidia-ml.so.1"]), []);
         assert_eq!(of(&[below]), [Bypass::ForeignLibcuda]);
         assert_eq!(of(&["/opt/libcuda.so.1 (deleted)"]), [Bypass::ForeignLibcuda]);

@@ -144,6 +144,13 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     }
 }
 
+impl Args {
+    /// Whether this changes devices.
+    pub fn changes(&self) -> bool {
+        matches!(&self.verb, Verb::Apply(args) if !args.dry_run)
+    }
+}
+
 fn product(name: &str) -> Result<&'static MigProduct, Fault> {
     MigProduct::of_key(name).ok_or_else(|| {
         let known: Vec<&str> = MIG_PRODUCTS.iter().map(|product| product.key).collect();

@@ -1,6 +1,7 @@
 //! One file per verb: its flags, and what it does.
 
 pub mod agent;
+pub mod cdi;
 pub mod completions;
 pub mod compute;
 pub mod config;

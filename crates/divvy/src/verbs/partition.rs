@@ -68,6 +68,13 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     }
 }
 
+impl Args {
+    /// Whether this changes this machine's devices.
+    pub fn changes(&self) -> bool {
+        matches!(&self.verb, Verb::Set(args) if !args.dry_run && args.sysroot.is_none())
+    }
+}
+
 #[derive(Serialize)]
 struct Item {
     index: u32,

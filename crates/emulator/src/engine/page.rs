@@ -6,6 +6,7 @@
 
 use super::schedule::{JOBS, Job, Now, PATIENCE, Place, Schedule, State};
 use crate::clock;
+use crate::container;
 use crate::memory::mapping::Mapping;
 use crate::shared::lock::{FileLock, Hold, is_locked, open};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
@@ -145,6 +146,7 @@ impl Page {
     /// Takes a place for this process.
     pub fn join(&self) -> Result<OwnPlace, Errno> {
         self.reap();
+        let pid = container::host_pid();
         for index in 0..PLACES {
             let lock = PLACE_LOCKS + index as u64;
             let Some(life) = FileLock::take(open(&self.path)?, lock, 1, Hold::Alone)? else {
@@ -155,7 +157,7 @@ impl Page {
             locked.clear(index);
             let place = &words.places[index];
             place.joined.store(self.now().device, Relaxed);
-            place.pid.store(u64::from(std::process::id()), Release);
+            place.pid.store(u64::from(pid), Release);
             words.top.fetch_max(index as u64 + 1, AcqRel);
             drop(locked);
             return Ok(OwnPlace { index, _life: life });
@@ -183,7 +185,7 @@ impl Page {
     pub fn lock(&self) -> Locked<'_> {
         static TICKETS: AtomicU32 = AtomicU32::new(1);
         let number = TICKETS.fetch_add(1, Relaxed);
-        let ticket = u64::from(std::process::id()) << 32 | u64::from(number) | 1;
+        let ticket = u64::from(container::host_pid()) << 32 | u64::from(number) | 1;
         let lock = &self.words().lock;
         let mut turns = 0u32;
         let mut seen = (0, 0);

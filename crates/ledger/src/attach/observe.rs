@@ -37,6 +37,9 @@ pub struct Observed {
     pub terms: Terms,
     /// The living processes, in order of their ids.
     pub processes: Vec<ObservedProcess>,
+    /// The observer's own id in the keeper's pid namespace, 0 where it has none there: what a process in a container
+    /// cannot find out by itself.
+    pub observer_pid: u32,
 }
 
 /// One process of a slice.
@@ -100,5 +103,6 @@ pub fn observe(path: &Path, account: u32) -> Result<Observed, AttachError> {
             .saturating_add(grant.overhead_bytes()),
         terms: grant.terms(),
         processes,
+        observer_pid: reply.pid,
     })
 }

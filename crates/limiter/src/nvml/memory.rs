@@ -111,6 +111,7 @@ mod tests {
             memory_used_bytes: used,
             terms: divvy_ledger::Terms::default(),
             processes: Vec::new(),
+            observer_pid: 0,
         }
     }
 

@@ -186,6 +186,7 @@ mod tests {
                     used_bytes: 0,
                 })
                 .collect(),
+            observer_pid: 0,
         }
     }
 

@@ -1,0 +1,93 @@
+//! What a container of a slice has mounted.
+//!
+//! The limiter stands over the image's own libraries and is preloaded into every program of the container by
+//! /etc/ld.so.preload, so that no variable decides whether a program is in its slice: a shell that is opened later has
+//! an environment of its own, and is in the slice all the same. A user's LD_PRELOAD works as ever, before ours.
+//!
+//! All mounts have fixed targets that we name; none is read from an image. All sources are files of the host's own
+//! making, and read-only but for the pages of an emulated device.
+
+use std::path::Path;
+
+use divvy_agent::container::{Below, Parts};
+
+use crate::cdi::Mount;
+
+/// Where the limiter's folder is.
+pub const LIMITER: &str = "/run/divvy/lib";
+/// Where the folder of the slice's socket is. The limiter looks here first.
+pub const SLICE: &str = "/run/divvy/slice";
+/// Where the driver below is.
+pub const BELOW: &str = "/run/divvy/below";
+/// Where the emulated driver looks for what it was granted.
+pub const DEVICE: &str = "/run/divvy/device";
+/// What ld.so(8) preloads into every program.
+const PRELOAD: &str = "/etc/ld.so.preload";
+
+/// Folders that the loaders of images search by themselves: Debian's, then Red Hat's and SUSE's. A path of the other
+/// distribution's is made in the container and looked at by nobody.
+#[cfg(target_arch = "x86_64")]
+const LIBRARIES: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
+#[cfg(not(target_arch = "x86_64"))]
+const LIBRARIES: [&str; 2] = ["/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
+
+fn mount(from: &Path, to: &str, options: &[&str]) -> Mount {
+    Mount {
+        host_path: from.display().to_string(),
+        container_path: to.into(),
+        options: options.iter().map(|option| (*option).into()).collect(),
+        kind: String::new(),
+    }
+}
+
+/// A file or folder, for reading and executing only.
+#[must_use]
+pub fn bind(from: &Path, to: &str) -> Mount {
+    mount(from, to, &["ro", "nosuid", "nodev", "bind"])
+}
+
+/// A folder of which nothing is executed.
+fn data(from: &Path, to: &str) -> Mount {
+    mount(from, to, &["ro", "nosuid", "nodev", "noexec", "bind"])
+}
+
+/// A folder in which programs write: an emulated device's pages.
+pub(crate) fn writable(from: &Path, to: &str) -> Mount {
+    mount(from, to, &["rw", "nosuid", "nodev", "noexec", "bind"])
+}
+
+/// A library over an image's own, whatever the distribution.
+#[must_use]
+pub fn over_libraries(file: &Path, name: &str) -> Vec<Mount> {
+    LIBRARIES
+        .iter()
+        .map(|folder| bind(file, &format!("{folder}/{name}")))
+        .collect()
+}
+
+/// The mounts of a slice: the limiter, the slice's socket, the driver below.
+#[must_use]
+pub fn mounts(parts: &Parts) -> Vec<Mount> {
+    let mut mounts = vec![
+        bind(&parts.limiter, LIMITER),
+        data(&parts.socket, SLICE),
+        data(&parts.preload, PRELOAD),
+    ];
+    for name in ["libcuda.so", "libnvidia-ml.so"] {
+        let file = parts.limiter_files.join(format!("{name}.1"));
+        mounts.extend(over_libraries(&file, &format!("{name}.1")));
+        mounts.extend(over_libraries(&file, name));
+    }
+    match &parts.below {
+        Below::Folder(folder) => mounts.push(bind(folder, BELOW)),
+        Below::Driver(cuda) => {
+            mounts.push(bind(cuda, &format!("{BELOW}/libcuda.so.1")));
+            let nvml = cuda.with_file_name("libnvidia-ml.so.1");
+            if nvml.exists() {
+                mounts.push(bind(&nvml, &format!("{BELOW}/libnvidia-ml.so.1")));
+            }
+        }
+    }
+    mounts.extend(parts.device.as_deref().map(|folder| writable(folder, DEVICE)));
+    mounts
+}

@@ -1,0 +1,247 @@
+//! `divvy cdi slice`: a slice for containers.
+
+use std::path::{Path, PathBuf};
+
+use divvy_agent::api::CreateSlice;
+use divvy_agent::{Client, container};
+use divvy_container::cdi::{self, Capabilities};
+use divvy_container::inject;
+use divvy_host::machine::Sysroot;
+use divvy_model::{
+    Code, Compute, DeviceKind, DeviceRecord, Fault, MemoryAmount, Policy, Selector, SliceRecord,
+    SliceRequest, Vendor,
+};
+use serde::Serialize;
+
+use super::{capabilities, check_free};
+use crate::context::Context;
+use crate::output;
+use crate::report::remark;
+use crate::verbs::run::{
+    OnOom, devices_or_setting, on_oom, or_setting, parse, policy, policy_or_setting, times,
+};
+
+/// Flags of `divvy cdi slice`.
+#[derive(Debug, clap::Args)]
+#[command(before_help = "Examples:
+  divvy cdi slice --memory 4GiB --compute 30%
+  podman run --device \"$(divvy cdi slice --memory 4GiB)\" image python train.py
+  docker run --device divvy.dev/slice=alice image nvidia-smi
+  divvy slice delete alice")]
+pub struct Args {
+    #[command(flatten)]
+    wish: Wish,
+    /// Let containers into this lasting slice, which `divvy slice create` made, in the place of a new one
+    #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "device", "name", "policy", "on_oom", "oversubscribe"])]
+    slice: Option<String>,
+    /// Where the CDI file goes
+    #[arg(long, value_name = "DIR", default_value = cdi::DYNAMIC)]
+    directory: PathBuf,
+    /// Print what would happen, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// The slice that is wished for.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Wish {
+    /// Its memory: 8GiB, 8192MiB, 8GB, 50% (of the device) [default: the whole device]
+    #[arg(long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
+    pub memory: Option<MemoryAmount>,
+    /// Its compute share, as 25%
+    #[arg(long, value_name = "SHARE", value_parser = parse::<Compute>, allow_hyphen_values = true)]
+    pub compute: Option<Compute>,
+    /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with room]
+    #[arg(long, value_name = "SEL", value_delimiter = ',', value_parser = parse::<Selector>)]
+    pub device: Vec<Selector>,
+    /// Its name [default: one is made up]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Where a limit cannot be enforced: strict refuses, best-effort runs and counts the bypass
+    #[arg(long, value_name = "POLICY", value_parser = policy)]
+    pub policy: Option<Policy>,
+    /// When an allocation does not fit: fail at once, or wait for room in the slice, as wait=30s [default: fail]
+    #[arg(long, value_name = "WHAT", value_parser = on_oom)]
+    pub on_oom: Option<OnOom>,
+    /// Let programs allocate beyond the slice's memory in managed memory that the host backs [default: 2x]
+    #[arg(long, value_name = "TIMES", num_args = 0..=1, require_equals = true, default_missing_value = "2x", value_parser = times)]
+    pub oversubscribe: Option<u32>,
+    /// The parts of NVIDIA's driver: compute, utility, video, graphics, display, ngx, all
+    #[arg(long, value_name = "LIST", default_value = "utility,compute", value_parser = capabilities)]
+    pub capabilities: Option<Capabilities>,
+}
+
+/// A slice that an engine can give to containers.
+#[derive(Clone, Debug, Serialize)]
+pub struct Made {
+    /// What an engine's `--device` takes.
+    pub device: String,
+    /// The CDI file.
+    pub file: PathBuf,
+    /// The slice.
+    pub slice: SliceRecord,
+}
+
+/// Makes the slice and its file.
+pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    let made = make(
+        &args.wish,
+        args.slice.as_deref(),
+        &args.directory,
+        args.dry_run,
+        context,
+    )?;
+    if output::document(context.format, "CdiSlice", &made)? {
+        return Ok(0);
+    }
+    // The name alone, dry or not: it is made for `--device "$(…)"`.
+    if args.dry_run {
+        remark(&format!("would write {}", made.file.display()));
+    }
+    output::print(&made.device)?;
+    Ok(0)
+}
+
+/// Makes a slice, or takes one that is there, and writes its CDI file into `directory`.
+///
+/// # Errors
+/// What keeps the slice from being made or its file from being written; then nothing is left of either.
+pub fn make(
+    wish: &Wish,
+    join: Option<&str>,
+    directory: &Path,
+    dry_run: bool,
+    context: &Context,
+) -> Result<Made, Fault> {
+    let client = context.agent()?;
+    let (slice, devices) = match join {
+        Some(which) => existing(&client, which)?,
+        None => created(&client, wish, dry_run, context)?,
+    };
+    let file = cdi::slice_file(&slice);
+    let made = Made {
+        device: format!("{}={}", cdi::SLICE_KIND, cdi::slice_name(&slice)),
+        file: directory.join(&file),
+        slice,
+    };
+    if dry_run {
+        return Ok(made);
+    }
+    let write = || -> Result<(), Fault> {
+        let slice = &made.slice;
+        let run = context.run_dir()?;
+        let survey = context.survey(None)?;
+        let known = |device: &DeviceRecord| located(device, &survey.devices);
+        let capabilities = wish.capabilities.clone().unwrap_or_default();
+        let nodes = cdi::nodes_of(
+            &Sysroot::default(),
+            &devices.iter().map(known).collect::<Vec<_>>(),
+            &capabilities,
+        )?;
+        let preloads = preloads(context)?;
+        let parts = container::prepare(&run, slice, &devices, inject::LIMITER, &preloads)?;
+        let spec = cdi::slice_spec(slice, &nodes, &parts);
+        check_free(directory, &file, &spec)?;
+        let path = cdi::write(directory, &file, &spec)?;
+        container::remember(&run, &slice.id, &std::path::absolute(&path).unwrap_or(path))
+    };
+    if let Err(fault) = write() {
+        if join.is_none() {
+            let _gone = client.end(&made.slice.id);
+        }
+        return Err(fault);
+    }
+    Ok(made)
+}
+
+fn created(
+    client: &Client,
+    wish: &Wish,
+    dry_run: bool,
+    context: &Context,
+) -> Result<(SliceRecord, Vec<DeviceRecord>), Fault> {
+    let config = &context.config;
+    let mut request = SliceRequest {
+        name: wish.name.clone(),
+        memory: or_setting(wish.memory, config, "memory")?,
+        compute: or_setting(wish.compute, config, "compute")?,
+        policy: policy_or_setting(wish.policy, config)?,
+        on_oom_wait_ns: wish.on_oom.map_or(0, |what| what.0),
+        oversubscribe_percent: wish.oversubscribe.unwrap_or(100),
+        ..SliceRequest::default()
+    };
+    request.select(devices_or_setting(&wish.device, config)?);
+    let ask = CreateSlice {
+        request,
+        // Names are made of programs' names.
+        command: vec!["container".into()],
+        emulated: config.text("emulated").map(str::to_owned),
+        visible: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
+        inside: None,
+        lasting: true,
+        dry_run,
+    };
+    let created = client.create(&ask)?;
+    for bypass in &created.slice.bypasses {
+        remark(&format!("not enforced: {bypass}"));
+    }
+    Ok((created.slice, created.devices))
+}
+
+fn existing(client: &Client, which: &str) -> Result<(SliceRecord, Vec<DeviceRecord>), Fault> {
+    let slice = client.slice(which)?;
+    if !slice.lasting {
+        return Err(Fault::new(
+            Code::NotLasting,
+            format!("slice `{which}` belongs to one `divvy run`"),
+        )
+        .hint("`divvy slice create` makes slices that containers can join"));
+    }
+    let devices = client.devices()?.body.items;
+    let found: Option<Vec<DeviceRecord>> = slice
+        .shares()
+        .iter()
+        .map(|share| {
+            let device = devices.iter().find(|device| device.uuid == share.device_uuid);
+            device.cloned()
+        })
+        .collect();
+    let found = found.ok_or_else(|| {
+        Fault::new(
+            Code::UnknownDevice,
+            format!("a device of slice `{which}` is gone"),
+        )
+        .hint("`divvy devices` lists those there are")
+    })?;
+    Ok((slice, found))
+}
+
+/// The device as the kernel shows it, whose nodes are known.
+fn located(device: &DeviceRecord, all: &[DeviceRecord]) -> DeviceRecord {
+    let mut found = all
+        .iter()
+        .find(|known| known.uuid == device.uuid)
+        .unwrap_or(device)
+        .clone();
+    if device.kind == DeviceKind::Emulated {
+        found.hardware.get_or_insert_default().vendor = Vendor::Emulated;
+    }
+    found
+}
+
+/// Libraries that the image is to load before the limiter, from the configuration: ld.so takes the file's words apart.
+fn preloads(context: &Context) -> Result<Vec<String>, Fault> {
+    let text = context.config.text("container_preload").unwrap_or_default();
+    let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    if let Some(word) = words
+        .iter()
+        .find(|word| !word.starts_with('/') || word.contains(':'))
+    {
+        return Err(Fault::new(
+            Code::Config,
+            format!("`{word}` cannot be preloaded in containers"),
+        )
+        .cause("`container_preload` holds absolute paths in the image, with spaces between them"));
+    }
+    Ok(words)
+}

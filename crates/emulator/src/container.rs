@@ -1,0 +1,147 @@
+//! Emulated devices in a container.
+//!
+//! A container has no run directory and perhaps no variable of ours. What it was granted of emulated devices is a folder
+//! at a fixed path, as a device node is: the devices' pages, and a file that says which devices they are. Where that is
+//! there, variables say nothing.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::device::identity::Uuid;
+use crate::device::spec;
+use crate::hardware::{HardwareError, make_pages};
+use crate::inventory::{DeviceFacts, devices};
+
+/// Where a container has the folder that [`grant`] makes.
+pub const FOLDER: &str = "/run/divvy/device";
+/// The file in it that says what the container was granted.
+const FILE: &str = "granted";
+/// Where the slice's keeper is asked under which id the host knows us.
+const KEEPER: &str = "/run/divvy/slice/attach.sock";
+
+/// What a container was granted.
+pub struct Granted {
+    /// The host's specification, a value of `DIVVY_EMULATED`.
+    spec: String,
+    /// The run directory on the host: a device's UUID is derived from it.
+    run_directory: PathBuf,
+    /// Those of the specification's devices that were granted.
+    uuids: Vec<Uuid>,
+}
+
+/// What this container was granted; none on a host.
+pub fn granted() -> Option<&'static Granted> {
+    static GRANTED: OnceLock<Option<Granted>> = OnceLock::new();
+    GRANTED
+        .get_or_init(|| Granted::read(&fs::read_to_string(Path::new(FOLDER).join(FILE)).ok()?))
+        .as_ref()
+}
+
+impl Granted {
+    /// Lines of `key value`.
+    fn read(text: &str) -> Option<Self> {
+        let value = |key: &str| {
+            let line = |line: &'_ str| Some(line.strip_prefix(key)?.strip_prefix(' ')?.to_owned());
+            text.lines().find_map(line)
+        };
+        let uuids = text.lines().filter_map(|line| line.strip_prefix("uuid "));
+        Some(Self {
+            spec: value("spec")?,
+            run_directory: value("run_directory")?.into(),
+            uuids: uuids.filter_map(Uuid::parse).collect(),
+        })
+    }
+
+    /// The granted devices, numbered from 0.
+    ///
+    /// # Errors
+    /// A specification that is not understood.
+    pub fn devices(&self) -> Result<Vec<DeviceFacts>, spec::SpecError> {
+        let mut found = devices(&self.spec, &self.run_directory)?;
+        found.retain(|facts| self.uuids.contains(&facts.uuid));
+        for (index, facts) in found.iter_mut().enumerate() {
+            facts.index = index;
+        }
+        Ok(found)
+    }
+}
+
+/// The id of this process as the host knows it: by the slice's keeper in a container, else its own.
+pub fn host_pid() -> u32 {
+    // Our own id beside the host's: a child has another, and asks anew.
+    static TOLD: AtomicU64 = AtomicU64::new(0);
+    let own = std::process::id();
+    if granted().is_none() {
+        return own;
+    }
+    let told = TOLD.load(Ordering::Relaxed);
+    if told >> 32 == u64::from(own) {
+        return told as u32;
+    }
+    match divvy_ledger::attach::observe(Path::new(KEEPER), 0) {
+        Ok(seen) if seen.observer_pid != 0 => {
+            let both = u64::from(own) << 32 | u64::from(seen.observer_pid);
+            TOLD.store(both, Ordering::Relaxed);
+            seen.observer_pid
+        }
+        _ => own,
+    }
+}
+
+/// Makes the folder that a container is to have at [`FOLDER`]: these devices of the specification `spec` in the run
+/// directory `run`. It must be on the run directory's file system: a device's page is one file under two names.
+///
+/// # Errors
+/// What keeps the folder or a page from being made.
+pub fn grant(folder: &Path, run: &Path, spec: &str, uuids: &[Uuid]) -> Result<(), HardwareError> {
+    let failed = |why: io::Error| HardwareError::Directory(folder.to_owned(), why);
+    fs::create_dir_all(folder).map_err(failed)?;
+    let mut text = format!("spec {spec}\nrun_directory {}\n", run.display());
+    for uuid in uuids {
+        for page in make_pages(run, *uuid)? {
+            link(&page, &folder.join(page.file_name().unwrap_or_default())).map_err(failed)?;
+        }
+        let _infallible = writeln!(text, "uuid {uuid}");
+    }
+    fs::write(folder.join(FILE), text).map_err(failed)
+}
+
+fn link(page: &Path, name: &Path) -> io::Result<()> {
+    match fs::hard_link(page, name) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            fs::remove_file(name)?;
+            fs::hard_link(page, name)
+        }
+        linked => linked,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_has_the_granted_devices_under_the_hosts_names() {
+        let home = std::env::temp_dir().join(format!("divvy-granted-{}", std::process::id()));
+        let run = home.join("run");
+        fs::create_dir_all(&run).expect("a folder");
+        let all = devices("h100*2,l4", &run).expect("devices");
+        let folder = home.join("device");
+        grant(&folder, &run, "h100*2,l4", &[all[1].uuid, all[2].uuid]).expect("granted");
+        grant(&folder, &run, "h100*2,l4", &[all[1].uuid, all[2].uuid]).expect("granted again");
+        let text = fs::read_to_string(folder.join(FILE)).expect("written");
+        let seen = Granted::read(&text)
+            .expect("understood")
+            .devices()
+            .expect("devices");
+        let names: Vec<_> = seen.iter().map(|facts| (facts.index, facts.uuid)).collect();
+        assert_eq!(names, [(0, all[1].uuid), (1, all[2].uuid)]);
+        assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 5);
+        assert!(Granted::read("run_directory /x\n").is_none());
+        fs::remove_dir_all(&home).expect("removed");
+    }
+}

@@ -1,0 +1,188 @@
+//! Container engines as stories use them: Debian's podman over its runc or crun, with storage, directories and a root file
+//! system of the story's own. There is no registry: the root file system is made of this machine's own files.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::clients::on_path;
+use crate::host::{Host, finish};
+
+/// A podman of a story's own.
+pub struct Podman<'a> {
+    host: &'a Host,
+    home: PathBuf,
+    runtime: &'static str,
+}
+
+/// A folder that is a container's root.
+pub struct Image {
+    root: PathBuf,
+}
+
+impl Image {
+    /// A shell, a few programs, and what they load, of this machine's own.
+    pub fn new(host: &Host) -> Self {
+        let image = Self {
+            root: host.folder().join("image"),
+        };
+        for folder in ["proc", "sys", "dev", "tmp", "etc", "run", "bin", "lib64"] {
+            fs::create_dir_all(image.root.join(folder)).expect("a folder");
+        }
+        image.library("/lib64/ld-linux-x86-64.so.2");
+        // What every distribution's glibc brings, whether a program of the image asks for it or not.
+        for library in [
+            "libc.so.6",
+            "libm.so.6",
+            "libdl.so.2",
+            "libpthread.so.0",
+            "librt.so.1",
+            "libgcc_s.so.1",
+        ] {
+            image.library(&format!("/lib/x86_64-linux-gnu/{library}"));
+        }
+        for program in [
+            "/bin/sh",
+            "/bin/cat",
+            "/bin/ls",
+            "/bin/sleep",
+            "/usr/bin/env",
+            "/bin/dd",
+            "/bin/mknod",
+            "/usr/bin/id",
+        ] {
+            image.program(Path::new(program), program);
+        }
+        image
+    }
+
+    /// The folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// This machine's own root, with everything that is installed here.
+    pub fn of_host() -> Self {
+        Self { root: "/".into() }
+    }
+
+    /// Copies a program there, with the libraries that it loads.
+    pub fn program(&self, file: &Path, name: &str) {
+        self.file(file, name);
+        let loads = finish(Command::new("ldd").arg(file));
+        for word in String::from_utf8_lossy(&loads.stdout).split_whitespace() {
+            if word.starts_with('/') {
+                self.library(word);
+            }
+        }
+    }
+
+    fn library(&self, path: &str) {
+        let real = fs::canonicalize(path).expect("a library");
+        self.file(&real, path);
+    }
+
+    /// Copies a file there.
+    pub fn file(&self, file: &Path, name: &str) {
+        let to = self.root.join(name.trim_start_matches('/'));
+        fs::create_dir_all(to.parent().expect("below the root")).expect("a folder");
+        if !to.exists() {
+            fs::copy(file, &to).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        }
+    }
+
+    /// Writes a file there.
+    pub fn write(&self, name: &str, text: &str, mode: u32) {
+        let to = self.root.join(name.trim_start_matches('/'));
+        fs::create_dir_all(to.parent().expect("below the root")).expect("a folder");
+        fs::write(&to, text).expect("written");
+        fs::set_permissions(&to, fs::Permissions::from_mode(mode)).expect("a mode");
+    }
+
+    /// Makes a link there, whatever was there before.
+    pub fn link(&self, name: &str, target: &str) {
+        let place = self.root.join(name.trim_start_matches('/'));
+        if place.is_dir() && !place.is_symlink() {
+            fs::remove_dir_all(&place).expect("removed");
+        }
+        fs::create_dir_all(place.parent().expect("below the root")).expect("a folder");
+        symlink(target, place).expect("a link");
+    }
+}
+
+impl<'a> Podman<'a> {
+    /// podman over runc, or nothing where it is not installed and need not be.
+    pub fn new(host: &'a Host) -> Option<Self> {
+        Self::over(host, "runc")
+    }
+
+    /// podman over this runtime.
+    pub fn over(host: &'a Host, runtime: &'static str) -> Option<Self> {
+        on_path("podman", "podman (cargo xtask setup)")?;
+        on_path(runtime, "OCI runtime (cargo xtask setup)")?;
+        let home = host.folder().join("podman");
+        fs::create_dir_all(home.join("cdi")).expect("a folder");
+        // Debian's defaults raise limits, which a sandbox may not.
+        let settings = "[containers]\ndefault_ulimits=[\"nofile=1024:4096\",\"nproc=1024:2048\"]\n\
+                        [engine]\ncgroup_manager=\"cgroupfs\"\nevents_logger=\"file\"\n";
+        fs::write(home.join("containers.conf"), settings).expect("written");
+        Some(Self { host, home, runtime })
+    }
+
+    /// The directory in which this podman finds CDI files; no other engine of the machine looks there.
+    pub fn cdi(&self) -> PathBuf {
+        self.home.join("cdi")
+    }
+
+    /// `podman` with these arguments.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        // In a mount namespace of its own, where the story's directory is the machine's. crun 1.8 also refuses to run
+        // with both cgroup hierarchies mounted: it gets the old one alone.
+        let mut script = String::from("mkdir -p /run/cdi && mount --bind \"$CDI\" /run/cdi && ");
+        if self.runtime == "crun" && hybrid() {
+            script.push_str("umount /sys/fs/cgroup/unified && ");
+        }
+        script.push_str("exec \"$@\"");
+        let mut command = self.host.command("unshare");
+        command
+            .args(["--mount", "sh", "-c", &script, "sh", "podman"])
+            .env("CDI", self.cdi());
+        command
+            .env("CONTAINERS_CONF", self.home.join("containers.conf"))
+            .arg("--root")
+            .arg(self.home.join("storage"))
+            .arg("--runroot")
+            .arg(self.home.join("runroot"))
+            .arg("--tmpdir")
+            .arg(self.home.join("tmp"))
+            .args(["--runtime", self.runtime])
+            .args(arguments);
+        command
+    }
+
+    /// `podman run` of a program on this image, without a network. The image itself is never written to.
+    pub fn run(&self, flags: &[&str], image: &Image, program: &[&str]) -> Command {
+        let mut command = self.command(&["run", "--rm", "--network=none"]);
+        command
+            .args(flags)
+            .arg("--rootfs")
+            .arg(format!("{}:O", image.root().display()))
+            .args(program);
+        command
+    }
+}
+
+impl Drop for Podman<'_> {
+    fn drop(&mut self) {
+        // Containers of a story that failed.
+        let _ended = self.command(&["rm", "--all", "--force", "--time", "0"]).output();
+        // Overlays of `:O` are mounted below.
+        let _unmounted = self.command(&["unmount", "--all"]).output();
+    }
+}
+
+/// Whether both cgroup hierarchies are mounted.
+fn hybrid() -> bool {
+    Path::new("/sys/fs/cgroup/unified/cgroup.controllers").exists()
+}

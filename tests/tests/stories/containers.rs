@@ -1,0 +1,224 @@
+//! Slices in containers: Debian's podman over its runc and crun, with CDI and nothing else.
+
+use std::process::Command;
+
+use divvy_host::built::Built;
+use divvy_tests::clients::{probe, tool, tools_python};
+use divvy_tests::containers::{Image, Podman};
+use divvy_tests::host::{Host, finish, stderr, succeeded};
+use divvy_tests::processes;
+use divvy_tests::tenant::Tenant;
+use divvy_tests::{GIB, MIB};
+use serde_json::Value;
+
+/// Makes a slice for containers of this podman; the name of its CDI device.
+pub fn slice(host: &Host, podman: &Podman<'_>, name: &str, memory: &str) -> String {
+    let mut make = host.divvy(["cdi", "slice", "--memory", memory, "--name", name, "--directory"]);
+    let device = succeeded(&finish(make.arg(podman.cdi())));
+    assert_eq!(device.trim(), format!("divvy.dev/slice={name}"));
+    device.trim().to_owned()
+}
+
+/// An image with the probe.
+pub fn image(host: &Host) -> Image {
+    let image = Image::new(host);
+    image.program(&probe(), "/bin/probe");
+    image
+}
+
+pub fn starts(podman: &Podman<'_>, flags: &[&str], image: &Image) -> Tenant {
+    Tenant::start_in_container(podman.run(&[&["-i"], flags].concat(), image, &["/bin/probe"]))
+}
+
+#[test]
+fn a_cuda_program_in_a_container_is_inside_its_slice() {
+    for runtime in ["runc", "crun"] {
+        let host = Host::new();
+        let Some(podman) = Podman::over(&host, runtime) else {
+            return;
+        };
+        let (image, device) = (image(&host), slice(&host, &podman, "inside", "1GiB"));
+        let mut tenant = starts(&podman, &["--device", &device], &image);
+        assert_eq!(tenant.memory(), (GIB, GIB));
+        assert_eq!(tenant.allocate(700 * MIB), Ok(()));
+        assert_eq!(tenant.allocate(700 * MIB), Err("CUDA_ERROR_OUT_OF_MEMORY".into()));
+        let shown = host.slice("inside");
+        assert_eq!(shown.memory_used_bytes, 700 * MIB);
+        assert!(tenant.copies());
+        // Its id on the host, not the one in the container.
+        assert_eq!(shown.processes.len(), 1);
+        assert!(processes::arguments(shown.processes[0].pid)[0].ends_with("probe"));
+        assert_eq!(
+            host.json(["ps"])["unmanaged"],
+            serde_json::json!([]),
+            "it is no stranger"
+        );
+        assert!(tenant.end().success());
+        assert_eq!(host.slice("inside").memory_used_bytes, 0);
+    }
+}
+
+#[test]
+fn two_containers_share_a_device_and_neither_gets_the_others_memory() {
+    let host = Host::new();
+    let Some(podman) = Podman::new(&host) else { return };
+    let image = image(&host);
+    let devices = [("first", "1GiB"), ("second", "2GiB")].map(|(name, memory)| {
+        let device = slice(&host, &podman, name, memory);
+        (name, device)
+    });
+    let [mut first, mut second] = devices
+        .each_ref()
+        .map(|(_, device)| starts(&podman, &["--device", device], &image));
+    assert_eq!((first.memory().1, second.memory().1), (GIB, 2 * GIB));
+    assert_eq!(first.allocate(900 * MIB), Ok(()));
+    assert_eq!(second.allocate(1900 * MIB), Ok(()));
+    assert!(first.allocate(200 * MIB).is_err() && second.allocate(200 * MIB).is_err());
+    let [one, two] = devices.each_ref().map(|(name, _)| host.slice(name));
+    assert_eq!(one.device_uuid, two.device_uuid);
+    assert_eq!(
+        (one.memory_used_bytes, two.memory_used_bytes),
+        (900 * MIB, 1900 * MIB)
+    );
+}
+
+#[test]
+fn a_shell_opened_later_is_inside_the_slice_whatever_its_environment() {
+    let host = Host::new();
+    let Some(podman) = Podman::new(&host) else { return };
+    let (image, device) = (image(&host), slice(&host, &podman, "later", "1GiB"));
+    let mut first = starts(&podman, &["--name", "box", "--device", &device], &image);
+    assert_eq!(first.allocate(600 * MIB), Ok(()));
+    // No variable at all; variables that point elsewhere.
+    let inside = |words: &[&str]| {
+        let words = [&["exec", "-i", "box"], words, &["/bin/probe"]].concat();
+        Tenant::start_in_container(podman.command(&words))
+    };
+    for words in [
+        &["/usr/bin/env", "-i"][..],
+        &[
+            "/usr/bin/env",
+            "DIVVY_SLICE=/tmp/none",
+            "DIVVY_DRIVER=/run/divvy/below/libcuda.so.1",
+            "DIVVY_EMULATED=l4",
+        ],
+        &[
+            "/bin/sh",
+            "-c",
+            "unset LD_PRELOAD LD_LIBRARY_PATH DIVVY_SLICE; exec \"$0\"",
+        ],
+    ] {
+        let mut later = inside(words);
+        assert_eq!(later.memory().1, GIB, "{words:?}");
+        assert!(later.allocate(600 * MIB).is_err(), "{words:?}");
+        assert_eq!(later.allocate(300 * MIB), Ok(()), "{words:?}");
+        assert!(later.end().success());
+        host.until_used("later", 600 * MIB);
+    }
+}
+
+#[test]
+fn what_a_killed_container_held_comes_back() {
+    let host = Host::new();
+    let Some(podman) = Podman::new(&host) else { return };
+    let (image, device) = (image(&host), slice(&host, &podman, "killed", "1GiB"));
+    let mut tenant = starts(&podman, &["--name", "box", "--device", &device], &image);
+    assert_eq!(tenant.allocate(900 * MIB), Ok(()));
+    host.until_used("killed", 900 * MIB);
+    succeeded(&finish(&mut podman.command(&["kill", "box"])));
+    assert!(!tenant.wait().success());
+    host.until_used("killed", 0);
+    let mut next = starts(&podman, &["--device", &device], &image);
+    assert_eq!(next.allocate(900 * MIB), Ok(()));
+}
+
+#[test]
+fn nvidia_ml_py_in_a_container_shows_the_slice() {
+    let Some(python) = tools_python() else { return };
+    let host = Host::with_devices("h100*2");
+    let Some(podman) = Podman::new(&host) else { return };
+    let device = slice(&host, &podman, "looked-at", "1GiB");
+    let mut tenant = starts(&podman, &["--device", &device], &image(&host));
+    assert_eq!(tenant.allocate(256 * MIB), Ok(()));
+    let text = |path: std::path::PathBuf| path.into_os_string().into_string().expect("UTF-8");
+    let (python, look) = (text(python), text(tool("look.py")));
+    let seen = podman
+        .run(&["--device", &device], &Image::of_host(), &[&python, &look])
+        .output();
+    let seen = succeeded(&seen.expect("podman starts"));
+    let devices: Value = serde_json::from_str(&seen).expect("JSON");
+    assert_eq!(devices.as_array().map(Vec::len), Some(1), "{devices}");
+    let memory = serde_json::json!([GIB, 256 * MIB, 768 * MIB]);
+    assert_eq!(devices[0]["memory"], memory);
+    assert_eq!(devices[0]["uuid"], host.slice("looked-at").device_uuid);
+}
+
+#[test]
+fn a_slices_file_goes_with_the_slice() {
+    let host = Host::new();
+    let Some(podman) = Podman::new(&host) else { return };
+    let device = slice(&host, &podman, "gone", "1GiB");
+    let files = || std::fs::read_dir(podman.cdi()).expect("a folder").count();
+    assert_eq!(files(), 1);
+    succeeded(&finish(&mut host.divvy(["slice", "delete", "gone"])));
+    assert_eq!(files(), 0);
+    let refused = finish(&mut podman.run(&["--device", &device], &image(&host), &["/bin/probe"]));
+    assert!(!refused.status.success());
+    assert!(stderr(&refused).contains("unresolvable"), "{}", stderr(&refused));
+    assert_eq!(
+        std::fs::read_dir(host.run_directory().join("containers"))
+            .expect("a folder")
+            .count(),
+        0
+    );
+}
+
+/// AMD's nodes as a machine with eight accelerators has them. No driver is behind their numbers: a node that a container
+/// may open answers "No such device", one that it may not "Operation not permitted".
+#[test]
+fn of_amds_devices_a_container_gets_kfd_and_exactly_the_nodes_asked_for() {
+    let host = Host::new();
+    for runtime in ["runc", "crun"] {
+        let Some(podman) = Podman::over(&host, runtime) else {
+            return;
+        };
+        let root = host.folder().join(format!("machine-{runtime}"));
+        let _machine = Built::mi300x(&root, 1);
+        std::fs::create_dir_all(root.join("dev/dri")).expect("a folder");
+        let node = |path: &str, minor: u32| {
+            let mut make = Command::new("mknod");
+            make.arg(root.join(path)).args(["c", "240", &minor.to_string()]);
+            succeeded(&finish(&mut make));
+        };
+        node("dev/kfd", 0);
+        for minor in 130..138 {
+            node(&format!("dev/dri/renderD{minor}"), minor);
+        }
+        let mut generate = host.divvy(["cdi", "generate", "--vendor", "amd", "--sysroot"]);
+        generate.arg(&root).arg("--directory").arg(podman.cdi());
+        let written = succeeded(&finish(&mut generate));
+        assert!(
+            written.contains("amd.com/gpu=GPU-5a3f000000001001\n"),
+            "{written}"
+        );
+        let image = Image::new(&host);
+        // The container may make nodes, and still not open those of other devices.
+        let script = "ls /dev/dri; for minor in 0 131 132; do mknod /dev/$minor c 240 $minor; \
+                      dd if=/dev/$minor of=/dev/null count=0 2>&1 || true; done";
+        for name in ["1", "GPU-5a3f000000001001"] {
+            let device = format!("amd.com/gpu={name}");
+            let flags = ["--device", &device, "--cap-add", "MKNOD"];
+            let seen = succeeded(&finish(&mut podman.run(
+                &flags,
+                &image,
+                &["/bin/sh", "-c", script],
+            )));
+            let lines: Vec<&str> = seen.lines().collect();
+            assert_eq!(lines[0], "renderD131", "{seen}");
+            assert!(lines[1].ends_with("No such device or address"), "kfd: {seen}");
+            assert!(lines[2].ends_with("No such device or address"), "its own: {seen}");
+            assert!(lines[3].ends_with("Operation not permitted"), "another's: {seen}");
+            assert_eq!(lines.len(), 4, "{seen}");
+        }
+    }
+}
