@@ -50,15 +50,22 @@ const TRIED: u64 = 20_000;
 /// Plans instances of these profiles, by name, over devices.
 #[must_use]
 pub fn plan_pool(devices: &[(Rc<Shapes>, Occupancy)], requests: &[String]) -> PoolPlan {
-    let mut costs = Costs::new(devices);
+    let wanted = Wanted::of(devices, requests);
+    let rooms: Vec<Rc<Rooms>> = rooms(devices);
     let mut order: Vec<usize> = (0..requests.len()).collect();
-    order.sort_by_key(|request| std::cmp::Reverse(costs.size(&requests[*request])));
+    order.sort_by_key(|request| std::cmp::Reverse(wanted.sizes[wanted.name_of[*request]]));
     let distributions = (devices.len() as u64).checked_pow(u32::try_from(requests.len()).unwrap_or(u32::MAX));
     let assigned = match distributions {
-        Some(few) if few <= TRIED => exhaustive(&mut costs, &order, requests),
-        _ => greedy(&mut costs, &order, requests),
+        Some(few) if few <= TRIED => exhaustive(&wanted, &rooms, &order),
+        _ => greedy(&wanted, &rooms, &order),
     };
-    let needs = needs(&costs, &assigned, requests);
+    let mut needs: Vec<Need> = vec![0; devices.len()];
+    for (request, device) in assigned.iter().enumerate() {
+        let Some(device) = *device else { continue };
+        if let Some(need) = wanted.with(needs[device], request, device) {
+            needs[device] = need;
+        }
+    }
     let mut plan = PoolPlan::default();
     for (device, (shapes, now)) in devices.iter().enumerate() {
         let chosen = best(shapes, *now, &goal(shapes, needs[device]));
@@ -69,150 +76,206 @@ pub fn plan_pool(devices: &[(Rc<Shapes>, Occupancy)], requests: &[String]) -> Po
             destroyed: chosen.map_or(0, |chosen| chosen.destroyed),
         });
     }
-    for (request, name) in requests.iter().enumerate() {
-        if assigned[request].is_none() {
-            plan.unplaced.push(unplaced(devices, &needs, name));
-        }
+    // Why one finds no place is the same for all of its name.
+    let mut told: Vec<Option<Unplaced>> = vec![None; wanted.profiles.len()];
+    for (request, _) in requests
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| assigned[*at].is_none())
+    {
+        let name = wanted.name_of[request];
+        let why = told[name]
+            .get_or_insert_with(|| unplaced(devices, &needs, &requests[request], &wanted.profiles[name]));
+        plan.unplaced.push(why.clone());
     }
     plan
 }
 
-/// A need: four bits for each profile's count.
-type Need = u64;
+/// A need: eight bits for each profile's count, of which the highest stays 0.
+type Need = u128;
+
+const LANES: usize = 16;
+/// The highest bit of each count.
+const GUARDS: Need = 0x8080_8080_8080_8080_8080_8080_8080_8080;
 
 fn add(need: Need, profile: usize) -> Option<Need> {
-    let shift = 4 * u32::try_from(profile).ok()?;
-    (shift < 64 && need >> shift & 0xf < 0xf).then(|| need + (1 << shift))
+    (profile < LANES && need >> (8 * profile) & 0xff < 0x7f).then(|| need + (1 << (8 * profile)))
+}
+
+/// Whether each count of `room` is at least that of `need`: no borrow reaches a guard.
+fn covers(room: Need, need: Need) -> bool {
+    ((room | GUARDS) - need) & GUARDS == GUARDS
 }
 
 fn goal(shapes: &Shapes, need: Need) -> Goal {
+    let count = |profile: usize| match profile < LANES {
+        true => (need >> (8 * profile) & 0xff) as u8,
+        false => 0,
+    };
     Goal {
-        counts: (0..shapes.geometry.profiles.len())
-            .map(|profile| (need >> (4 * profile) & 0xf) as u8)
-            .collect(),
+        counts: (0..shapes.geometry.profiles.len()).map(count).collect(),
         pinned: 0,
         exact: false,
     }
 }
 
-/// Costs of needs, remembered for each kind of device.
-struct Costs<'a> {
-    devices: &'a [(Rc<Shapes>, Occupancy)],
-    /// Devices of the same shape and occupancy are of one kind.
-    kind: Vec<usize>,
-    known: HashMap<(usize, Need), Option<u32>>,
-    names: HashMap<(usize, String), Option<usize>>,
+/// The requests, each name looked up once.
+struct Wanted {
+    /// Of each request its name's number.
+    name_of: Vec<usize>,
+    /// For each name the profile that each device calls so.
+    profiles: Vec<Vec<Option<usize>>>,
+    /// For each name the most memory slices and compute slices that it takes on any device.
+    sizes: Vec<(u8, u8)>,
 }
 
-impl<'a> Costs<'a> {
-    fn new(devices: &'a [(Rc<Shapes>, Occupancy)]) -> Self {
-        let mut kind = Vec::new();
-        for (device, (shapes, now)) in devices.iter().enumerate() {
-            let same = (0..device).find(|other| {
-                let (theirs, then) = &devices[*other];
-                now == then && (Rc::ptr_eq(shapes, theirs) || shapes.geometry == theirs.geometry)
+impl Wanted {
+    fn of(devices: &[(Rc<Shapes>, Occupancy)], requests: &[String]) -> Self {
+        let mut numbers: HashMap<&str, usize> = HashMap::new();
+        let mut wanted = Self {
+            name_of: Vec::new(),
+            profiles: Vec::new(),
+            sizes: Vec::new(),
+        };
+        for name in requests {
+            let number = *numbers.entry(name).or_insert_with(|| {
+                let profiles: Vec<Option<usize>> = devices
+                    .iter()
+                    .map(|(shapes, _)| shapes.geometry.profile(name))
+                    .collect();
+                let sizes = devices
+                    .iter()
+                    .zip(&profiles)
+                    .filter_map(|((shapes, _), profile)| {
+                        let kind = &shapes.geometry.profiles[(*profile)?];
+                        Some((kind.size, kind.compute_slices))
+                    });
+                wanted.sizes.push(sizes.max().unwrap_or_default());
+                wanted.profiles.push(profiles);
+                wanted.profiles.len() - 1
             });
-            kind.push(same.map_or(device, |same| kind[same]));
+            wanted.name_of.push(number);
         }
+        wanted
+    }
+
+    /// A device's need with one request more.
+    fn with(&self, need: Need, request: usize, device: usize) -> Option<Need> {
+        self.profiles[self.name_of[request]][device].and_then(|profile| add(need, profile))
+    }
+}
+
+/// What a device can hold beside its tenants: of each maximal layout that leaves them alone how many of each profile, and
+/// how many free instances stay. The most stay in the first.
+struct Rooms {
+    layouts: Vec<(u32, Need)>,
+    free: u32,
+    /// Memory slices that the tenants leave, and what an instance of each profile takes.
+    slices: i32,
+    sizes: Vec<u8>,
+}
+
+impl Rooms {
+    fn of(shapes: &Shapes, now: Occupancy) -> Self {
+        let free = now.current & !now.occupied;
+        let mut layouts: Vec<(u32, Need)> = Vec::new();
+        for maximal in shapes
+            .maximal
+            .iter()
+            .filter(|one| *one & now.occupied == now.occupied)
+        {
+            let mut counts = 0;
+            for place in shapes.held(maximal & !now.occupied) {
+                counts = add(counts, place.profile).unwrap_or(counts);
+            }
+            layouts.push(((maximal & free).count_ones(), counts));
+        }
+        layouts.sort_unstable_by_key(|layout| std::cmp::Reverse(*layout));
+        layouts.dedup();
+        let profiles = &shapes.geometry.profiles;
+        let held = shapes
+            .held(now.occupied)
+            .map(|place| i32::from(profiles[place.profile].size));
         Self {
-            devices,
-            kind,
-            known: HashMap::new(),
-            names: HashMap::new(),
+            layouts,
+            free: free.count_ones(),
+            slices: i32::from(shapes.geometry.memory_slices) - held.sum::<i32>(),
+            sizes: profiles.iter().map(|profile| profile.size).collect(),
         }
-    }
-
-    fn profile(&mut self, device: usize, name: &str) -> Option<usize> {
-        let key = (self.kind[device], name.to_owned());
-        let devices = self.devices;
-        *self
-            .names
-            .entry(key)
-            .or_insert_with(|| devices[device].0.geometry.profile(name))
-    }
-
-    fn size(&mut self, name: &str) -> (u8, u8) {
-        let sizes = (0..self.devices.len()).filter_map(|device| {
-            let profile = self.profile(device, name)?;
-            let kind = &self.devices[device].0.geometry.profiles[profile];
-            Some((kind.size, kind.compute_slices))
-        });
-        sizes.max().unwrap_or_default()
     }
 
     /// Instances destroyed to meet a need; None where it cannot be met.
-    fn cost(&mut self, device: usize, need: Need) -> Option<u32> {
-        let devices = self.devices;
-        *self.known.entry((self.kind[device], need)).or_insert_with(|| {
-            let (shapes, now) = &devices[device];
-            best(shapes, *now, &goal(shapes, need)).map(|chosen| chosen.destroyed)
-        })
+    fn cost(&self, need: Need) -> Option<u32> {
+        let mut layouts = self.layouts.iter();
+        let (kept, _) = layouts.find(|(_, room)| covers(*room, need))?;
+        Some(self.free - kept)
     }
 
     /// Memory slices that a need and the tenants leave over.
-    fn left(&self, device: usize, need: Need) -> i32 {
-        let (shapes, now) = &self.devices[device];
-        let held: i32 = shapes
-            .held(now.occupied)
-            .map(|place| i32::from(shapes.geometry.profiles[place.profile].size))
-            .sum();
-        let kinds = shapes.geometry.profiles.iter().enumerate();
-        let needed: i32 = kinds
-            .map(|(profile, kind)| (need >> (4 * profile) & 0xf) as i32 * i32::from(kind.size))
-            .sum();
-        i32::from(shapes.geometry.memory_slices) - held - needed
+    fn left(&self, need: Need) -> i32 {
+        let lanes = self.sizes.iter().take(LANES).enumerate();
+        let needed = lanes.map(|(profile, size)| (need >> (8 * profile) & 0xff) as i32 * i32::from(*size));
+        self.slices - needed.sum::<i32>()
     }
 }
 
-fn needs(costs: &Costs<'_>, assigned: &[Option<usize>], requests: &[String]) -> Vec<Need> {
-    let mut needs = vec![0; costs.devices.len()];
-    for (request, device) in assigned.iter().enumerate() {
-        let Some(device) = device else { continue };
-        let profile = costs.devices[*device].0.geometry.profile(&requests[request]);
-        if let Some(need) = profile.and_then(|profile| add(needs[*device], profile)) {
-            needs[*device] = need;
-        }
+/// Devices of the same shape and occupancy have the same room.
+fn rooms(devices: &[(Rc<Shapes>, Occupancy)]) -> Vec<Rc<Rooms>> {
+    let mut rooms: Vec<Rc<Rooms>> = Vec::new();
+    for (device, (shapes, now)) in devices.iter().enumerate() {
+        let same = (0..device).find(|other| {
+            let (theirs, then) = &devices[*other];
+            now == then && (Rc::ptr_eq(shapes, theirs) || shapes.geometry == theirs.geometry)
+        });
+        rooms.push(match same {
+            Some(same) => Rc::clone(&rooms[same]),
+            None => Rc::new(Rooms::of(shapes, *now)),
+        });
     }
-    needs
+    rooms
 }
 
-fn greedy(costs: &mut Costs<'_>, order: &[usize], requests: &[String]) -> Vec<Option<usize>> {
-    let mut needs: Vec<Need> = vec![0; costs.devices.len()];
-    let mut assigned = vec![None; requests.len()];
+/// What one more of a name would cost on a device, what it would leave, and the need then.
+type Offer = Option<((u32, i32), Need)>;
+
+fn greedy(wanted: &Wanted, rooms: &[Rc<Rooms>], order: &[usize]) -> Vec<Option<usize>> {
+    let offer = |name: usize, device: usize, held: Need| -> Offer {
+        let need = add(held, wanted.profiles[name][device]?)?;
+        let room = &rooms[device];
+        let (before, after) = (room.cost(held)?, room.cost(need)?);
+        Some(((after.saturating_sub(before), room.left(need)), need))
+    };
+    let mut needs: Vec<Need> = vec![0; rooms.len()];
+    let all = |name: usize| (0..rooms.len()).map(|device| offer(name, device, 0)).collect();
+    let mut offers: Vec<Vec<Offer>> = (0..wanted.profiles.len()).map(all).collect();
+    let mut assigned = vec![None; order.len()];
     for request in order {
-        let mut found: Option<((u32, i32), usize, Need)> = None;
-        for (device, held) in needs.iter().copied().enumerate() {
-            let need = costs
-                .profile(device, &requests[*request])
-                .and_then(|profile| add(held, profile));
-            let Some(need) = need else { continue };
-            let (Some(before), Some(after)) = (costs.cost(device, held), costs.cost(device, need)) else {
-                continue;
-            };
-            let rank = (after.saturating_sub(before), costs.left(device, need));
-            if found.is_none_or(|(best, ..)| rank < best) {
-                found = Some((rank, device, need));
-            }
-        }
-        if let Some((_, device, need)) = found {
-            needs[device] = need;
-            assigned[*request] = Some(device);
+        let offered = offers[wanted.name_of[*request]].iter().enumerate();
+        let offered = offered.filter_map(|(device, offer)| offer.map(|(rank, need)| (rank, device, need)));
+        let Some((_, device, need)) = offered.min_by_key(|(rank, device, _)| (*rank, *device)) else {
+            continue;
+        };
+        needs[device] = need;
+        assigned[*request] = Some(device);
+        // Nothing else has changed.
+        for (name, offers) in offers.iter_mut().enumerate() {
+            offers[device] = offer(name, device, need);
         }
     }
     assigned
 }
 
 /// Every distribution: the most requests placed, and of these the fewest instances destroyed.
-fn exhaustive(costs: &mut Costs<'_>, order: &[usize], requests: &[String]) -> Vec<Option<usize>> {
-    struct Search<'c, 'a> {
-        costs: &'c mut Costs<'a>,
-        order: &'c [usize],
-        requests: &'c [String],
+fn exhaustive(wanted: &Wanted, rooms: &[Rc<Rooms>], order: &[usize]) -> Vec<Option<usize>> {
+    struct Search<'a> {
+        wanted: &'a Wanted,
+        rooms: &'a [Rc<Rooms>],
+        order: &'a [usize],
         needs: Vec<Need>,
         assigned: Vec<Option<usize>>,
         best: Option<(usize, u32, Vec<Option<usize>>)>,
     }
-    impl Search<'_, '_> {
+    impl Search<'_> {
         fn go(&mut self, at: usize, missed: usize) {
             if self
                 .best
@@ -222,10 +285,8 @@ fn exhaustive(costs: &mut Costs<'_>, order: &[usize], requests: &[String]) -> Ve
                 return;
             }
             let Some(request) = self.order.get(at).copied() else {
-                let devices = 0..self.needs.len();
-                let cost = devices
-                    .filter_map(|device| self.costs.cost(device, self.needs[device]))
-                    .sum();
+                let devices = self.rooms.iter().zip(&self.needs);
+                let cost = devices.filter_map(|(room, need)| room.cost(*need)).sum();
                 let better = self
                     .best
                     .as_ref()
@@ -237,11 +298,8 @@ fn exhaustive(costs: &mut Costs<'_>, order: &[usize], requests: &[String]) -> Ve
             };
             for device in 0..self.needs.len() {
                 let before = self.needs[device];
-                let need = self
-                    .costs
-                    .profile(device, &self.requests[request])
-                    .and_then(|profile| add(before, profile));
-                let Some(need) = need.filter(|need| self.costs.cost(device, *need).is_some()) else {
+                let need = self.wanted.with(before, request, device);
+                let Some(need) = need.filter(|need| self.rooms[device].cost(*need).is_some()) else {
                     continue;
                 };
                 self.needs[device] = need;
@@ -254,41 +312,42 @@ fn exhaustive(costs: &mut Costs<'_>, order: &[usize], requests: &[String]) -> Ve
         }
     }
     let mut search = Search {
-        needs: vec![0; costs.devices.len()],
-        assigned: vec![None; requests.len()],
-        costs,
+        needs: vec![0; rooms.len()],
+        assigned: vec![None; order.len()],
+        wanted,
+        rooms,
         order,
-        requests,
         best: None,
     };
     search.go(0, 0);
     search
         .best
-        .map_or_else(|| vec![None; requests.len()], |(_, _, assigned)| assigned)
+        .map_or_else(|| vec![None; order.len()], |(_, _, assigned)| assigned)
 }
 
 /// Which tenants stand in the way, where they are fewest.
-fn unplaced(devices: &[(Rc<Shapes>, Occupancy)], needs: &[Need], name: &str) -> Unplaced {
-    let mut known = false;
+fn unplaced(
+    devices: &[(Rc<Shapes>, Occupancy)],
+    needs: &[Need],
+    name: &str,
+    profiles: &[Option<usize>],
+) -> Unplaced {
     let mut fewest: Option<(u32, usize, Layout)> = None;
     for (device, (shapes, now)) in devices.iter().enumerate() {
-        let Some(profile) = shapes.geometry.profile(name) else {
-            continue;
-        };
-        known = true;
-        let Some(need) = add(needs[device], profile) else {
-            continue;
-        };
+        let need = profiles[device].and_then(|profile| add(needs[device], profile));
+        let Some(need) = need else { continue };
         let counts = goal(shapes, need).counts;
         for maximal in &shapes.maximal {
-            let stays = maximal & now.occupied;
-            let room = counts.iter().enumerate().all(|(profile, wanted)| {
-                let own = maximal & shapes.of_profile(profile) & !stays;
-                own.count_ones() >= u32::from(*wanted)
-            });
             let away = now.occupied & !maximal;
             let rank = away.count_ones();
-            if room && rank > 0 && fewest.is_none_or(|(least, ..)| rank < least) {
+            if rank == 0 || fewest.is_some_and(|(least, ..)| rank >= least) {
+                continue;
+            }
+            let free = maximal & !now.occupied;
+            let room = counts.iter().enumerate().all(|(profile, wanted)| {
+                (free & shapes.of_profile(profile)).count_ones() >= u32::from(*wanted)
+            });
+            if room {
                 fewest = Some((rank, device, away));
             }
         }
@@ -296,6 +355,40 @@ fn unplaced(devices: &[(Rc<Shapes>, Occupancy)], needs: &[Need], name: &str) -> 
     Unplaced {
         profile: name.to_owned(),
         blocked_by: fewest.map(|(_, device, away)| (device, away)),
-        known,
+        known: profiles.iter().any(Option::is_some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mig::Geometry;
+    use divvy_model::MigProduct;
+
+    #[test]
+    fn room_and_cost_are_those_of_the_exact_search() {
+        let product = MigProduct::of_key("h100").expect("a product");
+        let shapes = Shapes::new(Geometry::from(product));
+        let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = || {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed
+        };
+        for _ in 0..400 {
+            let current = shapes.maximal[random() as usize % shapes.maximal.len()] & random();
+            let now = Occupancy {
+                current,
+                occupied: current & random(),
+            };
+            let rooms = Rooms::of(&shapes, now);
+            let mut need = 0;
+            for _ in 0..random() % 5 {
+                need = add(need, random() as usize % shapes.geometry.profiles.len()).expect("few");
+            }
+            let exact = best(&shapes, now, &goal(&shapes, need)).map(|chosen| chosen.destroyed);
+            assert_eq!(rooms.cost(need), exact, "{now:?} {need:x}");
+        }
     }
 }
