@@ -238,3 +238,53 @@ fn a_file_is_applied_and_watched() {
     watch.kill().expect("it runs");
     watch.wait().expect("it ends");
 }
+
+#[test]
+fn what_is_wrong_with_a_request_is_told_and_changes_nothing() {
+    let host = Host::with_devices("h100,l4");
+    let hint = |said: &str, what: &str| assert!(said.contains(what) && said.contains("hint:"), "{said}");
+    let wrong = |words: &[&str], status: i32| -> String {
+        let output =
+            finish(&mut host.divvy(["mig", "apply", "--yes"].into_iter().chain(words.iter().copied())));
+        assert_eq!(output.status.code(), Some(status), "{}", stderr(&output));
+        stderr(&output)
+    };
+    let on_first = |instances: &str, status| wrong(&["--device", "0", "--instances", instances], status);
+    hint(&on_first("2g.71gb", 2), "has no MIG profile `2g.71gb`");
+    hint(&on_first("3g.40gb:2", 2), "cannot begin at memory slice 2");
+    hint(&on_first("3g.40gb:0,1g.10gb:3", 1), "overlaps another instance");
+    hint(&on_first("4g.40gb,4g.40gb", 1), "holds at most 1 of 4g.40gb");
+    hint(
+        &on_first("3g.40gb,3g.40gb,1g.10gb", 1),
+        "cannot hold these instances together",
+    );
+    hint(
+        &wrong(&["--device", "1", "--instances", "1g.10gb"], 1),
+        "has no MIG",
+    );
+    let file = host.folder().join("mig.yaml");
+    let write = |devices: &str, what: &str| {
+        let entry = format!("devices: {devices}\n    mig-enabled: true\n    mig-devices: {what}");
+        std::fs::write(&file, format!("version: v1\nmig-configs:\n  one:\n  - {entry}\n")).expect("a file");
+    };
+    let path = file.to_str().expect("a path");
+    write("[7]", "{1g.10gb: 7}");
+    hint(&wrong(&["--file", path], 1), "names GPU 7, which is not there");
+    write("[0]", "{1g.10gb: 8}");
+    hint(&wrong(&["--file", path], 1), "holds at most 7 of 1g.10gb");
+    std::fs::write(&file, "\u{1}\u{2} rubbish").expect("a file");
+    hint(&wrong(&["--file", path], 2), "no MIG configuration");
+    assert_eq!(instances(&host), [], "nothing was changed");
+    // What cannot be read is told, and the way out with it.
+    let list = host.json(["mig", "list"]);
+    let gpu = list["items"][0]["uuid"].as_str().expect("a uuid");
+    assert_eq!(list["items"][0]["mig_mode"], false);
+    let state = host.run_directory().join(format!("emulated-{gpu}.1.mig"));
+    std::fs::create_dir_all(host.run_directory()).expect("a folder");
+    std::fs::write(state, "rubbish").expect("a file");
+    let output = finish(&mut host.divvy(["run", "--memory", "1GiB", "--device", "0", "--", "true"]));
+    assert!(
+        !output.status.success(),
+        "a device whose state is not known is not handed out"
+    );
+}
