@@ -47,6 +47,11 @@ impl Slice {
         })
     }
 
+    /// Its pages, for a bench that plays the agent.
+    pub fn pages(&self) -> &Pages {
+        &self.pages
+    }
+
     /// What a tenant finds in `DIVVY_SLICE`.
     pub fn socket(&self) -> &Path {
         &self.socket

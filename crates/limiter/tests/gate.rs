@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use device::{CLOCK, Did, with};
 use divvy_abi::*;
+use divvy_ledger::attach::{connect, deliver, recall};
 use divvy_ledger::{Lease, Presence, monotonic_ns};
 use divvy_limiter::{TABLE, below};
 use support::Slice;
@@ -29,19 +30,28 @@ fn alone(test: &str, body: impl FnOnce(&Slice)) {
         with(|device| assert!(device.wrongs.is_empty(), "{:?}", device.wrongs));
         return;
     }
-    let output = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env("DIVVY_LOG", "stderr")
-        .env(ROLE, "alone")
-        .output()
-        .expect("this program starts again");
+    ends_with(test, 0);
+}
+
+/// Runs the test in a process of its own, which must end with this code.
+fn ends_with(test: &str, code: i32) {
+    let output = again(test).output().expect("this program starts again");
     assert!(
-        output.status.success(),
+        output.status.code() == Some(code),
         "{:?} {}{}",
         output.status,
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+fn again(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env("DIVVY_LOG", "stderr")
+        .env(ROLE, "alone");
+    command
 }
 
 fn context() -> CUcontext {
@@ -412,19 +422,31 @@ fn without_an_agent_the_share_holds_and_with_a_new_one_its_word() {
             }
             let share = (presence(slice).busy_ns - busy) as f64 / since.elapsed().as_nanos() as f64;
             assert!((0.15..0.32).contains(&share), "{share}");
-            // The next agent: another grant, and it closes the gate.
-            beating(slice, || {
-                wait_for("idle", || !presence(slice).busy);
-                let before = kernels();
-                std::thread::scope(|scope| {
-                    let name = stream as usize;
-                    let launcher = scope.spawn(move || launch(name as CUstream, 1000));
-                    wait_for("it wants", || presence(slice).wants);
+            // The next agent: another grant, in which the gate is closed.
+            wait_for("idle", || !presence(slice).busy);
+            let next = recall(&slice.socket, 0)
+                .expect("the keeper has them")
+                .adopt()
+                .expect("pages");
+            next.grant.beat();
+            next.grant.close_gate();
+            deliver(&slice.socket, &next).expect("the keeper takes them");
+            let before = kernels();
+            std::thread::scope(|scope| {
+                let name = stream as usize;
+                let launcher = scope.spawn(move || launch(name as CUstream, 1000));
+                wait_for("it wants", || presence(slice).wants);
+                for _ in 0..20 {
+                    next.grant.beat();
                     std::thread::sleep(Duration::from_millis(50));
-                    assert_eq!(kernels(), before);
-                    lease(slice, 2, 0, 0);
-                    launcher.join().expect("it launched");
+                    assert_eq!(kernels(), before, "the new agent has said nothing");
+                }
+                next.grant.lease(Lease {
+                    epoch: 1,
+                    until_ns: u64::MAX,
+                    in_flight_ns: u64::MAX,
                 });
+                launcher.join().expect("it launched");
             });
         },
     );
@@ -464,6 +486,226 @@ fn sixteen_threads_launch_nothing_while_it_is_closed() {
                     assert_eq!(kernels(), now, "launched while closed");
                 }
             });
+        });
+    });
+}
+
+/// Every way to launch something.
+const WAYS: usize = 12;
+
+fn launch_by(way: usize) {
+    let (function, none) = (0x70_0000 as CUfunction, null_mut());
+    let mut together = CUDA_LAUNCH_PARAMS {
+        function,
+        gridDimX: 100,
+        ..CUDA_LAUNCH_PARAMS::default()
+    };
+    let config = CUlaunchConfig {
+        gridDimX: 100,
+        ..CUlaunchConfig::default()
+    };
+    let exec = 0x50_0000 as CUgraphExec;
+    // SAFETY: parameters of ours; the driver follows no handle.
+    let result = unsafe {
+        match way {
+            0 => (TABLE.cuLaunchKernel)(function, 100, 1, 1, 1, 1, 1, 0, none, null_mut(), null_mut()),
+            1 => (TABLE.cuLaunchKernel_ptsz)(function, 100, 1, 1, 1, 1, 1, 0, none, null_mut(), null_mut()),
+            2 => (TABLE.cuLaunchKernelEx)(&raw const config, function, null_mut(), null_mut()),
+            3 => (TABLE.cuLaunchKernelEx_ptsz)(&raw const config, function, null_mut(), null_mut()),
+            4 => (TABLE.cuLaunchCooperativeKernel)(function, 100, 1, 1, 1, 1, 1, 0, none, null_mut()),
+            5 => (TABLE.cuLaunchCooperativeKernel_ptsz)(function, 100, 1, 1, 1, 1, 1, 0, none, null_mut()),
+            6 => (TABLE.cuLaunchCooperativeKernelMultiDevice)(&raw mut together, 1, 0),
+            7 => (TABLE.cuLaunch)(function),
+            8 => (TABLE.cuLaunchGrid)(function, 100, 1),
+            9 => (TABLE.cuLaunchGridAsync)(function, 100, 1, none),
+            10 => (TABLE.cuGraphLaunch)(exec, none),
+            _ => (TABLE.cuGraphLaunch_ptsz)(exec, none),
+        }
+    };
+    assert!(result.is_success(), "way {way}");
+}
+
+#[test]
+fn every_way_to_launch_leads_through_the_gate() {
+    alone("every_way_to_launch_leads_through_the_gate", |slice| {
+        beating(slice, || {
+            for way in 0..WAYS {
+                slice.pages.grant.close_gate();
+                let before = kernels();
+                std::thread::scope(|scope| {
+                    let launcher = scope.spawn(|| {
+                        let context = with(|device| device.any_context());
+                        // SAFETY: the test's own context.
+                        assert!(unsafe { (TABLE.cuCtxSetCurrent)(context as CUcontext) }.is_success());
+                        launch_by(way);
+                    });
+                    wait_for("it wants", || presence(slice).wants);
+                    assert_eq!(kernels(), before, "way {way}");
+                    let counted = presence(slice).launched;
+                    lease(slice, way as u64 + 1, 0, 1);
+                    launcher.join().expect("it launched");
+                    assert_eq!(kernels(), before + 1);
+                    wait_for("over", || !presence(slice).busy);
+                    let said = presence(slice);
+                    assert_eq!(
+                        (said.launched, said.completed),
+                        (counted + 1, counted + 1),
+                        "way {way}"
+                    );
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn streams_and_contexts_end_with_work_in_flight() {
+    alone("streams_and_contexts_end_with_work_in_flight", |slice| {
+        slice.pages.grant.close_gate();
+        beating(slice, || {
+            lease(slice, 1, 0, 0);
+            let mut last = with(|device| device.any_context()) as CUcontext;
+            for round in 0..10 {
+                for us in [100, 5_000, 200] {
+                    let stream = stream();
+                    launch(stream, us);
+                    launch(stream, us);
+                    // SAFETY: a stream of ours.
+                    assert!(unsafe { (TABLE.cuStreamDestroy_v2)(stream) }.is_success());
+                }
+                launch(null_mut(), 3_000);
+                if round % 2 == 0 {
+                    // Ends while a thread waits at the gate.
+                    let word = slice.pages.grant.close_gate();
+                    std::thread::scope(|scope| {
+                        let waits = scope.spawn(|| launch(stream(), 10));
+                        wait_for("it wants", || presence(slice).wants);
+                        // SAFETY: a context of ours.
+                        assert!(unsafe { (TABLE.cuCtxDestroy_v2)(last) }.is_success());
+                        wait_for("released", || {
+                            let said = presence(slice);
+                            said.acknowledged == word && !said.busy
+                        });
+                        last = context();
+                        lease(slice, 2, 0, 0);
+                        waits.join().expect("it launched");
+                    });
+                } else {
+                    // SAFETY: a context of ours.
+                    assert!(unsafe { (TABLE.cuCtxDestroy_v2)(last) }.is_success());
+                    last = context();
+                }
+            }
+            wait_for("idle", || !presence(slice).busy);
+            let said = presence(slice);
+            assert_eq!(said.launched, said.completed);
+        });
+    });
+}
+
+extern "C" fn the_driver_ends() {
+    device::ENDED.store(true, Ordering::SeqCst);
+    std::thread::sleep(Duration::from_millis(100));
+}
+
+#[test]
+fn the_process_ends_as_it_likes() {
+    const NAME: &str = "the_process_ends_as_it_likes";
+    if std::env::var_os(ROLE).is_none() {
+        return ends_with(NAME, 7);
+    }
+    alone(NAME, |slice| {
+        // SAFETY: a function that may be called at the end.
+        assert_eq!(unsafe { libc::atexit(the_driver_ends) }, 0);
+        slice.pages.grant.close_gate();
+        lease(slice, 1, 0, 0);
+        for _ in 0..50 {
+            launch(null_mut(), 1_000);
+        }
+        std::process::exit(7);
+    });
+}
+
+#[test]
+fn a_forked_child_has_no_gate() {
+    alone("a_forked_child_has_no_gate", |slice| {
+        slice.pages.grant.close_gate();
+        beating(slice, || {
+            lease(slice, 1, 0, 0);
+            launch(null_mut(), 20_000);
+            let word = slice.pages.grant.close_gate();
+            // With the device locked, so that the child finds it unlocked.
+            // SAFETY: the child launches, which takes no lock but the device's, and ends.
+            let child = with(|_| unsafe { libc::fork() });
+            if child == 0 {
+                launch(null_mut(), 1);
+                let counted = kernels();
+                // SAFETY: ends the child, handlers of the process's end included in the one below.
+                unsafe { libc::_exit(if counted == 2 { 5 } else { 6 }) };
+            }
+            let mut status = 0;
+            // SAFETY: our own child; a valid out-parameter.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(
+                libc::WEXITSTATUS(status),
+                5,
+                "CUDA's own answer is the driver's to give"
+            );
+            wait_for("the parent goes on", || {
+                let said = presence(slice);
+                said.acknowledged == word && !said.busy
+            });
+        });
+    });
+}
+
+#[test]
+fn processes_of_a_slice_share_its_lease() {
+    const NAME: &str = "processes_of_a_slice_share_its_lease";
+    const SOCKET: &str = "DIVVY_TEST_SOCKET";
+    if let Some(socket) = std::env::var_os(SOCKET) {
+        below::stand_on(&CLOCK);
+        let account = connect(std::path::Path::new(&socket), 0).expect("the keeper answers");
+        divvy_limiter::tenant::enter(vec![account]);
+        context();
+        for _ in 0..200 {
+            launch(null_mut(), 1_000);
+        }
+        return;
+    }
+    alone(NAME, |slice| {
+        beating(slice, || {
+            slice.pages.grant.close_gate();
+            let mut children: Vec<_> = (0..3)
+                .map(|_| again(NAME).env(SOCKET, &slice.socket).spawn().expect("it starts"))
+                .collect();
+            let theirs = || {
+                slice
+                    .pages
+                    .ledger
+                    .presences()
+                    .filter(|said| said.slot != presence(slice).slot)
+            };
+            wait_for("all want", || theirs().filter(|said| said.wants).count() == 3);
+            assert!(theirs().all(|said| said.launched == 0));
+            let mut epoch = 0;
+            wait_for("all launch", || {
+                epoch += 1;
+                lease(slice, epoch, 20, 1);
+                std::thread::sleep(Duration::from_millis(20));
+                let word = slice.pages.grant.close_gate();
+                wait_for("all let go", || {
+                    theirs().all(|said| said.launched == 0 || (said.acknowledged == word && !said.busy))
+                });
+                let launched: Vec<u64> = theirs().map(|said| said.launched).collect();
+                std::thread::sleep(Duration::from_millis(5));
+                assert_eq!(launched, theirs().map(|said| said.launched).collect::<Vec<_>>());
+                launched.iter().all(|launched| *launched > 20)
+            });
+            slice.pages.grant.open_gate();
+            for child in &mut children {
+                assert!(child.wait().expect("it ends").success());
+            }
         });
     });
 }

@@ -42,6 +42,12 @@ fn main() -> anyhow::Result<()> {
     let run = |task, copies, rounds| slice.workers(task, copies, &libraries, rounds);
 
     let mut figures = run(worker::Task::Single, 1, args.rounds)?;
+    // An agent that beats: the gate has a thread from here on.
+    slice.open_gate();
+    figures.extend(run(worker::Task::Open, 1, args.rounds)?);
+    slice.lease();
+    figures.extend(run(worker::Task::Leased, 1, args.rounds)?);
+    slice.open_gate();
     for (task, threads) in [(worker::Task::Threads2, 2), (worker::Task::Threads8, 8)] {
         figures.extend(
             run(task, 1, args.rounds)?

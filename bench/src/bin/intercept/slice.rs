@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, bail};
+use divvy_ledger::Lease;
 
 use crate::report::Figure;
 use crate::worker::Task;
@@ -15,6 +16,22 @@ pub struct Slice(divvy_bench::slice::Slice);
 impl Slice {
     pub fn new() -> anyhow::Result<Self> {
         divvy_bench::slice::Slice::new().map(Self)
+    }
+
+    /// Opens the gate, as an agent does for a tenant alone on its device.
+    pub fn open_gate(&self) {
+        self.0.pages().grant.beat();
+        self.0.pages().grant.open_gate();
+    }
+
+    /// Leases the device to the slice until further notice, with any amount in flight.
+    pub fn lease(&self) {
+        self.0.pages().grant.beat();
+        self.0.pages().grant.lease(Lease {
+            epoch: 1,
+            until_ns: u64::MAX,
+            in_flight_ns: u64::MAX,
+        });
     }
 
     /// Runs `copies` worker processes at the same time; answers what they printed.

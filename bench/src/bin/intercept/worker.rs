@@ -13,6 +13,10 @@ use crate::report::Figure;
 pub enum Task {
     /// One thread: every call.
     Single,
+    /// One thread: launches, the gate open as an agent leaves it for a tenant alone.
+    Open,
+    /// One thread: launches, holding a lease.
+    Leased,
     /// Two threads of one process at allocation and free.
     Threads2,
     /// Eight threads of one process at allocation and free.
@@ -29,6 +33,8 @@ pub fn run(task: Task, libraries: &Path, rounds: usize) -> anyhow::Result<()> {
     limited.init()?;
     match task {
         Task::Single => single(&bare, &limited, rounds),
+        Task::Open => launches("gate open", 10.0, &bare, &limited, rounds),
+        Task::Leased => launches("holding a lease", 25.0, &bare, &limited, rounds),
         Task::Threads2 => contended(2, &bare, &limited, rounds),
         Task::Threads8 => contended(8, &bare, &limited, rounds),
         Task::Process => {
@@ -40,6 +46,14 @@ pub fn run(task: Task, libraries: &Path, rounds: usize) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+fn launches(gate: &str, target_ns: f64, bare: &Driver, limited: &Driver, rounds: usize) {
+    let launch = alternate(rounds, 20_000, bare, limited, |driver, _| driver.launch());
+    Figure::new("cuLaunchKernel", launch)
+        .named(gate)
+        .against(target_ns)
+        .print_line();
 }
 
 fn single(bare: &Driver, limited: &Driver, rounds: usize) {

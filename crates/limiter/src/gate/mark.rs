@@ -174,13 +174,17 @@ impl Gate {
         let Some(lane) = super::lane::find(&self.lanes, name) else {
             return;
         };
+        let context = stream.context();
         let plan = {
             let mut books = locked(&self.books);
             books.reclaim(&self.lanes, lane);
             books.drop_bracket(lane);
-            self.plan_mark(&mut books, lane, stream.context())
+            self.plan_mark(&mut books, lane, context)
         };
-        self.carry_out(plan.map_or_else(Plan::default, Plan::mark), stream);
+        let _recorded = ask::in_context(context, || {
+            self.carry_out(plan.map_or_else(Plan::default, Plan::mark), stream);
+            Ok(())
+        });
         let _nobody_asks = capture::asking();
         locked(&self.books).lanes[lane].sealed = true;
         self.lanes[lane].disown();

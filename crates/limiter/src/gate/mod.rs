@@ -27,7 +27,7 @@ mod watch;
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use divvy_abi::{CUDA_LAUNCH_PARAMS, CUcontext, CUresult};
 use divvy_ledger::attach::Attached;
@@ -53,7 +53,8 @@ pub(crate) struct Gate {
     /// The word that was last looked at, as bits. What it said still holds while the grant has the same.
     seen: AtomicU32,
     lanes: [Lane; LANES],
-    estimates: Estimates,
+    /// Made when first something is counted.
+    estimates: OnceLock<Estimates>,
     books: Mutex<Books>,
     /// Something was launched while the gate was open: nobody knows what is in flight.
     uncounted: AtomicBool,
@@ -73,13 +74,17 @@ impl Gate {
             account,
             seen: AtomicU32::new(NOTHING_SEEN),
             lanes: [const { Lane::new() }; LANES],
-            estimates: Estimates::new(),
+            estimates: OnceLock::new(),
             books: Mutex::new(Books::new()),
             uncounted: AtomicBool::new(false),
             progress: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             thread: Thread::new(),
         }
+    }
+
+    fn estimates(&self) -> &Estimates {
+        self.estimates.get_or_init(Estimates::new)
     }
 
     /// Whether a launch may go without a look; then its lane, where it is counted.
@@ -92,7 +97,8 @@ impl Gate {
             Says::Open => Quick::Free,
             Says::Leased if !capture::any() => {
                 let lane = lane::find(&self.lanes, launch.stream.name());
-                match (lane, self.estimates.settled(launch.key)) {
+                let estimates = self.estimates.get();
+                match (lane, estimates.and_then(|known| known.settled(launch.key))) {
                     (Some(lane), Some(ns)) if self.lanes[lane].spend(ns) => Quick::Counted(lane),
                     _ => Quick::Look,
                 }

@@ -154,7 +154,7 @@ impl Gate {
         in_use(&self.lanes).any(|place| {
             let bracket = &books.lanes[place].bracket;
             bracket.is_some_and(|bracket| {
-                self.estimates.is_new(bracket.key) && books.outstanding_ns(&self.lanes, place) > 0
+                self.estimates().is_new(bracket.key) && books.outstanding_ns(&self.lanes, place) > 0
             })
         })
     }
@@ -212,7 +212,7 @@ impl Gate {
     /// Whether these bounds let the launch go; it is charged, then. `word` is the lease's, which later launches can
     /// rely on.
     fn admit(&self, attached: &Attached, word: Option<GateWord>, bounds: Bounds, launch: &Launch) -> Finds {
-        let (estimate_ns, unsettled) = self.estimates.guess(launch.key);
+        let (estimate_ns, unsettled) = self.estimates().guess(launch.key);
         let name = launch.stream.name();
         let context = launch.stream.context();
         let programmatic = launch.is_programmatic();

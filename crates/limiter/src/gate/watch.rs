@@ -6,7 +6,7 @@
 use divvy_abi::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUevent};
 use divvy_ledger::monotonic_ns;
 
-use super::books::{Bracket, Mark, in_use};
+use super::books::{Books, Bracket, Mark, in_use};
 use super::lane::{COMMON, Lane};
 use super::stream::Name;
 use super::{Gate, capture, leave};
@@ -86,9 +86,9 @@ impl Gate {
             .map(|(bracket, dry)| (bracket, dry, elapsed_ns(bracket.event, mark.event)));
         if let (Some((bracket, dry, Some(ns))), true) = (measured, sound) {
             if dry {
-                self.estimates.learn_limit(bracket.key, ns);
+                self.estimates().learn_limit(bracket.key, ns);
             } else {
-                self.estimates.learn(bracket.key, ns);
+                self.estimates().learn(bracket.key, ns);
             }
         }
         let now = monotonic_ns();
@@ -99,6 +99,9 @@ impl Gate {
         books.complete(mark.lane, mark.upto_ns, mark.launches);
         books.began_ns = now;
         books.active_ns = now;
+        if books.outstanding_ns(&self.lanes, mark.lane) == 0 {
+            self.drained(&mut books, mark.lane, mark.launches, now);
+        }
         if sound {
             if !mark.begins {
                 books.keep(mark.context, mark.event);
@@ -148,16 +151,21 @@ impl Gate {
         }
         let now = monotonic_ns();
         let mut books = locked(&self.books);
-        if let Some(bracket) = books.drop_bracket(place)
-            && Lane::between(bracket.at, launches) == 1
-        {
-            self.estimates
-                .learn_limit(bracket.key, now.saturating_sub(bracket.since_ns));
-        }
+        self.drained(&mut books, place, launches, now);
         books.complete(place, upto_ns, launches);
         books.began_ns = now;
         books.active_ns = now;
         true
+    }
+
+    /// Nothing of a lane is in flight any more: if one launch was being measured, it took until now at most.
+    fn drained(&self, books: &mut Books, place: usize, launches: u64, now: u64) {
+        if let Some(bracket) = books.drop_bracket(place)
+            && Lane::between(bracket.at, launches) == 1
+        {
+            self.estimates()
+                .learn_limit(bracket.key, now.saturating_sub(bracket.since_ns));
+        }
     }
 
     /// When to ask next, as a time: what is in flight is not over.
@@ -172,7 +180,7 @@ impl Gate {
         if self.waiting.load(core::sync::atomic::Ordering::SeqCst) == 0 {
             at = at.max(now + flight.remaining_ns().min(NO_HURRY_NS));
         }
-        let new = |bracket: &Bracket| self.estimates.settled(bracket.key).is_none();
+        let new = |bracket: &Bracket| self.estimates().settled(bracket.key).is_none();
         let brackets = in_use(&self.lanes).filter_map(|place| books.lanes[place].bracket);
         if let Some(since) = brackets.filter(new).map(|bracket| bracket.since_ns).max() {
             at = at.min(now + (now.saturating_sub(since) / 4).clamp(NEW_NS.0, NEW_NS.1));

@@ -33,9 +33,15 @@ pub struct Device {
     pub graph_us: u32,
 }
 
+/// The driver's library has come to its own end: nobody may call it.
+pub static ENDED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
 static DEVICE: Mutex<Option<Device>> = Mutex::new(None);
 
 pub fn with<T>(look: impl FnOnce(&mut Device) -> T) -> T {
+    if ENDED.load(std::sync::atomic::Ordering::SeqCst) {
+        std::process::abort();
+    }
     let mut device = DEVICE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     look(device.get_or_insert_with(Device::default))
 }
@@ -63,6 +69,10 @@ impl Device {
     pub fn kernels(&self) -> usize {
         let kernel = |did: &&(u64, Did)| matches!(did.1, Did::Kernel { .. } | Did::Graph { .. });
         self.did.iter().filter(kernel).count()
+    }
+
+    pub fn any_context(&self) -> usize {
+        self.contexts.last().copied().unwrap_or(0)
     }
 
     fn fresh(&mut self) -> usize {
@@ -208,6 +218,44 @@ unsafe extern "C-unwind" fn cooperative(
     })
 }
 
+unsafe extern "C-unwind" fn launch_old(_: CUfunction) -> CUresult {
+    with(|device| {
+        device.run(
+            1,
+            100,
+            Did::Kernel {
+                stream: 1,
+                us: 100,
+                overlaps: false,
+            },
+        )
+    })
+}
+
+unsafe extern "C-unwind" fn launch_wide(function: CUfunction, us: i32, high: i32) -> CUresult {
+    // SAFETY: follows nothing.
+    unsafe { launch_grid(function, us, high, std::ptr::null_mut()) }
+}
+
+unsafe extern "C-unwind" fn together(list: *mut CUDA_LAUNCH_PARAMS, count: u32, _: u32) -> CUresult {
+    // SAFETY: as the test calls it.
+    for one in unsafe { std::slice::from_raw_parts(list, count as usize) } {
+        let (stream, us) = (id(one.hStream), one.gridDimX);
+        with(|device| {
+            device.run(
+                stream,
+                us,
+                Did::Kernel {
+                    stream,
+                    us,
+                    overlaps: false,
+                },
+            )
+        });
+    }
+    CUDA_SUCCESS
+}
+
 unsafe extern "C-unwind" fn graph_launch(exec: CUgraphExec, stream: CUstream) -> CUresult {
     let exec = exec as usize;
     with(|device| {
@@ -268,7 +316,10 @@ unsafe extern "C-unwind" fn stream_query(stream: CUstream) -> CUresult {
         device.asks("cuStreamQuery");
         match device.streams.get(&id(stream)) {
             Some(end) => by(*end),
-            None => CUDA_ERROR_INVALID_HANDLE,
+            None => {
+                device.wrongs.push("a question about no stream".to_owned());
+                CUDA_ERROR_INVALID_HANDLE
+            }
         }
     })
 }
@@ -397,6 +448,9 @@ pub static CLOCK: Table = Table {
     cuLaunchCooperativeKernel: cooperative,
     cuLaunchCooperativeKernel_ptsz: cooperative,
     cuLaunchGridAsync: launch_grid,
+    cuLaunch: launch_old,
+    cuLaunchGrid: launch_wide,
+    cuLaunchCooperativeKernelMultiDevice: together,
     cuGraphLaunch: graph_launch,
     cuGraphLaunch_ptsz: graph_launch,
     cuEventCreate: event_create,
