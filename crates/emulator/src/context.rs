@@ -87,7 +87,13 @@ impl Context {
     /// The failure that ended this context's work, if there was one. It stays until the context is gone.
     pub fn check(&self) -> Result {
         match self.fault.load(Ordering::Acquire) {
-            0 => Ok(()),
+            0 => match self.device.engine.server_fault() {
+                None => Ok(()),
+                Some(code) => {
+                    self.fail(CUresult(code), "a client of the same MPS server failed");
+                    Err(CUresult(code))
+                }
+            },
             code => Err(CUresult(code)),
         }
     }
@@ -99,6 +105,7 @@ impl Context {
             .compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire)
             .is_ok();
         if first {
+            self.device.engine.fail(code.0);
             log::line(format_args!("{}: {why}", code.label().unwrap_or("CUDA error")));
         }
     }

@@ -4,6 +4,7 @@ use crate::array::{Array, Mipmap};
 use crate::context::Context;
 use crate::device::visible::{Present, visible};
 use crate::engine::line::Line;
+use crate::engine::mps;
 use crate::event::Event;
 use crate::external::External;
 use crate::graph::Graphs;
@@ -190,7 +191,9 @@ fn visible_devices() -> Result<Vec<DeviceFacts>> {
 }
 
 fn open_device(ordinal: usize, facts: DeviceFacts, pools: &Handles<MemoryPool>) -> Result<Arc<Device>> {
-    let hardware = Hardware::open(&facts).map_err(|why| {
+    let client = mps::client(facts.uuid, ordinal);
+    let limit = client.and_then(|client| client.memory_bytes);
+    let hardware = Hardware::open(&facts, limit).map_err(|why| {
         log::line(format_args!(
             "cannot use the emulated device {}: {why}",
             facts.uuid
@@ -207,7 +210,7 @@ fn open_device(ordinal: usize, facts: DeviceFacts, pools: &Handles<MemoryPool>) 
     Ok(Arc::new(Device {
         ordinal,
         facts,
-        engine: Line::new(facts.timing, facts.timeslice_ns, hardware.engine.clone()),
+        engine: Line::new(facts.timing, facts.timeslice_ns, client, hardware.engine.clone()),
         hardware,
         array_heap: heap.apart(),
         heap,
@@ -236,6 +239,10 @@ impl Device {
 
     /// Shows this process among the device's users: it has a context from here on.
     pub fn show(&self) -> Result {
+        if self.engine.is_refused() {
+            log::line("the MPS server failed, and takes new clients when those it had are gone");
+            return Err(CUDA_ERROR_MPS_SERVER_NOT_READY);
+        }
         self.engine.join();
         self.hardware.join().map(drop).map_err(|why| {
             log::line(format_args!(

@@ -76,6 +76,7 @@ pub struct Hardware {
     /// Of a product with MIG: what it is divided into.
     division: Option<Store>,
     facts: DeviceFacts,
+    limit: Option<u64>,
     slot: OnceLock<Slot>,
     present: OnceLock<Slot>,
     claiming: Mutex<()>,
@@ -184,8 +185,9 @@ fn of_page(directory: &Path, page: &str, deeds: &str) -> Result<Usage, HardwareE
 }
 
 impl Hardware {
-    /// Finds the device's page, making it if nobody has yet. Takes no place in it.
-    pub fn open(facts: &DeviceFacts) -> Result<Hardware, HardwareError> {
+    /// Finds the device's page, making it if nobody has yet. Takes no place in it. `limit`: bytes that this process may
+    /// have, where MPS says so.
+    pub fn open(facts: &DeviceFacts, limit: Option<u64>) -> Result<Hardware, HardwareError> {
         let directory = run_directory();
         prepare(&directory)?;
         let memory = facts.instance.map_or(facts.uuid, |instance| instance.memory);
@@ -203,6 +205,7 @@ impl Hardware {
             presence,
             division: facts.mig_product().map(|_| Store::of(&directory, facts.gpu())),
             facts: *facts,
+            limit,
             slot: OnceLock::new(),
             present: OnceLock::new(),
             claiming: Mutex::new(()),
@@ -283,6 +286,15 @@ impl Hardware {
             log::once("join", why);
             ReserveError::Corrupted
         })?;
+        let used_bytes = slot.used().unwrap_or(0);
+        if let Some(limit_bytes) = self.limit
+            && used_bytes.saturating_add(bytes) > limit_bytes
+        {
+            return Err(ReserveError::Refused {
+                limit_bytes,
+                used_bytes,
+            });
+        }
         slot.reserve(
             bytes,
             self.facts.memory_bytes().saturating_sub(self.deeds.unpaid()),

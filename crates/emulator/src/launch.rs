@@ -15,6 +15,7 @@ use crate::{clock, log};
 use divvy_abi::*;
 use divvy_ptx::{AddressSpace, Fault, Launch, Progress, Timing};
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A launch as the program asks for it.
@@ -111,8 +112,20 @@ pub fn run(
     let profile = context.device.facts.profile;
     let dilation = context.device.facts.timing.dilation();
     let blocks: u64 = geometry.grid.iter().map(|&size| u64::from(size)).product();
+    let shape = model::Shape {
+        blocks,
+        threads: geometry.block.iter().product(),
+        shared_bytes: u64::from(geometry.shared_bytes),
+        sms: context.device.facts.sm_count(),
+    };
     let workers = driver.workers.min(blocks).max(1);
-    let progress = |progress: Progress| running.progress(progress.cpu_ns / workers, progress.polling);
+    let progress = |progress: Progress| {
+        running.progress(progress.cpu_ns / workers, progress.polling);
+        if context.device.engine.server_fault().is_some() {
+            context.cancel.store(true, Ordering::Relaxed);
+        }
+    };
+    running.set_width(model::width(profile, function.kernel(), shape));
     let timing = Timing {
         start_ns: running.start_ns,
         instruction_ps: model::instruction_ps(profile, dilation),
@@ -135,14 +148,7 @@ pub fn run(
         timing: running.is_modelled().then_some(timing),
     };
     match driver.engine.run(&function.instance.program, &launch) {
-        Ok(stats) => {
-            let shape = model::Shape {
-                blocks,
-                threads: geometry.block.iter().product(),
-                shared_bytes: u64::from(geometry.shared_bytes),
-            };
-            model::length_ns(profile, function.kernel(), shape, &stats, dilation, workers)
-        }
+        Ok(stats) => model::length_ns(profile, function.kernel(), shape, &stats, dilation, workers),
         Err(fault) => {
             context.fail(code(&fault), &fault);
             model::SHORTEST

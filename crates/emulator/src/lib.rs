@@ -43,7 +43,7 @@ pub use api::TABLE;
 pub use container::grant;
 pub use device::identity::{PciAddress, Uuid};
 pub use device::spec::{SpecError, Timing};
-pub use engine::usage::{EngineUsage, ProcessEngineUsage, engine_usage, engine_usage_in};
+pub use engine::usage::{EngineUsage, ProcessEngineUsage, engine_usage, engine_usage_in, set_time_slice};
 pub use hardware::{
     HardwareError, ProcessUsage, Usage, default_run_directory, run_directory, usage, usage_in,
 };

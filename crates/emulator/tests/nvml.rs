@@ -254,3 +254,62 @@ fn memory_and_processes_are_everybodys() {
         assert_eq!(memory.used, 0);
     });
 }
+
+#[test]
+fn utilisation_is_what_the_engine_did() {
+    let settings = [("DIVVY_EMULATED", "h100,timing=model")];
+    alone("utilisation_is_what_the_engine_did", &settings, || {
+        start(0);
+        assert_eq!(nvml!(nvmlInit_v2()), NVML_SUCCESS);
+        let idle: nvmlUtilization_t = ask!(nvmlDeviceGetUtilizationRates(device(0)));
+        assert_eq!(idle.gpu, 0);
+        let mut count = 0;
+        let found = nvml!(nvmlDeviceGetProcessUtilization(
+            device(0),
+            std::ptr::null_mut(),
+            &raw mut count,
+            0
+        ));
+        assert_eq!((found, count), (NVML_ERROR_NOT_FOUND, 0));
+        // More than a second of kernels, and a look while they run.
+        let spin = common::spin::spin();
+        for _ in 0..130 {
+            common::spin::go(spin, 10 * common::spin::MS, std::ptr::null_mut());
+        }
+        common::spin::wait_until(|usage| usage.busy_ns > 1200 * common::spin::MS);
+        let busy: nvmlUtilization_t = ask!(nvmlDeviceGetUtilizationRates(device(0)));
+        assert!(busy.gpu >= 98, "{} %", busy.gpu);
+        let found = nvml!(nvmlDeviceGetProcessUtilization(
+            device(0),
+            std::ptr::null_mut(),
+            &raw mut count,
+            0
+        ));
+        assert_eq!((found, count), (NVML_ERROR_INSUFFICIENT_SIZE, 1));
+        let mut sample = nvmlProcessUtilizationSample_t::default();
+        assert_eq!(
+            nvml!(nvmlDeviceGetProcessUtilization(
+                device(0),
+                &raw mut sample,
+                &raw mut count,
+                0
+            )),
+            NVML_SUCCESS
+        );
+        assert_eq!(sample.pid, std::process::id());
+        assert!(sample.smUtil >= 98, "{sample:?}");
+        let mut entry = nvmlProcessUtilizationInfo_v1_t::default();
+        let mut info = nvmlProcessesUtilizationInfo_t {
+            version: nvmlProcessesUtilizationInfo_v1,
+            processSamplesCount: 1,
+            lastSeenTimeStamp: 0,
+            procUtilArray: &raw mut entry,
+        };
+        assert_eq!(
+            nvml!(nvmlDeviceGetProcessesUtilizationInfo(device(0), &raw mut info)),
+            NVML_SUCCESS
+        );
+        assert_eq!((entry.pid, info.processSamplesCount), (std::process::id(), 1));
+        cu!(cuCtxSynchronize());
+    });
+}

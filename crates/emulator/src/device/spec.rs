@@ -5,6 +5,7 @@
 //! Options are those of the devices before them. Nothing set means one H100.
 
 use super::profile::{PROFILES, Profile};
+use crate::engine::page::{DEFAULT_SLICE, LONG_SLICE, SHORT_SLICE};
 use divvy_model::Bytes;
 use std::fmt;
 use std::ops::Range;
@@ -222,21 +223,18 @@ fn parse_timing(text: &str) -> Result<Timing, SpecError> {
 const MAX_DILATION: u32 = 1_000_000;
 
 /// The driver's words, with the lengths that it is known to give them (`nvidia-smi compute-policy --set-timeslice`).
-pub fn parse_timeslice(text: &str) -> Result<u64, SpecError> {
-    let ms = match text {
-        "default" | "medium" => 2.0,
-        "short" => 1.0,
-        "long" => 30.0,
-        _ => text
-            .strip_suffix("ms")
-            .unwrap_or(text)
-            .trim()
-            .parse::<f64>()
-            .ok()
-            .filter(|ms| (0.05..=1000.0).contains(ms))
-            .ok_or_else(|| SpecError::BadTimeslice(text.to_owned()))?,
-    };
-    Ok((ms * 1e6) as u64)
+fn parse_timeslice(text: &str) -> Result<u64, SpecError> {
+    match text {
+        "default" | "medium" => Ok(DEFAULT_SLICE),
+        "short" => Ok(SHORT_SLICE),
+        "long" => Ok(LONG_SLICE),
+        _ => {
+            let ms = text.strip_suffix("ms").unwrap_or(text).trim().parse::<f64>().ok();
+            ms.filter(|ms| (0.05..=1000.0).contains(ms))
+                .map(|ms| (ms * 1e6) as u64)
+                .ok_or_else(|| SpecError::BadTimeslice(text.to_owned()))
+        }
+    }
 }
 
 fn parse_context(text: &str, profile: &Profile) -> Result<u64, SpecError> {

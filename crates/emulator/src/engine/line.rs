@@ -4,15 +4,16 @@
 //! shared line as a job, and its end is signalled when the clock has come there. A kernel that follows another one
 //! has its job before that one's length is known, so the line never runs past it because a thread was late.
 
+use super::mps::Client;
 use super::page::{OwnPlace, Page};
-use super::schedule::{JOBS, Job, State};
+use super::schedule::{JOBS, Job, State, WHOLE};
 use crate::device::spec::Timing;
 use crate::exec::pool::{Pool, block_signals};
 use crate::exec::task::{Task, Work};
 use crate::{clock, log};
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -39,6 +40,7 @@ pub struct Line {
     /// How its time passes.
     pub timing: Timing,
     slice: Option<u64>,
+    client: Option<Client>,
     path: PathBuf,
     joined: OnceLock<Option<(Page, OwnPlace)>>,
     inner: Mutex<Inner>,
@@ -67,6 +69,8 @@ struct OnLine {
     run: Option<Run>,
     /// Unknown until it has been executed.
     length: Option<u64>,
+    /// Device time from which it could run.
+    ready: u64,
 }
 
 /// A kernel that is being executed.
@@ -76,15 +80,16 @@ pub struct Running<'a> {
     number: Option<u64>,
     /// What the device clock shows when it begins.
     pub start_ns: u64,
-    polling: AtomicBool,
+    width: AtomicU32,
 }
 
 impl Line {
     /// The engine whose page is at `path`. Takes no place in it.
-    pub fn new(timing: Timing, slice: Option<u64>, path: PathBuf) -> Arc<Line> {
+    pub fn new(timing: Timing, slice: Option<u64>, client: Option<Client>, path: PathBuf) -> Arc<Line> {
         Arc::new(Line {
             timing,
             slice,
+            client,
             path,
             joined: OnceLock::new(),
             inner: Mutex::default(),
@@ -100,7 +105,10 @@ impl Line {
             let page = Page::open(&self.path)?;
             let place = page.join()?;
             if let Some(slice) = self.slice {
-                page.lock().set_slice(slice);
+                page.lock().suggest_slice(slice);
+            }
+            if let Some(client) = self.client {
+                page.enrol(&place, client.server, client.share);
             }
             Ok::<_, rustix::io::Errno>((page, place))
         };
@@ -121,6 +129,26 @@ impl Line {
             .as_ref()
     }
 
+    /// Whether this process would be a client of an MPS server that has failed, and takes none until those it had are gone.
+    pub fn is_refused(&self) -> bool {
+        let Some(client) = self.client else { return false };
+        self.joined.get().is_none() && Page::open(&self.path).is_ok_and(|page| page.has_failed(client.server))
+    }
+
+    /// What failed at this process's MPS server, as a CUresult.
+    pub fn server_fault(&self) -> Option<u32> {
+        self.client?;
+        let (page, place) = self.joined.get()?.as_ref()?;
+        Some(page.fault(place)).filter(|fault| *fault != 0)
+    }
+
+    /// Something fatal happened: where there is an MPS server, to all its clients.
+    pub fn fail(&self, code: u32) {
+        if let (Some(client), Some(Some((page, _)))) = (self.client, self.joined.get()) {
+            page.fail(client.server, code);
+        }
+    }
+
     /// A task's work that takes the engine.
     pub fn work(self: &Arc<Line>, run: impl FnOnce(&Running<'_>) -> u64 + Send + 'static) -> Work {
         if self.timing != Timing::Free && self.join().is_some() {
@@ -136,7 +164,7 @@ impl Line {
                 line: &line,
                 number: None,
                 start_ns: 0,
-                polling: AtomicBool::new(false),
+                width: AtomicU32::new(WHOLE),
             });
             line.mark(false);
         }))
@@ -151,10 +179,10 @@ impl Line {
         } else {
             before.saturating_sub(1)
         };
-        if before == 0 || *active == 0 {
-            if let Some((page, place)) = self.join() {
-                page.mark(place, begins);
-            }
+        if (before == 0 || *active == 0)
+            && let Some((page, place)) = self.join()
+        {
+            page.mark(place, begins);
         }
     }
 
@@ -191,8 +219,8 @@ impl Line {
                     let Some((task, run)) = inner.queue.pop_front() else {
                         return;
                     };
-                    let number = inner.next + 1;
-                    if !announce(page, place, number, task.floor_ns()) {
+                    let (number, ready) = (inner.next + 1, task.floor_ns());
+                    if !announce(page, place, number, ready) {
                         inner.queue.push_front((task, run));
                         return;
                     }
@@ -202,6 +230,7 @@ impl Line {
                         task,
                         run: Some(run),
                         length: None,
+                        ready,
                     });
                 }
                 _ => return,
@@ -229,7 +258,7 @@ impl Line {
             line: self,
             number: Some(number),
             start_ns,
-            polling: AtomicBool::new(false),
+            width: AtomicU32::new(WHOLE),
         };
         let length = run(&running);
         self.seen_ns
@@ -239,6 +268,7 @@ impl Line {
         self.change(number, |job| {
             job.state = State::Closed;
             job.extent = length.max(job.consumed);
+            job.width = running.width.load(Ordering::Relaxed);
         });
         let mut inner = self.lock();
         for job in inner.jobs.iter_mut().filter(|job| job.number == number) {
@@ -350,19 +380,26 @@ impl Line {
                         ended.push((inner.jobs.swap_remove(known).task, job.end));
                         job.state = State::Free;
                     }
-                    (_, Some(_)) => job.touched = now.real,
+                    (_, Some(known)) => {
+                        job.touched = now.real;
+                        restore(job, &inner.jobs[known]);
+                    }
                     // Not ours: somebody wrote over the page.
                     (_, None) => job.state = State::Free,
                 }
             }
             // What the page has lost ends here: nothing hangs.
             inner.jobs.retain(|known| {
-                let lost = known.length.is_some() && own.jobs.iter().all(|job| job.number != known.number);
+                let there = |job: &Job| job.number == known.number && job.waits();
+                let lost = known.length.is_some() && !own.jobs.iter().any(there);
                 if lost {
                     ended.push((Arc::clone(&known.task), now.device));
                 }
                 !lost
             });
+        }
+        if at.is_none() {
+            page.restore(place);
         }
         ended.sort_by_key(|(_, end)| *end);
         for (_, end) in &mut ended {
@@ -403,11 +440,23 @@ fn announce(page: &Page, place: &OwnPlace, number: u64, ready: u64) -> bool {
             state: State::Open,
             ready,
             touched: now.real,
+            width: WHOLE,
             ..Job::default()
         };
     }
     locked.store(&schedule, Some(place.index));
     found
+}
+
+/// Writes what this process knows of its job, in case somebody wrote over it: nothing may hang on that.
+fn restore(job: &mut Job, known: &OnLine) {
+    job.ready = known.ready;
+    if let Some(length) = known.length
+        && (job.state != State::Closed || job.extent > length.max(job.consumed))
+    {
+        job.state = State::Closed;
+        job.extent = length;
+    }
 }
 
 impl EngineWork {
@@ -424,11 +473,17 @@ impl Running<'_> {
         self.number.is_some()
     }
 
+    /// Multiprocessors that the kernel can keep busy, of [`WHOLE`].
+    pub fn set_width(&self, width: u32) {
+        self.width.store(width, Ordering::Relaxed);
+    }
+
     /// The kernel is known to need at least this long, in nanoseconds, or waits for something from outside.
     pub fn progress(&self, at_least: u64, polling: bool) {
         let Some(number) = self.number else { return };
-        self.polling.fetch_or(polling, Ordering::Relaxed);
+        let width = self.width.load(Ordering::Relaxed);
         self.line.change(number, |job| {
+            job.width = width;
             job.extent = job.extent.max(at_least);
             if polling {
                 job.state = State::Polling;

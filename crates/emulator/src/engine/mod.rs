@@ -3,6 +3,7 @@
 //! - `schedule`: the time line, pure
 //! - `page`: the line as all processes share it
 //! - `model`: how long a kernel lasts
+//! - `mps`: processes that run on it together
 //! - `usage`: who kept it busy
 //! - `line`: this process's part: kernels executed ahead of the clock, their ends signalled when the clock is there
 //!
@@ -10,6 +11,7 @@
 
 pub mod line;
 pub mod model;
+pub mod mps;
 pub mod page;
 pub mod schedule;
 pub mod usage;

@@ -5,6 +5,7 @@
 //! Memory is as fast as arithmetic. What it is good for is sharing: that a kernel's length is a property of the kernel.
 
 use crate::device::profile::Profile;
+use crate::engine::schedule::WHOLE;
 use crate::occupancy;
 use divvy_ptx::{Kernel, Stats};
 
@@ -32,9 +33,9 @@ pub fn length_ns(
 ) -> u64 {
     let per_sm = occupancy::blocks_per_sm(profile, kernel, shape.threads, shape.shared_bytes).max(1);
     let blocks = shape.blocks.max(1);
-    let waves = blocks.div_ceil(u64::from(per_sm) * u64::from(profile.sm_count));
+    let waves = blocks.div_ceil(u64::from(per_sm) * u64::from(shape.sms.max(1)));
     let mean = stats.times.sum_ps / blocks;
-    let busy_sms = blocks.min(u64::from(profile.sm_count));
+    let busy_sms = blocks.min(u64::from(shape.sms.max(1)));
     let issued = stats.warp_instructions / busy_sms / ISSUE;
     let issue_ps = issued.saturating_mul(instruction_ps(profile, dilation) / CYCLES);
     let model_ps = stats
@@ -47,6 +48,13 @@ pub fn length_ns(
         .max(SHORTEST)
 }
 
+/// Multiprocessors that a launch can keep busy, of [`WHOLE`].
+pub fn width(profile: &Profile, kernel: &Kernel, shape: Shape) -> u32 {
+    let per_sm = occupancy::blocks_per_sm(profile, kernel, shape.threads, shape.shared_bytes).max(1);
+    let sms = shape.blocks.div_ceil(u64::from(per_sm)).min(u64::from(shape.sms));
+    (sms * u64::from(WHOLE) / u64::from(shape.sms.max(1))).max(1) as u32
+}
+
 /// What of a launch's geometry matters.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
@@ -56,6 +64,8 @@ pub struct Shape {
     pub threads: u32,
     /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: u64,
+    /// Multiprocessors of the device.
+    pub sms: u32,
 }
 
 /// The length of filling so many bytes of memory, in nanoseconds.

@@ -4,7 +4,7 @@
 //! the words say is under one lock, which is taken away from a holder that is dead or stopped; and whatever they
 //! say, whoever reads them goes on in bounded time: they are made plausible first.
 
-use super::schedule::{JOBS, Job, Now, PATIENCE, Place, Schedule, State};
+use super::schedule::{JOBS, Job, Now, PATIENCE, Place, Schedule, State, WHOLE};
 use crate::clock;
 use crate::container;
 use crate::memory::mapping::Mapping;
@@ -27,6 +27,10 @@ pub const SAMPLES: usize = 16;
 pub const SAMPLE_EVERY: u64 = 100_000_000;
 /// Default slice: about what the driver's is, in nanoseconds.
 pub const DEFAULT_SLICE: u64 = 2_000_000;
+/// What the driver calls short.
+pub const SHORT_SLICE: u64 = 1_000_000;
+/// What the driver calls long.
+pub const LONG_SLICE: u64 = 30_000_000;
 /// Slices that a page may say, in nanoseconds.
 const SLICES: std::ops::RangeInclusive<u64> = 50_000..=1_000_000_000;
 
@@ -52,8 +56,10 @@ struct Words {
     retired: AtomicU64,
     /// Places below this one may be in use.
     top: AtomicU64,
+    /// Time that passed while a stopped process had the next turn.
+    idle_wanted: AtomicU64,
     samples: Samples,
-    _rest: [AtomicU64; 512 - 10 - 2 * SAMPLES],
+    _rest: [AtomicU64; 512 - 11 - 2 * SAMPLES],
     places: [PlaceWords; PLACES],
 }
 
@@ -65,7 +71,13 @@ struct PlaceWords {
     /// Since when it is busy, where time is not modelled; 0: it is not.
     busy_since: AtomicU64,
     joined: AtomicU64,
-    _rest: [AtomicU64; 28],
+    /// The MPS server it is a client of; 0: none.
+    server: AtomicU64,
+    /// Its part of the multiprocessors there.
+    share: AtomicU64,
+    /// What failed at its server, as a CUresult; 0: nothing.
+    fault: AtomicU64,
+    _rest: [AtomicU64; 25],
     samples: Samples,
     jobs: [JobWords; JOBS],
 }
@@ -79,7 +91,7 @@ struct JobWords {
     consumed: AtomicU64,
     end: AtomicU64,
     touched: AtomicU64,
-    _rest: AtomicU64,
+    width: AtomicU64,
 }
 
 /// Readings of a busy time: when, and what it was.
@@ -251,8 +263,52 @@ impl Page {
         }
     }
 
-    /// Busy times of everybody, the dead first; and the device time.
-    pub fn busy(&self) -> (u64, Vec<Busy>) {
+    /// Makes a place that of a client of an MPS server.
+    pub fn enrol(&self, place: &OwnPlace, server: u64, share: u32) {
+        let locked = self.lock();
+        let words = &self.words().places[place.index];
+        words.share.store(u64::from(share), Relaxed);
+        words.server.store(server, Release);
+        drop(locked);
+    }
+
+    /// Takes back a place that somebody wrote over. The caller has the lock.
+    pub fn restore(&self, place: &OwnPlace) {
+        let words = self.words();
+        words.places[place.index]
+            .pid
+            .store(u64::from(std::process::id()), Release);
+        words.top.fetch_max(place.index as u64 + 1, AcqRel);
+    }
+
+    /// A fatal failure of a client of an MPS server is one of all its clients.
+    pub fn fail(&self, server: u64, code: u32) {
+        let locked = self.lock();
+        for index in self.used() {
+            let place = &self.words().places[index];
+            if place.server.load(Relaxed) == server && place.fault.load(Relaxed) == 0 {
+                place.fault.store(u64::from(code), Release);
+            }
+        }
+        drop(locked);
+    }
+
+    /// What failed at a place's server, as a CUresult; 0: nothing.
+    pub fn fault(&self, place: &OwnPlace) -> u32 {
+        self.words().places[place.index].fault.load(Acquire) as u32
+    }
+
+    /// Whether a server has failed and has clients still.
+    pub fn has_failed(&self, server: u64) -> bool {
+        self.reap();
+        self.used().any(|index| {
+            let place = &self.words().places[index];
+            place.server.load(Acquire) == server && place.fault.load(Acquire) != 0
+        })
+    }
+
+    /// The device time; the time it was idle though somebody wanted it; and busy times of everybody, the dead first.
+    pub fn busy(&self) -> (u64, u64, Vec<Busy>) {
         self.reap();
         let locked = self.lock();
         let now = self.now();
@@ -274,7 +330,7 @@ impl Page {
                 samples: place.samples.read(),
             }
         }));
-        (now.device, all)
+        (now.device, schedule.idle_wanted, all)
     }
 
     /// Starts, or ends, a busy time of a place where time is not modelled.
@@ -355,6 +411,7 @@ impl Locked<'_> {
         let cursor = cursor.clamp(now.device.saturating_sub(50 * PATIENCE), now.device);
         Schedule {
             cursor,
+            idle_wanted: words.idle_wanted.load(Relaxed),
             owner: words.owner.load(Relaxed).min(PLACES as u64) as usize,
             slice_end: words.slice_end.load(Relaxed).min(cursor.saturating_add(slice)),
             slice,
@@ -364,6 +421,8 @@ impl Locked<'_> {
                 .map(|index| Place {
                     index,
                     busy: words.places[index].busy.load(Relaxed),
+                    server: words.places[index].server.load(Relaxed),
+                    share: words.places[index].share.load(Relaxed).min(u64::from(WHOLE)) as u32,
                     jobs: std::array::from_fn(|n| words.places[index].jobs[n].load()),
                 })
                 .collect(),
@@ -378,6 +437,7 @@ impl Locked<'_> {
             return;
         }
         words.cursor.store(schedule.cursor, Relaxed);
+        words.idle_wanted.store(schedule.idle_wanted, Relaxed);
         words.owner.store(schedule.owner as u64, Relaxed);
         words.slice_end.store(schedule.slice_end, Relaxed);
         for place in &schedule.places {
@@ -406,10 +466,15 @@ impl Locked<'_> {
 
     /// Sets the slice that everybody gets from now on, in nanoseconds.
     pub fn set_slice(&self, slice: u64) {
-        self.page
-            .words()
-            .slice
-            .store(slice.clamp(*SLICES.start(), *SLICES.end()), Relaxed);
+        let slice = slice.clamp(*SLICES.start(), *SLICES.end());
+        self.page.words().slice.store(slice, Relaxed);
+    }
+
+    /// The same, unless somebody has said already.
+    pub fn suggest_slice(&self, slice: u64) {
+        if self.page.words().slice.load(Relaxed) == 0 {
+            self.set_slice(slice);
+        }
     }
 
     /// Frees a place.
@@ -419,7 +484,16 @@ impl Locked<'_> {
         words
             .retired
             .fetch_add(place.busy_now(self.page.now().device), AcqRel);
-        for word in [&place.busy, &place.busy_since, &place.joined] {
+        let PlaceWords {
+            busy,
+            busy_since,
+            joined,
+            server,
+            share,
+            fault,
+            ..
+        } = place;
+        for word in [busy, busy_since, joined, server, share, fault] {
             word.store(0, Relaxed);
         }
         place.samples.clear();
@@ -456,6 +530,7 @@ impl JobWords {
             consumed: self.consumed.load(Relaxed),
             end: self.end.load(Relaxed),
             touched: self.touched.load(Relaxed),
+            width: self.width.load(Relaxed).min(u64::from(WHOLE)) as u32,
         }
     }
 
@@ -465,6 +540,7 @@ impl JobWords {
             self.ready.store(job.ready, Relaxed);
             self.extent.store(job.extent, Relaxed);
             self.touched.store(job.touched, Relaxed);
+            self.width.store(u64::from(job.width), Relaxed);
         } else if !job.waits() && job.state != State::Done {
             return;
         }

@@ -13,6 +13,10 @@
 pub const JOBS: usize = 8;
 /// The longest that the line lags behind the clock, and that an open job stays without a sign of life, in nanoseconds.
 pub const PATIENCE: u64 = 30_000_000;
+/// The whole device, as widths and shares count it.
+pub const WHOLE: u32 = 10_000;
+/// A job that runs as fast as it can.
+const FULL_RATE: u64 = 1_000_000;
 /// Bound on the steps of one call: what is left, the next call does.
 const STEPS: usize = 20_000;
 
@@ -49,6 +53,8 @@ pub struct Job {
     pub end: u64,
     /// Real time of the last sign of life of its process, while it is open.
     pub touched: u64,
+    /// Multiprocessors that it can keep busy, of [`WHOLE`].
+    pub width: u32,
 }
 
 /// A process that uses the engine.
@@ -58,6 +64,10 @@ pub struct Place {
     pub index: usize,
     /// Engine time it had, in nanoseconds.
     pub busy: u64,
+    /// The MPS server it is a client of; 0: none.
+    pub server: u64,
+    /// Multiprocessors that it may use there, of [`WHOLE`].
+    pub share: u32,
     /// Its jobs, in no order.
     pub jobs: [Job; JOBS],
 }
@@ -82,9 +92,14 @@ pub struct Schedule {
     pub slice_end: u64,
     /// A slice, in nanoseconds.
     pub slice: u64,
+    /// Time that passed though somebody wanted it: whose process was stopped.
+    pub idle_wanted: u64,
     /// Processes, by index.
     pub places: Vec<Place>,
 }
+
+/// Whose turn it is: one process, or the clients of one MPS server, with the jobs at their heads.
+type Turn = Vec<(usize, usize, Want)>;
 
 /// What a job wants at some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,58 +206,372 @@ impl Schedule {
     /// Gives one stretch of the line to somebody, at most up to `until`.
     fn step(&mut self, until: u64, real: u64, late: u64) -> bool {
         let at = self.cursor;
-        let Some((place, job, want)) = self.choose(at, real, late) else {
-            let next = self
-                .places
-                .iter()
-                .filter_map(|place| match place.head(at, real, late) {
-                    Some((_, Want::From(ready))) => Some(ready),
-                    _ => None,
-                });
-            let Some(next) = next.min() else {
-                // Nobody wants it. The future has no end then.
-                self.cursor = if until == u64::MAX { at } else { until };
-                return until != u64::MAX;
-            };
-            self.cursor = next.min(until);
-            return true;
+        let turn = self.choose(at, real, late);
+        let Some(&(first, ..)) = turn.first() else {
+            return self.idle(until, real, late);
         };
-        let index = self.places[place].index;
+        let index = self.places[first].index;
         if self.owner != index || at >= self.slice_end {
             self.owner = index;
             self.slice_end = at.saturating_add(self.slice);
         }
-        let Want::For(most) = want else { return false };
-        let run = most.min(self.slice_end - at).min(until - at);
-        let place = &mut self.places[place];
-        let job = &mut place.jobs[job];
-        job.consumed = job.consumed.saturating_add(run);
-        place.busy = place.busy.saturating_add(run);
-        self.cursor = at.saturating_add(run);
-        if job.state == State::Closed && job.rest() == 0 {
-            job.state = State::Done;
-            job.end = self.cursor;
-        } else if run == 0 {
+        if turn.iter().any(|(_, _, want)| *want == Want::Unknown) {
             return false;
         }
+        let rates = self.rates(&turn);
+        let needs = turn
+            .iter()
+            .zip(&rates)
+            .map(|(&(_, _, want), &(rate, _))| match want {
+                Want::For(most) => scale(most, FULL_RATE, rate),
+                Want::From(_) | Want::Unknown | Want::Nothing => u64::MAX,
+            });
+        let run = needs.min().unwrap_or(0).min(self.slice_end - at).min(until - at);
+        self.cursor = at.saturating_add(run);
+        let mut ended = false;
+        for (&(place, job, _), (rate, part)) in turn.iter().zip(rates) {
+            let place = &mut self.places[place];
+            let job = &mut place.jobs[job];
+            let had = scale(run, rate, FULL_RATE);
+            place.busy = place.busy.saturating_add(scale(run, part, FULL_RATE));
+            job.consumed = job.consumed.saturating_add(had);
+            if job.state == State::Closed && job.rest() == 0 {
+                job.consumed = job.extent;
+                job.state = State::Done;
+                job.end = self.cursor;
+                ended = true;
+            }
+        }
+        run > 0 || ended
+    }
+
+    /// Nobody can have the engine: time passes until somebody can.
+    fn idle(&mut self, until: u64, real: u64, late: u64) -> bool {
+        let at = self.cursor;
+        let heads = || self.places.iter().filter_map(|place| place.head(at, real, late));
+        let next = heads().filter_map(|(_, want)| match want {
+            Want::From(ready) => Some(ready),
+            _ => None,
+        });
+        let next = next.min().unwrap_or(u64::MAX).min(until);
+        if next == u64::MAX {
+            // Nobody wants it, and the future has no end.
+            return false;
+        }
+        if heads().any(|(_, want)| want == Want::Nothing) {
+            self.idle_wanted = self.idle_wanted.saturating_add(next - at);
+        }
+        self.cursor = next;
         true
     }
 
-    /// Whose turn it is: the owner's until its slice ends, then whoever comes next.
-    fn choose(&self, at: u64, real: u64, late: u64) -> Option<(usize, usize, Want)> {
+    /// How fast each job of a turn runs, and which part of the engine its process has meanwhile, of [`FULL_RATE`].
+    fn rates(&self, turn: &Turn) -> Vec<(u64, u64)> {
+        let alone = |&(place, ..): &(usize, usize, Want)| self.places[place].server == 0;
+        if turn.iter().any(alone) {
+            return turn.iter().map(|_| (FULL_RATE, FULL_RATE)).collect();
+        }
+        let used = |&(place, job, _): &(usize, usize, Want)| {
+            let place = &self.places[place];
+            let width = u64::from(place.jobs[job].width.clamp(1, WHOLE));
+            (width, width.min(u64::from(place.share.clamp(1, WHOLE))))
+        };
+        let all: u64 = turn.iter().map(|one| used(one).1).sum();
+        let crowd = all.max(u64::from(WHOLE));
+        turn.iter()
+            .map(|one| {
+                let (width, used) = used(one);
+                let part = used * FULL_RATE / crowd;
+                // What it uses of what it could, and less where all together want more than there is.
+                let rate = used * FULL_RATE / width * u64::from(WHOLE) / crowd;
+                (rate.max(1), part)
+            })
+            .collect()
+    }
+
+    /// Whose turn it is: the owner's until its slice ends, then whoever comes next. Clients of a server come together.
+    fn choose(&self, at: u64, real: u64, late: u64) -> Turn {
         let wanted = |place: usize| {
             let (job, want) = self.places[place].head(at, real, late)?;
             matches!(want, Want::For(_) | Want::Unknown).then_some((place, job, want))
         };
-        let after = self.places.partition_point(|place| place.index <= self.owner);
+        let together = |place: usize| -> Turn {
+            match self.places[place].server {
+                0 => wanted(place).into_iter().collect(),
+                server => (0..self.places.len())
+                    .filter(|&other| self.places[other].server == server)
+                    .filter_map(wanted)
+                    .collect(),
+            }
+        };
+        let leads = |place: &usize| {
+            let server = self.places[*place].server;
+            server == 0 || self.places.iter().position(|other| other.server == server) == Some(*place)
+        };
+        let owner = self.places.iter().position(|place| place.index == self.owner);
         if at < self.slice_end
-            && let Some(owner) = after
-                .checked_sub(1)
-                .filter(|&n| self.places[n].index == self.owner)
-            && let Some(turn) = wanted(owner)
+            && let Some(owner) = owner
         {
-            return Some(turn);
+            let turn = together(owner);
+            if !turn.is_empty() {
+                return turn;
+            }
         }
-        (after..self.places.len()).chain(0..after).find_map(wanted)
+        // After a server's clients comes who follows the first of them.
+        let last = owner.map_or(self.owner, |owner| match self.places[owner].server {
+            0 => self.owner,
+            server => self
+                .places
+                .iter()
+                .find(|place| place.server == server)
+                .map_or(self.owner, |first| first.index),
+        });
+        let after = self.places.partition_point(|place| place.index <= last);
+        (after..self.places.len())
+            .chain(0..after)
+            .filter(leads)
+            .map(together)
+            .find(|turn| !turn.is_empty())
+            .unwrap_or_default()
+    }
+}
+
+/// `value * by / of`, rounded up.
+fn scale(value: u64, by: u64, of: u64) -> u64 {
+    if by == of {
+        return value;
+    }
+    let product = u128::from(value) * u128::from(by);
+    u64::try_from(product.div_ceil(u128::from(of.max(1)))).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn schedule(places: Vec<Place>) -> Schedule {
+        Schedule {
+            cursor: 0,
+            owner: 9,
+            slice_end: 0,
+            slice: 2 * MS,
+            idle_wanted: 0,
+            places,
+        }
+    }
+
+    fn place(index: usize, lengths: &[u64]) -> Place {
+        let mut jobs = [Job::default(); JOBS];
+        for (number, &extent) in lengths.iter().enumerate() {
+            jobs[number] = Job {
+                number: number as u64,
+                state: State::Closed,
+                extent,
+                width: WHOLE,
+                ..Job::default()
+            };
+        }
+        Place {
+            index,
+            busy: 0,
+            server: 0,
+            share: WHOLE,
+            jobs,
+        }
+    }
+
+    fn at(ns: u64) -> Now {
+        Now { device: ns, real: ns }
+    }
+
+    fn ends(schedule: &Schedule, place: usize) -> Vec<u64> {
+        let jobs = schedule.places[place].jobs.iter();
+        jobs.filter(|job| job.state == State::Done)
+            .map(|job| job.end)
+            .collect()
+    }
+
+    #[test]
+    fn turns_are_slices_and_long_kernels_are_interrupted() {
+        let mut line = schedule(vec![place(3, &[5 * MS]), place(7, &[MS, MS, MS])]);
+        assert!(line.advance(at(100 * MS)));
+        // 3: 0-2, 7: 2-4, 3: 4-6, 7: 6-7, 3: 7-8.
+        assert_eq!(ends(&line, 1), [3 * MS, 4 * MS, 7 * MS]);
+        assert_eq!(ends(&line, 0), [8 * MS]);
+        assert_eq!((line.places[0].busy, line.places[1].busy), (5 * MS, 3 * MS));
+        assert_eq!((line.cursor, line.idle_wanted), (100 * MS, 0));
+    }
+
+    #[test]
+    fn the_line_waits_for_what_is_not_known_but_not_for_ever() {
+        let mut line = schedule(vec![place(0, &[MS]), place(1, &[MS])]);
+        line.places[0].jobs[0].state = State::Open;
+        line.places[0].jobs[0].extent = MS / 2;
+        assert!(!line.advance(at(10 * MS)));
+        assert_eq!(line.cursor, MS / 2, "so far it is known");
+        assert_eq!(line.predict(1, at(10 * MS)), Err(MS / 2));
+        // Its process is awake, but late: it is charged as if it ran.
+        line.places[0].jobs[0].touched = 40 * MS;
+        assert!(!line.advance(at(PATIENCE + 10 * MS)));
+        assert_eq!(ends(&line, 1), [3 * MS]);
+        assert_eq!(line.places[0].busy, 9 * MS);
+        // Stopped: the others have the engine alone.
+        line.places[1] = place(1, &[20 * MS]);
+        assert!(line.advance(at(80 * MS)));
+        assert_eq!(ends(&line, 1), [30 * MS]);
+        assert_eq!(
+            line.idle_wanted,
+            50 * MS,
+            "nobody knows what the stopped one would have done"
+        );
+    }
+
+    #[test]
+    fn one_that_waits_for_the_outside_lets_its_own_pass() {
+        let mut line = schedule(vec![place(0, &[0, MS])]);
+        line.places[0].jobs[0].state = State::Polling;
+        assert!(line.advance(at(5 * MS)));
+        assert_eq!(ends(&line, 0), [MS]);
+        assert_eq!(line.places[0].busy, 5 * MS);
+    }
+
+    #[test]
+    fn clients_of_a_server_run_together() {
+        let mut line = schedule(vec![
+            place(0, &[4 * MS]),
+            place(1, &[4 * MS]),
+            place(2, &[4 * MS]),
+        ]);
+        for client in &mut line.places[..2] {
+            client.server = 9;
+            client.share = WHOLE / 4;
+        }
+        line.places[1].jobs[0].width = WHOLE / 4;
+        assert!(line.advance(at(100 * MS)));
+        // The server's turns are 0-2, 4-6 and from 8 on. A narrow kernel is as fast as ever, a wide one four times slower.
+        assert_eq!(ends(&line, 2), [8 * MS]);
+        assert_eq!(ends(&line, 1), [6 * MS]);
+        assert_eq!(ends(&line, 0), [(16 + 4) * MS]);
+        assert_eq!(line.places[1].busy, MS);
+    }
+
+    #[test]
+    fn a_crowded_server_divides_the_processor() {
+        let mut line = schedule((0..4).map(|n| place(n, &[MS])).collect());
+        for client in &mut line.places {
+            client.server = 1;
+        }
+        assert!(line.advance(at(100 * MS)));
+        for n in 0..4 {
+            assert_eq!(ends(&line, n), [4 * MS]);
+        }
+    }
+
+    fn any_job() -> impl Strategy<Value = Job> {
+        let time = prop_oneof![0..10 * MS, any::<u64>()];
+        let state = prop_oneof![
+            Just(State::Free),
+            Just(State::Open),
+            Just(State::Polling),
+            Just(State::Closed),
+            Just(State::Done)
+        ];
+        (
+            time.clone(),
+            state,
+            time.clone(),
+            time.clone(),
+            time.clone(),
+            time,
+            any::<u32>(),
+        )
+            .prop_map(|(number, state, ready, extent, consumed, touched, width)| Job {
+                number,
+                state,
+                ready,
+                extent,
+                consumed,
+                end: 0,
+                touched,
+                width,
+            })
+    }
+
+    fn any_line() -> impl Strategy<Value = Schedule> {
+        let place = (
+            any::<u64>(),
+            0..3u64,
+            any::<u32>(),
+            prop::array::uniform8(any_job()),
+        );
+        let places = prop::collection::vec(place, 0..5);
+        (0..20 * MS, 0..9usize, any::<u64>(), 1..10 * MS, places).prop_map(
+            |(cursor, owner, end, slice, places)| {
+                let places = places.into_iter().enumerate();
+                Schedule {
+                    cursor,
+                    owner,
+                    slice_end: end.min(cursor + slice),
+                    slice,
+                    idle_wanted: 0,
+                    places: places
+                        .map(|(index, (busy, server, share, jobs))| Place {
+                            index: index * 2,
+                            busy,
+                            server,
+                            share,
+                            jobs,
+                        })
+                        .collect(),
+                }
+            },
+        )
+    }
+
+    proptest! {
+        /// Whatever the page says: it ends, and never goes past now.
+        #[test]
+        fn rubbish_is_dealt_with(mut line in any_line(), now in 0..100 * MS) {
+            line.advance(at(now));
+            prop_assert!(line.cursor <= now.max(20 * MS));
+            for place in 0..5 {
+                let _ = line.predict(place, at(now));
+            }
+        }
+
+        /// However often and whenever somebody looks, the line is the same.
+        #[test]
+        fn looking_changes_nothing(
+            lengths in prop::collection::vec(prop::collection::vec(1..7 * MS, 1..8), 1..5),
+            looks in prop::collection::vec(0..40 * MS, 0..30),
+        ) {
+            let places = || lengths.iter().enumerate().map(|(n, l)| place(n, l)).collect();
+            let (mut once, mut often) = (schedule(places()), schedule(places()));
+            let mut looks = looks.clone();
+            looks.sort_unstable();
+            for look in looks {
+                often.advance(at(look));
+            }
+            once.advance(at(1000 * MS));
+            often.advance(at(1000 * MS));
+            prop_assert_eq!(&once.places, &often.places);
+            // Work is conserved, and nobody waited while the engine was idle.
+            let sum: u64 = lengths.iter().flatten().sum();
+            let last = once.places.iter().flat_map(|place| place.jobs).map(|job| job.end).max();
+            prop_assert_eq!(last, Some(sum));
+        }
+
+        /// Two that always want it get the same, to a slice.
+        #[test]
+        fn shares_are_equal(a in 1..9 * MS, b in 1..9 * MS, until in 1..60 * MS) {
+            let mut line = schedule(vec![place(0, &[a; 8]), place(1, &[b; 8])]);
+            let until = until.min(8 * a).min(8 * b);
+            line.advance(at(until));
+            prop_assert!(line.places[0].busy.abs_diff(line.places[1].busy) <= 2 * MS);
+            prop_assert_eq!(line.places[0].busy + line.places[1].busy, until);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! How busy an emulated device's engine is, and who keeps it so: read from its page, without touching a driver.
 
-use super::page::{Busy, ENGINE_ABI, Page, SAMPLES};
+use super::page::{Busy, DEFAULT_SLICE, ENGINE_ABI, LONG_SLICE, Page, SAMPLES, SHORT_SLICE};
 use crate::device::identity::Uuid;
 use crate::hardware::{HardwareError, run_directory};
 use divvy_ledger::PageError;
@@ -23,6 +23,8 @@ pub struct EngineUsage {
     pub now_ns: u64,
     /// Engine time of all processes since the page was made, in nanoseconds: those that ended too.
     pub busy_ns: u64,
+    /// Time in which it was idle because it was the turn of a process that is stopped, in nanoseconds.
+    pub idle_wanted_ns: u64,
     /// Living processes that have, or had, a context.
     pub processes: Vec<ProcessEngineUsage>,
     history: Vec<(u64, u64)>,
@@ -46,20 +48,12 @@ pub fn engine_usage_in(directory: &Path, uuid: Uuid) -> Result<EngineUsage, Hard
         return Ok(EngineUsage {
             now_ns: crate::clock::now_ns(),
             busy_ns: 0,
+            idle_wanted_ns: 0,
             processes: Vec::new(),
             history: Vec::new(),
         });
     }
-    let page = Page::open(&path).map_err(|errno| {
-        HardwareError::Page(
-            path,
-            PageError::System {
-                step: "mapping of an engine page",
-                errno,
-            },
-        )
-    })?;
-    let (now_ns, mut all) = page.busy();
+    let (now_ns, idle_wanted_ns, mut all) = open(&path)?.busy();
     let dead = all.remove(0);
     let busy_ns = all
         .iter()
@@ -73,9 +67,29 @@ pub fn engine_usage_in(directory: &Path, uuid: Uuid) -> Result<EngineUsage, Hard
     Ok(EngineUsage {
         now_ns,
         busy_ns,
+        idle_wanted_ns,
         processes: all.into_iter().map(process).collect(),
         history: dead.samples,
     })
+}
+
+fn open(path: &Path) -> Result<Page, HardwareError> {
+    Page::open(path).map_err(|errno| {
+        let step = "mapping of an engine page";
+        HardwareError::Page(path.to_owned(), PageError::System { step, errno })
+    })
+}
+
+/// Sets how long a process keeps a device while others want it, by the driver's numbers (`nvidia-smi compute-policy
+/// --set-timeslice`): 0 default, 1 short, 2 medium, 3 long. Other numbers are the default. The run directory exists.
+pub fn set_time_slice(directory: &Path, uuid: Uuid, code: u32) -> Result<(), HardwareError> {
+    let slice = match code {
+        1 => SHORT_SLICE,
+        3 => LONG_SLICE,
+        _ => DEFAULT_SLICE,
+    };
+    open(&page_path(directory, uuid))?.lock().set_slice(slice);
+    Ok(())
 }
 
 /// Busy time since `from`, by earlier readings and the one now.

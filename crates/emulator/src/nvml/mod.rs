@@ -24,6 +24,7 @@ mod processes;
 mod sensors;
 mod state;
 mod table;
+mod utilization;
 
 pub use table::TABLE;
 

@@ -124,16 +124,4 @@ nvml_entry! {
         }
         Ok(())
     }
-
-    fn nvmlDeviceGetProcessUtilization(
-        device: Device,
-        _samples: Out<nvmlProcessUtilizationSample_t>,
-        count: Out<u32>,
-        _since: u64,
-    ) {
-        device.get()?;
-        count.set(0)?;
-        // What NVML says where no process was sampled since.
-        Err(NVML_ERROR_NOT_FOUND)
-    }
 }

@@ -5,6 +5,7 @@ use divvy_abi::nvml::*;
 use super::args::{Device, Out};
 use super::board::board;
 use super::mig::Divisible;
+use super::utilization::{engine, percent};
 
 /// Length of the window that a utilisation is an average over, in microseconds; NVML's own is between 1/6 and 1 s.
 const WINDOW_US: u32 = 1_000_000;
@@ -16,8 +17,9 @@ nvml_entry! {
         if Divisible::of(device).is_ok_and(|on| on.divided().is_ok()) {
             return Err(NVML_ERROR_NOT_SUPPORTED);
         }
-        // The hardware page records who holds memory, not who computes. Until it does, nobody is seen to.
-        rates.set(nvmlUtilization_t { gpu: 0, memory: 0 })
+        let busy = engine(device)?.recent(u64::from(WINDOW_US) * 1000);
+        // Which of them moved memory, an emulated device does not know.
+        rates.set(nvmlUtilization_t { gpu: percent(busy, u64::from(WINDOW_US) * 1000), memory: 0 })
     }
 
     fn nvmlDeviceGetEncoderUtilization(device: Device, percent: Out<u32>, window_us: Out<u32>) {

@@ -4,7 +4,7 @@ use divvy_abi::nvml::Table;
 
 use super::{
     clocks, compute_instances, events, gpu_instances, health, identity, library, memory, modes, processes,
-    sensors,
+    sensors, utilization,
 };
 
 /// The emulated devices' NVML: a libnvidia-ml.so.1 that needs no GPU.
@@ -105,7 +105,8 @@ pub const TABLE: Table = Table {
     nvmlDeviceGetPowerManagementMode: sensors::nvmlDeviceGetPowerManagementMode,
     nvmlDeviceGetPowerState: clocks::nvmlDeviceGetPowerState,
     nvmlDeviceGetPowerUsage: sensors::nvmlDeviceGetPowerUsage,
-    nvmlDeviceGetProcessUtilization: processes::nvmlDeviceGetProcessUtilization,
+    nvmlDeviceGetProcessUtilization: utilization::nvmlDeviceGetProcessUtilization,
+    nvmlDeviceGetProcessesUtilizationInfo: utilization::nvmlDeviceGetProcessesUtilizationInfo,
     nvmlDeviceGetRemappedRows: health::nvmlDeviceGetRemappedRows,
     nvmlDeviceGetRetiredPages: health::nvmlDeviceGetRetiredPages,
     nvmlDeviceGetRetiredPagesPendingStatus: health::nvmlDeviceGetRetiredPagesPendingStatus,

@@ -9,6 +9,7 @@
 
 pub mod graph;
 pub mod peer;
+pub mod spin;
 
 use divvy_abi::*;
 use std::ffi::{CStr, CString};
@@ -43,6 +44,7 @@ macro_rules! get {
 pub(crate) use {code, cu, get};
 
 const ROLE: &str = "DIVVY_TEST_ROLE";
+const WITHIN: &str = "DIVVY_TEST_WITHIN";
 
 /// Runs a test's body in a process of its own, with its own run directory and these settings. A test that does so
 /// several times tells the times apart by a setting `CASE`.
@@ -68,17 +70,29 @@ pub fn alone(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
 
 /// This test binary again, to run one test in a role.
 pub fn process(test: &str, role: &str, run_directory: &str) -> Command {
+    // A suite that is run once more under the timing model is a module there.
+    let within = std::env::var(WITHIN).unwrap_or_else(|_| {
+        let thread = std::thread::current();
+        let name = thread.name().and_then(|name| name.strip_suffix(test));
+        name.unwrap_or_default().to_owned()
+    });
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    let test = format!("{within}{test}");
+    command.args(["--exact", test.as_str(), "--nocapture", "--test-threads=1"]);
     for inherited in [
         "CUDA_VISIBLE_DEVICES",
         "DIVVY_EMULATED",
+        "CUDA_MPS_PIPE_DIRECTORY",
         "XDG_RUNTIME_DIR",
         "LD_PRELOAD",
     ] {
         command.env_remove(inherited);
     }
+    if !within.is_empty() {
+        command.env("DIVVY_EMULATED", "h100,timing=model");
+    }
     command
+        .env(WITHIN, within)
         .env(ROLE, role)
         .env("DIVVY_RUN_DIR", run_directory)
         .env("DIVVY_LOG", "stderr");

@@ -49,6 +49,11 @@ impl Peer {
         self.hear()
     }
 
+    /// Says a line to it, and waits for no answer.
+    pub fn tell(&mut self, line: &str) {
+        writeln!(self.process.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
     /// Ends it without any warning.
     pub fn kill(&mut self) {
         let _ = self.process.kill();
