@@ -243,7 +243,9 @@ impl Device {
             log::line("the MPS server failed, and takes new clients when those it had are gone");
             return Err(CUDA_ERROR_MPS_SERVER_NOT_READY);
         }
-        self.engine.join();
+        if self.engine.join().is_none() && self.engine.is_needed() {
+            return Err(CUDA_ERROR_OPERATING_SYSTEM);
+        }
         self.hardware.join().map(drop).map_err(|why| {
             log::line(format_args!(
                 "cannot use the emulated device {}: {why}",

@@ -436,6 +436,25 @@ fn rubbish_on_the_page_stops_nobody() {
     });
 }
 
+#[test]
+fn a_damaged_page_is_an_error_where_time_is_modelled() {
+    let test = "a_damaged_page_is_an_error_where_time_is_modelled";
+    for (setting, result) in [
+        ("h100,timing=model", CUDA_ERROR_OPERATING_SYSTEM),
+        ("h100", CUDA_SUCCESS),
+    ] {
+        alone(test, &[("DIVVY_EMULATED", setting), ("CASE", setting)], || {
+            let directory = std::path::PathBuf::from(std::env::var("DIVVY_RUN_DIR").unwrap());
+            let device = divvy_emulator::devices("h100", &directory).unwrap()[0].uuid;
+            std::fs::write(directory.join(format!("emulated-{device}.1.engine")), "rubbish").unwrap();
+            cu!(cuInit(0));
+            let mut context = null_mut();
+            assert_eq!(code!(cuDevicePrimaryCtxRetain(&raw mut context, 0)), result);
+            assert!(divvy_emulator::engine_usage(device).is_err());
+        });
+    }
+}
+
 /// The device answers somebody new, too.
 fn memory_info_of(_peer: &mut Peer) -> (usize, usize) {
     start(0);

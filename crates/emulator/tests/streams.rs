@@ -1,6 +1,6 @@
 //! Streams and events: order, what waits for what, callbacks, and time.
 
-pub mod common;
+pub(crate) mod common;
 
 use common::{alone, code, cu, download, get, start, upload};
 use divvy_abi::*;

@@ -299,6 +299,54 @@ mod tests {
     }
 
     #[test]
+    fn time_passes_as_the_options_say() {
+        let timing =
+            |spec: &str| parse(spec).map(|items| items.iter().map(|item| item.timing).collect::<Vec<_>>());
+        let model = |dilation, fast_forward| Timing::Model {
+            dilation,
+            fast_forward,
+        };
+        assert_eq!(timing("h100,l4"), Ok(vec![Timing::Free; 2]));
+        assert_eq!(
+            timing("h100, timing=model/100 ,l4,timing=model,fast-forward,t4,timing=free"),
+            Ok(vec![model(100, false), model(1, true), Timing::Free])
+        );
+        for bad in [
+            "model/0",
+            "model/",
+            "models",
+            "free/2",
+            "model/9999999999",
+            "",
+            "model fast-forward",
+        ] {
+            let refused = timing(&format!("h100,timing={bad}"));
+            assert_eq!(refused, Err(SpecError::BadTiming(bad.to_owned())));
+        }
+        assert!(
+            timing("h100,fast-forward").is_err(),
+            "of free timing nothing is forwarded"
+        );
+        assert!(timing("fast-forward,h100").is_err());
+        let slice = |text: &str| parse(&format!("h100,timeslice={text}")).map(|items| items[0].timeslice_ns);
+        for (text, ns) in [
+            ("short", 1_000_000),
+            ("default", 2_000_000),
+            ("medium", 2_000_000),
+            ("long", 30_000_000),
+        ] {
+            assert_eq!(slice(text), Ok(Some(ns)));
+        }
+        assert_eq!(
+            [slice("5ms"), slice("0.5")],
+            [Ok(Some(5_000_000)), Ok(Some(500_000))]
+        );
+        for bad in ["0", "-1ms", "2000ms", "NaN", "soon", ""] {
+            assert_eq!(slice(bad), Err(SpecError::BadTimeslice(bad.to_owned())));
+        }
+    }
+
+    #[test]
     fn refusals_say_what_to_write() {
         let refusal = |spec: &str| parse(spec).unwrap_err().to_string();
         assert!(refusal("b9000").contains("h100, h200, a100-40gb, a100-80gb, a30, l4, t4"));

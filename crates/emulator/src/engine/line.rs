@@ -119,7 +119,7 @@ impl Line {
                         log::once(
                             "engine",
                             format_args!(
-                                "engine page {}: {why}; kernels last as long as the CPU takes",
+                                "engine page {}: {why}; nobody sees how busy this process keeps the device. Remove the file if it is damaged",
                                 self.path.display()
                             ),
                         );
@@ -127,6 +127,11 @@ impl Line {
                     .ok()
             })
             .as_ref()
+    }
+
+    /// Whether the device is not what was asked for without its engine's page.
+    pub fn is_needed(&self) -> bool {
+        self.timing != Timing::Free || self.client.is_some()
     }
 
     /// Whether this process would be a client of an MPS server that has failed, and takes none until those it had are gone.
