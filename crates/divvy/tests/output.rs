@@ -49,6 +49,7 @@ fn help_opens_with_examples() {
         "mps",
         "partition",
         "vgpu",
+        "cdi",
         "ps",
         "slice",
         "inspect",
