@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use divvy_abi::{
     CUDA_ERROR_NOT_FOUND, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUDA_VERSION, CUdevice, CUdeviceptr,
-    CUdriverProcAddressQueryResult, CUmemoryPool, CUresult, CUstream, CUuuid, Query, Table,
+    CUdriverProcAddressQueryResult, CUevent, CUmemoryPool, CUresult, CUstream, CUuuid, Query, Table,
 };
 
 const DEVICE_BYTES: usize = 80 << 30;
@@ -43,6 +43,8 @@ const TABLE: Table = Table {
     cuMemAllocAsync_ptsz: allocate_async,
     cuMemAllocFromPoolAsync: allocate_from_pool,
     cuMemAllocFromPoolAsync_ptsz: allocate_from_pool,
+    cuEventCreate: event_create,
+    cuEventElapsedTime: elapsed,
     cuGetProcAddress: address_of,
     cuGetProcAddress_v2: address_of_with_status,
     cuGetExportTable: export_table,
@@ -82,6 +84,17 @@ unsafe extern "C-unwind" fn device_count(out: *mut i32) -> CUresult {
 unsafe extern "C-unwind" fn device_get(out: *mut CUdevice, ordinal: i32) -> CUresult {
     // SAFETY: as above.
     unsafe { put(out, ordinal) }
+}
+
+unsafe extern "C-unwind" fn event_create(out: *mut CUevent, _: u32) -> CUresult {
+    // SAFETY: as above. No event is ever followed.
+    unsafe { put(out, 16 as CUevent) }
+}
+
+/// Kernels that do nothing take no time.
+unsafe extern "C-unwind" fn elapsed(out: *mut f32, _: CUevent, _: CUevent) -> CUresult {
+    // SAFETY: as above.
+    unsafe { put(out, 0.0) }
 }
 
 unsafe extern "C-unwind" fn total_memory(out: *mut usize, _: CUdevice) -> CUresult {
