@@ -169,8 +169,8 @@ fn long_kernels_are_interrupted_and_the_slice_can_be_set() {
     alone(test, &[MODEL], || {
         let mut peers = two(test, ["long", "short"]);
         let (had, idle) = next_second(&peers);
-        assert!((had[0] - had[1]).abs() < 0.02, "{had:?}");
-        assert!(idle < 0.01, "idle while wanted: {idle}");
+        assert!((had[0] - had[1]).abs() < 0.05, "{had:?}");
+        assert!(idle < 0.05, "idle while wanted: {idle}");
         // The driver's long slices: 30 ms.
         let directory = std::env::var("DIVVY_RUN_DIR").unwrap();
         let device = divvy_emulator::devices("h100", directory.as_ref()).unwrap()[0].uuid;
