@@ -270,6 +270,12 @@ impl Daemon {
     }
 }
 
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.leasing.stop();
+    }
+}
+
 /// Memory in use on a device.
 pub(crate) struct UsedOn {
     /// By anybody.

@@ -22,7 +22,11 @@ impl Meter for Drivers<'_> {
                 .into_iter()
                 .map(|(pid, percent)| (pid, Use::Rate(percent.saturating_mul(100))))
                 .collect(),
-            Some(DeviceKind::Emulated) | None => Vec::new(),
+            Some(DeviceKind::Emulated) => divvy_host::emulated_busy(self.0.run.path(), device_uuid)
+                .into_iter()
+                .map(|(pid, busy)| (pid, Use::Total(busy)))
+                .collect(),
+            None => Vec::new(),
         }
     }
 }

@@ -125,3 +125,15 @@ pub fn emulated_processes(run_dir: &Path, uuid: &str) -> Vec<(u32, Bytes)> {
         .map(|process| (process.pid, Bytes(process.used_bytes)))
         .collect()
 }
+
+/// What each process had of an emulated device's engine in all, in nanoseconds.
+#[must_use]
+pub fn emulated_busy(run_dir: &Path, uuid: &str) -> Vec<(u32, u64)> {
+    let usage = divvy_emulator::Uuid::parse(uuid)
+        .and_then(|uuid| divvy_emulator::engine_usage_in(run_dir, uuid).ok());
+    let processes = usage.map(|usage| usage.processes).unwrap_or_default();
+    processes
+        .into_iter()
+        .map(|process| (process.pid, process.busy_ns))
+        .collect()
+}

@@ -27,7 +27,8 @@ pub use divvy_abi::{Probe, probe};
 pub use divvy_emulator::default_run_directory;
 pub use driver::{DriverBelow, find_driver, native_candidates};
 pub use emulated::{
-    DEFAULT_EMULATED, EmulatedDevice, emulated_devices, emulated_processes, emulated_used, grant_emulated,
+    DEFAULT_EMULATED, EmulatedDevice, emulated_busy, emulated_devices, emulated_processes, emulated_used,
+    grant_emulated,
 };
 pub use inventory::{Inventory, Sources, take};
 pub use nvidia::{Nvidia, NvidiaReport};

@@ -15,7 +15,7 @@ const STACK: usize = 256 << 10;
 /// Without a slice there is nothing to do by the clock.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Starts the thread. It ends with the last of whoever uses `leasing`.
+/// Starts the thread. It ends with [`Leasing::stop`].
 ///
 /// # Errors
 /// The system's reason.
@@ -27,15 +27,16 @@ pub(super) fn start(leasing: Weak<Leasing>) -> std::io::Result<()> {
 fn serve(leasing: &Weak<Leasing>) {
     // A lease's end that is noticed 50 µs late is 1 % of it. Where the system refuses, it is.
     let _slack = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    super::hurry();
     let mut beat_at = 0;
-    while let Some(leasing) = leasing.upgrade() {
-        leasing.keep_time(&mut beat_at);
-    }
+    while let Some(leasing) = leasing.upgrade()
+        && leasing.keep_time(&mut beat_at)
+    {}
 }
 
 impl Leasing {
-    /// Does what is due, and sleeps until something is.
-    fn keep_time(&self, beat_at: &mut Nanos) {
+    /// Does what is due, and sleeps until something is. Answers whether there is to be a next time.
+    fn keep_time(&self, beat_at: &mut Nanos) -> bool {
         let now = monotonic();
         let beats = now >= *beat_at;
         if beats {
@@ -53,6 +54,9 @@ impl Leasing {
             !state.seats.is_empty()
         });
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
+        if desk.ended {
+            return false;
+        }
         let wake_at = desk.state.deadline().unwrap_or(Nanos::MAX);
         let wake_at = if leases { wake_at.min(*beat_at) } else { wake_at };
         desk.alarm_at = wake_at;
@@ -66,5 +70,6 @@ impl Leasing {
             let mut desk = woken.unwrap_or_else(PoisonError::into_inner).0;
             desk.alarm_at = 0;
         }
+        true
     }
 }

@@ -70,6 +70,7 @@ pub(super) fn listen(rope: &Arc<Rope>, leasing: Weak<Leasing>) -> std::io::Resul
 }
 
 fn serve(rope: &Rope, leasing: &Weak<Leasing>) {
+    super::hurry();
     let ledger = rope.ledger();
     let mut patience = Patience::new();
     loop {

@@ -14,7 +14,6 @@ use crate::api::events::EventKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// Nanoseconds that the process has kept the device busy in all.
-    #[allow(dead_code, reason = "the emulated device tells it once its engine keeps time")]
     Total(Nanos),
     /// Its part of the device's time of late, in parts of 10,000, sampled coarsely.
     Rate(u32),

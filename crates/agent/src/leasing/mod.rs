@@ -81,6 +81,15 @@ struct Desk {
     state: State,
     /// When the alarm's thread wakes; 0 while it is awake.
     alarm_at: Nanos,
+    /// Nobody leases any more.
+    ended: bool,
+}
+
+/// Puts the calling thread before others of the machine, where the agent may: it works for microseconds, and tenants that
+/// compute wait for it.
+fn hurry() {
+    const NICE: i32 = -10;
+    let _as_before = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
 }
 
 /// The clock of leases: nanoseconds of CLOCK_MONOTONIC.
@@ -101,6 +110,7 @@ impl Leasing {
             desk: Mutex::new(Desk {
                 state: State::new(settings, monotonic(), undertaker),
                 alarm_at: 0,
+                ended: false,
             }),
             earlier: Condvar::new(),
             journal,
@@ -128,6 +138,11 @@ impl Leasing {
             }
             ropes
         });
+        // The alarm sleeps long where there is no slice.
+        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
+        desk.alarm_at = 0;
+        self.earlier.notify_one();
+        drop(desk);
         for rope in ropes {
             if let Err(error) = bell::listen(&rope, Arc::downgrade(self)) {
                 // It is looked at ten times a second all the same.
@@ -168,9 +183,11 @@ impl Leasing {
     }
 }
 
-impl Drop for Leasing {
-    fn drop(&mut self) {
-        let desk = self.desk.get_mut().unwrap_or_else(PoisonError::into_inner);
+impl Leasing {
+    /// Ends the threads. The gates stay as they are.
+    pub fn stop(&self) {
+        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
+        desk.ended = true;
         let accounts = desk.state.seats.values().flat_map(|seat| &seat.accounts);
         accounts
             .filter_map(|account| account.rope.as_ref())

@@ -14,6 +14,8 @@ pub(super) struct Seat {
     pub held_to: Terms,
     /// One for each of its devices, in order.
     pub accounts: Vec<Account>,
+    /// It has just come: its gates are as they were made, or as an earlier agent left them.
+    pub fresh: bool,
     /// Its gates are open, and nobody counts.
     pub lone: bool,
     /// Until when it is waited for that what an earlier agent let it launch is over; 0 for not at all.

@@ -178,6 +178,7 @@ impl State {
                 member,
                 held_to: terms,
                 accounts,
+                fresh: true,
                 lone: false,
                 in_doubt_until: 0,
                 asked_at: None,
@@ -200,19 +201,6 @@ impl State {
             self.tell(now, &arrived(lesser));
             if let Some(seat) = self.seats.get_mut(&number) {
                 seat.held_to = lesser;
-            }
-        }
-        // Nothing is launched by what nobody has decided; alone, it is opened in a moment.
-        let alone = alone(&self.seats, number);
-        if let Some(seat) = self.seats.get_mut(&number).filter(|_| !alone) {
-            seat.accounts.iter_mut().for_each(Account::close);
-            if seat
-                .accounts
-                .iter()
-                .any(|account| account.grant().generation() > 1)
-            {
-                seat.in_doubt_until = now.saturating_add(DOUBT);
-                self.doubts_end_at = seat.in_doubt_until;
             }
         }
         self.due.push(number);
@@ -250,6 +238,19 @@ impl State {
             let Some(seat) = self.seats.get_mut(&number) else {
                 continue;
             };
+            if std::mem::replace(&mut seat.fresh, false) && !alone {
+                // Nothing is launched that nobody has decided. What an earlier agent let it launch may be in flight.
+                seat.accounts.iter_mut().for_each(Account::close);
+                if seat
+                    .accounts
+                    .iter()
+                    .any(|account| account.grant().generation() > 1)
+                {
+                    seat.in_doubt_until = now.saturating_add(DOUBT);
+                    self.doubts_end_at = seat.in_doubt_until;
+                }
+                continue;
+            }
             if alone == seat.lone {
                 continue;
             }

@@ -88,14 +88,17 @@ fn status(context: &Context) -> Result<u8, Fault> {
     if !output::document(context.format, "AgentStatus", &status)? {
         output::print(&format!(
             "agent        process {} of user {}, version {}\nrun_dir      {}\nstarted      {}\nslices       {}\n\
-             bypasses     {}",
+             bypasses     {}\noverstayed   {} leases, {} expired\nescaped      {} ms",
             status.pid,
             status.uid,
             status.version,
             status.run_dir.display(),
             status.started_at,
             status.slice_count,
-            status.bypass_total
+            status.bypass_total,
+            status.overdue_total,
+            status.expired_total,
+            status.escaped_ns_total / 1_000_000
         ))?;
     }
     Ok(0)

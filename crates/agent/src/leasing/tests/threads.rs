@@ -1,1 +1,168 @@
-//! The threads.
+//! The same with the threads and the clock of the machine: what wakes whom. Figures are not asked for here.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use divvy_arbiter::{Settings, Terms};
+use divvy_ledger::attach::Pages;
+use divvy_ledger::{Backing, Gate, GrantView, Slot, SlotOwner};
+
+use super::world::{DEVICE, pages_of, share};
+use crate::journal::Journal;
+use crate::leasing::{Leasing, Member};
+
+/// Nothing here takes so long unless it never happens.
+const LONG: Duration = Duration::from_secs(60);
+
+struct Host {
+    leasing: Arc<Leasing>,
+    slices: Vec<(Arc<Vec<Pages>>, Terms)>,
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.leasing.stop();
+    }
+}
+
+struct Tenant {
+    slot: Slot,
+    view: GrantView,
+}
+
+impl Host {
+    fn new(terms: &[Terms]) -> Self {
+        let host = Self {
+            leasing: Leasing::start(Settings::default(), Arc::new(Journal::default())),
+            slices: terms
+                .iter()
+                .enumerate()
+                .map(|(n, terms)| (Arc::new(vec![pages_of(&format!("{n:08x}"))]), *terms))
+                .collect(),
+        };
+        host.sync();
+        host
+    }
+
+    fn sync(&self) {
+        let members = self.slices.iter().enumerate().map(|(n, (pages, terms))| Member {
+            id: format!("{n:08x}"),
+            name: format!("slice-{n}"),
+            uid: 0,
+            devices: vec![DEVICE.into()],
+            pages: pages.clone(),
+            terms: *terms,
+        });
+        self.leasing.sync(members.collect());
+    }
+
+    fn attach(&self, which: usize) -> Tenant {
+        let pages = &self.slices[which].0[0];
+        let fd = pages.ledger.share().expect("shared");
+        let grant = pages.grant.share().expect("shared");
+        Tenant {
+            slot: Slot::claim(fd, Backing::Sealed, SlotOwner::default()).expect("a place"),
+            view: GrantView::map(std::os::fd::AsFd::as_fd(&grant)).expect("mapped"),
+        }
+    }
+}
+
+impl Tenant {
+    fn says(&self, wants: bool, busy: bool) {
+        let line = self.slot.presence().expect("ours");
+        line.set(wants, busy);
+        line.count(1, 1);
+        line.acknowledge(self.view.gate());
+        self.slot.ring();
+    }
+
+    /// Waits until the gate says this.
+    fn until(&self, gate: Gate) {
+        let begin = Instant::now();
+        loop {
+            let word = self.view.gate();
+            if word.gate() == gate {
+                return;
+            }
+            assert!(begin.elapsed() < LONG, "the gate says {:?}", word.gate());
+            let _word = self.view.wait_gate(word, Duration::from_millis(100));
+        }
+    }
+}
+
+#[test]
+fn a_bell_brings_a_lease_and_its_end_comes_by_the_clock() {
+    let half = Terms::soft(share(50));
+    let host = Host::new(&[half, half]);
+    let (one, other) = (host.attach(0), host.attach(1));
+    one.until(Gate::Closed);
+    one.says(true, false);
+    one.until(Gate::Leased);
+    one.says(false, true);
+    // Somebody else wants the device: the lease ends, and the next begins once nothing is in flight.
+    other.says(true, false);
+    one.until(Gate::Closed);
+    assert_eq!(other.view.gate().gate(), Gate::Closed);
+    one.says(true, false);
+    other.until(Gate::Leased);
+    other.says(false, false);
+    one.until(Gate::Leased);
+    assert!(one.view.beat_ns() > 0 && one.view.fallback_share() == 5000);
+}
+
+#[test]
+fn what_a_dead_process_held_goes_on_to_the_next() {
+    let half = Terms::soft(share(50));
+    let host = Host::new(&[half, half]);
+    let (one, other) = (host.attach(0), host.attach(1));
+    one.until(Gate::Closed);
+    one.says(true, false);
+    one.until(Gate::Leased);
+    one.says(false, true);
+    other.says(true, false);
+    // Its place in the ledger falls free without a word, as when it is killed.
+    drop(one);
+    other.until(Gate::Leased);
+    let totals = host.leasing.totals();
+    assert_eq!(
+        totals.expired, 0,
+        "the clock looked for the dead before the lease expired"
+    );
+}
+
+#[test]
+fn whoever_rings_without_end_keeps_nobody_from_being_heard() {
+    let half = Terms::soft(share(50));
+    let host = Host::new(&[half, half]);
+    let (noisy, quiet) = (host.attach(0), host.attach(1));
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                noisy.slot.ring();
+            }
+        });
+        for _ in 0..100 {
+            quiet.says(true, false);
+            quiet.until(Gate::Leased);
+            quiet.says(false, false);
+            quiet.until(Gate::Closed);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_slice_that_has_ended_is_forgotten_and_the_last_one_is_free() {
+    let half = Terms::soft(share(50));
+    let mut host = Host::new(&[half, half]);
+    let one = host.attach(0);
+    one.until(Gate::Closed);
+    host.slices.pop();
+    host.sync();
+    one.until(Gate::Open);
+    assert_eq!(host.leasing.views().len(), 1);
+    host.slices.clear();
+    host.sync();
+    assert!(host.leasing.views().is_empty());
+}
