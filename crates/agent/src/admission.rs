@@ -4,6 +4,7 @@ use divvy_arbiter::Promises;
 use divvy_model::{Bytes, Code, Compute, ComputeTerms, DeviceRecord, Fault, MemoryAmount, Sharing};
 
 use crate::compute::for_arbiter;
+use crate::modes::HeldMode;
 use crate::names::user_name;
 
 /// What decides how far a device may be divided.
@@ -32,6 +33,8 @@ pub struct Hold {
     pub limit: Bytes,
     /// What it is promised of compute.
     pub compute: ComputeTerms,
+    /// How it shares the device; nothing for one that is kept to nothing there.
+    pub mode: Option<HeldMode>,
 }
 
 /// A device and everything that stands on it.
@@ -135,7 +138,7 @@ impl DeviceBook<'_> {
         })
     }
 
-    fn whose(&self, hold: &Hold) -> String {
+    pub(crate) fn whose(&self, hold: &Hold) -> String {
         match hold.uid == self.asker {
             true => String::new(),
             false => format!(" of {}", user_name(hold.uid)),
@@ -262,7 +265,7 @@ impl DeviceBook<'_> {
     }
 }
 
-fn first_few(mut holders: Vec<String>) -> String {
+pub(crate) fn first_few(mut holders: Vec<String>) -> String {
     shorten(&mut holders);
     holders.join(", ")
 }
@@ -318,6 +321,7 @@ mod tests {
                     whole: false,
                     limit: Bytes(*held),
                     compute: ComputeTerms::default(),
+                    mode: Some(HeldMode::default()),
                 })
                 .collect(),
             unmanaged: Bytes(0),
@@ -376,6 +380,7 @@ mod tests {
             whole: true,
             limit: Bytes(80 * GIB),
             compute: ComputeTerms::default(),
+            mode: None,
         });
         let refusal = book.admit(gib(1)).expect_err("oversubscribed or not");
         assert_eq!(

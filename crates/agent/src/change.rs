@@ -119,7 +119,7 @@ impl Daemon {
             self.audit(&mut book);
         }
         self.serve_queue(&mut book);
-        let alive = !book.slices.is_empty() || !book.queue.is_empty();
+        let alive = !book.slices.is_empty() || !book.queue.is_empty() || self.is_untidy();
         drop(book);
         self.keep_all_up();
         alive

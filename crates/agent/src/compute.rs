@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 
 use divvy_arbiter::{Part, Share, Terms};
-use divvy_model::{Cap, Class, Code, Compute, ComputeTerms, Fault, Isolation, Weight};
+use divvy_model::{Cap, Class, Code, Compute, ComputeTerms, Fault, Mode, Weight};
 
 use crate::daemon::{Book, Daemon, Peer};
+use crate::modes::is_leased;
 use crate::slice::Slice;
 
 /// Refuses terms that nobody can mean, whoever asks and whatever the device.
@@ -126,10 +127,10 @@ fn divide(part: Part, owner: Weight, inside: &[ComputeTerms]) -> Vec<Part> {
 
 impl Book {
     /// What each slice comes to on each of its devices, by id: slices inside one another divide the outermost one's part.
-    /// A slice without a gate in its programs (the `env` rung, a whole device) is not among them.
+    /// A slice that gets no leases (the `env` rung, a whole device, another way of sharing) is not among them.
     pub fn compute_terms(&self) -> BTreeMap<String, Terms> {
         let mut found = BTreeMap::new();
-        for slice in self.outermost().filter(|slice| is_gated(slice)) {
+        for slice in self.outermost().filter(|slice| is_leased(slice)) {
             let part = for_arbiter(&slice.record.compute_terms()).part;
             self.divide_inside(slice, part, slice.record.compute_cap, &mut found);
         }
@@ -183,6 +184,14 @@ impl Book {
         };
         let name = &above.record.name;
         let of_above = above.record.compute_terms();
+        if above.record.share_mode != Mode::Lease && !terms.is_default() {
+            let message = format!(
+                "slice {name} has no leases to divide: it shares by {}",
+                above.record.share_mode
+            );
+            return Err(Fault::new(Code::BadCompute, message)
+                .hint("leave --compute, --cap, --class and --weight out"));
+        }
         let refused = |message: String, hint: String| Err(Fault::new(Code::BadCompute, message).hint(hint));
         if terms.class == Class::Latency && of_above.class != Class::Latency {
             return refused(
@@ -219,11 +228,6 @@ impl Book {
     }
 }
 
-/// Whether the limiter's gate is in its programs.
-fn is_gated(slice: &Slice) -> bool {
-    slice.record.isolation != Isolation::Env && !slice.record.whole
-}
-
 impl Daemon {
     /// Refuses a weight that would take from others what the caller is not in charge of.
     pub(crate) fn may_weigh(&self, peer: Peer, terms: &ComputeTerms) -> Result<(), Fault> {
@@ -240,6 +244,7 @@ impl Daemon {
 
     /// Makes every slice's grants say what it comes to now. To be called after a slice came, went or changed.
     pub(crate) fn compute_changed(&self, book: &mut Book) {
+        self.look_at_grounds();
         let terms = book.compute_terms();
         for slice in book.slices.values_mut() {
             slice.terms = terms.get(&slice.record.id).copied();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use divvy_host::emulated_devices;
 use divvy_model::{
-    Bytes, Cap, Class, Code, DeviceRecord, DeviceShare, Fault, Isolation, SliceRecord, SliceState,
+    Bytes, Cap, Class, Code, DeviceRecord, DeviceShare, Fault, Isolation, Mode, SliceRecord, SliceState,
 };
 use rustix::fs::{Gid, Uid, chown};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ use crate::placement::{Ahead, chosen};
 use crate::policy::enforce;
 use crate::records::{attach_socket, discard, store};
 use crate::slice::Slice;
-use crate::{clock, compute, pages};
+use crate::{clock, compute, modes, pages};
 
 /// A request as the agent understood it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ impl Daemon {
     pub fn create(&self, peer: Peer, ask: &CreateSlice) -> Result<CreatedSlice, Fault> {
         self.may_create(peer)?;
         let wanted = match self.resolve(peer, ask)? {
-            Resolved::Done(created) => return Ok(*created),
+            Resolved::Done(created) => return self.prepared(*created, ask.dry_run),
             Resolved::Wanted(wanted) => wanted,
         };
         let begin = Instant::now();
@@ -157,7 +157,7 @@ impl Daemon {
             Err(fault) if fault.code == Code::NameTaken && wanted.then_join => {
                 return self.join_default(peer, &wanted.ask, name);
             }
-            outcome => outcome?,
+            outcome => self.prepared(outcome?, wanted.ask.dry_run)?,
         };
         if !wanted.ask.lasting || wanted.ask.dry_run {
             return Ok(created);
@@ -171,6 +171,25 @@ impl Daemon {
             return self.join(peer, id, &join_of(&wanted.ask));
         }
         let slice = self.book().find(id, peer)?.shown();
+        Ok(CreatedSlice { slice, ..created })
+    }
+
+    /// A slice with its device ready for it; it is taken back where that cannot be.
+    pub(crate) fn prepared(&self, created: CreatedSlice, dry_run: bool) -> Result<CreatedSlice, Fault> {
+        if dry_run || created.slice.share_mode == Mode::Lease {
+            return Ok(created);
+        }
+        let id = &created.slice.id;
+        if let Err(fault) = self.prepare(id) {
+            if !created.joined {
+                self.revoke(id);
+            }
+            return Err(fault);
+        }
+        let mut slice = created.slice;
+        if let Some(there) = self.book().slices.get(&slice.id) {
+            slice.mps_partition.clone_from(&there.record.mps_partition);
+        }
         Ok(CreatedSlice { slice, ..created })
     }
 
@@ -211,6 +230,7 @@ impl Daemon {
         let enforcement = enforce(&ask.request)?;
         let terms = ask.request.compute_terms();
         compute::check(&terms)?;
+        modes::check(&ask.request)?;
         if wanted.parent.is_none() {
             compute::check_promise(&terms)?;
         }
@@ -253,6 +273,10 @@ impl Daemon {
             compute_weight: None,
             compute_cap: Cap::Soft,
             compute_class: Class::BestEffort,
+            share_mode: Mode::Lease,
+            replicas: None,
+            time_slice: None,
+            mps_partition: None,
             isolation: enforcement.isolation,
             policy: ask.request.policy,
             created_at: clock::now(),
@@ -282,6 +306,15 @@ impl Daemon {
             Some(parent) => book.compute_inside(parent, ask.request.compute_terms(), None)?,
             None => ask.request.compute_terms(),
         });
+        match wanted.parent.as_ref().and_then(|parent| book.slices.get(parent)) {
+            Some(parent) => {
+                modes::check_inside(&parent.record, ask.request.share_mode)?;
+                record.set_mode_terms(parent.record.mode_terms());
+                record.mps_partition.clone_from(&parent.record.mps_partition);
+            }
+            None if record.isolation == Isolation::Env => {}
+            None => record.set_mode_terms(self.mode_of(book, peer.uid, &devices, &ask.request)?),
+        }
         let answer = CreatedSlice {
             directory: self.run.slice(&id),
             slice: record.clone(),
@@ -404,6 +437,7 @@ fn asks_for_nothing(ask: &CreateSlice) -> bool {
         && request.compute_terms().is_default()
         && request.isolation == Isolation::Cooperative
         && !request.whole
+        && request.share_mode == Mode::Lease
         && !ask.lasting
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::process::Command;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -44,6 +45,10 @@ pub struct Daemon {
     pub(crate) journal: Arc<Journal>,
     /// Held while missing pages are asked for.
     pub(crate) recalling: Mutex<()>,
+    /// Held while a device is made ready for a way of sharing, and while that is put back.
+    pub(crate) grounds: Mutex<()>,
+    /// How often it is still tried to put back what no slice needs any more.
+    pub(crate) untidy: AtomicU32,
     /// Held while a keeper is started.
     pub(crate) keeping: Mutex<()>,
     /// When it was last said that a keeper cannot be had.
@@ -110,6 +115,8 @@ impl Daemon {
             }),
             keep,
             recalling: Mutex::new(()),
+            grounds: Mutex::new(()),
+            untidy: AtomicU32::new(0),
             keeping: Mutex::new(()),
             said_at: Mutex::new(None),
         };

@@ -151,6 +151,9 @@ impl Daemon {
             }
             id
         };
+        if !ask.dry_run {
+            self.prepare(&id)?;
+        }
         self.keep_up(&id)?;
         let mut book = self.book();
         let slice = book.find(&id, peer)?;

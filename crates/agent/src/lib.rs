@@ -28,6 +28,7 @@ pub mod launch;
 mod leasing;
 mod meter;
 mod metrics;
+mod modes;
 mod names;
 mod nesting;
 mod owner;

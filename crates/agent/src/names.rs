@@ -20,6 +20,13 @@ pub fn default_slice_name(uid: u32) -> String {
         .unwrap_or_else(|| format!("user-{uid}"))
 }
 
+/// The main group of a user.
+#[must_use]
+pub fn group_of(uid: u32) -> Option<u32> {
+    let user = nix::unistd::User::from_uid(uid.into()).ok()??;
+    Some(user.gid.as_raw())
+}
+
 fn login_name(uid: u32) -> Option<String> {
     let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid));
     user.ok().flatten().map(|user| user.name)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use divvy_ledger::attach::wire::Status;
 use divvy_ledger::attach::{self, AttachError, Pages};
 use divvy_ledger::{Cap, Class, ComputeTerms, GrantSpec, PageError, Terms, is_process_id};
-use divvy_model::{Bytes, Code, DeviceShare, Fault, Policy, ProcessRecord, SliceRecord};
+use divvy_model::{Bytes, Code, DeviceShare, Fault, Mode, Policy, ProcessRecord, SliceRecord};
 
 use crate::procs;
 
@@ -103,7 +103,11 @@ pub fn terms(record: &SliceRecord, share: &DeviceShare) -> Terms {
         on_oom_wait: Duration::from_nanos(record.on_oom_wait_ns),
         context_bytes: share.context_bytes.0,
         spill_limit_bytes: share.spill_limit_bytes.0,
-        compute: compute_terms(&crate::compute::for_arbiter(&record.compute_terms())),
+        compute: match record.share_mode {
+            Mode::Lease => compute_terms(&crate::compute::for_arbiter(&record.compute_terms())),
+            // Others than the gate keep it to its part.
+            Mode::Timeslice | Mode::Mps | Mode::Mig => ComputeTerms::default(),
+        },
     }
 }
 

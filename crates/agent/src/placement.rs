@@ -6,14 +6,15 @@ use divvy_host::emulated_devices;
 use divvy_host::visible::{Environment, Runtime, Seen, explain};
 use divvy_ledger::MAX_ACCOUNTS;
 use divvy_model::{
-    Bytes, Code, ComputeTerms, DeviceKind, DeviceRecord, Fault, Isolation, MemoryAmount, Selector,
-    SliceRequest,
+    Bytes, Code, ComputeTerms, DeviceKind, DeviceRecord, Fault, Isolation, MemoryAmount, Mode, ModeTerms,
+    Selector, SliceRequest,
 };
 
-use crate::admission::Hold;
+use crate::admission::{DeviceBook, Hold};
 use crate::api::CreateSlice;
 use crate::create::Wanted;
 use crate::daemon::{Book, Daemon, Peer};
+use crate::modes::{part_of_gpu, part_of_memory};
 use crate::owner;
 use crate::pages::uuid_bytes;
 use crate::policy::Enforcement;
@@ -105,10 +106,12 @@ impl Daemon {
         enforcement: &Enforcement,
     ) -> Result<Bytes, Fault> {
         let device_book = self.device_book(book, device, Bytes(0), peer.uid);
-        let amount = request.memory.unwrap_or(MemoryAmount::Share(10_000));
-        let share = match request.whole {
-            true => device.memory_total_bytes,
-            false => device_book.share(amount),
+        let replicas = device_book.replicas(request.mode_terms(), self.settings.timeslice_replicas);
+        let share = match (request.memory, replicas) {
+            _ if request.whole => device.memory_total_bytes,
+            (Some(amount), _) => device_book.share(amount),
+            (None, Some(replicas)) => part_of_memory(device, replicas),
+            (None, None) => device_book.share(MemoryAmount::Share(10_000)),
         };
         if request.whole || enforcement.isolation != Isolation::Env {
             if !request.whole {
@@ -132,6 +135,14 @@ impl Daemon {
         let visible = ask.visible.as_deref().map(|text| (text, seen(book, ask, text)));
         let chosen = chosen(book, &ask.request)?;
         let each_alone = |devices: Vec<DeviceRecord>| Ok(devices.into_iter().map(|one| vec![one]).collect());
+        if ask.request.share_mode == Mode::Mig {
+            let among = match (&visible, chosen.is_empty()) {
+                (_, false) => chosen,
+                (Some((_, visible)), true) => visible.clone(),
+                (None, true) => default_candidates(book, ask),
+            };
+            return each_alone(instances(book, &among, &ask.request)?);
+        }
         if chosen.is_empty() {
             return match visible {
                 None => each_alone(default_candidates(book, ask)),
@@ -183,9 +194,62 @@ impl Daemon {
         }
         self.check_quota(book, peer.uid, device, share, 1)?;
         if !request.whole {
+            self.mode_on(book, &device_book, request)?;
             self.check_compute(book, peer.uid, device, &request.compute_terms(), None)?;
         }
         Ok(())
+    }
+
+    /// How a new slice would share a device.
+    fn mode_on(
+        &self,
+        book: &Book,
+        device: &DeviceBook<'_>,
+        request: &SliceRequest,
+    ) -> Result<ModeTerms, Fault> {
+        if let Some(instance) = book
+            .inventory
+            .devices
+            .iter()
+            .find(|one| is_part_of(one, device.device))
+        {
+            return Err(Fault::new(
+                Code::OtherMode,
+                format!("{} is divided into MIG instances", device.device.uuid),
+            )
+            .hint(format!(
+                "--share mig takes one of them; --device {} names one",
+                instance.uuid
+            )));
+        }
+        device.admit_mode(
+            request.mode_terms(),
+            &request.compute_terms(),
+            self.settings.timeslice_replicas,
+        )
+    }
+
+    /// How a new slice shares the devices that were found for it: all alike.
+    pub(crate) fn mode_of(
+        &self,
+        book: &Book,
+        uid: u32,
+        devices: &[DeviceRecord],
+        request: &SliceRequest,
+    ) -> Result<ModeTerms, Fault> {
+        let mut agreed: Option<ModeTerms> = None;
+        for device in devices {
+            let device_book = self.device_book(book, device, Bytes(0), uid);
+            let terms = self.mode_on(book, &device_book, request)?;
+            if agreed.is_some_and(|agreed| agreed != terms) {
+                return Err(
+                    Fault::new(Code::OtherMode, "these devices are shared in different parts")
+                        .hint("make a slice of each device"),
+                );
+            }
+            agreed = Some(terms);
+        }
+        Ok(agreed.unwrap_or_default())
     }
 
     /// Whether user `uid` may have `more` of `device`, in `new` new slices.
@@ -330,6 +394,57 @@ fn go_together(book: &Book, devices: &[DeviceRecord]) -> Result<(), Fault> {
         ),
         None => Ok(()),
     }
+}
+
+/// Whether a device is a MIG instance of a GPU.
+fn is_part_of(instance: &DeviceRecord, gpu: &DeviceRecord) -> bool {
+    let place = instance
+        .hardware
+        .as_ref()
+        .and_then(|hardware| hardware.mig_instance.as_ref());
+    place.is_some_and(|place| place.gpu_uuid == gpu.uuid)
+}
+
+/// The MIG instances among these devices, and of them, that are large enough: the smallest first.
+fn instances(
+    book: &Book,
+    among: &[DeviceRecord],
+    request: &SliceRequest,
+) -> Result<Vec<DeviceRecord>, Fault> {
+    let all = &book.inventory.devices;
+    let meant = |one: &&DeviceRecord| {
+        one.kind == DeviceKind::Mig
+            && among
+                .iter()
+                .any(|device| device.uuid == one.uuid || is_part_of(one, device))
+    };
+    let large_enough = |one: &&DeviceRecord| {
+        let memory = match request.memory {
+            Some(MemoryAmount::Bytes(bytes)) => bytes <= one.memory_total_bytes,
+            Some(MemoryAmount::Share(_)) | None => true,
+        };
+        let part = part_of_gpu(one, all);
+        memory
+            && request
+                .compute
+                .is_none_or(|least| part.is_none_or(|part| part >= least))
+    };
+    let mut found: Vec<DeviceRecord> = all.iter().filter(meant).filter(large_enough).cloned().collect();
+    found.sort_by_key(|one| (one.memory_total_bytes, one.sm_count, one.index));
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let (memory, compute) = (request.memory, request.compute);
+    let with = match (memory, compute) {
+        (None, None) => String::new(),
+        (Some(memory), None) => format!(" of {memory}"),
+        (None, Some(compute)) => format!(" of {compute} of a device"),
+        (Some(memory), Some(compute)) => format!(" of {memory} and {compute} of a device"),
+    };
+    Err(Fault::new(Code::NoMig, format!("there is no MIG instance{with} here")).hint(
+        "`divvy mig list` shows what there is, `divvy mig apply` makes instances; with `mig_create = true` the agent \
+         does",
+    ))
 }
 
 fn not_visible(chosen: &DeviceRecord, text: &str, visible: &[DeviceRecord]) -> Fault {

@@ -51,7 +51,12 @@ impl StoredWaiter {
 pub(crate) fn may_change(code: Code) -> bool {
     matches!(
         code,
-        Code::DeviceFull | Code::ComputeFull | Code::TooManySlices | Code::QuotaFull | Code::SliceFull
+        Code::DeviceFull
+            | Code::ComputeFull
+            | Code::OtherMode
+            | Code::TooManySlices
+            | Code::QuotaFull
+            | Code::SliceFull
     )
 }
 
@@ -85,7 +90,7 @@ impl Daemon {
     fn enter(&self, peer: Peer, ask: &Wait) -> Result<Result<String, CreatedSlice>, Fault> {
         self.may_create(peer)?;
         let wanted = match self.resolve(peer, &ask.ask)? {
-            Resolved::Done(created) => return Ok(Err(*created)),
+            Resolved::Done(created) => return self.prepared(*created, ask.ask.dry_run).map(Err),
             Resolved::Wanted(wanted) => *wanted,
         };
         let mut book = self.book();

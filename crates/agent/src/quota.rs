@@ -225,6 +225,7 @@ mod tests {
                 share: Some(Compute(3000)),
                 ..ComputeTerms::default()
             },
+            mode: None,
         };
         let promise = |parts| {
             let share = Some(Compute(parts));

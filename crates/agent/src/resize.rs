@@ -1,7 +1,8 @@
 //! Resizing live slices: their memory, and what they are promised of compute.
 
 use divvy_model::{
-    Bytes, Class, Code, ComputeTerms, DeviceRecord, DeviceShare, Fault, Isolation, MemoryAmount, SliceRecord,
+    Bytes, Class, Code, ComputeTerms, DeviceRecord, DeviceShare, Fault, Isolation, MemoryAmount, Mode,
+    SliceRecord,
 };
 
 use crate::api::Resize;
@@ -204,6 +205,12 @@ impl Daemon {
             );
             return Err(Fault::new(Code::NotEnforceable, message)
                 .hint("start the program in a slice of the cooperative rung instead"));
+        }
+        if record.share_mode != Mode::Lease {
+            let message = format!("slice {} shares its device by {}", record.name, record.share_mode);
+            return Err(Fault::new(Code::BadCompute, message).hint(
+                "such a part is fixed when the slice is made; --share lease gives shares that change",
+            ));
         }
         self.may_weigh(peer, &terms)?;
         if let Some(parent) = &record.parent_id

@@ -122,11 +122,16 @@ async fn ended(agent: Agent, run: RunDir, idle_timeout: Duration) {
             () = tokio::time::sleep(TICK) => {}
         }
         let idle = recall.as_ref().is_none_or(tokio::task::JoinHandle::is_finished);
-        if missing && idle && recalled_at.elapsed() >= RECALL {
+        if (missing || agent.daemon.is_untidy()) && idle && recalled_at.elapsed() >= RECALL {
             recalled_at = Instant::now();
             let daemon = agent.daemon.clone();
             // Beside the ticks: a keeper may keep us waiting.
-            recall = Some(tokio::task::spawn_blocking(move || daemon.recall_missing()));
+            recall = Some(tokio::task::spawn_blocking(move || {
+                daemon.recall_missing();
+                if daemon.is_untidy() {
+                    daemon.tidy();
+                }
+            }));
         }
         let daemon = agent.daemon.clone();
         let alive;
@@ -437,6 +442,7 @@ impl IntoResponse for Refusal {
             Code::NotAllowed => StatusCode::FORBIDDEN,
             Code::DeviceFull
             | Code::ComputeFull
+            | Code::OtherMode
             | Code::TooManySlices
             | Code::DeviceTaken
             | Code::NameTaken

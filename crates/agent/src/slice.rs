@@ -12,6 +12,7 @@ use divvy_model::{
 
 use crate::admission::Hold;
 use crate::audit::Audited;
+use crate::modes::HeldMode;
 use crate::pages::{self, Bounds, Usage};
 use crate::procs;
 use crate::watched::Watched;
@@ -399,6 +400,7 @@ impl Slice {
             whole: self.record.whole,
             limit: or_nothing(share.memory_limit_bytes.max(used)),
             compute: self.promised_compute(),
+            mode: promised.then(|| HeldMode::of(&self.record)),
         })
     }
 }

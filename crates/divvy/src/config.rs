@@ -33,7 +33,7 @@ const fn key(name: &'static str, default: &'static str, in_folder: bool, about: 
 }
 
 /// Every setting.
-pub const KEYS: [Key; 20] = [
+pub const KEYS: [Key; 23] = [
     key(
         "memory",
         "",
@@ -41,6 +41,12 @@ pub const KEYS: [Key; 20] = [
         "Memory of a slice: 4GiB, 50% (of the device); the whole device by default",
     ),
     key("compute", "", true, "Compute share of a slice: 30%"),
+    key(
+        "share",
+        "lease",
+        true,
+        "How slices share a device: lease, timeslice, mps, mig",
+    ),
     key(
         "device",
         "",
@@ -126,6 +132,18 @@ pub const KEYS: [Key; 20] = [
         "5ms",
         false,
         "How long a slice runs before the next may, where several want a device: 1ms to 30ms",
+    ),
+    key(
+        "timeslice_replicas",
+        "4",
+        false,
+        "Into how many parts the hardware's turns divide a device, where nobody says",
+    ),
+    key(
+        "mig_create",
+        "false",
+        false,
+        "Whether the agent may make MIG instances for slices, beside those there are: true, false",
     ),
     key(
         "default_slice",
@@ -315,6 +333,13 @@ impl Config {
             let fault = bad("quantum", "it must be from 1ms to 30ms");
             return Err(self.blame("quantum", fault));
         }
+        let timeslice_replicas = self
+            .get("timeslice_replicas")?
+            .unwrap_or(defaults.timeslice_replicas);
+        if timeslice_replicas == 0 {
+            let fault = bad("timeslice_replicas", "it must be at least 1");
+            return Err(self.blame("timeslice_replicas", fault));
+        }
         Ok(Settings {
             oversubscription,
             quantum,
@@ -322,6 +347,8 @@ impl Config {
             user_memory: self.get("user_memory")?,
             user_slices,
             user_compute: self.get("user_compute")?,
+            timeslice_replicas,
+            mig_create: self.get("mig_create")?.unwrap_or(defaults.mig_create),
             default_slice: self.get("default_slice")?,
             context: self.get::<Bytes>("context_memory")?,
             idle_timeout: self.duration("idle_timeout")?.unwrap_or(defaults.idle_timeout),

@@ -91,8 +91,16 @@ fn partitions_and_masks_of_a_captured_machine() {
 #[test]
 fn mps_and_virtual_gpus_say_what_is_not_there() {
     let host = Host::new();
-    let (status, said) = host.refused(&["mps", "start"]);
-    assert!(status == 1 && said.contains("has no MPS"), "{said}");
+    // An emulated device has an emulated daemon.
+    host.text(&["mps", "start"]);
+    assert_eq!(host.json(&["mps", "status"])["running"], true);
+    let (status, said) = host.refused(&["mps", "partition", "2"]);
+    assert!(
+        status == 1 && said.contains("refuses `sm_partition add"),
+        "{said}"
+    );
+    host.text(&["mps", "stop"]);
+    assert_eq!(host.json(&["mps", "status"])["running"], false);
     let root = host.folder().to_str().expect("a path").to_owned();
     let list = host.json(&["vgpu", "list", "--sysroot", &root]);
     assert_eq!(list["items"], serde_json::Value::Array(Vec::new()));

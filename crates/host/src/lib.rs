@@ -10,6 +10,7 @@ pub mod built;
 mod driver;
 mod elf;
 mod emulated;
+mod emulated_tools;
 mod inventory;
 pub mod ladder;
 pub mod machine;
@@ -30,6 +31,7 @@ pub use emulated::{
     DEFAULT_EMULATED, EmulatedDevice, emulated_busy, emulated_devices, emulated_processes, emulated_used,
     grant_emulated,
 };
+pub use emulated_tools::EmulatedTools;
 pub use inventory::{Inventory, Sources, take};
 pub use nvidia::{Nvidia, NvidiaReport};
 pub use survey::{Survey, survey};

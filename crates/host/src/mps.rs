@@ -5,7 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use divvy_model::{Bytes, Code, Compute, Fault};
+use divvy_model::{Bytes, Code, Compute, DeviceRecord, Fault};
+
+pub use divvy_model::TimeSlice;
 
 use crate::tool::{Tools, first_words};
 
@@ -39,6 +41,9 @@ pub struct ClientLimits {
     pub memory: Option<Bytes>,
 }
 
+/// The variable by which a client names its static partition.
+pub const PARTITION: &str = "CUDA_MPS_SM_PARTITION";
+
 impl Mps {
     /// The daemon of a device, with its folders below `run`.
     #[must_use]
@@ -47,6 +52,24 @@ impl Mps {
             device: device.to_owned(),
             folder: run.join("mps").join(device.replace('/', "-")),
         }
+    }
+
+    /// The daemon of a device for one user's slices. Its folders are that user's own; nobody else's programs reach it.
+    #[must_use]
+    pub fn of_user(device: &str, run: &Path, uid: u32) -> Self {
+        Self {
+            device: device.to_owned(),
+            folder: run
+                .join("mps")
+                .join(format!("user-{uid}"))
+                .join(device.replace('/', "-")),
+        }
+    }
+
+    /// Where its pipe and its log are.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Variables of the daemon and of its clients.
@@ -200,6 +223,20 @@ impl Mps {
     }
 }
 
+/// How many chunks of multiprocessors come nearest to a share of a device, from below, and one at least. A chunk is 4
+/// before Hopper and 8 since (NVIDIA's MPS documentation, "Static SM partitioning").
+#[must_use]
+pub fn chunks(device: &DeviceRecord, share: Compute) -> u32 {
+    let major = device
+        .compute_capability
+        .split('.')
+        .next()
+        .and_then(|major| major.parse().ok());
+    let chunk: u32 = if major.unwrap_or(0_u32) < 9 { 4 } else { 8 };
+    let part = u64::from(device.sm_count) * u64::from(share.0) / u64::from(Compute::WHOLE.0);
+    (u32::try_from(part).unwrap_or(u32::MAX) / chunk).max(1)
+}
+
 fn percent(compute: Compute) -> String {
     let parts = compute.0;
     match parts % 100 {
@@ -227,47 +264,12 @@ fn unclear(what: &str, said: &str) -> Fault {
     .cause(first_words(said))
 }
 
-/// How long a process keeps a GPU that several share, where they have no MPS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimeSlice {
-    /// As the driver likes.
-    Default,
-    /// About 1 ms.
-    Short,
-    /// About 2 ms.
-    Medium,
-    /// About 30 ms.
-    Long,
-}
-
-impl std::str::FromStr for TimeSlice {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "default" => Ok(Self::Default),
-            "short" => Ok(Self::Short),
-            "medium" => Ok(Self::Medium),
-            "long" => Ok(Self::Long),
-            _ => Err(format!(
-                "`{text}` is no time slice; choose default, short, medium or long"
-            )),
-        }
-    }
-}
-
 /// Sets the time slice of a device, by UUID.
 ///
 /// # Errors
 /// [`Code::Tool`].
 pub fn set_time_slice(tools: &mut dyn Tools, device: &str, slice: TimeSlice) -> Result<(), Fault> {
-    let number = match slice {
-        TimeSlice::Default => 0,
-        TimeSlice::Short => 1,
-        TimeSlice::Medium => 2,
-        TimeSlice::Long => 3,
-    };
-    let word = format!("--set-timeslice={number}");
+    let word = format!("--set-timeslice={}", slice.code());
     let said = tools.run("nvidia-smi", &["compute-policy", "-i", device, &word], &[], "")?;
     if said.to_lowercase().contains("successfully") {
         return Ok(());

@@ -1,6 +1,7 @@
 //! Vendors' tools, called with a time limit: some hang, some print what nobody understands.
 
 use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -29,12 +30,15 @@ pub trait Tools {
 pub struct HostTools {
     /// How long one may take.
     pub limit: Duration,
+    /// Whose process it is to be, by user and group; the caller's own where nobody is named.
+    pub user: Option<(u32, u32)>,
 }
 
 impl Default for HostTools {
     fn default() -> Self {
         Self {
             limit: Duration::from_secs(20),
+            user: None,
         }
     }
 }
@@ -48,7 +52,11 @@ impl Tools for HostTools {
         input: &str,
     ) -> Result<String, Fault> {
         let failed = |why: String| Fault::new(Code::Tool, format!("`{tool}` failed")).cause(why);
-        let mut child = Command::new(tool)
+        let mut command = Command::new(tool);
+        if let Some((uid, gid)) = self.user {
+            command.uid(uid).gid(gid);
+        }
+        let mut child = command
             .args(words)
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
@@ -133,6 +141,7 @@ mod tests {
     fn a_tool_that_hangs_fails_or_is_missing() {
         let mut tools = HostTools {
             limit: Duration::from_millis(200),
+            ..HostTools::default()
         };
         let hung = tools.run("sleep", &["600"], &[], "").expect_err("too long");
         assert!(

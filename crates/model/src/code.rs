@@ -118,6 +118,8 @@ codes! {
         "The shares of a device's time sum to 100 % at most as soon as one of its slices has a hard cap or is latency-critical: such a share is promised, and a promise that is made twice is kept to nobody. While all are soft and best-effort they may sum to more; they are weights then. The message says what is free and who has the rest. Ask for less, wait with `--wait`, or `divvy resize NAME --compute` another."
     38 BadCompute ACT "the slice cannot have such compute"
         "A share is above 0 % and at most 100 %. A hard cap and the latency class are promises, so they need a share; a weight is for slices without one. Inside another slice, a share is a part of that one's, its cap binds, and none is latency-critical unless that one is. Not everybody may give a weight above 100."
+    39 OtherMode ACT "the device is shared in another way"
+        "A device is shared in one way at a time: by leases, by the hardware's turns, under MPS, or by MIG instances. The message says who shares it how. Share it so too, choose another device, or wait with `--wait` until those slices have ended. `divvy explain sharing` compares the ways."
     40 RunDir PERMISSION "the run directory cannot be used"
         "Divvy keeps its socket and the slices' records in a run directory: DIVVY_RUN_DIR, else /run/divvy for root, $XDG_RUNTIME_DIR/divvy or /tmp/divvy-UID for a user. It must be a directory of the user's own, writable by nobody else."
     41 RunDirPath ACT "the run directory's path cannot be used"

@@ -12,6 +12,7 @@ mod fault;
 mod hardware;
 mod isolation;
 mod mig;
+mod mode;
 mod selector;
 mod slice;
 mod terms;
@@ -24,6 +25,7 @@ pub use fault::Fault;
 pub use hardware::{DeviceProcess, Hardware, MigPlace, PartitionState, PcieLink, Vendor};
 pub use isolation::Isolation;
 pub use mig::{MIG_PRODUCTS, MigProduct, MigProfile};
+pub use mode::{Mode, ModeTerms, TimeSlice};
 pub use selector::{Selector, SelectorError};
 pub use slice::{
     Condition, DeviceShare, Policy, ProcessRecord, RunRecord, SliceRecord, SliceRequest, SliceState,

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Cap, Class, Compute, ComputeTerms, Isolation, MemoryAmount, Selector, Weight};
+use crate::{
+    Bytes, Cap, Class, Compute, ComputeTerms, Isolation, MemoryAmount, Mode, ModeTerms, Selector, TimeSlice,
+    Weight,
+};
 
 /// What to do where a limit cannot be enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -53,6 +56,15 @@ pub struct SliceRequest {
     /// Who goes first.
     #[serde(default, skip_serializing_if = "Class::is_best_effort")]
     pub compute_class: Class,
+    /// How its device is shared.
+    #[serde(default, skip_serializing_if = "Mode::is_lease")]
+    pub share_mode: Mode,
+    /// Of a device shared by the hardware's turns: into how many parts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<u32>,
+    /// Of such a device: how long a turn is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_slice: Option<TimeSlice>,
     /// The rung of the isolation ladder.
     #[serde(default)]
     pub isolation: Isolation,
@@ -82,6 +94,23 @@ impl SliceRequest {
         let mut devices = devices.into_iter();
         self.device = devices.next();
         self.more_devices = devices.collect();
+    }
+
+    /// How its device is shared.
+    #[must_use]
+    pub fn mode_terms(&self) -> ModeTerms {
+        ModeTerms {
+            mode: self.share_mode,
+            replicas: self.replicas,
+            time_slice: self.time_slice,
+        }
+    }
+
+    /// Sets how its device is shared.
+    pub fn set_mode_terms(&mut self, terms: ModeTerms) {
+        self.share_mode = terms.mode;
+        self.replicas = terms.replicas;
+        self.time_slice = terms.time_slice;
     }
 
     /// What it says of compute.
@@ -115,6 +144,9 @@ impl Default for SliceRequest {
             compute_weight: None,
             compute_cap: Cap::Soft,
             compute_class: Class::BestEffort,
+            share_mode: Mode::Lease,
+            replicas: None,
+            time_slice: None,
             isolation: Isolation::default(),
             policy: Policy::default(),
             on_oom_wait_ns: 0,
@@ -296,6 +328,18 @@ pub struct SliceRecord {
     /// Who goes first.
     #[serde(default, skip_serializing_if = "Class::is_best_effort")]
     pub compute_class: Class,
+    /// How its device is shared.
+    #[serde(default, skip_serializing_if = "Mode::is_lease")]
+    pub share_mode: Mode,
+    /// Of a device shared by the hardware's turns: into how many parts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<u32>,
+    /// Of such a device: how long a turn is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_slice: Option<TimeSlice>,
+    /// Under MPS, where multiprocessors are set apart for it: the partition's name, once it is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mps_partition: Option<String>,
     /// The rung of the isolation ladder it stands on.
     pub isolation: Isolation,
     /// What happens where a limit cannot be enforced.
@@ -396,6 +440,23 @@ impl SliceRecord {
         self.spill_limit_bytes = first.spill_limit_bytes;
         self.memory_spilled_bytes = first.memory_spilled_bytes;
         self.devices = shares;
+    }
+
+    /// How its device is shared.
+    #[must_use]
+    pub fn mode_terms(&self) -> ModeTerms {
+        ModeTerms {
+            mode: self.share_mode,
+            replicas: self.replicas,
+            time_slice: self.time_slice,
+        }
+    }
+
+    /// Sets how its device is shared.
+    pub fn set_mode_terms(&mut self, terms: ModeTerms) {
+        self.share_mode = terms.mode;
+        self.replicas = terms.replicas;
+        self.time_slice = terms.time_slice;
     }
 
     /// What it says of compute.

@@ -4,9 +4,10 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use divvy_host::mps::{ClientLimits, Mps, PARTITION};
 use divvy_host::visible::{Seen, Target, settings};
 use divvy_host::{DriverBelow, find_driver};
-use divvy_model::{DeviceKind, DeviceRecord, Fault, Isolation, Policy};
+use divvy_model::{DeviceKind, DeviceRecord, Fault, Isolation, Mode, Policy, SliceRecord};
 
 use super::{Launch, Plan};
 use crate::RunDir;
@@ -140,7 +141,24 @@ fn environment(
             .map(|device| device.uuid.as_str())
             .collect();
         set("CUDA_VISIBLE_DEVICES", uuids.join(",").into());
+        for (name, value) in of_mode(run, &created.slice) {
+            set(name, value.into());
+        }
     }
+    variables
+}
+
+/// What the way of sharing needs in a program.
+fn of_mode(run: &RunDir, slice: &SliceRecord) -> Vec<(&'static str, String)> {
+    if slice.share_mode != Mode::Mps {
+        return Vec::new();
+    }
+    let mps = Mps::of_user(&slice.device_uuid, run.path(), slice.uid);
+    let mut variables = mps.client_environment(ClientLimits {
+        compute: slice.compute.filter(|_| slice.mps_partition.is_none()),
+        memory: Some(slice.memory_limit_bytes),
+    });
+    variables.extend(slice.mps_partition.clone().map(|name| (PARTITION, name)));
     variables
 }
 

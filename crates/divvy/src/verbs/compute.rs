@@ -1,12 +1,13 @@
 //! The flags that say what a slice is promised of compute: the same for `run`, `slice create` and `resize`.
 
-use divvy_model::{Cap, Class, Code, Compute, ComputeTerms, Fault, Weight};
+use divvy_model::{Cap, Class, Code, Compute, ComputeTerms, Fault, Mode, Weight};
 
 use crate::config::Config;
 use crate::verbs::run::{or_setting, parse};
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
+#[group(skip)]
 pub struct Flags {
     /// Its share of the device's time, as 30%: that much whenever it wants it. Without one it has its part of what
     /// nobody is promised
@@ -25,11 +26,13 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// The terms of a new slice: the flags', and the configuration's share where they say none.
-    pub fn terms(&self, config: &Config) -> Result<ComputeTerms, Fault> {
-        let share = match self.weight {
-            Some(_) => None,
-            None => or_setting(self.compute, config, "compute")?,
+    /// The terms of a new slice: the flags', and the configuration's share where they say none and there are shares of any
+    /// size.
+    pub fn terms(&self, config: &Config, mode: Mode) -> Result<ComputeTerms, Fault> {
+        let share = match (self.weight, mode) {
+            (Some(_), _) => None,
+            (None, Mode::Timeslice | Mode::Mig) => self.compute,
+            (None, Mode::Lease | Mode::Mps) => or_setting(self.compute, config, "compute")?,
         };
         Ok(ComputeTerms {
             share,

@@ -1,18 +1,20 @@
-//! `divvy explain`: the story of an error's code.
+//! `divvy explain`: the story of an error's code, and the ways of sharing compared.
 
 use divvy_model::{Code, Fault};
 
 use crate::context::Context;
-use crate::output;
+use crate::output::{self, Format};
 use crate::table::Table;
+use crate::verbs::sharing;
 
 /// Flags of `divvy explain`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
   divvy explain D0012
+  divvy explain sharing
   divvy explain")]
 pub struct Args {
-    /// The code, as in `error[D0012]`; every code without one
+    /// The code, as in `error[D0012]`, or `sharing` for the ways in which slices share a device; every code without one
     code: Option<String>,
 }
 
@@ -52,11 +54,31 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         }
         return Ok(0);
     };
+    if text == "sharing" {
+        return explain_sharing(context);
+    }
     let code: Code = text
         .parse()
         .map_err(|error: String| Fault::new(Code::Usage, error).hint("`divvy explain` lists the codes"))?;
     if !output::document(context.format, "Code", entry(code))? {
         output::print(&format!("{code}: {}\n\n{}", code.title(), code.story()))?;
+    }
+    Ok(0)
+}
+
+fn explain_sharing(context: &Context) -> Result<u8, Fault> {
+    let entries = sharing::entries();
+    match context.format {
+        Format::Table | Format::Wide => output::print(&sharing::story(&entries))?,
+        format => {
+            output::list(
+                format,
+                "SharingModeList",
+                entries,
+                |entry: &sharing::Entry| entry.name(),
+                sharing::table,
+            )?;
+        }
     }
     Ok(0)
 }

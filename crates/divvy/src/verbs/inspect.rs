@@ -102,6 +102,12 @@ fn in_words(slice: &SliceRecord) -> String {
         line("compute", terms.to_string());
     }
     line("policy", slice.policy.name().into());
+    if let Some(words) = crate::verbs::sharing::in_words(slice) {
+        line("sharing", words);
+    }
+    if let Some(name) = &slice.mps_partition {
+        line("partition", name.clone());
+    }
     line(
         "isolation",
         format!(

@@ -20,6 +20,7 @@ pub mod partition;
 pub mod ps;
 pub mod resize;
 pub mod run;
+pub mod sharing;
 pub mod slice;
 pub mod topology;
 pub mod vgpu;

@@ -1,8 +1,9 @@
 //! `divvy mps`: NVIDIA's MPS daemons, one for each device and user, and time slices.
 
 use clap::Subcommand;
+use divvy_host::EmulatedTools;
 use divvy_host::mps::{ClientLimits, Mps, TimeSlice, set_time_slice};
-use divvy_host::tool::HostTools;
+use divvy_host::tool::{HostTools, Tools};
 use divvy_model::{Bytes, Code, Compute, DeviceKind, Fault, Selector};
 use serde::Serialize;
 
@@ -88,32 +89,31 @@ struct Status {
 /// Starts, asks, limits or ends a daemon.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let device = args.device.choose(&context.inventory()?.devices)?.clone();
-    if device.kind == DeviceKind::Emulated {
-        return Err(
-            Fault::new(Code::Tool, format!("{} is emulated: it has no MPS", device.uuid))
-                .hint("slices share it: `divvy run --memory 4GiB`"),
-        );
-    }
-    let mps = Mps::of(&device.uuid, context.peek().path());
-    let mut tools = HostTools::default();
+    let run_dir = context.peek().path().to_owned();
+    let mps = Mps::of(&device.uuid, &run_dir);
+    let (mut real, mut emulated) = (HostTools::default(), EmulatedTools::of(&run_dir));
+    let tools: &mut dyn Tools = match device.kind {
+        DeviceKind::Emulated => &mut emulated,
+        DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => &mut real,
+    };
     match &args.verb {
         Verb::Start { partitioned } => {
             context.run_dir()?;
-            mps.start(&mut tools, *partitioned)?;
+            mps.start(tools, *partitioned)?;
         }
         Verb::Limit { compute, memory } => mps.limit(
-            &mut tools,
+            tools,
             ClientLimits {
                 compute: *compute,
                 memory: *memory,
             },
         )?,
-        Verb::Partition { chunks } => output::print(&mps.add_partition(&mut tools, *chunks)?)?,
-        Verb::Unpartition { name } => mps.remove_partition(&mut tools, name)?,
-        Verb::Stop { force } => mps.stop(&mut tools, *force)?,
-        Verb::Timeslice { length } => set_time_slice(&mut tools, &device.uuid, *length)?,
+        Verb::Partition { chunks } => output::print(&mps.add_partition(tools, *chunks)?)?,
+        Verb::Unpartition { name } => mps.remove_partition(tools, name)?,
+        Verb::Stop { force } => mps.stop(tools, *force)?,
+        Verb::Timeslice { length } => set_time_slice(tools, &device.uuid, *length)?,
         Verb::Status => {
-            let state = mps.state(&mut tools)?;
+            let state = mps.state(tools)?;
             let status = Status {
                 device: device.uuid,
                 running: state.running,

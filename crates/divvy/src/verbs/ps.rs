@@ -11,6 +11,7 @@ use crate::config::parse_duration;
 use crate::context::Context;
 use crate::output::{self, Format};
 use crate::table::Table;
+use crate::verbs::sharing;
 
 /// Flags of `divvy ps`.
 #[derive(Debug, clap::Args)]
@@ -137,7 +138,7 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
             used.0,
             slice.memory_limit_bytes.to_string(),
             used.1,
-            slice.compute_terms().to_string(),
+            sharing::part(slice),
             age(&slice.created_at),
             standing(slice),
             processes(slice),

@@ -13,7 +13,7 @@ use crate::config::{Config, IntoFault, parse_duration};
 use crate::context::{Context, enter_command, in_background};
 use crate::output::{self, Format};
 use crate::report::remark;
-use crate::verbs::compute;
+use crate::verbs::{compute, sharing};
 
 /// Flags of `divvy run`.
 #[derive(Debug, clap::Args)]
@@ -32,12 +32,14 @@ pub struct Args {
     memory: Option<MemoryAmount>,
     #[command(flatten)]
     compute: compute::Flags,
+    #[command(flatten)]
+    sharing: sharing::Flags,
     /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with room]. Several, as 0,1 or one
     /// --device each, make one slice with that memory of each of them: all or none
     #[arg(long, value_name = "SEL", value_delimiter = ',', value_parser = parse::<Selector>)]
     device: Vec<Selector>,
     /// Join this lasting slice, by name or id, which `divvy slice create` made: its limit holds over all that runs in it
-    #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "device", "name", "isolation", "policy", "on_oom", "oversubscribe"])]
+    #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "share", "replicas", "time_slice", "device", "name", "isolation", "policy", "on_oom", "oversubscribe"])]
     slice: Option<String>,
     /// Name of the slice [default: made of the program's]
     #[arg(long)]
@@ -54,7 +56,7 @@ pub struct Args {
     policy: Option<Policy>,
     /// No slice: run a tool such as nvitop, nvtop or gpustat that is to see the whole devices, emulated ones too, and
     /// every process on them
-    #[arg(long, conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "slice", "name", "driver", "isolation", "policy"])]
+    #[arg(long, conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "share", "replicas", "time_slice", "slice", "name", "driver", "isolation", "policy"])]
     observe: bool,
     /// Where there is no room: stand in line, for so long at most, as 10m [default: for as long as it takes]. First
     /// come, first served: nobody overtakes, however small. Ctrl-C leaves the line
@@ -68,7 +70,7 @@ pub struct Args {
     #[arg(long, value_name = "TIMES", num_args = 0..=1, require_equals = true, default_missing_value = "2x", value_parser = times)]
     oversubscribe: Option<u32>,
     /// Take a whole device for this program alone, with no limiter in its process
-    #[arg(long, conflicts_with_all = ["memory", "slice", "compute", "cap", "class", "weight", "isolation", "on_oom", "oversubscribe"])]
+    #[arg(long, conflicts_with_all = ["memory", "slice", "compute", "cap", "class", "weight", "share", "replicas", "time_slice", "isolation", "on_oom", "oversubscribe"])]
     whole: bool,
     /// Print what would happen, and change nothing
     #[arg(long)]
@@ -173,7 +175,8 @@ fn request(args: &Args, config: &Config) -> Result<SliceRequest, Fault> {
         ..SliceRequest::default()
     };
     if !args.whole {
-        request.set_compute_terms(args.compute.terms(config)?);
+        request.set_mode_terms(args.sharing.terms(config)?);
+        request.set_compute_terms(args.compute.terms(config, request.share_mode)?);
     }
     request.select(devices_or_setting(&args.device, config)?);
     Ok(request)
@@ -339,10 +342,13 @@ fn show(format: Format, plan: &Plan) -> Result<(), Fault> {
         .map(|share| share.memory_limit_bytes.to_string())
         .collect();
     let terms = slice.compute_terms();
-    let compute = match terms.is_default() {
+    let mut compute = match terms.is_default() {
         true => String::new(),
         false => format!("compute      {terms}\n"),
     };
+    if let Some(words) = sharing::in_words(slice) {
+        compute.push_str(&format!("sharing      {words}\n"));
+    }
     let devices: String = plan
         .devices
         .iter()

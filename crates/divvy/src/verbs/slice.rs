@@ -12,10 +12,10 @@ use crate::config::parse_duration;
 use crate::context::Context;
 use crate::output::{self, Format};
 use crate::report::remark;
-use crate::verbs::compute;
 use crate::verbs::kill::end_all;
 use crate::verbs::ps;
 use crate::verbs::run::{OnOom, devices_or_setting, on_oom, parse, policy, policy_or_setting, times};
+use crate::verbs::{compute, sharing};
 
 /// Flags of `divvy slice`.
 #[derive(Debug, clap::Args)]
@@ -49,6 +49,8 @@ struct Create {
     memory: MemoryAmount,
     #[command(flatten)]
     compute: compute::Flags,
+    #[command(flatten)]
+    sharing: sharing::Flags,
     /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with room]. Several, as 0,1 or one
     /// --device each, make one slice with that memory of each of them: all or none
     #[arg(long, value_name = "SEL", value_delimiter = ',', value_parser = parse::<Selector>)]
@@ -110,7 +112,8 @@ fn make(args: &Create, context: &Context) -> Result<u8, Fault> {
         oversubscribe_percent: args.oversubscribe.unwrap_or(100),
         ..SliceRequest::default()
     };
-    request.set_compute_terms(args.compute.terms(config)?);
+    request.set_mode_terms(args.sharing.terms(config)?);
+    request.set_compute_terms(args.compute.terms(config, request.share_mode)?);
     request.select(devices_or_setting(&args.device, config)?);
     let ask = CreateSlice {
         request,

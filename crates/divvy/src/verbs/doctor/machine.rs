@@ -65,6 +65,7 @@ fn versions(driver: Option<&str>) -> Option<Check> {
     let cuda = Nvidia::open().cuda_version()?;
     let mut tools = HostTools {
         limit: std::time::Duration::from_secs(5),
+        ..HostTools::default()
     };
     let found = match toolkit(&mut tools) {
         Ok(Some(found)) => found,

@@ -1,0 +1,121 @@
+//! The agent's part in the ways of sharing: making ready what a new slice needs, putting back what the last one leaves.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use divvy_host::EmulatedTools;
+use divvy_host::tool::{HostTools, Tools};
+use divvy_model::{Code, DeviceKind, Fault, Mode, SliceRecord};
+
+use super::ground::{self, InUse};
+use crate::daemon::{Book, Daemon};
+use crate::records::{discard, store};
+
+impl Daemon {
+    /// Makes the device of a slice ready for its way of sharing. Blocks for as long as the vendors' tools may take.
+    ///
+    /// # Errors
+    /// As [`ground::prepare`]; [`Code::SliceGone`] where the slice has ended meanwhile.
+    pub(crate) fn prepare(&self, id: &str) -> Result<(), Fault> {
+        let record = {
+            let book = self.book();
+            let Some(slice) = book.slices.get(id) else {
+                return Ok(());
+            };
+            slice.record.clone()
+        };
+        if matches!(record.share_mode, Mode::Lease | Mode::Mig) {
+            return Ok(());
+        }
+        // One at a time, and never while something is put back: what is needed is in the book by now.
+        let _alone = self.grounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut partition = None;
+        for share in record.shares() {
+            let device = self.book().device(&share.device_uuid)?;
+            let mut tools = self.tools_for(device.kind == DeviceKind::Emulated, record.uid);
+            partition = ground::prepare(self.run.path(), &record, &device, tools.as_mut())?;
+        }
+        if partition == record.mps_partition {
+            return Ok(());
+        }
+        let mut book = self.book();
+        let gone = || Fault::new(Code::SliceGone, "the slice ended meanwhile");
+        let slice = book.slices.get_mut(id).ok_or_else(gone)?;
+        slice.record.mps_partition = partition;
+        let record = slice.stored_form();
+        store(&self.run, &record)
+    }
+
+    /// Takes back a slice that was admitted and cannot be had.
+    pub(crate) fn revoke(&self, id: &str) {
+        let mut book = self.book();
+        let Some(slice) = book.slices.remove(id) else {
+            return;
+        };
+        discard(&self.run, id);
+        self.give_back(&mut book, slice.record.parent_id.clone());
+        self.compute_changed(&mut book);
+    }
+
+    /// Notes that something may have to be put back.
+    pub(crate) fn look_at_grounds(&self) {
+        if ground::is_in_use(self.run.path()) {
+            self.untidy.store(TRIES, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether something may have to be put back.
+    pub fn is_untidy(&self) -> bool {
+        self.untidy.load(Ordering::Relaxed) > 0
+    }
+
+    /// Puts back what no slice needs any more. A refusal is tried again some times; the next agent tries anew.
+    pub fn tidy(&self) {
+        let _alone = self.grounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let (in_use, emulated) = {
+            let book = self.book();
+            let records: Vec<&SliceRecord> = book.slices.values().map(|slice| &slice.record).collect();
+            (InUse::by(records), emulated_uuids(&book))
+        };
+        let run = self.run.path();
+        let tools_of = |device: &str, uid: u32| {
+            // A device that was emulated on demand may be gone from the list; its daemon's socket is a plain file.
+            let control = divvy_host::mps::Mps::of_user(device, run, uid)
+                .folder()
+                .join("pipe/control");
+            let is_emulated = emulated.iter().any(|uuid| uuid == device) || control.is_file();
+            self.tools_for(is_emulated, uid)
+        };
+        match ground::put_back(run, &in_use, &tools_of) {
+            Ok(()) => self.untidy.store(0, Ordering::Relaxed),
+            Err(fault) => {
+                let left = self.untidy.load(Ordering::Relaxed).saturating_sub(1);
+                self.untidy.store(left, Ordering::Relaxed);
+                if left == 0 {
+                    tracing::error!(code = %fault.code, "{fault}: {}", fault.causes.join(": "));
+                }
+            }
+        }
+    }
+
+    /// The vendor's tools for a device, as one user's processes where the agent may start such.
+    fn tools_for(&self, emulated: bool, uid: u32) -> Box<dyn Tools> {
+        if emulated {
+            return Box::new(EmulatedTools::of(self.run.path()));
+        }
+        let user = (uid != self.uid).then(|| (uid, crate::names::group_of(uid).unwrap_or(uid)));
+        Box::new(HostTools {
+            user,
+            ..HostTools::default()
+        })
+    }
+}
+
+/// How often it is tried to put back what is in the way of being put back.
+const TRIES: u32 = 10;
+
+fn emulated_uuids(book: &Book) -> Vec<String> {
+    let devices = book.inventory.devices.iter();
+    let emulated = devices.filter(|device| device.kind == DeviceKind::Emulated);
+    emulated.map(|device| device.uuid.clone()).collect()
+}

@@ -1,0 +1,185 @@
+//! The ways in which slices share a device. A device is shared in one way at a time.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// How the slices of a device share it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// In turn, by leases that the agent hands out: shares of any size.
+    #[default]
+    Lease,
+    /// In turn, as the hardware does by itself: so many equal parts.
+    Timeslice,
+    /// At the same time, under NVIDIA's MPS.
+    Mps,
+    /// Each on a MIG instance of its own.
+    Mig,
+}
+
+impl Mode {
+    /// Every mode, the default first.
+    pub const ALL: [Self; 4] = [Self::Lease, Self::Timeslice, Self::Mps, Self::Mig];
+
+    /// The word used on the command line and in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lease => "lease",
+            Self::Timeslice => "timeslice",
+            Self::Mps => "mps",
+            Self::Mig => "mig",
+        }
+    }
+
+    /// What it does, in a line.
+    #[must_use]
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Lease => {
+                "one slice at a time, for some milliseconds, by virtual time: shares of any size, hard or soft"
+            }
+            Self::Timeslice => "the hardware's own turns, all equal, among a set number of slices",
+            Self::Mps => "kernels of several slices at the same time, each on a part of the multiprocessors",
+            Self::Mig => "each slice on a partition of the hardware of its own",
+        }
+    }
+
+    /// When to take it.
+    #[must_use]
+    pub fn take_when(self) -> &'static str {
+        match self {
+            Self::Lease => {
+                "shares are to mean what they say, or somebody waits for answers; programs that fill the device"
+            }
+            Self::Timeslice => "equal parts are enough, or a program does its own launches past any library",
+            Self::Mps => "many small kernels of one user's programs leave the device half empty",
+            Self::Mig => "tenants do not trust one another, or must not feel one another; the device has MIG",
+        }
+    }
+
+    /// What it does *not* protect against. Every screen that offers a mode shows it.
+    #[must_use]
+    pub fn not_protected(self) -> &'static str {
+        match self {
+            Self::Lease => {
+                "a program that sets out to escape the gate; a kernel that never ends takes turns with the others"
+            }
+            Self::Timeslice => {
+                "unequal wishes: parts are equal, and each neighbour adds its whole turn to every wait"
+            }
+            Self::Mps => {
+                "a fault of one program, which ends the others of the same server; contention for caches and memory bandwidth"
+            }
+            Self::Mig => {
+                "contention for PCIe and host memory; what an instance leaves idle nobody else can use"
+            }
+        }
+    }
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+    pub(crate) fn is_lease(&self) -> bool {
+        *self == Self::Lease
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|mode| mode.name() == text)
+            .ok_or_else(|| format!("`{text}` is no way of sharing; choose lease, timeslice, mps or mig"))
+    }
+}
+
+/// How long a process keeps a GPU that several share in turn, where nobody hands out leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimeSlice {
+    /// As the driver likes.
+    Default,
+    /// About 1 ms.
+    Short,
+    /// About 2 ms.
+    Medium,
+    /// About 30 ms.
+    Long,
+}
+
+impl TimeSlice {
+    /// Every length, in the order of the driver's numbers for them.
+    pub const ALL: [Self; 4] = [Self::Default, Self::Short, Self::Medium, Self::Long];
+
+    /// The word used on the command line and in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Short => "short",
+            Self::Medium => "medium",
+            Self::Long => "long",
+        }
+    }
+
+    /// The driver's number for it.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Default => 0,
+            Self::Short => 1,
+            Self::Medium => 2,
+            Self::Long => 3,
+        }
+    }
+}
+
+impl FromStr for TimeSlice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|length| length.name() == text)
+            .ok_or_else(|| format!("`{text}` is no time slice; choose default, short, medium or long"))
+    }
+}
+
+/// A way of sharing a device with what belongs to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModeTerms {
+    /// The way.
+    pub mode: Mode,
+    /// Into how many parts the hardware's turns are divided; as the agent is configured where nobody says.
+    pub replicas: Option<u32>,
+    /// How long such a turn is; as the driver likes where nobody says.
+    pub time_slice: Option<TimeSlice>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_go_both_ways() {
+        for mode in Mode::ALL {
+            assert_eq!(mode.name().parse(), Ok(mode));
+            let stored = serde_json::to_value(mode).expect("written");
+            assert_eq!(stored, mode.name());
+        }
+        for (number, length) in (0..).zip(TimeSlice::ALL) {
+            assert_eq!((length.name().parse(), length.code()), (Ok(length), number));
+        }
+        assert!("MPS".parse::<Mode>().is_err() && "never".parse::<TimeSlice>().is_err());
+    }
+}
