@@ -7,8 +7,8 @@ use crate::context::Context;
 use crate::env;
 use crate::output::Format;
 use crate::verbs::{
-    agent, cdi, completions, config, devices, doctor, enter, environment, explain, inspect, keep, kill, man,
-    mig, mps, partition, ps, resize, run, slice, topology, vgpu,
+    agent, cdi, completions, config, devices, doctor, enter, environment, events, explain, inspect, keep, kill,
+    man, mig, mps, partition, ps, resize, run, slice, top, topology, vgpu,
 };
 
 const EXAMPLES: &str = "\
@@ -66,6 +66,10 @@ pub enum Verb {
     Cdi(cdi::Args),
     /// List the slices
     Ps(ps::Args),
+    /// Show who uses the devices, against what each was promised, again and again
+    Top(top::Args),
+    /// Tell what happens to slices and devices
+    Events(events::Args),
     /// Make, list and delete slices that stay while nothing runs in them
     Slice(slice::Args),
     /// Show everything about slices
@@ -130,6 +134,8 @@ impl Verb {
             Self::Env(args) => environment::run(args, context),
             Self::Cdi(args) => cdi::run(args, context),
             Self::Ps(args) => ps::run(args, context),
+            Self::Top(args) => top::run(args, context),
+            Self::Events(args) => events::run(args, context),
             Self::Slice(args) => slice::run(args, context),
             Self::Keep(args) => keep::run(args, context),
             Self::Inspect(args) => inspect::run(args, context),

@@ -59,6 +59,36 @@ pub fn print(text: &str) -> Result<(), Fault> {
     }
 }
 
+/// Prints a line of a stream; false when nobody reads any more.
+///
+/// # Errors
+/// [`Code::Internal`] when stdout cannot be written to.
+pub fn line(text: &str) -> Result<bool, Fault> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Fault::new(Code::Internal, "cannot write the output").because(&error)),
+    }
+}
+
+/// A document as one line of JSON.
+///
+/// # Errors
+/// [`Code::Internal`] when it cannot be serialised.
+pub fn json_line<T: Serialize>(kind: &str, body: T) -> Result<String, Fault> {
+    serde_json::to_string(&Document::new(kind, body))
+        .map_err(|error| Fault::new(Code::Internal, "cannot write JSON").because(&error))
+}
+
+/// Anything as YAML.
+///
+/// # Errors
+/// [`Code::Internal`] when it cannot be serialised.
+pub fn yaml_text<T: Serialize>(value: &T) -> Result<String, Fault> {
+    yaml(value)
+}
+
 /// Prints a document in a format for programs; false when the format is one for people.
 ///
 /// # Errors

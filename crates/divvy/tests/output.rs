@@ -51,6 +51,8 @@ fn help_opens_with_examples() {
         "vgpu",
         "cdi",
         "ps",
+        "top",
+        "events",
         "slice",
         "inspect",
         "resize",

@@ -1,0 +1,111 @@
+//! `divvy top`: who uses the devices, against what each was promised, again and again.
+
+mod picture;
+mod screen;
+mod state;
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use divvy_agent::Client;
+use divvy_model::Fault;
+
+use self::picture::Picture;
+use self::state::{Order, State};
+use crate::config::parse_duration;
+use crate::context::Context;
+use crate::output::{self, Format};
+
+/// Flags of `divvy top`.
+#[derive(Debug, clap::Args)]
+#[command(before_help = "Examples:
+  divvy top
+  divvy top --once
+  divvy top --once -o json
+  divvy top --sort debt --interval 2s")]
+pub struct Args {
+    /// Print once, as a plain table, and end
+    #[arg(long)]
+    once: bool,
+    /// How often it is looked
+    #[arg(long, value_name = "INTERVAL", default_value = "1s", value_parser = parse_duration)]
+    interval: Duration,
+    /// Let no key change anything: programs cannot be ended from here
+    #[arg(long)]
+    readonly: bool,
+    /// What comes first
+    #[arg(long, value_enum, value_name = "COLUMN", default_value_t = Order::Use)]
+    sort: Order,
+}
+
+/// Shows it: on a terminal as a screen of its own, elsewhere as plain tables or lines of JSON.
+pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    let interval = args.interval.max(Duration::from_millis(100));
+    let mut source = Source::new(context);
+    let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    let for_people = matches!(context.format, Format::Table | Format::Wide);
+    if !args.once && for_people && !dumb && std::io::stdout().is_terminal() && std::io::stdin().is_terminal()
+    {
+        let state = State::new(args.sort, args.readonly);
+        screen::show(&mut source, state, interval)?;
+        return Ok(0);
+    }
+    loop {
+        let mut picture = source.look()?;
+        picture.sort(args.sort);
+        let text = match context.format {
+            Format::Json if args.once => output::document_text(Format::Json, "Usage", &picture)?,
+            Format::Json => output::json_line("Usage", &picture)?,
+            Format::Yaml => format!("---\n{}", output::document_text(Format::Yaml, "Usage", &picture)?),
+            Format::Name => picture
+                .items
+                .iter()
+                .map(|item| format!("{}\n", item.slice))
+                .collect(),
+            Format::Table | Format::Wide => picture.table().to_text(),
+        };
+        let heard = output::line(text.trim_end())?;
+        if args.once || !heard {
+            return Ok(0);
+        }
+        std::thread::sleep(interval);
+    }
+}
+
+/// Where the pictures come from.
+pub struct Source<'a> {
+    context: &'a Context,
+    agent: Option<Client>,
+}
+
+impl<'a> Source<'a> {
+    fn new(context: &'a Context) -> Self {
+        Self { context, agent: None }
+    }
+
+    /// How it is now. An agent that died is started anew where there are slices to look after.
+    fn look(&mut self) -> Result<Picture, Fault> {
+        self.agent = self.context.agent_of_slices()?;
+        let Some(agent) = &self.agent else {
+            return Ok(Picture::of(
+                self.context.inventory()?.devices,
+                Vec::new(),
+                Vec::new(),
+            ));
+        };
+        let devices = agent.devices()?.body.items;
+        let slices = agent.slices()?.body.items;
+        Ok(Picture::of(devices, slices, agent.compute()?.body.items))
+    }
+
+    /// Asks the programs of a slice to end.
+    fn end(&self, slice_id: &str) -> Result<(), Fault> {
+        const TERM: i32 = 15;
+        let Some(agent) = &self.agent else { return Ok(()) };
+        let ask = divvy_agent::api::Kill {
+            signal: TERM,
+            dry_run: false,
+        };
+        agent.kill(slice_id, &ask).map(drop)
+    }
+}

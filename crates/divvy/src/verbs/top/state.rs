@@ -1,0 +1,151 @@
+//! What a person has chosen to see in `divvy top`, and what each key does to that.
+
+use clap::ValueEnum;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::picture::{Item, Picture};
+
+/// What the slices are sorted by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Order {
+    /// What each had of the last second.
+    #[default]
+    Use,
+    /// What each comes to.
+    Share,
+    /// How long each waits.
+    Queue,
+    /// What each has to repay.
+    Debt,
+    /// What each holds of the memory.
+    Memory,
+    /// Its name.
+    Name,
+}
+
+impl Order {
+    /// The word on the screen.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Use => "use",
+            Self::Share => "share",
+            Self::Queue => "queue",
+            Self::Debt => "debt",
+            Self::Memory => "memory",
+            Self::Name => "name",
+        }
+    }
+
+    fn next(self) -> Self {
+        let all = Self::value_variants();
+        let at = all.iter().position(|order| *order == self).unwrap_or(0);
+        all[(at + 1) % all.len()]
+    }
+}
+
+/// What stands in the last line, and takes the keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Talk {
+    /// What keys there are.
+    #[default]
+    Keys,
+    /// The help, over everything.
+    Help,
+    /// A filter is being typed.
+    Filter,
+    /// Whether to end this slice's programs: its id and its name.
+    End(String, String),
+    /// Something went wrong, or happened.
+    Said(String),
+}
+
+/// What a key asks of the caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Nothing but to be drawn.
+    Draw,
+    /// To leave.
+    Leave,
+    /// To end the programs of the slice of this id.
+    End(String),
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// What the slices are sorted by.
+    pub order: Order,
+    /// Only slices whose names hold this are shown.
+    pub filter: String,
+    /// Which row is chosen.
+    pub chosen: usize,
+    /// The last line.
+    pub talk: Talk,
+    /// No key changes anything.
+    pub readonly: bool,
+}
+
+impl State {
+    /// At the beginning.
+    pub fn new(order: Order, readonly: bool) -> Self {
+        Self {
+            order,
+            readonly,
+            ..Self::default()
+        }
+    }
+
+    /// The slices to be shown, in order.
+    pub fn shown<'a>(&self, picture: &'a Picture) -> Vec<&'a Item> {
+        let items = picture.items.iter();
+        items.filter(|item| item.slice.contains(&self.filter)).collect()
+    }
+
+    /// What a key does.
+    pub fn key(&mut self, key: KeyEvent, picture: &Picture) -> Wish {
+        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+            return Wish::Leave;
+        }
+        match (&self.talk, key.code) {
+            (Talk::Filter, code) => self.type_filter(code),
+            (Talk::End(id, _), KeyCode::Char('y')) => {
+                let wish = Wish::End(id.clone());
+                self.talk = Talk::Keys;
+                return wish;
+            }
+            (Talk::End(..) | Talk::Help | Talk::Said(_), _) => self.talk = Talk::Keys,
+            (Talk::Keys, KeyCode::Char('q')) => return Wish::Leave,
+            (Talk::Keys, KeyCode::Esc) => self.filter.clear(),
+            (Talk::Keys, KeyCode::Char('?' | 'h')) => self.talk = Talk::Help,
+            (Talk::Keys, KeyCode::Char('/')) => self.talk = Talk::Filter,
+            (Talk::Keys, KeyCode::Char('s')) => self.order = self.order.next(),
+            (Talk::Keys, KeyCode::Down | KeyCode::Char('j')) => self.chosen = self.chosen.saturating_add(1),
+            (Talk::Keys, KeyCode::Up | KeyCode::Char('k')) => self.chosen = self.chosen.saturating_sub(1),
+            (Talk::Keys, KeyCode::Char('x')) => {
+                let item = self.shown(picture).get(self.chosen).copied().cloned();
+                self.talk = match (item, self.readonly) {
+                    (_, true) => Talk::Said("--readonly: nothing is changed from here".into()),
+                    (None, _) => Talk::Said("no slice is chosen".into()),
+                    (Some(item), _) => Talk::End(item.slice_id, item.slice),
+                };
+            }
+            (Talk::Keys, _) => {}
+        }
+        let last = self.shown(picture).len().saturating_sub(1);
+        self.chosen = self.chosen.min(last);
+        Wish::Draw
+    }
+
+    fn type_filter(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Char(letter) => self.filter.push(letter),
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Esc => {
+                self.filter.clear();
+                self.talk = Talk::Keys;
+            }
+            KeyCode::Enter => self.talk = Talk::Keys,
+            _ => {}
+        }
+    }
+}
