@@ -4,8 +4,8 @@ pub mod ground;
 mod keep;
 
 use divvy_model::{
-    Bytes, Cap, Class, Code, Compute, ComputeTerms, DeviceKind, DeviceRecord, Fault, Isolation, Mode,
-    ModeTerms, SliceRecord, SliceRequest,
+    Bytes, Cap, Class, Code, Compute, ComputeTerms, DeviceRecord, Fault, Isolation, Mode, ModeTerms,
+    SliceRecord, SliceRequest,
 };
 
 use crate::admission::{DeviceBook, Hold};
@@ -128,7 +128,7 @@ impl DeviceBook<'_> {
             terms: asked,
             partitioned: is_partitioned(asked.mode, compute.cap),
         };
-        if self.device.kind == DeviceKind::Mig && asked.mode == Mode::Mps {
+        if self.device.mig_instance().is_some() && asked.mode == Mode::Mps {
             return Err(
                 Fault::new(Code::OtherMode, "MPS on a MIG instance is not offered")
                     .hint("--share lease shares an instance in turn; --share mig takes it for one slice"),
@@ -136,7 +136,7 @@ impl DeviceBook<'_> {
         }
         if asked.mode == Mode::Mig {
             let uuid = &self.device.uuid;
-            if self.device.kind != DeviceKind::Mig {
+            if self.device.mig_instance().is_none() {
                 return Err(Fault::new(Code::NoMig, format!("{uuid} is no MIG instance"))
                     .hint("`divvy mig list` shows what there is; `divvy mig apply` makes instances"));
             }
@@ -225,7 +225,7 @@ pub fn is_leased(slice: &Slice) -> bool {
 
 /// How much of its GPU an instance is, by multiprocessors, if both are known.
 pub fn part_of_gpu(instance: &DeviceRecord, devices: &[DeviceRecord]) -> Option<Compute> {
-    let gpu = &instance.hardware.as_ref()?.mig_instance.as_ref()?.gpu_uuid;
+    let gpu = &instance.mig_instance()?.gpu_uuid;
     let gpu = devices.iter().find(|device| device.uuid == *gpu)?;
     let parts = u64::from(instance.sm_count) * u64::from(Compute::WHOLE.0) / u64::from(gpu.sm_count.max(1));
     Some(Compute(

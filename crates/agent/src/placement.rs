@@ -194,34 +194,14 @@ impl Daemon {
         }
         self.check_quota(book, peer.uid, device, share, 1)?;
         if !request.whole {
-            self.mode_on(book, &device_book, request)?;
+            self.mode_on(&device_book, request)?;
             self.check_compute(book, peer.uid, device, &request.compute_terms(), None)?;
         }
         Ok(())
     }
 
     /// How a new slice would share a device.
-    fn mode_on(
-        &self,
-        book: &Book,
-        device: &DeviceBook<'_>,
-        request: &SliceRequest,
-    ) -> Result<ModeTerms, Fault> {
-        if let Some(instance) = book
-            .inventory
-            .devices
-            .iter()
-            .find(|one| is_part_of(one, device.device))
-        {
-            return Err(Fault::new(
-                Code::OtherMode,
-                format!("{} is divided into MIG instances", device.device.uuid),
-            )
-            .hint(format!(
-                "--share mig takes one of them; --device {} names one",
-                instance.uuid
-            )));
-        }
+    fn mode_on(&self, device: &DeviceBook<'_>, request: &SliceRequest) -> Result<ModeTerms, Fault> {
         device.admit_mode(
             request.mode_terms(),
             &request.compute_terms(),
@@ -240,7 +220,7 @@ impl Daemon {
         let mut agreed: Option<ModeTerms> = None;
         for device in devices {
             let device_book = self.device_book(book, device, Bytes(0), uid);
-            let terms = self.mode_on(book, &device_book, request)?;
+            let terms = self.mode_on(&device_book, request)?;
             if agreed.is_some_and(|agreed| agreed != terms) {
                 return Err(
                     Fault::new(Code::OtherMode, "these devices are shared in different parts")
@@ -398,11 +378,9 @@ fn go_together(book: &Book, devices: &[DeviceRecord]) -> Result<(), Fault> {
 
 /// Whether a device is a MIG instance of a GPU.
 fn is_part_of(instance: &DeviceRecord, gpu: &DeviceRecord) -> bool {
-    let place = instance
-        .hardware
-        .as_ref()
-        .and_then(|hardware| hardware.mig_instance.as_ref());
-    place.is_some_and(|place| place.gpu_uuid == gpu.uuid)
+    instance
+        .mig_instance()
+        .is_some_and(|place| place.gpu_uuid == gpu.uuid)
 }
 
 /// The MIG instances among these devices, and of them, that are large enough: the smallest first.
@@ -413,7 +391,7 @@ fn instances(
 ) -> Result<Vec<DeviceRecord>, Fault> {
     let all = &book.inventory.devices;
     let meant = |one: &&DeviceRecord| {
-        one.kind == DeviceKind::Mig
+        one.mig_instance().is_some()
             && among
                 .iter()
                 .any(|device| device.uuid == one.uuid || is_part_of(one, device))
@@ -441,10 +419,10 @@ fn instances(
         (None, Some(compute)) => format!(" of {compute} of a device"),
         (Some(memory), Some(compute)) => format!(" of {memory} and {compute} of a device"),
     };
-    Err(Fault::new(Code::NoMig, format!("there is no MIG instance{with} here")).hint(
-        "`divvy mig list` shows what there is, `divvy mig apply` makes instances; with `mig_create = true` the agent \
-         does",
-    ))
+    Err(
+        Fault::new(Code::NoMig, format!("there is no MIG instance{with} here"))
+            .hint("`divvy mig list` shows what there is, `divvy mig apply` makes instances"),
+    )
 }
 
 fn not_visible(chosen: &DeviceRecord, text: &str, visible: &[DeviceRecord]) -> Fault {

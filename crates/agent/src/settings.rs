@@ -33,8 +33,6 @@ pub struct Settings {
     pub user_compute: Option<Compute>,
     /// Into how many parts a device is divided that the hardware's turns share, where nobody says.
     pub timeslice_replicas: u32,
-    /// Whether MIG instances may be made for slices, on devices in MIG mode and beside the instances there are.
-    pub mig_create: bool,
     /// The memory of the lasting slice that each user gets with the first run that asks for none.
     pub default_slice: Option<MemoryAmount>,
     /// How long a slice runs before the next may where several want a device: 1 to 30 ms.
@@ -54,7 +52,6 @@ impl Default for Settings {
             user_slices: None,
             user_compute: None,
             timeslice_replicas: 4,
-            mig_create: false,
             default_slice: None,
             quantum: Duration::from_millis(5),
         }

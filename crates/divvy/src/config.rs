@@ -33,7 +33,7 @@ const fn key(name: &'static str, default: &'static str, in_folder: bool, about: 
 }
 
 /// Every setting.
-pub const KEYS: [Key; 23] = [
+pub const KEYS: [Key; 22] = [
     key(
         "memory",
         "",
@@ -138,12 +138,6 @@ pub const KEYS: [Key; 23] = [
         "4",
         false,
         "Into how many parts the hardware's turns divide a device, where nobody says",
-    ),
-    key(
-        "mig_create",
-        "false",
-        false,
-        "Whether the agent may make MIG instances for slices, beside those there are: true, false",
     ),
     key(
         "default_slice",
@@ -348,7 +342,6 @@ impl Config {
             user_slices,
             user_compute: self.get("user_compute")?,
             timeslice_replicas,
-            mig_create: self.get("mig_create")?.unwrap_or(defaults.mig_create),
             default_slice: self.get("default_slice")?,
             context: self.get::<Bytes>("context_memory")?,
             idle_timeout: self.duration("idle_timeout")?.unwrap_or(defaults.idle_timeout),

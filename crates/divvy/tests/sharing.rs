@@ -309,6 +309,43 @@ fn an_instance_has_to_be_there() {
 }
 
 #[test]
+fn each_slice_has_an_instance_of_its_own() {
+    let host = Host::new();
+    let instances = "3g.40gb,1g.10gb,1g.10gb";
+    host.text(&["mig", "apply", "--device", "0", "--instances", instances, "--yes"]);
+    let profile = |slice: &serde_json::Value| {
+        let devices = host.json(&["devices"]);
+        let items = devices["items"].as_array().expect("items");
+        let device = items.iter().find(|device| device["uuid"] == slice["device_uuid"]);
+        let place = &device.expect("its device")["hardware"]["mig_instance"];
+        place["profile"].as_str().expect("a profile").to_owned()
+    };
+    let small = create(&host, "small", &["--share", "mig"]);
+    assert_eq!(profile(&small), "1g.10gb", "the smallest that fits");
+    // Three of eight parts of the multiprocessors, and more memory than the small ones have.
+    let large = create(&host, "large", &["--share", "mig", "--compute", "40%"]);
+    assert_eq!(profile(&large), "3g.40gb");
+    let said = refused(&host, "x", &["--share", "mig", "--compute", "40%"]);
+    assert!(
+        said.contains("error[D0039]: instance MIG-") && said.contains("slice large shares it by mig"),
+        "{said}"
+    );
+    let (_, said) = host.refused(&["slice", "create", "x", "--memory", "60GiB", "--share", "mig"]);
+    assert!(
+        said.contains("error[D0084]: there is no MIG instance of 60 GiB"),
+        "{said}"
+    );
+    // What is taken is shared with nobody; what is free may be shared in turn.
+    let uuid = small["device_uuid"].as_str().expect("a UUID");
+    let said = refused(&host, "x", &["--device", uuid]);
+    assert!(said.contains("error[D0039]"), "{said}");
+    create(&host, "other", &["--share", "mig"]);
+    assert!(row(&host, "small").contains(" mig "), "{}", row(&host, "small"));
+    host.text(&["slice", "delete", "large"]);
+    create(&host, "again", &["--share", "mig", "--compute", "40%"]);
+}
+
+#[test]
 fn the_ways_are_explained() {
     let output = Command::new(common::divvy())
         .args(["explain", "sharing"])
