@@ -7,8 +7,8 @@ use crate::context::Context;
 use crate::env;
 use crate::output::Format;
 use crate::verbs::{
-    agent, cdi, completions, config, devices, doctor, enter, environment, events, explain, inspect, keep, kill,
-    man, mig, mps, partition, ps, resize, run, slice, top, topology, vgpu,
+    agent, cdi, completions, config, devices, doctor, enter, environment, events, explain, inspect, keep,
+    kill, man, mig, mps, partition, ps, resize, run, slice, top, topology, vgpu,
 };
 
 const EXAMPLES: &str = "\

@@ -129,8 +129,12 @@ pub fn draw(frame: &mut Frame<'_>, picture: &Picture, state: &State) {
         .map(|device| Line::raw(line(device, width)))
         .collect();
     frame.render_widget(Paragraph::new(lines), bars);
-    let widths = [14, 9, 16, 7, 7, 7, 7, 9, 9, 10].map(Constraint::Length);
-    let titles = COLUMNS.iter().map(|(title, right)| cell(title, *right));
+    // On a narrow screen the device's column is the one that is missed least.
+    let wide = rows.width >= 100;
+    let widths: [u16; 10] = [12, if wide { 9 } else { 0 }, 13, 6, 6, 6, 5, 8, 8, 9];
+    let seen = |at: &usize| widths[*at] > 0;
+    let columns: Vec<usize> = (0..COLUMNS.len()).filter(seen).collect();
+    let titles = columns.iter().map(|at| cell(COLUMNS[*at].0, COLUMNS[*at].1));
     let head = Row::new(titles).style(Style::new().add_modifier(Modifier::REVERSED));
     // What was scrolled past is above; the chosen one is always in sight.
     let room = usize::from(rows.height.saturating_sub(1)).max(1);
@@ -142,12 +146,13 @@ pub fn draw(frame: &mut Frame<'_>, picture: &Picture, state: &State) {
             Modifier::empty()
         };
         let cells = item.cells();
-        let cells: Vec<Cell<'_>> = cells
-            .iter()
-            .zip(COLUMNS)
-            .map(|(text, (_, right))| cell(&text.replace(char::is_control, "?"), right))
-            .collect();
+        let text = |at: &usize| cell(&cells[*at].replace(char::is_control, "?"), COLUMNS[*at].1);
+        let cells: Vec<Cell<'_>> = columns.iter().map(text).collect();
         Row::new(cells).style(Style::new().add_modifier(marks))
+    });
+    let widths = columns.iter().map(|at| match at {
+        0 => Constraint::Min(8),
+        at => Constraint::Length(widths[*at]),
     });
     frame.render_widget(Table::new(shown, widths).header(head).column_spacing(1), rows);
     frame.render_widget(Line::raw(last_line(state)), foot);
