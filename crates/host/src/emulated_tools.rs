@@ -65,9 +65,15 @@ impl Tools for EmulatedTools {
 }
 
 impl EmulatedTools {
-    fn time_slice(&self, _device: &str, length: Option<&str>) -> Result<String, Fault> {
+    fn time_slice(&self, device: &str, length: Option<&str>) -> Result<String, Fault> {
+        let Some(uuid) = divvy_emulator::Uuid::parse(device) else {
+            return Ok(format!("Invalid device {device}\n"));
+        };
         match length.and_then(|length| length.parse::<u8>().ok()) {
             Some(code @ 0..=3) => {
+                divvy_emulator::set_time_slice(&self.run_dir, uuid, code.into()).map_err(|error| {
+                    Fault::new(Code::Tool, "the emulated device's time slice cannot be set").because(&error)
+                })?;
                 let name = ["Default", "Short", "Medium", "Long"][usize::from(code)];
                 Ok(format!("Successfully set TimeSlice value to {name}\n"))
             }
@@ -199,6 +205,11 @@ mod tests {
         mps.add_partition(&mut tools, 16).expect("all of them");
         mps.stop(&mut tools, true).expect("stopped");
         assert!(!mps.state(&mut tools).expect("none").running);
-        set_time_slice(&mut tools, "GPU-1a2b3c4d", TimeSlice::Long).expect("set");
+        let device = "GPU-00112233-4455-6677-8899-aabbccddeeff";
+        set_time_slice(&mut tools, device, TimeSlice::Long).expect("set");
+        assert!(
+            set_time_slice(&mut tools, "GPU-1", TimeSlice::Long).is_err(),
+            "no such device"
+        );
     }
 }
