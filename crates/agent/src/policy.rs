@@ -7,7 +7,7 @@ use divvy_model::{Code, Fault, Isolation, Policy, SliceRequest};
 pub struct Enforcement {
     /// The rung.
     pub isolation: Isolation,
-    /// What was asked for and does not hold, in words; under the strict policy a compute share at most.
+    /// What was asked for and does not hold, in words; nothing under the strict policy.
     pub bypasses: Vec<String>,
 }
 
@@ -24,14 +24,6 @@ pub fn enforce(request: &SliceRequest) -> Result<Enforcement, Fault> {
                 .hint("leave --compute, --cap, --class and --weight out"),
         );
     }
-    // A share is written down for the day when it can be kept. Nobody comes to harm by it meanwhile, so it is told
-    // and not refused; a memory limit that did not hold would be another matter.
-    let told: Vec<String> = request
-        .compute
-        .filter(|share| *share < divvy_model::Compute::WHOLE && request.isolation != Isolation::Env)
-        .map(|share| format!("the compute share of {share} is recorded, and not enforced by this version"))
-        .into_iter()
-        .collect();
     let isolation = match request.isolation {
         // Nothing is in the program's way: whoever has all of a device needs no limit.
         _ if request.whole => Isolation::Env,
@@ -56,7 +48,7 @@ pub fn enforce(request: &SliceRequest) -> Result<Enforcement, Fault> {
     match (request.policy, lacking.as_slice()) {
         (_, []) | (Policy::BestEffort, _) => Ok(Enforcement {
             isolation,
-            bypasses: [told, lacking].concat(),
+            bypasses: lacking,
         }),
         (Policy::Strict, [first, rest @ ..]) => {
             let mut fault = Fault::new(Code::NotEnforceable, first.clone());
@@ -101,18 +93,7 @@ mod tests {
         let enforcement = enforce(&request).expect("best effort");
         assert_eq!(
             (enforcement.isolation, enforcement.bypasses.len()),
-            (Isolation::Cooperative, 2)
-        );
-    }
-
-    #[test]
-    fn a_compute_share_is_recorded_and_said_not_to_hold() {
-        let mut request = request();
-        request.compute = Some("30%".parse().expect("a share"));
-        let enforcement = enforce(&request).expect("recorded");
-        assert!(
-            enforcement.bypasses[0].contains("30% is recorded"),
-            "{enforcement:?}"
+            (Isolation::Cooperative, 1)
         );
     }
 
