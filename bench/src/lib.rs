@@ -4,5 +4,6 @@
 //! need is here.
 
 pub mod artifacts;
+pub mod cuda;
 pub mod slice;
 pub mod statistics;

@@ -1,0 +1,80 @@
+//! What the others see when a holder is killed or stopped, and how soon a change of shares has settled.
+
+use std::time::Duration;
+
+use divvy_arbiter::{MILLISECOND, Nanos, SECOND};
+use rustix::process::Signal;
+
+use crate::Bench;
+use crate::host::{Tenant, Way};
+use crate::measure::{outcome, watch};
+use crate::shares::{SETTLE, begin};
+
+pub fn print(bench: &Bench) -> anyhow::Result<()> {
+    println!(
+        "\nFaults: two tenants of 50 %, kernels of 1 ms; the longest time without the device for the one beside"
+    );
+    for (name, signal, target) in [
+        ("killed", Signal::KILL, " (target 50 ms)"),
+        ("stopped", Signal::STOP, ""),
+    ] {
+        let mut worst = 0;
+        for _ in 0..bench.repeats {
+            worst = worst.max(gap(bench, signal)?);
+        }
+        println!("  {name:<8} {:>5} ms{target}", worst / MILLISECOND);
+    }
+    println!(
+        "\nChange: 30/60, hard, becomes 60/30; from the command's return until every later 200 ms is within 3 points"
+    );
+    let mut worst = 0;
+    for _ in 0..bench.repeats {
+        worst = worst.max(change(bench)?);
+    }
+    println!("  settled within {:>5} ms (target 200 ms)", worst / MILLISECOND);
+    Ok(())
+}
+
+fn gap(bench: &Bench, signal: Signal) -> anyhow::Result<Nanos> {
+    let host = bench.host()?;
+    let mut tenants = begin(&host, Way::Leases(&[]), &[50.0, 50.0], &[MILLISECOND])?;
+    let engine = host.engine()?;
+    for tenant in &mut tenants {
+        tenant.go()?;
+    }
+    std::thread::sleep(SETTLE);
+    let watcher = std::thread::spawn(move || watch(&engine, Duration::from_secs(2)));
+    std::thread::sleep(SETTLE / 2);
+    tenants[0].signal(signal)?;
+    let samples = watcher
+        .join()
+        .map_err(|_| anyhow::anyhow!("The watcher ended early"))??;
+    let pids: Vec<u32> = tenants.iter().map(|tenant| tenant.pid).collect();
+    if signal == Signal::STOP {
+        tenants[0].signal(Signal::CONT)?;
+    }
+    tenants.iter_mut().for_each(Tenant::stop);
+    Ok(outcome(&samples, &pids).longest_gap(1, 0))
+}
+
+fn change(bench: &Bench) -> anyhow::Result<Nanos> {
+    let host = bench.host()?;
+    let way = Way::Leases(&["--cap", "hard"]);
+    let mut tenants = begin(&host, way, &[30.0, 60.0], &[MILLISECOND])?;
+    let engine = host.engine()?;
+    for tenant in &mut tenants {
+        tenant.go()?;
+    }
+    std::thread::sleep(SETTLE);
+    host.divvy(&["resize", "tenant2", "--compute", "30%"])?;
+    host.divvy(&["resize", "tenant1", "--compute", "60%"])?;
+    let samples = watch(&engine, Duration::from_secs(3))?;
+    let pids: Vec<u32> = tenants.iter().map(|tenant| tenant.pid).collect();
+    tenants.iter_mut().for_each(Tenant::stop);
+    for tenant in tenants {
+        tenant.end()?;
+    }
+    let outcome = outcome(&samples, &pids);
+    anyhow::ensure!(outcome.lasted >= SECOND, "Nothing was measured");
+    Ok(outcome.settled(&[60.0, 30.0], 0, 200 * MILLISECOND, 3.0))
+}

@@ -1,0 +1,47 @@
+//! Where engine time goes between two leases: a trace of who had the engine, sampled as fast as this machine can.
+
+use std::time::Instant;
+
+use crate::Bench;
+use crate::host::Tenant;
+use crate::shares::{SETTLE, begin};
+
+/// Prints the stretches of half a second: who had the engine, for how long, and who had it for nothing.
+pub fn print(bench: &Bench, lengths: &[u64]) -> anyhow::Result<()> {
+    let way = bench.ways()[0];
+    let host = bench.host()?;
+    let mut tenants = begin(&host, way, &[30.0, 70.0], lengths)?;
+    let engine = host.engine()?;
+    tenants.iter_mut().try_for_each(Tenant::go)?;
+    std::thread::sleep(SETTLE);
+    let began = Instant::now();
+    let mut samples = Vec::new();
+    while began.elapsed().as_millis() < 500 {
+        samples.push(engine.sample()?);
+        std::thread::sleep(std::time::Duration::from_micros(20));
+    }
+    let pids: Vec<u32> = tenants.iter().map(|tenant| tenant.pid).collect();
+    tenants.iter_mut().for_each(Tenant::stop);
+    let mut stretches: Vec<(usize, u64)> = Vec::new();
+    for pair in samples.windows(2) {
+        let ran = |pid: &u32| {
+            let busy = |n: usize| pair[n].busy.get(pid).copied().unwrap_or(0);
+            busy(1).saturating_sub(busy(0))
+        };
+        let all = pair[1].at.saturating_sub(pair[0].at);
+        let each: Vec<u64> = pids.iter().map(ran).collect();
+        let idle = all.saturating_sub(each.iter().sum());
+        for (who, time) in each.into_iter().chain([idle]).enumerate() {
+            match stretches.last_mut() {
+                _ if time < 1_000 => {}
+                Some((last, total)) if *last == who => *total += time,
+                _ => stretches.push((who, time)),
+            }
+        }
+    }
+    for (who, time) in stretches.iter().take(120) {
+        print!("{}{:.2} ", ["A", "B", "-"][(*who).min(2)], *time as f64 / 1e6);
+    }
+    println!();
+    Ok(())
+}

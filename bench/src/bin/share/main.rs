@@ -1,0 +1,141 @@
+//! `cargo xtask bench share`: compute shares on the emulated device, from `divvy run --compute` to the engine.
+//!
+//! The programs, the gate, the agent and its arbiter are the real ones; the device is the emulated one under its timing
+//! model, so that what is measured is its clock's and not this machine's. `bench arbiter` judges the algorithm alone.
+
+mod engine;
+mod faults;
+mod gaps;
+mod host;
+mod latency;
+mod measure;
+mod overhead;
+mod plot;
+mod shares;
+mod tenant;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use host::{Host, Way};
+
+/// Compute shares, on the emulated device
+#[derive(Parser)]
+struct Args {
+    /// Only these parts: shares, latency, faults, overhead, plot
+    only: Vec<String>,
+    /// Seconds that each row lasts
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// Only this split, as the table names it
+    #[arg(long)]
+    split: Option<String>,
+    /// Only these kernels, as the table names them
+    #[arg(long)]
+    kernel: Option<String>,
+    /// Only this way of sharing: soft, hard, time-slicing
+    #[arg(long)]
+    way: Option<String>,
+    /// How often each fault is tried
+    #[arg(long, default_value_t = 5)]
+    repeats: u64,
+    /// The emulated device
+    #[arg(long, default_value = "h100,timing=model")]
+    device: String,
+    /// Where the picture goes
+    #[arg(long, default_value = "bench/results/share.svg")]
+    svg: PathBuf,
+    /// Take the command and the libraries from this folder, and build nothing
+    #[arg(long)]
+    programs: Option<PathBuf>,
+    /// For a tenant: what it does
+    #[arg(long, hide = true)]
+    tenant: Option<String>,
+}
+
+/// What all parts need.
+pub struct Bench {
+    programs: PathBuf,
+    device: String,
+    split: Option<String>,
+    kernel: Option<String>,
+    way: Option<String>,
+    /// How long a row lasts.
+    pub lasts: Duration,
+    /// How often a fault is tried.
+    pub repeats: u64,
+}
+
+impl Bench {
+    /// A fresh host.
+    fn host(&self) -> anyhow::Result<Host> {
+        Host::new(self.programs.clone(), &self.device)
+    }
+
+    fn wants(&self, split: &str) -> bool {
+        self.split.as_deref().is_none_or(|only| only == split)
+    }
+
+    fn wants_kernel(&self, kernel: &str) -> bool {
+        self.kernel.as_deref().is_none_or(|only| only == kernel)
+    }
+
+    fn ways(&self) -> Vec<Way> {
+        let all = [
+            Way::Leases(&[]),
+            Way::Leases(&["--cap", "hard"]),
+            Way::TimeSlicing,
+        ];
+        all.into_iter()
+            .filter(|way| self.way.as_deref().is_none_or(|only| way.name().contains(only)))
+            .collect()
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    if let Some(work) = &args.tenant {
+        return tenant::run(&serde_json::from_str(work)?);
+    }
+    let programs = match args.programs {
+        Some(programs) => programs,
+        None => divvy_bench::artifacts::build(&[
+            "divvy",
+            "limit-cuda",
+            "limit-nvml",
+            "emulated-cuda",
+            "emulated-nvml",
+        ])?,
+    };
+    let bench = Bench {
+        programs,
+        device: args.device,
+        split: args.split,
+        kernel: args.kernel,
+        way: args.way,
+        lasts: Duration::from_secs(args.seconds),
+        repeats: args.repeats,
+    };
+    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
+    if wanted("shares") {
+        shares::print(&bench)?;
+    }
+    if wanted("latency") {
+        latency::print(&bench)?;
+    }
+    if wanted("faults") {
+        faults::print(&bench)?;
+    }
+    if wanted("overhead") {
+        overhead::print(&bench)?;
+    }
+    if args.only.iter().any(|only| only == "gaps") {
+        gaps::print(&bench, &[1_000_000])?;
+        gaps::print(&bench, &[50_000])?;
+    }
+    if wanted("plot") {
+        shares::draw(&bench, &args.svg)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! What leases cost a tenant that nobody disturbs: its throughput in a slice over its throughput without Divvy.
+
+use std::time::Instant;
+
+use divvy_arbiter::{MICROSECOND, MILLISECOND, Nanos};
+use divvy_bench::statistics::median;
+
+use crate::Bench;
+use crate::host::Way;
+use crate::shares::{SETTLE, greedy};
+
+/// How a lone tenant runs.
+const RUNS: [(&str, Way, f64); 3] = [
+    ("without Divvy", Way::TimeSlicing, 0.0),
+    ("in a slice, uncapped", Way::Leases(&[]), 0.0),
+    (
+        "in a slice, hard cap of 100 %",
+        Way::Leases(&["--cap", "hard"]),
+        100.0,
+    ),
+];
+
+pub fn print(bench: &Bench) -> anyhow::Result<()> {
+    println!(
+        "\nOverhead: kernels a second of a lone tenant, over those without Divvy; alternating rounds (target >= 0.99)"
+    );
+    for (name, length) in [("50 µs", 50 * MICROSECOND), ("1 ms", MILLISECOND)] {
+        let mut rates = vec![Vec::new(); RUNS.len()];
+        for _ in 0..bench.repeats {
+            for ((_, way, share), rates) in RUNS.iter().zip(&mut rates) {
+                rates.push(rate(bench, *way, *share, length)?);
+            }
+        }
+        let medians: Vec<f64> = rates.iter_mut().map(|rates| median(rates)).collect();
+        for ((run, _, _), rate) in RUNS.iter().zip(&medians) {
+            println!("  {name:<6} {run:<30} {rate:>10.1}/s {:>7.3}", rate / medians[0]);
+        }
+    }
+    Ok(())
+}
+
+fn rate(bench: &Bench, way: Way, share: f64, length: Nanos) -> anyhow::Result<f64> {
+    let host = bench.host()?;
+    let mut tenant = host.start(way, "alone", share, &greedy(&[length], 1))?;
+    let began = Instant::now();
+    tenant.go()?;
+    std::thread::sleep(SETTLE * 2);
+    let said = tenant.end()?;
+    Ok(said.launched as f64 / began.elapsed().as_secs_f64())
+}

@@ -1,0 +1,141 @@
+//! How exact shares are on the emulated device, beside its own time-slicing.
+
+use std::time::Duration;
+
+use divvy_arbiter::sim::Outcome;
+use divvy_arbiter::{MICROSECOND, MILLISECOND, Nanos, SECOND, Settings};
+
+use crate::host::{Host, Tenant, Way};
+use crate::measure::{outcome, watch};
+use crate::tenant::Work;
+use crate::{Bench, plot};
+
+/// The splits that are published, in percent.
+const SPLITS: [(&str, &[f64]); 6] = [
+    ("10/90", &[10.0, 90.0]),
+    ("30/70", &[30.0, 70.0]),
+    ("50/50", &[50.0, 50.0]),
+    ("20/30/50", &[20.0, 30.0, 50.0]),
+    ("4 x 25", &[25.0; 4]),
+    ("16 equal", &[6.25; 16]),
+];
+
+/// The kernels that are published.
+const KERNELS: [(&str, &[Nanos]); 4] = [
+    ("50 µs", &[50 * MICROSECOND]),
+    ("1 ms", &[MILLISECOND]),
+    ("20 ms", &[20 * MILLISECOND]),
+    ("mixed", &[50 * MICROSECOND, MILLISECOND, 20 * MILLISECOND]),
+];
+
+/// Time to find their pace before it counts.
+pub const SETTLE: Duration = Duration::from_secs(1);
+
+/// A program that always has more to do.
+pub fn greedy(lengths: &[Nanos], seed: u64) -> Work {
+    let longest = lengths.iter().copied().max().unwrap_or(0);
+    Work {
+        lengths: lengths.to_vec(),
+        every: None,
+        kernels: 0,
+        seed,
+        // As deep as a training loop launches ahead.
+        ahead: (4 * longest).max(20 * MILLISECOND),
+    }
+}
+
+/// Lets tenants of these shares work side by side; answers what each got.
+pub fn play(bench: &Bench, way: Way, split: &[f64], lengths: &[Nanos]) -> anyhow::Result<Outcome> {
+    let host = bench.host()?;
+    let mut tenants = begin(&host, way, split, lengths)?;
+    let engine = host.engine()?;
+    for tenant in &mut tenants {
+        tenant.go()?;
+    }
+    std::thread::sleep(SETTLE);
+    let samples = watch(&engine, bench.lasts)?;
+    let pids: Vec<u32> = tenants.iter().map(|tenant| tenant.pid).collect();
+    tenants.iter_mut().for_each(Tenant::stop);
+    for tenant in tenants {
+        tenant.end()?;
+    }
+    Ok(outcome(&samples, &pids))
+}
+
+/// Starts a greedy tenant for each share.
+pub fn begin(host: &Host, way: Way, split: &[f64], lengths: &[Nanos]) -> anyhow::Result<Vec<Tenant>> {
+    (1..)
+        .zip(split)
+        .map(|(n, share)| host.start(way, &format!("tenant{n}"), *share, &greedy(lengths, n)))
+        .collect()
+}
+
+pub fn print(bench: &Bench) -> anyhow::Result<()> {
+    let settings = Settings::default();
+    println!(
+        "Shares: all tenants always have work, {} s each",
+        bench.lasts.as_secs()
+    );
+    println!(
+        "targets: error <= 1 point at 10 s, <= 3 at 1 s; Jain >= 0.99; kept >= 97 %; hard caps passed in any 1 s by"
+    );
+    println!("no more than quantum + in-flight bound + longest kernel (allowed)\n");
+    println!(
+        "{:<14}{:<10}{:<7}{:>8}{:>8}{:>8}{:>8}{:>9}{:>8}{:>10}{:>10}",
+        "sharing", "split", "kernel", "10 s", "1 s", "0.1 s", "split", "Jain", "kept %", "over ms", "allowed"
+    );
+    let mut missed = 0;
+    for way in bench.ways() {
+        for (split_name, split) in SPLITS.iter().filter(|(name, _)| bench.wants(name)) {
+            for (kernel, lengths) in KERNELS.iter().filter(|(name, _)| bench.wants_kernel(name)) {
+                let outcome = play(bench, way, split, lengths)?;
+                let long = Nanos::try_from(bench.lasts.as_nanos())?.min(10 * SECOND) / SECOND * SECOND;
+                let error = |window| outcome.error(split, 0, window, false);
+                let (at_10, at_1, at_tenth) = (error(long), error(SECOND), error(SECOND / 10));
+                let longest = lengths.iter().copied().max().unwrap_or(0);
+                let allowed = settings.quantum + settings.in_flight + longest;
+                let over = (0..split.len())
+                    .map(|tenant| outcome.violation(tenant, split[tenant], SECOND))
+                    .max()
+                    .unwrap_or(0);
+                let hard = way.name() == "leases, hard";
+                let cap = if hard {
+                    format!("{:>10.2}{:>10.2}", over as f64 / 1e6, allowed as f64 / 1e6)
+                } else {
+                    format!("{:>10}{:>10}", "-", "-")
+                };
+                let jain = outcome.jain(split);
+                // Of the time, not of the time in which somebody wanted it: all of them always do.
+                let kept = outcome.busy.iter().sum::<Nanos>() as f64 * 100.0 / outcome.lasted as f64;
+                let met = at_10 <= 1.0
+                    && at_1 <= 3.0
+                    && jain >= 0.99
+                    && kept >= 97.0
+                    && (!hard || over <= i64::try_from(allowed)?);
+                missed += usize::from(!met && way != Way::TimeSlicing);
+                println!(
+                    "{:<14}{split_name:<10}{kernel:<7}{at_10:>8.2}{at_1:>8.2}{at_tenth:>8.2}{:>8.2}{jain:>9.4}{kept:>8.1}{cap}  {}",
+                    way.name(),
+                    outcome.error(split, 0, long, true),
+                    if met { "" } else { "missed" }
+                );
+            }
+        }
+        println!();
+    }
+    println!("{missed} of the leases' rows miss a target");
+    Ok(())
+}
+
+/// Draws 30/70 over time.
+pub fn draw(bench: &Bench, file: &std::path::Path) -> anyhow::Result<()> {
+    let split = [30.0, 70.0];
+    let mut panels = Vec::new();
+    for way in bench.ways() {
+        panels.push((way.name(), play(bench, way, &split, &[MILLISECOND])?));
+    }
+    let title = "30 % and 70 %, kernels of 1 ms, in windows of 0.1 s";
+    std::fs::write(file, plot::svg(title, &split, &panels, SECOND / 10))?;
+    println!("drawn: {}", file.display());
+    Ok(())
+}

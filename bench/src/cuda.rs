@@ -1,0 +1,200 @@
+//! The few driver calls of a program that keeps a device busy, from whatever libcuda.so.1 the loader finds.
+
+use std::ffi::CStr;
+
+use anyhow::{Context, bail};
+use divvy_abi::{CUcontext, CUdevice, CUevent, CUfunction, CUmodule, CUresult, CUstream, c_char, c_void};
+
+macro_rules! driver {
+    ($($field:ident = $symbol:literal ($($of:ty),*);)*) => {
+        /// A loaded driver.
+        #[derive(Clone, Copy)]
+        pub struct Cuda {
+            $($field: unsafe extern "C" fn($($of),*) -> CUresult,)*
+        }
+
+        impl Cuda {
+            /// Loads libcuda.so.1 as a program does that links it.
+            ///
+            /// # Errors
+            /// What is missing.
+            pub fn load() -> anyhow::Result<Self> {
+                // SAFETY: a C string.
+                let handle = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
+                if handle.is_null() {
+                    bail!("Cannot load libcuda.so.1");
+                }
+                let symbol = |name: &CStr| {
+                    // SAFETY: the handle is open and stays so; a C string.
+                    let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+                    if address.is_null() { None } else { Some(address) }.with_context(|| format!("No {name:?}"))
+                };
+                Ok(Self {
+                    // SAFETY: the driver's functions of these names have these types.
+                    $($field: unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($of),*) -> CUresult>(symbol($symbol)?) },)*
+                })
+            }
+        }
+    };
+}
+
+driver! {
+    init = c"cuInit" (u32);
+    retain = c"cuDevicePrimaryCtxRetain" (*mut CUcontext, CUdevice);
+    set_current = c"cuCtxSetCurrent" (CUcontext);
+    synchronize = c"cuCtxSynchronize" ();
+    load_data = c"cuModuleLoadData" (*mut CUmodule, *const c_void);
+    function = c"cuModuleGetFunction" (*mut CUfunction, CUmodule, *const c_char);
+    launch = c"cuLaunchKernel" (CUfunction, u32, u32, u32, u32, u32, u32, u32, CUstream, *mut *mut c_void, *mut *mut c_void);
+    event = c"cuEventCreate" (*mut CUevent, u32);
+    record = c"cuEventRecord" (CUevent, CUstream);
+    wait = c"cuEventSynchronize" (CUevent);
+}
+
+/// A kernel that lasts as long as its argument says.
+#[derive(Clone, Copy)]
+pub struct Spin {
+    cuda: Cuda,
+    function: CUfunction,
+}
+
+/// A mark in the default stream.
+#[derive(Clone, Copy)]
+pub struct Mark {
+    cuda: Cuda,
+    event: CUevent,
+}
+
+/// One thread that reads the device's clock until so many nanoseconds are over.
+const SPIN: &CStr = c"
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry spin(.param .u64 nanoseconds)
+{
+    .reg .u64 %rd<5>;
+    .reg .pred %p<2>;
+    ld.param.u64 %rd1, [nanoseconds];
+    mov.u64 %rd2, %globaltimer;
+again:
+    mov.u64 %rd3, %globaltimer;
+    sub.u64 %rd4, %rd3, %rd2;
+    setp.lt.u64 %p1, %rd4, %rd1;
+    @%p1 bra again;
+    ret;
+}
+";
+
+impl Cuda {
+    /// Initialises, and makes the first device's primary context current.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn begin(&self) -> anyhow::Result<()> {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: valid out-parameters.
+        unsafe {
+            (self.init)(0).ok().context("cuInit")?;
+            (self.retain)(&raw mut context, 0)
+                .ok()
+                .context("cuDevicePrimaryCtxRetain")?;
+            (self.set_current)(context).ok().context("cuCtxSetCurrent")
+        }
+    }
+
+    /// Waits for all work.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn synchronize(&self) -> anyhow::Result<()> {
+        // SAFETY: no pointers.
+        unsafe { (self.synchronize)() }.ok().context("cuCtxSynchronize")
+    }
+
+    /// Loads the spinning kernel.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn spin(&self) -> anyhow::Result<Spin> {
+        let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: valid out-parameters and C strings.
+        unsafe {
+            (self.load_data)(&raw mut module, SPIN.as_ptr().cast())
+                .ok()
+                .context("cuModuleLoadData")?;
+            (self.function)(&raw mut function, module, c"spin".as_ptr())
+                .ok()
+                .context("cuModuleGetFunction")?;
+        }
+        Ok(Spin {
+            cuda: *self,
+            function,
+        })
+    }
+
+    /// Makes a mark.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn mark(&self) -> anyhow::Result<Mark> {
+        let mut event = std::ptr::null_mut();
+        // SAFETY: a valid out-parameter.
+        unsafe { (self.event)(&raw mut event, 0) }
+            .ok()
+            .context("cuEventCreate")?;
+        Ok(Mark { cuda: *self, event })
+    }
+}
+
+impl Spin {
+    /// Launches it for this long.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn launch(&self, mut nanoseconds: u64) -> anyhow::Result<()> {
+        let none = std::ptr::null_mut();
+        let mut parameters = [(&raw mut nanoseconds).cast::<c_void>()];
+        // SAFETY: one parameter of eight bytes, as the kernel declares it, read before this returns.
+        unsafe {
+            (self.cuda.launch)(
+                self.function,
+                1,
+                1,
+                1,
+                1,
+                1,
+                1,
+                0,
+                none,
+                parameters.as_mut_ptr(),
+                none.cast(),
+            )
+        }
+        .ok()
+        .context("cuLaunchKernel")
+    }
+}
+
+impl Mark {
+    /// Puts it behind everything launched so far.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn record(&self) -> anyhow::Result<()> {
+        // SAFETY: an event of this driver.
+        unsafe { (self.cuda.record)(self.event, std::ptr::null_mut()) }
+            .ok()
+            .context("cuEventRecord")
+    }
+
+    /// Waits until what it was last put behind is over.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn wait(&self) -> anyhow::Result<()> {
+        // SAFETY: an event of this driver.
+        unsafe { (self.cuda.wait)(self.event) }
+            .ok()
+            .context("cuEventSynchronize")
+    }
+}
