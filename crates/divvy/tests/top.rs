@@ -80,7 +80,7 @@ impl Screen {
     }
 
     /// It has ended, and the terminal is as it was.
-    fn is_restored(mut self) {
+    fn restored(mut self) {
         self.child.wait().expect("it ends");
         // Away from the screen of its own, and the cursor is back.
         self.shows("\x1b[?1049l");
@@ -106,7 +106,7 @@ fn whatever_ends_it_the_terminal_is_as_it_was() {
             "TERM" | "HUP" => kill(screen.child.id(), ending),
             keys => screen.keys.write_all(keys.as_bytes()).expect("typed"),
         }
-        screen.is_restored();
+        screen.restored();
     }
 }
 

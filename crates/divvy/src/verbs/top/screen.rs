@@ -19,8 +19,7 @@ use super::Source;
 use super::picture::{COLUMNS, Device, Picture, percent};
 use super::state::{State, Talk, Wish};
 
-const HELP: &str = "\
- q, Ctrl-C    leave
+const HELP: &str = " q, Ctrl-C    leave
  s            sort by the next column
  /            show only slices whose names hold what is typed
  esc          show all of them again
