@@ -255,7 +255,7 @@ impl Gate {
         books.lanes[lane].programmatic |= programmatic;
         let silent = books.lanes[lane].programmatic || capture::any();
         let own_mark = name.is_per_thread() || lane == COMMON;
-        let measured = !silent && !own_mark && (unsettled || books.looks % MEASURED == 0);
+        let measured = !silent && !own_mark && (unsettled || books.looks.is_multiple_of(MEASURED));
         let plan = self.plan(
             &mut books,
             lane,
