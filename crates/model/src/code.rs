@@ -231,7 +231,7 @@ mod tests {
         }
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut text = String::new();
-        for room in ["model", "host", "agent", "divvy"] {
+        for room in ["model", "host", "container", "agent", "divvy"] {
             sources(&crates.join(room).join("src"), &mut text);
         }
         for code in Code::ALL {
