@@ -222,3 +222,75 @@ fn of_amds_devices_a_container_gets_kfd_and_exactly_the_nodes_asked_for() {
         }
     }
 }
+
+/// CVE-2024-0132 and CVE-2025-23359: an image puts links in the place of what is mounted over, which lead out of it.
+#[test]
+fn links_in_the_place_of_mount_targets_lead_nowhere_out_of_the_image() {
+    let host = Host::new();
+    let Some(podman) = Podman::new(&host) else { return };
+    let device = slice(&host, &podman, "linked", "1GiB");
+    let image = image(&host);
+    let victim = host.folder().join("victim");
+    std::fs::create_dir(&victim).expect("a folder");
+    let out = format!("../../../../../../../../..{}", victim.display());
+    for place in ["/run/divvy", "/usr/lib64"] {
+        image.link(place, &out);
+    }
+    image.link("/etc/ld.so.preload", &format!("{out}/preload"));
+    let mut tenant = starts(&podman, &["--device", &device], &image);
+    assert_eq!(tenant.memory().1, GIB);
+    assert!(tenant.allocate(2 * GIB).is_err());
+    assert!(tenant.end().success());
+    let left: Vec<_> = std::fs::read_dir(&victim).expect("a folder").collect();
+    assert!(left.is_empty(), "the host's folder was written to: {left:?}");
+}
+
+/// CVE-2025-23266: an image's LD_PRELOAD and working directory meet a hook that runs on the host. There is no hook, and the
+/// library runs where every program of the image runs.
+#[test]
+fn an_images_own_preloads_stay_in_the_container_and_in_the_slice() {
+    let Some(compiler) = divvy_tests::clients::compiler() else {
+        return;
+    };
+    let host = Host::new();
+    let Some(podman) = Podman::new(&host) else { return };
+    let device = slice(&host, &podman, "preloaded", "1GiB");
+    let image = image(&host);
+    let source = host.folder().join("evil.c");
+    let marker = host.folder().join("marker");
+    let code = format!(
+        "#include <fcntl.h>\n__attribute__((constructor)) static void run(void) {{ \
+         open(\"{}\", O_CREAT | O_WRONLY, 0600); open(\"/tmp/ran\", O_CREAT | O_WRONLY, 0600); }}\n",
+        marker.display()
+    );
+    std::fs::write(&source, code).expect("written");
+    let library = host.folder().join("evil.so");
+    let mut compile = Command::new(compiler);
+    compile
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(&source);
+    succeeded(&finish(&mut compile));
+    image.file(&library, "/evil/evil.so");
+    // Its own file of preloads is covered by ours.
+    image.write("/etc/ld.so.preload", "/evil/none-such.so\n", 0o644);
+    let flags = [
+        "--device",
+        &device,
+        "--env",
+        "LD_PRELOAD=./evil.so",
+        "--workdir",
+        "/evil",
+    ];
+    let mut tenant = starts(&podman, &flags, &image);
+    assert_eq!(tenant.memory().1, GIB);
+    assert!(tenant.allocate(2 * GIB).is_err());
+    assert!(tenant.end().success());
+    assert!(!marker.exists(), "the image's library ran on the host");
+    let script = ["/bin/sh", "-c", "ls /tmp"];
+    let ran = succeeded(&finish(&mut podman.run(&flags, &image, &script)));
+    assert!(
+        ran.lines().any(|line| line == "ran"),
+        "a user's LD_PRELOAD works as ever: {ran}"
+    );
+}
