@@ -92,7 +92,7 @@ pub fn host_pid() -> u32 {
     }
 }
 
-/// Makes the folder that a container is to have at [`FOLDER`]: these devices of the specification `spec` in the run
+/// Makes the folder that a container is to have at `FOLDER`: these devices of the specification `spec` in the run
 /// directory `run`. It must be on the run directory's file system: a device's page is one file under two names.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! A pool takes memory from the device when it must, and lets it go when it is trimmed or its streams are synchronised.
 //! Before an allocation all that the pool may grow by is reserved; afterwards the driver says how much the pool holds,
-//! and the rest of the reservation goes back. What a driver grows a pool by, [`growth`] learns.
+//! and the rest of the reservation goes back. What a driver grows a pool by, `growth` learns.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
