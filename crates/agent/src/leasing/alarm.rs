@@ -15,6 +15,10 @@ const STACK: usize = 256 << 10;
 /// Without a slice there is nothing to do by the clock.
 const LONG: Duration = Duration::from_secs(3600);
 
+/// A gate is closed before its lease's end by no more than this, in nanoseconds: late enough for the renewal that comes
+/// before.
+const EARLIEST: Nanos = 100_000;
+
 /// Starts the thread. It ends with [`Leasing::stop`].
 ///
 /// # Errors
@@ -67,8 +71,13 @@ impl Leasing {
         if !sleep.is_zero() {
             // Woken for nothing is as good.
             let woken = self.earlier.wait_timeout(desk, sleep);
-            let mut desk = woken.unwrap_or_else(PoisonError::into_inner).0;
+            let (mut desk, why) = woken.unwrap_or_else(PoisonError::into_inner);
             desk.alarm_at = 0;
+            if why.timed_out() {
+                // Whose gate closes sleeps as well, and wakes up as late as this thread.
+                let late = monotonic().saturating_sub(wake_at).min(EARLIEST);
+                desk.state.early = (desk.state.early * 7 + 2 * late).div_ceil(8).min(EARLIEST);
+            }
         }
         true
     }

@@ -111,10 +111,15 @@ impl State {
 
     /// What has fallen due by `now`: ends of leases, the arbiter's own times, the end of doubts.
     pub fn tick(&mut self, now: Nanos) {
+        // A lease that goes on is renewed before it is closed.
+        if self.arbiter.deadline().is_some_and(|deadline| deadline <= now) {
+            self.tell(now, &Event::Time);
+        }
         let mut over = Vec::new();
         for (number, seat) in &mut self.seats {
             for account in &mut seat.accounts {
-                if matches!(account.hold, Hold::Leased { until, .. } if until <= now) {
+                if matches!(account.hold, Hold::Leased { until, .. } if until <= now.saturating_add(self.early))
+                {
                     account.end(now);
                     over.push(*number);
                 }
@@ -138,7 +143,7 @@ impl State {
     pub fn deadline(&self) -> Option<Nanos> {
         let accounts = self.seats.values().flat_map(|seat| &seat.accounts);
         let ends = accounts.map(|account| match account.hold {
-            Hold::Leased { until, .. } => until,
+            Hold::Leased { until, .. } => until.saturating_sub(self.early),
             Hold::Ending { reap_at, .. } if account.rope.is_some() => reap_at,
             Hold::Ending { .. } | Hold::Nothing => Nanos::MAX,
         });

@@ -30,6 +30,9 @@ pub(super) struct State {
     pub epoch_base: u64,
     /// When the last slice in doubt has been waited for; the end of time where none is.
     pub doubts_end_at: Nanos,
+    /// So much before a lease's end its gate is closed: as long as this machine takes to wake somebody. What is in flight
+    /// goes on meanwhile.
+    pub early: Nanos,
     /// Slices to look at before anything else.
     pub due: Vec<u64>,
     /// What people should be told.
@@ -59,6 +62,7 @@ impl State {
             // No agent gives a lease each nanosecond.
             epoch_base: now,
             doubts_end_at: Nanos::MAX,
+            early: 0,
             due: Vec::new(),
             incidents: Vec::new(),
             refill: HashMap::new(),

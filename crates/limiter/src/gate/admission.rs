@@ -36,11 +36,13 @@ pub(super) enum Admission {
     Over,
 }
 
-/// What ends as soon as this part of the bound would leave the device without work before a launch could arrive.
+/// What ends as soon as this part of the bound would leave the device without work before a launch could arrive,
 const FEED: u64 = 64;
+/// and where this machine's threads wake up late, as soon as that takes, but no more than this part.
+const FED_AHEAD: u64 = 8;
 
-/// Whether a launch of `estimate_ns` may go at `now`.
-pub(super) fn admit(flight: Flight, bounds: Bounds, estimate_ns: u64, now: u64) -> Admission {
+/// Whether a launch of `estimate_ns` may go at `now`, where who sleeps comes back `late_ns` late.
+pub(super) fn admit(flight: Flight, bounds: Bounds, estimate_ns: u64, now: u64, late_ns: u64) -> Admission {
     if now >= bounds.until_ns {
         return Admission::Over;
     }
@@ -51,9 +53,10 @@ pub(super) fn admit(flight: Flight, bounds: Bounds, estimate_ns: u64, now: u64) 
     }
     let wanted = remaining.saturating_add(estimate_ns);
     if wanted > bounds.in_flight_ns && flight.all_ns > 0 {
-        let feed = bounds.in_flight_ns / FEED;
+        let feed = late_ns.clamp(bounds.in_flight_ns / FEED, bounds.in_flight_ns / FED_AHEAD);
         if remaining > feed {
-            return Admission::In(remaining - feed);
+            // Two kernels of nearly half the bound would take turns with nothing if the second waited for the first's end.
+            return Admission::In((remaining - feed).min(wanted - bounds.in_flight_ns));
         }
     }
     // What follows has to start within the lease and to fit in full.
@@ -67,6 +70,10 @@ pub(super) fn admit(flight: Flight, bounds: Bounds, estimate_ns: u64, now: u64) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn admit(flight: Flight, bounds: Bounds, estimate_ns: u64, now: u64) -> Admission {
+        super::admit(flight, bounds, estimate_ns, now, 0)
+    }
 
     const US: u64 = 1_000;
     const MS: u64 = 1_000_000;
@@ -103,7 +110,7 @@ mod tests {
         );
         assert_eq!(
             admit(flight(500 * US, 500 * US, 0), LEASE, 501 * US, 0),
-            Admission::In(500 * US - MS / 64)
+            Admission::In(US)
         );
         // What has run is no longer ahead, but no more than the first of what is in flight can have.
         assert!(matches!(
@@ -138,6 +145,25 @@ mod tests {
             Admission::Now { more_ns: 0 },
             "it starts within the lease"
         );
+    }
+
+    #[test]
+    fn two_kernels_a_little_over_half_the_bound_never_run_dry() {
+        let bounds = Bounds {
+            until_ns: 100 * MS,
+            in_flight_ns: 2 * MS,
+        };
+        let one = 1040 * US;
+        // The first has just begun: the second follows as soon as both fit, not when the first ends.
+        assert_eq!(admit(flight(one, one, 0), bounds, one, 0), Admission::In(80 * US));
+        assert!(matches!(
+            admit(flight(one, one, 80 * US), bounds, one, 0),
+            Admission::Now { .. }
+        ));
+        // One that never fits follows as early as this machine needs.
+        let late = |ran| super::admit(flight(20 * MS, 20 * MS, ran), bounds, 20 * MS, 0, 180 * US);
+        assert_eq!(late(0), Admission::In(20 * MS - 180 * US));
+        assert!(matches!(late(20 * MS - 180 * US), Admission::Now { .. }));
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub(super) struct Bracket {
     pub since_ns: u64,
     /// The lane's count of launches before it.
     pub at: u64,
+    /// The stream had run dry before it: what is measured has the launch's way to the device in it.
+    pub dry: bool,
 }
 
 /// An event of ours in a stream, and what is over once it is.
@@ -68,6 +70,8 @@ pub(super) struct Books {
     pub began_ns: u64,
     busy_ns: u64,
     busy_since: Option<u64>,
+    /// The device was passed on ahead of the end of what was in flight: when that was, and when it should have ended.
+    passed_on: Option<(u64, u64)>,
     /// Launches that were counted; 1 for all that were not; and those known to be over.
     pub passed: u64,
     pub uncounted: u64,
@@ -85,6 +89,9 @@ pub(super) struct Books {
     pub bucket: Bucket,
 }
 
+/// What ends no later than so many nanoseconds after its time was only kept waiting by the hardware's turns.
+const OUTSTAYED_NS: u64 = 5_000_000;
+
 /// Events that are kept for later.
 const SPARE: usize = 4096;
 
@@ -97,6 +104,7 @@ impl Books {
             began_ns: 0,
             busy_ns: 0,
             busy_since: None,
+            passed_on: None,
             passed: 0,
             uncounted: 0,
             looks: 0,
@@ -215,6 +223,11 @@ impl Books {
         in_use(lanes).all(|place| self.outstanding_ns(lanes, place) == 0 && lanes[place].launches().1 == 0)
     }
 
+    /// Whether a launch is on its way into the driver.
+    pub fn is_entering(&self, lanes: &[Lane; LANES]) -> bool {
+        in_use(lanes).any(|place| lanes[place].launches().1 > 0)
+    }
+
     /// Counts the launches of a lane.
     fn tally(&mut self, lanes: &[Lane; LANES], place: usize) {
         let (now, _) = lanes[place].launches();
@@ -251,6 +264,24 @@ impl Books {
                 self.busy_since = None;
             }
             _ => {}
+        }
+    }
+
+    /// What is in flight ends in `ends_in`, and the device is the next one's from now on: he pays for the rest, as whoever
+    /// passes it on to this process will be paid for.
+    pub fn pass_on(&mut self, now: u64, ends_in: u64) {
+        self.set_running(false, now);
+        self.passed_on = Some((now, now.saturating_add(ends_in)));
+    }
+
+    /// Nothing is in flight any more.
+    pub fn set_drained(&mut self, now: u64) {
+        self.set_running(false, now);
+        // What took much longer was not meant to be passed on.
+        if let Some((at, due)) = self.passed_on.take()
+            && now > due.saturating_add(OUTSTAYED_NS)
+        {
+            self.busy_ns += now.saturating_sub(at);
         }
     }
 
@@ -300,4 +331,30 @@ impl Books {
 /// The lanes that are some stream's, and the common one.
 pub(super) fn in_use(lanes: &[Lane; LANES]) -> impl Iterator<Item = usize> + '_ {
     (0..LANES).filter(|place| *place == lane::COMMON || !lanes[*place].is_free())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn what_is_passed_on_is_the_next_ones_to_pay_unless_it_stays_on() {
+        let mut books = Books::new();
+        books.set_running(true, 0);
+        books.pass_on(4 * MS, MS / 4);
+        assert_eq!(books.busy_ns(5 * MS), 4 * MS);
+        books.set_drained(6 * MS);
+        assert_eq!(
+            books.busy_ns(7 * MS),
+            4 * MS,
+            "the hardware's turns kept it waiting"
+        );
+
+        books.set_running(true, 10 * MS);
+        books.pass_on(14 * MS, MS / 4);
+        books.set_drained(30 * MS);
+        assert_eq!(books.busy_ns(31 * MS), 24 * MS, "all of it");
+    }
 }

@@ -52,6 +52,7 @@ impl Gate {
                 key,
                 since_ns: monotonic_ns(),
                 at: launches,
+                dry: true,
             });
             return Plan::default();
         }
@@ -126,6 +127,8 @@ impl Gate {
         } else {
             before
         };
+        // SAFETY: our own event, just recorded.
+        let dry = event == 0 || unsafe { forward::cuEventQuery(event as CUevent) } == CUDA_SUCCESS;
         let since_ns = monotonic_ns();
         let mut books = locked(&self.books);
         books.lanes[lane].bracket = Some(Bracket {
@@ -133,6 +136,7 @@ impl Gate {
             key,
             since_ns,
             at,
+            dry,
         });
     }
 

@@ -1,7 +1,7 @@
 //! The gate thread: one for each account whose agent leases, from the first launch on. It finds out what is over, tells
 //! the agent, and wakes who waits.
 
-use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use core::time::Duration;
 
@@ -10,7 +10,8 @@ use divvy_ledger::attach::Attached;
 use divvy_ledger::{Gate as Says, GateWord, monotonic_ns};
 use rustix::thread::futex;
 
-use super::{Gate, NOTHING_SEEN, leave};
+use super::books::Books;
+use super::{Gate, NOTHING_SEEN, capture, leave};
 use crate::below::forward;
 use crate::books::locked;
 use crate::log;
@@ -23,6 +24,14 @@ const IDLE_NS: u64 = 100_000;
 /// a launch's wake was missed.
 const AT_REST: Duration = Duration::from_millis(500);
 const IN_LEASE: Duration = Duration::from_millis(5);
+/// So near the end of a lease, in nanoseconds, the thread sleeps at the gate's word: it may be renewed, or closed early.
+const NEAR_END_NS: u64 = 500_000;
+/// A sleeping thread that is later than this, in nanoseconds, was on a machine that stood still.
+const LATEST_NS: u64 = 300_000;
+/// From the word that nothing is in flight to the next one's first kernel: three sleepers wake and do something, each as
+/// late as this thread; nanoseconds, within these. A device runs one context after the other anyway: what overlaps waits
+/// there and not here.
+const AHEAD_NS: (u64, u64) = (30_000, 400_000);
 /// What was launched uncounted cannot be waited for now: again after so many nanoseconds.
 const AGAIN_NS: u64 = 1_000_000;
 
@@ -35,6 +44,8 @@ pub(super) struct Thread {
     sleeps: AtomicU8,
     /// When it means to wake by itself.
     planned_ns: AtomicU64,
+    /// How late it has been of late with what it wanted to do at a time, nanoseconds.
+    late_ns: AtomicU64,
 }
 
 const AWAKE: u8 = 0;
@@ -57,6 +68,20 @@ impl Thread {
             kick: AtomicU32::new(0),
             sleeps: AtomicU8::new(AWAKE),
             planned_ns: AtomicU64::new(u64::MAX),
+            late_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// How long ahead something has to be said so that what follows from it comes in time, nanoseconds.
+    pub fn ahead_ns(&self) -> u64 {
+        (3 * self.late_ns.load(Relaxed) + AHEAD_NS.0).min(AHEAD_NS.1)
+    }
+
+    /// It has done what it wanted to do at `planned`, if its time had come.
+    fn did(&self, planned: Option<u64>) {
+        if let Some(late) = planned.and_then(|planned| monotonic_ns().checked_sub(planned)) {
+            let mean = self.late_ns.load(Relaxed);
+            self.late_ns.store((mean * 7 + late.min(LATEST_NS)) / 8, Relaxed);
         }
     }
 
@@ -96,12 +121,14 @@ impl Thread {
         }
     }
 
-    fn sleep(&self, attached: &Attached, seen: u32, sleep: &Sleep) {
+    /// Sleeps; answers when it wanted to wake, if it was the clock that woke it.
+    fn sleep(&self, attached: &Attached, seen: u32, sleep: &Sleep) -> Option<u64> {
+        let mut timed = None;
         match *sleep {
             Sleep::Until(at) => {
                 let ns = at.saturating_sub(monotonic_ns()).min(AT_REST.as_nanos() as u64);
                 if ns == 0 {
-                    return;
+                    return None;
                 }
                 let limit = futex::Timespec {
                     tv_sec: 0,
@@ -109,10 +136,13 @@ impl Thread {
                 };
                 self.planned_ns.store(at, SeqCst);
                 self.sleeps.store(DOZES, SeqCst);
-                let _why = futex::wait(&self.kick, futex::Flags::PRIVATE, seen, Some(&limit));
+                let why = futex::wait(&self.kick, futex::Flags::PRIVATE, seen, Some(&limit));
+                timed = (why == Err(rustix::io::Errno::TIMEDOUT)).then_some(at);
             }
             Sleep::At(word, limit) => {
-                self.planned_ns.store(u64::MAX, SeqCst);
+                let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+                let planned = monotonic_ns().saturating_add(limit_ns);
+                self.planned_ns.store(planned, SeqCst);
                 self.sleeps.store(RESTS, SeqCst);
                 if self.kick.load(SeqCst) == seen {
                     let _word = attached.grant().wait_gate(word, limit);
@@ -121,6 +151,7 @@ impl Thread {
         }
         self.sleeps.store(AWAKE, SeqCst);
         self.planned_ns.store(0, SeqCst);
+        timed
     }
 }
 
@@ -146,10 +177,12 @@ impl Gate {
         let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: a valid in- and out-parameter.
         let _relaxed = unsafe { forward::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+        let mut timed = None;
         while !leave::is_exiting() && attached.is_ours() {
             let seen = self.thread.kick.load(SeqCst);
             let sleep = self.step(attached);
-            self.thread.sleep(attached, seen, &sleep);
+            self.thread.did(timed);
+            timed = self.thread.sleep(attached, seen, &sleep);
         }
     }
 
@@ -168,6 +201,8 @@ impl Gate {
             Says::Leased => attached.grant().lease().until_ns,
         };
         let mut books = locked(&self.books);
+        // A lease that goes on: who waited for its end need not.
+        news |= word.gate() == Says::Leased && books.acknowledged != Some(word.bits());
         if books.alarm_ns <= now {
             books.alarm_ns = u64::MAX;
             news = true;
@@ -183,12 +218,38 @@ impl Gate {
             if now < until_ns {
                 self.acknowledge(attached, &mut books, word);
             }
+            let ahead = self.thread.ahead_ns();
+            let ends_in = self.ends_in(&books, now);
+            let mut passed_on = false;
+            if let (Says::Closed, Some(ns), true) =
+                (word.gate(), ends_in.filter(|ns| *ns <= ahead), books.busy)
+            {
+                books.pass_on(now, ns);
+                books.busy = false;
+                self.acknowledge(attached, &mut books, word);
+                passed_on = true;
+            }
+            let told = !books.busy;
             self.report(attached, &mut books, now);
             drop(books);
-            let next = self.next_look(now);
-            return Sleep::Until(if now < until_ns { next.min(until_ns) } else { next });
+            if passed_on {
+                attached.slot().ring();
+            }
+            let mut next = self.next_look(now);
+            if let (Some(ns), false) = (ends_in, told) {
+                next = next.min(now + ns.saturating_sub(ahead).max(AHEAD_NS.0));
+            }
+            let near_ns = until_ns.saturating_sub(NEAR_END_NS);
+            let near = now >= near_ns;
+            if now < until_ns {
+                next = next.min(if near { until_ns } else { near_ns });
+            }
+            return match next.checked_sub(now) {
+                Some(ns) if near => Sleep::At(word, Duration::from_nanos(ns)),
+                _ => Sleep::Until(next),
+            };
         }
-        books.set_running(false, now);
+        books.set_drained(now);
         if now >= until_ns {
             let released = core::mem::take(&mut books.busy);
             self.report(attached, &mut books, now);
@@ -220,8 +281,17 @@ impl Gate {
         Sleep::At(word, IN_LEASE.min(Duration::from_nanos(until_ns - now)))
     }
 
+    /// In how many nanoseconds what is in flight should end; `None` where that is not known well enough to rely on.
+    fn ends_in(&self, books: &Books, now: u64) -> Option<u64> {
+        let flight = books.flight(&self.lanes, now);
+        let late = flight.ran_ns > flight.head_ns;
+        let entering = books.is_entering(&self.lanes);
+        let known = !late && !entering && !capture::any() && !self.has_stranger(books);
+        known.then(|| flight.remaining_ns())
+    }
+
     /// Tells the agent that its word has been seen. Answers whether that is news.
-    fn acknowledge(&self, attached: &Attached, books: &mut super::books::Books, word: GateWord) -> bool {
+    fn acknowledge(&self, attached: &Attached, books: &mut Books, word: GateWord) -> bool {
         if books.acknowledged == Some(word.bits()) {
             return false;
         }

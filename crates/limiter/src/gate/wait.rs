@@ -131,8 +131,8 @@ impl Gate {
                     self.ask_for_a_lease(attached, waiting);
                     let _word = attached.grant().wait_gate(word, AT_GATE);
                 }
-                Finds::Later(ns) => self.wait_for_progress(attached, progress, ns),
-                _ => self.wait_for_progress(attached, progress, FOR_PROGRESS_NS),
+                Finds::Later(ns) => self.wait_for_progress(attached, progress, ns, ns),
+                _ => self.wait_for_progress(attached, progress, FOR_PROGRESS_NS, SOON_NS),
             }
         }
     }
@@ -150,7 +150,7 @@ impl Gate {
     }
 
     /// Whether a kernel is in flight that nobody has measured: until it is over, nothing is put on top of it.
-    fn has_stranger(&self, books: &Books) -> bool {
+    pub(super) fn has_stranger(&self, books: &Books) -> bool {
         in_use(&self.lanes).any(|place| {
             let bracket = &books.lanes[place].bracket;
             bracket.is_some_and(|bracket| {
@@ -236,10 +236,11 @@ impl Gate {
         }
         let promised = Books::promised_ns(lanes, lane);
         flight.all_ns += promised;
-        let mut answer = admission::admit(flight, bounds, estimate_ns, now);
+        let late_ns = self.thread.ahead_ns();
+        let mut answer = admission::admit(flight, bounds, estimate_ns, now, late_ns);
         if promised > 0 && !matches!(answer, Admission::Now { more_ns } if more_ns > 0) {
             books.reclaim_all(lanes);
-            answer = admission::admit(books.flight(lanes, now), bounds, estimate_ns, now);
+            answer = admission::admit(books.flight(lanes, now), bounds, estimate_ns, now, late_ns);
         }
         let more_ns = match answer {
             Admission::Now { more_ns } => more_ns,
@@ -268,9 +269,7 @@ impl Gate {
             Some(_) if !own_mark && !measured => more_ns.min(spacing_ns),
             _ => 0,
         };
-        if was_idle {
-            books.set_running(true, now);
-        }
+        books.set_running(true, now);
         books.give(lanes, lane, estimate_ns + more_ns);
         lanes[lane].charge(estimate_ns);
         books.typical_ns = match books.typical_ns {
@@ -324,11 +323,12 @@ impl Gate {
         }
     }
 
-    fn wait_for_progress(&self, attached: &Attached, seen: u32, ns: u64) {
+    /// Waits for `ns` at most, and has the gate thread look within `soon_ns`.
+    fn wait_for_progress(&self, attached: &Attached, seen: u32, ns: u64, soon_ns: u64) {
         self.say(attached, &mut locked(&self.books));
         // The gate thread wakes us in time; should it not, we look ourselves.
         self.thread
-            .wake_by(attached, monotonic_ns().saturating_add(ns.min(SOON_NS)));
+            .wake_by(attached, monotonic_ns().saturating_add(soon_ns));
         let limit = ns.saturating_add(SPIN_NS).min(FOR_PROGRESS_NS);
         let limit = futex::Timespec {
             tv_sec: 0,

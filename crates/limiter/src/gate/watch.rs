@@ -85,7 +85,7 @@ impl Gate {
             .ends
             .map(|(bracket, dry)| (bracket, dry, elapsed_ns(bracket.event, mark.event)));
         if let (Some((bracket, dry, Some(ns))), true) = (measured, sound) {
-            if dry {
+            if dry || bracket.dry {
                 self.estimates().learn_limit(bracket.key, ns);
             } else {
                 self.estimates().learn(bracket.key, ns);
