@@ -283,7 +283,10 @@ fn calls_after_teardown_answer_and_leave_nothing() {
     cu!(cuCtxSetCurrent(context as CUcontext));
     let _pooled: CUdeviceptr = get!(cuMemAllocAsync(8 * MIB, null_mut()));
     // SAFETY: ends this process as its main function would; another thread runs only the harness.
-    #[expect(clippy::disallowed_methods, reason = "what runs at a program's end is what is tested")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "what runs at a program's end is what is tested"
+    )]
     unsafe {
         libc::exit(0)
     }
