@@ -14,6 +14,11 @@ pub fn rust_client() -> PathBuf {
     binaries().join("rust-client")
 }
 
+/// A program that keeps its device busy. See `examples/rust-client/src/bin/spinner.rs`.
+pub fn spinner() -> PathBuf {
+    binaries().join("spinner")
+}
+
 /// The interpreter whose packages are exactly those of examples/python/requirements.txt, or nothing when it was not
 /// set up and need not be.
 pub fn python() -> Option<PathBuf> {

@@ -9,6 +9,7 @@ mod audit;
 mod clients;
 mod coexistence;
 mod command;
+mod compute;
 mod containers;
 mod death;
 mod devices;
