@@ -268,8 +268,19 @@ impl Books {
     }
 
     /// What is in flight ends in `ends_in`, and the device is the next one's from now on: he pays for the rest, as whoever
-    /// passes it on to this process will be paid for.
-    pub fn pass_on(&mut self, now: u64, ends_in: u64) {
+    /// passes it on to this process will be paid for. From now on the hardware's turns are in what is measured: it is not.
+    pub fn pass_on(&mut self, lanes: &[Lane; LANES], now: u64, ends_in: u64) {
+        for place in in_use(lanes) {
+            self.drop_bracket(place);
+        }
+        let ended: Vec<_> = self
+            .marks
+            .iter_mut()
+            .filter_map(|mark| Some((mark.context, mark.ends.take()?.0.event)))
+            .collect();
+        for (context, event) in ended {
+            self.let_go(context, event);
+        }
         self.set_running(false, now);
         self.passed_on = Some((now, now.saturating_add(ends_in)));
     }
@@ -306,13 +317,18 @@ impl Books {
     /// Gives a measurement up.
     pub fn drop_bracket(&mut self, place: usize) -> Option<Bracket> {
         let bracket = self.lanes[place].bracket.take()?;
+        self.let_go(self.lanes[place].context, bracket.event);
+        Some(bracket)
+    }
+
+    /// The event that a measurement began at is no longer needed for that.
+    fn let_go(&mut self, context: usize, event: usize) {
         // Still waited for as a mark: then it goes when that is over.
         let mut marks = self.marks.iter_mut();
-        match marks.find(|mark| mark.event == bracket.event) {
+        match marks.find(|mark| mark.event == event) {
             Some(mark) => mark.begins = false,
-            None => self.keep(self.lanes[place].context, bracket.event),
+            None => self.keep(context, event),
         }
-        Some(bracket)
     }
 
     /// Forgets a context: its streams and events went with it, after all their work.
@@ -341,9 +357,10 @@ mod tests {
 
     #[test]
     fn what_is_passed_on_is_the_next_ones_to_pay_unless_it_stays_on() {
+        let lanes = [const { Lane::new() }; LANES];
         let mut books = Books::new();
         books.set_running(true, 0);
-        books.pass_on(4 * MS, MS / 4);
+        books.pass_on(&lanes, 4 * MS, MS / 4);
         assert_eq!(books.busy_ns(5 * MS), 4 * MS);
         books.set_drained(6 * MS);
         assert_eq!(
@@ -353,7 +370,7 @@ mod tests {
         );
 
         books.set_running(true, 10 * MS);
-        books.pass_on(14 * MS, MS / 4);
+        books.pass_on(&lanes, 14 * MS, MS / 4);
         books.set_drained(30 * MS);
         assert_eq!(books.busy_ns(31 * MS), 24 * MS, "all of it");
     }

@@ -32,6 +32,9 @@ const LATEST_NS: u64 = 300_000;
 /// late as this thread; nanoseconds, within these. A device runs one context after the other anyway: what overlaps waits
 /// there and not here.
 const AHEAD_NS: (u64, u64) = (30_000, 400_000);
+/// Behind a longer kernel, in nanoseconds, the device is not passed on ahead: little is lost, and its end might be put off
+/// by the hardware's turns.
+const PASSED_ON_NS: u64 = 2_000_000;
 /// What was launched uncounted cannot be waited for now: again after so many nanoseconds.
 const AGAIN_NS: u64 = 1_000_000;
 
@@ -224,7 +227,7 @@ impl Gate {
             if let (Says::Closed, Some(ns), true) =
                 (word.gate(), ends_in.filter(|ns| *ns <= ahead), books.busy)
             {
-                books.pass_on(now, ns);
+                books.pass_on(&self.lanes, now, ns);
                 books.busy = false;
                 self.acknowledge(attached, &mut books, word);
                 passed_on = true;
@@ -281,12 +284,14 @@ impl Gate {
         Sleep::At(word, IN_LEASE.min(Duration::from_nanos(until_ns - now)))
     }
 
-    /// In how many nanoseconds what is in flight should end; `None` where that is not known well enough to rely on.
+    /// In how many nanoseconds what is in flight should end; `None` where that is not known well enough to rely on, or
+    /// not worth it.
     fn ends_in(&self, books: &Books, now: u64) -> Option<u64> {
         let flight = books.flight(&self.lanes, now);
         let late = flight.ran_ns > flight.head_ns;
         let entering = books.is_entering(&self.lanes);
-        let known = !late && !entering && !capture::any() && !self.has_stranger(books);
+        let long = flight.head_ns > PASSED_ON_NS;
+        let known = !late && !long && !entering && !capture::any() && !self.has_stranger(books);
         known.then(|| flight.remaining_ns())
     }
 
