@@ -9,6 +9,7 @@ use divvy_ledger::{Gate, GateWord, Grant, Lease, Ledger};
 
 use super::bell::Rope;
 use super::figures::Figures;
+use super::undertaker::MOST;
 
 /// What the slice has of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ pub(super) struct Said {
     pub counted: bool,
     /// Their busy time, or their typical kernel, is another than at the last look.
     pub news: bool,
-    /// Processes that were not there at the last look, by their number where they told one.
+    /// Some processes that were not there at the last look, by their number where they told one.
     pub newcomers: Vec<u32>,
 }
 
@@ -122,6 +123,12 @@ impl Account {
         &self.pages[self.place].ledger
     }
 
+    /// Some of its processes, by their number where they told one.
+    pub fn host_pids(&self) -> Vec<u32> {
+        let pids = self.ledger().presences().map(|process| process.host_pid);
+        pids.filter(|pid| *pid != 0).take(MOST).collect()
+    }
+
     /// Whether it is of these pages.
     pub fn is_of(&self, pages: &Arc<Vec<Pages>>) -> bool {
         Arc::ptr_eq(&self.pages, pages)
@@ -197,7 +204,7 @@ impl Account {
             }
             let key = (process.slot, process.claimed_at_ns);
             let before = self.seen.get(&key).copied();
-            if before.is_none() && process.host_pid != 0 {
+            if before.is_none() && process.host_pid != 0 && said.newcomers.len() < MOST {
                 said.newcomers.push(process.host_pid);
             }
             more = more.saturating_add(process.busy_ns.saturating_sub(before.unwrap_or(0)));

@@ -2,7 +2,7 @@
 //! being woken. docs/adr/0025 has what the alternatives cost.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use divvy_ledger::Ledger;
 use divvy_ledger::attach::Pages;
 
 use super::Leasing;
+use super::undertaker::{MOST, Undertaker};
 
 /// How long a thread sleeps where nothing happens. Whoever wants it sooner rings.
 const LONG: Duration = Duration::from_secs(3600);
@@ -24,16 +25,21 @@ pub(super) struct Rope {
     pub number: u64,
     pages: Arc<Vec<Pages>>,
     place: usize,
+    /// Whose the slice is.
+    uid: u32,
     ended: AtomicBool,
     reaps: AtomicBool,
+    newcomers: Mutex<Vec<u32>>,
 }
 
 impl Rope {
-    pub fn new(number: u64, pages: Arc<Vec<Pages>>, place: usize) -> Self {
+    pub fn new(number: u64, uid: u32, pages: Arc<Vec<Pages>>, place: usize) -> Self {
         Self {
             number,
             pages,
             place,
+            uid,
+            newcomers: Mutex::default(),
             ended: AtomicBool::new(false),
             reaps: AtomicBool::new(false),
         }
@@ -50,10 +56,37 @@ impl Rope {
         self.ledger().ring();
     }
 
+    /// Has the thread watch processes that came. The caller may hold the desk, so nothing is asked of the system here but
+    /// a wake-up, for the caller may be another thread.
+    pub fn came(&self, pids: &[u32]) {
+        if pids.is_empty() {
+            return;
+        }
+        let mut newcomers = self.newcomers.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = MOST.saturating_sub(newcomers.len());
+        if room > 0 {
+            newcomers.extend(pids.iter().take(room));
+            drop(newcomers);
+            self.ledger().ring();
+        }
+    }
+
     /// Ends the thread.
     pub fn end(&self) {
         self.ended.store(true, Relaxed);
         self.ledger().ring();
+    }
+}
+
+impl Rope {
+    /// Has those watched who came. Whom there is no patience for the clock looks for.
+    fn watch_newcomers(self: &Arc<Self>, undertaker: &Undertaker, watches: &mut Patience) {
+        let newcomers = std::mem::take(&mut *self.newcomers.lock().unwrap_or_else(PoisonError::into_inner));
+        for pid in newcomers {
+            if watches.may_go_on(Instant::now()) {
+                undertaker.watch(self, pid, self.uid);
+            }
+        }
     }
 }
 
@@ -66,13 +99,20 @@ pub(super) fn listen(rope: &Arc<Rope>, leasing: Weak<Leasing>) -> std::io::Resul
     let thread = thread::Builder::new()
         .name(format!("bell-{}", rope.number))
         .stack_size(STACK);
-    thread.spawn(move || serve(&rope, &leasing)).map(drop)
+    let undertaker = leasing.upgrade().and_then(|leasing| leasing.undertaker.clone());
+    let serve = move || {
+        serve(&rope, &leasing, undertaker.as_deref());
+        // Nobody but this thread has them watched.
+        undertaker.iter().for_each(|undertaker| undertaker.forget(&rope));
+    };
+    thread.spawn(serve).map(drop)
 }
 
-fn serve(rope: &Rope, leasing: &Weak<Leasing>) {
+fn serve(rope: &Arc<Rope>, leasing: &Weak<Leasing>, undertaker: Option<&Undertaker>) {
     super::hurry();
     let ledger = rope.ledger();
-    let mut patience = Patience::new();
+    let mut patience = Patience::of(AT_ONCE, ONE);
+    let mut watches = Patience::of(WATCHES_AT_ONCE, WATCH);
     loop {
         // Taken before the look: what is rung from here on is heard.
         let rung = ledger.rung();
@@ -88,28 +128,39 @@ fn serve(rope: &Rope, leasing: &Weak<Leasing>) {
         };
         leasing.look(rope.number);
         drop(leasing);
+        if let Some(undertaker) = undertaker {
+            rope.watch_newcomers(undertaker, &mut watches);
+        }
         patience.take();
         let _rung = ledger.wait_bell(rung, LONG);
     }
 }
 
-/// How often a slice is looked at: some times at once, and ten thousand times a second for ever. Whoever rings more is
-/// heard later, and nobody else is.
+/// How often something is done for a slice: some times at once, and at a pace for ever.
 #[derive(Debug)]
 struct Patience {
     left: u32,
     since: Instant,
+    at_once: u32,
+    one: Duration,
 }
 
+/// A slice is looked at ten thousand times a second. Whoever rings more is heard later, and nobody else is.
 const AT_ONCE: u32 = 64;
 const ONE: Duration = Duration::from_micros(100);
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// Its new processes are watched a hundred a second.
+const WATCHES_AT_ONCE: u32 = 64;
+const WATCH: Duration = Duration::from_millis(10);
+
 impl Patience {
-    fn new() -> Self {
+    fn of(at_once: u32, one: Duration) -> Self {
         Self {
-            left: AT_ONCE,
+            left: at_once,
             since: Instant::now(),
+            at_once,
+            one,
         }
     }
 
@@ -121,9 +172,9 @@ impl Patience {
     }
 
     fn may_go_on(&mut self, now: Instant) -> bool {
-        let earned = now.saturating_duration_since(self.since).as_micros() / ONE.as_micros();
-        if let Ok(earned @ 1..) = u32::try_from(earned.min(u128::from(AT_ONCE))) {
-            self.left = self.left.saturating_add(earned).min(AT_ONCE);
+        let earned = now.saturating_duration_since(self.since).as_micros() / self.one.as_micros();
+        if let Ok(earned @ 1..) = u32::try_from(earned.min(u128::from(self.at_once))) {
+            self.left = self.left.saturating_add(earned).min(self.at_once);
             self.since = now;
         }
         self.left = self.left.saturating_sub(1);
@@ -138,10 +189,8 @@ mod tests {
     #[test]
     fn who_rings_without_end_is_heard_ten_thousand_times_a_second() {
         let begin = Instant::now();
-        let mut patience = Patience {
-            left: AT_ONCE,
-            since: begin,
-        };
+        let mut patience = Patience::of(AT_ONCE, ONE);
+        patience.since = begin;
         let mut clock = begin;
         let mut looks = 0;
         while clock < begin + Duration::from_secs(1) {

@@ -32,13 +32,9 @@ impl State {
             return;
         };
         let said = seat.read(now);
-        if let Some(undertaker) = &self.undertaker {
-            for (account, said) in seat.accounts.iter().zip(&said) {
-                let rope = account.rope.iter();
-                for rope in rope.filter(|_| !said.newcomers.is_empty()) {
-                    undertaker.watch(rope, &said.newcomers);
-                }
-            }
+        for (account, said) in seat.accounts.iter().zip(&said) {
+            let rope = account.rope.iter();
+            rope.for_each(|rope| rope.came(&said.newcomers));
         }
         if seat.lone {
             return;

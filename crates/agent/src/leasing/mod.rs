@@ -74,6 +74,8 @@ pub(crate) struct Leasing {
     /// The alarm has to ring earlier than it thinks.
     earlier: Condvar,
     journal: Arc<Journal>,
+    /// Who watches processes, where somebody does.
+    undertaker: Option<Arc<Undertaker>>,
 }
 
 #[derive(Debug)]
@@ -108,12 +110,13 @@ impl Leasing {
             .ok();
         let leasing = Arc::new(Self {
             desk: Mutex::new(Desk {
-                state: State::new(settings, monotonic(), undertaker),
+                state: State::new(settings, monotonic()),
                 alarm_at: 0,
                 ended: false,
             }),
             earlier: Condvar::new(),
             journal,
+            undertaker,
         });
         if let Err(error) = alarm::start(Arc::downgrade(&leasing)) {
             // Bells are heard all the same, and gates that nobody opens open themselves.
@@ -130,7 +133,14 @@ impl Leasing {
             for (number, seat) in &mut state.seats {
                 for (place, account) in seat.accounts.iter_mut().enumerate() {
                     if account.rope.is_none() {
-                        let rope = Arc::new(Rope::new(*number, seat.member.pages.clone(), place));
+                        let rope = Arc::new(Rope::new(
+                            *number,
+                            seat.member.uid,
+                            seat.member.pages.clone(),
+                            place,
+                        ));
+                        // Whoever was there before the rope: an earlier agent's.
+                        rope.came(&account.host_pids());
                         account.rope = Some(rope.clone());
                         ropes.push(rope);
                     }

@@ -2,14 +2,12 @@
 //! and no thread: whoever calls says what time it is, so that tests can.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use divvy_arbiter::{Arbiter, Cap, DeviceId, Event, MILLISECOND, Nanos, Refused, Settings, TenantId, Terms};
 
 use super::account::{Account, Hold};
 use super::escape::Escapes;
 use super::seat::Seat;
-use super::undertaker::Undertaker;
 use super::{Incident, Member, shares};
 use crate::api::events::EventKind;
 
@@ -39,8 +37,6 @@ pub(super) struct State {
     pub incidents: Vec<Incident>,
     /// What a change of holder costs on each device, as the arbiter was last told.
     pub refill: HashMap<u32, Nanos>,
-    /// Who watches processes.
-    pub undertaker: Option<Arc<Undertaker>>,
     /// Leases that were outlasted so that others were told; that the device went to others.
     pub overdue_total: u64,
     /// See there.
@@ -52,7 +48,7 @@ pub(super) struct State {
 }
 
 impl State {
-    pub fn new(settings: Settings, now: Nanos, undertaker: Option<Arc<Undertaker>>) -> Self {
+    pub fn new(settings: Settings, now: Nanos) -> Self {
         Self {
             arbiter: Arbiter::new(settings, 0),
             devices: Vec::new(),
@@ -66,7 +62,6 @@ impl State {
             due: Vec::new(),
             incidents: Vec::new(),
             refill: HashMap::new(),
-            undertaker,
             overdue_total: 0,
             expired_total: 0,
             escapes: Escapes::default(),

@@ -1,11 +1,14 @@
 //! Watches the processes of slices that lease: one that dies while it holds a lease gives it back the moment the kernel
 //! has taken its memory, its contexts and its place in the ledger down. A process's descriptor becomes readable after all that.
-//! Where one cannot be had (another pid namespace, too many files) the dead are looked for by the clock, once a lease
-//! has ended.
+//! Where none is held the dead are looked for by the clock, once a lease has ended: so a watch makes it quicker and no more.
+//!
+//! The numbers come from a page into which the slice's processes may write anything. So there are a few watches to an account
+//! and to the agent, few new ones a second, and each is of a process of the slice's owner.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
 use rustix::buffer::spare_capacity;
@@ -17,6 +20,12 @@ use super::bell::Rope;
 
 const STACK: usize = 128 << 10;
 
+/// As many processes of an account are watched at once. What has more is a family whose others the clock finds.
+pub(super) const MOST: usize = 32;
+
+/// As many of all accounts: far from what the agent may have open.
+const MOST_IN_ALL: usize = 1024;
+
 /// Watches processes.
 #[derive(Debug)]
 pub(super) struct Undertaker {
@@ -27,7 +36,15 @@ pub(super) struct Undertaker {
 #[derive(Debug, Default)]
 struct Watched {
     next: u64,
-    processes: HashMap<u64, (OwnedFd, Weak<Rope>)>,
+    processes: HashMap<u64, Watch>,
+}
+
+#[derive(Debug)]
+struct Watch {
+    /// Held for the sake of its place in the epoll set.
+    _process: OwnedFd,
+    pid: u32,
+    rope: Weak<Rope>,
 }
 
 impl Undertaker {
@@ -47,27 +64,55 @@ impl Undertaker {
         Ok(undertaker)
     }
 
-    /// Has the slice's dead looked for when one of these processes ends.
-    pub fn watch(&self, rope: &Arc<Rope>, pids: &[u32]) {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those of slices that have ended.
-        watched.processes.retain(|_, (_, rope)| rope.strong_count() > 0);
-        for pid in pids {
-            let Some(pid) = i32::try_from(*pid).ok().and_then(Pid::from_raw) else {
-                continue;
-            };
-            let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else {
-                // It has ended, or is not to be seen from here.
-                rope.reap();
-                continue;
-            };
-            let key = watched.next;
-            watched.next += 1;
-            let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
-            if epoll::add(&self.epoll, &process, epoll::EventData::new_u64(key), flags).is_ok() {
-                watched.processes.insert(key, (process, Arc::downgrade(rope)));
-            }
+    /// Has the account's dead looked for when this process ends, if it is of user `uid` (0: anybody's) and there is room
+    /// for one more.
+    pub fn watch(&self, rope: &Arc<Rope>, pid: u32, uid: u32) {
+        if !self.lock().has_room(rope, pid) {
+            return;
         }
+        let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+            return;
+        };
+        let process = match pidfd_open(raw, PidfdFlags::empty()) {
+            Ok(process) => process,
+            Err(Errno::SRCH) => return rope.reap(),
+            Err(_) => return,
+        };
+        // Asked once it is pinned. A number that means another process by now is one more of the same user's.
+        let owner = std::fs::metadata(format!("/proc/{pid}"));
+        if uid != 0 && owner.is_ok_and(|owner| owner.uid() != uid) {
+            return;
+        }
+        let mut watched = self.lock();
+        let key = watched.next;
+        watched.next += 1;
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        // Under the lock: it may have ended already, and the thread is to find it in the table.
+        if watched.has_room(rope, pid)
+            && epoll::add(&self.epoll, &process, epoll::EventData::new_u64(key), flags).is_ok()
+        {
+            let watch = Watch {
+                _process: process,
+                pid,
+                rope: Arc::downgrade(rope),
+            };
+            watched.processes.insert(key, watch);
+        }
+    }
+
+    /// Watches none of the account's processes any more.
+    pub fn forget(&self, rope: &Arc<Rope>) {
+        self.lock().processes.retain(|_, watch| !watch.is_of(rope));
+    }
+
+    /// How many processes are watched.
+    #[cfg(test)]
+    pub fn watching(&self) -> usize {
+        self.lock().processes.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn serve(&self) {
@@ -80,15 +125,30 @@ impl Undertaker {
                     return;
                 }
             }
-            let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut watched = self.lock();
             let ended: Vec<_> = events
                 .drain(..)
                 .filter_map(|event: epoll::Event| watched.processes.remove(&event.data.u64()))
                 .collect();
             drop(watched);
-            for rope in ended.iter().filter_map(|(_, rope)| rope.upgrade()) {
+            for rope in ended.iter().filter_map(|watch| watch.rope.upgrade()) {
                 rope.reap();
             }
         }
+    }
+}
+
+impl Watched {
+    fn has_room(&self, rope: &Arc<Rope>, pid: u32) -> bool {
+        let of_rope = || self.processes.values().filter(|watch| watch.is_of(rope));
+        self.processes.len() < MOST_IN_ALL
+            && of_rope().count() < MOST
+            && of_rope().all(|watch| watch.pid != pid)
+    }
+}
+
+impl Watch {
+    fn is_of(&self, rope: &Arc<Rope>) -> bool {
+        std::ptr::eq(self.rope.as_ptr(), Arc::as_ptr(rope))
     }
 }

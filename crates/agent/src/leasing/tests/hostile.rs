@@ -1,10 +1,16 @@
 //! Tenants that are stopped, killed, endless, or lie.
 
+use std::os::unix::fs::FileExt as _;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
 use divvy_arbiter::{MILLISECOND, SECOND, Terms};
 use divvy_ledger::{Gate, GateWord};
 
+use super::threads::Host;
 use super::world::{Load, World, share};
 use crate::api::events::EventKind;
+use crate::leasing::undertaker::MOST;
 
 const KERNEL: u64 = MILLISECOND;
 
@@ -151,4 +157,67 @@ fn one_that_rings_without_end_and_wants_by_turns_takes_no_more_than_its_share() 
     }
     let had = (world.tenants[1].ran - before) * 10_000 / (world.now - begin);
     assert!(had >= 6_500, "{had}");
+}
+
+/// Where a page has the first process's number as the keeper sees it, and when it came.
+const HOST_PID: u64 = 4096 + 8;
+const CLAIMED_AT: u64 = 4096 + 16;
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_tenant_that_is_another_process_at_each_look_fills_no_table_of_descriptors() {
+    let half = Terms::soft(share(50));
+    let mut host = Host::new(&[half, half]);
+    let undertaker = host.leasing.undertaker.clone().expect("watches processes");
+    let tenant = host.attach(1);
+    let page = std::fs::File::from(host.slices[1].0[0].ledger.share().expect("shared"));
+    let mut others: Vec<Child> = (0..2 * MOST)
+        .map(|_| Command::new("sleep").arg("120").spawn().expect("sleep"))
+        .collect();
+    let pids: Vec<u32> = others
+        .iter()
+        .map(Child::id)
+        .chain([1, 0x3fff_ffff, u32::MAX])
+        .collect();
+    let say = |time: u64, pid: u32| {
+        page.write_at(&time.to_ne_bytes(), CLAIMED_AT).expect("written");
+        page.write_at(&pid.to_ne_bytes(), HOST_PID).expect("written");
+        tenant.slot.ring();
+    };
+    let mut most = 0;
+    for (time, pid) in (1..=100_000).zip(pids.iter().cycle()) {
+        say(time, *pid);
+        most = most.max(undertaker.watching());
+    }
+    let told = host.slices[1].0[0].ledger.presences().next().expect("a process");
+    assert_eq!(told.claimed_at_ns, 100_000, "the page is laid out otherwise");
+    assert!((1..=MOST).contains(&most), "{most} descriptors");
+    let mut time = 100_000;
+    let mut next = pids.iter().cycle();
+    until("as many as may be", || {
+        time += 1;
+        say(time, *next.next().expect("for ever"));
+        undertaker.watching() == MOST
+    });
+    // Who ends makes room for others.
+    for other in &mut others {
+        other.kill().expect("killed");
+        other.wait().expect("waited for");
+    }
+    until("the dead are let go of", || undertaker.watching() <= 1);
+    until("another is watched", || {
+        time += 1;
+        say(time, std::process::id());
+        undertaker.watching() >= 1
+    });
+    host.slices.pop();
+    host.sync();
+    until("an ended slice's are let go of", || undertaker.watching() == 0);
 }

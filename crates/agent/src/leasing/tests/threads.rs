@@ -14,9 +14,9 @@ use crate::leasing::{Leasing, Member};
 /// Nothing here takes so long unless it never happens.
 const LONG: Duration = Duration::from_secs(60);
 
-struct Host {
-    leasing: Arc<Leasing>,
-    slices: Vec<(Arc<Vec<Pages>>, Terms)>,
+pub(super) struct Host {
+    pub leasing: Arc<Leasing>,
+    pub slices: Vec<(Arc<Vec<Pages>>, Terms)>,
 }
 
 impl Drop for Host {
@@ -25,13 +25,13 @@ impl Drop for Host {
     }
 }
 
-struct Tenant {
-    slot: Slot,
+pub(super) struct Tenant {
+    pub slot: Slot,
     view: GrantView,
 }
 
 impl Host {
-    fn new(terms: &[Terms]) -> Self {
+    pub fn new(terms: &[Terms]) -> Self {
         let host = Self {
             leasing: Leasing::start(Settings::default(), Arc::new(Journal::default())),
             slices: terms
@@ -44,11 +44,11 @@ impl Host {
         host
     }
 
-    fn sync(&self) {
+    pub fn sync(&self) {
         let members = self.slices.iter().enumerate().map(|(n, (pages, terms))| Member {
             id: format!("{n:08x}"),
             name: format!("slice-{n}"),
-            uid: 0,
+            uid: rustix::process::getuid().as_raw(),
             devices: vec![DEVICE.into()],
             pages: pages.clone(),
             terms: *terms,
@@ -56,7 +56,7 @@ impl Host {
         self.leasing.sync(members.collect());
     }
 
-    fn attach(&self, which: usize) -> Tenant {
+    pub fn attach(&self, which: usize) -> Tenant {
         let pages = &self.slices[which].0[0];
         let fd = pages.ledger.share().expect("shared");
         let grant = pages.grant.share().expect("shared");

@@ -88,7 +88,7 @@ impl World {
     pub fn new() -> Self {
         let now = 1_000 * MILLISECOND;
         Self {
-            state: State::new(Settings::default(), now, None),
+            state: State::new(Settings::default(), now),
             now,
             tenants: Vec::new(),
             device_free: 0,
@@ -172,7 +172,7 @@ impl World {
             );
             tenant.views = tenant.pages.iter().map(|pages| view_of(&pages.grant)).collect();
         }
-        self.state = State::new(Settings::default(), self.now, None);
+        self.state = State::new(Settings::default(), self.now);
         self.sync();
     }
 
