@@ -252,11 +252,21 @@ pub fn held<M: Memory>(memory: &M, slot: usize) -> i64 {
 /// # Errors
 /// [`Denied::Corrupted`] only.
 pub fn reclaim<M: Memory>(memory: &M, slot: usize) -> Result<i64, Denied> {
+    reclaim_but(memory, slot, 0)
+}
+
+/// [`reclaim`], but for `keep` units, which the slot goes on holding.
+///
+/// # Errors
+/// [`Denied::Corrupted`] only.
+pub fn reclaim_but<M: Memory>(memory: &M, slot: usize, keep: u64) -> Result<i64, Denied> {
     let sum = gather(memory, slot);
-    if sum != 0 {
-        charge(memory, RecordId::new(slot, 0), sum.wrapping_neg(), u64::MAX)?;
+    let kept = sum.max(0).min(keep.min(MAX_UNITS) as i64);
+    let back = sum.wrapping_sub(kept);
+    if back != 0 {
+        charge(memory, RecordId::new(slot, 0), back.wrapping_neg(), u64::MAX)?;
     }
-    Ok(sum)
+    Ok(back)
 }
 
 /// Moves all that a dead process's records hold to the first of them, and answers it.

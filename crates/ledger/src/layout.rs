@@ -8,7 +8,7 @@ use crate::accounting::{Memory, RECORDS_PER_SLOT, RecordId, SLOTS};
 use crate::error::PageError;
 
 /// Version of the layout and of the rules by which the pages are used. Both sides of an attach name theirs.
-pub const PAGE_ABI_VERSION: u32 = 3;
+pub const PAGE_ABI_VERSION: u32 = 4;
 /// Size of a grant page in bytes.
 pub const GRANT_BYTES: usize = size_of::<GrantPage>();
 /// Size of a ledger in bytes. Sparse: a page that no process slot has touched takes no memory.
@@ -127,8 +127,12 @@ pub(crate) struct LedgerPage {
     pub bell: BellLine,
     pub slots: Slots,
     pub spilled: SpillRecords,
-    /// Allocations that a process of the slice shares with others of it. The limiter gives the words their meaning.
+    /// Allocations that a process of the slice shares with others of it: see [`crate::shared`].
     pub shared: [AtomicU64; SHARED_WORDS],
+    /// What each of them is worth, in bytes.
+    pub shared_bytes: [AtomicU64; SHARED_WORDS],
+    /// Which processes have it open and do not pay, by slot.
+    pub shared_guests: [[AtomicU64; SLOTS / 64]; SHARED_WORDS],
     pub presences: Presences,
 }
 
@@ -195,7 +199,7 @@ pub(crate) struct Slots(pub [ProcessSlot; SLOTS]);
 /// One process's place.
 #[repr(C, align(64))]
 pub(crate) struct ProcessSlot {
-    /// 1 from claim to reap. Whether its process lives, the lock says.
+    /// Not 0 from claim to reap, by [`crate::shared::claim`]. Whether its process lives, the lock says.
     pub claimed: AtomicU32,
     /// The process's id in its own pid namespace, for display.
     pub pid: AtomicU32,
@@ -235,7 +239,7 @@ const _: () = {
             == 4096
                 + size_of::<Slots>()
                 + size_of::<SpillRecords>()
-                + SHARED_WORDS * 8
+                + SHARED_WORDS * 8 * (2 + SLOTS / 64)
                 + size_of::<Presences>()
     );
     assert!(offset_of!(GrantPage, sequence) == 20);

@@ -19,6 +19,7 @@ use crate::liveness;
 use crate::mapping::{Access, Mapping};
 use crate::memfd;
 use crate::presence::Presence;
+use crate::shared::claim;
 use crate::thrash::Thrash;
 
 /// What a ledger's descriptor must be.
@@ -208,21 +209,24 @@ impl Ledger {
         let mut reaped = Reaped::default();
         for slot in 0..page.slots_in_use() {
             let place = &page.slots.0[slot];
-            if place.claimed.load(Acquire) == 0
+            if place.claimed.load(Acquire) == claim::FREE
                 || !liveness::try_own(self.fd.as_fd(), slot).map_err(lock_error)?
             {
                 continue;
             }
             // A newcomer may have cleared and left it between the look and the lock.
-            let outcome = reclaim_both(page, slot);
+            let before = place.claimed.load(Acquire);
+            let kept = page.buries(self.fd.as_fd(), slot);
+            let outcome = reclaim_both(page, slot, kept);
             place.waiting_since_ns.store(0, Relaxed);
             if outcome.is_ok() {
                 page.presences.0[slot].clear();
             }
-            if let Ok((held, spilled)) = outcome
-                && place.claimed.swap(0, Release) != 0
-            {
-                reaped.processes += 1;
+            if let Ok((held, spilled)) = outcome {
+                if kept == 0 {
+                    place.claimed.store(claim::FREE, Release);
+                }
+                reaped.processes += u32::from(before == claim::TAKEN);
                 reaped.bytes = reaped.bytes.saturating_add(held);
                 reaped.spilled_bytes = reaped.spilled_bytes.saturating_add(spilled);
             }
@@ -253,7 +257,7 @@ impl Ledger {
 pub(crate) fn processes<'a>(page: &'a LedgerPage, fd: BorrowedFd<'a>) -> impl Iterator<Item = Process> + 'a {
     (0..page.slots_in_use()).filter_map(move |slot| {
         let place = &page.slots.0[slot];
-        (place.claimed.load(Acquire) != 0).then(|| Process {
+        (place.claimed.load(Acquire) == claim::TAKEN).then(|| Process {
             slot,
             pid: place.pid.load(Relaxed),
             host_pid: place.host_pid.load(Relaxed),
@@ -297,8 +301,8 @@ pub(crate) fn bytes_spilled(page: &LedgerPage, slot: usize) -> u64 {
 
 /// Returns what a dead slot holds in either book, in bytes. Whoever dies in between is gone on from: both go by their
 /// own records, and the slot stays claimed until both are done.
-fn reclaim_both(page: &LedgerPage, slot: usize) -> Result<(u64, u64), accounting::Denied> {
-    let held = accounting::reclaim(page, slot)?;
+fn reclaim_both(page: &LedgerPage, slot: usize, kept: u64) -> Result<(u64, u64), accounting::Denied> {
+    let held = accounting::reclaim_but(page, slot, kept)?;
     let spilled = accounting::reclaim(&page.spill(), slot)?;
     Ok((units_to_bytes(held), units_to_bytes(spilled)))
 }

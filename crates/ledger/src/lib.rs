@@ -22,6 +22,7 @@ mod liveness;
 mod mapping;
 mod memfd;
 mod presence;
+pub mod shared;
 mod slot;
 mod terms;
 mod text;

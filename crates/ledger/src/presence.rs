@@ -101,7 +101,7 @@ impl LedgerPage {
     pub(crate) fn presences(&self) -> impl Iterator<Item = Presence> + '_ {
         (0..self.slots_in_use()).filter_map(|slot| {
             let place = &self.slots.0[slot];
-            if place.claimed.load(Acquire) == 0 {
+            if place.claimed.load(Acquire) != crate::shared::claim::TAKEN {
                 return None;
             }
             let line = &self.presences.0[slot];

@@ -13,6 +13,7 @@ use crate::fork::OwnMapping;
 use crate::layout::{LedgerPage, PresenceLine, SHARED_WORDS};
 use crate::ledger::{self, Backing};
 use crate::liveness;
+use crate::shared::claim;
 use crate::thrash::Thrash;
 
 /// What a process says of itself, for display.
@@ -51,6 +52,11 @@ impl Slot {
                 if (ledger.slots.0[index].claimed.load(Acquire) != 0) == claimed
                     && liveness::try_own(fd.as_fd(), index).map_err(ledger::lock_error)?
                 {
+                    if claimed && ledger.buries(fd.as_fd(), index) != 0 {
+                        // Others have what it paid for.
+                        liveness::disown(fd.as_fd(), index).map_err(ledger::lock_error)?;
+                        continue;
+                    }
                     move_in(ledger, index, owner)?;
                     return Ok(Self { page, index });
                 }
@@ -179,15 +185,18 @@ impl Slot {
     }
 
     /// Whether a process has the place of this number, as the page says; false in a forked child. A hint: of a process
-    /// that has died it is true until somebody reaps it.
+    /// that has died it is true until somebody reaps it, and for as long as others have open what it paid for.
     #[must_use]
     pub fn is_claimed(&self, index: usize) -> bool {
         let page = self.page.get();
-        page.is_some_and(|page| page.slots.0[index % accounting::SLOTS].claimed.load(Relaxed) != 0)
+        page.is_some_and(|page| {
+            let claimed = page.slots.0[index % accounting::SLOTS].claimed.load(Acquire);
+            matches!(claimed, claim::TAKEN | claim::REMAINS)
+        })
     }
 
     /// The words in which the slice's processes tell each other of shared allocations; `None` in a forked child. All
-    /// zero at first; nobody but their users gives them meaning, and any of them may write anything.
+    /// zero at first: see [`crate::shared`]. Any of them may write anything.
     #[must_use]
     pub fn shared(&self) -> Option<&[AtomicU64; SHARED_WORDS]> {
         self.page.get().map(|page| &page.shared)
@@ -258,7 +267,7 @@ fn move_in(ledger: &LedgerPage, index: usize, owner: SlotOwner) -> Result<(), Pa
         .map_or(0, |since| since.as_nanos() as u64);
     place.claimed_at_ns.store(now, Relaxed);
     ledger.high_water.fetch_max(index as u32 + 1, AcqRel);
-    place.claimed.store(1, Release);
+    place.claimed.store(claim::TAKEN, Release);
     Ok(())
 }
 

@@ -45,6 +45,11 @@ impl Member {
             .expect("it answers")
     }
 
+    fn kill(mut self) {
+        self.0.kill().expect("it lives");
+        self.0.wait().expect("it is ours");
+    }
+
     fn end(mut self) {
         drop(self.0.stdin.take());
         let mut rest = String::new();
@@ -125,6 +130,13 @@ fn member() {
                 cu!(cuMemGetInfo_v2(&raw mut free, &raw mut total));
                 (total - free).to_string()
             }
+            "alloc" => {
+                let mut pointer = 0;
+                format!(
+                    "{:?}",
+                    code!(cuMemAlloc_v2(&raw mut pointer, rest.parse().expect("a number")))
+                )
+            }
             "close" => format!("{:?}", code!(cuIpcCloseMemHandle(opened))),
             "free" => format!("{:?}", code!(cuMemFree_v2(own))),
             other => panic!("{other}"),
@@ -190,4 +202,67 @@ fn one_process_pays_for_what_a_slice_shares() {
         member.end();
     }
     assert_eq!(slice.used(), 0);
+}
+
+/// Device memory that the processes below `folder` hold or nobody has paid the device for, in bytes.
+fn on_device(folder: &std::path::Path, uuid: &str) -> u64 {
+    let usage = divvy_emulator::usage_in(folder, uuid).expect("a device page");
+    usage.used_bytes
+}
+
+#[test]
+fn what_a_dead_process_paid_for_stays_charged_while_others_have_it() {
+    if std::env::var_os("SOCKET").is_some() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let uuid = emulated::uuid_in(folder.path());
+    let slice = Slice::with(&[(GIB, uuid)], Terms::default());
+    let reaped = || {
+        slice.pages.ledger.reap().expect("a sound ledger");
+        slice.used()
+    };
+    let member = || Member::new(&slice, folder.path());
+    for pool in [false, true] {
+        // The payer dies by SIGKILL, and who has the memory is idle.
+        let (mut payer, mut holder) = (member(), member());
+        let word = if pool { "pool" } else { "export" };
+        let shared = payer.tell(&format!("{word} {}", 600 << 20));
+        let open = if pool { "join" } else { "open" };
+        assert_eq!(holder.tell(&format!("{open} {shared}")), "CUDA_SUCCESS");
+        payer.kill();
+        assert_eq!(reaped(), 600 * MIB);
+        for _ in 0..12 {
+            // Every time, whoever reaps: this one's reservation, or we.
+            let mut next = member();
+            assert_eq!(
+                next.tell(&format!("alloc {}", 600 << 20)),
+                "CUDA_ERROR_OUT_OF_MEMORY"
+            );
+            assert_eq!(next.tell(&format!("alloc {}", 100 << 20)), "CUDA_SUCCESS");
+            next.kill();
+            assert_eq!(reaped(), 600 * MIB);
+            assert!(on_device(folder.path(), &divvy_emulator::Uuid(uuid).to_string()) <= GIB);
+        }
+        assert_eq!(
+            slice
+                .pages
+                .ledger
+                .processes()
+                .filter(|process| process.alive)
+                .count(),
+            1
+        );
+        if pool {
+            // Who has it dies as well.
+            holder.kill();
+            assert_eq!(reaped(), 0);
+        } else {
+            assert_eq!(holder.tell("close"), "CUDA_SUCCESS");
+            assert_eq!(reaped(), 0);
+            holder.end();
+        }
+    }
+    assert_eq!(reaped(), 0);
+    assert_eq!(slice.pages.ledger.processes().count(), 0);
 }

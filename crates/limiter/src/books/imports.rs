@@ -8,7 +8,7 @@ use divvy_abi::{CUdeviceptr, CUresult};
 
 use super::held::Piece;
 use super::shared::{self, Key, Share};
-use super::{CHARGED, account_of, is_pool, locked};
+use super::{CHARGED, account_of, grain, is_pool, locked};
 use crate::account::{self, Account};
 use crate::map::Charge;
 
@@ -76,7 +76,10 @@ pub(crate) fn exported(pointer: CUdeviceptr, key: Key) {
     };
     if let Some(account) = account {
         // The charge itself stays where it is.
-        books.exported.insert(pointer, shared::exported(account, key, 0));
+        let worth = grain::most(account, charge.bytes);
+        books
+            .exported
+            .insert(pointer, shared::exported(account, key, 0, worth));
         books.count();
     }
 }

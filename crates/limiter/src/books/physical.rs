@@ -278,7 +278,7 @@ pub(crate) fn exported(handle: u64, key: Option<Key>) {
         && let Some(account) = account::paid(account)
     {
         let key = key.unwrap_or_else(|| Key::of_size(bytes));
-        block.pays = Pays::Shared(shared::exported(account, key, bytes));
+        block.pays = Pays::Shared(shared::exported(account, key, bytes, bytes));
     }
 }
 

@@ -2,21 +2,20 @@
 //!
 //! The slice's ledger has a table of words, one for an allocation that was exported inside the slice:
 //! `key (40 bits) | process slot of who pays (11) | holders (13)`. Who imports an allocation that is in the table becomes
-//! a guest; who imports one that is not pays for it, and enters it. Who pays goes on paying while there are guests; if
-//! it dies, a guest takes over. Where the table is full, each importer pays: too much, never too little.
+//! a guest; who imports one that is not pays for it, and enters it. Who pays goes on paying while there are guests, in
+//! death as well: whoever reaps it leaves the bytes charged until no guest lives ([`divvy_ledger::shared`]). Where the table
+//! is full, each importer pays: too much, never too little.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Mutex;
 
 use divvy_abi::CUresult;
-use divvy_ledger::accounting::SLOTS;
+use divvy_ledger::shared::{HOLDER_BITS, SLOT_BITS, payer_of as slot_of};
 
 use super::held::Piece;
 use super::{grain, locked, returned_piece};
 use crate::account::{self, Account};
 
-const HOLDER_BITS: u32 = 13;
-const SLOT_BITS: u32 = 11;
 const KEY_SHIFT: u32 = HOLDER_BITS + SLOT_BITS;
 const HOLDERS: u64 = (1 << HOLDER_BITS) - 1;
 /// Places to look at for a key.
@@ -44,8 +43,8 @@ pub(crate) struct Share {
 
 /// Allocations that this process has let go of and still pays for.
 static LINGERING: Mutex<Vec<Share>> = Mutex::new(Vec::new());
-/// Keys of what this process holds as a guest, once for each time.
-static OWN_GUESTS: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+/// Keys and places of what this process holds as a guest, once for each time.
+static OWN_GUESTS: Mutex<Vec<(u64, usize)>> = Mutex::new(Vec::new());
 static LINGERERS: AtomicUsize = AtomicUsize::new(0);
 
 impl Key {
@@ -100,10 +99,6 @@ impl Key {
     }
 }
 
-fn slot_of(word: u64) -> usize {
-    (word >> HOLDER_BITS) as usize & ((1 << SLOT_BITS) - 1)
-}
-
 fn table(account: Account) -> Option<&'static [AtomicU64]> {
     account.attached().slot().shared().map(|words| &words[..])
 }
@@ -116,23 +111,27 @@ fn update(word: &AtomicU64, key: Key, change: impl Fn(u64) -> Option<u64>) -> Op
     .ok()
 }
 
-/// Whether others hold what this process pays for. Who died holding it is still counted, so that it ends at the latest
-/// when no other process of the slice is left.
-fn guests(account: Account, word: u64) -> bool {
+/// Whether others hold what this process pays for, or it does itself as a guest. Who died holding it counts until it is
+/// reaped.
+fn guests(account: Account, place: usize, word: u64) -> bool {
     let slot = account.attached().slot();
-    let other_process = || (0..SLOTS).any(|other| other != slot.index() && slot.is_claimed(other));
-    word & HOLDERS > 1 && (locked(&OWN_GUESTS).contains(&(word >> KEY_SHIFT)) || other_process())
+    let own = || {
+        let key = word >> KEY_SHIFT;
+        locked(&OWN_GUESTS).iter().any(|(guest, _)| *guest == key)
+    };
+    word & HOLDERS > 1 && (slot.is_open_elsewhere(place) || own())
 }
 
-/// An allocation that `account` was charged `bytes` for is about to be known outside this process.
-pub(crate) fn exported(account: Account, key: Key, bytes: u64) -> Share {
+/// An allocation that `account` was charged `bytes` for is about to be known outside this process. `worth`: bytes that
+/// stay charged for it when this process dies and others have it.
+pub(crate) fn exported(account: Account, key: Key, bytes: u64, worth: u64) -> Share {
     Share {
         account: account.index(),
         bytes,
         left: None,
         owed: 0,
         key,
-        place: enter(account, key),
+        place: enter(account, key, worth),
         pays: true,
     }
 }
@@ -145,8 +144,6 @@ pub(crate) fn imported(account: Account, key: Key, bytes: u64) -> Result<Share, 
     let joined = join(account, key);
     if joined.is_none() {
         account::reserve(account, bytes, "an imported allocation")?;
-    } else {
-        locked(&OWN_GUESTS).push(key.0);
     }
     Ok(Share {
         account: account.index(),
@@ -154,33 +151,48 @@ pub(crate) fn imported(account: Account, key: Key, bytes: u64) -> Result<Share, 
         left: None,
         owed: 0,
         key,
-        place: joined.or_else(|| enter(account, key)),
+        place: joined.or_else(|| enter(account, key, bytes)),
         pays: joined.is_none(),
     })
 }
 
-fn enter(account: Account, key: Key) -> Option<usize> {
+fn enter(account: Account, key: Key, worth: u64) -> Option<usize> {
     let table = table(account)?;
     let slot = account.attached().slot();
     let fresh = key.word(slot.index(), 1);
-    key.places(table).find(|place| {
+    let place = key.places(table).find(|place| {
         let now = table[*place].load(Ordering::Acquire);
-        // Entries of the dead, and of whoever had this place in the ledger before, are free.
+        // Entries of the dead whom nobody follows are free.
         let free = now == 0 || !slot.is_claimed(slot_of(now));
         free && table[*place]
             .compare_exchange(now, fresh, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
-    })
+    })?;
+    slot.note_shared(place, worth);
+    Some(place)
 }
 
 fn join(account: Account, key: Key) -> Option<usize> {
     let table = table(account)?;
     let slot = account.attached().slot();
+    // One at a time in this process: what is noted as open is so while any thread has it open.
+    let mut own = locked(&OWN_GUESTS);
     key.places(table).find(|place| {
-        update(&table[*place], key, |now| {
+        if !key.is_of(table[*place].load(Ordering::Acquire)) {
+            return false;
+        }
+        // First: from here on, who reaps the payer leaves the bytes charged, or the payer is found gone.
+        slot.note_open(*place, true);
+        let joined = update(&table[*place], key, |now| {
             (slot.is_claimed(slot_of(now)) && now & HOLDERS < HOLDERS).then_some(now + 1)
         })
-        .is_some()
+        .is_some();
+        if joined {
+            own.push((key.0, *place));
+        } else if !own.iter().any(|(_, other)| other == place) {
+            slot.note_open(*place, false);
+        }
+        joined
     })
 }
 
@@ -276,7 +288,7 @@ impl Share {
             return false;
         };
         let now = word.load(Ordering::Acquire);
-        self.key.is_of(now) && guests(account, now)
+        self.key.is_of(now) && guests(account, self.place.unwrap_or(0), now)
     }
 
     /// Ends the payer's part, and the entry with it, unless others hold the allocation: in one step, since they may come
@@ -285,26 +297,34 @@ impl Share {
         let Some(word) = self.word(account) else {
             return true;
         };
-        let alone = update(word, self.key, |now| (!guests(account, now)).then_some(0)).is_some();
+        let alone = update(word, self.key, |now| {
+            (!guests(account, self.place.unwrap_or(0), now)).then_some(0)
+        })
+        .is_some();
         alone || !self.has_guests(account)
     }
 
     /// Is no guest any more.
-    fn no_guest(&self) {
+    fn no_guest(&self, account: Account) {
+        let Some(place) = self.place else { return };
         let mut guests = locked(&OWN_GUESTS);
-        if let Some(at) = guests.iter().position(|key| *key == self.key.0) {
+        let own = (self.key.0, place);
+        if let Some(at) = guests.iter().position(|guest| *guest == own) {
             guests.swap_remove(at);
+        }
+        if !guests.iter().any(|(_, other)| *other == place) {
+            account.attached().slot().note_open(place, false);
         }
     }
 
     /// Ends a guest's part.
     fn leave(&self, account: Account) {
-        self.no_guest();
         if let Some(word) = self.word(account) {
             let _left = update(word, self.key, |now| {
                 Some(if now & HOLDERS <= 1 { 0 } else { now - 1 })
             });
         }
+        self.no_guest(account);
     }
 
     /// Takes over from a payer who has died. Answers whether this process pays, or nobody needs to.
@@ -328,7 +348,7 @@ impl Share {
             .is_some()
         });
         if taken_over {
-            self.no_guest();
+            self.no_guest(account);
             self.pays = true;
             // The memory is held already. What there is no room for shows as the device's overhead until there is.
             self.owed = core::mem::take(&mut self.bytes);
