@@ -72,6 +72,8 @@ pub(super) struct Books {
     busy_since: Option<u64>,
     /// The device was passed on ahead of the end of what was in flight: when that was, and when it should have ended.
     passed_on: Option<(u64, u64)>,
+    /// How often the device runs dry before estimates are relied upon again.
+    distrust: u32,
     /// Launches that were counted; 1 for all that were not; and those known to be over.
     pub passed: u64,
     pub uncounted: u64,
@@ -90,7 +92,9 @@ pub(super) struct Books {
 }
 
 /// What ends no later than so many nanoseconds after its time was only kept waiting by the hardware's turns.
-const OUTSTAYED_NS: u64 = 5_000_000;
+const OUTSTAYED_NS: u64 = 3_000_000;
+/// Whose estimate was so wrong runs dry so often before the device is passed on ahead again.
+const DISTRUST: u32 = 256;
 
 /// Events that are kept for later.
 const SPARE: usize = 4096;
@@ -105,6 +109,7 @@ impl Books {
             busy_ns: 0,
             busy_since: None,
             passed_on: None,
+            distrust: 0,
             passed: 0,
             uncounted: 0,
             looks: 0,
@@ -267,6 +272,11 @@ impl Books {
         }
     }
 
+    /// Whether estimates were right of late.
+    pub fn trusts(&self) -> bool {
+        self.distrust == 0
+    }
+
     /// What is in flight ends in `ends_in`, and the device is the next one's from now on: he pays for the rest, as whoever
     /// passes it on to this process will be paid for. From now on the hardware's turns are in what is measured: it is not.
     pub fn pass_on(&mut self, lanes: &[Lane; LANES], now: u64, ends_in: u64) {
@@ -287,12 +297,16 @@ impl Books {
 
     /// Nothing is in flight any more.
     pub fn set_drained(&mut self, now: u64) {
+        if self.busy_since.is_some() {
+            self.distrust = self.distrust.saturating_sub(1);
+        }
         self.set_running(false, now);
         // What took much longer was not meant to be passed on.
         if let Some((at, due)) = self.passed_on.take()
             && now > due.saturating_add(OUTSTAYED_NS)
         {
             self.busy_ns += now.saturating_sub(at);
+            self.distrust = DISTRUST;
         }
     }
 
@@ -373,5 +387,6 @@ mod tests {
         books.pass_on(&lanes, 14 * MS, MS / 4);
         books.set_drained(30 * MS);
         assert_eq!(books.busy_ns(31 * MS), 24 * MS, "all of it");
+        assert!(!books.trusts());
     }
 }

@@ -291,7 +291,8 @@ impl Gate {
         let late = flight.ran_ns > flight.head_ns;
         let entering = books.is_entering(&self.lanes);
         let long = flight.head_ns > PASSED_ON_NS;
-        let known = !late && !long && !entering && !capture::any() && !self.has_stranger(books);
+        let known =
+            books.trusts() && !late && !long && !entering && !capture::any() && !self.has_stranger(books);
         known.then(|| flight.remaining_ns())
     }
 
