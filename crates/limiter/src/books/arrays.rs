@@ -8,9 +8,9 @@ use divvy_abi::*;
 use super::holdings::Holdings;
 
 /// Every array that this process was charged for.
-pub(crate) static ARRAYS: Holdings = Holdings::new("an array");
+pub(crate) static ARRAYS: Holdings = Holdings::new("an array", 1);
 /// Every mipmap.
-pub(crate) static MIPMAPS: Holdings = Holdings::new("a mipmap");
+pub(crate) static MIPMAPS: Holdings = Holdings::new("a mipmap", 16);
 
 const BLOCK_WIDTH: u64 = 64;
 const BLOCK_ROWS: u64 = 8;

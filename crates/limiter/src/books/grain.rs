@@ -2,8 +2,7 @@
 //!
 //! The size of a page is what the driver tells as the granularity of physical memory. Which pages an allocation with an
 //! address holds, [`super::held`] knows. Of things without one, arrays and modules, what is larger than half a page is
-//! charged in whole pages and the rest in the ledger's unit; what those leave unused of their pages is the device's
-//! overhead.
+//! charged in whole pages and the rest by [`super::small`].
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use divvy_abi::CUresult;
 
-use super::{grain, locked};
+use super::{UNIT, grain, locked, small};
 use crate::account::{self, Account};
 use crate::below::ask;
 
@@ -14,6 +14,8 @@ use crate::below::ask;
 struct Holding {
     account: u8,
     bytes: u64,
+    /// Allocations that it can be, where it shares pages; 0 where it has pages of its own.
+    pieces: u64,
     /// The context it goes with; 0 where it goes with none.
     context: usize,
 }
@@ -21,49 +23,59 @@ struct Holding {
 /// All handles of one kind.
 pub(crate) struct Holdings {
     what: &'static str,
+    /// The most allocations that one is.
+    pieces: u64,
     all: Mutex<BTreeMap<usize, Holding>>,
 }
 
 impl Holdings {
-    pub const fn new(what: &'static str) -> Self {
+    pub const fn new(what: &'static str, pieces: u64) -> Self {
         Self {
             what,
+            pieces,
             all: Mutex::new(BTreeMap::new()),
         }
     }
 
-    /// Makes something of `bytes` by `call`; `handle` reads its handle after a success, and `taken` tells what it takes
-    /// where that is known better by then.
+    /// Takes room for something of `bytes`.
+    fn reserved(&self, account: Account, bytes: u64) -> Result<Holding, CUresult> {
+        let bytes = grain::taken(account, bytes);
+        let pieces = if small::is(account, bytes) {
+            let pieces = self.pieces.min((bytes / UNIT).max(1));
+            small::enter(account, bytes, pieces, self.what)?;
+            pieces
+        } else {
+            account::reserve(account, bytes, self.what)?;
+            0
+        };
+        Ok(Holding {
+            account: account.index(),
+            bytes,
+            pieces,
+            context: ask::current_context(),
+        })
+    }
+
+    /// Makes something of `bytes` by `call`; `handle` reads its handle after a success.
     pub fn made(
         &self,
         account: Account,
         bytes: u64,
         call: impl FnMut() -> CUresult,
         handle: impl FnOnce() -> usize,
-        taken: impl FnOnce(usize) -> Option<u64>,
     ) -> CUresult {
-        let bytes = grain::taken(account, bytes);
-        let result = account::allocating(account, bytes, self.what, call);
+        let holding = match self.reserved(account, bytes) {
+            Ok(holding) => holding,
+            Err(code) => return code,
+        };
+        // What it takes is reserved; nothing comes with the call itself.
+        let result = account::calling(account, 0, call);
         if !result.is_success() {
+            holding.give_back();
             return result;
         }
-        let handle = handle();
-        let mut charged = bytes;
-        if let Some(taken) = taken(handle).map(|bytes| grain::taken(account, bytes)) {
-            if taken < charged {
-                account.give_back(charged - taken);
-                charged = taken;
-            } else if taken > charged && account.try_reserve(taken - charged) {
-                charged = taken;
-            }
-        }
-        let holding = Holding {
-            account: account.index(),
-            bytes: charged,
-            context: ask::current_context(),
-        };
         // A handle that comes back was given up in a way that we did not see.
-        if let Some(old) = locked(&self.all).insert(handle, holding) {
+        if let Some(old) = locked(&self.all).insert(handle(), holding) {
             old.give_back();
         }
         result
@@ -100,7 +112,10 @@ impl Holdings {
 impl Holding {
     fn give_back(self) {
         if let Some(account) = account::paid(self.account) {
-            account.give_back(self.bytes);
+            match self.pieces {
+                0 => account.give_back(self.bytes),
+                pieces => small::leave(account, self.bytes, pieces),
+            }
         }
     }
 }

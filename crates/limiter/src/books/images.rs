@@ -6,9 +6,9 @@
 use super::holdings::Holdings;
 
 /// Every module that this process was charged for.
-pub(crate) static MODULES: Holdings = Holdings::new("a module's variables");
+pub(crate) static MODULES: Holdings = Holdings::new("a module's variables", u64::MAX);
 /// Every library.
-pub(crate) static LIBRARIES: Holdings = Holdings::new("a library's variables");
+pub(crate) static LIBRARIES: Holdings = Holdings::new("a library's variables", u64::MAX);
 
 const ELF: &[u8] = b"\x7fELF";
 const WRAPPER: u32 = 0x4662_43b1;

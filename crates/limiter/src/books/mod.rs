@@ -18,6 +18,7 @@ pub(crate) mod imports;
 pub(crate) mod physical;
 pub(crate) mod pools;
 pub(crate) mod shared;
+pub(crate) mod small;
 pub(crate) mod spilled;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -86,7 +87,7 @@ pub(crate) fn returned_piece(payer: u16, piece: Piece) {
         let bytes = if payer >= MANAGED {
             piece.bytes
         } else {
-            held::leave(payer, account, piece)
+            small::left(account, piece.bytes, held::leave(payer, account, piece))
         };
         if bytes > 0 {
             account.give_back(bytes);

@@ -24,7 +24,7 @@ fn made(
         Err(code) => return code,
     };
     match bytes() {
-        Some(bytes) => holdings.made(account, bytes, call, handle, |_| None),
+        Some(bytes) => holdings.made(account, bytes, call, handle),
         None => call(),
     }
 }

@@ -22,7 +22,7 @@ fn loaded(
     match account::current() {
         Ok(Some(account)) if account::keeps_books() => match bytes() {
             0 => call(),
-            bytes => holdings.made(account, bytes, call, handle, |_| None),
+            bytes => holdings.made(account, bytes, call, handle),
         },
         Ok(_) => call(),
         Err(code) => code,
