@@ -42,6 +42,13 @@ const ROWS: &[(&str, Answer)] = &[
         ),
     ),
     (
+        "the variables of a module that is loaded",
+        There(
+            "crates/limiter/tests/handles.rs",
+            "fn a_modules_variables_are_charged",
+        ),
+    ),
+    (
         "cuMemCreate, then release while mapped",
         Here(released_while_mapped),
     ),
