@@ -35,6 +35,10 @@ const ROWS: &[(&str, Answer)] = &[
         Here(what_was_not_charged),
     ),
     (
+        "external memory by descriptor: 2 GiB of others under 1 GiB, and the slice's own",
+        Here(external_memory),
+    ),
+    (
         "allocations of other processes by IPC, descriptor and pool",
         There(
             "crates/limiter/tests/sharing.rs",
@@ -220,6 +224,83 @@ fn what_was_not_charged(slice: &Slice) {
         CUDA_ERROR_OUT_OF_MEMORY
     );
     assert_eq!((slice.used(), held()), (900 * MIB, 0));
+}
+
+fn import_external(number: i32, bytes: u64) -> Result<CUexternalMemory, CUresult> {
+    let described = CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
+        type_: CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD,
+        handle: CUDA_EXTERNAL_MEMORY_HANDLE_DESC_v1_handle { fd: number },
+        size: bytes,
+        ..Default::default()
+    };
+    let mut memory = null_mut();
+    code!(cuImportExternalMemory(&raw mut memory, &raw const described)).ok()?;
+    Ok(memory)
+}
+
+/// A memory file that nobody in the slice has paid for. Whoever imports it takes the descriptor over.
+fn memory_of_others(bytes: u64) -> i32 {
+    // SAFETY: a name that ends; the descriptor is the caller's.
+    let number =
+        unsafe { libc::memfd_create(c"others".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    // SAFETY: the descriptor was just made.
+    assert_eq!(unsafe { libc::ftruncate(number, bytes as i64) }, 0);
+    number
+}
+
+fn external_memory(slice: &Slice) {
+    join(slice);
+    let large = memory_of_others(2 * GIB);
+    for bytes in [2 * GIB, 4096] {
+        let refused = import_external(large, bytes);
+        assert_eq!(refused, Err(CUDA_ERROR_OUT_OF_MEMORY), "a part keeps the whole");
+    }
+    // SAFETY: asks about a number.
+    assert!(
+        unsafe { libc::fcntl(large, libc::F_GETFD) } >= 0,
+        "refused, it is the program's still"
+    );
+    assert_eq!(slice.used(), 0);
+    let memory = import_external(memory_of_others(600 * MIB), 600 * MIB).expect("there is room");
+    assert_eq!(slice.used(), 600 * MIB);
+    let mut pointer = 0;
+    let result = code!(cuMemAlloc_v2(&raw mut pointer, 600 << 20));
+    assert_eq!(result, CUDA_ERROR_OUT_OF_MEMORY);
+    let buffer = CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
+        size: 4096,
+        ..Default::default()
+    };
+    pointer = get!(cuExternalMemoryGetMappedBuffer(memory, &raw const buffer));
+    cu!(cuDestroyExternalMemory(memory));
+    assert_eq!(slice.used(), 600 * MIB, "mapped still");
+    cu!(cuMemFree_v2(pointer));
+    assert_eq!(slice.used(), 0);
+
+    let mut properties = CUmemAllocationProp {
+        type_: CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        ..Default::default()
+    };
+    properties.location.type_ = CU_MEM_LOCATION_TYPE_DEVICE;
+    let own: CUmemGenericAllocationHandle = get!(cuMemCreate(600 << 20, &raw const properties, 0));
+    let mut number = -1i32;
+    let kind = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    cu!(cuMemExportToShareableHandle(
+        (&raw mut number).cast(),
+        own,
+        kind,
+        0
+    ));
+    let memory = import_external(number, 600 * MIB).expect("it is paid for");
+    assert_eq!((slice.used(), held()), (600 * MIB, 600 * MIB), "once");
+    cu!(cuMemRelease(own));
+    assert_eq!(
+        (slice.used(), held()),
+        (600 * MIB, 600 * MIB),
+        "the import keeps it"
+    );
+    cu!(cuDestroyExternalMemory(memory));
+    assert_eq!((slice.used(), held()), (0, 0), "at once");
 }
 
 fn released_while_mapped(slice: &Slice) {

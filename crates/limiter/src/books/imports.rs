@@ -143,8 +143,14 @@ pub(crate) fn freed(pointer: CUdeviceptr) {
     books.count();
     drop(books);
     for share in [closed, unmapped].into_iter().flatten() {
-        share.ended();
+        let_go(share);
     }
+}
+
+/// No lock is held. What this process itself had freed before, and kept alive by this, goes with it.
+fn let_go(share: Share) {
+    share.ended();
+    shared::follow();
 }
 
 /// External memory was imported, which `share` pays for.
@@ -183,7 +189,7 @@ pub(crate) fn external_closed(handle: usize) {
     let share = books.take_unused();
     drop(books);
     if let Some(share) = share {
-        share.ended();
+        let_go(share);
     }
 }
 
