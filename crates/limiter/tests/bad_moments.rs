@@ -282,11 +282,11 @@ fn calls_after_teardown_answer_and_leave_nothing() {
     let context = worker.join().expect("the thread ends");
     cu!(cuCtxSetCurrent(context as CUcontext));
     let _pooled: CUdeviceptr = get!(cuMemAllocAsync(8 * MIB, null_mut()));
-    // SAFETY: ends this process as its main function would; another thread runs only the harness.
     #[expect(
         clippy::disallowed_methods,
         reason = "what runs at a program's end is what is tested"
     )]
+    // SAFETY: ends this process as its main function would; another thread runs only the harness.
     unsafe {
         libc::exit(0)
     }
