@@ -119,6 +119,8 @@ impl GrantPage {
 pub struct Grant {
     mapping: Mapping<GrantPage>,
     fd: OwnedFd,
+    /// The grant that tenants have until they come for this one.
+    predecessor: Option<GrantView>,
 }
 
 impl Grant {
@@ -176,7 +178,21 @@ impl Grant {
         page.header.write(GRANT_MAGIC, GRANT_BYTES);
         // From here on nobody gets another writable mapping: a tenant of the same user could open the file again.
         memfd::seal(fd.as_fd(), SealFlags::FUTURE_WRITE)?;
-        Ok(Self { mapping, fd })
+        Ok(Self {
+            mapping,
+            fd,
+            predecessor: None,
+        })
+    }
+
+    /// Keeps the grant that came before this one, whose waiters are to hear of it.
+    pub(crate) fn follows(&mut self, old: GrantView) {
+        self.predecessor = Some(old);
+    }
+
+    /// Has tenants that sleep on the grant before this one look around, and find this one.
+    pub(crate) fn wake_followers(&self) {
+        self.predecessor.iter().for_each(GrantView::wake_gate);
     }
 
     /// Changes the memory limit, in bytes. It may be below what is in use: then nothing more is granted until use

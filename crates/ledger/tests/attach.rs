@@ -3,8 +3,9 @@
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use divvy_ledger::attach::wire::{Reply, Request, Status};
 use divvy_ledger::attach::{self, AttachError, Keeper, Pages};
@@ -155,6 +156,41 @@ fn a_restarted_agent_adopts_and_tenants_follow() {
         attach::deliver(&served.path, &stale),
         Err(AttachError::Declined(Status::Unfit))
     );
+}
+
+#[test]
+fn who_sleeps_on_a_dead_agents_gate_is_woken_for_the_next_ones() {
+    let long = Duration::from_secs(60);
+    let (served, pages) = delivered(MIB);
+    let word = pages.grant.close_gate();
+    let tenant = attach::connect(&served.path, 0).expect("attach");
+    drop(pages);
+    let next = attach::recall(&served.path, 0).expect("recall");
+    let next = next.adopt().expect("adopt");
+    let (begin, name) = (Instant::now(), AtomicI32::new(0));
+    thread::scope(|scope| {
+        let old = tenant.grant();
+        let name = &name;
+        let sleeper = scope.spawn(move || {
+            name.store(rustix::thread::gettid().as_raw_pid(), Relaxed);
+            old.wait_gate(word, long)
+        });
+        let sleeps = || {
+            let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", name.load(Relaxed)));
+            stat.is_ok_and(|stat| stat.contains(") S "))
+        };
+        while !sleeps() {
+            assert!(begin.elapsed() < long, "it never slept");
+            thread::yield_now();
+        }
+        attach::deliver(&served.path, &next).expect("delivery");
+        assert_eq!(
+            sleeper.join().expect("slept"),
+            word,
+            "the old page stays as it is"
+        );
+    });
+    assert!(begin.elapsed() < long, "nobody woke it");
 }
 
 #[test]

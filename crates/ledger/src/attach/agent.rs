@@ -61,8 +61,10 @@ impl Recalled {
     /// # Errors
     /// The system's reason.
     pub fn adopt(self) -> Result<Pages, PageError> {
+        let mut grant = Grant::succeed(&self.grant)?;
+        grant.follows(self.grant);
         Ok(Pages {
-            grant: Grant::succeed(&self.grant)?,
+            grant,
             ledger: self.ledger,
         })
     }
@@ -78,6 +80,8 @@ pub fn deliver(path: &Path, pages: &Pages) -> Result<(), AttachError> {
     exchange(path, Kind::Deliver, pages.grant.account(), fds)?;
     // In this order, or a tenant would come and find the old one.
     pages.ledger.set_grant_generation(pages.grant.generation());
+    // Who sleeps does so on the old one's gate word, which nobody changes any more.
+    pages.grant.wake_followers();
     Ok(())
 }
 
