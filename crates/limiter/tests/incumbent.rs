@@ -256,10 +256,8 @@ fn external_memory(slice: &Slice) {
         assert_eq!(refused, Err(CUDA_ERROR_OUT_OF_MEMORY), "a part keeps the whole");
     }
     // SAFETY: asks about a number.
-    assert!(
-        unsafe { libc::fcntl(large, libc::F_GETFD) } >= 0,
-        "refused, it is the program's still"
-    );
+    let flags = unsafe { libc::fcntl(large, libc::F_GETFD) };
+    assert!(flags >= 0, "refused, it is the program's still");
     assert_eq!(slice.used(), 0);
     let memory = import_external(memory_of_others(600 * MIB), 600 * MIB).expect("there is room");
     assert_eq!(slice.used(), 600 * MIB);
