@@ -35,6 +35,9 @@ pub enum QuantityError {
     /// Not a number at all.
     #[error("`{0}` is not a size")]
     NotANumber(String),
+    /// Not a percentage, where only a share of a device's time makes sense.
+    #[error("`{0}` is not a share")]
+    NotAShare(String),
     /// Zero, negative, or a share of nothing.
     #[error("`{0}` is zero: a slice needs some of the device")]
     Zero(String),
@@ -56,6 +59,8 @@ impl QuantityError {
             }
             Self::NoPercent(text) => format!("write `{text}%`: shares are percentages"),
             Self::TooLarge(_) => "a share is at most `100%`, a size at most 16 EiB".into(),
+            Self::NotAShare(_) => "shares look like `30%` or `12.5%`".into(),
+            Self::Zero(text) if text.trim().ends_with('%') => "a share is above `0%`, such as `30%`".into(),
             Self::UnknownUnit { .. } | Self::NotANumber(_) | Self::Zero(_) => {
                 "sizes look like `4GiB`, `4Gi`, `4096MiB`, `4GB` (decimal) or `50%` (of the device)".into()
             }

@@ -22,13 +22,18 @@ impl FromStr for Compute {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.trim().strip_suffix('%') {
-            Some(number) => crate::bytes::share(text, number).map(Self),
+            Some(number) => crate::bytes::share(text, number)
+                .map(Self)
+                .map_err(|error| match error {
+                    QuantityError::NotANumber(text) => QuantityError::NotAShare(text),
+                    error => error,
+                }),
             None if text.trim().bytes().all(|b| b.is_ascii_digit() || b == b'.')
                 && !text.trim().is_empty() =>
             {
                 Err(QuantityError::NoPercent(text.trim().into()))
             }
-            None => Err(QuantityError::NotANumber(text.into())),
+            None => Err(QuantityError::NotAShare(text.into())),
         }
     }
 }
@@ -64,6 +69,16 @@ mod tests {
             "30".parse::<Compute>(),
             Err(QuantityError::NoPercent("30".into()))
         );
-        assert!("x%".parse::<Compute>().is_err());
+    }
+
+    #[test]
+    fn a_wrong_share_is_told_of_as_a_share() {
+        for text in ["x%", "abc", "0%"] {
+            let refused = text.parse::<Compute>().expect_err(text);
+            assert!(
+                refused.hint().contains("share") && !refused.hint().contains("GiB"),
+                "{refused}"
+            );
+        }
     }
 }
