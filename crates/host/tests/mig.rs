@@ -3,10 +3,10 @@
 use std::rc::Rc;
 
 use divvy_host::mig::{
-    Change, Geometry, Goal, GpuInstance, Layout, MigDevice, MigDriver, MigFile, Occupancy, Shapes, Strategy,
-    Target, Tenant, apply, best, occupancy, parse_list, plan_devices, plan_pool, resources, targets,
+    Change, ComputeInstance, Geometry, Goal, GpuInstance, Layout, MigDevice, MigDriver, MigFile, Occupancy,
+    Shapes, Strategy, Target, Tenant, apply, best, occupancy, parse_list, plan_devices, plan_pool, resources, targets,
 };
-use divvy_model::{Code, Fault, MigProduct};
+use divvy_model::{Code, Fault, MigProduct, compute_starts};
 
 fn geometry(key: &str) -> Geometry {
     Geometry::from(MigProduct::of_key(key).expect("a product"))
@@ -295,6 +295,8 @@ struct Fake {
     refuse_at: Option<usize>,
     /// At that moment the driver also forgets every instance, as after a reset.
     reset: bool,
+    /// Refuse every change, as of a user who may not.
+    forbidden: bool,
     changes: usize,
 }
 
@@ -318,12 +320,16 @@ impl Fake {
             next: 1,
             refuse_at: None,
             reset: false,
+            forbidden: false,
             changes: 0,
         }
     }
 
     fn change(&mut self) -> Result<(), Fault> {
         self.changes += 1;
+        if self.forbidden {
+            return Err(Fault::new(Code::Privilege, "not permitted").hint("run it as root"));
+        }
         if self.refuse_at == Some(self.changes) {
             if self.reset {
                 for device in &mut self.devices {
@@ -340,6 +346,48 @@ impl Fake {
             .iter_mut()
             .find(|device| device.uuid == uuid)
             .expect("a device")
+    }
+
+    /// A compute instance at the first place where it fits.
+    fn put(&mut self, uuid: &str, instance: u32, slices: u8) {
+        let device = self.device(uuid);
+        let mut instances = device.instances.iter_mut();
+        let held = instances
+            .find(|held| held.id == instance)
+            .expect("an instance");
+        let mut profiles = device.geometry.profiles.iter();
+        let kind = profiles.find(|kind| kind.id == held.profile_id);
+        let whole = kind.expect("a profile").compute_slices;
+        let free = |start: &u8| {
+            let apart = |one: &ComputeInstance| {
+                start + slices <= one.start || one.start + one.slices <= *start
+            };
+            held.compute.iter().all(apart)
+        };
+        let start = compute_starts(slices, whole).find(free).expect("room for it");
+        let id = (0..).find(|id| held.compute.iter().all(|one| one.id != *id));
+        held.compute.push(ComputeInstance {
+            id: id.expect("few"),
+            slices,
+            start,
+            uuid: None,
+            tenants: Vec::new(),
+        });
+    }
+
+    /// Slices of the compute instances of each instance, by place.
+    fn inside(&self, device: usize) -> Vec<(u8, Vec<u8>)> {
+        let mut inside: Vec<(u8, Vec<u8>)> = self.devices[device]
+            .instances
+            .iter()
+            .map(|instance| {
+                let mut slices: Vec<u8> = instance.compute.iter().map(|one| one.slices).collect();
+                slices.sort_unstable();
+                (instance.start, slices)
+            })
+            .collect();
+        inside.sort_unstable();
+        inside
     }
 
     fn held(&self, device: usize) -> Vec<(u32, u8)> {
@@ -366,7 +414,14 @@ impl MigDriver for Fake {
         Ok(true)
     }
 
-    fn create(&mut self, uuid: &str, profile_id: u32, start: u8, size: u8) -> Result<u32, Fault> {
+    fn create(
+        &mut self,
+        uuid: &str,
+        profile_id: u32,
+        start: u8,
+        size: u8,
+        parts: &[u8],
+    ) -> Result<u32, Fault> {
         self.change()?;
         self.next += 1;
         let id = self.next;
@@ -387,10 +442,30 @@ impl MigDriver for Fake {
             id,
             profile_id,
             start,
-            devices: Vec::new(),
-            tenants: Vec::new(),
+            compute: Vec::new(),
         });
+        for part in parts {
+            self.put(uuid, id, *part);
+        }
         Ok(id)
+    }
+
+    fn create_compute(&mut self, uuid: &str, instance: u32, slices: u8) -> Result<(), Fault> {
+        self.change()?;
+        self.put(uuid, instance, slices);
+        Ok(())
+    }
+
+    fn destroy_compute(&mut self, uuid: &str, instance: u32, compute: u32) -> Result<(), Fault> {
+        self.change()?;
+        let mut instances = self.device(uuid).instances.iter_mut();
+        let held = instances
+            .find(|held| held.id == instance)
+            .expect("an instance");
+        let at = held.compute.iter().position(|one| one.id == compute);
+        let gone = held.compute.remove(at.expect("a compute instance"));
+        assert!(gone.tenants.is_empty(), "a tenant runs there");
+        Ok(())
     }
 
     fn destroy(&mut self, uuid: &str, instance: u32) -> Result<(), Fault> {
@@ -401,7 +476,7 @@ impl MigDriver for Fake {
             .iter()
             .position(|held| held.id == instance)
             .expect("an instance");
-        assert!(device.instances[at].tenants.is_empty(), "a tenant runs there");
+        assert!(!device.instances[at].is_used(), "a tenant runs there");
         device.instances.remove(at);
         Ok(())
     }
@@ -453,7 +528,7 @@ fn the_articles_ways_of_asking() {
 fn a_tenant_is_never_touched() {
     let mut driver = Fake::new(&["h100"]);
     bring(&mut driver, 0, "9:0,9:4").expect("two halves");
-    driver.devices[0].instances[0].tenants.push(Tenant {
+    driver.devices[0].instances[0].compute[0].tenants.push(Tenant {
         pid: Some(4711),
         name: "train".into(),
     });
@@ -504,6 +579,79 @@ fn a_refusal_half_way_leaves_what_was_there() {
     );
 }
 
+#[test]
+fn compute_instances_are_made_changed_and_left_alone() {
+    let mut driver = Fake::new(&["h100"]);
+    assert_eq!(
+        bring(&mut driver, 0, "1c.3g.40gb:0,2c.3g.40gb:0,3g.40gb:4"),
+        Ok(2),
+        "two instances, and what is in them comes with them"
+    );
+    assert_eq!(driver.inside(0), [(0, vec![1, 2]), (4, vec![3])]);
+    assert_eq!(
+        bring(&mut driver, 0, "3g.40gb,2c.3g.40gb,1c.3g.40gb"),
+        Ok(0),
+        "whichever instance holds which"
+    );
+    assert_eq!(
+        bring(&mut driver, 0, "1c.3g.40gb,1c.3g.40gb,1c.3g.40gb,3g.40gb"),
+        Ok(3),
+        "the two goes, two ones come, and the full one stays"
+    );
+    assert_eq!(driver.inside(0), [(0, vec![1, 1, 1]), (4, vec![3])]);
+    driver.devices[0].instances[0].compute.clear();
+    assert_eq!(
+        bring(&mut driver, 0, "3g.40gb,3g.40gb"),
+        Ok(1),
+        "one that another tool left empty is filled"
+    );
+    // A tenant in one part: the others may change around it, it may not.
+    bring(&mut driver, 0, "1c.3g.40gb:0,1c.3g.40gb:0,3g.40gb:4").expect("two parts");
+    let at = driver.devices[0].instances.iter().position(|held| held.start == 0);
+    driver.devices[0].instances[at.expect("there")].compute[1].tenants.push(Tenant {
+        pid: Some(4711),
+        name: "train".into(),
+    });
+    let refusal = bring(&mut driver, 0, "3g.40gb,3g.40gb").expect_err("somebody is there");
+    assert_eq!(refusal.code, Code::MigBusy);
+    assert!(
+        refusal.message.contains("3g.40gb:0") && refusal.message.contains("train (process 4711)"),
+        "{refusal:?}"
+    );
+    // The tenant's part lies in the middle, so no two fits beside it.
+    let refusal = bring(&mut driver, 0, "1c.3g.40gb,2c.3g.40gb,3g.40gb").expect_err("no room");
+    assert_eq!(refusal.code, Code::MigBusy);
+    assert_eq!(bring(&mut driver, 0, "1c.3g.40gb,1c.3g.40gb,1c.3g.40gb,3g.40gb"), Ok(1));
+    assert_eq!(driver.inside(0), [(0, vec![1, 1, 1]), (4, vec![3])]);
+}
+
+#[test]
+fn a_refusal_half_way_leaves_the_compute_instances_that_were_there() {
+    for reset in [false, true] {
+        for at in 1..=6 {
+            let mut driver = Fake::new(&["a100-40gb"]);
+            bring(&mut driver, 0, "1c.3g.20gb:0,2c.3g.20gb:0,1c.3g.20gb:4").expect("parts");
+            let before = driver.inside(0);
+            driver.changes = 0;
+            driver.refuse_at = Some(at);
+            driver.reset = reset;
+            let all = "1c.3g.20gb:0,1c.3g.20gb:0,1c.3g.20gb:0,14:4,19:6";
+            bring(&mut driver, 0, all).expect_err("the driver refuses");
+            assert_eq!(driver.inside(0), before, "refused at {at}, reset {reset}");
+        }
+    }
+}
+
+#[test]
+fn without_permission_nothing_is_changed_and_the_way_out_is_told() {
+    let mut driver = Fake::new(&["h100"]);
+    driver.forbidden = true;
+    let refusal = bring(&mut driver, 0, "9,9").expect_err("not permitted");
+    assert_eq!(refusal.code, Code::Privilege);
+    assert_eq!(refusal.hint.as_deref(), Some("nothing was changed; run it as root"));
+    assert_eq!(driver.held(0), []);
+}
+
 const FILE: &str = "
 version: v1
 mig-configs:
@@ -522,6 +670,10 @@ mig-configs:
       devices: [1]
       mig-enabled: true
       mig-devices: {\"1g.10gb\": 2, \"2g.20gb\": 1, \"3g.40gb\": 1}
+  parts:
+    - devices: [0]
+      mig-enabled: true
+      mig-devices: {1c.3g.20gb: 4, 2c.3g.20gb: 1}
   gone:
     - devices: [7]
       mig-enabled: false
@@ -557,6 +709,15 @@ fn mig_parteds_file_is_read_as_is() {
             .code,
         Code::MigFit
     );
+
+    let parts = targets(file.config(Some("parts")).expect("there"), &driver.devices).expect("targets");
+    let plans = plan_devices(&driver.devices, &parts).expect("a plan");
+    apply(&mut driver, &plans).expect("applied");
+    let mut inside: Vec<Vec<u8>> = driver.inside(0).into_iter().map(|(_, slices)| slices).collect();
+    inside.sort();
+    assert_eq!(inside, [vec![1, 1, 1], vec![1, 2]]);
+    let offered = resources(&driver.devices[..1], Strategy::Mixed).expect("mixed always can");
+    assert_eq!(offered["nvidia.com/mig-1c.3g.20gb"], 4);
 
     let disabled =
         targets(file.config(Some("all-disabled")).expect("there"), &driver.devices).expect("targets");

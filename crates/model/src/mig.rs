@@ -50,6 +50,23 @@ impl MigProfile {
     }
 }
 
+/// Sizes of the compute instances that a GPU instance of so many compute slices can hold, in slices, smallest first: parts
+/// of one, two, three (only of seven) and four slices, and the one that fills it (`nvidia-smi mig -lcip`).
+#[must_use]
+pub fn compute_parts(whole: u8) -> Vec<u8> {
+    let part = |slices: &u8| *slices < whole && (*slices != 3 || whole == 7);
+    let mut parts: Vec<u8> = [1, 2, 3, 4].into_iter().filter(part).collect();
+    parts.push(whole);
+    parts
+}
+
+/// Where a compute instance of so many slices may begin, in compute slices, within a GPU instance of `whole`: each size at
+/// multiples of the next power of two, `{0,4}:3` and `{0,2,4}:2` of seven (`nvidia-smi mig -lcipp`).
+pub fn compute_starts(slices: u8, whole: u8) -> impl Iterator<Item = u8> {
+    let step = usize::from(slices.max(1).next_power_of_two());
+    (0..=whole.saturating_sub(slices)).step_by(step)
+}
+
 /// A product with MIG.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MigProduct {

@@ -7,6 +7,10 @@ use core::fmt;
 
 use super::*;
 
+mod compute;
+
+pub use compute::ComputeFacts;
+
 // The dynamic loader's own interface (dlopen(3)); part of every libc that can load a driver at all.
 unsafe extern "C" {
     fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
@@ -106,6 +110,8 @@ pub struct InstanceFacts {
 pub struct MigDeviceFacts {
     /// Id of the GPU instance that it is in.
     pub gpu_instance: u32,
+    /// Id of the compute instance that it is.
+    pub compute_instance: u32,
     /// `MIG-…`
     pub uuid: String,
     /// Processes that run there.
@@ -377,7 +383,7 @@ impl Client {
         let mut found = Vec::new();
         for index in 0..most {
             let mut mig: nvmlDevice_t = core::ptr::null_mut();
-            let mut id = 0;
+            let (mut id, mut compute) = (0, 0);
             // SAFETY: as above.
             let told = unsafe { (self.table.nvmlDeviceGetMigDeviceHandleByIndex)(device.0, index, &mut mig) };
             match check("nvmlDeviceGetMigDeviceHandleByIndex", told) {
@@ -397,12 +403,17 @@ impl Client {
                     (self.table.nvmlDeviceGetGpuInstanceId)(mig, &mut id),
                 )?;
                 check(
+                    "nvmlDeviceGetComputeInstanceId",
+                    (self.table.nvmlDeviceGetComputeInstanceId)(mig, &mut compute),
+                )?;
+                check(
                     "nvmlDeviceGetUUID",
                     (self.table.nvmlDeviceGetUUID)(mig, uuid.as_mut_ptr(), 96),
                 )?;
             }
             found.push(MigDeviceFacts {
                 gpu_instance: id,
+                compute_instance: compute,
                 uuid: text(&uuid),
                 processes: self.processes(Handle(mig))?,
             });
@@ -410,12 +421,19 @@ impl Client {
         Ok(found)
     }
 
-    /// Makes a GPU instance at a place and a compute instance that fills it; the GPU instance's id. Where the second
-    /// is refused the first is removed again.
+    /// Makes a GPU instance at a place, with compute instances of these many slices; the GPU instance's id. Where one of
+    /// them is refused all of it is removed again.
     ///
     /// # Errors
     /// What the library answers.
-    pub fn create(&self, device: Handle, profile_id: u32, start: u32, size: u32) -> Result<u32, Failure> {
+    pub fn create(
+        &self,
+        device: Handle,
+        profile_id: u32,
+        start: u32,
+        size: u32,
+        parts: &[u32],
+    ) -> Result<u32, Failure> {
         let place = nvmlGpuInstancePlacement_t { start, size };
         let mut instance: nvmlGpuInstance_t = core::ptr::null_mut();
         let mut info = nvmlGpuInstanceInfo_t::default();
@@ -433,42 +451,17 @@ impl Client {
                 (self.table.nvmlGpuInstanceGetInfo)(instance, &mut info),
             )?;
         }
-        match self.fill(instance) {
+        let mut filled = Ok(());
+        for slices in parts {
+            filled = filled.and_then(|()| self.add_compute(instance, *slices));
+        }
+        match filled {
             Ok(()) => Ok(info.id),
             Err(failure) => {
-                // SAFETY: the handle was just given by this library, and nobody else has it.
-                let _kept = unsafe { (self.table.nvmlGpuInstanceDestroy)(instance) };
+                let _kept = self.clear(instance);
                 Err(failure)
             }
         }
-    }
-
-    /// The largest compute instance that a GPU instance takes.
-    fn fill(&self, instance: nvmlGpuInstance_t) -> Result<(), Failure> {
-        let mut largest: Option<(u32, u32)> = None;
-        for profile in 0..NVML_COMPUTE_INSTANCE_PROFILE_COUNT {
-            let mut info = nvmlComputeInstanceProfileInfo_t::default();
-            // SAFETY: the instance's handle is this library's; the pointer is to a live record.
-            let told = unsafe {
-                (self.table.nvmlGpuInstanceGetComputeInstanceProfileInfo)(
-                    instance,
-                    profile,
-                    NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
-                    &mut info,
-                )
-            };
-            if told == NVML_SUCCESS && largest.is_none_or(|(slices, _)| info.sliceCount > slices) {
-                largest = Some((info.sliceCount, info.id));
-            }
-        }
-        let (_, id) = largest.ok_or(Failure {
-            call: "nvmlGpuInstanceGetComputeInstanceProfileInfo",
-            result: NVML_ERROR_NOT_SUPPORTED,
-        })?;
-        let mut made: nvmlComputeInstance_t = core::ptr::null_mut();
-        // SAFETY: as above.
-        let told = unsafe { (self.table.nvmlGpuInstanceCreateComputeInstance)(instance, id, &mut made) };
-        check("nvmlGpuInstanceCreateComputeInstance", told)
     }
 
     /// Removes a GPU instance, its compute instances first.
@@ -476,45 +469,28 @@ impl Client {
     /// # Errors
     /// What the library answers.
     pub fn destroy(&self, device: Handle, instance_id: u32) -> Result<(), Failure> {
-        let mut instance: nvmlGpuInstance_t = core::ptr::null_mut();
-        // SAFETY: the handle is this library's; the pointer is to a live variable.
-        let found =
-            unsafe { (self.table.nvmlDeviceGetGpuInstanceById)(device.0, instance_id, &mut instance) };
-        check("nvmlDeviceGetGpuInstanceById", found)?;
-        for profile in 0..NVML_COMPUTE_INSTANCE_PROFILE_COUNT {
-            let mut info = nvmlComputeInstanceProfileInfo_t::default();
-            let mut inner: [nvmlComputeInstance_t; 64] = [core::ptr::null_mut(); 64];
-            let mut count = inner.len() as u32;
-            // SAFETY: the handles are this library's; the array is live and has `count` elements.
-            unsafe {
-                let told = (self.table.nvmlGpuInstanceGetComputeInstanceProfileInfo)(
-                    instance,
-                    profile,
-                    NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
-                    &mut info,
-                );
-                if told != NVML_SUCCESS {
-                    continue;
-                }
-                let told = (self.table.nvmlGpuInstanceGetComputeInstances)(
-                    instance,
-                    info.id,
-                    inner.as_mut_ptr(),
-                    &mut count,
-                );
-                check("nvmlGpuInstanceGetComputeInstances", told)?;
-                for compute in &inner[..(count as usize).min(64)] {
-                    check(
-                        "nvmlComputeInstanceDestroy",
-                        (self.table.nvmlComputeInstanceDestroy)(*compute),
-                    )?;
-                }
-            }
+        self.clear(self.instance(device, instance_id)?)
+    }
+
+    fn clear(&self, instance: nvmlGpuInstance_t) -> Result<(), Failure> {
+        for (compute, _) in self.inner(instance)? {
+            // SAFETY: the handle was just given by this library.
+            check("nvmlComputeInstanceDestroy", unsafe {
+                (self.table.nvmlComputeInstanceDestroy)(compute)
+            })?;
         }
-        // SAFETY: the handle was just given by this library.
+        // SAFETY: the handle is this library's, and nothing is in the instance.
         check("nvmlGpuInstanceDestroy", unsafe {
             (self.table.nvmlGpuInstanceDestroy)(instance)
         })
+    }
+
+    fn instance(&self, device: Handle, id: u32) -> Result<nvmlGpuInstance_t, Failure> {
+        let mut instance: nvmlGpuInstance_t = core::ptr::null_mut();
+        // SAFETY: the handle is this library's; the pointer is to a live variable.
+        let found = unsafe { (self.table.nvmlDeviceGetGpuInstanceById)(device.0, id, &mut instance) };
+        check("nvmlDeviceGetGpuInstanceById", found)?;
+        Ok(instance)
     }
 }
 

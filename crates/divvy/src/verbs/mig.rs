@@ -7,8 +7,9 @@ use std::time::Duration;
 use clap::Subcommand;
 use divvy_agent::Client;
 use divvy_host::mig::{
-    DevicePlan, Geometry, MigDevice, MigDriver, MigFile, NvmlMig, Occupancy, Shapes, Strategy, Target,
-    Tenant, apply, occupancy, parse_list, plan_devices, plan_pool, resources, targets,
+    DevicePlan, Geometry, GpuInstance, MigDevice, MigDriver, MigFile, NvmlMig, Occupancy, Shapes, Strategy,
+    Target, Tenant, Wanted, apply, fill, occupancy, parse_list, part_name, plan_devices, plan_pool, resources,
+    targets,
 };
 use divvy_model::{Bytes, Code, Fault, MIG_PRODUCTS, MigProduct};
 use serde::Serialize;
@@ -88,7 +89,8 @@ struct Wish {
     /// One device, by its index
     #[arg(long, value_name = "INDEX", requires = "instances")]
     device: Option<u32>,
-    /// All that the device is to hold, by name or id, `:N` for the memory slice it begins at; `none` turns MIG off
+    /// All that the device is to hold, by name or id, `:N` for the memory slice it begins at, `1c.` before a name for a
+    /// compute instance smaller than its GPU instance; `none` turns MIG off
     #[arg(long, value_name = "LIST", requires = "device")]
     instances: Option<String>,
 }
@@ -98,6 +100,7 @@ struct Wish {
 #[command(before_help = "Examples:
   divvy mig apply --device 0 --instances 19,19,14,9 --dry-run
   divvy mig apply --device 0 --instances 1g.6gb,1g.6gb,2g.12gb:2 --yes
+  divvy mig apply --device 0 --instances 1c.3g.40gb,2c.3g.40gb,3g.40gb --yes
   divvy mig apply --file mig.yaml --config all-balanced --yes")]
 struct Apply {
     #[command(flatten)]
@@ -185,10 +188,19 @@ struct ShownProfile<'a> {
 }
 
 #[derive(Serialize)]
-struct ShownInstance {
+struct ShownInstance<'a> {
     id: u32,
     profile: String,
     start: u8,
+    tenants: Vec<String>,
+    compute: Vec<ShownCompute<'a>>,
+}
+
+#[derive(Serialize)]
+struct ShownCompute<'a> {
+    id: u32,
+    profile: String,
+    uuid: Option<&'a str>,
     tenants: Vec<String>,
 }
 
@@ -199,16 +211,12 @@ struct ShownDevice<'a> {
     name: &'a str,
     mig_mode: Option<bool>,
     map: String,
-    instances: Vec<ShownInstance>,
+    instances: Vec<ShownInstance<'a>>,
     profiles: Vec<ShownProfile<'a>>,
 }
 
 fn shown(device: &MigDevice) -> ShownDevice<'_> {
     let shapes = Shapes::new(device.geometry.clone());
-    let named = |id: u32| {
-        let profile = device.geometry.profiles.iter().find(|profile| profile.id == id);
-        profile.map_or_else(|| id.to_string(), |profile| profile.name.clone())
-    };
     ShownDevice {
         index: device.index,
         uuid: &device.uuid,
@@ -218,12 +226,7 @@ fn shown(device: &MigDevice) -> ShownDevice<'_> {
         instances: device
             .instances
             .iter()
-            .map(|instance| ShownInstance {
-                id: instance.id,
-                profile: named(instance.profile_id),
-                start: instance.start,
-                tenants: instance.tenants.iter().map(ToString::to_string).collect(),
-            })
+            .map(|instance| shown_instance(&device.geometry, instance))
             .collect(),
         profiles: device
             .geometry
@@ -239,6 +242,26 @@ fn shown(device: &MigDevice) -> ShownDevice<'_> {
                 starts: &profile.starts,
             })
             .collect(),
+    }
+}
+
+fn shown_instance<'a>(geometry: &Geometry, instance: &'a GpuInstance) -> ShownInstance<'a> {
+    let mut profiles = geometry.profiles.iter();
+    let kind = profiles.find(|profile| profile.id == instance.profile_id);
+    let profile = kind.map_or_else(|| instance.profile_id.to_string(), |kind| kind.name.clone());
+    let whole = kind.map_or(0, |kind| kind.compute_slices);
+    let compute = instance.compute.iter().map(|compute| ShownCompute {
+        id: compute.id,
+        profile: part_name(&profile, compute.slices, whole),
+        uuid: compute.uuid.as_deref(),
+        tenants: compute.tenants.iter().map(ToString::to_string).collect(),
+    });
+    ShownInstance {
+        id: instance.id,
+        start: instance.start,
+        tenants: instance.tenants().map(ToString::to_string).collect(),
+        compute: compute.collect(),
+        profile,
     }
 }
 
@@ -266,13 +289,16 @@ fn devices(driver: &mut NvmlMig, agent: Option<Client>) -> Result<Vec<MigDevice>
                 name: slice.name.clone(),
             };
             for device in &mut devices {
-                let mut instances = device.instances.iter_mut();
+                let mut compute = device
+                    .instances
+                    .iter_mut()
+                    .flat_map(|instance| &mut instance.compute);
                 if device.uuid == share.device_uuid {
                     device.tenants.push(tenant.clone());
-                } else if let Some(instance) =
-                    instances.find(|instance| instance.devices.contains(&share.device_uuid))
+                } else if let Some(compute) =
+                    compute.find(|compute| compute.uuid.as_ref() == Some(&share.device_uuid))
                 {
-                    instance.tenants.push(tenant.clone());
+                    compute.tenants.push(tenant.clone());
                 }
             }
         }
@@ -319,15 +345,25 @@ fn list(args: &List, context: &Context) -> Result<u8, Fault> {
         }
         text.push_str(&format!("  {}\n", device.map));
         for instance in &device.instances {
-            let users = if instance.tenants.is_empty() {
-                "free".into()
-            } else {
-                instance.tenants.join(", ")
-            };
             text.push_str(&format!(
-                "  instance {:<3} {:<12} at {}  {users}\n",
-                instance.id, instance.profile, instance.start
+                "  instance {:<3} {:<12} at {}  {}\n",
+                instance.id,
+                instance.profile,
+                instance.start,
+                users(&instance.tenants)
             ));
+            let filled = matches!(instance.compute.as_slice(), [one] if one.profile == instance.profile);
+            if instance.compute.is_empty() {
+                text.push_str("    no compute instance: no program can run here\n");
+            }
+            for compute in instance.compute.iter().filter(|_| !filled) {
+                text.push_str(&format!(
+                    "    compute {:<3} {:<15} {}\n",
+                    compute.id,
+                    compute.profile,
+                    users(&compute.tenants)
+                ));
+            }
         }
         for profile in &device.profiles {
             let starts: Vec<String> = profile.starts.iter().map(u8::to_string).collect();
@@ -348,6 +384,35 @@ fn list(args: &List, context: &Context) -> Result<u8, Fault> {
     }
     output::print(&text)?;
     Ok(0)
+}
+
+fn users(tenants: &[String]) -> String {
+    match tenants {
+        [] => "free".into(),
+        some => some.join(", "),
+    }
+}
+
+/// The instances that hold what is wanted; parts of one profile share some. The first device with such a profile tells
+/// how many parts it holds.
+fn whole_instances(wanted: &[Wanted], devices: &[&MigDevice]) -> Result<Vec<String>, Fault> {
+    let mut names: Vec<String> = Vec::new();
+    let parts = wanted.iter().filter(|one| one.part.is_some());
+    let mut parts: Vec<Wanted> = parts.cloned().collect();
+    for device in devices {
+        let (here, elsewhere): (Vec<Wanted>, _) = parts
+            .into_iter()
+            .partition(|one| device.geometry.profile(&one.profile).is_some());
+        parts = elsewhere;
+        let filled = fill(&device.geometry, &here, &format!("GPU {}", device.index))?;
+        let profiles = filled
+            .iter()
+            .map(|one| device.geometry.profiles[one.profile].name.clone());
+        names.extend(profiles);
+    }
+    let others = wanted.iter().filter(|one| one.part.is_none());
+    let rest = others.chain(&parts).map(|one| one.profile.clone());
+    Ok(rest.chain(names).collect())
 }
 
 fn plan(args: &Plan, context: &Context) -> Result<u8, Fault> {
@@ -382,7 +447,7 @@ fn plan(args: &Plan, context: &Context) -> Result<u8, Fault> {
             (shapes, now)
         })
         .collect();
-    let names: Vec<String> = wanted.into_iter().map(|one| one.profile).collect();
+    let names = whole_instances(&wanted, &divisible)?;
     let plan = plan_pool(&pool, &names);
     #[derive(Serialize)]
     struct Item<'a> {
@@ -422,7 +487,7 @@ fn plan(args: &Plan, context: &Context) -> Result<u8, Fault> {
                 let tenants: Vec<String> = divisible[at]
                     .instances
                     .iter()
-                    .flat_map(|instance| instance.tenants.iter().map(ToString::to_string))
+                    .flat_map(|instance| instance.tenants().map(ToString::to_string))
                     .collect();
                 format!(
                     "it would fit on GPU {} were {} free (in use there: {})",
@@ -499,7 +564,7 @@ fn perform(
     format: Format,
 ) -> Result<(), Fault> {
     let steps: Vec<_> = plans.iter().flat_map(|plan| &plan.steps).collect();
-    let removes = plans.iter().any(|plan| plan.before & !plan.after != 0);
+    let removes = steps.iter().any(|step| step.change.removes());
     if removes && !yes && !dry_run {
         return Err(Fault::new(Code::Usage, "this removes MIG instances")
             .hint("look at it with --dry-run, and add --yes to do it"));

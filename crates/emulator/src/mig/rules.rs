@@ -1,7 +1,7 @@
 //! What may be made and removed: the product's table, and the order that NVIDIA's library wants.
 
 use super::state::{ComputeInstance, GpuInstance, State};
-use divvy_model::{MigProduct, MigProfile};
+use divvy_model::{MigProduct, MigProfile, compute_parts, compute_starts};
 
 /// Why a change is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct ComputeKind {
     pub slices: u8,
     /// The most that the GPU instance holds.
     pub most: u8,
+    /// Compute slices of the GPU instance.
+    pub whole: u8,
     /// Streaming multiprocessors.
     pub sm_count: u32,
 }
@@ -34,30 +36,30 @@ pub struct ComputeKind {
 impl ComputeKind {
     /// Where one may begin, in compute slices.
     pub fn starts(self) -> impl Iterator<Item = u8> {
-        (0..self.most).map(move |place| place * self.slices)
+        compute_starts(self.slices, self.whole)
     }
 }
 
-/// The kinds of compute instances in a GPU instance of `profile`, as `nvidia-smi mig -lcip` prints them: those of one,
-/// two, three (only of seven) and four slices, and the one that fills it. A part has as many times a slice's
-/// multiprocessors as it has slices (14 of 98 for `1c.7g.80gb` on an A100); what is odd belongs to the whole.
+/// The kinds of compute instances in a GPU instance of `profile`, as `nvidia-smi mig -lcip` prints them. A part has as
+/// many times a slice's multiprocessors as it has slices (14 of 98 for `1c.7g.80gb` on an A100); what is odd belongs to
+/// the whole.
 pub fn compute_kinds(product: &MigProduct, profile: &MigProfile) -> Vec<ComputeKind> {
     let whole = profile.compute_slices;
     let slice = product.profiles.first().map_or(0, |smallest| smallest.sm_count);
-    let parts = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 7)];
-    parts
-        .into_iter()
-        .filter(|(_, slices)| *slices < whole && (*slices != 3 || whole == 7) || *slices == whole)
-        .map(|(id, slices)| ComputeKind {
-            id,
-            slices,
-            most: whole / slices,
-            sm_count: match slices == whole {
-                true => profile.sm_count,
-                false => slice * u32::from(slices),
-            },
-        })
-        .collect()
+    let kind = |slices: u8| ComputeKind {
+        id: match slices {
+            1..=4 => u32::from(slices) - 1,
+            _ => 4,
+        },
+        slices,
+        most: whole / slices,
+        whole,
+        sm_count: match slices == whole {
+            true => profile.sm_count,
+            false => slice * u32::from(slices),
+        },
+    };
+    compute_parts(whole).into_iter().map(kind).collect()
 }
 
 /// The profile of this id.

@@ -4,9 +4,11 @@ use std::rc::Rc;
 
 use divvy_model::{Code, Fault};
 
+use super::compute::{Refill, fill, part_name, refill};
+use super::contents::contents;
 use super::driver::{GpuInstance, MigDevice, MigDriver, Tenant};
 use super::file::Target;
-use super::geometry::{Layout, Shapes};
+use super::geometry::{Layout, Place, Shapes};
 use super::plan::{Occupancy, best};
 use super::request::goal;
 
@@ -34,7 +36,37 @@ pub enum Change {
         start: u8,
         /// How many it covers.
         size: u8,
+        /// Slices of the compute instances in it, in the order in which they are made.
+        parts: Vec<u8>,
+        /// Compute slices of the profile.
+        whole: u8,
     },
+    /// Remove a compute instance.
+    DestroyCompute {
+        /// Id of its GPU instance.
+        instance: u32,
+        /// Its id.
+        id: u32,
+        /// What it is called.
+        name: String,
+    },
+    /// Make a compute instance in an instance that is there.
+    CreateCompute {
+        /// Id of the GPU instance.
+        instance: u32,
+        /// Its slices.
+        slices: u8,
+        /// What it is called.
+        name: String,
+    },
+}
+
+impl Change {
+    /// Whether it takes something away.
+    #[must_use]
+    pub fn removes(&self) -> bool {
+        matches!(self, Self::Destroy { .. } | Self::DestroyCompute { .. })
+    }
 }
 
 impl std::fmt::Display for Change {
@@ -42,7 +74,24 @@ impl std::fmt::Display for Change {
         match self {
             Self::Mode(on) => write!(f, "turn MIG mode {}", if *on { "on" } else { "off" }),
             Self::Destroy { id, profile, start } => write!(f, "remove {profile}:{start} (instance {id})"),
-            Self::Create { profile, start, .. } => write!(f, "make {profile}:{start}"),
+            Self::Create {
+                profile,
+                start,
+                parts,
+                whole,
+                ..
+            } => {
+                write!(f, "make {profile}:{start}")?;
+                if parts.as_slice() == [*whole] {
+                    return Ok(());
+                }
+                let names = parts.iter().map(|part| part_name(profile, *part, *whole));
+                write!(f, " with {}", names.collect::<Vec<_>>().join(", "))
+            }
+            Self::DestroyCompute { instance, id, name } => {
+                write!(f, "remove {name} (compute instance {id} of instance {instance})")
+            }
+            Self::CreateCompute { instance, name, .. } => write!(f, "make {name} in instance {instance}"),
         }
     }
 }
@@ -69,7 +118,7 @@ pub struct DevicePlan {
     pub before: Layout,
     /// What it is to hold.
     pub after: Layout,
-    /// In order: mode, removals, then instances, the largest first. None where nothing is to change.
+    /// In order: mode, removals, then what is made, the largest instances first. None where nothing is to change.
     pub steps: Vec<Step>,
 }
 
@@ -116,45 +165,54 @@ fn one(devices: &[MigDevice], target: &Target) -> Result<Option<DevicePlan>, Fau
     }
     let shapes = Rc::new(Shapes::new(device.geometry.clone()));
     let now = occupancy(&shapes, device);
-    let goal = goal(
-        &shapes,
-        if target.enabled { &target.wanted } else { &[] },
-        &called,
-    )?;
+    let wanted = if target.enabled { &target.wanted[..] } else { &[] };
+    let filled = fill(&shapes.geometry, wanted, &called)?;
+    let goal = goal(&shapes, &filled, &called)?;
     let Some(chosen) = best(&shapes, now, &goal) else {
         return Err(why_not(&shapes, device, now, &goal, &called));
     };
+    let inside = contents(&shapes, device, chosen.layout, &filled)
+        .map_err(|(instance, tenant)| busy(&called_on(&shapes, instance, &called), tenant))?;
     let mut changes = Vec::new();
     for instance in &device.instances {
         let Some(place) = place_of(&shapes, instance) else {
             continue;
         };
-        if chosen.layout >> place & 1 == 0 {
+        let kind = &shapes.geometry.profiles[shapes.places[place].profile];
+        let Some(parts) = inside.get(&place) else {
             changes.push(Change::Destroy {
                 id: instance.id,
-                profile: shapes.geometry.profiles[shapes.places[place].profile]
-                    .name
-                    .clone(),
+                profile: kind.name.clone(),
                 start: instance.start,
             });
-        }
+            continue;
+        };
+        let change = refill(&instance.compute, parts, kind.compute_slices).unwrap_or_default();
+        changes.extend(compute_changes(instance, &kind.name, kind.compute_slices, &change));
     }
+    // What goes makes room for what comes.
+    changes.sort_by_key(|change| !change.removes());
     let kept = now.current & chosen.layout;
-    let mut made: Vec<_> = shapes.held(chosen.layout & !kept).collect();
+    let mut made: Vec<_> = (0..shapes.places.len())
+        .filter(|place| chosen.layout & !kept & 1 << place != 0)
+        .map(|place| (shapes.places[place], inside.get(&place)))
+        .collect();
     // Large ones first: a driver that places by itself would otherwise leave them no room.
-    made.sort_by_key(|place| {
+    made.sort_by_key(|(place, _)| {
         (
             std::cmp::Reverse(shapes.geometry.profiles[place.profile].size),
             place.start,
         )
     });
-    changes.extend(made.into_iter().map(|place| {
+    changes.extend(made.into_iter().map(|(place, parts)| {
         let kind = &shapes.geometry.profiles[place.profile];
         Change::Create {
             profile: kind.name.clone(),
             profile_id: kind.id,
             start: place.start,
             size: kind.size,
+            parts: parts.map_or_else(|| vec![kind.compute_slices], |parts| parts.to_vec()),
+            whole: kind.compute_slices,
         }
     }));
     match (mode, target.enabled) {
@@ -185,14 +243,15 @@ pub fn occupancy(shapes: &Shapes, device: &MigDevice) -> Occupancy {
             continue;
         };
         now.current |= 1 << place;
-        if !instance.tenants.is_empty() {
+        if instance.is_used() {
             now.occupied |= 1 << place;
         }
     }
     now
 }
 
-fn place_of(shapes: &Shapes, instance: &GpuInstance) -> Option<usize> {
+/// The place at which an instance lies; None for one of a profile that is not known.
+pub(super) fn place_of(shapes: &Shapes, instance: &GpuInstance) -> Option<usize> {
     let profiles = &shapes.geometry.profiles;
     let profile = profiles
         .iter()
@@ -201,7 +260,35 @@ fn place_of(shapes: &Shapes, instance: &GpuInstance) -> Option<usize> {
 }
 
 fn first_tenant(instances: &[GpuInstance]) -> Option<&Tenant> {
-    instances.iter().find_map(|instance| instance.tenants.first())
+    instances.iter().find_map(|instance| instance.tenants().next())
+}
+
+/// What becomes of the compute instances of an instance that stays.
+fn compute_changes(instance: &GpuInstance, profile: &str, whole: u8, change: &Refill) -> Vec<Change> {
+    let slices = |id: u32| {
+        let held = instance.compute.iter().find(|compute| compute.id == id);
+        held.map_or(whole, |compute| compute.slices)
+    };
+    let removed = change.removed.iter().map(|id| Change::DestroyCompute {
+        instance: instance.id,
+        id: *id,
+        name: part_name(profile, slices(*id), whole),
+    });
+    let made = change.made.iter().map(|part| Change::CreateCompute {
+        instance: instance.id,
+        slices: *part,
+        name: part_name(profile, *part, whole),
+    });
+    removed.chain(made).collect()
+}
+
+fn called_on(shapes: &Shapes, instance: &GpuInstance, device: &str) -> String {
+    let name = place_of(shapes, instance).map_or("instance", |place| {
+        shapes.geometry.profiles[shapes.places[place].profile]
+            .name
+            .as_str()
+    });
+    format!("{name}:{} of {device}", instance.start)
 }
 
 fn busy(what: &str, tenant: &Tenant) -> Fault {
@@ -233,23 +320,11 @@ fn why_not(
     };
     let in_the_way = device.instances.iter().find(|instance| {
         let place = place_of(shapes, instance);
-        !instance.tenants.is_empty() && place.is_some_and(|place| free.layout >> place & 1 == 0)
+        instance.is_used() && place.is_some_and(|place| free.layout >> place & 1 == 0)
     });
-    let instance = in_the_way.or_else(|| {
-        device
-            .instances
-            .iter()
-            .find(|instance| !instance.tenants.is_empty())
-    });
-    match instance.and_then(|instance| Some((instance, instance.tenants.first()?))) {
-        Some((instance, tenant)) => {
-            let name = place_of(shapes, instance).map_or("instance", |place| {
-                shapes.geometry.profiles[shapes.places[place].profile]
-                    .name
-                    .as_str()
-            });
-            busy(&format!("{name}:{} of {called}", instance.start), tenant)
-        }
+    let instance = in_the_way.or_else(|| device.instances.iter().find(|instance| instance.is_used()));
+    match instance.and_then(|instance| Some((instance, instance.tenants().next()?))) {
+        Some((instance, tenant)) => busy(&called_on(shapes, instance, called), tenant),
         None => Fault::new(
             Code::MigFit,
             format!("{called} cannot hold these instances together"),
@@ -290,10 +365,17 @@ fn perform(driver: &mut dyn MigDriver, step: &Step) -> Result<bool, Fault> {
             profile_id,
             start,
             size,
+            parts,
             ..
         } => driver
-            .create(&step.uuid, *profile_id, *start, *size)
+            .create(&step.uuid, *profile_id, *start, *size, parts)
             .map(|_id| true),
+        Change::DestroyCompute { instance, id, .. } => driver
+            .destroy_compute(&step.uuid, *instance, *id)
+            .map(|()| true),
+        Change::CreateCompute { instance, slices, .. } => driver
+            .create_compute(&step.uuid, *instance, *slices)
+            .map(|()| true),
     }
 }
 
@@ -322,14 +404,22 @@ fn put_back(
     )
     .after(refusal);
     match left.as_slice() {
-        [] if done.is_empty() => fault.hint("nothing was changed"),
-        [] => fault.hint("what had been changed is put back"),
+        [] if done.is_empty() => fault.hint(with_way_out("nothing was changed", refusal)),
+        [] => fault.hint(with_way_out("what had been changed is put back", refusal)),
         some => fault
             .cause(format!(
                 "and not everything could be put back: {}",
                 some.join("; ")
             ))
             .hint("`divvy mig list` shows what is there; apply again"),
+    }
+}
+
+/// What became of it, and what the refusal said to do.
+fn with_way_out(became: &str, refusal: &Fault) -> String {
+    match &refusal.hint {
+        Some(hint) => format!("{became}; {hint}"),
+        None => became.to_owned(),
     }
 }
 
@@ -347,16 +437,39 @@ fn restore(driver: &mut dyn MigDriver, plan: &DevicePlan) -> Result<(), Fault> {
     for instance in &device.instances {
         let place = place_of(&plan.shapes, instance);
         let extra = place.is_none_or(|place| plan.before >> place & 1 == 0);
-        if extra && instance.tenants.is_empty() {
+        if extra && !instance.is_used() {
             driver.destroy(&device.uuid, instance.id)?;
         }
     }
-    let there = occupancy(&plan.shapes, &find(driver)?).current;
+    let now = find(driver)?;
+    let there = occupancy(&plan.shapes, &now).current;
     let mut missing: Vec<_> = plan.shapes.held(plan.before & !there).collect();
     missing.sort_by_key(|place| std::cmp::Reverse(plan.shapes.geometry.profiles[place.profile].size));
+    let parts_before = |place: &Place| {
+        let mut before = plan.device.instances.iter();
+        let id = plan.shapes.geometry.profiles[place.profile].id;
+        let held = before.find(|held| held.profile_id == id && held.start == place.start);
+        let parts = held.into_iter().flat_map(|held| &held.compute);
+        parts.map(|compute| compute.slices).collect::<Vec<u8>>()
+    };
     for place in missing {
         let kind = &plan.shapes.geometry.profiles[place.profile];
-        driver.create(&device.uuid, kind.id, place.start, kind.size)?;
+        let refilled = refill(&[], &parts_before(place), kind.compute_slices).unwrap_or_default();
+        driver.create(&device.uuid, kind.id, place.start, kind.size, &refilled.made)?;
+    }
+    for instance in &now.instances {
+        let Some(place) = place_of(&plan.shapes, instance).filter(|place| plan.before >> place & 1 == 1) else {
+            continue;
+        };
+        let place = &plan.shapes.places[place];
+        let whole = plan.shapes.geometry.profiles[place.profile].compute_slices;
+        let change = refill(&instance.compute, &parts_before(place), whole).unwrap_or_default();
+        for id in change.removed {
+            driver.destroy_compute(&device.uuid, instance.id, id)?;
+        }
+        for part in change.made {
+            driver.create_compute(&device.uuid, instance.id, part)?;
+        }
     }
     if !was && device.mode == Some(true) {
         driver.set_mode(&device.uuid, false)?;

@@ -22,7 +22,22 @@ impl std::fmt::Display for Tenant {
     }
 }
 
-/// A GPU instance with a compute instance in it.
+/// A compute instance: what a program runs in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ComputeInstance {
+    /// The driver's id of it within its GPU instance.
+    pub id: u32,
+    /// Compute slices.
+    pub slices: u8,
+    /// First compute slice.
+    pub start: u8,
+    /// `MIG-…`, where the driver tells.
+    pub uuid: Option<String>,
+    /// Who runs there.
+    pub tenants: Vec<Tenant>,
+}
+
+/// A GPU instance and the compute instances in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuInstance {
     /// The driver's id of it.
@@ -31,10 +46,21 @@ pub struct GpuInstance {
     pub profile_id: u32,
     /// First memory slice.
     pub start: u8,
-    /// UUIDs of the MIG devices in it, `MIG-…`.
-    pub devices: Vec<String>,
-    /// Who runs there.
-    pub tenants: Vec<Tenant>,
+    /// By id.
+    pub compute: Vec<ComputeInstance>,
+}
+
+impl GpuInstance {
+    /// Who runs in any part of it.
+    pub fn tenants(&self) -> impl Iterator<Item = &Tenant> {
+        self.compute.iter().flat_map(|compute| &compute.tenants)
+    }
+
+    /// Whether anybody does.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.tenants().next().is_some()
+    }
 }
 
 /// A device that may be divided.
@@ -72,15 +98,34 @@ pub trait MigDriver {
     /// [`divvy_model::Code::Privilege`], [`divvy_model::Code::MigBusy`], [`divvy_model::Code::MigDriver`].
     fn set_mode(&mut self, uuid: &str, on: bool) -> Result<bool, Fault>;
 
-    /// Makes an instance at a place, with one compute instance that fills it; its id.
+    /// Makes an instance at a place, with compute instances of these many slices, in this order; its id.
     ///
     /// # Errors
     /// As [`Self::set_mode`].
-    fn create(&mut self, uuid: &str, profile_id: u32, start: u8, size: u8) -> Result<u32, Fault>;
+    fn create(
+        &mut self,
+        uuid: &str,
+        profile_id: u32,
+        start: u8,
+        size: u8,
+        parts: &[u8],
+    ) -> Result<u32, Fault>;
 
     /// Removes an instance and the compute instances in it.
     ///
     /// # Errors
     /// As [`Self::set_mode`].
     fn destroy(&mut self, uuid: &str, instance: u32) -> Result<(), Fault>;
+
+    /// Makes a compute instance of so many slices in an instance.
+    ///
+    /// # Errors
+    /// As [`Self::set_mode`].
+    fn create_compute(&mut self, uuid: &str, instance: u32, slices: u8) -> Result<(), Fault>;
+
+    /// Removes a compute instance.
+    ///
+    /// # Errors
+    /// As [`Self::set_mode`].
+    fn destroy_compute(&mut self, uuid: &str, instance: u32, compute: u32) -> Result<(), Fault>;
 }

@@ -31,7 +31,7 @@ pub struct ConfigEntry {
     pub devices: Devices,
     /// Whether MIG mode is to be on.
     pub mig_enabled: bool,
-    /// How many of each profile.
+    /// How many of each profile, or of parts of it: `1c.3g.20gb`.
     #[serde(default)]
     pub mig_devices: BTreeMap<String, u32>,
 }
@@ -190,17 +190,6 @@ impl ConfigEntry {
     fn target(&self, device: u32) -> Result<Target, Fault> {
         let mut wanted = Vec::new();
         for (profile, count) in &self.mig_devices {
-            if profile
-                .split('.')
-                .next()
-                .is_some_and(|first| first.ends_with('c'))
-            {
-                return Err(Fault::new(
-                    Code::MigRequest,
-                    format!("`{profile}`: a compute instance smaller than its GPU instance cannot be made"),
-                )
-                .hint("ask for whole GPU instances: each gets one compute instance that fills it"));
-            }
             if *count > 16 {
                 return Err(Fault::new(
                     Code::MigFit,
@@ -208,10 +197,7 @@ impl ConfigEntry {
                 ));
             }
             for _ in 0..*count {
-                wanted.push(Wanted {
-                    profile: profile.clone(),
-                    start: None,
-                });
+                wanted.push(Wanted::of_name(profile));
             }
         }
         Ok(Target {

@@ -66,6 +66,16 @@ impl Geometry {
             .iter()
             .position(|profile| profile.name == word || Some(profile.id) == id)
     }
+
+    /// What there is to choose from, for whoever asked for something else.
+    #[must_use]
+    pub fn offers(&self) -> String {
+        let named = self.profiles.iter();
+        let names: Vec<String> = named
+            .map(|profile| format!("{} ({})", profile.name, profile.id))
+            .collect();
+        format!("it offers {}", names.join(", "))
+    }
 }
 
 /// An instance at one place.

@@ -1,6 +1,8 @@
 //! MIG: which layouts a device can have, how to get from one to another with the fewest changes, and doing it.
 
 mod apply;
+mod compute;
+mod contents;
 mod driver;
 mod file;
 mod geometry;
@@ -11,7 +13,8 @@ mod request;
 mod strategy;
 
 pub use apply::{Change, DevicePlan, Outcome, Step, apply, occupancy, plan_devices};
-pub use driver::{GpuInstance, MigDevice, MigDriver, Tenant};
+pub use compute::{Filled, fill, part_name};
+pub use driver::{ComputeInstance, GpuInstance, MigDevice, MigDriver, Tenant};
 pub use file::{ConfigEntry, Devices, MigFile, Target, targets};
 pub use geometry::{Geometry, Layout, Profile, Shapes};
 pub use nvml::NvmlMig;

@@ -6,7 +6,7 @@ use std::path::Path;
 use divvy_abi::nvml::client::{Client, Failure};
 use divvy_model::{Code, Fault, MigProduct};
 
-use super::driver::{GpuInstance, MigDevice, MigDriver, Tenant};
+use super::driver::{ComputeInstance, GpuInstance, MigDevice, MigDriver, Tenant};
 use super::geometry::{Geometry, Profile};
 
 /// NVIDIA's driver.
@@ -77,20 +77,34 @@ impl NvmlMig {
         let inside = self.client.mig_devices(device.handle)?;
         for profile in &found.geometry.profiles {
             for instance in self.client.instances(device.handle, profile.id)? {
-                let inside = || inside.iter().filter(|one| one.gpu_instance == instance.id);
-                let pids = inside().flat_map(|one| one.processes.clone()).collect();
+                let mut compute = Vec::new();
+                for part in self.client.compute_instances(device.handle, instance.id)? {
+                    let seen = inside
+                        .iter()
+                        .find(|one| one.gpu_instance == instance.id && one.compute_instance == part.id);
+                    compute.push(ComputeInstance {
+                        id: part.id,
+                        slices: small(part.slices),
+                        start: small(part.start),
+                        uuid: seen.map(|one| one.uuid.clone()),
+                        tenants: tenants(seen.map(|one| one.processes.clone()).unwrap_or_default()),
+                    });
+                }
                 found.instances.push(GpuInstance {
-                    devices: inside().map(|one| one.uuid.clone()).collect(),
                     id: instance.id,
                     profile_id: profile.id,
-                    start: u8::try_from(instance.start).unwrap_or(u8::MAX),
-                    tenants: tenants(pids),
+                    start: small(instance.start),
+                    compute,
                 });
             }
         }
         found.instances.sort_by_key(|instance| instance.start);
         Ok(found)
     }
+}
+
+fn small(value: u32) -> u8 {
+    u8::try_from(value).unwrap_or(u8::MAX)
 }
 
 fn tenant(pid: u32) -> Tenant {
@@ -106,7 +120,6 @@ fn tenant(pid: u32) -> Tenant {
 }
 
 fn geometry(told: &[divvy_abi::nvml::client::ProfileFacts], table: Option<&MigProduct>) -> Geometry {
-    let small = |value: u32| u8::try_from(value).unwrap_or(u8::MAX);
     let mut profiles: Vec<Profile> = Vec::new();
     for facts in told {
         let name = if facts.name.is_empty() {
@@ -183,13 +196,38 @@ impl MigDriver for NvmlMig {
         change().map_err(|failure| fault("the MIG mode cannot be changed", &failure))
     }
 
-    fn create(&mut self, uuid: &str, profile_id: u32, start: u8, size: u8) -> Result<u32, Fault> {
+    fn create(
+        &mut self,
+        uuid: &str,
+        profile_id: u32,
+        start: u8,
+        size: u8,
+        parts: &[u8],
+    ) -> Result<u32, Fault> {
+        let change = || {
+            let device = self.client.device_by_uuid(uuid)?;
+            let parts: Vec<u32> = parts.iter().map(|part| u32::from(*part)).collect();
+            self.client
+                .create(device, profile_id, u32::from(start), u32::from(size), &parts)
+        };
+        change().map_err(|failure| fault("the instance cannot be made", &failure))
+    }
+
+    fn create_compute(&mut self, uuid: &str, instance: u32, slices: u8) -> Result<(), Fault> {
         let change = || {
             let device = self.client.device_by_uuid(uuid)?;
             self.client
-                .create(device, profile_id, u32::from(start), u32::from(size))
+                .create_compute(device, instance, u32::from(slices))
         };
-        change().map_err(|failure| fault("the instance cannot be made", &failure))
+        change().map_err(|failure| fault("the compute instance cannot be made", &failure))
+    }
+
+    fn destroy_compute(&mut self, uuid: &str, instance: u32, compute: u32) -> Result<(), Fault> {
+        let change = || {
+            let device = self.client.device_by_uuid(uuid)?;
+            self.client.destroy_compute(device, instance, compute)
+        };
+        change().map_err(|failure| fault("the compute instance cannot be removed", &failure))
     }
 
     fn destroy(&mut self, uuid: &str, instance: u32) -> Result<(), Fault> {

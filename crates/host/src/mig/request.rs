@@ -1,8 +1,10 @@
-//! Instances as people ask for them: by id, name, and place: `14`, `1g.6gb`, `1g.6gb:2`, `19,19,14,9`.
+//! Instances as people ask for them: by id, name, and place: `14`, `1g.6gb`, `1g.6gb:2`, `19,19,14,9`; parts of them by
+//! name: `1c.3g.20gb`.
 
 use divvy_model::{Code, Fault};
 
-use super::geometry::{Geometry, Shapes};
+use super::compute::Filled;
+use super::geometry::Shapes;
 use super::plan::Goal;
 
 /// One instance that is asked for.
@@ -12,6 +14,23 @@ pub struct Wanted {
     pub profile: String,
     /// The memory slice it is to begin at.
     pub start: Option<u8>,
+    /// Not a whole instance, but a compute instance of so many slices in one.
+    pub part: Option<u8>,
+}
+
+impl Wanted {
+    /// `3g.20gb`, `9`, or a part, `1c.3g.20gb`, wherever there is room.
+    #[must_use]
+    pub fn of_name(name: &str) -> Self {
+        let part = name
+            .split_once('.')
+            .and_then(|(first, rest)| Some((first.strip_suffix('c')?.parse().ok()?, rest)));
+        Self {
+            profile: part.map_or(name, |(_, rest)| rest).to_owned(),
+            start: None,
+            part: part.map(|(slices, _)| slices),
+        }
+    }
 }
 
 /// Reads `19,19,14,9:4`; spaces around entries do not matter.
@@ -34,8 +53,8 @@ pub fn parse_list(text: &str) -> Result<Vec<Wanted>, Fault> {
             return Err(malformed());
         }
         Ok(Wanted {
-            profile: profile.to_owned(),
             start,
+            ..Wanted::of_name(profile)
         })
     };
     if text.trim().is_empty() {
@@ -47,9 +66,9 @@ pub fn parse_list(text: &str) -> Result<Vec<Wanted>, Fault> {
 /// The goal of a device that is to hold exactly these.
 ///
 /// # Errors
-/// [`Code::MigRequest`] for a profile that the device has not, or a place that the profile cannot begin at;
-/// [`Code::MigFit`] for two that overlap or are more than the device holds.
-pub fn goal(shapes: &Shapes, wanted: &[Wanted], device: &str) -> Result<Goal, Fault> {
+/// [`Code::MigRequest`] for a place that a profile cannot begin at; [`Code::MigFit`] for two that overlap or are more than
+/// the device holds.
+pub fn goal(shapes: &Shapes, wanted: &[Filled], device: &str) -> Result<Goal, Fault> {
     let geometry = &shapes.geometry;
     let mut goal = Goal {
         counts: vec![0; geometry.profiles.len()],
@@ -57,13 +76,7 @@ pub fn goal(shapes: &Shapes, wanted: &[Wanted], device: &str) -> Result<Goal, Fa
         exact: true,
     };
     for one in wanted {
-        let profile = geometry.profile(&one.profile).ok_or_else(|| {
-            Fault::new(
-                Code::MigRequest,
-                format!("{device} has no MIG profile `{}`", one.profile),
-            )
-            .hint(offers(geometry))
-        })?;
+        let profile = one.profile;
         let kind = &geometry.profiles[profile];
         goal.counts[profile] = goal.counts[profile].saturating_add(1);
         if goal.counts[profile] > kind.max {
@@ -95,13 +108,4 @@ pub fn goal(shapes: &Shapes, wanted: &[Wanted], device: &str) -> Result<Goal, Fa
         goal.pinned |= 1 << place;
     }
     Ok(goal)
-}
-
-fn offers(geometry: &Geometry) -> String {
-    let names: Vec<String> = geometry
-        .profiles
-        .iter()
-        .map(|profile| format!("{} ({})", profile.name, profile.id))
-        .collect();
-    format!("it offers {}", names.join(", "))
 }

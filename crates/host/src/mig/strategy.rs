@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use divvy_model::{Code, Fault};
 
+use super::compute::part_name;
 use super::driver::MigDevice;
 
 /// A strategy, by the words of NVIDIA's device plugin.
@@ -55,12 +56,17 @@ pub fn resources(devices: &[MigDevice], strategy: Strategy) -> Result<BTreeMap<S
                 || format!("id-{}", instance.profile_id),
                 |profile| profile.name.clone(),
             );
-            let resource = match strategy {
-                Strategy::Mixed => format!("nvidia.com/mig-{}", name.replace('+', ".")),
-                Strategy::Single | Strategy::None => "nvidia.com/gpu".into(),
-            };
-            *offered.entry(resource).or_default() += 1;
-            profiles.push(name);
+            let whole = profile.map_or(0, |profile| profile.compute_slices);
+            // What a program runs in is a compute instance.
+            for compute in &instance.compute {
+                let name = part_name(&name, compute.slices, whole);
+                let resource = match strategy {
+                    Strategy::Mixed => format!("nvidia.com/mig-{}", name.replace('+', ".")),
+                    Strategy::Single | Strategy::None => "nvidia.com/gpu".into(),
+                };
+                *offered.entry(resource).or_default() += 1;
+                profiles.push(name);
+            }
         }
     }
     if strategy == Strategy::Single {
