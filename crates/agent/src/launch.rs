@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use divvy_host::DriverBelow;
 use divvy_model::{Code, DeviceRecord, Fault, SliceRecord, SliceRequest};
 
-pub use self::observe::{observation, observe};
+pub use self::observe::{become_program, observation, observe};
 use self::parts::Parts;
 use self::program::{cannot_run, check_program, first};
 use crate::api::{CreateSlice, CreatedSlice, Join, Standing, Wait};

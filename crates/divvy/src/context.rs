@@ -3,6 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use divvy_agent::{Client, RunDir, default_run_dir, ensure_agent, is_listening, strangers};
 use divvy_host::machine::Sysroot;
@@ -126,7 +127,8 @@ impl Context {
     /// [`Code::Config`]; [`Code::RunDir`] when the run directory is something else.
     pub fn inventory(&self) -> Result<Inventory, Fault> {
         self.peek().check_kind()?;
-        divvy_host::take(&self.sources(), &Nvidia::open())
+        let sources = self.sources();
+        patiently(move || divvy_host::take(&sources, &Nvidia::open()))
     }
 
     /// Everything this machine has, or the machine captured below `sysroot`.
@@ -139,7 +141,8 @@ impl Context {
             return Err(Fault::new(Code::Usage, message).hint("name one that holds `sys` and `proc`"));
         }
         self.peek().check_kind()?;
-        divvy_host::survey(&self.sources(), sysroot.map(Sysroot::at).as_ref())
+        let (sources, root) = (self.sources(), sysroot.map(Sysroot::at));
+        patiently(move || divvy_host::survey(&sources, root.as_ref()))
     }
 
     fn sources(&self) -> Sources {
@@ -148,6 +151,27 @@ impl Context {
             run_dir: self.peek().path().into(),
         }
     }
+}
+
+/// Asks what may have to ask NVIDIA's library, which waits for ever where the driver hangs.
+///
+/// # Errors
+/// [`Code::Driver`] where there is no answer in time.
+pub fn patiently<T: Send + 'static>(
+    question: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
+    /// A machine with sixteen GPUs that nothing has used since it started takes some seconds.
+    const PATIENCE: Duration = Duration::from_secs(15);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _gone = sender.send(question());
+    });
+    receiver.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+        let message = format!("NVIDIA's library does not answer within {} s", PATIENCE.as_secs());
+        Err(Fault::new(Code::Driver, message).hint(
+            "the driver may hang: look at the kernel's log for Xid errors; `divvy devices --sysroot /` asks the kernel only",
+        ))
+    })
 }
 
 /// The same in a session of its own.

@@ -38,20 +38,25 @@ fn in_words(fault: &Fault, coloured: bool) -> String {
     } else {
         ("", "", "")
     };
-    let mut text = format!("{red}error[{}]{plain}: {}", fault.code, fault.message);
+    let mut text = format!("{red}error[{}]{plain}: {}", fault.code, shown(&fault.message));
     for cause in &fault.causes {
         text.push_str("\n  because: ");
-        text.push_str(cause);
+        text.push_str(&shown(cause));
     }
     if let Some(hint) = &fault.hint {
-        text.push_str(&format!("\n\n{bold}hint{plain}: {hint}"));
+        text.push_str(&format!("\n\n{bold}hint{plain}: {}", shown(hint)));
     }
     text
 }
 
 /// A remark on stderr that stops nothing.
 pub fn remark(text: &str) {
-    let _unheard = writeln!(std::io::stderr(), "divvy: {text}");
+    let _unheard = writeln!(std::io::stderr(), "divvy: {}", shown(text));
+}
+
+/// Words that may hold what stood in somebody's file: without what would move the terminal's cursor.
+fn shown(text: &str) -> String {
+    text.replace(|c: char| c.is_control() && c != '\n', "?")
 }
 
 fn colours() -> bool {

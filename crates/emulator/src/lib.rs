@@ -49,7 +49,7 @@ pub use hardware::{
 };
 pub use inventory::{DeviceFacts, devices, devices_from_env, stand_for};
 pub use mig::{Instance, State as MigState, StoreError};
-pub use nvml::TABLE as NVML_TABLE;
+pub use nvml::{TABLE as NVML_TABLE, nvlinks};
 
 /// What the fuzz targets under `fuzz/` call; not for use.
 #[doc(hidden)]

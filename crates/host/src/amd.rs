@@ -117,13 +117,13 @@ pub fn plan(root: &Sysroot, devices: &[DeviceRecord], wanted: &Partitioning) -> 
 /// [`Code::Privilege`], [`Code::Partition`].
 pub fn write(root: &Sysroot, writes: &[Write]) -> Result<(), Fault> {
     for (at, write) in writes.iter().enumerate() {
-        let Err(error) = std::fs::write(root.path(&write.file), &write.after) else {
+        let Err(error) = root.write(&write.file, &write.after) else {
             continue;
         };
         let lost = writes[..at]
             .iter()
             .rev()
-            .filter(|done| std::fs::write(root.path(&done.file), &done.before).is_err());
+            .filter(|done| root.write(&done.file, &done.before).is_err());
         let lost = lost.count();
         let code = match error.kind() {
             std::io::ErrorKind::PermissionDenied => Code::Privilege,

@@ -35,4 +35,4 @@ pub use emulated_tools::EmulatedTools;
 pub use inventory::{Inventory, Sources, take};
 pub use nvidia::{Nvidia, NvidiaReport};
 pub use survey::{Survey, survey};
-pub use topology::{Link, links};
+pub use topology::{Link, Nvlinks, links};

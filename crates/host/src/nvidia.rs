@@ -1,14 +1,20 @@
 //! NVIDIA's devices, through NVML. Where libnvidia-ml.so.1 is missing there are none, quietly.
 
-use std::ffi::OsStr;
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
 
+use divvy_abi::nvml::client::Client;
 use divvy_model::{Bytes, DeviceKind, DeviceProcess, DeviceRecord, Hardware, MigPlace, Vendor};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
+use crate::topology::Nvlinks;
+
 /// An open NVML, or the reason why there is none.
 pub struct Nvidia {
     nvml: Result<Nvml, NvmlError>,
+    library: CString,
 }
 
 /// What NVML says about this machine.
@@ -35,6 +41,7 @@ impl Nvidia {
     pub fn open_library(library: &OsStr) -> Self {
         Self {
             nvml: Nvml::builder().lib_path(library).init(),
+            library: CString::new(library.as_bytes()).unwrap_or_default(),
         }
     }
 
@@ -43,6 +50,7 @@ impl Nvidia {
     pub fn absent() -> Self {
         Self {
             nvml: Err(NvmlError::DriverNotLoaded),
+            library: CString::default(),
         }
     }
 
@@ -163,7 +171,11 @@ impl Nvidia {
                     .push(format!("device {index} does not answer NVML: {error}")),
             }
         }
-        let instances = report.devices.iter().flat_map(|gpu| instances(nvml, gpu));
+        let ids = match report.devices.iter().any(DeviceRecord::is_divided) {
+            true => self.instance_ids(),
+            false => BTreeMap::new(),
+        };
+        let instances = report.devices.iter().flat_map(|gpu| instances(nvml, gpu, &ids));
         let instances: Vec<DeviceRecord> = instances.collect();
         // NVML numbers in bus order already; the shown order must not depend on that.
         report.devices.sort_by(|a, b| a.pci_address.cmp(&b.pci_address));
@@ -173,6 +185,49 @@ impl Nvidia {
             device.index = index;
         }
         report
+    }
+
+    /// GPU instance and compute instance of every MIG device, by UUID, which nvml-wrapper does not tell.
+    fn instance_ids(&self) -> BTreeMap<String, (u32, u32)> {
+        let mut ids = BTreeMap::new();
+        let Ok(client) = Client::open(&self.library) else {
+            return ids;
+        };
+        for index in 0..client.device_count().unwrap_or(0) {
+            let device = client.device(index);
+            let inside = device.and_then(|device| client.mig_devices(device.handle));
+            let inside = inside.unwrap_or_default().into_iter();
+            ids.extend(inside.map(|one| (one.uuid, (one.gpu_instance, one.compute_instance))));
+        }
+        ids
+    }
+
+    /// The active NVLinks of each GPU.
+    #[must_use]
+    pub fn links(&self) -> Nvlinks {
+        /// More than any board has (`NVML_NVLINK_MAX_LINKS`).
+        const MOST: u32 = 36;
+        let mut found = Nvlinks::new();
+        let Ok(nvml) = &self.nvml else { return found };
+        for index in 0..nvml.device_count().unwrap_or(0) {
+            let Ok(device) = nvml.device_by_index(index) else {
+                continue;
+            };
+            let mut ends = Vec::new();
+            for link in 0..MOST {
+                let link = device.link_wrapper_for(link);
+                match link.is_active() {
+                    Ok(true) => ends.extend(link.remote_pci_info().map(|end| short_pci(&end.bus_id))),
+                    Ok(false) => {}
+                    // No such link, or a board that has none.
+                    Err(_) => break,
+                }
+            }
+            if let (Ok(uuid), false) = (device.uuid(), ends.is_empty()) {
+                found.insert(uuid, ends);
+            }
+        }
+        found
     }
 
     /// Memory in use on one device, by anybody.
@@ -247,7 +302,7 @@ fn read(nvml: &Nvml, index: u32) -> Result<DeviceRecord, NvmlError> {
 }
 
 /// The MIG instances of a GPU, as devices of their own.
-fn instances(nvml: &Nvml, gpu: &DeviceRecord) -> Vec<DeviceRecord> {
+fn instances(nvml: &Nvml, gpu: &DeviceRecord, ids: &BTreeMap<String, (u32, u32)>) -> Vec<DeviceRecord> {
     let Ok(device) = nvml.device_by_uuid(gpu.uuid.as_str()) else {
         return Vec::new();
     };
@@ -259,15 +314,18 @@ fn instances(nvml: &Nvml, gpu: &DeviceRecord) -> Vec<DeviceRecord> {
         let instance = device.mig_device_by_index(index).ok()?;
         let memory = instance.memory_info().ok()?;
         let name = instance.name().unwrap_or_else(|_| gpu.name.clone());
+        let uuid = instance.uuid().ok()?;
+        let (gpu_instance, compute_instance) = ids.get(&uuid).copied().unwrap_or_default();
         Some(DeviceRecord {
-            uuid: instance.uuid().ok()?,
+            uuid,
             // `NVIDIA H100 80GB HBM3 MIG 1g.10gb`
             hardware: Some(Box::new(Hardware {
                 vendor: Vendor::Nvidia,
                 mig_instance: Some(MigPlace {
                     gpu_uuid: gpu.uuid.clone(),
+                    gpu_instance,
+                    compute_instance,
                     profile: name.split_once(" MIG ").map(|(_, profile)| profile.to_owned()),
-                    ..MigPlace::default()
                 }),
                 ..Hardware::default()
             })),

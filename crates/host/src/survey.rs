@@ -8,6 +8,7 @@ use divvy_model::{DeviceRecord, Fault, Hardware, Vendor};
 use crate::inventory::{Sources, take};
 use crate::machine::{self, Machine, Sysroot};
 use crate::nvidia::Nvidia;
+use crate::topology::Nvlinks;
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,6 +21,8 @@ pub struct Survey {
     pub notes: Vec<String>,
     /// Version of NVIDIA's driver.
     pub driver_version: Option<String>,
+    /// NVLinks, as NVML tells them.
+    pub nvlinks: Nvlinks,
 }
 
 /// Surveys the tree below `root`, or where there is none this machine with NVML and emulated devices.
@@ -34,11 +37,13 @@ pub fn survey(sources: &Sources, root: Option<&Sysroot>) -> Result<Survey, Fault
             notes: machine.notes.clone(),
             machine,
             driver_version: driver_version(root),
+            nvlinks: Nvlinks::new(),
         });
     }
     if sources.emulated.is_some() {
         let inventory = take(sources, &Nvidia::absent())?;
         return Ok(Survey {
+            nvlinks: emulated_links(&inventory.devices),
             devices: inventory.devices.into_iter().map(with_vendor).collect(),
             ..Survey::default()
         });
@@ -86,7 +91,22 @@ pub fn survey(sources: &Sources, root: Option<&Sysroot>) -> Result<Survey, Fault
         machine,
         notes,
         driver_version: inventory.driver_version,
+        nvlinks: nvidia.links(),
     })
+}
+
+/// Emulated GPUs with NVLink are joined through switches where there are several, as their NVML tells.
+fn emulated_links(devices: &[DeviceRecord]) -> Nvlinks {
+    let links = |device: &DeviceRecord| {
+        let product = device.profile.as_deref()?;
+        let count = divvy_emulator::nvlinks(product);
+        (count > 0).then(|| (device.uuid.clone(), vec!["a switch".to_owned(); count as usize]))
+    };
+    let found: Nvlinks = devices.iter().filter_map(links).collect();
+    match found.len() {
+        0 | 1 => Nvlinks::new(),
+        _ => found,
+    }
 }
 
 fn with_vendor(mut device: DeviceRecord) -> DeviceRecord {

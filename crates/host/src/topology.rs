@@ -1,5 +1,6 @@
 //! How far devices are from one another.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use divvy_model::{DeviceRecord, Vendor};
@@ -15,6 +16,8 @@ pub enum Link {
     Same,
     /// AMD's fabric.
     Xgmi,
+    /// NVIDIA's fabric, to one another or through switches (NV#).
+    Nvlink,
     /// PCIe switches only (PIX, PXB).
     Switch,
     /// A PCIe host bridge (PHB).
@@ -32,6 +35,7 @@ impl fmt::Display for Link {
         f.pad(match self {
             Self::Same => "same",
             Self::Xgmi => "xgmi",
+            Self::Nvlink => "nvlink",
             Self::Switch => "switch",
             Self::Bridge => "bridge",
             Self::Node => "node",
@@ -41,12 +45,39 @@ impl fmt::Display for Link {
     }
 }
 
+/// The active NVLinks of each GPU, by UUID: PCI addresses of what is at their ends, a GPU or a switch.
+pub type Nvlinks = BTreeMap<String, Vec<String>>;
+
 /// The links between devices: a row for each, a column for each.
 #[must_use]
-pub fn links(root: &Sysroot, machine: &Machine, devices: &[DeviceRecord]) -> Vec<Vec<Link>> {
+pub fn links(
+    root: &Sysroot,
+    machine: &Machine,
+    nvlinks: &Nvlinks,
+    devices: &[DeviceRecord],
+) -> Vec<Vec<Link>> {
     let fabric = reach(root);
-    let row = |a: &DeviceRecord| devices.iter().map(|b| link(machine, &fabric, a, b)).collect();
+    let link = |a: &DeviceRecord, b: &DeviceRecord| match joined(nvlinks, a, b) {
+        true => Link::Nvlink,
+        false => link(machine, &fabric, a, b),
+    };
+    let row = |a: &DeviceRecord| devices.iter().map(|b| link(a, b)).collect();
     devices.iter().map(row).collect()
+}
+
+/// Whether NVLink joins two GPUs: one is at an end of the other's links, or both lead to one switch.
+fn joined(nvlinks: &Nvlinks, a: &DeviceRecord, b: &DeviceRecord) -> bool {
+    if a.uuid == b.uuid {
+        return false;
+    }
+    let (Some(one), Some(other)) = (nvlinks.get(&a.uuid), nvlinks.get(&b.uuid)) else {
+        return false;
+    };
+    one.contains(&b.pci_address) || other.contains(&a.pci_address) || {
+        let is_gpu = |end: &String| *end == a.pci_address || *end == b.pci_address;
+        // An end that both share and that is neither's own is a switch, or a GPU between the two: near enough.
+        one.iter().any(|end| !is_gpu(end) && other.contains(end))
+    }
 }
 
 fn link(machine: &Machine, fabric: &[(u32, u32)], a: &DeviceRecord, b: &DeviceRecord) -> Link {

@@ -68,6 +68,54 @@ pub fn cubin_runs(built: CudaVersion, specific: bool, device: CudaVersion) -> bo
     }
 }
 
+/// How what a toolkit compiles gets onto a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loads {
+    /// As machine code.
+    Cubin,
+    /// As PTX only, which the driver compiles when the program starts.
+    Ptx,
+    /// Not at all.
+    Never,
+}
+
+/// How code of a toolkit that compiles for `codes` gets onto a device; `ptx` is whether the driver reads its PTX.
+#[must_use]
+pub fn loads(codes: &[(CudaVersion, bool)], ptx: bool, device: CudaVersion) -> Loads {
+    let cubin = |(built, specific): &(CudaVersion, bool)| cubin_runs(*built, *specific, device);
+    // PTX for a device of then runs on every later one.
+    let older = |(built, specific): &(CudaVersion, bool)| !specific && *built <= device;
+    match (codes.iter().any(cubin), ptx && codes.iter().any(older)) {
+        (true, _) => Loads::Cubin,
+        (false, true) => Loads::Ptx,
+        (false, false) => Loads::Never,
+    }
+}
+
+/// What the toolkit on PATH compiles for: `sm_90` is 9.0, and an `sm_90a` is for that device only.
+///
+/// # Errors
+/// [`divvy_model::Code::Tool`] for a compiler that hangs or says what is not understood.
+pub fn codes(tools: &mut dyn Tools) -> Result<Vec<(CudaVersion, bool)>, divvy_model::Fault> {
+    let said = tools.run("nvcc", &["--list-gpu-code"], &[], "")?;
+    let code = |word: &str| {
+        let number = word.strip_prefix("sm_")?;
+        let digits = number.trim_end_matches(|c: char| c.is_ascii_lowercase());
+        let value: u32 = digits.parse().ok()?;
+        // `sm_100f` is for a family, of which each code is listed by itself too.
+        Some(((value / 10, value % 10), digits.len() < number.len()))
+    };
+    let found: Vec<_> = said.split_whitespace().filter_map(code).collect();
+    match found.is_empty() {
+        false => Ok(found),
+        true => Err(divvy_model::Fault::new(
+            divvy_model::Code::Tool,
+            "nvcc does not tell what it compiles for",
+        )
+        .cause(first_words(&said))),
+    }
+}
+
 /// The toolkit on PATH, as its compiler tells; None where there is none.
 ///
 /// # Errors
@@ -119,6 +167,24 @@ mod tests {
         assert!(cubin_runs((9, 0), true, (9, 0)) && !cubin_runs((10, 0), true, (10, 3)));
     }
 
+    #[test]
+    fn what_a_toolkit_compiles_gets_onto_a_device_as_machine_code_ptx_or_not() {
+        let old = [((5, 0), false), ((8, 0), false)];
+        assert_eq!(loads(&old, true, (8, 9)), Loads::Cubin);
+        assert_eq!(loads(&old, true, (9, 0)), Loads::Ptx);
+        assert_eq!(
+            loads(&old, false, (9, 0)),
+            Loads::Never,
+            "the driver cannot read it"
+        );
+        assert_eq!(
+            loads(&old, true, (3, 5)),
+            Loads::Never,
+            "the toolkit has dropped it"
+        );
+        assert_eq!(loads(&[((9, 0), true)], true, (10, 0)), Loads::Never);
+    }
+
     struct Says(&'static str);
 
     impl Tools for Says {
@@ -137,6 +203,10 @@ mod tests {
     fn what_the_compiler_says() {
         let said = "nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 12.4, V12.4.131\n";
         assert_eq!(toolkit(&mut Says(said)), Ok(Some((12, 4))));
+        let told = codes(&mut Says("sm_50\nsm_90\nsm_90a\nsm_120f\n"));
+        let expected = vec![((5, 0), false), ((9, 0), false), ((9, 0), true), ((12, 0), true)];
+        assert_eq!(told, Ok(expected));
+        assert!(codes(&mut Says("banana sm_ sm_x")).is_err());
         assert!(toolkit(&mut Says("banana")).is_err());
     }
 }

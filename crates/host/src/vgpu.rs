@@ -205,19 +205,12 @@ pub fn free(root: &Sysroot, id: &str, kind: Option<&str>) -> Result<(), Fault> {
 }
 
 fn put(root: &Sysroot, file: &str, text: &str) -> Result<(), Fault> {
-    use std::io::{ErrorKind, Write};
-    let opened = std::fs::OpenOptions::new()
-        .write(true)
-        .truncate(true)
-        .open(root.path(file));
-    opened
-        .and_then(|mut file| file.write_all(text.as_bytes()))
-        .map_err(|error| {
-            let code = match error.kind() {
-                // EACCES is the file's mode. EPERM, which reads the same, is the driver's word for a device in use.
-                ErrorKind::PermissionDenied if error.raw_os_error() == Some(13) => Code::Privilege,
-                _ => Code::Vgpu,
-            };
-            Fault::new(code, format!("the kernel refuses `{text}` in /{file}")).because(&error)
-        })
+    root.write(file, text).map_err(|error| {
+        let code = match error.kind() {
+            // EACCES is the file's mode. EPERM, which reads the same, is the driver's word for a device in use.
+            std::io::ErrorKind::PermissionDenied if error.raw_os_error() == Some(13) => Code::Privilege,
+            _ => Code::Vgpu,
+        };
+        Fault::new(code, format!("the kernel refuses `{text}` in /{file}")).because(&error)
+    })
 }

@@ -3,7 +3,7 @@
 use divvy_host::built::{Built, Function};
 use divvy_host::machine::{self, Machine, Sysroot};
 use divvy_host::visible::{Environment, Runtime, Seen, Target, explain, settings};
-use divvy_host::{Link, Sources, links, survey};
+use divvy_host::{Link, Nvlinks, Sources, links, survey};
 use divvy_model::{Bytes, DeviceKind, DeviceRecord, Hardware, Selector, Vendor};
 
 fn folder() -> tempfile::TempDir {
@@ -57,7 +57,12 @@ fn eight_mi300x_whole() {
         ),
         ("SPX", "NPS1", 1)
     );
-    let links = links(&Sysroot::at(built.root()), &machine, &machine.devices);
+    let links = links(
+        &Sysroot::at(built.root()),
+        &machine,
+        &Nvlinks::new(),
+        &machine.devices,
+    );
     assert_eq!((links[0][0], links[0][7]), (Link::Same, Link::Xgmi));
 }
 
@@ -129,7 +134,12 @@ fn eight_h100_some_in_mig_mode() {
     );
     let several = settings(&seen, &[2, 3], Target::All).expect_err("two instances");
     assert!(several.message.contains("one MIG device"), "{several:?}");
-    let links = links(&Sysroot::at(built.root()), &survey.machine, &survey.devices);
+    let links = links(
+        &Sysroot::at(built.root()),
+        &survey.machine,
+        &Nvlinks::new(),
+        &survey.devices,
+    );
     let at = |index: usize, other: usize| links[index][other];
     assert_eq!(at(0, 1), Link::Switch, "two to a switch");
     assert_eq!(at(0, 4), Link::Node);
@@ -322,4 +332,32 @@ fn where_each_stands_on_the_ladder_and_what_opens_the_next_rung() {
     desktop.remove("sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/iommu_group");
     let command = reached(&desktop, 1).next.expect("a virtual machine").1;
     assert!(command.contains("iommu=pt"), "{command}");
+}
+
+#[test]
+fn of_a_gpu_in_mig_mode_without_instances_no_program_sees_anything() {
+    let folder = folder();
+    let mut machine = read(&Built::h100(folder.path(), 2));
+    machine.devices.truncate(2);
+    machine.devices[1].hardware.as_mut().expect("facts").mig_mode = Some(true);
+    let visible = |pairs: &[(&str, &str)]| {
+        let pairs = pairs.iter();
+        let environment: Environment = pairs
+            .map(|(name, value)| ((*name).into(), (*value).into()))
+            .collect();
+        let explained = explain(&environment, &Seen::of(&machine.devices));
+        explained.of(Runtime::Cuda).expect("a view").visible.clone()
+    };
+    assert_eq!(visible(&[]), [0]);
+    assert_eq!(
+        visible(&[("CUDA_VISIBLE_DEVICES", "1")]),
+        [0_u32; 0],
+        "there is one device only"
+    );
+    let refusal =
+        settings(&Seen::of(&machine.devices), &[1], Target::One(Runtime::Cuda)).expect_err("nothing to see");
+    assert!(
+        refusal.message.contains("cuda does not see device 1"),
+        "{refusal:?}"
+    );
 }

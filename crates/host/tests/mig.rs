@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use divvy_host::mig::{
     Change, ComputeInstance, Geometry, Goal, GpuInstance, Layout, MigDevice, MigDriver, MigFile, Occupancy,
-    Shapes, Strategy, Target, Tenant, apply, best, occupancy, parse_list, plan_devices, plan_pool, resources, targets,
+    Shapes, Strategy, Target, Tenant, apply, best, occupancy, parse_list, plan_devices, plan_pool, resources,
+    targets,
 };
 use divvy_model::{Code, Fault, MigProduct, compute_starts};
 
@@ -352,16 +353,13 @@ impl Fake {
     fn put(&mut self, uuid: &str, instance: u32, slices: u8) {
         let device = self.device(uuid);
         let mut instances = device.instances.iter_mut();
-        let held = instances
-            .find(|held| held.id == instance)
-            .expect("an instance");
+        let held = instances.find(|held| held.id == instance).expect("an instance");
         let mut profiles = device.geometry.profiles.iter();
         let kind = profiles.find(|kind| kind.id == held.profile_id);
         let whole = kind.expect("a profile").compute_slices;
         let free = |start: &u8| {
-            let apart = |one: &ComputeInstance| {
-                start + slices <= one.start || one.start + one.slices <= *start
-            };
+            let apart =
+                |one: &ComputeInstance| start + slices <= one.start || one.start + one.slices <= *start;
             held.compute.iter().all(apart)
         };
         let start = compute_starts(slices, whole).find(free).expect("room for it");
@@ -459,9 +457,7 @@ impl MigDriver for Fake {
     fn destroy_compute(&mut self, uuid: &str, instance: u32, compute: u32) -> Result<(), Fault> {
         self.change()?;
         let mut instances = self.device(uuid).instances.iter_mut();
-        let held = instances
-            .find(|held| held.id == instance)
-            .expect("an instance");
+        let held = instances.find(|held| held.id == instance).expect("an instance");
         let at = held.compute.iter().position(|one| one.id == compute);
         let gone = held.compute.remove(at.expect("a compute instance"));
         assert!(gone.tenants.is_empty(), "a tenant runs there");
@@ -607,11 +603,16 @@ fn compute_instances_are_made_changed_and_left_alone() {
     );
     // A tenant in one part: the others may change around it, it may not.
     bring(&mut driver, 0, "1c.3g.40gb:0,1c.3g.40gb:0,3g.40gb:4").expect("two parts");
-    let at = driver.devices[0].instances.iter().position(|held| held.start == 0);
-    driver.devices[0].instances[at.expect("there")].compute[1].tenants.push(Tenant {
-        pid: Some(4711),
-        name: "train".into(),
-    });
+    let at = driver.devices[0]
+        .instances
+        .iter()
+        .position(|held| held.start == 0);
+    driver.devices[0].instances[at.expect("there")].compute[1]
+        .tenants
+        .push(Tenant {
+            pid: Some(4711),
+            name: "train".into(),
+        });
     let refusal = bring(&mut driver, 0, "3g.40gb,3g.40gb").expect_err("somebody is there");
     assert_eq!(refusal.code, Code::MigBusy);
     assert!(
@@ -621,7 +622,10 @@ fn compute_instances_are_made_changed_and_left_alone() {
     // The tenant's part lies in the middle, so no two fits beside it.
     let refusal = bring(&mut driver, 0, "1c.3g.40gb,2c.3g.40gb,3g.40gb").expect_err("no room");
     assert_eq!(refusal.code, Code::MigBusy);
-    assert_eq!(bring(&mut driver, 0, "1c.3g.40gb,1c.3g.40gb,1c.3g.40gb,3g.40gb"), Ok(1));
+    assert_eq!(
+        bring(&mut driver, 0, "1c.3g.40gb,1c.3g.40gb,1c.3g.40gb,3g.40gb"),
+        Ok(1)
+    );
     assert_eq!(driver.inside(0), [(0, vec![1, 1, 1]), (4, vec![3])]);
 }
 
@@ -648,7 +652,10 @@ fn without_permission_nothing_is_changed_and_the_way_out_is_told() {
     driver.forbidden = true;
     let refusal = bring(&mut driver, 0, "9,9").expect_err("not permitted");
     assert_eq!(refusal.code, Code::Privilege);
-    assert_eq!(refusal.hint.as_deref(), Some("nothing was changed; run it as root"));
+    assert_eq!(
+        refusal.hint.as_deref(),
+        Some("nothing was changed; run it as root")
+    );
     assert_eq!(driver.held(0), []);
 }
 

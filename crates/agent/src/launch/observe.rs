@@ -43,13 +43,20 @@ pub fn observation(run: &RunDir, emulated: Option<&str>) -> Result<Vec<(String, 
 /// Becomes the tool. Returns only when it cannot.
 #[must_use]
 pub fn observe(run: &RunDir, emulated: Option<&str>, command: &[OsString]) -> Fault {
+    match observation(run, emulated) {
+        Ok(variables) => become_program(command, &variables),
+        Err(fault) => fault,
+    }
+}
+
+/// Becomes a program with these variables beside those that are set. Returns only when it cannot.
+#[must_use]
+pub fn become_program(command: &[OsString], variables: &[(String, OsString)]) -> Fault {
     let become_it = || {
         let program = first(command)?;
         check_program(program)?;
-        let error = Command::new(program)
-            .args(&command[1..])
-            .envs(observation(run, emulated)?)
-            .exec();
+        let variables = variables.iter().map(|(name, value)| (name, value));
+        let error = Command::new(program).args(&command[1..]).envs(variables).exec();
         Err(cannot_run(program, &error))
     };
     let failed: Result<std::convert::Infallible, Fault> = become_it();

@@ -137,7 +137,10 @@ fn set(args: &Set, context: &Context) -> Result<u8, Fault> {
 }
 
 /// Masks of compute units for the chosen devices, which ROCr numbers from 0 in their order.
-fn masks(
+///
+/// # Errors
+/// [`Code::Partition`] where one of them is not AMD's.
+pub fn masks(
     places: &[usize],
     records: &[DeviceRecord],
     share: Compute,

@@ -8,13 +8,13 @@ use clap::Subcommand;
 use divvy_agent::Client;
 use divvy_host::mig::{
     DevicePlan, Geometry, GpuInstance, MigDevice, MigDriver, MigFile, NvmlMig, Occupancy, Shapes, Strategy,
-    Target, Tenant, Wanted, apply, fill, occupancy, parse_list, part_name, plan_devices, plan_pool, resources,
-    targets,
+    Target, Tenant, Wanted, apply, fill, occupancy, parse_list, part_name, plan_devices, plan_pool,
+    resources, targets,
 };
 use divvy_model::{Bytes, Code, Fault, MIG_PRODUCTS, MigProduct};
 use serde::Serialize;
 
-use crate::context::Context;
+use crate::context::{Context, patiently};
 use crate::output::{self, Format};
 use crate::report::remark;
 
@@ -270,7 +270,7 @@ fn driver(context: &Context) -> Result<NvmlMig, Fault> {
     let run = context.peek();
     match context.config.text("emulated") {
         Some(spec) => NvmlMig::emulated(spec, run.path()),
-        None => NvmlMig::open(),
+        None => patiently(NvmlMig::open),
     }
 }
 

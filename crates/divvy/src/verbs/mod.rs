@@ -1,5 +1,6 @@
 //! One file per verb: its flags, and what it does.
 
+pub mod accelerators;
 pub mod agent;
 pub mod cdi;
 pub mod completions;

@@ -13,7 +13,7 @@ use crate::config::{Config, IntoFault, parse_duration};
 use crate::context::{Context, enter_command, in_background};
 use crate::output::{self, Format};
 use crate::report::remark;
-use crate::verbs::{compute, sharing};
+use crate::verbs::{accelerators, compute, sharing};
 
 /// Flags of `divvy run`.
 #[derive(Debug, clap::Args)]
@@ -97,6 +97,9 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             .or_else(|| config.text("driver").map(PathBuf::from)),
         emulated: config.text("emulated").map(str::to_owned),
     };
+    if let Some(variables) = of_accelerators(&launch, context)? {
+        return show_or_become(args, context.format, &variables);
+    }
     let run = context.run_dir()?;
     let helpers = Helpers {
         serve: &|| in_background(&run),
@@ -117,6 +120,35 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     })
 }
 
+/// The variables of a program on AMD's devices; None for every other program.
+fn of_accelerators(launch: &Launch, context: &Context) -> Result<Option<Vec<(String, OsString)>>, Fault> {
+    let elsewhere = launch.join.is_some() || launch.driver.is_some() || launch.emulated.is_some();
+    if elsewhere || !accelerators::are_here() {
+        return Ok(None);
+    }
+    let request = &launch.request;
+    let selectors: Vec<Selector> = request.selectors().cloned().collect();
+    let devices = context.survey(None)?.devices;
+    let told = accelerators::variables(&devices, &selectors, request.isolation, request.compute)?;
+    if told.is_some() && request.memory.is_some() && request.policy == Policy::Strict {
+        return Err(Fault::new(
+            Code::NotEnforceable,
+            "the `env` isolation enforces no memory limit",
+        )
+        .hint("leave --memory out; `--policy best-effort` runs the program without it"));
+    }
+    let text = |(name, value): (&str, String)| (name.to_owned(), value.into());
+    Ok(told.map(|variables| variables.into_iter().map(text).collect()))
+}
+
+fn show_or_become(args: &Args, format: Format, variables: &[(String, OsString)]) -> Result<u8, Fault> {
+    if !args.dry_run {
+        remark("variables choose what a program is shown; they are no isolation: it can change them");
+        return Err(launch::become_program(&args.command, variables));
+    }
+    show_environment(args, format, variables)
+}
+
 fn observe(args: &Args, context: &Context) -> Result<u8, Fault> {
     // What a slice was asked of may be emulated on demand: naming it shows it.
     let emulated = match args.device.first() {
@@ -131,19 +163,24 @@ fn observe(args: &Args, context: &Context) -> Result<u8, Fault> {
         return Err(launch::observe(&run, emulated.as_deref(), &args.command));
     }
     let environment = launch::observation(&run, emulated.as_deref())?;
-    if output::document(context.format, "Environment", Observation::of(&environment))? {
+    show_environment(args, context.format, &environment)
+}
+
+/// What `--dry-run` tells of a program that runs without a slice.
+fn show_environment(args: &Args, format: Format, environment: &[(String, OsString)]) -> Result<u8, Fault> {
+    if output::document(format, "Environment", Observation::of(environment))? {
         return Ok(0);
     }
     let words: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
     let mut text = format!("would run    {} without a slice\n", words.join(" "));
-    for (name, value) in &environment {
+    for (name, value) in environment {
         text.push_str(&format!("environment  {name}={}\n", value.to_string_lossy()));
     }
     output::print(&text)?;
     Ok(0)
 }
 
-/// The variables that `--observe --dry-run` tells.
+/// The variables that `--dry-run` tells of a program without a slice.
 #[derive(serde::Serialize)]
 struct Observation<'a> {
     environment: std::collections::BTreeMap<&'a str, String>,

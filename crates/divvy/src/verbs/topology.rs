@@ -31,6 +31,8 @@ struct Place {
     pci_address: String,
     numa_node: Option<u32>,
     cpu_list: Option<String>,
+    /// Active NVLinks of the device.
+    nvlinks: usize,
     links: Vec<Link>,
 }
 
@@ -38,7 +40,7 @@ struct Place {
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let survey = context.survey(args.sysroot.as_deref())?;
     let root = args.sysroot.as_ref().map_or_else(Sysroot::default, Sysroot::at);
-    let links = links(&root, &survey.machine, &survey.devices);
+    let links = links(&root, &survey.machine, &survey.nvlinks, &survey.devices);
     for note in &survey.machine.notes {
         remark(note);
     }
@@ -48,6 +50,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             index: device.index,
             numa_node: facts.and_then(|facts| facts.numa_node),
             cpu_list: facts.and_then(|facts| facts.cpu_list.clone()),
+            nvlinks: survey.nvlinks.get(&device.uuid).map_or(0, Vec::len),
             uuid: device.uuid,
             pci_address: device.pci_address,
             links,

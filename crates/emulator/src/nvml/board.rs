@@ -29,6 +29,8 @@ pub struct Board {
     pub temperatures: [u32; 3],
     /// Highest temperature in operation, in degrees Celsius.
     pub temperature_max: u32,
+    /// NVLinks to the switches of a server (product briefs: 900 and 600 GB/s, 50 GB/s each).
+    pub nvlinks: u32,
 }
 
 const GIB: u64 = 1 << 30;
@@ -43,6 +45,7 @@ const H100: Board = Board {
     bar1_bytes: 128 * GIB,
     temperatures: [32, 89, 92],
     temperature_max: 87,
+    nvlinks: 18,
 };
 
 const H200: Board = Board {
@@ -58,6 +61,7 @@ const A100_40: Board = Board {
     pcie_generation: 4,
     bar1_bytes: 64 * GIB,
     temperature_max: 85,
+    nvlinks: 12,
     ..H100
 };
 
@@ -70,6 +74,8 @@ const A30: Board = Board {
     power_limit_mw: 165_000,
     power_idle_mw: 30_000,
     bar1_bytes: 32 * GIB,
+    // Its links lead to a bridge between two cards, which is not there.
+    nvlinks: 0,
     ..A100_40
 };
 
@@ -80,6 +86,7 @@ const L4: Board = Board {
     power_idle_mw: 12_000,
     pcie_generation: 4,
     bar1_bytes: 32 * GIB,
+    nvlinks: 0,
     ..A100_40
 };
 
@@ -93,6 +100,7 @@ const T4: Board = Board {
     bar1_bytes: 256 << 20,
     temperatures: [32, 93, 96],
     temperature_max: 85,
+    nvlinks: 0,
 };
 
 /// The board of a product.

@@ -17,6 +17,7 @@ mod gpu_instances;
 mod health;
 mod identity;
 mod library;
+mod links;
 mod memory;
 mod mig;
 mod modes;
@@ -26,6 +27,7 @@ mod state;
 mod table;
 mod utilization;
 
+pub use links::nvlinks;
 pub use table::TABLE;
 
 use divvy_abi::nvml::{NVML_SUCCESS, guard, nvmlReturn_t};

@@ -3,8 +3,8 @@
 use divvy_abi::nvml::Table;
 
 use super::{
-    clocks, compute_instances, events, gpu_instances, health, identity, library, memory, modes, processes,
-    sensors, utilization,
+    clocks, compute_instances, events, gpu_instances, health, identity, library, links, memory, modes,
+    processes, sensors, utilization,
 };
 
 /// The emulated devices' NVML: a libnvidia-ml.so.1 that needs no GPU.
@@ -90,6 +90,9 @@ pub const TABLE: Table = Table {
     nvmlDeviceGetMultiGpuBoard: identity::nvmlDeviceGetMultiGpuBoard,
     nvmlDeviceGetName: identity::nvmlDeviceGetName,
     nvmlDeviceGetNumGpuCores: identity::nvmlDeviceGetNumGpuCores,
+    nvmlDeviceGetNvLinkRemoteDeviceType: links::nvmlDeviceGetNvLinkRemoteDeviceType,
+    nvmlDeviceGetNvLinkRemotePciInfo_v2: links::nvmlDeviceGetNvLinkRemotePciInfo_v2,
+    nvmlDeviceGetNvLinkState: links::nvmlDeviceGetNvLinkState,
     nvmlDeviceGetOfaUtilization: sensors::nvmlDeviceGetOfaUtilization,
     nvmlDeviceGetPciInfo: identity::nvmlDeviceGetPciInfo,
     nvmlDeviceGetPciInfoExt: identity::nvmlDeviceGetPciInfoExt,

@@ -10,13 +10,22 @@ const MOST: usize = 4 << 20;
 
 /// `(PCI address without function, code, words)` of each Xid in the kernel's log, where it may be read.
 pub fn errors(root: &Sysroot) -> Vec<(String, u32, String)> {
+    let text = match root.is_own() {
+        true => ring(),
+        false => root.bytes("dev/kmsg", MOST).unwrap_or_default(),
+    };
+    String::from_utf8_lossy(&text).lines().filter_map(parse).collect()
+}
+
+/// The running kernel's log.
+fn ring() -> Vec<u8> {
+    let mut text = Vec::new();
     let opened = std::fs::OpenOptions::new()
         .read(true)
         // The log never ends: without this the last read would wait for the next line.
         .custom_flags(i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0))
-        .open(root.path("dev/kmsg"));
-    let Ok(mut log) = opened else { return Vec::new() };
-    let mut text = Vec::new();
+        .open("/dev/kmsg");
+    let Ok(mut log) = opened else { return text };
     let mut record = [0; 8192];
     // One record is one read; a log that moved on beneath us is an error to skip.
     for _ in 0..65_536 {
@@ -27,7 +36,7 @@ pub fn errors(root: &Sysroot) -> Vec<(String, u32, String)> {
             Ok(_) | Err(_) => break,
         }
     }
-    String::from_utf8_lossy(&text).lines().filter_map(parse).collect()
+    text
 }
 
 /// `NVRM: Xid (PCI:0000:65:00): 79, pid=1234, GPU has fallen off the bus.`

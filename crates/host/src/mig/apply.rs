@@ -188,7 +188,12 @@ fn one(devices: &[MigDevice], target: &Target) -> Result<Option<DevicePlan>, Fau
             continue;
         };
         let change = refill(&instance.compute, parts, kind.compute_slices).unwrap_or_default();
-        changes.extend(compute_changes(instance, &kind.name, kind.compute_slices, &change));
+        changes.extend(compute_changes(
+            instance,
+            &kind.name,
+            kind.compute_slices,
+            &change,
+        ));
     }
     // What goes makes room for what comes.
     changes.sort_by_key(|change| !change.removes());
@@ -370,9 +375,9 @@ fn perform(driver: &mut dyn MigDriver, step: &Step) -> Result<bool, Fault> {
         } => driver
             .create(&step.uuid, *profile_id, *start, *size, parts)
             .map(|_id| true),
-        Change::DestroyCompute { instance, id, .. } => driver
-            .destroy_compute(&step.uuid, *instance, *id)
-            .map(|()| true),
+        Change::DestroyCompute { instance, id, .. } => {
+            driver.destroy_compute(&step.uuid, *instance, *id).map(|()| true)
+        }
         Change::CreateCompute { instance, slices, .. } => driver
             .create_compute(&step.uuid, *instance, *slices)
             .map(|()| true),
@@ -458,7 +463,8 @@ fn restore(driver: &mut dyn MigDriver, plan: &DevicePlan) -> Result<(), Fault> {
         driver.create(&device.uuid, kind.id, place.start, kind.size, &refilled.made)?;
     }
     for instance in &now.instances {
-        let Some(place) = place_of(&plan.shapes, instance).filter(|place| plan.before >> place & 1 == 1) else {
+        let Some(place) = place_of(&plan.shapes, instance).filter(|place| plan.before >> place & 1 == 1)
+        else {
             continue;
         };
         let place = &plan.shapes.places[place];

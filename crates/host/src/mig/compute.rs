@@ -53,7 +53,10 @@ pub fn fill(geometry: &Geometry, wanted: &[Wanted], device: &str) -> Result<Vec<
             }),
             Some(part) if compute_parts(whole).contains(&part) => parts.push((profile, one.start, part)),
             Some(part) => {
-                let sizes: Vec<String> = compute_parts(whole).iter().map(|size| format!("{size}c")).collect();
+                let sizes: Vec<String> = compute_parts(whole)
+                    .iter()
+                    .map(|size| format!("{size}c"))
+                    .collect();
                 return Err(Fault::new(
                     Code::MigRequest,
                     format!("no {} holds a compute instance of {part} slices", kind.name),
@@ -162,9 +165,7 @@ fn in_order(parts: &[u8], there: &[&ComputeInstance], whole: u8) -> Option<Vec<u
     if sum > u32::from(whole) || whole > MOST || parts.contains(&0) {
         return None;
     }
-    let known = there
-        .iter()
-        .filter(|one| one.slices <= MOST && one.start < MOST);
+    let known = there.iter().filter(|one| one.slices <= MOST && one.start < MOST);
     let taken = known.fold(0, |taken, one| taken | mask(one.slices, one.start));
     let mut left = parts.to_vec();
     left.sort_unstable_by_key(|part| std::cmp::Reverse(*part));
@@ -263,6 +264,10 @@ mod tests {
         assert_eq!(change(&used, &[1]), Some((vec![0], vec![])), "not the tenant's");
         assert_eq!(change(&used, &[3]), None);
         let in_the_way = [held(1, 1, 1, true)];
-        assert_eq!(change(&in_the_way, &[2, 1]), None, "the tenant lies where the two would");
+        assert_eq!(
+            change(&in_the_way, &[2, 1]),
+            None,
+            "the tenant lies where the two would"
+        );
     }
 }

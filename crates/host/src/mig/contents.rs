@@ -45,7 +45,14 @@ pub fn contents<'a>(
         let fixed = pairs.iter().all(|(place, parts)| cost(*place, parts).is_some());
         if fixed {
             let mut order: Vec<usize> = (0..rest.len()).collect();
-            assign(&places, &mut order, 0, 0, &|place, at| cost(place, rest[at]), &mut best);
+            assign(
+                &places,
+                &mut order,
+                0,
+                0,
+                &|place, at| cost(place, rest[at]),
+                &mut best,
+            );
         }
         if best.is_none() {
             let used = |instance: &&GpuInstance| {

@@ -74,8 +74,10 @@ impl MigFile {
     /// [`Code::MigRequest`] for what is no such file.
     pub fn read(path: &Path) -> Result<Self, Fault> {
         let shown = path.display();
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            Fault::new(Code::MigRequest, format!("cannot read `{shown}`")).because(&error)
+        let text = text_of(path).map_err(|error| {
+            Fault::new(Code::MigRequest, format!("cannot read `{shown}`"))
+                .because(&error)
+                .hint("name a file in mig-parted's format")
         })?;
         Self::parse(&text).map_err(|fault| Fault {
             message: format!("`{shown}`: {}", fault.message),
@@ -129,6 +131,28 @@ impl MigFile {
             .hint(format!("it holds {}", names()))
         })
     }
+}
+
+/// A file's text; nobody writes a megabyte of configurations.
+fn text_of(path: &Path) -> std::io::Result<String> {
+    use std::io::{Error, ErrorKind, Read};
+    use std::os::unix::fs::OpenOptionsExt;
+    const LARGEST: u64 = 1 << 20;
+    let wrong = |why: &str| Error::new(ErrorKind::InvalidData, why);
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        // A FIFO is waited for by nobody.
+        .custom_flags(i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0))
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(wrong("it is no file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(wrong("it is larger than any such file"));
+    }
+    String::from_utf8(bytes).map_err(|_| wrong("it is no text"))
 }
 
 /// What each device is to become by these entries; a later entry for a device replaces an earlier one.

@@ -216,8 +216,7 @@ impl MigDriver for NvmlMig {
     fn create_compute(&mut self, uuid: &str, instance: u32, slices: u8) -> Result<(), Fault> {
         let change = || {
             let device = self.client.device_by_uuid(uuid)?;
-            self.client
-                .create_compute(device, instance, u32::from(slices))
+            self.client.create_compute(device, instance, u32::from(slices))
         };
         change().map_err(|failure| fault("the compute instance cannot be made", &failure))
     }

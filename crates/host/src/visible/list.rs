@@ -35,9 +35,21 @@ impl Seen {
     /// tried where there is no GPU.
     #[must_use]
     pub fn of(records: &[DeviceRecord]) -> Self {
-        Self {
-            devices: records.iter().map(seen).collect(),
+        let mut devices: Vec<SeenDevice> = records.iter().map(seen).collect();
+        for (device, record) in devices.iter_mut().zip(records) {
+            let of_it = |other: &DeviceRecord| {
+                let place = other.mig_instance();
+                place.is_some_and(|place| place.gpu_uuid == record.uuid)
+            };
+            // Of a GPU in MIG mode no program sees anything but an instance.
+            if record.is_divided() && !records.iter().any(of_it) {
+                device.cuda = false;
+                if record.kind == DeviceKind::Emulated {
+                    device.kfd_node = None;
+                }
+            }
         }
+        Self { devices }
     }
 
     /// `count` devices that are alike, with made-up ids: what a program would see on a machine that is elsewhere.

@@ -49,8 +49,7 @@ impl Client {
         let mut compute: nvmlComputeInstance_t = core::ptr::null_mut();
         let instance = self.instance(device, instance)?;
         // SAFETY: the instance's handle was just given by this library; the pointer is to a live variable.
-        let found =
-            unsafe { (self.table.nvmlGpuInstanceGetComputeInstanceById)(instance, id, &mut compute) };
+        let found = unsafe { (self.table.nvmlGpuInstanceGetComputeInstanceById)(instance, id, &mut compute) };
         check("nvmlGpuInstanceGetComputeInstanceById", found)?;
         // SAFETY: the handle was just given by this library.
         check("nvmlComputeInstanceDestroy", unsafe {
@@ -73,7 +72,9 @@ impl Client {
             };
             (told == NVML_SUCCESS).then_some((info.id, info.sliceCount))
         };
-        (0..NVML_COMPUTE_INSTANCE_PROFILE_COUNT).filter_map(kind).collect()
+        (0..NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
+            .filter_map(kind)
+            .collect()
     }
 
     pub(super) fn add_compute(&self, instance: nvmlGpuInstance_t, slices: u32) -> Result<(), Failure> {

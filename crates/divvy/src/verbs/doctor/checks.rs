@@ -7,6 +7,7 @@ use rustix::fs::{Access, access};
 
 use super::{Check, machine, trial};
 use crate::context::Context;
+use crate::verbs::accelerators;
 
 /// Every check, in the order a program would meet them.
 pub fn all(context: &Context, with_trial: bool) -> Vec<Check> {
@@ -66,7 +67,10 @@ fn devices(inventory: &Inventory) -> Vec<Check> {
             DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => Check::ok("devices", "GPU", detail),
         };
         checks.push(if inventory.stand_in {
-            check.warn("there is no GPU here: programs run on this emulated one, on the CPU")
+            check.warn(match accelerators::are_here() {
+                true => "of AMD's devices no slices can be had: CUDA programs run on this emulated one, on the CPU",
+                false => "there is no GPU here: programs run on this emulated one, on the CPU",
+            })
         } else {
             check
         });

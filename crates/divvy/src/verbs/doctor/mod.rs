@@ -17,11 +17,15 @@ use crate::table::Table;
 #[command(before_help = "Examples:
   divvy doctor
   divvy doctor --trial
-  divvy doctor -o json")]
+  divvy doctor -o json
+  divvy doctor --sysroot ./captured")]
 pub struct Args {
     /// Also try a program in a slice, which starts an agent where none runs. Without this nothing is changed
     #[arg(long)]
     trial: bool,
+    /// Look at the devices of the machine captured below this folder (its `sys` and `proc`) in the place of this one
+    #[arg(long, value_name = "DIR", conflicts_with = "trial")]
+    sysroot: Option<std::path::PathBuf>,
     /// Be the program that is tried: open libcuda.so.1 as any program would, and tell what it says
     #[arg(long, hide = true)]
     be_tried: bool,
@@ -95,7 +99,10 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     if args.be_tried {
         return trial::be_the_program();
     }
-    let checks = checks::all(context, args.trial);
+    let checks = match &args.sysroot {
+        Some(root) => machine::captured(context, root)?,
+        None => checks::all(context, args.trial),
+    };
     let failed = checks.iter().any(|check| check.status == Status::Fail);
     let hints: Vec<String> = checks
         .iter()
