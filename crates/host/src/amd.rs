@@ -66,6 +66,15 @@ pub fn plan(root: &Sysroot, devices: &[DeviceRecord], wanted: &Partitioning) -> 
             .as_deref()
             .filter(|facts| facts.partition.is_some())
         else {
+            let offers = format!(
+                "sys/bus/pci/devices/{}/available_compute_partition",
+                device.pci_address
+            );
+            if root.text(&offers).is_some() {
+                let message = format!("device {} does not tell how it is divided now", device.index);
+                return Err(Fault::new(Code::Partition, message)
+                    .hint("all accelerators change together: look at it with `divvy devices -o wide`"));
+            }
             continue;
         };
         seen = true;

@@ -294,6 +294,8 @@ fn read(nvml: &Nvml, index: u32) -> Result<DeviceRecord, NvmlError> {
         hardware: device.mig_mode().ok().map(|mode| {
             Box::new(Hardware {
                 vendor: Vendor::Nvidia,
+                // Where the kernel's files cannot be read, by this the product is still known.
+                pci_id: Some(format!("10de:{:04x}", pci.pci_device_id >> 16)),
                 mig_mode: Some(mode.current == 1),
                 ..Hardware::default()
             })

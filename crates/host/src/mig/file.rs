@@ -215,10 +215,10 @@ impl ConfigEntry {
         let mut wanted = Vec::new();
         for (profile, count) in &self.mig_devices {
             if *count > 16 {
-                return Err(Fault::new(
-                    Code::MigFit,
-                    format!("no device holds {count} of {profile}"),
-                ));
+                return Err(
+                    Fault::new(Code::MigFit, format!("no device holds {count} of {profile}"))
+                        .hint("`divvy mig list` shows how many of each profile a device holds"),
+                );
             }
             for _ in 0..*count {
                 wanted.push(Wanted::of_name(profile));
