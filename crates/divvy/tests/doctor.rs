@@ -4,7 +4,7 @@
 mod common;
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use common::Host;
 use divvy_host::built::Built;
@@ -23,9 +23,9 @@ fn tools(host: &Host, scripts: &[(&str, &str)]) -> PathBuf {
 }
 
 /// `divvy` on a machine with a GPU, as far as NVML and the tools in front of `PATH` tell.
-fn on_a_gpu(host: &Host, tools: &PathBuf, words: &[&str]) -> std::process::Output {
+fn on_a_gpu(host: &Host, tools: &Path, words: &[&str]) -> std::process::Output {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut all = tools.clone().into_os_string();
+    let mut all = tools.as_os_str().to_owned();
     all.push(":");
     all.push(path);
     host.divvy(words)

@@ -216,7 +216,7 @@ fn one(devices: &[MigDevice], target: &Target) -> Result<Option<DevicePlan>, Fau
             profile_id: kind.id,
             start: place.start,
             size: kind.size,
-            parts: parts.map_or_else(|| vec![kind.compute_slices], |parts| parts.to_vec()),
+            parts: parts.map_or_else(|| vec![kind.compute_slices], Clone::clone),
             whole: kind.compute_slices,
         }
     }));
