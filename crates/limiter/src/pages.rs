@@ -49,8 +49,9 @@ struct Entry {
     live: u64,
 }
 
-/// Splits an allocation into bytes of whole pages and the keys of at most two pages that it covers in part.
-fn split(payer: u16, page: u64, address: u64, bytes: u64) -> (u64, [Option<u64>; 2]) {
+/// Splits an allocation into bytes of whole pages and the keys of at most two pages that it covers in part. `page` and
+/// `payer` as for [`PageMap::enter`].
+pub(crate) fn split(payer: u16, page: u64, address: u64, bytes: u64) -> (u64, [Option<u64>; 2]) {
     let end = address.saturating_add(bytes);
     let (first, last) = (address / page * page, end / page * page);
     let key = |base: u64, covered: bool| covered.then_some(base | u64::from(payer));
@@ -119,6 +120,24 @@ impl PageMap {
             }
         }
         less
+    }
+
+    /// One allocation more in the page of a key that [`split`] has given. Answers whether it was not held before.
+    ///
+    /// # Errors
+    /// [`Exhausted`]; nothing is changed then.
+    pub(crate) fn enter_part(&self, key: u64) -> Result<bool, Exhausted> {
+        self.shard(key).with(|table| table.enter(key))
+    }
+
+    /// One less. Answers whether it is not held any more.
+    pub(crate) fn leave_part(&self, key: u64) -> bool {
+        self.shard(key).with(|table| table.leave(key))
+    }
+
+    /// Whether any allocation is in it.
+    pub(crate) fn holds_part(&self, key: u64) -> bool {
+        self.shard(key).with(|table| table.holds(key))
     }
 
     fn shard(&self, key: u64) -> &Shard {
@@ -200,6 +219,14 @@ impl Table {
             self.free(place);
         }
         empty
+    }
+
+    fn holds(&mut self, key: u64) -> bool {
+        if self.capacity == 0 {
+            return false;
+        }
+        let place = self.place_of(key);
+        self.at(place).key != 0
     }
 
     /// Where `key` is, or the free place where it would go. There is always a free place.

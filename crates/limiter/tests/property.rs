@@ -6,7 +6,7 @@ mod emulated;
 mod support;
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::process::{Command, Stdio};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,6 +34,12 @@ static LIVE: AtomicU64 = AtomicU64::new(0);
 static MANAGED: AtomicU64 = AtomicU64::new(0);
 /// Allocations that others made and that were opened here.
 static OPENED: AtomicU64 = AtomicU64::new(0);
+/// Of pointers the same.
+static OPENED_POINTERS: AtomicU64 = AtomicU64::new(0);
+/// Of pools' pointers.
+static OPENED_POOLED: AtomicU64 = AtomicU64::new(0);
+/// Of descriptors as external memory.
+static OPENED_EXTERNAL: AtomicU64 = AtomicU64::new(0);
 /// Steps are made under the reading half; what must hold between them is looked at under the writing half.
 static STEP: RwLock<()> = RwLock::new(());
 
@@ -71,6 +77,14 @@ enum Thing {
     ),
     /// Another thread's or process's physical memory, and a mapping of it.
     Foreign(CUmemGenericAllocationHandle, Option<CUdeviceptr>),
+    /// Another process's memory, opened by its IPC handle.
+    Opened(CUdeviceptr),
+    /// Memory of a pool, of whichever process.
+    Joined(CUdeviceptr),
+    /// A descriptor's memory, as external memory: what is mapped of it, and its handle unless that was given up.
+    External(Vec<CUdeviceptr>, Option<CUexternalMemory>),
+    Module(CUmodule, u64),
+    Library(CUlibrary, u64),
     Array(CUarray, u64),
     Mipmap(CUmipmappedArray, u64),
 }
@@ -79,7 +93,16 @@ struct Worker {
     random: Random,
     streams: Vec<CUstream>,
     pool: CUmemoryPool,
+    /// What others import the pool by.
+    name: OwnedFd,
     things: Vec<Thing>,
+}
+
+/// The seed of this run: `DIVVY_PROPERTY_SEED` where it is set. What each thread does follows from it; how the threads meet
+/// does not, so a failure may take a few runs to come again.
+fn seed() -> u64 {
+    let said = std::env::var("DIVVY_PROPERTY_SEED").ok();
+    said.map_or(0, |text| text.parse().expect("a number"))
 }
 
 unsafe extern "C" fn doze(_: *mut c_void) {
@@ -98,9 +121,16 @@ impl Worker {
     fn new(seed: u64) -> Self {
         let mut properties = CUmemPoolProps {
             allocType: CU_MEM_ALLOCATION_TYPE_PINNED,
+            handleTypes: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
             ..Default::default()
         };
         properties.location.type_ = CU_MEM_LOCATION_TYPE_DEVICE;
+        let pool: CUmemoryPool = get!(cuMemPoolCreate(&raw const properties));
+        let mut number = -1i32;
+        let (out, kind) = (&raw mut number, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+        cu!(cuMemPoolExportToShareableHandle(out.cast(), pool, kind, 0));
+        // SAFETY: the driver has just made it, for us to close.
+        let name = unsafe { OwnedFd::from_raw_fd(number) };
         Self {
             random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             streams: vec![
@@ -108,7 +138,8 @@ impl Worker {
                 null_mut(),
                 get!(cuStreamCreate(0)),
             ],
-            pool: get!(cuMemPoolCreate(&raw const properties)),
+            pool,
+            name,
             things: Vec::new(),
         }
     }
@@ -136,10 +167,13 @@ impl Worker {
         let bytes = self.random.bytes();
         let stream = self.stream();
         let (mut pointer, size) = (0, bytes as usize);
-        match self.random.below(26) {
+        match self.random.below(31) {
             0 | 1 => {
                 let result = code!(cuMemAlloc_v2(&raw mut pointer, size));
                 self.got(result, bytes, || Thing::Pointer(pointer, bytes));
+                if result == CUDA_SUCCESS && self.random.below(2) == 0 {
+                    self.post_pointer(pointer);
+                }
             }
             2 => {
                 let (mut pitch, width) = (0, 1 + self.random.below(5000) as usize);
@@ -168,6 +202,9 @@ impl Worker {
             6 => {
                 let result = code!(cuMemAllocFromPoolAsync(&raw mut pointer, size, self.pool, stream));
                 self.got(result, bytes, || Thing::Pointer(pointer, bytes));
+                if result == CUDA_SUCCESS && self.random.below(2) == 0 {
+                    self.post_pooled(pointer);
+                }
             }
             7 | 8 => self.block(bytes.next_multiple_of(PAGE)),
             9 => self.array(),
@@ -185,6 +222,8 @@ impl Worker {
                 }
             },
             15 | 16 => self.foreign(),
+            26 => self.code(),
+            27 => self.passing_context(),
             14 => cu!(cuLaunchHostFunc(stream, Some(doze), null_mut())),
             _ => {
                 let count = self.things.len() as u64;
@@ -216,7 +255,7 @@ impl Worker {
             return assert_eq!(result, CUDA_ERROR_OUT_OF_MEMORY);
         }
         let mut handles = vec![handle];
-        let mut descriptor = None;
+        let (mut descriptor, mut counted) = (None, bytes);
         if self.random.below(2) == 0 {
             let mut number = -1i32;
             let kind = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -229,8 +268,9 @@ impl Worker {
             // SAFETY: the driver has just made it, for us to close.
             let exported = unsafe { OwnedFd::from_raw_fd(number) };
             match self.random.below(3) {
-                // For a moment there is only the descriptor.
+                // For a moment there is only the descriptor: who comes first by it then pays.
                 0 => {
+                    counted = 0;
                     cu!(cuMemRelease(handle));
                     match import(&exported) {
                         Ok(again) => handles[0] = again,
@@ -261,8 +301,8 @@ impl Worker {
         {
             handles.push(get!(cuMemRetainAllocationHandle(*address as *mut c_void)));
         }
-        self.got(CUDA_SUCCESS, bytes, || {
-            Thing::Block(handles, mappings, descriptor, bytes)
+        self.got(CUDA_SUCCESS, counted, || {
+            Thing::Block(handles, mappings, descriptor, counted)
         });
     }
 
@@ -278,20 +318,146 @@ impl Worker {
         std::fs::rename(&draft, mail(&name)).expect("the folder is there");
     }
 
+    fn post_pointer(&mut self, pointer: CUdeviceptr) {
+        let handle: CUipcMemHandle = get!(cuIpcGetMemHandle(pointer));
+        let bytes = handle.reserved.map(|byte| byte as u8);
+        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.post(&format!("pointer {digits}"));
+    }
+
+    fn post_pooled(&mut self, pointer: CUdeviceptr) {
+        let data: CUmemPoolPtrExportData = get!(cuMemPoolExportPointer(pointer));
+        let digits: String = data.reserved.iter().map(|byte| format!("{byte:02x}")).collect();
+        let (process, number) = (std::process::id(), self.name.as_raw_fd());
+        self.post(&format!("pooled {process} {number} {digits}"));
+    }
+
+    /// Imports a pointer of a pool that anybody has posted, this process included.
+    fn open_pooled(&mut self, process: &str, number: &str, digits: &str) {
+        let Some(name) = memory_file(process, number) else {
+            return;
+        };
+        let (shared, kind) = (
+            name.into_raw_fd() as isize as *mut c_void,
+            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        );
+        let mut pool = null_mut();
+        if code!(cuMemPoolImportFromShareableHandle(&raw mut pool, shared, kind, 0)) != CUDA_SUCCESS {
+            return;
+        }
+        let mut data = CUmemPoolPtrExportData {
+            reserved: std::array::from_fn(|at| digit(digits, at)),
+        };
+        let mut pointer = 0;
+        if code!(cuMemPoolImportPointer(&raw mut pointer, pool, &raw mut data)) == CUDA_SUCCESS {
+            self.things.push(Thing::Joined(pointer));
+            OPENED_POOLED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Opens a pointer that a process has posted, if it is another one, and still has it.
+    fn open(&mut self, digits: &str) {
+        let handle = CUipcMemHandle {
+            reserved: std::array::from_fn(|at| digit(digits, at) as std::ffi::c_char),
+        };
+        let mut pointer = 0;
+        let flags = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.0;
+        if code!(cuIpcOpenMemHandle_v2(&raw mut pointer, handle, flags)) == CUDA_SUCCESS {
+            self.things.push(Thing::Opened(pointer));
+            OPENED_POINTERS.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Code with a variable of some pages, as a module or as a library.
+    fn code(&mut self) {
+        let bytes = (1 + self.random.below(16)) * PAGE;
+        let text = format!(
+            ".version 7.0\n.target sm_75\n.address_size 64\n.visible .global .align 4 .b8 big[{bytes}];\n"
+        );
+        let image = std::ffi::CString::new(text).expect("no NUL");
+        if self.random.below(2) == 0 {
+            let mut module = null_mut();
+            let result = code!(cuModuleLoadData(&raw mut module, image.as_ptr().cast()));
+            return self.got(result, bytes, || Thing::Module(module, bytes));
+        }
+        let mut library = null_mut();
+        let result = code!(cuLibraryLoadData(
+            &raw mut library,
+            image.as_ptr().cast(),
+            null_mut(),
+            null_mut(),
+            0,
+            null_mut(),
+            null_mut(),
+            0
+        ));
+        self.got(result, bytes, || Thing::Library(library, bytes));
+        if result == CUDA_SUCCESS {
+            // It comes to a device when it is first asked for there; charged it is from the load on.
+            let (mut address, mut there) = (0, 0);
+            cu!(cuLibraryGetGlobal(
+                &raw mut address,
+                &raw mut there,
+                library,
+                c"big".as_ptr()
+            ));
+            assert_eq!(there as u64, bytes);
+        }
+    }
+
+    /// A context beside the one of this process, which takes with it what was made in it.
+    fn passing_context(&mut self) {
+        let passing: CUcontext = get!(cuCtxCreate_v2(0, 0));
+        let mut live = 0;
+        for _ in 0..self.random.below(4) {
+            let bytes = self.random.bytes();
+            let mut pointer = 0;
+            if code!(cuMemAlloc_v2(&raw mut pointer, bytes as usize)) == CUDA_SUCCESS {
+                live += bytes;
+                LIVE.fetch_add(bytes, Ordering::Relaxed);
+                if self.random.below(2) == 0 {
+                    self.post_pointer(pointer);
+                }
+            }
+        }
+        if self.random.below(2) == 0 {
+            let stream: CUstream = get!(cuStreamCreate(0));
+            cu!(cuLaunchHostFunc(stream, Some(doze), null_mut()));
+        }
+        // What is opened in it goes with it.
+        let before = self.things.len();
+        self.foreign();
+        let own = ledger().0;
+        assert!(own >= LIVE.load(Ordering::Relaxed).min(live), "{own} charged");
+        if self.things.len() > before && matches!(self.things[before], Thing::Opened(_) | Thing::External(..))
+        {
+            self.things.truncate(before);
+        }
+        LIVE.fetch_sub(live, Ordering::Relaxed);
+        cu!(cuCtxDestroy_v2(passing));
+    }
+
     /// Opens what somebody has posted, if it is still there and there is room.
     fn foreign(&mut self) {
         let name = format!("post-{}", self.random.below(4));
         let posted = std::fs::read_to_string(mail(&name)).unwrap_or_default();
         let words: Vec<&str> = posted.split(' ').collect();
+        if let ["pointer", digits] = words[..] {
+            return self.open(digits);
+        }
+        if let ["pooled", process, number, digits] = words[..] {
+            return self.open_pooled(process, number, digits);
+        }
         let ["descriptor", process, number] = words[..] else {
             return;
         };
-        let path = format!("/proc/{process}/fd/{number}");
-        let is_memory = std::fs::read_link(&path).is_ok_and(|file| file.to_string_lossy().contains("memfd"));
-        let file = std::fs::OpenOptions::new().read(true).write(true).open(&path);
-        if let (true, Ok(file)) = (is_memory, file)
-            && let Ok(handle) = import(&file.into())
-        {
+        let Some(file) = memory_file(process, number) else {
+            return;
+        };
+        if self.random.below(3) == 0 {
+            return self.external(file);
+        }
+        if let Ok(handle) = import(&file.into()) {
             let mapped = (self.random.below(2) == 0).then(|| {
                 let address: CUdeviceptr = get!(cuMemAddressReserve(PAGE as usize, 0, 0, 0));
                 cu!(cuMemMap(address, PAGE as usize, 0, handle, 0));
@@ -300,6 +466,37 @@ impl Worker {
             self.things.push(Thing::Foreign(handle, mapped));
             OPENED.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Opens a posted descriptor as external memory, which takes it over.
+    fn external(&mut self, file: std::fs::File) {
+        let bytes = file.metadata().expect("it is open").len();
+        let number = file.into_raw_fd();
+        let described = CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
+            type_: CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD,
+            handle: CUDA_EXTERNAL_MEMORY_HANDLE_DESC_v1_handle { fd: number },
+            size: PAGE.min(bytes),
+            ..Default::default()
+        };
+        let mut memory = null_mut();
+        if code!(cuImportExternalMemory(&raw mut memory, &raw const described)) != CUDA_SUCCESS {
+            // SAFETY: refused, it is still ours.
+            drop(unsafe { OwnedFd::from_raw_fd(number) });
+            return;
+        }
+        let buffer = CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
+            size: 4096,
+            ..Default::default()
+        };
+        let mapped: Vec<CUdeviceptr> = (0..self.random.below(3))
+            .map(|_| get!(cuExternalMemoryGetMappedBuffer(memory, &raw const buffer)))
+            .collect();
+        let kept = mapped.is_empty() || self.random.below(2) == 0;
+        if !kept {
+            cu!(cuDestroyExternalMemory(memory));
+        }
+        self.things.push(Thing::External(mapped, kept.then_some(memory)));
+        OPENED_EXTERNAL.fetch_add(1, Ordering::Relaxed);
     }
 
     fn array(&mut self) {
@@ -402,6 +599,8 @@ impl Worker {
         if let Thing::Pointer(_, bytes)
         | Thing::Managed(_, bytes)
         | Thing::Block(_, _, _, bytes)
+        | Thing::Module(_, bytes)
+        | Thing::Library(_, bytes)
         | Thing::Array(_, bytes)
         | Thing::Mipmap(_, bytes) = thing
         {
@@ -437,6 +636,19 @@ impl Worker {
                     handles.iter().for_each(|handle| cu!(cuMemRelease(*handle)));
                 }
             }
+            Thing::Opened(pointer) => cu!(cuIpcCloseMemHandle(pointer)),
+            Thing::Joined(pointer) => match self.random.below(2) {
+                0 => cu!(cuMemFree_v2(pointer)),
+                _ => cu!(cuMemFreeAsync(pointer, stream)),
+            },
+            Thing::External(mapped, memory) => {
+                mapped.iter().for_each(|pointer| cu!(cuMemFree_v2(*pointer)));
+                memory
+                    .iter()
+                    .for_each(|memory| cu!(cuDestroyExternalMemory(*memory)));
+            }
+            Thing::Module(module, _) => cu!(cuModuleUnload(module)),
+            Thing::Library(library, _) => cu!(cuLibraryUnload(library)),
             Thing::Array(array, _) => cu!(cuArrayDestroy(array)),
             Thing::Mipmap(mipmap, _) => cu!(cuMipmappedArrayDestroy(mipmap)),
         }
@@ -459,6 +671,18 @@ impl Worker {
         }
         cu!(cuMemPoolTrimTo(self.pool, 0));
     }
+}
+
+/// What a process has posted a descriptor of, if that still is a memory file.
+fn memory_file(process: &str, number: &str) -> Option<std::fs::File> {
+    let path = format!("/proc/{process}/fd/{number}");
+    let is_memory = std::fs::read_link(&path).is_ok_and(|file| file.to_string_lossy().contains("memfd"));
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&path);
+    file.ok().filter(|_| is_memory)
+}
+
+fn digit(digits: &str, at: usize) -> u8 {
+    u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).expect("digits")
 }
 
 /// Imports a descriptor, which stays ours.
@@ -504,7 +728,7 @@ fn work(number: u64) {
             let told = told.clone();
             scope.spawn(move || {
                 cu!(cuCtxSetCurrent(context as CUcontext));
-                let mut worker = Worker::new(1 + number * THREADS + thread);
+                let mut worker = Worker::new(seed() * 64 + 1 + number * THREADS + thread);
                 for phase in 0..=PHASES {
                     for step in 0..STEPS {
                         if phase < PHASES {
@@ -545,7 +769,9 @@ fn work(number: u64) {
     });
     cu!(cuCtxDestroy_v2(context as CUcontext));
     assert_eq!(ledger().0, 0);
-    say(&format!("end {}", OPENED.load(Ordering::Relaxed)));
+    let opened = [&OPENED, &OPENED_POINTERS, &OPENED_POOLED, &OPENED_EXTERNAL];
+    let counts = opened.map(|count| count.load(Ordering::Relaxed).to_string());
+    say(&format!("end {}", counts.join(" ")));
 }
 
 /// Which phase the threads may begin.
@@ -574,6 +800,7 @@ fn the_ledger_is_what_the_device_holds() {
     if let Ok(number) = std::env::var("WORKER") {
         return work(number.parse().expect("a number"));
     }
+    println!("DIVVY_PROPERTY_SEED={}", seed());
     let folder = tempfile::tempdir().expect("a temporary folder");
     let slice = Slice::with(&[(LIMIT, emulated::uuid_in(folder.path()))], Terms::default());
     let mut workers: Vec<_> = (0..PROCESSES)
@@ -612,9 +839,10 @@ fn the_ledger_is_what_the_device_holds() {
                 bytes.parse::<u64>().expect("a number")
             })
             .sum();
-        // Everybody looks once: who pays for what others had open learns only then that they have closed it.
+        // Everybody looks twice: what was closed in stream order is found closed at the first look, and who pays for what
+        // others had open learns of that at the second.
         let mut measured = String::new();
-        for number in (0..PROCESSES as usize).rev() {
+        for number in (0..PROCESSES as usize).rev().chain((0..PROCESSES as usize).rev()) {
             tell(number, "measure");
             measured = heard(number);
         }
@@ -636,14 +864,18 @@ fn the_ledger_is_what_the_device_holds() {
             tell(number, "go");
         }
     }
-    let opened: u64 = (0..PROCESSES as usize)
-        .map(|number| {
-            let said = heard(number);
-            let opened = said.strip_prefix("end ").expect("the protocol");
-            opened.parse::<u64>().expect("a number")
-        })
-        .sum();
-    assert!(opened > 0, "nothing passed between processes");
+    let mut opened = [0_u64; 4];
+    for number in 0..PROCESSES as usize {
+        let said = heard(number);
+        let counts = said.strip_prefix("end ").expect("the protocol").split(' ');
+        for (sum, count) in opened.iter_mut().zip(counts) {
+            *sum += count.parse::<u64>().expect("a number");
+        }
+    }
+    assert!(
+        opened.iter().all(|count| *count > 0),
+        "nothing passed between processes: {opened:?}"
+    );
     for mut worker in workers {
         assert!(worker.wait().expect("it ends").success());
     }

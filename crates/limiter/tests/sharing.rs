@@ -66,6 +66,7 @@ fn member() {
     cu!(cuInit(0));
     emulated::context();
     let (mut own, mut opened, mut pool) = (0, 0, std::ptr::null_mut());
+    let mut passing = std::ptr::null_mut();
     for line in std::io::stdin().lines() {
         let line = line.expect("text");
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
@@ -125,6 +126,11 @@ fn member() {
                 }
                 format!("{:?}", code!(cuIpcOpenMemHandle_v2(&raw mut opened, handle, 1)))
             }
+            "begin" => {
+                passing = get!(cuCtxCreate_v2(0, 0));
+                "begun".to_owned()
+            }
+            "end" => format!("{:?}", code!(cuCtxDestroy_v2(passing))),
             "used" => {
                 let (mut free, mut total) = (0, 0);
                 cu!(cuMemGetInfo_v2(&raw mut free, &raw mut total));
@@ -184,23 +190,53 @@ fn one_process_pays_for_what_a_slice_shares() {
     assert_eq!(second.tell("close"), "CUDA_SUCCESS");
     assert_eq!(first.tell("used"), "0");
     assert_eq!(slice.used(), 0);
+    // And its address is handed out again: what comes there lies in other pages, the last of which it does not fill.
+    let bytes = (100 << 20) - 5;
+    let handle = first.tell(&format!("export {bytes}"));
+    assert_eq!(second.tell(&format!("open {handle}")), "CUDA_SUCCESS");
+    assert_eq!(first.tell("free"), "CUDA_SUCCESS");
+    first.tell(&format!("export {bytes}"));
+    assert_eq!(slice.used(), 200 * MIB);
+    assert_eq!(second.tell("close"), "CUDA_SUCCESS");
+    assert_eq!(first.tell("used"), (100 * MIB).to_string());
+    assert_eq!(first.tell("free"), "CUDA_SUCCESS");
+    assert_eq!(slice.used(), 0);
+    // A page that small ones share stays for the one of them that another has open.
+    first.tell("export 1000");
+    let handle = first.tell("export 2000");
+    assert_eq!(second.tell(&format!("open {handle}")), "CUDA_SUCCESS");
+    assert_eq!(first.tell("free"), "CUDA_SUCCESS");
+    assert_eq!(slice.used(), 2 * MIB);
+    assert_eq!(second.tell("close"), "CUDA_SUCCESS");
+    assert_eq!(first.tell("used"), (2 * MIB).to_string(), "the other one");
+    // So it does where it went with its context.
+    first.tell("begin");
+    let handle = first.tell(&format!("export {bytes}"));
+    assert_eq!(second.tell(&format!("open {handle}")), "CUDA_SUCCESS");
+    assert_eq!(first.tell("end"), "CUDA_SUCCESS");
+    first.tell("begin");
+    assert_eq!(slice.used(), 102 * MIB);
+    assert_eq!(second.tell("close"), "CUDA_SUCCESS");
+    assert_eq!(first.tell("used"), (2 * MIB).to_string());
     // So it does where its pool has paid, and is gone.
     let shared = first.tell(&format!("pool {}", 600 << 20));
     assert_eq!(second.tell(&format!("join {shared}")), "CUDA_SUCCESS");
-    assert_eq!(slice.used(), 600 * MIB);
+    assert_eq!(slice.used(), 602 * MIB);
     assert_eq!(first.tell("destroy"), "CUDA_SUCCESS");
-    assert_eq!(first.tell("used"), (600 * MIB).to_string());
+    assert_eq!(first.tell("used"), (602 * MIB).to_string());
     assert_eq!(second.tell("leave"), "CUDA_SUCCESS");
-    assert_eq!(first.tell("used"), "0");
+    assert_eq!(first.tell("used"), (2 * MIB).to_string());
     // A slice that has no room for it cannot open it, and is charged nothing.
     other.pages.grant.set_memory_limit_bytes(100 << 20);
     let handle = first.tell(&format!("export {}", 600 << 20));
     assert_eq!(fourth.tell(&format!("open {handle}")), "CUDA_ERROR_OUT_OF_MEMORY");
-    assert_eq!(slice.used(), 600 * MIB);
+    assert_eq!(slice.used(), 602 * MIB);
     assert_eq!(first.tell("free"), "CUDA_SUCCESS");
     for member in [first, second, foreign, fourth] {
         member.end();
     }
+    assert_eq!(slice.used(), 2 * MIB, "the small one that nobody freed");
+    slice.pages.ledger.reap().expect("a sound ledger");
     assert_eq!(slice.used(), 0);
 }
 

@@ -13,6 +13,7 @@ use divvy_abi::{
 };
 
 use super::held::Piece;
+use super::parting::Parting;
 use super::{is_pool, locked, pools, returned_piece};
 use crate::account;
 use crate::below::ask::{self, Quiet};
@@ -30,6 +31,14 @@ pub(crate) struct StreamName {
     pub per_thread: bool,
 }
 
+/// What is freed in stream order.
+pub(crate) enum Freed {
+    /// A piece that a payer has paid for.
+    Piece(u16, Piece),
+    /// What reaches beyond this process.
+    Parting(Box<Parting>),
+}
+
 /// Which lane of the device a free stands in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Lane {
@@ -42,15 +51,22 @@ struct Lane {
 struct Mark {
     lane: Lane,
     payer: u16,
-    pieces: Vec<Piece>,
-    /// Bytes of all of them.
-    bytes: u64,
+    what: Load,
     /// Our event behind the free; 0 where none could be had: then it waits for the context to be synchronised.
     event: usize,
     /// It stands behind later frees than its first: some of it may be free long before.
     moved: bool,
     /// Its stream is destroyed: a new one of the same handle is another.
     sealed: bool,
+}
+
+/// What a mark waits with.
+#[derive(Default)]
+struct Load {
+    pieces: Vec<Piece>,
+    partings: Vec<Parting>,
+    /// Bytes of all of them.
+    bytes: u64,
 }
 
 struct Waiting {
@@ -111,15 +127,29 @@ fn this_thread() -> usize {
 }
 
 /// Notes a free in stream order that the driver has accepted.
-pub(crate) fn defer(name: StreamName, payer: u16, piece: Piece) {
+pub(crate) fn defer(name: StreamName, freed: Freed) {
     let _quiet = Quiet::begin();
     let lane = name.lane();
-    let (event, mut pieces, carried) = room_for_a_mark(lane, payer);
-    pieces.push(piece);
+    let payer = match &freed {
+        Freed::Piece(payer, _) => *payer,
+        Freed::Parting(parting) => parting.payer(),
+    };
+    let (event, mut what) = room_for_a_mark(lane, payer);
+    let moved = what.bytes > 0;
+    match freed {
+        Freed::Piece(_, piece) => {
+            what.bytes += piece.bytes;
+            what.pieces.push(piece);
+        }
+        Freed::Parting(parting) => {
+            what.bytes += parting.bytes();
+            what.partings.push(*parting);
+        }
+    }
     let event = match event.map_or_else(|| ask::in_context(lane.context, new_event), Ok) {
         Ok(event) => event,
         // A driver without events cannot be asked when a stream gets anywhere.
-        Err(CUDA_ERROR_NOT_SUPPORTED) => return arrived(payer, &pieces),
+        Err(CUDA_ERROR_NOT_SUPPORTED) => return what.arrived(payer),
         Err(_) => 0,
     };
     let recorded = event != 0 && name.record(event) == CUDA_SUCCESS;
@@ -130,30 +160,29 @@ pub(crate) fn defer(name: StreamName, payer: u16, piece: Piece) {
     waiting.marks.push(Mark {
         lane,
         payer,
-        pieces,
-        bytes: carried + piece.bytes,
+        what,
         event: if recorded { event } else { 0 },
-        moved: carried > 0,
+        moved,
         sealed: false,
     });
     MARKS.store(waiting.marks.len(), Ordering::Relaxed);
 }
 
-/// An event to record if one is at hand, and the pieces of the mark it was taken from, with the sum of their bytes.
-fn room_for_a_mark(lane: Lane, payer: u16) -> (Option<usize>, Vec<Piece>, u64) {
+/// An event to record if one is at hand, and what the mark it was taken from waits with.
+fn room_for_a_mark(lane: Lane, payer: u16) -> (Option<usize>, Load) {
     let mut waiting = locked(&WAITING);
     let same = |mark: &Mark| mark.lane == lane && mark.payer == payer && !mark.sealed && mark.event != 0;
     if waiting.marks.iter().filter(|mark| same(mark)).count() >= MARKS_OF_A_STREAM
         && let Some(newest) = waiting.marks.iter().rposition(same)
     {
         let newest = waiting.marks.remove(newest);
-        return (Some(newest.event), newest.pieces, newest.bytes);
+        return (Some(newest.event), newest.what);
     }
     let spare = waiting
         .spare
         .iter()
         .position(|(context, _)| *context == lane.context);
-    (spare.map(|at| waiting.spare.swap_remove(at).1), Vec::new(), 0)
+    (spare.map(|at| waiting.spare.swap_remove(at).1), Load::default())
 }
 
 fn new_event() -> Result<usize, divvy_abi::CUresult> {
@@ -174,12 +203,12 @@ pub(crate) fn waiting_in(name: StreamName, pool: u16) -> u64 {
         .marks
         .iter()
         .filter(|mark| mark.lane == lane && mark.payer == pool && !mark.moved);
-    same.map(|mark| mark.bytes).sum()
+    same.map(|mark| mark.what.bytes).sum()
 }
 
 /// All bytes that wait for a stream.
 pub(crate) fn waiting_bytes() -> u64 {
-    locked(&WAITING).marks.iter().map(|mark| mark.bytes).sum()
+    locked(&WAITING).marks.iter().map(|mark| mark.what.bytes).sum()
 }
 
 /// Gives back what the streams have come to. Answers whether anything came back.
@@ -216,10 +245,11 @@ pub(crate) fn settle() -> bool {
         let _destroyed = unsafe { forward::cuEventDestroy_v2(event as CUevent) };
     }
     drop(waiting);
-    for mark in &done {
-        arrived(mark.payer, &mark.pieces);
+    let any = !done.is_empty();
+    for mark in done {
+        mark.what.arrived(mark.payer);
     }
-    !done.is_empty()
+    any
 }
 
 /// The current context's work is all done.
@@ -254,16 +284,24 @@ fn take_out(which: impl Fn(&Mark) -> bool) {
     MARKS.store(waiting.marks.len(), Ordering::Relaxed);
     drop(waiting);
     for mark in out {
-        arrived(mark.payer, &mark.pieces);
+        mark.what.arrived(mark.payer);
     }
 }
 
-/// The stream has come to these frees.
-fn arrived(payer: u16, pieces: &[Piece]) {
-    if is_pool(payer) {
-        return pools::arrived(payer, pieces);
-    }
-    for piece in pieces {
-        returned_piece(payer, *piece);
+impl Load {
+    /// The stream has come to these frees. No lock is held.
+    fn arrived(self, payer: u16) {
+        if is_pool(payer) {
+            if !self.pieces.is_empty() {
+                pools::arrived(payer, &self.pieces);
+            }
+        } else {
+            for piece in self.pieces {
+                returned_piece(payer, piece);
+            }
+        }
+        for parting in self.partings {
+            parting.arrived();
+        }
     }
 }

@@ -7,7 +7,7 @@ use crate::account::Account;
 use crate::map::Exhausted;
 use crate::pages::PageMap;
 
-static PAGES: PageMap = PageMap::new();
+pub(super) static PAGES: PageMap = PageMap::new();
 
 /// An allocation that is, or waits to be, freed.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,7 @@
 //! Pointers that reach beyond this process: exported ones, imported ones, and external memory.
+//!
+//! What is let go of is taken out before the driver is asked ([`leaving`]): afterwards the address may already be another
+//! thread's.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -6,15 +9,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use divvy_abi::{CUdeviceptr, CUresult};
 
-use super::held::Piece;
 use super::shared::{self, Key, Share};
 use super::{CHARGED, account_of, grain, is_pool, locked};
 use crate::account::{self, Account};
-use crate::map::Charge;
+use crate::below::ask;
 
-struct Imported {
+#[derive(Debug)]
+pub(crate) struct Imported {
     share: Share,
-    /// How often it was opened: the driver answers the same pointer each time.
+    /// The context in which it was opened.
+    context: usize,
+    /// How often it was opened there: the driver answers the same pointer each time.
     opened: u32,
 }
 
@@ -22,7 +27,9 @@ struct Books {
     /// Allocations of this process that others may open.
     exported: BTreeMap<CUdeviceptr, Share>,
     imported: BTreeMap<CUdeviceptr, Imported>,
-    external: Vec<External>,
+    external: BTreeMap<u64, External>,
+    /// Number of the newest external memory.
+    newest: u64,
 }
 
 /// External memory: charged until its handle and everything that is mapped of it are gone.
@@ -33,12 +40,15 @@ struct External {
     context: usize,
     /// Pointers and mipmaps.
     mapped: Vec<u64>,
+    /// Calls at the driver that let go of the handle or of a part.
+    leaving: u32,
 }
 
 static BOOKS: Mutex<Books> = Mutex::new(Books {
     exported: BTreeMap::new(),
     imported: BTreeMap::new(),
-    external: Vec::new(),
+    external: BTreeMap::new(),
+    newest: 0,
 });
 static POINTERS: AtomicUsize = AtomicUsize::new(0);
 
@@ -50,7 +60,7 @@ pub(crate) fn any() -> bool {
 
 impl Books {
     fn count(&self) {
-        let mapped: usize = self.external.iter().map(|external| external.mapped.len()).sum();
+        let mapped: usize = self.external.values().map(|external| external.mapped.len()).sum();
         POINTERS.store(
             self.exported.len() + self.imported.len() + mapped,
             Ordering::Relaxed,
@@ -58,10 +68,19 @@ impl Books {
     }
 }
 
+/// Whether others may open what `pointer` points to.
+pub(crate) fn is_exported(pointer: CUdeviceptr) -> bool {
+    locked(&BOOKS).exported.contains_key(&pointer)
+}
+
 /// Others may open what `pointer` points to.
 pub(crate) fn exported(pointer: CUdeviceptr, key: Key) {
     let mut books = locked(&BOOKS);
-    if books.exported.contains_key(&pointer) {
+    if books
+        .exported
+        .get(&pointer)
+        .is_some_and(|share| share.key() == key)
+    {
         return;
     }
     let Some(charge) = CHARGED.take(pointer) else {
@@ -74,76 +93,151 @@ pub(crate) fn exported(pointer: CUdeviceptr, key: Key) {
     } else {
         account_of(charge.payer)
     };
-    if let Some(account) = account {
-        // The charge itself stays where it is.
-        let worth = grain::most(account, charge.bytes);
-        books
-            .exported
-            .insert(pointer, shared::exported(account, key, 0, worth));
-        books.count();
+    let Some(account) = account else { return };
+    // The charge itself stays where it is.
+    let worth = grain::most(account, charge.bytes);
+    let share = shared::exported(account, key, 0, worth);
+    // Another one of this address was freed in a way that we did not see.
+    let stale = books.exported.insert(pointer, share);
+    books.count();
+    drop(books);
+    if let Some(stale) = stale {
+        stale.ended();
     }
 }
 
-/// A pointer of another process was opened here.
+/// A pointer of another process was opened here. `joined`: the part in it as a guest, if another was found to pay before the
+/// driver was asked.
 ///
 /// # Errors
 /// As [`account::reserve`]; it must be closed again.
-pub(crate) fn imported(pointer: CUdeviceptr, account: Account, key: Key, bytes: u64) -> Result<(), CUresult> {
-    if let Some(known) = locked(&BOOKS).imported.get_mut(&pointer) {
-        known.opened += 1;
-        return Ok(());
-    }
-    let share = shared::imported(account, key, bytes)?;
+pub(crate) fn imported(
+    pointer: CUdeviceptr,
+    account: Account,
+    key: Key,
+    bytes: u64,
+    joined: Option<Share>,
+) -> Result<(), CUresult> {
+    let context = ask::current_context();
+    let share = match joined {
+        Some(share) => share.with_bytes(bytes),
+        None if locked(&BOOKS).opened_again(pointer, key, context) => return Ok(()),
+        None => shared::imported(account, key, bytes)?,
+    };
     let mut books = locked(&BOOKS);
-    match books.imported.get_mut(&pointer) {
-        Some(known) => {
-            known.opened += 1;
-            drop(books);
-            share.ended();
-        }
-        None => {
-            books.imported.insert(pointer, Imported { share, opened: 1 });
-            books.count();
-        }
+    let surplus = if books.opened_again(pointer, key, context) {
+        Some(share)
+    } else {
+        let imported = Imported {
+            share,
+            context,
+            opened: 1,
+        };
+        // Another one of this address went with its context.
+        let stale = books.imported.insert(pointer, imported);
+        stale.map(|stale| stale.share)
+    };
+    books.count();
+    drop(books);
+    if let Some(surplus) = surplus {
+        surplus.ended();
     }
     Ok(())
 }
 
-/// An allocation of this process was freed that was charged `charge`. Answers what of it may be given back: nothing while
-/// other processes have it open, for which this one goes on paying.
-pub(crate) fn released(pointer: CUdeviceptr, charge: Charge) -> Option<Charge> {
-    let mut books = locked(&BOOKS);
-    let Some(share) = books.exported.remove(&pointer) else {
-        return Some(charge);
-    };
-    books.count();
-    drop(books);
-    if is_pool(charge.payer) {
-        share.freed_in_pool(charge.bytes);
-        return Some(charge);
-    }
-    let bytes = charge.bytes;
-    share
-        .freed(charge.payer, Piece { pointer, bytes })
-        .then_some(charge)
+/// What this process is about to let go of under a pointer.
+#[derive(Debug)]
+pub(crate) struct Leaving {
+    pointer: CUdeviceptr,
+    exported: Option<Share>,
+    rest: Option<Beyond>,
 }
 
-/// A pointer was freed, or closed, that may be noted here.
-pub(crate) fn freed(pointer: CUdeviceptr) {
+/// The part of that which is others' memory.
+#[derive(Debug)]
+pub(crate) enum Beyond {
+    /// One opening of several.
+    Again,
+    /// The last one.
+    Last(Imported),
+    /// A part of external memory, by its number.
+    Mapped(u64),
+    /// The handle of external memory.
+    Handle(u64),
+}
+
+/// The driver is about to be asked to free, close or unmap a pointer. What is known of it here is taken out.
+pub(crate) fn leaving(pointer: CUdeviceptr) -> Option<Leaving> {
     let mut books = locked(&BOOKS);
-    let closed = match books.imported.get_mut(&pointer) {
-        Some(known) if known.opened > 1 => {
-            known.opened -= 1;
-            None
-        }
-        Some(_) => books.imported.remove(&pointer).map(|known| known.share),
-        None => None,
-    };
-    let unmapped = books.unmapped(pointer);
+    let exported = books.exported.remove(&pointer);
+    let rest = books.opening(pointer).or_else(|| books.part(pointer));
     books.count();
-    drop(books);
-    for share in [closed, unmapped].into_iter().flatten() {
-        let_go(share);
+    (exported.is_some() || rest.is_some()).then_some(Leaving {
+        pointer,
+        exported,
+        rest,
+    })
+}
+
+impl Leaving {
+    /// Whether others may have it open.
+    pub fn is_exported(&self) -> bool {
+        self.exported.is_some()
+    }
+
+    /// The share of what others may have open, and what is others' memory.
+    pub fn into_parts(self) -> (Option<Share>, Option<Beyond>) {
+        (self.exported, self.rest)
+    }
+
+    /// Who pays for it, or would.
+    pub fn account(&self) -> Option<u8> {
+        match (&self.exported, &self.rest) {
+            (Some(share), _) => Some(share.account()),
+            (None, Some(Beyond::Last(imported))) => Some(imported.share.account()),
+            _ => None,
+        }
+    }
+
+    /// The driver has not let go.
+    pub fn refused(self) {
+        let mut books = locked(&BOOKS);
+        if let Some(share) = self.exported {
+            books.exported.insert(self.pointer, share);
+        }
+        let surplus = match self.rest {
+            Some(rest) => books.back(self.pointer, rest),
+            None => None,
+        };
+        books.count();
+        drop(books);
+        if let Some(surplus) = surplus {
+            surplus.ended();
+        }
+    }
+}
+
+impl Beyond {
+    /// The driver has let go. No lock is held.
+    pub fn gone(self) {
+        match self {
+            Self::Again => {}
+            Self::Last(imported) => let_go(imported.share),
+            Self::Mapped(number) | Self::Handle(number) => {
+                let ended = locked(&BOOKS).left(number);
+                if let Some(share) = ended {
+                    let_go(share);
+                }
+            }
+        }
+    }
+
+    /// The driver has not.
+    pub fn refused(self, what: u64) {
+        let surplus = locked(&BOOKS).back(what, self);
+        if let Some(surplus) = surplus {
+            surplus.ended();
+        }
     }
 }
 
@@ -155,12 +249,19 @@ fn let_go(share: Share) {
 
 /// External memory was imported, which `share` pays for.
 pub(crate) fn external(handle: usize, share: Share, context: usize) {
-    locked(&BOOKS).external.push(External {
-        handle,
-        share,
-        context,
-        mapped: Vec::new(),
-    });
+    let mut books = locked(&BOOKS);
+    books.newest += 1;
+    let number = books.newest;
+    books.external.insert(
+        number,
+        External {
+            handle,
+            share,
+            context,
+            mapped: Vec::new(),
+            leaving: 0,
+        },
+    );
 }
 
 /// Part of external memory is mapped under a pointer, or as a mipmap.
@@ -168,7 +269,7 @@ pub(crate) fn external_mapped(handle: usize, mapped: u64) {
     let mut books = locked(&BOOKS);
     if let Some(external) = books
         .external
-        .iter_mut()
+        .values_mut()
         .find(|external| external.handle == handle)
     {
         external.mapped.push(mapped);
@@ -176,75 +277,105 @@ pub(crate) fn external_mapped(handle: usize, mapped: u64) {
     }
 }
 
-/// External memory was given up; what is mapped of it stays.
-pub(crate) fn external_closed(handle: usize) {
+/// The driver is about to be asked to give external memory up; what is mapped of it stays.
+pub(crate) fn external_leaving(handle: usize) -> Option<Beyond> {
     let mut books = locked(&BOOKS);
-    let closed = books
-        .external
-        .iter_mut()
-        .find(|external| external.handle == handle);
-    if let Some(external) = closed {
-        external.handle = 0;
-    }
-    let share = books.take_unused();
-    drop(books);
-    if let Some(share) = share {
-        let_go(share);
-    }
+    let mut all = books.external.iter_mut();
+    let (number, external) = all.find(|(_, external)| external.handle == handle && handle != 0)?;
+    external.handle = 0;
+    external.leaving += 1;
+    Some(Beyond::Handle(*number))
 }
 
 impl Books {
-    fn unmapped(&mut self, pointer: CUdeviceptr) -> Option<Share> {
-        let (external, at) = self.external.iter_mut().find_map(|external| {
-            let at = external.mapped.iter().position(|mapped| *mapped == pointer)?;
-            Some((external, at))
-        })?;
-        external.mapped.swap_remove(at);
-        self.take_unused()
+    /// Counts one opening more, if it is one of the allocation of `key` that is open there already.
+    fn opened_again(&mut self, pointer: CUdeviceptr, key: Key, context: usize) -> bool {
+        let known = self.imported.get_mut(&pointer);
+        match known.filter(|known| known.share.key() == key && known.context == context) {
+            Some(known) => {
+                known.opened += 1;
+                true
+            }
+            None => false,
+        }
     }
 
-    /// External memory that nobody refers to any more.
-    fn take_unused(&mut self) -> Option<Share> {
-        let unused = |external: &External| external.handle == 0 && external.mapped.is_empty();
-        let at = self.external.iter().position(unused)?;
-        Some(self.external.swap_remove(at).share)
+    /// Takes one opening of a pointer out.
+    fn opening(&mut self, pointer: CUdeviceptr) -> Option<Beyond> {
+        let known = self.imported.get_mut(&pointer)?;
+        if known.opened > 1 {
+            known.opened -= 1;
+            return Some(Beyond::Again);
+        }
+        self.imported.remove(&pointer).map(Beyond::Last)
+    }
+
+    /// Takes a mapped part of external memory out.
+    fn part(&mut self, mapped: u64) -> Option<Beyond> {
+        self.external.iter_mut().find_map(|(number, external)| {
+            let at = external.mapped.iter().position(|other| *other == mapped)?;
+            external.mapped.swap_remove(at);
+            external.leaving += 1;
+            Some(Beyond::Mapped(*number))
+        })
+    }
+
+    /// Puts back what was taken out. Answers a share that is one too many by now.
+    fn back(&mut self, what: u64, rest: Beyond) -> Option<Share> {
+        match rest {
+            Beyond::Again => {
+                if let Some(known) = self.imported.get_mut(&what) {
+                    known.opened += 1;
+                }
+            }
+            Beyond::Last(imported) => match self.imported.get_mut(&what) {
+                Some(known) => {
+                    known.opened += 1;
+                    return Some(imported.share);
+                }
+                None => drop(self.imported.insert(what, imported)),
+            },
+            Beyond::Mapped(number) => {
+                if let Some(external) = self.external.get_mut(&number) {
+                    external.mapped.push(what);
+                    external.leaving -= 1;
+                }
+            }
+            Beyond::Handle(number) => {
+                if let Some(external) = self.external.get_mut(&number) {
+                    external.handle = what as usize;
+                    external.leaving -= 1;
+                }
+            }
+        }
+        None
+    }
+
+    /// The driver has let go of external memory, or of a part. Answers its share if that was the last of it.
+    fn left(&mut self, number: u64) -> Option<Share> {
+        let external = self.external.get_mut(&number)?;
+        external.leaving -= 1;
+        let unused = external.handle == 0 && external.mapped.is_empty() && external.leaving == 0;
+        let ended = unused.then(|| self.external.remove(&number))?;
+        ended.map(|external| external.share)
     }
 }
 
-/// A context has ended, with the external memory that was imported in it. `gone` says of a pointer that it is no longer
-/// valid.
+/// A context has ended, with what was imported in it. `gone` says of a pointer that it is no longer valid.
 pub(crate) fn context_ended(context: usize, gone: impl Fn(CUdeviceptr) -> bool) {
     let mut books = locked(&BOOKS);
-    let of_context = |external: &mut External| external.context == context && context != 0;
+    let of_context = |_: &u64, external: &mut External| external.context == context && context != 0;
     let mut ended: Vec<Share> = books
         .external
         .extract_if(.., of_context)
-        .map(|external| external.share)
+        .map(|(_, external)| external.share)
         .collect();
-    let closed: Vec<CUdeviceptr> = books
-        .imported
-        .keys()
-        .copied()
-        .filter(|pointer| gone(*pointer))
-        .collect();
-    for pointer in closed {
-        ended.extend(books.imported.remove(&pointer).map(|known| known.share));
-    }
-    let freed: Vec<CUdeviceptr> = books
-        .exported
-        .keys()
-        .copied()
-        .filter(|pointer| gone(*pointer))
-        .collect();
-    for pointer in freed {
-        if let Some(share) = books.exported.remove(&pointer) {
-            share.ended_for_all();
-        }
-    }
+    let closed = books.imported.extract_if(.., |pointer, _| gone(*pointer));
+    ended.extend(closed.map(|(_, known)| known.share));
     books.count();
     drop(books);
     for share in ended {
-        share.ended();
+        let_go(share);
     }
 }
 
@@ -254,7 +385,7 @@ pub(crate) fn follow() {
     for known in books.imported.values_mut() {
         let _settled = known.share.settle();
     }
-    for external in &mut books.external {
+    for external in books.external.values_mut() {
         let _settled = external.share.settle();
     }
 }

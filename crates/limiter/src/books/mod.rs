@@ -5,6 +5,7 @@
 //! share. Nothing here is looked at in a forked child, whose copy of the books is its parent's
 //! ([`account::keeps_books`]).
 
+pub(crate) mod apart;
 pub(crate) mod arrays;
 pub(crate) mod contexts;
 pub(crate) mod deferred;
@@ -15,6 +16,7 @@ pub(crate) mod held;
 pub(crate) mod holdings;
 pub(crate) mod images;
 pub(crate) mod imports;
+pub(crate) mod parting;
 pub(crate) mod physical;
 pub(crate) mod pools;
 pub(crate) mod shared;
@@ -87,7 +89,9 @@ pub(crate) fn returned_piece(payer: u16, piece: Piece) {
         let bytes = if payer >= MANAGED {
             piece.bytes
         } else {
-            small::left(account, piece.bytes, held::leave(payer, account, piece))
+            let left = held::leave(payer, account, piece);
+            let left = left.saturating_sub(apart::kept(payer, account, piece));
+            small::left(account, piece.bytes, left)
         };
         if bytes > 0 {
             account.give_back(bytes);

@@ -11,7 +11,7 @@ use divvy_abi::{CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CUDA_ERROR_OUT_OF_MEMORY, 
 
 use super::growth::GROWTH;
 use super::held::{self, Piece};
-use super::{MANAGED, POOLS, deferred, grain, locked};
+use super::{MANAGED, POOLS, apart, deferred, grain, locked};
 use crate::account::{self, Account};
 use crate::below::forward;
 use crate::log;
@@ -198,7 +198,8 @@ fn is_idle(payer: u16, bytes: u64) -> bool {
     GROWTH.is_coarse() && idle >= bytes
 }
 
-fn account_of(payer: u16) -> Option<Account> {
+/// Who pays for a pool.
+pub(crate) fn account_of(payer: u16) -> Option<Account> {
     let index = locked(&ALL).get(place(payer))?.account;
     account::paid(index)
 }
@@ -243,6 +244,20 @@ pub(crate) fn finish(begun: Begun, piece: Piece, still_waiting: impl Fn() -> u64
         ));
         true
     })
+}
+
+/// A piece of a pool is free whose pages are counted apart: `bytes`, of which `waiting` say whether a stream was waited for,
+/// and `pages` bytes of pages.
+pub(crate) fn freed_apart(payer: u16, bytes: u64, waiting: bool, pages: u64) {
+    changed(payer, |pool| {
+        let used = if waiting {
+            &mut pool.waiting
+        } else {
+            &mut pool.live
+        };
+        *used = used.saturating_sub(bytes);
+        pool.pages = pool.pages.saturating_sub(pages);
+    });
 }
 
 /// A piece of a pool is free, now.
@@ -393,6 +408,8 @@ impl Pool {
     fn left(&mut self, payer: u16, piece: Piece) {
         if let Some(account) = account::paid(self.account) {
             self.pages = self.pages.saturating_sub(held::leave(payer, account, piece));
+            // What is apart in them is owed from now on.
+            apart::kept(payer, account, piece);
         }
     }
 
@@ -440,7 +457,7 @@ fn adjust(pool: &mut Pool) -> Result<(), u64> {
     pool.charged = pool.charged.max(held);
     let target = held.max(pool.live).saturating_add(pool.promised);
     if pool.charged > target {
-        account.give_back(pool.charged - target);
+        apart::give_back(account, pool.charged - target);
         pool.charged = target;
     }
     if pool.charged.saturating_sub(pool.promised) > pool.live {

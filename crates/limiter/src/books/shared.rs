@@ -12,14 +12,16 @@ use std::sync::Mutex;
 use divvy_abi::CUresult;
 use divvy_ledger::shared::{HOLDER_BITS, SLOT_BITS, payer_of as slot_of};
 
-use super::held::Piece;
-use super::{grain, locked, returned_piece};
+use super::apart::{self, Apart};
+use super::locked;
 use crate::account::{self, Account};
 
 const KEY_SHIFT: u32 = HOLDER_BITS + SLOT_BITS;
 const HOLDERS: u64 = (1 << HOLDER_BITS) - 1;
 /// Places to look at for a key.
 const PROBES: usize = 64;
+/// How often who pays for an import gives way to others that came at the same moment.
+const MEETINGS: u32 = 16;
 
 /// What an allocation is known by in all processes of a slice; never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,9 +33,9 @@ pub(crate) struct Share {
     account: u8,
     /// Bytes that are charged for it.
     bytes: u64,
-    /// An allocation of this process that it has freed and others have open, and who paid for it: it still does.
-    left: Option<(u16, Piece)>,
-    /// Bytes that should be, and for which there was no room: the memory is held, whatever the ledger has room for.
+    /// The pages of an allocation of this process that it has freed and others have open, which stay charged.
+    left: Option<Apart>,
+    /// Bytes that should be charged: the memory is held, whatever the ledger has room for.
     owed: u64,
     key: Key,
     /// The word; none where the table was full.
@@ -125,15 +127,7 @@ fn guests(account: Account, place: usize, word: u64) -> bool {
 /// An allocation that `account` was charged `bytes` for is about to be known outside this process. `worth`: bytes that
 /// stay charged for it when this process dies and others have it.
 pub(crate) fn exported(account: Account, key: Key, bytes: u64, worth: u64) -> Share {
-    Share {
-        account: account.index(),
-        bytes,
-        left: None,
-        owed: 0,
-        key,
-        place: enter(account, key, worth),
-        pays: true,
-    }
+    Share::new(account, key, bytes, enter(account, key, worth), true)
 }
 
 /// An allocation comes from outside: charged to `account`, unless another process of the slice pays already.
@@ -141,18 +135,45 @@ pub(crate) fn exported(account: Account, key: Key, bytes: u64, worth: u64) -> Sh
 /// # Errors
 /// As [`account::reserve`].
 pub(crate) fn imported(account: Account, key: Key, bytes: u64) -> Result<Share, CUresult> {
-    let joined = join(account, key);
-    if joined.is_none() {
-        account::reserve(account, bytes, "an imported allocation")?;
+    if let Some(share) = joined(account, key, bytes) {
+        return Ok(share);
     }
-    Ok(Share {
-        account: account.index(),
-        bytes,
-        left: None,
-        owed: 0,
-        key,
-        place: joined.or_else(|| enter(account, key, bytes)),
-        pays: joined.is_none(),
+    account::reserve(account, bytes, "an imported allocation")?;
+    for _ in 0..MEETINGS {
+        let place = enter(account, key, bytes);
+        let share = Share::new(account, key, bytes, place, true);
+        // Another may have come at the same moment: of two who pay one joins the other.
+        let alone = match place {
+            Some(place) => !is_twice(account, key, place) || !share.end(account),
+            None => true,
+        };
+        if alone {
+            return Ok(share);
+        }
+        if let Some(share) = joined(account, key, bytes) {
+            account.give_back(bytes);
+            return Ok(share);
+        }
+    }
+    let place = enter(account, key, bytes);
+    Ok(Share::new(account, key, bytes, place, true))
+}
+
+/// A guest's part in an allocation of `bytes` that another pays for, if one does. Joined before the driver is asked for the
+/// allocation, it is paid for whatever becomes of it meanwhile.
+pub(crate) fn joined(account: Account, key: Key, bytes: u64) -> Option<Share> {
+    let place = join(account, key)?;
+    Some(Share::new(account, key, bytes, Some(place), false))
+}
+
+/// Whether a key is in the table at another place as well.
+fn is_twice(account: Account, key: Key, place: usize) -> bool {
+    let slot = account.attached().slot();
+    table(account).is_some_and(|table| {
+        key.places(table).any(|other| {
+            let word = table[other].load(Ordering::SeqCst);
+            other != place && key.is_of(word) && slot.is_claimed(slot_of(word))
+        })
     })
 }
 
@@ -165,7 +186,7 @@ fn enter(account: Account, key: Key, worth: u64) -> Option<usize> {
         // Entries of the dead whom nobody follows are free.
         let free = now == 0 || !slot.is_claimed(slot_of(now));
         free && table[*place]
-            .compare_exchange(now, fresh, Ordering::AcqRel, Ordering::Acquire)
+            .compare_exchange(now, fresh, Ordering::SeqCst, Ordering::Acquire)
             .is_ok()
     })?;
     slot.note_shared(place, worth);
@@ -197,9 +218,32 @@ fn join(account: Account, key: Key) -> Option<usize> {
 }
 
 impl Share {
+    fn new(account: Account, key: Key, bytes: u64, place: Option<usize>, pays: bool) -> Self {
+        Self {
+            account: account.index(),
+            bytes,
+            left: None,
+            owed: 0,
+            key,
+            place,
+            pays,
+        }
+    }
+
+    /// A guest learns the size of what it has opened: what it has to pay should the payer die.
+    pub fn with_bytes(mut self, bytes: u64) -> Self {
+        self.bytes = bytes;
+        self
+    }
+
     /// Its size, in bytes, as far as it is paid for.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// What the allocation is known by.
+    pub fn key(&self) -> Key {
+        self.key
     }
 
     /// Index of the account that pays, or would.
@@ -217,44 +261,36 @@ impl Share {
         } else if self.end(account) {
             self.give_back(account);
         } else {
-            locked(&LINGERING).push(self);
-            LINGERERS.fetch_add(1, Ordering::Relaxed);
+            self.linger();
         }
     }
 
-    fn give_back(&self, account: Account) {
+    fn linger(self) {
+        let mut lingering = locked(&LINGERING);
+        lingering.push(self);
+        LINGERERS.store(lingering.len(), Ordering::Relaxed);
+    }
+
+    fn give_back(self, account: Account) {
         account.give_back(self.bytes);
-        if let Some((payer, piece)) = self.left {
-            returned_piece(payer, piece);
+        if let Some(pages) = self.left {
+            pages.ended();
         }
     }
 
-    /// This process has freed an exported allocation whose charge it keeps itself, by `payer`. Answers whether that may
-    /// be given back; else others have the allocation, and the charge is this share's now.
-    pub fn freed(mut self, payer: u16, piece: Piece) -> bool {
-        let Some(account) = account::paid(self.account) else {
-            return true;
+    /// This process has freed an exported allocation that lay in `pages`. They are given back, unless others have it open:
+    /// then this share pays for them.
+    pub fn freed(mut self, mut pages: Apart) {
+        let alone = match account::paid(self.account) {
+            Some(account) => self.end(account),
+            None => true,
         };
-        if self.end(account) {
-            return true;
+        if alone {
+            return pages.ended();
         }
-        self.left = Some((payer, piece));
-        locked(&LINGERING).push(self);
-        LINGERERS.fetch_add(1, Ordering::Relaxed);
-        false
-    }
-
-    /// This process has freed an exported allocation of `bytes` that a pool pays for, until that lets go. If others have
-    /// it then, this share pays, as soon as the pool has made the room.
-    pub fn freed_in_pool(mut self, bytes: u64) {
-        let Some(account) = account::paid(self.account) else {
-            return;
-        };
-        if !self.end(account) {
-            self.owed = grain::most(account, bytes);
-            locked(&LINGERING).push(self);
-            LINGERERS.fetch_add(1, Ordering::Relaxed);
-        }
+        pages.stays();
+        self.left = Some(pages);
+        self.linger();
     }
 
     /// Pays what is owed, if there is room by now.
@@ -264,18 +300,6 @@ impl Share {
             && account.try_reserve(self.owed)
         {
             self.bytes += core::mem::take(&mut self.owed);
-        }
-    }
-
-    /// The allocation is gone, whoever holds it.
-    pub fn ended_for_all(self) {
-        if let Some(account) = account::paid(self.account) {
-            if let Some(word) = self.word(account) {
-                let _cleared = update(word, self.key, |_| Some(0));
-            }
-            if self.pays {
-                self.give_back(account);
-            }
         }
     }
 
@@ -375,9 +399,9 @@ pub(crate) fn follow() {
             account::paid(share.account).is_none_or(|account| !share.has_guests(account))
         })
         .collect();
-    lingering.iter_mut().for_each(Share::pay);
     LINGERERS.store(lingering.len(), Ordering::Relaxed);
     drop(lingering);
+    apart::follow();
     for share in done {
         share.ended();
     }

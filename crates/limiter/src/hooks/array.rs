@@ -6,10 +6,11 @@ use divvy_abi::{
     CUarray, CUmipmappedArray, CUresult, guard,
 };
 
+use super::share::lets_go;
 use crate::account;
 use crate::below::forward;
 use crate::books::holdings::Holdings;
-use crate::books::{arrays, imports, physical};
+use crate::books::{arrays, physical};
 
 /// Makes an array by `call`; `bytes` looks at its description, which the driver reads as well.
 fn made(
@@ -113,15 +114,16 @@ macro_rules! destroys {
     ($($name:ident($of:ty) from $holdings:ident;)*) => {
         $(pub(super) unsafe extern "C-unwind" fn $name(array: $of) -> CUresult {
             guard(|| {
-                let result = arrays::$holdings.ended(array as usize, || {
-                    // SAFETY: the argument is handed on as it came.
-                    unsafe { forward::$name(array) }
+                // It may be a mipmap of external memory.
+                let result = lets_go(array as u64, || {
+                    arrays::$holdings.ended(array as usize, || {
+                        // SAFETY: the argument is handed on as it came.
+                        unsafe { forward::$name(array) }
+                    })
                 });
                 if result.is_success() && account::keeps_books() {
                     // Tiles of a sparse one.
                     physical::unbound(array as usize);
-                    // A mipmap of external memory.
-                    imports::freed(array as u64);
                 }
                 result
             })

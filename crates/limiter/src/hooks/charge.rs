@@ -4,10 +4,10 @@ use divvy_abi::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUdeviceptr,
 
 use crate::account::{self, Account};
 use crate::below::forward;
+use crate::books::deferred::{self, Freed};
 use crate::books::held::{self, Piece};
-use crate::books::{
-    CHARGED, SPILLED, deferred, grain, imports, is_pool, pools, returned, returned_piece, rounded,
-};
+use crate::books::parting::Parting;
+use crate::books::{CHARGED, SPILLED, grain, is_pool, pools, returned, returned_piece, rounded};
 use crate::log;
 use crate::map::Charge;
 
@@ -119,19 +119,21 @@ pub(super) fn freed(pointer: CUdeviceptr, call: impl FnOnce() -> CUresult) -> CU
     }
     // Forgotten before the call: afterwards the address may already be another thread's new allocation.
     let charge = CHARGED.take(pointer);
+    if let Some(parting) = Parting::begin(pointer, charge) {
+        let result = call();
+        if result.is_success() {
+            parting.done();
+        } else {
+            parting.refused();
+        }
+        return result;
+    }
     let result = call();
     match charge {
-        Some(charge) if result.is_success() => {
-            if let Some(charge) = released(pointer, charge) {
-                returned(pointer, charge);
-            }
-        }
+        Some(charge) if result.is_success() => returned(pointer, charge),
         // Still allocated, then; there was room for it a moment ago.
         Some(charge) => drop(CHARGED.insert(pointer, charge.bytes, charge.payer)),
         None => {}
-    }
-    if imports::any() && result.is_success() {
-        imports::freed(pointer);
     }
     result
 }
@@ -147,6 +149,7 @@ pub(super) fn freed_in(
         return call();
     }
     let charge = CHARGED.take(pointer);
+    let parting = Parting::begin(pointer, charge);
     let result = call();
     if let Some(charge) = charge
         && charge.payer >= SPILLED
@@ -154,31 +157,25 @@ pub(super) fn freed_in(
     {
         return freed_at_once(pointer, charge);
     }
-    if let Some(charge) = charge {
-        if !result.is_success() {
-            let _room_was_there = CHARGED.insert(pointer, charge.bytes, charge.payer);
-        } else if let Some(charge) = released(pointer, charge) {
-            if is_pool(charge.payer) {
-                pools::will_be_freed(charge.payer, charge.bytes);
-            }
-            let bytes = charge.bytes;
-            deferred::defer(stream, charge.payer, Piece { pointer, bytes });
-        }
+    if result.is_success()
+        && let Some(charge) = charge
+        && is_pool(charge.payer)
+    {
+        pools::will_be_freed(charge.payer, charge.bytes);
     }
-    if imports::any() && result.is_success() {
-        imports::freed(pointer);
+    match (parting, charge) {
+        (Some(parting), _) if result.is_success() => {
+            deferred::defer(stream, Freed::Parting(Box::new(parting)))
+        }
+        (Some(parting), _) => parting.refused(),
+        (None, Some(charge)) if result.is_success() => {
+            let bytes = charge.bytes;
+            deferred::defer(stream, Freed::Piece(charge.payer, Piece { pointer, bytes }));
+        }
+        (None, Some(charge)) => drop(CHARGED.insert(pointer, charge.bytes, charge.payer)),
+        (None, None) => {}
     }
     result
-}
-
-/// What may be given back of the charge of a freed pointer.
-#[inline]
-fn released(pointer: CUdeviceptr, charge: Charge) -> Option<Charge> {
-    if imports::any() {
-        imports::released(pointer, charge)
-    } else {
-        Some(charge)
-    }
 }
 
 /// Frees managed memory that the program holds for device memory: drivers do not free that in stream order. Waits for

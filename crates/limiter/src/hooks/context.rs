@@ -8,13 +8,15 @@
 use core::mem::MaybeUninit;
 
 use divvy_abi::{
-    CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CUDA_ERROR_INVALID_VALUE, CUcontext, CUctxCreateParams,
-    CUdevResourceDesc, CUdevice, CUdeviceptr, CUexecAffinityParam, CUgreenCtx, CUresult, guard,
+    CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CUDA_ERROR_INVALID_VALUE, CUcontext,
+    CUctxCreateParams, CUdevResourceDesc, CUdevice, CUdeviceptr, CUexecAffinityParam, CUgreenCtx, CUresult,
+    guard,
 };
 
 use crate::account;
 use crate::below::{ask, forward};
-use crate::books::{self, CHARGED, contexts, pools, returned};
+use crate::books::parting::Parting;
+use crate::books::{self, CHARGED, contexts, imports, is_pool, pools, returned};
 use crate::gate;
 
 macro_rules! context_begins {
@@ -117,13 +119,16 @@ pub(super) unsafe extern "C-unwind" fn cuCtxAttach(out: *mut CUcontext, flags: u
 }
 
 macro_rules! context_ends {
-    ($($name:ident $(if $last:expr)?;)*) => {
+    ($($name:ident $(with $parting:ident)? $(if $last:expr)?;)*) => {
         $(pub(super) unsafe extern "C-unwind" fn $name(context: CUcontext) -> CUresult {
             guard(|| {
                 let _leaving = gate::context_leaves(context);
+                let parting: Vec<Parting> = context_ends!(@ context $($parting)?);
                 // SAFETY: the argument is handed on as it came.
                 let result = unsafe { forward::$name(context) };
-                if result.is_success() && account::keeps_books() $(&& $last(context))? {
+                let ended = result.is_success() && account::keeps_books() $(&& $last(context))?;
+                parting.into_iter().for_each(if ended { Parting::done } else { Parting::refused });
+                if ended {
                     books::context_ended(context, is_gone);
                     return_charges_of_the_gone();
                 }
@@ -131,12 +136,57 @@ macro_rules! context_ends {
             })
         })*
     };
+    (@ $context:ident) => { Vec::new() };
+    (@ $context:ident $parting:ident) => { $parting($context) };
 }
 
 context_ends! {
-    cuCtxDestroy;
-    cuCtxDestroy_v2;
+    cuCtxDestroy with leaving_with;
+    cuCtxDestroy_v2 with leaving_with;
     cuCtxDetach if contexts::detached;
+}
+
+/// What will go with a context and others may have open, or lies in a page with such: taken out of the books before, since
+/// the driver may hand the addresses out again before they are looked at. That nobody frees any of it meanwhile is the
+/// program's promise.
+fn leaving_with(context: CUcontext) -> Vec<Parting> {
+    if !account::keeps_books() || !Parting::may_be_needed() {
+        return Vec::new();
+    }
+    let _quiet = ask::Quiet::begin();
+    let of_context: Vec<_> = CHARGED
+        .snapshot()
+        .into_iter()
+        // What is of a pool outlives every context.
+        .filter(|(pointer, charge)| !is_pool(charge.payer) && context_of(*pointer) == Some(context as usize))
+        .collect();
+    // Those that others may have open first: who shares a page with them is known only then.
+    let (exported, rest): (Vec<_>, Vec<_>) = of_context
+        .into_iter()
+        .partition(|(pointer, _)| imports::is_exported(*pointer));
+    exported
+        .into_iter()
+        .chain(rest)
+        .filter_map(|(pointer, charge)| {
+            let charge = CHARGED.take_if(pointer, |present| present == charge)?;
+            let parting = Parting::begin(pointer, Some(charge));
+            if parting.is_none() {
+                let _room_was_there = CHARGED.insert(pointer, charge.bytes, charge.payer);
+            }
+            parting
+        })
+        .collect()
+}
+
+/// The context of an allocation, as far as the driver tells.
+fn context_of(pointer: CUdeviceptr) -> Option<usize> {
+    let mut context = MaybeUninit::<usize>::zeroed();
+    // SAFETY: the attribute is a pointer wide and `context` has room; the driver checks the pointer.
+    let answer = unsafe {
+        forward::cuPointerGetAttribute(context.as_mut_ptr().cast(), CU_POINTER_ATTRIBUTE_CONTEXT, pointer)
+    };
+    // SAFETY: zeroed, or filled in.
+    answer.is_success().then(|| unsafe { context.assume_init() })
 }
 
 macro_rules! primary_ends {
@@ -196,7 +246,11 @@ fn return_charges_of_the_gone() {
         if is_gone(pointer)
             && let Some(charge) = CHARGED.take_if(pointer, |present| present == charge)
         {
-            returned(pointer, charge);
+            // Others may have it open still, as after a free.
+            match Parting::begin(pointer, Some(charge)) {
+                Some(parting) => parting.done(),
+                None => returned(pointer, charge),
+            }
         }
     }
 }

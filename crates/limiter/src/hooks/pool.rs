@@ -10,7 +10,7 @@ use divvy_abi::{
 use super::charge::{self, charged};
 use crate::account::{self, Account};
 use crate::below::{ask, forward};
-use crate::books::deferred::{self, StreamName};
+use crate::books::deferred::{self, Freed, StreamName};
 use crate::books::held::Piece;
 use crate::books::{follow, pools, rounded};
 
@@ -96,7 +96,7 @@ unsafe fn allocate(
             undo(stream, pointer);
             if noted {
                 pools::will_be_freed(payer, bytes);
-                deferred::defer(stream, payer, piece);
+                deferred::defer(stream, Freed::Piece(payer, piece));
             }
             CUDA_ERROR_OUT_OF_MEMORY
         }

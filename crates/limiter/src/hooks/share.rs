@@ -13,6 +13,7 @@ use divvy_abi::{
 
 use crate::account::{self, Account};
 use crate::below::{ask, forward};
+use crate::books::parting::Parting;
 use crate::books::shared::{self, Key};
 use crate::books::{grain, imports, rounded};
 
@@ -30,13 +31,13 @@ fn bytes_of<T>(value: &T) -> &[u8] {
     unsafe { core::slice::from_raw_parts(core::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) }
 }
 
-/// Bytes of the allocation that a pointer is of.
+/// Bytes of the pages that the allocation of a pointer keeps from its device: all of them, wherever it lies in them.
 fn size_of_allocation(account: Account, pointer: CUdeviceptr) -> u64 {
     let (mut base, mut bytes) = (0, 0);
     // SAFETY: valid out-parameters; the driver checks the pointer.
     let result = unsafe { forward::cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, pointer) };
     if result.is_success() {
-        grain::taken(account, bytes as u64)
+        grain::most(account, bytes as u64)
     } else {
         0
     }
@@ -58,6 +59,38 @@ pub(super) unsafe extern "C-unwind" fn cuIpcGetMemHandle(
     })
 }
 
+/// Opens by `call` what is another process's and known by `key`; `pointer` reads where it is after a success. Where nobody
+/// can pay for it, `close` undoes that.
+fn opened(
+    key: impl FnOnce() -> Key,
+    call: impl FnOnce() -> CUresult,
+    pointer: impl FnOnce() -> CUdeviceptr,
+    close: impl FnOnce(CUdeviceptr) -> CUresult,
+) -> CUresult {
+    let account = match payer() {
+        Ok(Some(account)) => account,
+        Ok(None) => return call(),
+        Err(code) => return code,
+    };
+    let key = key();
+    // Before: who pays now, and frees it meanwhile, goes on paying.
+    let joined = shared::joined(account, key, 0);
+    let result = call();
+    if !result.is_success() {
+        if let Some(joined) = joined {
+            joined.ended();
+        }
+        return result;
+    }
+    let pointer = pointer();
+    let bytes = size_of_allocation(account, pointer);
+    if let Err(code) = imports::imported(pointer, account, key, bytes, joined) {
+        let _closed = close(pointer);
+        return code;
+    }
+    result
+}
+
 macro_rules! opens {
     ($($name:ident;)*) => {
         $(pub(super) unsafe extern "C-unwind" fn $name(
@@ -66,24 +99,14 @@ macro_rules! opens {
             flags: u32,
         ) -> CUresult {
             guard(|| {
-                let payer = match payer() {
-                    Ok(payer) => payer,
-                    Err(code) => return code,
-                };
                 // SAFETY: the arguments are handed on as they came; `out` is read after the driver has filled it in.
                 unsafe {
-                    let result = forward::$name(out, handle, flags);
-                    if let Some(account) = payer
-                        && result.is_success()
-                    {
-                        let pointer = out.read();
-                        let key = Key::of(bytes_of(&handle));
-                        if let Err(code) = imports::imported(pointer, account, key, size_of_allocation(account, pointer)) {
-                            let _closed = forward::cuIpcCloseMemHandle(pointer);
-                            return code;
-                        }
-                    }
-                    result
+                    opened(
+                        || Key::of(bytes_of(&handle)),
+                        || forward::$name(out, handle, flags),
+                        || out.read(),
+                        |pointer| forward::cuIpcCloseMemHandle(pointer),
+                    )
                 }
             })
         })*
@@ -95,14 +118,25 @@ opens! {
     cuIpcOpenMemHandle_v2;
 }
 
+/// Lets go by `call` of what is others' memory here.
+pub(super) fn lets_go(pointer: u64, call: impl FnOnce() -> CUresult) -> CUresult {
+    if !account::keeps_books() {
+        return call();
+    }
+    let parting = Parting::begin(pointer, None);
+    let result = call();
+    match parting {
+        Some(parting) if result.is_success() => parting.done(),
+        Some(parting) => parting.refused(),
+        None => {}
+    }
+    result
+}
+
 pub(super) unsafe extern "C-unwind" fn cuIpcCloseMemHandle(pointer: CUdeviceptr) -> CUresult {
     guard(|| {
         // SAFETY: the argument is handed on as it came.
-        let result = unsafe { forward::cuIpcCloseMemHandle(pointer) };
-        if result.is_success() && imports::any() && account::keeps_books() {
-            imports::freed(pointer);
-        }
-        result
+        lets_go(pointer, || unsafe { forward::cuIpcCloseMemHandle(pointer) })
     })
 }
 
@@ -128,26 +162,18 @@ pub(super) unsafe extern "C-unwind" fn cuMemPoolImportPointer(
     data: *mut CUmemPoolPtrExportData,
 ) -> CUresult {
     guard(|| {
-        let payer = match payer() {
-            Ok(payer) => payer,
-            Err(code) => return code,
-        };
-        // SAFETY: the arguments are handed on as they came; what is read the driver has read or filled in before.
+        if data.is_null() {
+            // SAFETY: the arguments are handed on as they came.
+            return unsafe { forward::cuMemPoolImportPointer(out, pool, data) };
+        }
+        // SAFETY: the arguments are handed on as they came; what is read the driver reads too, or has filled in before.
         unsafe {
-            let result = forward::cuMemPoolImportPointer(out, pool, data);
-            if let Some(account) = payer
-                && result.is_success()
-            {
-                let pointer = out.read();
-                let key = Key::of(bytes_of(&data.read()));
-                if let Err(code) =
-                    imports::imported(pointer, account, key, size_of_allocation(account, pointer))
-                {
-                    let _freed = forward::cuMemFree_v2(pointer);
-                    return code;
-                }
-            }
-            result
+            opened(
+                || Key::of(bytes_of(&data.read())),
+                || forward::cuMemPoolImportPointer(out, pool, data),
+                || out.read(),
+                |pointer| forward::cuMemFree_v2(pointer),
+            )
         }
     })
 }
@@ -197,9 +223,16 @@ pub(super) unsafe extern "C-unwind" fn cuImportExternalMemory(
 pub(super) unsafe extern "C-unwind" fn cuDestroyExternalMemory(memory: CUexternalMemory) -> CUresult {
     guard(|| {
         // SAFETY: the argument is handed on as it came.
-        let result = unsafe { forward::cuDestroyExternalMemory(memory) };
-        if result.is_success() && account::keeps_books() {
-            imports::external_closed(memory as usize);
+        let call = || unsafe { forward::cuDestroyExternalMemory(memory) };
+        if !account::keeps_books() {
+            return call();
+        }
+        let leaving = imports::external_leaving(memory as usize);
+        let result = call();
+        match leaving {
+            Some(leaving) if result.is_success() => leaving.gone(),
+            Some(leaving) => leaving.refused(memory as u64),
+            None => {}
         }
         result
     })
