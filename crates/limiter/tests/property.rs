@@ -774,6 +774,19 @@ fn work(number: u64) {
     say(&format!("end {}", counts.join(" ")));
 }
 
+/// What the ledger and the device say of each process, in bytes.
+fn by_process(slice: &Slice, folder: &std::path::Path) -> String {
+    let uuid = divvy_emulator::Uuid(emulated::uuid_in(folder)).to_string();
+    let device = divvy_emulator::usage_in(folder, &uuid).expect("a device page");
+    let charged: Vec<_> = slice.pages.ledger.processes().collect();
+    let lines = device.processes.iter().map(|held| {
+        let of = charged.iter().find(|process| process.pid == held.pid);
+        let used = of.map_or(0, |process| process.used_bytes);
+        format!("process {}: charged {used}, holds {}", held.pid, held.used_bytes)
+    });
+    lines.collect::<Vec<_>>().join("; ")
+}
+
 /// Which phase the threads may begin.
 struct Phase(AtomicU64);
 static PHASE: Phase = Phase(AtomicU64::new(0));
@@ -854,7 +867,8 @@ fn the_ledger_is_what_the_device_holds() {
         assert_eq!(
             used,
             figures[0] + managed,
-            "phase {phase}: charged, and held with {managed} managed"
+            "phase {phase}: charged, and held with {managed} managed; {}",
+            by_process(&slice, folder.path())
         );
         assert_eq!((figures[1], figures[2]), (LIMIT - used, LIMIT), "cuMemGetInfo");
         if phase == PHASES {
