@@ -182,6 +182,18 @@ def hold(*sizes):
     wait()
 
 
+def past(size, path):
+    """A tenant that opens the driver below by its path, and never asks the limiter."""
+    driver = ctypes.CDLL(path)
+    context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+    error = driver.cuInit(0) or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    error = error or driver.cuCtxSetCurrent(context)
+    error = error or driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(size) * MIB))
+    say(pid=os.getpid(), error=error)
+    wait()
+    say(ended=True)
+
+
 def scribble():
     """A tenant that writes over its own ledger: it says that nothing is in use."""
     device = Device()

@@ -1,14 +1,17 @@
 //! A driver that does nothing and succeeds: the ground on which the limiter's own cost is measured.
 //!
 //! Allocations get ever higher addresses and never run out, frees take anything, every other call answers success
-//! without touching its arguments. One device, an arbitrary 80 GiB.
+//! without touching its arguments. One device, an arbitrary 80 GiB. It has pages of the size that `NULL_CUDA_PAGE` says,
+//! in bytes: allocations of half a page and more lie on pages of their own, as drivers have it.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::OnceLock;
 
 use divvy_abi::{
     CUDA_ERROR_NOT_FOUND, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUDA_VERSION, CUdevice, CUdeviceptr,
-    CUdriverProcAddressQueryResult, CUevent, CUmemoryPool, CUresult, CUstream, CUuuid, Query, Table,
+    CUdriverProcAddressQueryResult, CUevent, CUmemAllocationGranularity_flags, CUmemAllocationProp,
+    CUmemoryPool, CUresult, CUstream, CUuuid, Query, Table,
 };
 
 const DEVICE_BYTES: usize = 80 << 30;
@@ -43,6 +46,7 @@ const TABLE: Table = Table {
     cuMemAllocAsync_ptsz: allocate_async,
     cuMemAllocFromPoolAsync: allocate_from_pool,
     cuMemAllocFromPoolAsync_ptsz: allocate_from_pool,
+    cuMemGetAllocationGranularity: granularity,
     cuEventCreate: event_create,
     cuEventElapsedTime: elapsed,
     cuGetProcAddress: address_of,
@@ -68,7 +72,34 @@ unsafe fn put<T>(out: *mut T, value: T) -> CUresult {
 /// The next address: nothing is ever handed out twice.
 fn next_address(bytes: usize) -> CUdeviceptr {
     static NEXT: AtomicU64 = AtomicU64::new(0x7f00_0000_0000);
+    static LARGE: AtomicU64 = AtomicU64::new(0x7e00_0000_0000);
+    let page = page();
+    if page > 0 && bytes as u64 > page / 2 {
+        return LARGE.fetch_add((bytes as u64).next_multiple_of(page), Relaxed);
+    }
     NEXT.fetch_add((bytes as u64).next_multiple_of(512), Relaxed)
+}
+
+/// Bytes of a page; 0 where it has none.
+fn page() -> u64 {
+    static PAGE: OnceLock<u64> = OnceLock::new();
+    *PAGE.get_or_init(|| {
+        let told = std::env::var("NULL_CUDA_PAGE").ok();
+        told.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
+    })
+}
+
+unsafe extern "C-unwind" fn granularity(
+    out: *mut usize,
+    _: *const CUmemAllocationProp,
+    _: CUmemAllocationGranularity_flags,
+) -> CUresult {
+    match page() {
+        // As a driver that knows no virtual memory.
+        0 => CUDA_ERROR_NOT_SUPPORTED,
+        // SAFETY: the program vouches for its out-parameter.
+        page => unsafe { put(out, page as usize) },
+    }
 }
 
 unsafe extern "C-unwind" fn driver_version(out: *mut i32) -> CUresult {

@@ -261,7 +261,9 @@ impl DeviceBook<'_> {
     /// The sum of the promised shares, 1 for the whole device.
     fn compute_promised(&self) -> f64 {
         let shares = self.holds.iter().filter_map(|hold| hold.compute.share);
-        shares.map(|share| f64::from(share.0)).sum::<f64>() / f64::from(Compute::WHOLE.0)
+        let parts: u64 = shares.map(|share| u64::from(share.0)).sum();
+        // In whole numbers: a sum of no floats is -0.0.
+        parts as f64 / f64::from(Compute::WHOLE.0)
     }
 }
 
@@ -337,6 +339,8 @@ mod tests {
     fn promises_never_exceed_the_device() {
         let device = device();
         let mut book = book(&device, &[40 * GIB, 30 * GIB], 0);
+        let promised = book.sharing().compute_promised_ratio;
+        assert!(promised == 0.0 && promised.is_sign_positive(), "{promised}");
         book.admit(gib(10)).expect("exactly full");
         let refusal = book.admit(gib(11)).expect_err("one too many");
         assert_eq!(refusal.code, Code::DeviceFull);

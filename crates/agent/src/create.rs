@@ -297,6 +297,7 @@ impl Daemon {
             conditions: Vec::new(),
             bypasses: enforcement.bypasses,
             warnings: Vec::new(),
+            trouble: None,
             usage_unknown: false,
             processes: Vec::new(),
             devices: Vec::new(),

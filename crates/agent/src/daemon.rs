@@ -90,6 +90,7 @@ impl Daemon {
             kind: EventKind::AgentStarted,
             slice: None,
             device: None,
+            run: None,
             message: format!(
                 "agent {} of version {} serves",
                 std::process::id(),
@@ -261,6 +262,9 @@ impl Daemon {
                 continue;
             };
             if slice.record.isolation == Isolation::Env {
+                // In no ledger: the device tells, as far as the driver tells it.
+                let shown = self.with_device_figures(std::slice::from_ref(device), slice.shown());
+                managed = managed.saturating_add(shown.memory_used_bytes.0);
                 continue;
             }
             let used = slice.usages().get(place).map_or(0, |usage| usage.used.0);

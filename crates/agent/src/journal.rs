@@ -49,6 +49,7 @@ impl Journal {
             slice_id,
             slice,
             device_uuid: incident.device,
+            run_pid: incident.run,
             message: incident.message,
         });
         // Under the lock, so that numbers come in order.
@@ -61,6 +62,24 @@ impl Journal {
             kind,
             slice: Some((record.id.clone(), record.name.clone())),
             device: Some(record.device_uuid.clone()),
+            run: None,
+            message: message.into(),
+        });
+    }
+
+    /// Writes down what a process of the `divvy run` with process id `run` did in a slice.
+    pub fn tell_run(
+        &self,
+        kind: EventKind,
+        record: &divvy_model::SliceRecord,
+        run: Option<u32>,
+        message: impl Into<String>,
+    ) {
+        self.note(Incident {
+            kind,
+            slice: Some((record.id.clone(), record.name.clone())),
+            device: None,
+            run,
             message: message.into(),
         });
     }
@@ -87,6 +106,7 @@ mod tests {
             kind: EventKind::Overdue,
             slice: None,
             device: None,
+            run: None,
             message: message.into(),
         }
     }

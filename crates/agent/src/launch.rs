@@ -12,11 +12,12 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use divvy_host::DriverBelow;
-use divvy_model::{Code, DeviceRecord, Fault, SliceRecord, SliceRequest};
+use divvy_model::{Code, DeviceRecord, Fault, Policy, SliceRecord, SliceRequest};
 
 pub use self::observe::{become_program, observation, observe};
 use self::parts::Parts;
 use self::program::{cannot_run, check_program, first};
+use crate::api::events::EventKind;
 use crate::api::{CreateSlice, CreatedSlice, Join, Standing, Wait};
 use crate::keeper::Keeper;
 use crate::records::record_path;
@@ -50,6 +51,8 @@ pub struct Helpers<'a> {
     pub enter: &'a dyn Fn() -> Command,
     /// Is told where one stands in line.
     pub waiting: &'a dyn Fn(&Standing),
+    /// Is told that the agent ended a process of the program's, and why.
+    pub ended: &'a dyn Fn(&Fault),
 }
 
 /// A slice that is ready, with the environment of the program.
@@ -118,11 +121,33 @@ pub fn run(
         Ok(exit_code(status))
     };
     let outcome = keep();
+    if matches!(outcome, Ok(1..)) && created.slice.policy == Policy::Strict {
+        for fault in ended_by_agent(run, &created.slice.id) {
+            (helpers.ended)(&fault);
+        }
+    }
     if !created.joined {
         // Where no agent runs just now, the next one finds nobody keeping the slice and clears it away.
         let _no_agent = Client::new(run.clone()).end(&created.slice.id);
     }
     outcome
+}
+
+/// Why the agent ended processes of this run, if it did. A program may go on without one that was ended, so this is for
+/// programs that failed.
+fn ended_by_agent(run: &RunDir, slice: &str) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let own = Some(std::process::id());
+    // An agent that is not there any more has ended nobody.
+    let _no_agent = Client::new(run.clone()).events(None, false, |event| {
+        if event.kind == EventKind::Bypassed && event.run_pid == own && event.slice_id.as_deref() == Some(slice) {
+            faults.push(Fault::new(Code::NotEnforceable, event.message).hint(
+                "a driver that is opened as libcuda.so.1, without a path, is limited; `--policy best-effort` runs what is not, and counts it",
+            ));
+        }
+        true
+    });
+    faults
 }
 
 /// Becomes the keeper of a slice that was admitted. An agent that died since is replaced: it finds the slice admitted.

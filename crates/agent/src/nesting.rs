@@ -11,20 +11,69 @@ use crate::records::store;
 use crate::slice::Slice;
 
 impl Daemon {
-    /// The slice that the caller runs in: by its ancestors, which no variable can hide; else, for one that has left
-    /// its parents, by what its environment says.
+    /// The slice that the caller runs in: by its ancestors, which no variable can hide, and to which a process that
+    /// loses its parents goes over; by the ledgers, where one of them has a place; else by what its environment says.
     pub(crate) fn parent(book: &Book, peer: Peer, told: Option<&str>) -> Option<String> {
         let limits = |slice: &&Slice| slice.record.isolation != Isolation::Env;
+        // A tenant writes its ledger: what it says binds its own user's processes only.
+        let own = |slice: &&Slice| limits(slice) && slice.record.uid == peer.uid;
+        let found = |slice: &Slice| Some(slice.record.id.clone());
         let mut pid = peer.pid;
-        while let Some(above) = procs::parent(pid).filter(|above| *above > 1 && *above != pid) {
+        loop {
+            let mut slices = book.slices.values().filter(own);
+            if let Some(slice) = slices.find(|slice| slice.has_in_ledger(pid)) {
+                return found(slice);
+            }
+            let Some(above) = procs::parent(pid).filter(|above| *above > 1 && *above != pid) else {
+                break;
+            };
             pid = above;
             let mut slices = book.slices.values().filter(limits);
             if let Some(slice) = slices.find(|slice| slice.is_run_by(pid)) {
-                return Some(slice.record.id.clone());
+                return found(slice);
             }
         }
         let slice = book.slices.get(told?).filter(limits)?;
         (slice.record.uid == peer.uid).then(|| slice.record.id.clone())
+    }
+
+    /// The slice and the `divvy run`, by its process id, that process `pid` is nearest to.
+    pub(crate) fn nearest_run(book: &Book, pid: u32) -> Option<(String, u32)> {
+        let mut pid = pid;
+        while let Some(above) = procs::parent(pid).filter(|above| *above > 1 && *above != pid) {
+            pid = above;
+            if let Some(slice) = book.slices.values().find(|slice| slice.is_run_by(pid)) {
+                return Some((slice.record.id.clone(), pid));
+            }
+        }
+        None
+    }
+
+    /// Whether the caller may change the limits of slice `id`: whoever runs in a slice changes only what is inside that.
+    ///
+    /// # Errors
+    /// [`Code::OutsideSlice`].
+    pub(crate) fn check_reach(book: &Book, peer: Peer, id: &str) -> Result<(), Fault> {
+        let Some(home) = Self::parent(book, peer, None) else {
+            return Ok(());
+        };
+        let around = |id: &str| {
+            book.slices
+                .get(id)
+                .and_then(|slice| slice.record.parent_id.clone())
+        };
+        let mut above = around(id);
+        while let Some(next) = above {
+            if next == home {
+                return Ok(());
+            }
+            above = around(&next);
+        }
+        let name = book.slices.get(&home).map_or("", |slice| &slice.record.name);
+        Err(
+            Fault::new(Code::OutsideSlice, format!("this runs inside slice {name}"))
+                .hint("its limits are changed from outside: use a shell that is in no slice"),
+        )
     }
 
     /// Where a slice inside `parent` stands, and what it gets: a part of what is free there.
@@ -204,7 +253,7 @@ fn check_size(name: &str, memory: Bytes, limit: Bytes) -> Result<(), Fault> {
         format!("{memory} is more than slice {name} has ({limit}), inside which this runs"),
     )
     .hint(format!(
-        "ask for at most {} B ({limit}), or for `100%`; or `divvy resize {name}` first",
+        "ask for at most {} B ({limit}), or for `100%`; or `divvy resize {name}` first, from a shell outside it",
         limit.0
     )))
 }

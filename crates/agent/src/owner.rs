@@ -48,7 +48,7 @@ pub fn own(uuid: &str, run_dir: &Path) -> Result<(), Fault> {
             // The owner may die between our two steps: then the name is free again.
             Err(_) => {
                 if let Some(owner) = ask(&address) {
-                    return Err(taken(uuid, &owner));
+                    return Err(taken(uuid, &owner, run_dir));
                 }
             }
         }
@@ -65,7 +65,7 @@ pub fn owner(uuid: &str) -> Option<Owner> {
     ask(&address(uuid).ok()?)
 }
 
-pub(crate) fn taken(uuid: &str, owner: &Owner) -> Fault {
+pub(crate) fn taken(uuid: &str, owner: &Owner, own: &Path) -> Fault {
     let fault = Fault::new(
         Code::DeviceTaken,
         format!(
@@ -74,6 +74,12 @@ pub(crate) fn taken(uuid: &str, owner: &Owner) -> Fault {
         ),
     );
     match &owner.run_dir {
+        Some(run_dir) if run_dir == own => fault
+            .cause(format!("`{}` was removed or replaced under it", own.display()))
+            .hint(format!(
+                "end that agent with `kill {}`, then try again: it can no longer be reached; its slices keep their limits",
+                owner.pid
+            )),
         Some(run_dir) => fault.hint(format!(
             "use that agent: set DIVVY_RUN_DIR={}, or stop it with `divvy agent stop`",
             run_dir.display()
@@ -124,6 +130,11 @@ mod tests {
             "{refusal:?}"
         );
         assert!(refusal.hint.expect("a hint").contains("/run/one"));
+        // The same path, another folder: who asks is no agent that could be told to use it.
+        let refusal = own(&uuid, Path::new("/run/one")).expect_err("taken");
+        let hint = refusal.hint.expect("a hint");
+        assert!(hint.contains(&format!("kill {}", std::process::id())), "{hint}");
+        assert!(!hint.contains("DIVVY_RUN_DIR"), "{hint}");
         assert_eq!(
             owner(&uuid).expect("owned").uid,
             rustix::process::getuid().as_raw()

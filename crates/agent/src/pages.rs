@@ -54,7 +54,9 @@ impl Bounds {
 }
 
 fn corrupt(cause: String) -> Fault {
-    Fault::new(Code::LedgerCorrupt, "the slice's ledger cannot be read").cause(cause)
+    Fault::new(Code::LedgerCorrupt, "the slice's ledger cannot be read")
+        .cause(cause)
+        .hint("its programs keep to their limit; `divvy explain D0061` tells more")
 }
 
 /// Makes the pages of a slice: an account for each of its devices, in order.

@@ -279,7 +279,7 @@ impl Daemon {
     fn check_owner(&self, book: &Book, device: &DeviceRecord) -> Result<(), Fault> {
         let key = device.uuid.clone();
         match owner::owner(&key) {
-            Some(other) if !book.owned.contains(&key) => Err(owner::taken(&key, &other)),
+            Some(other) if !book.owned.contains(&key) => Err(owner::taken(&key, &other, self.run.path())),
             _ => Ok(()),
         }
     }

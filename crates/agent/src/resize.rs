@@ -17,8 +17,8 @@ impl Daemon {
     /// allocation, and its new share with its next lease.
     ///
     /// # Errors
-    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::BadMemory`], [`Code::BadCompute`] and the refusals of
-    /// admission.
+    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::OutsideSlice`], [`Code::BadMemory`], [`Code::BadCompute`] and
+    /// the refusals of admission.
     pub fn resize(&self, peer: Peer, which: &str, ask: &Resize) -> Result<SliceRecord, Fault> {
         let missing = self.book().find(which, peer)?.missing.is_some();
         if missing {
@@ -27,6 +27,9 @@ impl Daemon {
         let mut book = self.book();
         let slice = book.find(which, peer)?;
         peer.may_change(slice.record.uid, self.uid)?;
+        let id = slice.record.id.clone();
+        Self::check_reach(&book, peer, &id)?;
+        let slice = book.find(&id, peer)?;
         if let Some(missing) = &slice.missing {
             let hint = match slice.record.keeper_pid.filter(|_| slice.is_kept()) {
                 Some(keeper) => {
@@ -44,7 +47,6 @@ impl Daemon {
                     .hint("end the slice with `divvy kill` and start it again"),
             );
         }
-        let id = slice.record.id.clone();
         let (before, parent) = (slice.record.shares(), slice.record.parent_id.clone());
         let terms_before = slice.record.compute_terms();
         let terms = self.compute_resized(&mut book, peer, &id, ask)?;

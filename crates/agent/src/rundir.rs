@@ -139,6 +139,12 @@ impl RunDir {
         self.path.join("agent.sock")
     }
 
+    /// Says in which process id namespace its agent is, for emulated devices: ids of another one mean nothing here.
+    #[must_use]
+    pub fn namespace(&self) -> PathBuf {
+        self.path.join(divvy_host::EMULATED_NAMESPACE_FILE)
+    }
+
     /// The agent's log.
     #[must_use]
     pub fn log(&self) -> PathBuf {

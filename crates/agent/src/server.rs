@@ -65,6 +65,11 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand) -> Result<(
         closing: watch::Sender::new(false),
     };
     let listener = bind(run)?;
+    let told = std::fs::read_link("/proc/self/ns/pid")
+        .and_then(|own| std::fs::write(run.namespace(), own.as_os_str().as_encoded_bytes()));
+    if let Err(error) = told {
+        tracing::warn!(%error, "processes in namespaces of their own will be shown with the ids they have there");
+    }
     tokio::spawn(make_rounds(agent.daemon.clone()));
     let until = ended(agent.clone(), run.clone(), idle_timeout);
     let app = router(agent).into_make_service_with_connect_info::<Caller>();

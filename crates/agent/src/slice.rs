@@ -185,6 +185,20 @@ impl Slice {
         keeps || self.runs.iter().any(|(watched, _)| watched.pid() == pid)
     }
 
+    /// Whether its ledger says that process `pid` has a place in it.
+    #[must_use]
+    pub fn has_in_ledger(&self, pid: u32) -> bool {
+        let of = |pages: &Pages| {
+            let mut processes = pages.ledger.processes().filter(|process| process.alive);
+            processes.any(|process| match process.host_pid {
+                0 => process.pid == pid,
+                known => known == pid,
+            })
+        };
+        let pages = self.pages.as_ref().filter(|_| self.damage.is_none());
+        pages.is_some_and(|pages| pages.iter().any(of))
+    }
+
     /// The `divvy run`s that joined and live.
     pub fn living_runs(&mut self) -> Vec<RunRecord> {
         self.runs.retain(|(watched, _)| watched.is_alive());
@@ -365,10 +379,11 @@ impl Slice {
         if self.accounts.iter().any(|account| account.found_beyond.overuse) {
             record.conditions.push(Condition::Overuse);
         }
-        for damage in self.damage.iter().chain(&self.missing) {
+        for trouble in self.damage.iter().chain(&self.missing) {
             record
                 .warnings
-                .push(format!("{damage}: {}", damage.causes.join(": ")));
+                .push(format!("{trouble}: {}", trouble.causes.join(": ")));
+            record.trouble.get_or_insert_with(|| trouble.clone());
         }
         record
     }

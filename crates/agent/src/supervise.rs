@@ -6,7 +6,8 @@ use std::process::{Child, ExitStatus};
 use divvy_model::{Code, Fault};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use rustix::process::{Pid, kill_process};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use rustix::process::{Pid, getpid, kill_process, set_child_subreaper};
 
 /// Signals that a user, a shell or a service manager sends to end, reload or poke a program.
 const PASSED_ON: [Signal; 6] = [
@@ -29,11 +30,14 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Holds the signals back from now on. Call it before any thread is started.
+    /// Holds the signals back from now on. Call it before any thread is started. Who loses its parents below this process
+    /// becomes its child, so that the agent still finds it inside the slice (docs/adr/0012).
     ///
     /// # Errors
     /// [`Code::Internal`].
     pub fn begin() -> Result<Self, Fault> {
+        // Refused by kernels older than 3.4 only: then such a process is init's child, as ever.
+        let _adopts = set_child_subreaper(Some(getpid()));
         let cannot = |error: nix::Error| Fault::new(Code::Internal, "cannot watch signals").because(&error);
         let set = held_back();
         set.thread_block().map_err(cannot)?;
@@ -42,7 +46,7 @@ impl Watch {
     }
 
     /// Waits for the program, passing on the signals that were meant for it. `others` are children that may end
-    /// meanwhile and only have to be reaped.
+    /// meanwhile and only have to be reaped, as do those of the program's that lost their parents.
     ///
     /// # Errors
     /// [`Code::Internal`].
@@ -53,9 +57,7 @@ impl Watch {
             if let Some(status) = program.try_wait().map_err(cannot)? {
                 return Ok(status);
             }
-            for other in &mut *others {
-                let _reaped = other.try_wait();
-            }
+            reap(program.id(), others);
             match self.signals.read_signal() {
                 Ok(Some(info)) => pass_on(info.ssi_signo, info.ssi_code, program),
                 Ok(None) | Err(nix::Error::EINTR) => {}
@@ -63,6 +65,29 @@ impl Watch {
             }
         }
     }
+}
+
+/// Reaps every child that has ended but the program, whose status is not ours to take.
+fn reap(program: u32, others: &mut [Child]) {
+    for other in &mut *others {
+        let _reaped = other.try_wait();
+    }
+    let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
+    // Looked at before it is taken: the next one may be the program.
+    while let Ok(status) = waitid(Id::All, ended | WaitPidFlag::WNOWAIT)
+        && let Some(pid) = status.pid().filter(|pid| pid.as_raw().unsigned_abs() != program)
+    {
+        let _reaped = waitid(Id::Pid(pid), ended);
+    }
+}
+
+/// Holds back the signal of a file that may not grow, so that a write answers an error which can be told of instead of
+/// ending this process without a word. Programs get it back with [`let_go`].
+pub fn hold_back_file_size() {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGXFSZ);
+    // Where it cannot be held back, it ends us as it ends anybody.
+    let _held = set.thread_block();
 }
 
 fn held_back() -> SigSet {
@@ -76,8 +101,9 @@ fn held_back() -> SigSet {
 /// # Errors
 /// [`Code::Internal`].
 pub fn let_go() -> Result<(), Fault> {
-    held_back()
-        .thread_unblock()
+    let mut set = held_back();
+    set.add(Signal::SIGXFSZ);
+    set.thread_unblock()
         .map_err(|error| Fault::new(Code::Internal, "cannot let signals through").because(&error))
 }
 

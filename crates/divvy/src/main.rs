@@ -18,6 +18,7 @@ use crate::cli::Cli;
 use crate::context::Context;
 
 fn main() -> ExitCode {
+    divvy_agent::hold_back_file_size();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return report::usage(&error),

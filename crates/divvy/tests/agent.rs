@@ -236,6 +236,15 @@ fn what_a_tenant_writes_of_itself_is_not_shown_where_it_cannot_be() {
         assert_eq!(liar["usage_unknown"], true, "{what}: {liar}");
         let warning = liar["warnings"][0].as_str().unwrap_or_default();
         assert!(warning.contains(what), "{what}: {liar}");
+        assert_eq!(liar["trouble"]["code"], "D0061", "{what}: {liar}");
+        let table = host.text(&["ps"]);
+        assert!(table.contains("use not known (D0061)"), "{table}");
+        let shown = host.text(&["inspect", "liar"]);
+        assert!(
+            shown.contains("D0061: the slice's ledger cannot be read"),
+            "{shown}"
+        );
+        assert!(shown.contains("divvy explain D0061"), "{shown}");
         for process in liar["processes"].as_array().expect("processes") {
             assert_ne!(process["pid"], lie, "{liar}");
         }

@@ -7,20 +7,21 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::device::identity::Uuid;
 use crate::device::spec;
-use crate::hardware::{HardwareError, make_pages};
+use crate::hardware::{HardwareError, make_pages, run_directory};
 use crate::inventory::{DeviceFacts, devices};
 
 /// Where a container has the folder that [`grant`] makes.
 pub const FOLDER: &str = "/run/divvy/device";
 /// The file in it that says what the container was granted.
 const FILE: &str = "granted";
-/// Where the slice's keeper is asked under which id the host knows us.
+/// Where a container's keeper is asked under which id the host knows us.
 const KEEPER: &str = "/run/divvy/slice/attach.sock";
 
 /// What a container was granted.
@@ -70,24 +71,39 @@ impl Granted {
     }
 }
 
-/// The id of this process as the host knows it: by the slice's keeper in a container, else its own.
+/// The file of a run directory that says in which process id namespace its agent is: what `/proc/self/ns/pid` says there.
+pub const NAMESPACE: &str = "pid-namespace";
+
+/// Who tells our id where it is not the one that the host knows us by: the keeper of the slice in a container, or of a
+/// slice in which somebody made a namespace of processes.
+fn who_tells() -> Option<PathBuf> {
+    if granted().is_some() {
+        return Some(KEEPER.into());
+    }
+    let keeper = std::env::var_os("DIVVY_SLICE")?;
+    let hosts = fs::read(run_directory().join(NAMESPACE)).ok()?;
+    let own = fs::read_link("/proc/self/ns/pid").ok()?;
+    (own.as_os_str().as_bytes() != hosts).then(|| keeper.into())
+}
+
+/// The id of this process as the host knows it, else its own.
 pub fn host_pid() -> u32 {
     // Our own id beside the host's: a child has another, and asks anew.
     static TOLD: AtomicU64 = AtomicU64::new(0);
     let own = std::process::id();
-    if granted().is_none() {
-        return own;
-    }
     let told = TOLD.load(Ordering::Relaxed);
     if told >> 32 == u64::from(own) {
         return told as u32;
     }
-    match divvy_ledger::attach::observe(Path::new(KEEPER), 0) {
-        Ok(seen) if seen.observer_pid != 0 => {
-            let both = u64::from(own) << 32 | u64::from(seen.observer_pid);
-            TOLD.store(both, Ordering::Relaxed);
-            seen.observer_pid
-        }
+    let known = |pid: u32| {
+        TOLD.store(u64::from(own) << 32 | u64::from(pid), Ordering::Relaxed);
+        pid
+    };
+    let Some(keeper) = who_tells() else {
+        return known(own);
+    };
+    match divvy_ledger::attach::observe(&keeper, 0) {
+        Ok(seen) if seen.observer_pid != 0 => known(seen.observer_pid),
         _ => own,
     }
 }

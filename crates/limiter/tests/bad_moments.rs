@@ -119,6 +119,31 @@ fn sizes_of_nothing_and_of_everything() {
                 CUDA_SUCCESS
             );
         }
+        for (width, height, depth) in [
+            (1 << 63, 1 << 63, 0),
+            (usize::MAX, 1, 0),
+            (1 << 32, 1 << 32, 1 << 32),
+            (1 << 21, 1 << 21, 0),
+        ] {
+            let mut array = null_mut();
+            let mut described = CUDA_ARRAY3D_DESCRIPTOR {
+                Width: width,
+                Height: height,
+                Depth: depth,
+                Format: CU_AD_FORMAT_FLOAT,
+                NumChannels: 1,
+                Flags: 0,
+            };
+            let code = alike!(slice, cuArray3DCreate_v2(&raw mut array, &raw const described));
+            assert_eq!(code, CUDA_ERROR_INVALID_VALUE, "{width} x {height} x {depth}");
+            alike!(
+                slice,
+                cuMipmappedArrayCreate((&raw mut array).cast(), &raw const described, 3)
+            );
+            // A format that is none, of a size that no device has.
+            described.NumChannels = 3;
+            alike!(slice, cuArray3DCreate_v2(&raw mut array, &raw const described));
+        }
         assert_eq!((slice.used(), held()), (0, 0));
     });
 }

@@ -99,7 +99,7 @@ codes! {
     28 SliceFull ACT "the slice has no room for another inside it"
         "A `divvy run` inside a slice takes its memory and its compute out of that slice: never more than is free there, and nobody overtakes who waits for it. The message says what its programs and the slices inside it hold."
     29 OutsideSlice ACT "a slice cannot be left from inside"
-        "What runs inside a slice gets no memory from outside it: neither of another device nor of another slice, and no lasting one is made there. Start it from a shell that is in no slice. A run that goes into your default slice stays on that slice's device, too; `--memory` asks for a slice elsewhere."
+        "What runs inside a slice gets no memory from outside it: neither of another device nor of another slice, no lasting one is made there, and the limits of the slice itself, or of another that is not inside it, are not changed there. Start it from a shell that is in no slice. A run that goes into your default slice stays on that slice's device, too; `--memory` asks for a slice elsewhere."
     30 AgentUnreachable AGENT "the agent does not answer"
         "The agent of this run directory does not answer on its socket. It is started on demand by `divvy run`; `divvy agent status` and the log in the run directory tell more."
     31 AgentStart AGENT "the agent did not start"

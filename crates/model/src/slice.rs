@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Bytes, Cap, Class, Compute, ComputeTerms, Isolation, MemoryAmount, Mode, ModeTerms, Selector, TimeSlice,
-    Weight,
+    Bytes, Cap, Class, Compute, ComputeTerms, Fault, Isolation, MemoryAmount, Mode, ModeTerms, Selector,
+    TimeSlice, Weight,
 };
 
 /// What to do where a limit cannot be enforced.
@@ -398,6 +398,9 @@ pub struct SliceRecord {
     /// What is wrong with it, in words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// Why what it holds is not known, where it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<Fault>,
     /// Its pages are missing or damaged: what it holds is not known, and counted as all it may hold.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub usage_unknown: bool,

@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 
 use divvy_tests::MIB;
 use divvy_tests::build::binaries;
-use divvy_tests::clients::probe;
+use divvy_tests::clients::{probe, python_tenant, system_python};
 use divvy_tests::host::{Host, finish, succeeded};
 use divvy_tests::tenant::Tenant;
 use divvy_tests::wait::until;
@@ -137,6 +137,10 @@ fn a_whole_device_is_one_tenants_alone_and_without_a_limiter() {
         said.contains("error[D0012]") && said.contains("slice solo holds the whole device"),
         "{said}"
     );
+    assert!(
+        !said.contains("outside any slice"),
+        "its own memory is no stranger's: {said}"
+    );
     assert!(solo.end().success());
 
     // And nobody gets it whole who is not alone.
@@ -175,4 +179,98 @@ fn an_allocation_waits_for_room_where_the_slice_says_so() {
     first.tell(&format!("allocate {}", 700 * MIB));
     second.free();
     assert!(first.answer()["error"].is_null());
+}
+
+/// The driver below opened under a name of its own, with the limiter loaded and never asked.
+fn by_path(host: &Host, name: &str, policy: &str) -> Option<std::process::Command> {
+    let driver = host.folder().join("mathlib.so");
+    std::fs::copy(binaries().join("libdivvy_emulated_cuda.so"), &driver).expect("copied");
+    let mut command = host.divvy([
+        "run", "--name", name, "--memory", "1GiB", "--policy", policy, "--",
+    ]);
+    command
+        .arg(system_python()?)
+        .arg(python_tenant())
+        .args(["past", "2000"])
+        .arg(driver);
+    Some(command)
+}
+
+#[test]
+fn a_driver_that_is_opened_by_its_path_is_refused() {
+    let host = Host::new();
+    let Some(mut command) = by_path(&host, "strict", "strict") else {
+        return;
+    };
+    // It waits for a line that never comes: only the agent ends it.
+    let mut child = command
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("started");
+    let input = child.stdin.take();
+    let output = child.wait_with_output().expect("ended");
+    drop(input);
+    let said = divvy_tests::host::stderr(&output);
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains("\"error\": 0"),
+        "it had the memory: {said}"
+    );
+    assert_eq!(output.status.code(), Some(128 + 15), "{said}");
+    assert!(said.contains("error[D0022]: process "), "{said}");
+    assert!(said.contains("uses a device without being counted"), "{said}");
+    assert!(
+        said.contains("hint: a driver that is opened as libcuda.so.1"),
+        "{said}"
+    );
+    let events = succeeded(&finish(&mut host.divvy(["events"])));
+    assert!(events.contains("bypassed"), "{events}");
+    until("the device is free again", || {
+        host.slices().is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_driver_that_is_opened_by_its_path_is_counted_where_the_policy_lets_it() {
+    let host = Host::new();
+    let Some(command) = by_path(&host, "lax", "best-effort") else {
+        return;
+    };
+    let mut tenant = Tenant::start(command);
+    let table = until("it is counted", || {
+        let table = succeeded(&finish(&mut host.divvy(["ps"])));
+        table.contains("1 past the limiter").then_some(table)
+    });
+    assert!(table.contains("overuse"), "{table}");
+    let shown = host.json(["inspect", "lax"]);
+    assert_eq!(
+        shown["bypasses"],
+        serde_json::json!(["foreign-libcuda: 1"]),
+        "{shown}"
+    );
+    assert_eq!(tenant.ask("")["ended"], serde_json::json!(true));
+    assert!(tenant.end().success());
+}
+
+/// Where processes have numbers of their own, the agent shows them by the host's.
+#[test]
+fn a_process_in_a_namespace_of_its_own_is_one_of_its_slice() {
+    let host = Host::new();
+    let allowed = std::process::Command::new("unshare")
+        .args(["-pf", "--mount-proc", "true"])
+        .output();
+    if !allowed.is_ok_and(|output| output.status.success()) {
+        return;
+    }
+    let mut command = host.divvy(["run", "--name", "apart", "--memory", "1GiB", "--"]);
+    command.args(["unshare", "-pf", "--mount-proc"]).arg(probe());
+    let mut tenant = Tenant::start_in_container(command);
+    assert_eq!(tenant.allocate(300 * MIB), Ok(()));
+    let list = host.json(["ps"]);
+    assert_eq!(list["unmanaged"], serde_json::json!([]), "{list}");
+    let processes = list["items"][0]["processes"].as_array().expect("processes");
+    assert_eq!(processes.len(), 1, "{list}");
+    assert_ne!(processes[0]["pid"], 1, "{list}");
+    assert!(tenant.end().success());
 }

@@ -50,6 +50,113 @@ fn a_program_is_the_same_with_the_limiter_in_it() {
     assert_eq!(idle, outside);
 }
 
+/// Calls after teardown: from functions that run at exit, from the program's destructors, and from those of a library that
+/// was there before the driver and ends after it.
+#[test]
+fn a_program_may_call_cuda_as_it_ends() {
+    let Some(compiler) = compiler() else { return };
+    let host = Host::new();
+    let compile = |name: &str, source: &str, flags: &[&str]| {
+        let file = host.folder().join(format!("{name}.c"));
+        std::fs::write(&file, source).expect("a file");
+        let made = host.folder().join(name);
+        succeeded(&finish(
+            Command::new(&compiler)
+                .args(flags)
+                .arg("-o")
+                .arg(&made)
+                .arg(&file)
+                .arg("-ldl"),
+        ));
+        made
+    };
+    let late = compile("liblate.so", LATE, &["-shared", "-fPIC", "-w"]);
+    let program = compile("ends", ENDS, &["-w", "-rdynamic"]);
+    succeeded(&finish(
+        &mut host.divvy(["slice", "create", "kept", "--memory", "1GiB"]),
+    ));
+    let run = |words: &[&str], preload: bool| {
+        let mut command = host.divvy(words.iter().copied());
+        command.arg(&program);
+        if preload {
+            command.env("LD_PRELOAD", &late);
+        }
+        let output = finish(&mut command);
+        assert_eq!(output.status.code(), Some(41), "{output:?}");
+        (
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr(&output),
+        )
+    };
+    for preload in [false, true] {
+        let bare = run(&["run", "--isolation", "env", "--"], preload);
+        let limited = run(&["run", "--slice", "kept", "--"], preload);
+        assert_eq!(limited, bare);
+        assert!(
+            bare.0.starts_with("main 0 0 0\nat exit 0 0\ndestructor "),
+            "{bare:?}"
+        );
+        assert_eq!(bare.0.contains("late "), preload, "{bare:?}");
+        assert_eq!(host.slice("kept").memory_used_bytes, 0, "nothing is left charged");
+    }
+}
+
+/// Finds the calls anew each time, as a library that was loaded first has to.
+const LATE: &str = r#"
+    #define _GNU_SOURCE
+    #include <dlfcn.h>
+    #include <stdio.h>
+    typedef unsigned long long pointer;
+    __attribute__((destructor)) static void late(void) {
+        int (*allocate)(pointer *, size_t) = dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
+        int (*release)(pointer) = dlsym(RTLD_DEFAULT, "cuMemFree_v2");
+        int (*init)(unsigned) = dlsym(RTLD_DEFAULT, "cuInit");
+        pointer more = 0;
+        if (!allocate || !release || !init) return;
+        int first = allocate(&more, 1 << 20), second = more ? release(more) : -1;
+        printf("late %d %d %d %d\n", first, second, release(4096), init(0));
+        fflush(stdout);
+    }
+"#;
+
+const ENDS: &str = r#"
+    #define _GNU_SOURCE
+    #include <dlfcn.h>
+    #include <stdio.h>
+    #include <stdlib.h>
+    typedef unsigned long long pointer;
+    static pointer kept, other;
+    static void *library;
+    #define CALL(name, ...) ((int (*)())dlsym(library, name))(__VA_ARGS__)
+    static void at_exit(void) {
+        int freed = CALL("cuMemFree_v2", kept);
+        int again = CALL("cuMemAlloc_v2", &kept, (size_t)1 << 20);
+        printf("at exit %d %d\n", freed, again);
+    }
+    __attribute__((destructor)) static void done(void) {
+        size_t free_bytes = 0, total = 0;
+        int freed = CALL("cuMemFree_v2", other);
+        int reset = CALL("cuDevicePrimaryCtxReset_v2", 0);
+        int twice = CALL("cuMemFree_v2", other);
+        int info = CALL("cuMemGetInfo_v2", &free_bytes, &total);
+        int more = CALL("cuMemAlloc_v2", &other, (size_t)1 << 20);
+        printf("destructor %d %d %d %d %d\n", freed, reset, twice, info, more);
+        fflush(stdout);
+    }
+    int main(void) {
+        void *context = 0;
+        library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+        int started = CALL("cuInit", 0);
+        CALL("cuDevicePrimaryCtxRetain", &context, 0);
+        CALL("cuCtxSetCurrent", context);
+        int first = CALL("cuMemAlloc_v2", &kept, (size_t)100 << 20);
+        int second = CALL("cuMemAlloc_v2", &other, (size_t)100 << 20);
+        atexit(at_exit);
+        printf("main %d %d %d\n", started, first, second);
+        return 41;
+    }
+"#;
+
 #[test]
 fn a_sanitized_program_and_its_preload_work_in_a_slice() {
     let Some(compiler) = compiler() else { return };

@@ -162,3 +162,31 @@ fn without_a_gpu_an_emulated_one_is_used_and_that_is_said_once() {
         stderr(&output)
     );
 }
+
+/// A shell that may write no files, and a `divvy run` in it.
+fn without_files(host: &Host, program: &str) -> std::process::Output {
+    let mut command = host.command("sh");
+    command
+        .args(["-c", "ulimit -f 0; exec \"$0\" run --memory 1GiB -- sh -c \"$1\""])
+        .arg(divvy_tests::build::binaries().join("divvy"))
+        .arg(program)
+        .current_dir(host.folder());
+    finish(&mut command)
+}
+
+#[test]
+fn where_no_file_may_grow_it_is_said_and_nobody_dies_of_it_but_the_program() {
+    let host = Host::new();
+    // No agent: what is started now can write nothing.
+    let output = without_files(&host, "true");
+    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+    assert!(stderr(&output).contains("error[D"), "{}", stderr(&output));
+
+    // With an agent that can, the run does not mind; its program has the signal as it always was.
+    let host = Host::new();
+    assert_eq!(code(&mut host.run("1GiB", "true")), Some(0));
+    let output = without_files(&host, "exit 7");
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    let output = without_files(&host, "echo text >file");
+    assert_eq!(output.status.code(), Some(128 + 25), "{}", stderr(&output));
+}

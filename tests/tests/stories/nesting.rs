@@ -132,6 +132,61 @@ fn never_more_than_the_parent_has() {
     assert_eq!(limits, expected);
 }
 
+/// A process that has left its parents, its session and its variables is where it was.
+#[test]
+fn a_daemon_is_inside_the_slice_that_it_was_started_in() {
+    let host = Host::new();
+    // It asks when the shells between it and the run are gone: that one's end is what it reads on `go`.
+    let daemon = "cat go; grep PPid /proc/self/status >parent; \
+        env -u DIVVY_SLICE -u LD_PRELOAD -u DIVVY_RUN_DIR DIVVY_RUN_DIR=\"$2\" \
+        \"$1\" run --memory 30GiB -- true 2>said; echo $? >status.new; mv status.new status";
+    let script = format!(
+        "mkfifo go; (setsid sh -c '{daemon}' sh \"$1\" \"$DIVVY_RUN_DIR\" & ); echo >go; \
+         until test -e status; do sleep 0.02; done; cat said >&2; exit $(cat status)"
+    );
+    let output = inside(&host, "outer", "1GiB", &script);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("error[D0036]"), "{said}");
+}
+
+#[test]
+fn nobody_changes_the_limits_of_the_slice_that_he_is_in() {
+    let host = Host::new();
+    let _other = host.probe("other", "1GiB");
+    for (script, code) in [
+        ("\"$1\" resize outer --memory 8GiB", Some("D0029")),
+        ("\"$1\" resize outer --memory 1GiB", Some("D0029")),
+        ("\"$1\" resize other --memory 2GiB", Some("D0029")),
+        (
+            "\"$1\" run --memory 1GiB -- \"$1\" resize outer --memory 8GiB",
+            Some("D0029"),
+        ),
+        (
+            "\"$1\" run --memory 1GiB --name b -- sleep 600 & until \"$1\" ps -q | grep -qx b; do sleep 0.02; done; \
+             \"$1\" resize b --memory 2GiB && \"$1\" kill b --yes",
+            None,
+        ),
+    ] {
+        let output = inside(&host, "outer", "4GiB", script);
+        let said = stderr(&output);
+        match code {
+            Some(code) => {
+                assert!(
+                    said.contains(&format!("error[{code}]: this runs inside slice")),
+                    "{script}: {said}"
+                );
+                assert!(said.contains("from outside"), "{said}");
+            }
+            None => {
+                succeeded(&output);
+            }
+        }
+    }
+    assert_eq!(host.slice("other").memory_limit_bytes, GIB);
+    succeeded(&finish(&mut host.divvy(["resize", "other", "--memory", "2GiB"])));
+}
+
 #[test]
 fn who_waits_for_more_than_the_slice_will_ever_have_is_told() {
     let host = Host::new();
@@ -139,10 +194,19 @@ fn who_waits_for_more_than_the_slice_will_ever_have_is_told() {
     let script = "\"$1\" run --memory 2GiB --name first -- sleep 600 & \
         until \"$1\" ps -q | grep -qx first; do sleep 0.02; done; \
         \"$1\" run --wait=60s --memory 3GiB -- true 2>said & waiter=$!; \
-        until grep -q 'cannot reserve 3 GiB inside slice outer' said; do sleep 0.02; done; \
-        \"$1\" resize outer --memory 2GiB; wait $waiter; status=$?; cat said >&2; \
+        wait $waiter; status=$?; cat said >&2; \
         \"$1\" kill first --yes; exit $status";
-    let output = inside(&host, "outer", "4GiB", script);
+    let output = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            until("somebody waits in it", || {
+                let said = std::fs::read_to_string(host.folder().join("said")).unwrap_or_default();
+                said.contains("cannot reserve 3 GiB inside slice outer")
+                    .then_some(())
+            });
+            succeeded(&finish(&mut host.divvy(["resize", "outer", "--memory", "2GiB"])));
+        });
+        inside(&host, "outer", "4GiB", script)
+    });
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(125), "{said}");
     assert!(

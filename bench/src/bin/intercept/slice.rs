@@ -92,6 +92,7 @@ impl Slice {
             .arg(libraries)
             .env("DIVVY_SLICE", self.0.socket())
             .env("DIVVY_DRIVER", libraries.join("libdivvy_null_cuda.so"))
+            .env("NULL_CUDA_PAGE", "2097152")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

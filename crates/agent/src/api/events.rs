@@ -28,6 +28,8 @@ pub enum EventKind {
     Thrashing,
     /// They no longer do.
     Settled,
+    /// A process uses a device past the limiter; under the strict policy it is ended.
+    Bypassed,
 }
 
 impl EventKind {
@@ -46,6 +48,7 @@ impl EventKind {
             Self::Escaped => "escaped",
             Self::Thrashing => "thrashing",
             Self::Settled => "settled",
+            Self::Bypassed => "bypassed",
         }
     }
 }
@@ -71,6 +74,9 @@ pub struct EventRecord {
     /// The device, where it is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_uuid: Option<String>,
+    /// The `divvy run` in which it happened, where it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_pid: Option<u32>,
     /// In words.
     pub message: String,
 }

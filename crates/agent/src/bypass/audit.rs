@@ -1,15 +1,17 @@
 //! The agent's rounds: looks at the processes of each slice for ways past the limiter that only show from outside, as in
-//! a program that never calls CUDA. Each is counted once; under a strict policy the program is ended, for nothing else
-//! keeps it to its share.
+//! a program that never calls CUDA, or that opens the driver below by its path. Each is counted once; under a strict policy
+//! the program is ended, for nothing else keeps it to its share.
 
-use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use divvy_ledger::Bypass;
-use divvy_model::{Isolation, Policy, SliceRecord};
+use divvy_model::{Bytes, Condition, Isolation, Policy, SliceRecord};
 use rustix::process::Signal;
 
 use super::scan;
+use crate::api::events::EventKind;
+use crate::audit::holders;
 use crate::change::members;
 use crate::daemon::Daemon;
 use crate::procs;
@@ -21,7 +23,25 @@ type Known = (u32, u64, Bypass);
 /// What was found on earlier rounds.
 #[derive(Debug, Default)]
 pub struct Auditor {
-    found: Mutex<HashSet<Known>>,
+    found: Mutex<Found>,
+}
+
+#[derive(Debug, Default)]
+struct Found {
+    /// For how many rounds in a row each process was found.
+    processes: HashMap<Known, u32>,
+    /// The slices that held more than they account for, by id.
+    overusing: HashSet<String>,
+}
+
+/// What is seen of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sight {
+    /// It has this mapped, for as long as it lives.
+    Mapped(Bypass),
+    /// It is on a device and in no ledger. That may be the moment in which it becomes another program, so one look does not
+    /// tell.
+    Stray,
 }
 
 impl Auditor {
@@ -31,43 +51,153 @@ impl Auditor {
             .ok()
             .and_then(|found| found.emulated.cuda.canonicalize().ok());
         let drivers: Vec<_> = emulated.iter().map(std::path::PathBuf::as_path).collect();
-        let mut seen = HashSet::new();
-        for slice in daemon.slices() {
-            if slice.isolation == Isolation::Env || slice.whole {
-                continue;
-            }
-            for pid in members(&slice) {
+        // The devices first: who is on one has its place in a ledger before that.
+        let holding = daemon.holding();
+        let slices = daemon.slices();
+        let unlimited = |slice: &&SliceRecord| slice.isolation == Isolation::Env || slice.whole;
+        let in_ledgers: HashSet<u32> = slices
+            .iter()
+            .flat_map(|slice| slice.processes.iter().map(|process| process.pid))
+            .collect();
+        let free: HashSet<u32> = slices.iter().filter(unlimited).flat_map(members).collect();
+        let mut seen = Found::default();
+        for slice in slices.iter().filter(|slice| !unlimited(slice)) {
+            let mut strays = false;
+            for pid in members(slice) {
                 let Some(began) = procs::start_ticks(pid) else {
                     continue;
                 };
-                for bypass in scan::of_process(pid, &drivers) {
-                    self.deal_with(daemon, &slice, (pid, began, bypass));
-                    seen.insert((pid, began, bypass));
+                let mut sights: Vec<Sight> = scan::of_process(pid, &drivers)
+                    .into_iter()
+                    .map(Sight::Mapped)
+                    .collect();
+                let stray = holding.contains(&pid) && !in_ledgers.contains(&pid) && !free.contains(&pid);
+                if stray && !slice.usage_unknown && !sights.contains(&Sight::Mapped(Bypass::ForeignLibcuda)) {
+                    sights.push(Sight::Stray);
+                }
+                // Whoever is in a slice inside this one is that one's affair.
+                if sights.is_empty() {
+                    continue;
+                }
+                let run = daemon.run_around(pid);
+                if run.as_ref().is_some_and(|(id, _)| *id != slice.id) {
+                    continue;
+                }
+                for sight in sights {
+                    strays |= sight == Sight::Stray;
+                    let known = (pid, began, sight.bypass());
+                    let rounds = self.rounds(&known) + 1;
+                    seen.processes.insert(known, rounds);
+                    deal_with(
+                        daemon,
+                        slice,
+                        (pid, run.as_ref().map(|(_, run)| *run)),
+                        sight,
+                        rounds,
+                    );
+                }
+            }
+            if slice.conditions.contains(&Condition::Overuse) {
+                let known = self.found().overusing.contains(&slice.id);
+                // Of a stray it is told as of that, once it is sure.
+                if !known && !strays {
+                    count_unexplained(daemon, slice);
+                }
+                if known || !strays {
+                    seen.overusing.insert(slice.id.clone());
                 }
             }
         }
-        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+        *self.found() = seen;
     }
 
-    /// The first time: counts it, and asks the program to end where the policy is strict. From the second time on it
-    /// has not listened.
-    fn deal_with(&self, daemon: &Daemon, slice: &SliceRecord, known: Known) {
-        let (pid, _, bypass) = known;
-        let again = self
-            .found
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(&known);
-        if !again {
-            tracing::warn!(slice = slice.name, pid, %bypass, policy = ?slice.policy, "a process passes the limiter");
-            daemon.count(&slice.id, bypass);
-        }
-        if slice.policy == Policy::Strict {
-            let signal = if again { Signal::KILL } else { Signal::TERM };
-            // It may have ended by itself meanwhile.
-            let _gone = procs::signal(pid, slice.uid, signal);
+    fn found(&self) -> MutexGuard<'_, Found> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rounds(&self, known: &Known) -> u32 {
+        self.found().processes.get(known).copied().unwrap_or(0)
+    }
+}
+
+impl Sight {
+    fn bypass(self) -> Bypass {
+        match self {
+            Self::Mapped(bypass) => bypass,
+            Self::Stray => Bypass::ForeignLibcuda,
         }
     }
+
+    /// From which round on it is sure.
+    fn sure(self) -> u32 {
+        match self {
+            Self::Mapped(_) => 1,
+            Self::Stray => 2,
+        }
+    }
+
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::Stray => {
+                "uses a device without being counted, as one does that opens the driver by its path"
+            }
+            Self::Mapped(Bypass::ForeignLibcuda) => {
+                "has a libcuda open that the limiter does not stand before"
+            }
+            Self::Mapped(Bypass::OpenCl) => "has NVIDIA's OpenCL library open, which passes the limiter",
+            Self::Mapped(Bypass::Graphics) => "has NVIDIA's graphics libraries open, which pass the limiter",
+            Self::Mapped(Bypass::Codec) => "has NVIDIA's codec libraries open, which pass the limiter",
+            Self::Mapped(_) => "passes the limiter",
+        }
+    }
+}
+
+/// As soon as it is sure: counts it, and asks the program to end where the policy is strict. A round later it has not
+/// listened.
+fn deal_with(
+    daemon: &Daemon,
+    slice: &SliceRecord,
+    (pid, run): (u32, Option<u32>),
+    sight: Sight,
+    rounds: u32,
+) {
+    if rounds < sight.sure() {
+        return;
+    }
+    let strict = slice.policy == Policy::Strict;
+    let first = rounds == sight.sure();
+    if first {
+        let bypass = sight.bypass();
+        tracing::warn!(slice = slice.name, pid, %bypass, policy = ?slice.policy, "a process passes the limiter");
+        daemon.count(&slice.id, bypass);
+        let fate = if strict { ": it is ended" } else { "" };
+        let message = format!(
+            "process {pid} ({}) {}{fate}",
+            procs::command(pid),
+            sight.in_words()
+        );
+        // Before the signal: who waits for the program asks as soon as that has ended.
+        daemon.journal.tell_run(EventKind::Bypassed, slice, run, message);
+    }
+    if strict {
+        let signal = if first { Signal::TERM } else { Signal::KILL };
+        // It may have ended by itself meanwhile.
+        let _gone = procs::signal(pid, slice.uid, signal);
+    }
+}
+
+/// What the drivers hold for a slice that none of its processes accounts for. Whose it is they do not say, so nobody is
+/// ended: so much less room is left.
+fn count_unexplained(daemon: &Daemon, slice: &SliceRecord) {
+    daemon.count(&slice.id, Bypass::UnexplainedMemory);
+    let overhead = slice.shares().iter().fold(0, |sum: u64, share| {
+        sum.saturating_add(share.memory_overhead_bytes.0)
+    });
+    let message = format!(
+        "its processes hold {} more than they account for",
+        Bytes(overhead)
+    );
+    daemon.journal.tell_run(EventKind::Bypassed, slice, None, message);
 }
 
 impl Daemon {
@@ -78,5 +208,26 @@ impl Daemon {
         if let Some(first) = pages.and_then(|pages| pages.first()) {
             first.ledger.count(bypass);
         }
+    }
+
+    /// The processes that hold memory of a device of this agent's, or have a context where the driver tells no more.
+    fn holding(&self) -> HashSet<u32> {
+        let book = self.book();
+        let owned = book.inventory.devices.iter();
+        let owned: Vec<_> = owned
+            .filter(|device| book.owned.contains(&device.uuid))
+            .cloned()
+            .collect();
+        drop(book);
+        owned
+            .iter()
+            .flat_map(|device| holders(&self.nvidia, self.run.path(), device))
+            .filter(|(_, held)| held.is_none_or(|held| !held.is_zero()))
+            .map(|(pid, _)| pid)
+            .collect()
+    }
+
+    fn run_around(&self, pid: u32) -> Option<(String, u32)> {
+        Self::nearest_run(&self.book(), pid)
     }
 }

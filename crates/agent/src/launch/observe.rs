@@ -10,6 +10,7 @@ use super::parts::in_front;
 use super::program::{cannot_run, check_program, first};
 use crate::RunDir;
 use crate::stage::{DropIns, stage};
+use crate::supervise::let_go;
 
 /// The variables of a tool that is to see the devices of this host as they are: all of each device, and all processes.
 /// `emulated` is the specification of the host's emulated devices; without it there is nothing to set, because
@@ -55,6 +56,7 @@ pub fn become_program(command: &[OsString], variables: &[(String, OsString)]) ->
     let become_it = || {
         let program = first(command)?;
         check_program(program)?;
+        let_go()?;
         let variables = variables.iter().map(|(name, value)| (name, value));
         let error = Command::new(program).args(&command[1..]).envs(variables).exec();
         Err(cannot_run(program, &error))

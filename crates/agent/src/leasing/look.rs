@@ -245,6 +245,7 @@ impl State {
                     kind,
                     slice: None,
                     device: self.devices.get(device.0 as usize).cloned(),
+                    run: None,
                     message,
                 });
             }

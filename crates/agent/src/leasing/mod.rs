@@ -63,6 +63,8 @@ pub(crate) struct Incident {
     pub slice: Option<(String, String)>,
     /// The device, where it is about one.
     pub device: Option<String>,
+    /// The `divvy run` in which it happened, by its process id, where it is about one.
+    pub run: Option<u32>,
     /// In words.
     pub message: String,
 }

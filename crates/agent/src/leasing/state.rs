@@ -329,6 +329,7 @@ impl State {
             kind,
             slice: member.map(|member| (member.id.clone(), member.name.clone())),
             device: device.and_then(|device| self.devices.get(device.0 as usize).cloned()),
+            run: None,
             message,
         });
     }

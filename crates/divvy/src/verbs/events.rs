@@ -89,6 +89,7 @@ mod tests {
             slice_id: None,
             slice: Some("a\n\x1b[2J".into()),
             device_uuid: Some("GPU-1".into()),
+            run_pid: None,
             message: "its lease has ended".into(),
         };
         let text = in_words(&event, true);

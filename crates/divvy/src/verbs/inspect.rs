@@ -129,8 +129,16 @@ fn in_words(slice: &SliceRecord) -> String {
     for bypass in &slice.bypasses {
         line("not enforced", bypass.clone());
     }
+    let trouble = slice.trouble.as_ref();
     for warning in &slice.warnings {
-        line("warning", warning.clone());
+        // Of the words of one and the same failure, the code comes once.
+        let code = trouble
+            .filter(|trouble| warning.starts_with(&trouble.message))
+            .map_or_else(String::new, |trouble| format!("{}: ", trouble.code));
+        line("warning", format!("{code}{warning}"));
+    }
+    if let Some(hint) = trouble.and_then(|trouble| trouble.hint.as_ref()) {
+        line("hint", hint.clone());
     }
     for process in &slice.processes {
         line(

@@ -185,15 +185,33 @@ fn further(slice: &SliceRecord, share: &DeviceShare, columns: usize) -> Vec<Stri
 
 /// Where a slice stands, and what is out of the ordinary about it.
 pub fn standing(slice: &SliceRecord) -> String {
-    let mut words: Vec<&str> = slice
+    let mut words: Vec<String> = slice
         .conditions
         .iter()
-        .map(|condition| condition.name())
+        .map(|condition| condition.name().to_owned())
         .collect();
+    if let Some(trouble) = &slice.trouble {
+        words.push(format!("use not known ({})", trouble.code));
+    }
+    match past_the_limiter(slice) {
+        0 => {}
+        count => words.push(format!("{count} past the limiter")),
+    }
     if words.is_empty() || slice.state != SliceState::Running {
-        words.insert(0, slice.state.name());
+        words.insert(0, slice.state.name().to_owned());
     }
     words.join(", ")
+}
+
+/// How often its processes took a way past the limiter; `divvy inspect` says which.
+fn past_the_limiter(slice: &SliceRecord) -> u64 {
+    let counts = slice
+        .bypasses
+        .iter()
+        .filter_map(|bypass| bypass.rsplit_once(": "));
+    counts
+        .filter_map(|(_, count)| count.parse::<u64>().ok())
+        .fold(0, u64::saturating_add)
 }
 
 /// What lies beyond the share, on all devices together, where anything may.

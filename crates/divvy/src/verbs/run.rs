@@ -101,10 +101,12 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         return show_or_become(args, context.format, &variables);
     }
     let run = context.run_dir()?;
+    let json = context.format == Format::Json;
     let helpers = Helpers {
         serve: &|| in_background(&run),
         enter: &enter_command,
         waiting: &|standing| remark(&in_line(standing)),
+        ended: &|why| crate::report::fault(why, json),
     };
     // What an agent would not start with is better said here than in its log.
     config.agent_settings()?;

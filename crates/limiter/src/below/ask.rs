@@ -51,6 +51,14 @@ pub(crate) fn current_device() -> Option<CUdevice> {
     result.is_success().then_some(device)
 }
 
+/// All memory of the current context's device, in bytes; nothing where the driver does not say.
+pub(crate) fn device_bytes() -> Option<u64> {
+    let mut bytes = 0;
+    // SAFETY: a valid out-parameter.
+    let result = unsafe { forward::cuDeviceTotalMem_v2(&raw mut bytes, current_device()?) };
+    result.is_success().then_some(bytes as u64)
+}
+
 /// The context of a stream that the program created; 0 where the driver does not say.
 pub(crate) fn context_of(stream: CUstream) -> usize {
     let mut context: CUcontext = core::ptr::null_mut();

@@ -5,29 +5,47 @@ use divvy_abi::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_DESCRIPTOR_v1, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR_v1,
     CUarray, CUmipmappedArray, CUresult, guard,
 };
+use divvy_ledger::ReserveError;
 
 use super::share::lets_go;
 use crate::account;
-use crate::below::forward;
+use crate::below::{ask, forward};
 use crate::books::holdings::Holdings;
 use crate::books::{arrays, physical};
 
-/// Makes an array by `call`; `bytes` looks at its description, which the driver reads as well.
+/// Makes an array by `call`; `bytes` looks at its description, which the driver reads as well. `destroy` ends what should
+/// not be there.
 fn made(
     holdings: &Holdings,
     bytes: impl FnOnce() -> Option<u64>,
     call: impl Fn() -> CUresult,
     handle: impl Fn() -> usize,
+    destroy: impl Fn(usize) -> CUresult,
 ) -> CUresult {
     let account = match account::current() {
         Ok(Some(account)) if account::keeps_books() => account,
         Ok(_) => return call(),
         Err(code) => return code,
     };
-    match bytes() {
-        Some(bytes) => holdings.made(account, bytes, call, handle),
-        None => call(),
+    let Some(bytes) = bytes() else {
+        return call();
+    };
+    if ask::device_bytes().is_none_or(|all| bytes <= all) {
+        return holdings.made(account, bytes, call, handle);
     }
+    // No device has that much: a driver first looks whether there can be such an array, and says so in its own words.
+    let result = call();
+    if !result.is_success() {
+        return result;
+    }
+    let _never_made = destroy(handle());
+    let limit_bytes = account.limit_bytes();
+    let used_bytes = limit_bytes.saturating_sub(account.room_bytes());
+    let refusal = ReserveError::Refused {
+        limit_bytes,
+        used_bytes,
+    };
+    account::refused(bytes, "an array", refusal)
 }
 
 fn flat(array: &CUDA_ARRAY_DESCRIPTOR) -> CUDA_ARRAY3D_DESCRIPTOR {
@@ -79,6 +97,8 @@ macro_rules! creates {
                     || unsafe { forward::$name(out, array) },
                     // SAFETY: read only after the driver said that it filled it in.
                     || unsafe { out.read() as usize },
+                    // SAFETY: an array that the driver has just made, and nobody has seen.
+                    |array| unsafe { forward::cuArrayDestroy(array as CUarray) },
                 )
             })
         })*
@@ -106,6 +126,8 @@ pub(super) unsafe extern "C-unwind" fn cuMipmappedArrayCreate(
             || unsafe { forward::cuMipmappedArrayCreate(out, array, levels) },
             // SAFETY: read only after the driver said that it filled it in.
             || unsafe { out.read() as usize },
+            // SAFETY: a mipmap that the driver has just made, and nobody has seen.
+            |array| unsafe { forward::cuMipmappedArrayDestroy(array as CUmipmappedArray) },
         )
     })
 }
