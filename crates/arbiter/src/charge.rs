@@ -14,14 +14,15 @@ impl Arbiter {
     pub(crate) fn settle_seat(&mut self, i: usize, seat: usize) {
         let now = self.clock.now();
         let device = &self.devices[self.device_of(i, seat)];
-        // Until the one before has drained, its time is that one's alone.
+        // Until the one before has drained, its time is that one's alone. Nor is what this one reports of it charged: its
+        // kernels are in flight, and wait.
         let waits = device.draining.is_some() && device.holder == Some(i);
         if let Some(held) = &mut self.tenant_mut(i).seats[seat].held {
             let run = now.saturating_sub(held.charged_to);
             held.charged_to = now;
+            let paid = &mut self.tenant_mut(i).seats[seat].paid;
+            *paid = paid.saturating_add(run);
             if !waits {
-                let paid = &mut self.tenant_mut(i).seats[seat].paid;
-                *paid = paid.saturating_add(run);
                 self.charge(i, seat, run);
             }
         }

@@ -42,7 +42,7 @@ impl Default for Settings {
             quantum: 5 * MILLISECOND,
             in_flight: 2 * MILLISECOND,
             in_flight_beside_latency: MILLISECOND,
-            in_flight_floor: 150 * MICROSECOND,
+            in_flight_floor: 300 * MICROSECOND,
             lag: 5 * MILLISECOND,
             least_hold: 1250 * MICROSECOND,
             renew_ahead: 200 * MICROSECOND,

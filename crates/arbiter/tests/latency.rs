@@ -1,7 +1,10 @@
 //! A latency-critical tenant beside best-effort ones, against itself alone with the same arrivals.
 
 use divvy_arbiter::sim::{Actor, Lengths, Load, Outcome, Scenario, Sharing, percentile, run};
-use divvy_arbiter::{Class, MICROSECOND, MILLISECOND, SECOND, Share, Terms};
+use divvy_arbiter::{
+    Arbiter, Class, Decision, DeviceId, Event, MICROSECOND, MILLISECOND, SECOND, Settings, Share, TenantId,
+    Terms,
+};
 
 const LASTS: u64 = 60 * SECOND;
 
@@ -142,4 +145,57 @@ fn several_share_by_their_deadlines() {
     );
     assert!(percentile(&outcome.actors[1].latencies, 50.0) <= 7 * MILLISECOND);
     assert!(outcome.conservation() >= 95.0);
+}
+
+#[test]
+fn what_waits_behind_an_overhanging_kernel_does_not_use_up_the_budget() {
+    // The gate counts as busy whatever is in flight, and what is in flight may be waiting for somebody else's last kernel.
+    let mut arbiter = Arbiter::new(Settings::default(), 1);
+    let device = DeviceId(0);
+    let (critical, other) = (TenantId(1), TenantId(2));
+    let mut now = SECOND;
+    let mut tell = |at: u64, event: Event| arbiter.handle(at, &event).expect("it makes sense");
+    for (tenant, terms) in [(critical, Terms::latency(share(40))), (other, Terms::weight(1))] {
+        tell(
+            now,
+            Event::Arrived {
+                tenant,
+                devices: vec![device],
+                terms,
+            },
+        );
+    }
+    let mut reported = 0;
+    for _ in 0..100 {
+        tell(now, Event::Ready { tenant: other });
+        now += MILLISECOND;
+        // A request of 5 ms comes while 20 ms of another's kernel are left.
+        let decisions = tell(now, Event::Ready { tenant: critical });
+        let granted = |what: &Decision| matches!(what, Decision::Grant { tenant, .. } if *tenant == critical);
+        assert!(decisions.iter().any(granted), "{decisions:?}");
+        let report = |busy| Event::Report {
+            tenant: critical,
+            device,
+            busy,
+            kernel: MILLISECOND / 2,
+        };
+        tell(now + 10 * MILLISECOND, report(reported + 10 * MILLISECOND));
+        now += 20 * MILLISECOND;
+        tell(
+            now,
+            Event::Released {
+                tenant: other,
+                device,
+                busy: 0,
+            },
+        );
+        now += 5 * MILLISECOND;
+        reported += 25 * MILLISECOND;
+        tell(now, report(reported));
+        tell(now, Event::Idle { tenant: critical });
+        tell(now, Event::Idle { tenant: other });
+        now += 2 * MILLISECOND;
+    }
+    let charged = arbiter.view(critical, device).expect("registered").charged;
+    assert_eq!(charged, u128::from(100 * 5 * MILLISECOND));
 }

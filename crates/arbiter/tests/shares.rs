@@ -80,6 +80,6 @@ fn a_changed_share_is_settled_soon() {
         turn: Turn::Resize(Terms::soft(share(40))),
     }];
     let outcome = run(&scenario);
-    let took = outcome.settled(&[40.0, 60.0], 3 * SECOND, 200 * MILLISECOND, 3.0);
+    let took = outcome.settled(&[40.0, 60.0], 3 * SECOND, 200 * MILLISECOND, 3.0, false);
     assert!(took <= 200 * MILLISECOND, "{took} ns");
 }

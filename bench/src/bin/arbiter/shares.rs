@@ -188,7 +188,7 @@ fn change(repeats: u64) {
                 ..Scenario::new(Sharing::leases(), vec![actor(30.0), actor(60.0)])
             });
             let points = 3.0_f64.max(lengths.longest() as f64 / 2e6);
-            worst = worst.max(outcome.settled(&[60.0, 30.0], 3 * SECOND, 200 * MILLISECOND, points));
+            worst = worst.max(outcome.settled(&[60.0, 30.0], 3 * SECOND, 200 * MILLISECOND, points, false));
         }
         println!("  {kernel:<6} {:>6} ms", worst / MILLISECOND);
     }

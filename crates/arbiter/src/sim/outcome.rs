@@ -152,15 +152,24 @@ impl Outcome {
         busy as f64 * 100.0 / ((busy + idle) as f64).max(1.0)
     }
 
-    /// From `change` on, how long until every later window of `window` is within `points` of `shares` (percent).
-    pub fn settled(&self, shares: &[f64], change: Nanos, window: Nanos, points: f64) -> Nanos {
+    /// From `change` on, how long until every later window of `window` is within `points` of `shares` (percent). With
+    /// `of_all`, shares of what all actors got together.
+    pub fn settled(&self, shares: &[f64], change: Nanos, window: Nanos, points: f64, of_all: bool) -> Nanos {
         let mut last_bad = change;
         let mut begin = change;
         while begin + window <= self.lasted {
-            let off = shares
+            let got: Vec<f64> = (0..shares.len())
+                .map(|actor| self.percent(actor, begin, begin + window))
+                .collect();
+            let all = if of_all {
+                got.iter().sum::<f64>() / 100.0
+            } else {
+                1.0
+            };
+            let off = got
                 .iter()
-                .enumerate()
-                .map(|(actor, share)| (self.percent(actor, begin, begin + window) - share).abs())
+                .zip(shares)
+                .map(|(got, share)| (got / all.max(1e-9) - share).abs())
                 .fold(0.0, f64::max);
             if off > points {
                 last_bad = begin + self.bin;
