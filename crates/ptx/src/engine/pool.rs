@@ -116,7 +116,6 @@ impl Pool {
     }
 
     pub fn run(&self, launch: LaunchState<'_>) -> Result<Stats, Fault> {
-        self.start_threads();
         // SAFETY: only the lifetime changes. Workers read the launch while `running` counts them; this function
         // returns only when no worker is counted and none can be again, because the job has left the queue.
         let launch: LaunchState<'static> = unsafe { std::mem::transmute(launch) };
@@ -126,8 +125,17 @@ impl Pool {
             state: Mutex::default(),
             done: Condvar::new(),
         });
-        lock(&self.shared.queue).jobs.push(job.clone());
-        self.shared.wake.notify_all();
+        // A single block is begun here: most are over sooner than a worker is awake. What takes longer goes on there.
+        if blocks == 1
+            && let Some(block) = job.take()
+        {
+            job.work(&self.shared, block);
+        }
+        if !lock(&job.state).over(blocks) {
+            self.start_threads();
+            lock(&self.shared.queue).jobs.push(job.clone());
+            self.shared.wake.notify_all();
+        }
         let mut state = lock(&job.state);
         while !state.over(blocks) {
             // A cancelled launch ends even if no worker is free to notice.
