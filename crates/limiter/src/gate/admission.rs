@@ -26,12 +26,25 @@ pub(super) struct Bounds {
     pub in_flight_ns: u64,
 }
 
+/// Work that is launched in one go, in nanoseconds: a quarter of the bound, within these.
+const GO_NS: (u64, u64) = (25_000, 200_000);
+
+impl Bounds {
+    /// Work that follows a look without another one, and that is waited for before many short kernels go on: a thread that
+    /// is woken for each of them costs more than they do.
+    pub fn go_ns(self) -> u64 {
+        (self.in_flight_ns / 4).clamp(GO_NS.0, GO_NS.1)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     /// It goes, and as much more may follow it without a look.
     Now { more_ns: u64 },
     /// In so many nanoseconds it may go, if something completes by then as it should.
     In(u64),
+    /// When something completes, which is late: time alone changes nothing.
+    Late,
     /// Not in this lease.
     Over,
 }
@@ -52,11 +65,16 @@ pub(super) fn admit(flight: Flight, bounds: Bounds, estimate_ns: u64, now: u64, 
         return Admission::Over;
     }
     let wanted = remaining.saturating_add(estimate_ns);
-    if wanted > bounds.in_flight_ns && flight.all_ns > 0 {
+    // What is a little longer than was thought is not held back: two kernels of half the bound are two kernels.
+    if wanted > bounds.in_flight_ns.saturating_add(bounds.in_flight_ns / FEED) && flight.all_ns > 0 {
         let feed = late_ns.clamp(bounds.in_flight_ns / FEED, bounds.in_flight_ns / FED_AHEAD);
         if remaining > feed {
+            if flight.ran_ns >= flight.head_ns.min(flight.all_ns) {
+                return Admission::Late;
+            }
             // Two kernels of nearly half the bound would take turns with nothing if the second waited for the first's end.
-            return Admission::In((remaining - feed).min(wanted - bounds.in_flight_ns));
+            let fits = (wanted - bounds.in_flight_ns).max(bounds.go_ns());
+            return Admission::In(fits.min(remaining - feed));
         }
     }
     // What follows has to start within the lease and to fit in full.
@@ -109,18 +127,19 @@ mod tests {
             Admission::Now { more_ns: 100 * US }
         );
         assert_eq!(
-            admit(flight(500 * US, 500 * US, 0), LEASE, 501 * US, 0),
-            Admission::In(US)
+            admit(flight(500 * US, 500 * US, 0), LEASE, 750 * US, 0),
+            Admission::In(250 * US)
         );
         // What has run is no longer ahead, but no more than the first of what is in flight can have.
         assert!(matches!(
-            admit(flight(500 * US, 500 * US, 100 * US), LEASE, 501 * US, 0),
+            admit(flight(500 * US, 500 * US, 100 * US), LEASE, 600 * US, 0),
             Admission::Now { .. }
         ));
-        assert!(matches!(
+        // What is late is waited for, and not looked at without end.
+        assert_eq!(
             admit(flight(600 * US, 50 * US, MS), LEASE, 501 * US, 0),
-            Admission::In(_)
-        ));
+            Admission::Late
+        );
         // And one goes where the device would run dry.
         assert!(matches!(
             admit(flight(20 * MS, 20 * MS, 20 * MS - 15 * US), LEASE, 20 * MS, 0),
@@ -155,15 +174,37 @@ mod tests {
         };
         let one = 1040 * US;
         // The first has just begun: the second follows as soon as both fit, not when the first ends.
-        assert_eq!(admit(flight(one, one, 0), bounds, one, 0), Admission::In(80 * US));
+        assert_eq!(
+            admit(flight(one, one, 0), bounds, one, 0),
+            Admission::In(200 * US)
+        );
         assert!(matches!(
             admit(flight(one, one, 80 * US), bounds, one, 0),
+            Admission::Now { .. }
+        ));
+        // Nor are two held back that were thought to be half of it and are a little more.
+        assert!(matches!(
+            admit(flight(1001 * US, 1001 * US, 0), bounds, 1001 * US, 0),
             Admission::Now { .. }
         ));
         // One that never fits follows as early as this machine needs.
         let late = |ran| super::admit(flight(20 * MS, 20 * MS, ran), bounds, 20 * MS, 0, 180 * US);
         assert_eq!(late(0), Admission::In(20 * MS - 180 * US));
         assert!(matches!(late(20 * MS - 180 * US), Admission::Now { .. }));
+    }
+
+    #[test]
+    fn short_kernels_go_on_in_bunches() {
+        let bounds = Bounds {
+            until_ns: 100 * MS,
+            in_flight_ns: 2 * MS,
+        };
+        let full = flight(2 * MS, 50 * US, 0);
+        assert_eq!(admit(full, bounds, 50 * US, 0), Admission::In(200 * US));
+        assert_eq!(
+            admit(flight(1800 * US, 50 * US, 0), bounds, 50 * US, 0),
+            Admission::Now { more_ns: 150 * US }
+        );
     }
 
     #[test]

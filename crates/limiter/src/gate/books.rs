@@ -68,6 +68,8 @@ pub(super) struct Books {
     spare: Vec<(usize, usize)>,
     /// Since when the first of what is in flight runs.
     pub began_ns: u64,
+    /// When something in flight was last seen not to be over.
+    pub running_ns: u64,
     busy_ns: u64,
     busy_since: Option<u64>,
     /// The device was passed on ahead of the end of what was in flight: when that was, and when it should have ended.
@@ -85,6 +87,8 @@ pub(super) struct Books {
     pub active_ns: u64,
     /// When a thread at the gate wants to be woken.
     pub alarm_ns: u64,
+    /// Or as soon as what is in flight has come down to this, in nanoseconds.
+    pub wake_below_ns: u64,
     pub wants: bool,
     pub busy: bool,
     pub acknowledged: Option<u32>,
@@ -106,6 +110,7 @@ impl Books {
             marks: VecDeque::new(),
             spare: Vec::new(),
             began_ns: 0,
+            running_ns: 0,
             busy_ns: 0,
             busy_since: None,
             passed_on: None,
@@ -117,6 +122,7 @@ impl Books {
             typical_ns: 0,
             active_ns: 0,
             alarm_ns: u64::MAX,
+            wake_below_ns: 0,
             wants: false,
             busy: false,
             acknowledged: None,
@@ -257,6 +263,15 @@ impl Books {
         }
     }
 
+    /// The first of what is in flight, which should have taken `ns`, was found to be over at `now`. What follows it began when
+    /// it ended: as foretold, but not before it was last seen running. Were it taken to begin when somebody noticed, each
+    /// kernel's end would be foretold later than the one's before.
+    pub fn head_ended(&mut self, ns: u64, now: u64) {
+        let due = self.began_ns.saturating_add(ns);
+        self.began_ns = due.max(self.running_ns).min(now);
+        self.active_ns = now;
+    }
+
     /// Something was launched into an idle device, or the last of it is over.
     pub fn set_running(&mut self, running: bool, now: u64) {
         match (running, self.busy_since) {
@@ -368,6 +383,22 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
+
+    #[test]
+    fn who_notices_late_does_not_foretell_late() {
+        let mut books = Books::new();
+        books.set_running(true, 0);
+        for kernel in 1..=100 {
+            books.head_ended(MS, kernel * MS + MS / 10);
+        }
+        assert_eq!(books.began_ns, 100 * MS);
+        // It had to wait for somebody else's last kernel, and was seen to.
+        books.running_ns = 102 * MS;
+        books.head_ended(MS, 102 * MS + MS / 50);
+        assert_eq!(books.began_ns, 102 * MS);
+        books.head_ended(5 * MS, 103 * MS);
+        assert_eq!(books.began_ns, 103 * MS, "it was shorter than foretold");
+    }
 
     #[test]
     fn what_is_passed_on_is_the_next_ones_to_pay_unless_it_stays_on() {

@@ -153,7 +153,7 @@ fn slowly(
         None => call(),
         Some(passed) => {
             let result = call();
-            gate.launched(launch, passed);
+            gate.launched(attached, launch, passed);
             result
         }
     }
@@ -188,18 +188,18 @@ pub(crate) fn launching_together(
         let found = ask::in_context(launch.stream.context(), || {
             Ok(of_current(member).map(|(gate, attached)| {
                 let pass = (!capture::takes(launch.stream)).then(|| gate.pass(attached, &launch));
-                (gate, launch, pass.flatten())
+                (gate, attached, launch, pass.flatten())
             }))
         });
-        if let Ok(Some((gate, launch, Some(pass)))) = found {
-            passed.push((gate, launch, pass));
+        if let Ok(Some((gate, attached, launch, Some(pass)))) = found {
+            passed.push((gate, attached, launch, pass));
         }
     }
     let result = call();
-    for (gate, launch, pass) in passed {
+    for (gate, attached, launch, pass) in passed {
         // An event of its own could only be recorded in the launch's context.
         let _context = ask::in_context(launch.stream.context(), || {
-            gate.launched(&launch, pass);
+            gate.launched(attached, &launch, pass);
             Ok(())
         });
     }

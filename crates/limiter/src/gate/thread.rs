@@ -35,6 +35,9 @@ const AHEAD_NS: (u64, u64) = (30_000, 400_000);
 /// Behind a longer kernel, in nanoseconds, the device is not passed on ahead: little is lost, and its end might be put off
 /// by the hardware's turns.
 const PASSED_ON_NS: u64 = 2_000_000;
+/// A kernel is late that takes longer than it should by this part, and by so many nanoseconds, in which its end is noticed.
+const LATE_PART: u64 = 16;
+const NOTICED_NS: u64 = 50_000;
 /// What was launched uncounted cannot be waited for now: again after so many nanoseconds.
 const AGAIN_NS: u64 = 1_000_000;
 
@@ -196,7 +199,7 @@ impl Gate {
         if word.gate() != Says::Open && self.uncounted.load(SeqCst) && !self.settle() {
             return Sleep::Until(monotonic_ns() + AGAIN_NS);
         }
-        let mut news = self.watch();
+        let over = self.watch();
         let now = monotonic_ns();
         let until_ns = match word.gate() {
             Says::Open => u64::MAX,
@@ -205,12 +208,10 @@ impl Gate {
         };
         let mut books = locked(&self.books);
         // A lease that goes on: who waited for its end need not.
-        news |= word.gate() == Says::Leased && books.acknowledged != Some(word.bits());
-        if books.alarm_ns <= now {
-            books.alarm_ns = u64::MAX;
-            news = true;
-        }
-        if news {
+        let goes_on = word.gate() == Says::Leased && books.acknowledged != Some(word.bits());
+        let enough = over && books.flight(&self.lanes, now).remaining_ns() <= books.wake_below_ns;
+        if goes_on || enough || books.alarm_ns <= now {
+            (books.alarm_ns, books.wake_below_ns) = (u64::MAX, 0);
             self.make_progress();
         }
         if now >= until_ns && self.seen.load(SeqCst) != NOTHING_SEEN {
@@ -288,7 +289,7 @@ impl Gate {
     /// not worth it.
     fn ends_in(&self, books: &Books, now: u64) -> Option<u64> {
         let flight = books.flight(&self.lanes, now);
-        let late = flight.ran_ns > flight.head_ns;
+        let late = flight.ran_ns > flight.head_ns + flight.head_ns / LATE_PART + NOTICED_NS;
         let entering = books.is_entering(&self.lanes);
         let long = flight.head_ns > PASSED_ON_NS;
         let known =

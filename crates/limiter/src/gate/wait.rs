@@ -15,8 +15,6 @@ use super::mark::Plan;
 use super::{Gate, NOTHING_SEEN, capture};
 use crate::books::locked;
 
-/// Work between two marks, in nanoseconds: a quarter of the in-flight bound, within these.
-const SPACING_NS: (u64, u64) = (25_000, 200_000);
 /// A beat older than this, in nanoseconds, is a dead agent's.
 const STALE_NS: u64 = 500_000_000;
 /// What may be in flight, in nanoseconds, while no agent is there.
@@ -58,6 +56,8 @@ pub(super) struct Passed {
     pub lane: usize,
     /// Its stream's later launches cannot be seen by another thread: it needs a mark of its own.
     pub own_mark: bool,
+    /// Nothing was in flight: the gate thread has to be told that something is.
+    pub first: bool,
 }
 
 /// A thread that waits, as the agent is told.
@@ -231,6 +231,7 @@ impl Gate {
         if !was_idle && flight.ran_ns < ENDLESS_NS && !capture::any() {
             let late = flight.ran_ns > 2 * flight.head_ns + LATE_NS;
             if late || self.has_stranger(&books) {
+                books.wake_below_ns = u64::MAX;
                 return Finds::Completion;
             }
         }
@@ -245,13 +246,19 @@ impl Gate {
         let more_ns = match answer {
             Admission::Now { more_ns } => more_ns,
             Admission::In(ns) => {
+                let remaining = books.flight(lanes, now).remaining_ns();
                 books.alarm_ns = books.alarm_ns.min(now.saturating_add(ns));
+                books.wake_below_ns = books.wake_below_ns.max(remaining.saturating_sub(ns));
                 return Finds::Later(ns);
             }
+            Admission::Late => {
+                books.wake_below_ns = u64::MAX;
+                return Finds::Completion;
+            }
             Admission::Over if was_idle || now >= bounds.until_ns => return Finds::Shut,
+            // What is in flight lasts to the lease's end: only where it does not, or the lease goes on, is there more to do.
             Admission::Over => return Finds::Completion,
         };
-        let spacing_ns = (bounds.in_flight_ns / 4).clamp(SPACING_NS.0, SPACING_NS.1);
         books.looks += 1;
         books.lanes[lane].programmatic |= programmatic;
         let silent = books.lanes[lane].programmatic || capture::any();
@@ -266,7 +273,7 @@ impl Gate {
             silent || own_mark,
         );
         let more_ns = match word {
-            Some(_) if !own_mark && !measured => more_ns.min(spacing_ns),
+            Some(_) if !own_mark && !measured => more_ns.min(bounds.go_ns()),
             _ => 0,
         };
         books.set_running(true, now);
@@ -277,28 +284,22 @@ impl Gate {
             typical => (typical * (TYPICAL - 1) + estimate_ns) / TYPICAL,
         };
         books.active_ns = now;
-        let again = !books.busy;
         books.busy = true;
         if let Some(word) = word {
             self.seen.store(word.bits(), SeqCst);
         }
         self.report(attached, &mut books, now);
         drop(books);
-        if again {
-            attached.slot().ring();
-        }
-        if was_idle {
-            self.thread.wake(attached);
-        }
         self.carry_out(plan, launch.stream);
         Finds::Goes(Passed {
             lane,
             own_mark: own_mark && !silent,
+            first: was_idle,
         })
     }
 
     /// After the driver has taken the launch.
-    pub(super) fn launched(&self, launch: &Launch, passed: Passed) {
+    pub(super) fn launched(&self, attached: &Attached, launch: &Launch, passed: Passed) {
         self.lanes[passed.lane].came_back();
         if passed.own_mark {
             let plan = {
@@ -306,6 +307,10 @@ impl Gate {
                 self.plan_mark(&mut books, passed.lane, launch.stream.context())
             };
             self.carry_out(plan.map_or_else(Plan::default, Plan::mark), launch.stream);
+        }
+        // Not before the launch: the device waits for it, and a thread that wakes may take the launching one's place.
+        if passed.first {
+            self.thread.wake(attached);
         }
     }
 

@@ -64,9 +64,11 @@ impl Gate {
                 break;
             }
             let known = standing.stand_in(mark.context);
+            let asked_ns = monotonic_ns();
             // SAFETY: our own event; its context has not ended.
             let answer = known.then(|| unsafe { forward::cuEventQuery(mark.event as CUevent) });
             if answer == Some(CUDA_ERROR_NOT_READY) {
+                locked(&self.books).running_ns = asked_ns;
                 break;
             }
             // Any other answer: the context has failed, and what was in flight with it.
@@ -97,8 +99,7 @@ impl Gate {
         let book = &mut books.lanes[mark.lane];
         book.marks = book.marks.saturating_sub(1);
         books.complete(mark.lane, mark.upto_ns, mark.launches);
-        books.began_ns = now;
-        books.active_ns = now;
+        books.head_ended(mark.ns, now);
         if books.outstanding_ns(&self.lanes, mark.lane) == 0 {
             self.drained(&mut books, mark.lane, mark.launches, now);
         }
@@ -147,14 +148,15 @@ impl Gate {
             return false;
         }
         if standing.stand_in(context) && is_running(name) {
+            locked(&self.books).running_ns = now;
             return false;
         }
         let now = monotonic_ns();
         let mut books = locked(&self.books);
         self.drained(&mut books, place, launches, now);
+        let over_ns = books.outstanding_ns(&self.lanes, place);
         books.complete(place, upto_ns, launches);
-        books.began_ns = now;
-        books.active_ns = now;
+        books.head_ended(over_ns, now);
         true
     }
 
