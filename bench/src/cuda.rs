@@ -58,6 +58,13 @@ pub struct Spin {
     function: CUfunction,
 }
 
+/// A kernel that computes for so many rounds.
+#[derive(Clone, Copy)]
+pub struct Compute {
+    cuda: Cuda,
+    function: CUfunction,
+}
+
 /// A mark in the default stream.
 #[derive(Clone, Copy)]
 pub struct Mark {
@@ -80,6 +87,31 @@ again:
     mov.u64 %rd3, %globaltimer;
     sub.u64 %rd4, %rd3, %rd2;
     setp.lt.u64 %p1, %rd4, %rd1;
+    @%p1 bra again;
+    ret;
+}
+";
+
+/// A warp multiplies and adds, four times a round.
+const COMPUTE: &CStr = c"
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry compute(.param .u64 rounds)
+{
+    .reg .u64 %rd<3>;
+    .reg .f32 %f<3>;
+    .reg .pred %p<2>;
+    ld.param.u64 %rd1, [rounds];
+    mov.f32 %f1, 0f3F800000;
+    mov.f32 %f2, 0f3F7FFFF0;
+again:
+    fma.rn.f32 %f1, %f1, %f2, %f2;
+    fma.rn.f32 %f1, %f1, %f2, %f2;
+    fma.rn.f32 %f1, %f1, %f2, %f2;
+    fma.rn.f32 %f1, %f1, %f2, %f2;
+    sub.u64 %rd1, %rd1, 1;
+    setp.ne.u64 %p1, %rd1, 0;
     @%p1 bra again;
     ret;
 }
@@ -116,20 +148,59 @@ impl Cuda {
     /// # Errors
     /// What the driver answers.
     pub fn spin(&self) -> anyhow::Result<Spin> {
+        Ok(Spin {
+            cuda: *self,
+            function: self.kernel(SPIN, c"spin")?,
+        })
+    }
+
+    /// Loads the computing kernel.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn compute(&self) -> anyhow::Result<Compute> {
+        Ok(Compute {
+            cuda: *self,
+            function: self.kernel(COMPUTE, c"compute")?,
+        })
+    }
+
+    fn kernel(&self, source: &CStr, name: &CStr) -> anyhow::Result<CUfunction> {
         let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: valid out-parameters and C strings.
         unsafe {
-            (self.load_data)(&raw mut module, SPIN.as_ptr().cast())
+            (self.load_data)(&raw mut module, source.as_ptr().cast())
                 .ok()
                 .context("cuModuleLoadData")?;
-            (self.function)(&raw mut function, module, c"spin".as_ptr())
+            (self.function)(&raw mut function, module, name.as_ptr())
                 .ok()
                 .context("cuModuleGetFunction")?;
         }
-        Ok(Spin {
-            cuda: *self,
-            function,
-        })
+        Ok(function)
+    }
+
+    /// Launches a kernel of one argument in one block of so many threads.
+    fn launch_one(&self, function: CUfunction, threads: u32, mut argument: u64) -> anyhow::Result<()> {
+        let none = std::ptr::null_mut();
+        let mut parameters = [(&raw mut argument).cast::<c_void>()];
+        // SAFETY: one parameter of eight bytes, as the kernels here declare it, read before this returns.
+        unsafe {
+            (self.launch)(
+                function,
+                1,
+                1,
+                1,
+                threads,
+                1,
+                1,
+                0,
+                none,
+                parameters.as_mut_ptr(),
+                none.cast(),
+            )
+        }
+        .ok()
+        .context("cuLaunchKernel")
     }
 
     /// Makes a mark.
@@ -147,31 +218,22 @@ impl Cuda {
 }
 
 impl Spin {
-    /// Launches it for this long.
+    /// Launches it for this long. Kernels of another `shape` are others to whoever tells kernels apart: 0 to 31.
     ///
     /// # Errors
     /// What the driver answers.
-    pub fn launch(&self, mut nanoseconds: u64) -> anyhow::Result<()> {
-        let none = std::ptr::null_mut();
-        let mut parameters = [(&raw mut nanoseconds).cast::<c_void>()];
-        // SAFETY: one parameter of eight bytes, as the kernel declares it, read before this returns.
-        unsafe {
-            (self.cuda.launch)(
-                self.function,
-                1,
-                1,
-                1,
-                1,
-                1,
-                1,
-                0,
-                none,
-                parameters.as_mut_ptr(),
-                none.cast(),
-            )
-        }
-        .ok()
-        .context("cuLaunchKernel")
+    pub fn launch(&self, nanoseconds: u64, shape: u32) -> anyhow::Result<()> {
+        self.cuda.launch_one(self.function, shape + 1, nanoseconds)
+    }
+}
+
+impl Compute {
+    /// Launches one warp for so many rounds.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn launch(&self, rounds: u64) -> anyhow::Result<()> {
+        self.cuda.launch_one(self.function, 32, rounds)
     }
 }
 

@@ -15,8 +15,10 @@ use crate::tenant::{Said, Work};
 pub enum Way {
     /// Divvy's leases, with these arguments of `divvy run` beside the share.
     Leases(&'static [&'static str]),
-    /// The hardware's own turns: no limiter in any program.
+    /// `divvy run --share timeslice`: the hardware's own turns, as long as its driver can make them.
     TimeSlicing,
+    /// No limiter in any program: what the device does by itself. A figure that this reaches shows nothing.
+    Off,
 }
 
 impl Way {
@@ -26,7 +28,18 @@ impl Way {
             Self::Leases(["--cap", "hard"]) => "leases, hard",
             Self::Leases(_) => "leases, soft",
             Self::TimeSlicing => "time-slicing",
+            Self::Off => "limiter off",
         }
+    }
+
+    /// Whether it has hard caps.
+    pub fn is_hard(self) -> bool {
+        self == Self::Leases(&["--cap", "hard"])
+    }
+
+    /// Whether it is what this project promises.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Self::Leases(_))
     }
 }
 
@@ -100,6 +113,13 @@ impl Host {
                 command
             }
             Way::TimeSlicing => {
+                let mut command = self.command(self.programs.join("divvy"));
+                command.args(["run", "--name", name, "--memory", "256MiB"]);
+                command.args(["--share", "timeslice", "--replicas", "16", "--time-slice", "long"]);
+                command.arg("--").arg(tenant);
+                command
+            }
+            Way::Off => {
                 let mut command = self.command(tenant);
                 command.env("LD_PRELOAD", self.programs.join("libdivvy_emulated_cuda.so"));
                 command

@@ -23,7 +23,7 @@ use host::{Host, Way};
 /// Compute shares, on the emulated device
 #[derive(Parser)]
 struct Args {
-    /// Only these parts: shares, latency, faults, overhead, plot
+    /// Only these parts: shares, latency, faults, overhead, plot; and, if it is named, gaps
     only: Vec<String>,
     /// Seconds that each row lasts
     #[arg(long, default_value_t = 10)]
@@ -34,12 +34,18 @@ struct Args {
     /// Only these kernels, as the table names them
     #[arg(long)]
     kernel: Option<String>,
-    /// Only this way of sharing: soft, hard, time-slicing
+    /// Only this way of sharing: soft, hard, time-slicing, off
     #[arg(long)]
     way: Option<String>,
     /// How often each fault is tried
     #[arg(long, default_value_t = 5)]
     repeats: u64,
+    /// How often each latency is measured: the median counts
+    #[arg(long, default_value_t = 1)]
+    rounds: u64,
+    /// Points of share that the latency-critical tenant has beyond its load
+    #[arg(long, default_value_t = 10)]
+    headroom: u64,
     /// The emulated device
     #[arg(long, default_value = "h100,timing=model")]
     device: String,
@@ -65,6 +71,10 @@ pub struct Bench {
     pub lasts: Duration,
     /// How often a fault is tried.
     pub repeats: u64,
+    /// How often a latency is measured.
+    pub rounds: u64,
+    /// Points of share beyond the load.
+    pub headroom: u64,
 }
 
 impl Bench {
@@ -81,16 +91,25 @@ impl Bench {
         self.kernel.as_deref().is_none_or(|only| only == kernel)
     }
 
+    fn wants_way(&self, way: Way) -> bool {
+        self.way.as_deref().is_none_or(|only| way.name().contains(only))
+    }
+
     fn ways(&self) -> Vec<Way> {
         let all = [
             Way::Leases(&[]),
             Way::Leases(&["--cap", "hard"]),
             Way::TimeSlicing,
+            Way::Off,
         ];
-        all.into_iter()
-            .filter(|way| self.way.as_deref().is_none_or(|only| way.name().contains(only)))
-            .collect()
+        all.into_iter().filter(|way| self.wants_way(*way)).collect()
     }
+}
+
+/// A row's last word; counts those that miss their target.
+fn verdict(met: bool, missed: &mut u32) -> &'static str {
+    *missed += u32::from(!met);
+    if met { "met" } else { "missed" }
 }
 
 fn main() -> anyhow::Result<()> {
@@ -116,20 +135,24 @@ fn main() -> anyhow::Result<()> {
         way: args.way,
         lasts: Duration::from_secs(args.seconds),
         repeats: args.repeats,
+        rounds: args.rounds,
+        headroom: args.headroom,
     };
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
+    let mut missed = 0;
     if wanted("shares") {
-        shares::print(&bench)?;
+        missed += shares::print(&bench)?;
     }
     if wanted("latency") {
-        latency::print(&bench)?;
+        missed += latency::print(&bench)?;
     }
     if wanted("faults") {
-        faults::print(&bench)?;
+        missed += faults::print(&bench)?;
     }
     if wanted("overhead") {
-        overhead::print(&bench)?;
+        missed += overhead::print(&bench)?;
     }
+    println!("{missed} rows of ours miss a target");
     if args.only.iter().any(|only| only == "gaps") {
         gaps::print(&bench, &[1_000_000])?;
         gaps::print(&bench, &[50_000])?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use divvy_arbiter::sim::Random;
-use divvy_bench::cuda::{Cuda, Mark, Spin};
+use divvy_bench::cuda::{Compute, Cuda, Mark, Spin};
 use serde::{Deserialize, Serialize};
 
 /// What a tenant does, as its one argument says in JSON.
@@ -23,6 +23,54 @@ pub struct Work {
     pub seed: u64,
     /// Nanoseconds of work that it launches ahead.
     pub ahead: u64,
+    /// Its kernels compute, for as many rounds as have been seen to take their length; else they wait for a clock.
+    pub computes: bool,
+}
+
+/// What it launches.
+struct Kernels {
+    spin: Spin,
+    compute: Compute,
+    /// Rounds that take a nanosecond, where kernels compute.
+    rounds: Option<f64>,
+}
+
+impl Kernels {
+    fn new(cuda: &Cuda, computes: bool) -> anyhow::Result<Self> {
+        let (spin, compute) = (cuda.spin()?, cuda.compute()?);
+        spin.launch(1_000, 0)?;
+        cuda.synchronize()?;
+        let rounds = match computes {
+            true => Some(Self::measure(cuda, compute)?),
+            false => None,
+        };
+        Ok(Self {
+            spin,
+            compute,
+            rounds,
+        })
+    }
+
+    /// How many rounds a nanosecond has: of three tries the quickest.
+    fn measure(cuda: &Cuda, compute: Compute) -> anyhow::Result<f64> {
+        const ROUNDS: u64 = 200_000;
+        let mut best = f64::INFINITY;
+        for _ in 0..3 {
+            let began = Instant::now();
+            compute.launch(ROUNDS)?;
+            cuda.synchronize()?;
+            best = best.min(began.elapsed().as_nanos() as f64);
+        }
+        Ok(ROUNDS as f64 / best)
+    }
+
+    /// Launches the `kind`-th of the lengths.
+    fn launch(&self, length: u64, kind: usize) -> anyhow::Result<()> {
+        match self.rounds {
+            None => self.spin.launch(length, kind as u32),
+            Some(rounds) => self.compute.launch((length as f64 * rounds).max(1.0) as u64),
+        }
+    }
 }
 
 /// What a tenant says at its end.
@@ -38,9 +86,7 @@ pub struct Said {
 pub fn run(work: &Work) -> anyhow::Result<()> {
     let cuda = Cuda::load()?;
     cuda.begin()?;
-    let spin = cuda.spin()?;
-    spin.launch(1_000)?;
-    cuda.synchronize()?;
+    let kernels = Kernels::new(&cuda, work.computes)?;
     println!("running {}", std::process::id());
     std::io::stdout().flush()?;
     // The first line says go, the end of the input says stop.
@@ -53,15 +99,15 @@ pub fn run(work: &Work) -> anyhow::Result<()> {
         told.store(true, Relaxed);
     });
     let said = match work.every {
-        None => greedy(work, cuda, spin, &over),
-        Some(every) => serve(work, every, cuda, spin, &over),
+        None => greedy(work, cuda, &kernels, &over),
+        Some(every) => serve(work, every, cuda, &kernels, &over),
     }?;
     println!("{}", serde_json::to_string(&said)?);
     Ok(())
 }
 
 /// Always has more to do, up to `ahead` in flight: batches of kernels, each with a mark behind it.
-fn greedy(work: &Work, cuda: Cuda, spin: Spin, over: &AtomicBool) -> anyhow::Result<Said> {
+fn greedy(work: &Work, cuda: Cuda, kernels: &Kernels, over: &AtomicBool) -> anyhow::Result<Said> {
     const BATCHES: usize = 4;
     let mut random = Random::new(work.seed);
     let mut said = Said::default();
@@ -76,9 +122,9 @@ fn greedy(work: &Work, cuda: Cuda, spin: Spin, over: &AtomicBool) -> anyhow::Res
         }
         let mut launched = 0;
         while launched < work.ahead / BATCHES as u64 && !over.load(Relaxed) {
-            let length = draw(work, &mut random);
-            spin.launch(length)?;
-            launched += length;
+            let kind = draw(work, &mut random);
+            kernels.launch(work.lengths[kind], kind)?;
+            launched += work.lengths[kind];
             said.launched += 1;
         }
         mark.record()?;
@@ -88,7 +134,7 @@ fn greedy(work: &Work, cuda: Cuda, spin: Spin, over: &AtomicBool) -> anyhow::Res
 }
 
 /// Serves requests in the order in which they come.
-fn serve(work: &Work, every: u64, cuda: Cuda, spin: Spin, over: &AtomicBool) -> anyhow::Result<Said> {
+fn serve(work: &Work, every: u64, cuda: Cuda, kernels: &Kernels, over: &AtomicBool) -> anyhow::Result<Said> {
     let mut random = Random::new(work.seed);
     let mut said = Said::default();
     let mark = cuda.mark()?;
@@ -98,7 +144,8 @@ fn serve(work: &Work, every: u64, cuda: Cuda, spin: Spin, over: &AtomicBool) -> 
         arrives += Duration::from_nanos(random.exponential(every));
         wait_until(start + arrives);
         for _ in 0..work.kernels {
-            spin.launch(draw(work, &mut random))?;
+            let kind = draw(work, &mut random);
+            kernels.launch(work.lengths[kind], kind)?;
             said.launched += 1;
         }
         mark.record()?;
@@ -111,8 +158,9 @@ fn serve(work: &Work, every: u64, cuda: Cuda, spin: Spin, over: &AtomicBool) -> 
     Ok(said)
 }
 
-fn draw(work: &Work, random: &mut Random) -> u64 {
-    work.lengths[random.between(0, work.lengths.len() as u64 - 1) as usize]
+/// Which of the lengths is next.
+fn draw(work: &Work, random: &mut Random) -> usize {
+    random.between(0, work.lengths.len() as u64 - 1) as usize
 }
 
 fn wait_until(at: Instant) {
