@@ -300,6 +300,7 @@ impl Daemon {
             trouble: None,
             usage_unknown: false,
             processes: Vec::new(),
+            containers: Vec::new(),
             devices: Vec::new(),
         };
         record.set_shares(shares);

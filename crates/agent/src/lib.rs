@@ -60,4 +60,4 @@ pub use server::serve_agent;
 pub use settings::{CONTEXT_OF_A_GPU, Settings};
 pub use stage::{DropIns, Link, Pair, Stage, stage, stage_for_containers};
 pub use start::{close_inherited, ensure_agent, is_listening};
-pub use supervise::{hold_back_file_size, let_go};
+pub use supervise::{Watch, exit_code, hold_back_file_size, let_go};

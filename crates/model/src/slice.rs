@@ -406,9 +406,24 @@ pub struct SliceRecord {
     pub usage_unknown: bool,
     /// Its processes that use its devices, with what each holds of them together.
     pub processes: Vec<ProcessRecord>,
+    /// The containers that these processes are in, as the command finds out: the agent knows of none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub containers: Vec<ContainerRecord>,
     /// Its share of each of its devices, the first one's included; none in records of a version that had one only.
     #[serde(default)]
     pub devices: Vec<DeviceShare>,
+}
+
+/// A container.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ContainerRecord {
+    /// `podman`, `docker`, `containerd` or `cri-o`.
+    pub engine: String,
+    /// Its id, 64 hexadecimal digits.
+    pub id: String,
+    /// Its name, where the engine tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
 }
 
 impl SliceRecord {

@@ -1,0 +1,169 @@
+//! Adds a CDI device's edits to a configuration, as an engine with CDI would
+//! (github.com/cncf-tags/container-device-interface, pkg/cdi/container-edits.go).
+
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+use divvy_model::{Code, Fault};
+use rustix::fs::{major, minor};
+use serde_json::{Map, Value, json};
+
+use crate::cdi::{DeviceNode, Edits, Mount};
+
+/// Adds them. Nothing that is there is looked at but lists of ours: the rest of the configuration stays as it was.
+///
+/// # Errors
+/// [`Code::UnknownDevice`] for a node that is gone since it was asked for; [`Code::Bundle`] where the configuration has
+/// something else in a list's place.
+pub fn apply(config: &mut Value, edits: &Edits) -> Result<(), Fault> {
+    for variable in &edits.env {
+        let name = variable.split('=').next().unwrap_or_default();
+        let list = list(config, &["process", "env"])?;
+        let same = |value: &Value| {
+            value
+                .as_str()
+                .is_some_and(|text| text.split('=').next() == Some(name))
+        };
+        list.retain(|value| !same(value));
+        list.push(json!(variable));
+    }
+    for wanted in &edits.device_nodes {
+        let (device, rule) = node(wanted)?;
+        let devices = list(config, &["linux", "devices"])?;
+        devices.retain(|device| device.get("path").and_then(Value::as_str) != Some(&wanted.path));
+        devices.push(device);
+        list(config, &["linux", "resources", "devices"])?.push(rule);
+    }
+    let mounts = list(config, &["mounts"])?;
+    mounts.extend(edits.mounts.iter().map(mount));
+    Ok(())
+}
+
+/// The list at this place, made where it is missing.
+fn list<'a>(config: &'a mut Value, path: &[&str]) -> Result<&'a mut Vec<Value>, Fault> {
+    let wrong = || {
+        Fault::new(Code::Bundle, "the container's configuration cannot be added to")
+            .cause(format!("`{}` is of another kind than the specification has", path.join(".")))
+    };
+    let mut place = config;
+    for name in path {
+        if place.is_null() {
+            *place = Value::Object(Map::new());
+        }
+        place = place.as_object_mut().ok_or_else(wrong)?.entry(*name).or_insert(Value::Null);
+    }
+    if place.is_null() {
+        *place = Value::Array(Vec::new());
+    }
+    place.as_array_mut().ok_or_else(wrong)
+}
+
+/// A device node with its numbers, and the device cgroup's rule that lets it be used.
+fn node(wanted: &DeviceNode) -> Result<(Value, Value), Fault> {
+    let host = match wanted.host_path.as_str() {
+        "" => &wanted.path,
+        other => other,
+    };
+    let gone = |why: String| {
+        Fault::new(Code::UnknownDevice, format!("the device node `{host}` cannot be given out"))
+            .cause(why)
+            .hint("the device or its driver was changed since it was asked for: `divvy devices` lists those there are")
+    };
+    // Not through a link: /dev is the host's own, and a link there is somebody's arrangement.
+    let meta = std::fs::symlink_metadata(host).map_err(|error| gone(error.to_string()))?;
+    let kind = match meta.file_type() {
+        kind if kind.is_char_device() => "c",
+        kind if kind.is_block_device() => "b",
+        _ => return Err(gone("it is no device node".into())),
+    };
+    let (major, minor) = (major(meta.rdev()), minor(meta.rdev()));
+    let access = match wanted.permissions.as_str() {
+        "" => "rwm",
+        some => some,
+    };
+    let device = json!({
+        "path": wanted.path,
+        "type": kind,
+        "major": major,
+        "minor": minor,
+        "fileMode": meta.mode() & 0o777,
+        "uid": wanted.uid.unwrap_or(meta.uid()),
+        "gid": wanted.gid.unwrap_or(meta.gid()),
+    });
+    let rule = json!({"allow": true, "type": kind, "major": major, "minor": minor, "access": access});
+    Ok((device, rule))
+}
+
+fn mount(wanted: &Mount) -> Value {
+    let kind = match wanted.kind.as_str() {
+        "" => "bind",
+        other => other,
+    };
+    json!({
+        "destination": wanted.container_path,
+        "type": kind,
+        "source": wanted.host_path,
+        "options": wanted.options,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edits() -> Edits {
+        Edits {
+            env: vec!["A=new".into()],
+            device_nodes: vec![DeviceNode {
+                path: "/dev/null".into(),
+                permissions: "rw".into(),
+                ..DeviceNode::default()
+            }],
+            mounts: vec![Mount {
+                host_path: "/x".into(),
+                container_path: "/y".into(),
+                options: vec!["ro".into(), "bind".into()],
+                kind: String::new(),
+            }],
+            ..Edits::default()
+        }
+    }
+
+    #[test]
+    fn edits_are_added_and_the_rest_stays() {
+        let mut config = json!({
+            "process": {"env": ["A=old", "AB=stays"], "user": {"uid": 7}},
+            "mounts": [{"destination": "/proc"}],
+            "linux": {"devices": [{"path": "/dev/null", "minor": 99}, {"path": "/dev/fuse"}],
+                      "resources": {"devices": [{"allow": false, "access": "rwm"}]}},
+        });
+        apply(&mut config, &edits()).expect("added");
+        assert_eq!(config["process"]["env"], json!(["AB=stays", "A=new"]));
+        assert_eq!(config["process"]["user"]["uid"], 7);
+        assert_eq!(config["mounts"][1]["destination"], "/y");
+        let devices = config["linux"]["devices"].as_array().expect("devices");
+        assert_eq!((devices.len(), &devices[1]["minor"]), (2, &json!(3)));
+        // The rule comes after what denies all: the last one that fits counts.
+        assert_eq!(
+            config["linux"]["resources"]["devices"][1],
+            json!({"allow": true, "type": "c", "major": 1, "minor": 3, "access": "rw"})
+        );
+        let mut empty = json!({});
+        apply(&mut empty, &edits()).expect("added");
+        assert_eq!(empty["linux"]["devices"][0]["path"], "/dev/null");
+    }
+
+    #[test]
+    fn a_device_that_is_gone_or_none_is_refused() {
+        for (path, part) in [("/dev/none-such", "No such file"), ("/etc/passwd", "no device node")] {
+            let mut wanted = edits();
+            wanted.device_nodes[0].path = path.into();
+            let refused = apply(&mut json!({}), &wanted).expect_err("gone");
+            assert_eq!(refused.code, Code::UnknownDevice);
+            assert!(refused.causes[0].contains(part), "{refused:?}");
+        }
+        for config in [json!([]), json!({"linux": []}), json!({"mounts": {}}), json!({"process": 1})] {
+            let refused = apply(&mut config.clone(), &edits()).expect_err("no list");
+            assert_eq!(refused.code, Code::Bundle, "{config}");
+        }
+    }
+}

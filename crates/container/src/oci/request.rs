@@ -1,0 +1,269 @@
+//! What a container asks for, and who may ask in which way.
+//!
+//! Annotations are the engine's caller's own words: no image writes any. Mounts of /dev/null below
+//! /var/run/nvidia-container-devices are the caller's too, but in a cluster a pod's author is no administrator.
+//! Variables an image sets by itself: `NVIDIA_VISIBLE_DEVICES=all` stands in most CUDA images, and NVIDIA's toolkit
+//! gives every such container every GPU unless it is told otherwise.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use divvy_model::{Code, Compute, Fault, MemoryAmount, Selector};
+
+use super::container::Container;
+use super::variables::{self, Nvidia};
+use crate::cdi::Capabilities;
+
+/// In which ways a container without CAP_SYS_ADMIN may ask.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trust {
+    /// By annotations only.
+    #[default]
+    Annotations,
+    /// By mounts of /dev/null too.
+    Mounts,
+    /// By variables too.
+    Variables,
+}
+
+impl FromStr for Trust {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "annotations" => Ok(Self::Annotations),
+            "mounts" => Ok(Self::Mounts),
+            "variables" => Ok(Self::Variables),
+            _ => Err(format!(
+                "`{text}` is no way to ask; choose annotations, mounts or variables"
+            )),
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// NVIDIA's devices, whole.
+    pub nvidia: Nvidia,
+    /// The parts of NVIDIA's driver.
+    pub capabilities: Capabilities,
+    /// Whether the variables in which AMD's devices are asked for count.
+    pub amd: bool,
+    /// The container's variables: what AMD's say depends on the devices that there are.
+    pub variables: BTreeMap<String, String>,
+    /// A slice of its own.
+    pub slice: Option<Wanted>,
+    /// A lasting slice to be let into, by name.
+    pub join: Option<String>,
+    /// What was asked for in a way that is not allowed, in words.
+    pub ignored: Vec<String>,
+}
+
+/// The slice that is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its memory.
+    pub memory: Option<MemoryAmount>,
+    /// Its share of the device's time.
+    pub compute: Option<Compute>,
+    /// Its device.
+    pub device: Option<Selector>,
+}
+
+impl Request {
+    /// Whether nothing is asked for.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nvidia == Nvidia::Void && !self.amd && self.slice.is_none() && self.join.is_none()
+    }
+}
+
+/// The root of NVIDIA's list of devices as mounts.
+const MOUNTS: &str = "/var/run/nvidia-container-devices/";
+/// The beginning of our annotations.
+const OURS: &str = "divvy.dev/";
+
+/// What this container asks for.
+///
+/// # Errors
+/// [`Code::Quantity`], [`Code::Selector`] and [`Code::Usage`] for what is asked for in words that mean nothing.
+pub fn request(container: &Container, trust: Trust) -> Result<Request, Fault> {
+    let mut request = Request::default();
+    let by_variables = container.privileged || trust >= Trust::Variables;
+    let mounts: Vec<&str> = container
+        .nulls
+        .iter()
+        .filter_map(|target| target.strip_prefix(MOUNTS))
+        .filter(|name| !name.starts_with("cdi/") && !name.starts_with("imex/"))
+        .collect();
+    let mut refuse = |what: &str, how: &str| {
+        request.ignored.push(format!(
+            "{what} counts in privileged containers only: ask with the annotation {OURS}memory, or set \
+             `container_requests = \"{how}\"`"
+        ));
+    };
+    if !mounts.is_empty() && (container.privileged || trust >= Trust::Mounts) {
+        request.nvidia = variables::of_list(mounts.into_iter());
+    } else {
+        if !mounts.is_empty() {
+            refuse("a list of devices as mounts", "mounts");
+        }
+        let asked = variables::nvidia(&container.environment);
+        if by_variables {
+            request.nvidia = asked;
+        } else if asked != Nvidia::Void {
+            refuse("NVIDIA_VISIBLE_DEVICES", "variables");
+        }
+    }
+    let names_amd = |name: &String| name == "AMD_VISIBLE_DEVICES" || name.starts_with("DOCKER_RESOURCE_");
+    if container.environment.keys().any(names_amd) {
+        if by_variables {
+            request.amd = true;
+            request.variables.clone_from(&container.environment);
+        } else {
+            refuse("AMD_VISIBLE_DEVICES", "variables");
+        }
+    }
+    let value = |name: &str| {
+        let annotation = container.annotations.get(&format!("{OURS}{name}"));
+        let variable = container
+            .environment
+            .get(&format!("DIVVY_{}", name.to_ascii_uppercase()));
+        annotation.or(variable.filter(|_| by_variables)).map(String::as_str)
+    };
+    if !by_variables && ["DIVVY_MEMORY", "DIVVY_COMPUTE"].iter().any(|name| container.environment.contains_key(*name))
+    {
+        refuse("DIVVY_MEMORY", "variables");
+    }
+    let wanted = Wanted {
+        memory: read(value("memory"))?,
+        compute: read(value("compute"))?,
+        device: read(value("device"))?,
+    };
+    request.join = container.annotations.get(&format!("{OURS}slice")).cloned();
+    if request.join.is_some() && wanted != Wanted::default() {
+        return Err(Fault::new(
+            Code::Usage,
+            "a container is let into a slice that is there, or has one of its own",
+        )
+        .hint("leave divvy.dev/slice out, or divvy.dev/memory, /compute and /device"));
+    }
+    if wanted != Wanted::default() {
+        request.slice = Some(wanted);
+    }
+    let capabilities = container.environment.get("NVIDIA_DRIVER_CAPABILITIES");
+    request.capabilities = capabilities.map_or(Ok(Capabilities::default()), |text| text.parse())?;
+    Ok(request)
+}
+
+fn read<T>(text: Option<&str>) -> Result<Option<T>, Fault>
+where
+    T: FromStr,
+    Fault: From<T::Err>,
+{
+    text.map(|text| text.parse::<T>().map_err(Fault::from))
+        .transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(variables: &[(&str, &str)], annotations: &[(&str, &str)]) -> Container {
+        let owned = |pairs: &[(&str, &str)]| {
+            let pairs = pairs
+                .iter()
+                .map(|(name, value)| ((*name).into(), (*value).into()));
+            pairs.collect()
+        };
+        Container {
+            environment: owned(variables),
+            annotations: owned(annotations),
+            ..Container::default()
+        }
+    }
+
+    /// What an image sets by itself gives it nothing.
+    #[test]
+    fn an_images_variables_ask_for_nothing_unless_they_may() {
+        let asks = [
+            ("NVIDIA_VISIBLE_DEVICES", "all"),
+            ("AMD_VISIBLE_DEVICES", "all"),
+            ("DIVVY_MEMORY", "1GiB"),
+        ];
+        let mut image = container(&asks, &[]);
+        for trust in [Trust::Annotations, Trust::Mounts] {
+            let request = request(&image, trust).expect("understood");
+            assert!(request.is_empty(), "{request:?}");
+            assert_eq!(request.ignored.len(), 3, "and it is said: {request:?}");
+        }
+        for (trust, privileged) in [(Trust::Variables, false), (Trust::Annotations, true)] {
+            image.privileged = privileged;
+            let request = request(&image, trust).expect("understood");
+            assert_eq!((&request.nvidia, request.amd), (&Nvidia::All, true));
+            assert!(request.slice.is_some() && request.ignored.is_empty());
+        }
+        // An image that asks for nothing is told nothing.
+        let quiet = container(&[("NVIDIA_VISIBLE_DEVICES", "void")], &[]);
+        let request = request(&quiet, Trust::Annotations).expect("understood");
+        assert!(request.is_empty() && request.ignored.is_empty());
+    }
+
+    #[test]
+    fn annotations_always_count_and_count_more() {
+        let asked = container(
+            &[("DIVVY_MEMORY", "64GiB"), ("DIVVY_COMPUTE", "90%")],
+            &[("divvy.dev/memory", "1GiB")],
+        );
+        let wanted = |trust| request(&asked, trust).expect("understood").slice.expect("a slice");
+        let memory = Some("1GiB".parse().expect("a size"));
+        assert_eq!(
+            wanted(Trust::Annotations),
+            Wanted {
+                memory,
+                ..Wanted::default()
+            }
+        );
+        let all = wanted(Trust::Variables);
+        assert_eq!((all.memory, all.compute.is_some()), (memory, true));
+        let joins = container(&[], &[("divvy.dev/slice", "alice")]);
+        let join = request(&joins, Trust::Annotations).expect("understood").join;
+        assert_eq!(join.as_deref(), Some("alice"));
+    }
+
+    #[test]
+    fn mounts_come_before_variables() {
+        let mut asked = container(&[("NVIDIA_VISIBLE_DEVICES", "all")], &[]);
+        asked.nulls = ["GPU-1", "cdi/nvidia.com/gpu=all", "1:0"]
+            .map(|name| format!("{MOUNTS}{name}"))
+            .to_vec();
+        asked.nulls.push("/elsewhere/GPU-2".into());
+        let of = |trust| request(&asked, trust).expect("understood").nvidia;
+        let mounted = Nvidia::Some(vec!["GPU-1".into(), "1:0".into()]);
+        assert_eq!(of(Trust::Variables), mounted);
+        assert_eq!(of(Trust::Mounts), mounted);
+        assert_eq!(of(Trust::Annotations), Nvidia::Void);
+    }
+
+    #[test]
+    fn what_means_nothing_is_refused() {
+        for (name, value, code) in [
+            ("divvy.dev/memory", "much", Code::Quantity),
+            ("divvy.dev/compute", "0%", Code::Quantity),
+            ("divvy.dev/device", "", Code::Selector),
+        ] {
+            let refused =
+                request(&container(&[], &[(name, value)]), Trust::default()).expect_err("nothing");
+            assert_eq!(refused.code, code, "{name}");
+        }
+        let both = [("divvy.dev/slice", "a"), ("divvy.dev/memory", "1GiB")];
+        let refused = request(&container(&[], &both), Trust::default()).expect_err("both");
+        assert_eq!(refused.code, Code::Usage);
+        let parts = container(&[("NVIDIA_DRIVER_CAPABILITIES", "compute,flying")], &[]);
+        assert_eq!(
+            request(&parts, Trust::default()).expect_err("no part").code,
+            Code::Usage
+        );
+    }
+}
