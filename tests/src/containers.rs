@@ -1,11 +1,13 @@
 //! Container engines as stories use them: Debian's podman over its runc or crun, with storage, directories and a root file
 //! system of the story's own. There is no registry: the root file system is made of this machine's own files.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::build::binaries;
 use crate::clients::on_path;
 use crate::host::{Host, finish};
 
@@ -137,6 +139,45 @@ impl<'a> Podman<'a> {
 
     /// `podman` with these arguments.
     pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.called(&[OsStr::new("podman")], self.runtime);
+        command.args(arguments);
+        command
+    }
+
+    /// `divvy podman` with these arguments.
+    pub fn by_divvy(&self, arguments: &[&str]) -> Command {
+        let divvy = binaries().join("divvy");
+        let mut command = self.called(&[divvy.as_os_str(), OsStr::new("podman")], self.runtime);
+        command.args(arguments);
+        command
+    }
+
+    /// `podman` over `divvy oci-runtime`, which has the story's own host and these settings, over this podman's runtime.
+    pub fn over_wrapper(&self, settings: &[(&str, &str)], arguments: &[&str]) -> Command {
+        let wrapper = self.home.join("divvy-oci-runtime");
+        // podman gives its runtimes no environment.
+        let mut script = String::from("#!/bin/sh\n");
+        let host = self.host.command("true");
+        let hosts = host
+            .get_envs()
+            .filter_map(|(name, value)| Some((name.to_str()?, value?.to_str()?)));
+        let all = hosts
+            .chain(settings.iter().copied())
+            .chain([("DIVVY_OCI_RUNTIME", self.runtime)]);
+        for (name, value) in all {
+            script.push_str(&format!("export {name}='{value}'\n"));
+        }
+        let divvy = binaries().join("divvy");
+        script.push_str(&format!("exec {} oci-runtime \"$@\"\n", divvy.display()));
+        fs::write(&wrapper, script).expect("written");
+        fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).expect("a mode");
+        let mut command = self.called(&[OsStr::new("podman")], wrapper.to_str().expect("UTF-8"));
+        command.args(arguments);
+        command
+    }
+
+    /// What is called with podman's own flags behind it.
+    fn called(&self, program: &[&OsStr], runtime: &str) -> Command {
         // In a mount namespace of its own, where the story's directory is the machine's. crun 1.8 also refuses to run
         // with both cgroup hierarchies mounted: it gets the old one alone.
         let mut script = String::from("mkdir -p /run/cdi && mount --bind \"$CDI\" /run/cdi && ");
@@ -146,7 +187,8 @@ impl<'a> Podman<'a> {
         script.push_str("exec \"$@\"");
         let mut command = self.host.command("unshare");
         command
-            .args(["--mount", "sh", "-c", &script, "sh", "podman"])
+            .args(["--mount", "sh", "-c", &script, "sh"])
+            .args(program)
             .env("CDI", self.cdi());
         command
             .env("CONTAINERS_CONF", self.home.join("containers.conf"))
@@ -156,19 +198,36 @@ impl<'a> Podman<'a> {
             .arg(self.home.join("runroot"))
             .arg("--tmpdir")
             .arg(self.home.join("tmp"))
-            .args(["--runtime", self.runtime])
-            .args(arguments);
+            .args(["--runtime", runtime]);
         command
     }
 
     /// `podman run` of a program on this image, without a network. The image itself is never written to.
     pub fn run(&self, flags: &[&str], image: &Image, program: &[&str]) -> Command {
-        let mut command = self.command(&["run", "--rm", "--network=none"]);
+        let mut command = self.command(&RUN);
+        of_image(&mut command, flags, image, program);
         command
-            .args(flags)
-            .arg("--rootfs")
-            .arg(format!("{}:O", image.root().display()))
-            .args(program);
+    }
+
+    /// `divvy podman run` of the same.
+    pub fn run_by_divvy(&self, flags: &[&str], image: &Image, program: &[&str]) -> Command {
+        let mut command = self.by_divvy(&RUN);
+        // The agent may have been started outside this command's mount namespace: it removes the file by its path.
+        command.arg("--cdi-directory").arg(self.cdi());
+        of_image(&mut command, flags, image, program);
+        command
+    }
+
+    /// `podman run` of the same over the wrapper.
+    pub fn run_over_wrapper(
+        &self,
+        settings: &[(&str, &str)],
+        flags: &[&str],
+        image: &Image,
+        program: &[&str],
+    ) -> Command {
+        let mut command = self.over_wrapper(settings, &RUN);
+        of_image(&mut command, flags, image, program);
         command
     }
 }
@@ -180,6 +239,16 @@ impl Drop for Podman<'_> {
         // Overlays of `:O` are mounted below.
         let _unmounted = self.command(&["unmount", "--all"]).output();
     }
+}
+
+const RUN: [&str; 3] = ["run", "--rm", "--network=none"];
+
+fn of_image(command: &mut Command, flags: &[&str], image: &Image, program: &[&str]) {
+    command
+        .args(flags)
+        .arg("--rootfs")
+        .arg(format!("{}:O", image.root().display()))
+        .args(program);
 }
 
 /// Whether both cgroup hierarchies are mounted.

@@ -86,7 +86,8 @@ impl Processes {
             "podman" => {
                 let above = std::iter::successors(Some(pid), |pid| self.parent(*pid)).take(ABOVE);
                 // The first process that is in no container, or in another one: the engine's own.
-                let mut outside = above.skip_while(|pid| self.place(*pid).is_some_and(|(_, place)| place == id));
+                let mut outside =
+                    above.skip_while(|pid| self.place(*pid).is_some_and(|(_, place)| place == id));
                 self.of_monitor(outside.next()?, id)
             }
             "docker" => {
@@ -100,7 +101,10 @@ impl Processes {
 
     fn of_monitor(&self, pid: u32, id: &str) -> Option<String> {
         let line = self.read(pid, "cmdline")?;
-        let words: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+        let words: Vec<_> = line
+            .split(|byte| *byte == 0)
+            .map(String::from_utf8_lossy)
+            .collect();
         let program = Path::new(words.first()?.as_ref()).file_name()?.to_owned();
         let after = |flag: &str| {
             let at = words.iter().position(|word| word == flag)?;
@@ -190,7 +194,11 @@ mod tests {
                 format!("0::/machine.slice/libpod-{ID}.scope/container\n"),
                 Some("podman"),
             ),
-            (12, format!("0::/system.slice/docker-{ID}.scope\n"), Some("docker")),
+            (
+                12,
+                format!("0::/system.slice/docker-{ID}.scope\n"),
+                Some("docker"),
+            ),
             (13, format!("4:memory:/docker/{ID}\n"), Some("docker")),
             (
                 14,
@@ -233,10 +241,7 @@ mod tests {
 
     #[test]
     fn dockers_file_names_its_container() {
-        assert_eq!(
-            of_docker(br#"{"ID":"x","Name":"/web"}"#),
-            Some("web".into())
-        );
+        assert_eq!(of_docker(br#"{"ID":"x","Name":"/web"}"#), Some("web".into()));
         assert_eq!(of_docker(b"{"), None);
     }
 }

@@ -108,7 +108,8 @@ fn find(root: &OwnedFd, program: &str, path: &str, folder: &str) -> Option<Owned
     if program.contains('/') {
         return open(format!("{folder}/{program}"));
     }
-    path.split(':').find_map(|place| open(format!("{place}/{program}")))
+    path.split(':')
+        .find_map(|place| open(format!("{place}/{program}")))
 }
 
 fn head(file: OwnedFd) -> Option<Vec<u8>> {
@@ -119,7 +120,9 @@ fn head(file: OwnedFd) -> Option<Vec<u8>> {
 
 fn interpreter(line: &[u8]) -> Option<String> {
     let line = line.split(|byte| *byte == b'\n').next()?;
-    let word = line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty())?;
+    let word = line
+        .split(u8::is_ascii_whitespace)
+        .find(|word| !word.is_empty())?;
     String::from_utf8(word.to_vec()).ok()
 }
 

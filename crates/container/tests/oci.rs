@@ -55,7 +55,11 @@ fn the_vendors_variables_are_read_as_the_vendors_do() {
                 let found = oci::amd(&environment, &ids);
                 match found.as_slice() {
                     [] => "-".into(),
-                    found => found.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+                    found => found
+                        .iter()
+                        .map(ToString::to_string)
+                        .collect::<Vec<_>>()
+                        .join(" "),
                 }
             }
             _ => panic!("{line}"),
@@ -74,7 +78,8 @@ fn request(variables: &[&str]) -> Request {
 
 fn nodes(root: &Path, variables: &[&str]) -> Result<Vec<String>, String> {
     let tree = Sysroot::at(root);
-    let edits = oci::devices(&tree, &read(&tree).devices, &request(variables)).map_err(|fault| fault.message)?;
+    let edits =
+        oci::devices(&tree, &read(&tree).devices, &request(variables)).map_err(|fault| fault.message)?;
     Ok(edits.device_nodes.into_iter().map(|node| node.path).collect())
 }
 
@@ -84,7 +89,10 @@ fn nvidias_devices_by_index_uuid_and_instance() {
     let built = Built::h100(base.path(), 2);
     for instance in [1, 5] {
         let mig = format!("proc/driver/nvidia/capabilities/gpu1/mig/gi{instance}");
-        built.file(&format!("{mig}/access"), &format!("DeviceFileMinor: {}\n", 30 + instance));
+        built.file(
+            &format!("{mig}/access"),
+            &format!("DeviceFileMinor: {}\n", 30 + instance),
+        );
         built.file(
             &format!("{mig}/ci0/access"),
             &format!("DeviceFileMinor: {}\n", 40 + instance),
@@ -121,7 +129,8 @@ fn nvidias_devices_by_index_uuid_and_instance() {
 fn amds_devices_are_kfd_and_exactly_the_nodes_asked_for() {
     let base = tempfile::tempdir().expect("a folder");
     let _built = Built::mi300x(base.path(), 1);
-    let of = |asked: &str| nodes(base.path(), &[&format!("AMD_VISIBLE_DEVICES={asked}")]).expect("understood");
+    let of =
+        |asked: &str| nodes(base.path(), &[&format!("AMD_VISIBLE_DEVICES={asked}")]).expect("understood");
     let second = of("1");
     assert_eq!(second[..2], ["/dev/kfd", "/dev/dri/renderD131"]);
     assert_eq!(of("0x5a3f000000001001"), second);

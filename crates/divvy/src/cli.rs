@@ -7,8 +7,9 @@ use crate::context::Context;
 use crate::env;
 use crate::output::Format;
 use crate::verbs::{
-    agent, cdi, completions, config, devices, doctor, enter, environment, events, explain, inspect, keep,
-    kill, man, mig, mps, partition, ps, resize, run, slice, top, topology, vgpu,
+    agent, attend, cdi, completions, config, devices, doctor, engine, enter, environment, events, explain,
+    inspect, keep, kill, man, mig, mps, oci_runtime, partition, ps, resize, run, runtime, slice, top,
+    topology, vgpu,
 };
 
 const EXAMPLES: &str = "\
@@ -16,6 +17,7 @@ Examples:
   divvy run --memory 4GiB -- python train.py
   divvy run --memory 4GiB --compute 30% -- python train.py
   divvy run --memory 50% --device emulated:h100 -- ./saxpy
+  divvy podman run --memory 4GiB image python train.py
   divvy ps
   divvy resize train --memory 8GiB
   divvy doctor";
@@ -64,6 +66,14 @@ pub enum Verb {
     Vgpu(vgpu::Args),
     /// Let container engines give out devices and slices
     Cdi(cdi::Args),
+    /// Run a container in a slice of its own, with podman
+    Podman(engine::Podman),
+    /// Run a container in a slice of its own, with docker
+    Docker(engine::Docker),
+    /// Be the OCI runtime of an engine that knows no CDI
+    OciRuntime(oci_runtime::Args),
+    /// Tell container engines of the runtime
+    Runtime(runtime::Args),
     /// List the slices
     Ps(ps::Args),
     /// Show who uses the devices, against what each was promised, again and again
@@ -94,6 +104,9 @@ pub enum Verb {
     /// Keep a lasting slice
     #[command(hide = true)]
     Keep(keep::Args),
+    /// End a container's slice when the container has ended
+    #[command(hide = true)]
+    Attend(attend::Args),
     /// Write the manual pages
     #[command(hide = true)]
     Man(man::Args),
@@ -102,7 +115,10 @@ pub enum Verb {
 impl Verb {
     /// Whether the exit status follows the rules of `run`.
     pub fn is_run(&self) -> bool {
-        matches!(self, Self::Run(_) | Self::Enter(_))
+        matches!(
+            self,
+            Self::Run(_) | Self::Enter(_) | Self::Podman(_) | Self::Docker(_)
+        )
     }
 
     /// Does it; the exit status.
@@ -133,6 +149,11 @@ impl Verb {
             Self::Vgpu(args) => vgpu::run(args, context),
             Self::Env(args) => environment::run(args, context),
             Self::Cdi(args) => cdi::run(args, context),
+            Self::Podman(args) => engine::podman(args, context),
+            Self::Docker(args) => engine::docker(args, context),
+            Self::OciRuntime(args) => oci_runtime::run(args, context),
+            Self::Runtime(args) => runtime::run(args, context),
+            Self::Attend(args) => attend::run(args, context),
             Self::Ps(args) => ps::run(args, context),
             Self::Top(args) => top::run(args, context),
             Self::Events(args) => events::run(args, context),

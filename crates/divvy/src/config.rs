@@ -33,7 +33,7 @@ const fn key(name: &'static str, default: &'static str, in_folder: bool, about: 
 }
 
 /// Every setting.
-pub const KEYS: [Key; 22] = [
+pub const KEYS: [Key; 24] = [
     key(
         "memory",
         "",
@@ -150,6 +150,18 @@ pub const KEYS: [Key; 22] = [
         "",
         false,
         "Libraries of images that containers of slices preload before the limiter: /opt/probe.so",
+    ),
+    key(
+        "container_requests",
+        "annotations",
+        false,
+        "How unprivileged containers may ask `divvy oci-runtime`: annotations, mounts too, variables too",
+    ),
+    key(
+        "oci_runtime",
+        "",
+        false,
+        "The OCI runtime below `divvy oci-runtime`; the first of runc, crun and youki by default",
     ),
 ];
 

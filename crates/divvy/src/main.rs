@@ -18,6 +18,10 @@ use crate::cli::Cli;
 use crate::context::Context;
 
 fn main() -> ExitCode {
+    // A runtime's words are not ours to parse: engines ask it for its `--version`.
+    if let Some(words) = verbs::oci_runtime::words() {
+        return verbs::oci_runtime::main(&words);
+    }
     divvy_agent::hold_back_file_size();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -96,6 +96,11 @@ pub fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(exit_status(told.code, is_run))
 }
 
+/// What clap says of words that are not the whole command line, as a failure.
+pub fn words(error: &clap::Error) -> Fault {
+    of_parser(error).unwrap_or_else(|| of_clap(error))
+}
+
 /// A value's parser fails with a [`Fault`] of its own.
 fn of_parser(error: &clap::Error) -> Option<Fault> {
     use std::error::Error;

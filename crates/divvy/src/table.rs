@@ -18,6 +18,11 @@ impl Table {
         }
     }
 
+    /// How many columns it has.
+    pub fn columns(&self) -> usize {
+        self.columns.len()
+    }
+
     /// Adds a row.
     pub fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);

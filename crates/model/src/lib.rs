@@ -27,8 +27,8 @@ pub use isolation::Isolation;
 pub use mig::{MIG_PRODUCTS, MigProduct, MigProfile, compute_parts, compute_starts};
 pub use mode::{Mode, ModeTerms, TimeSlice};
 pub use selector::{Selector, SelectorError};
-pub use slice::{ContainerRecord, 
-    Condition, DeviceShare, Policy, ProcessRecord, RunRecord, SliceRecord, SliceRequest, SliceState,
-    UnmanagedRecord,
+pub use slice::{
+    Condition, ContainerRecord, DeviceShare, Policy, ProcessRecord, RunRecord, SliceRecord, SliceRequest,
+    SliceState, UnmanagedRecord,
 };
 pub use terms::{Cap, Class, ComputeTerms, Weight};

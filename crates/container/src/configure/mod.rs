@@ -124,7 +124,9 @@ fn docker(text: &str, runtime: &str) -> Result<String, String> {
         ("runtimes", "divvy", json!({"path": runtime})),
         ("features", "cdi", json!(true)),
     ] {
-        let place = config.as_object_mut().map(|all| all.entry(part).or_insert(json!({})));
+        let place = config
+            .as_object_mut()
+            .map(|all| all.entry(part).or_insert(json!({})));
         let place = place
             .and_then(Value::as_object_mut)
             .ok_or_else(|| format!("its `{part}` is no object"))?;
@@ -156,9 +158,11 @@ fn outside(text: &str) -> Result<String, String> {
         (None, _) => Ok(text.into()),
         (Some((before, rest)), true) => {
             let after = rest.split_once(END).map_or("", |(_, after)| after);
-            Ok(format!("{}{after}", before.trim_end_matches('\n').to_owned() + "\n")
-                .trim_start_matches('\n')
-                .to_owned())
+            Ok(
+                format!("{}{after}", before.trim_end_matches('\n').to_owned() + "\n")
+                    .trim_start_matches('\n')
+                    .to_owned(),
+            )
         }
         (Some(_), false) => Err(format!("the line `{}` is missing", END.trim())),
     }
@@ -231,12 +235,14 @@ mod tests {
 
     #[test]
     fn what_others_wrote_stays() {
-        let dockers = r#"{"log-driver": "journald", "runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}"#;
+        let dockers =
+            r#"{"log-driver": "journald", "runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}"#;
         let text = Target::Docker.with(dockers, RUNTIME).expect("added");
         assert!(text.contains("journald") && text.contains("nvidia-container-runtime"));
         let left = Target::Docker.without(&text).expect("taken out").expect("a file");
         assert!(left.contains("nvidia-container-runtime") && !left.contains("divvy"));
-        let containerds = "version = 3\n# ours\n[plugins.\"io.containerd.cri.v1.runtime\"]\n  enable_selinux = true\n";
+        let containerds =
+            "version = 3\n# ours\n[plugins.\"io.containerd.cri.v1.runtime\"]\n  enable_selinux = true\n";
         let text = Target::Containerd.with(containerds, RUNTIME).expect("added");
         assert!(text.starts_with(containerds) && text.contains("io.containerd.cri.v1.runtime\".containerd"));
         assert_eq!(Target::Containerd.without(&text), Ok(Some(containerds.into())));

@@ -36,7 +36,10 @@ impl Change {
     /// [`Code::EngineConfig`].
     pub fn make(&self, keep: bool) -> Result<(), Fault> {
         let backup = backup(&self.file);
-        if keep && let Some(before) = &self.before && !backup.exists() {
+        if keep
+            && let Some(before) = &self.before
+            && !backup.exists()
+        {
             replace(&backup, before, &self.file)?;
         }
         match &self.after {
@@ -154,17 +157,18 @@ mod tests {
         fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("ours");
         let added = change(Target::Docker, &file, "/r").expect("planned");
         added.make(true).expect("made");
-        assert!(
-            change(Target::Docker, &file, "/r")
-                .expect("planned")
-                .is_none()
-        );
+        assert!(change(Target::Docker, &file, "/r").expect("planned").is_none());
         let mode = fs::metadata(&file).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "who could not read it still cannot");
         let back = undo(Target::Docker, &file, "/r").expect("planned");
         back.make(false).expect("made");
         assert_eq!(fs::read_to_string(&file).expect("there"), old);
-        assert_eq!(fs::read_dir(file.parent().expect("a folder")).expect("read").count(), 1);
+        assert_eq!(
+            fs::read_dir(file.parent().expect("a folder"))
+                .expect("read")
+                .count(),
+            1
+        );
     }
 
     #[test]

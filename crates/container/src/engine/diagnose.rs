@@ -28,8 +28,11 @@ pub fn diagnose(engine: Engine, program: &Path, file: &Path) -> Option<Fault> {
         .into_iter()
         .find(|finding| finding.file == file && finding.level == Level::Error);
     if let Some(finding) = wrong {
-        let fault = Fault::new(Code::CdiName, "the slice cannot be given to the container")
-            .cause(format!("{}: {}", finding.file.display(), finding.problem));
+        let fault = Fault::new(Code::CdiName, "the slice cannot be given to the container").cause(format!(
+            "{}: {}",
+            finding.file.display(),
+            finding.problem
+        ));
         return Some(match finding.hint {
             Some(hint) => fault.hint(hint),
             None => fault,

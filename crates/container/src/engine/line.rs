@@ -133,9 +133,8 @@ pub fn split(words: &[OsString], ours: &dyn Fn(&str) -> Option<bool>) -> Result<
         }
     }
     if line.rest.is_empty() {
-        return Err(
-            Fault::new(Code::Usage, "no image was named").hint("divvy podman run --memory 4GiB IMAGE COMMAND")
-        );
+        return Err(Fault::new(Code::Usage, "no image was named")
+            .hint("divvy podman run --memory 4GiB IMAGE COMMAND"));
     }
     Ok(line)
 }
@@ -282,11 +281,7 @@ mod tests {
                 seen.restart.as_deref(),
                 seen.id_file.as_deref()
             ),
-            (
-                Some("box"),
-                Some("always"),
-                Some(std::path::Path::new("/tmp/c"))
-            )
+            (Some("box"), Some("always"), Some(std::path::Path::new("/tmp/c")))
         );
         let words = ["run", "-v", "/d:/d", "image"].map(OsString::from);
         assert!(!split(&words, &|_| None).expect("a line").seen.detached);

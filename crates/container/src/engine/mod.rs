@@ -107,7 +107,10 @@ pub fn around(seen: &Seen) -> Option<String> {
     let whole = |device: &&String| {
         let vendors = ["nvidia.com/", "amd.com/gpu", "divvy.dev/"];
         let nodes = ["/dev/nvidia", "/dev/dri", "/dev/kfd"];
-        vendors.iter().chain(&nodes).any(|start| device.starts_with(start))
+        vendors
+            .iter()
+            .chain(&nodes)
+            .any(|start| device.starts_with(start))
     };
     seen.devices
         .iter()

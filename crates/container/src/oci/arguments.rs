@@ -43,7 +43,14 @@ const WITH_VALUE: [&str; 9] = [
     "r",
 ];
 /// Flags of `create`, `run` and `delete` that take a value.
-const OF_VERB: [&str; 6] = ["bundle", "b", "console-socket", "pid-file", "preserve-fds", "config"];
+const OF_VERB: [&str; 6] = [
+    "bundle",
+    "b",
+    "console-socket",
+    "pid-file",
+    "preserve-fds",
+    "config",
+];
 
 impl Arguments {
     /// Reads them. What is not understood is the runtime's to refuse.
@@ -132,10 +139,7 @@ mod tests {
             ("create x", (Verb::Create, ".", id("x"), None)),
             ("delete --force x", (Verb::Delete, ".", id("x"), None)),
             ("--debug state x", (Verb::Other, ".", id("x"), None)),
-            (
-                "kill --bundle create 9",
-                (Verb::Other, "create", id("9"), None),
-            ),
+            ("kill --bundle create 9", (Verb::Other, "create", id("9"), None)),
             ("create ../../etc", (Verb::Create, ".", None, None)),
             ("--bundle", (Verb::Other, ".", None, None)),
             ("", (Verb::Other, ".", None, None)),

@@ -32,8 +32,7 @@ impl Bundle {
     pub fn open(path: &Path) -> Result<Self, Fault> {
         let cannot = |error: &dyn std::error::Error| fault(path).because(error);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder =
-            openat(rustix::fs::CWD, path, flags, Mode::empty()).map_err(|error| cannot(&error))?;
+        let folder = openat(rustix::fs::CWD, path, flags, Mode::empty()).map_err(|error| cannot(&error))?;
         // Neither a link nor a fifo in its place: who can put one there is not to choose what we read.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let file = openat(&folder, FILE, flags, Mode::empty()).map_err(|error| cannot(&error))?;
@@ -61,8 +60,7 @@ impl Bundle {
     pub fn store(&self) -> Result<(), Fault> {
         let aside = format!(".{FILE}.{}.divvy", std::process::id());
         let write = || -> std::io::Result<()> {
-            let flags =
-                OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = openat(&self.folder, &*aside, flags, Mode::RUSR | Mode::WUSR)?;
             let mut file = File::from(file);
             serde_json::to_writer(&mut file, &self.config)?;
@@ -121,7 +119,13 @@ pub fn parse(text: &[u8]) -> Result<Value, String> {
     let Some(fields) = config.as_object() else {
         return Err("config.json holds no object".into());
     };
-    let parts = ["/process", "/process/capabilities", "/linux", "/linux/resources", "/root"];
+    let parts = [
+        "/process",
+        "/process/capabilities",
+        "/linux",
+        "/linux/resources",
+        "/root",
+    ];
     let deeper = parts
         .iter()
         .filter_map(|part| config.pointer(part).and_then(Value::as_object));
@@ -130,7 +134,9 @@ pub fn parse(text: &[u8]) -> Result<Value, String> {
             .iter()
             .find(|field| name != *field && name.eq_ignore_ascii_case(field));
         if let Some(field) = twin {
-            return Err(format!("`{name}` is `{field}` to some readers and nothing to others"));
+            return Err(format!(
+                "`{name}` is `{field}` to some readers and nothing to others"
+            ));
         }
     }
     Ok(config)

@@ -26,8 +26,11 @@ pub fn devices(root: &Sysroot, records: &[DeviceRecord], request: &Request) -> R
         Nvidia::Void => {}
         asked => {
             let spec = of(Vendor::Nvidia).ok_or_else(|| {
-                Fault::new(Code::UnknownDevice, "NVIDIA's devices are asked for, and there are none")
-                    .hint("`divvy devices` lists those there are")
+                Fault::new(
+                    Code::UnknownDevice,
+                    "NVIDIA's devices are asked for, and there are none",
+                )
+                .hint("`divvy devices` lists those there are")
             })?;
             // The driver's files come with any device and with `none`.
             add(&mut edits, &spec.container_edits);

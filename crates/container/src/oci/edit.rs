@@ -41,15 +41,21 @@ pub fn apply(config: &mut Value, edits: &Edits) -> Result<(), Fault> {
 /// The list at this place, made where it is missing.
 fn list<'a>(config: &'a mut Value, path: &[&str]) -> Result<&'a mut Vec<Value>, Fault> {
     let wrong = || {
-        Fault::new(Code::Bundle, "the container's configuration cannot be added to")
-            .cause(format!("`{}` is of another kind than the specification has", path.join(".")))
+        Fault::new(Code::Bundle, "the container's configuration cannot be added to").cause(format!(
+            "`{}` is of another kind than the specification has",
+            path.join(".")
+        ))
     };
     let mut place = config;
     for name in path {
         if place.is_null() {
             *place = Value::Object(Map::new());
         }
-        place = place.as_object_mut().ok_or_else(wrong)?.entry(*name).or_insert(Value::Null);
+        place = place
+            .as_object_mut()
+            .ok_or_else(wrong)?
+            .entry(*name)
+            .or_insert(Value::Null);
     }
     if place.is_null() {
         *place = Value::Array(Vec::new());
@@ -154,14 +160,22 @@ mod tests {
 
     #[test]
     fn a_device_that_is_gone_or_none_is_refused() {
-        for (path, part) in [("/dev/none-such", "No such file"), ("/etc/passwd", "no device node")] {
+        for (path, part) in [
+            ("/dev/none-such", "No such file"),
+            ("/etc/passwd", "no device node"),
+        ] {
             let mut wanted = edits();
             wanted.device_nodes[0].path = path.into();
             let refused = apply(&mut json!({}), &wanted).expect_err("gone");
             assert_eq!(refused.code, Code::UnknownDevice);
             assert!(refused.causes[0].contains(part), "{refused:?}");
         }
-        for config in [json!([]), json!({"linux": []}), json!({"mounts": {}}), json!({"process": 1})] {
+        for config in [
+            json!([]),
+            json!({"linux": []}),
+            json!({"mounts": {}}),
+            json!({"process": 1}),
+        ] {
             let refused = apply(&mut config.clone(), &edits()).expect_err("no list");
             assert_eq!(refused.code, Code::Bundle, "{config}");
         }

@@ -130,9 +130,14 @@ pub fn request(container: &Container, trust: Trust) -> Result<Request, Fault> {
         let variable = container
             .environment
             .get(&format!("DIVVY_{}", name.to_ascii_uppercase()));
-        annotation.or(variable.filter(|_| by_variables)).map(String::as_str)
+        annotation
+            .or(variable.filter(|_| by_variables))
+            .map(String::as_str)
     };
-    if !by_variables && ["DIVVY_MEMORY", "DIVVY_COMPUTE"].iter().any(|name| container.environment.contains_key(*name))
+    if !by_variables
+        && ["DIVVY_MEMORY", "DIVVY_COMPUTE"]
+            .iter()
+            .any(|name| container.environment.contains_key(*name))
     {
         refuse("DIVVY_MEMORY", "variables");
     }
@@ -216,7 +221,12 @@ mod tests {
             &[("DIVVY_MEMORY", "64GiB"), ("DIVVY_COMPUTE", "90%")],
             &[("divvy.dev/memory", "1GiB")],
         );
-        let wanted = |trust| request(&asked, trust).expect("understood").slice.expect("a slice");
+        let wanted = |trust| {
+            request(&asked, trust)
+                .expect("understood")
+                .slice
+                .expect("a slice")
+        };
         let memory = Some("1GiB".parse().expect("a size"));
         assert_eq!(
             wanted(Trust::Annotations),
@@ -253,8 +263,7 @@ mod tests {
             ("divvy.dev/compute", "0%", Code::Quantity),
             ("divvy.dev/device", "", Code::Selector),
         ] {
-            let refused =
-                request(&container(&[], &[(name, value)]), Trust::default()).expect_err("nothing");
+            let refused = request(&container(&[], &[(name, value)]), Trust::default()).expect_err("nothing");
             assert_eq!(refused.code, code, "{name}");
         }
         let both = [("divvy.dev/slice", "a"), ("divvy.dev/memory", "1GiB")];

@@ -59,7 +59,11 @@ pub fn amd(environment: &BTreeMap<String, String>, unique_ids: &[Option<u64>]) -
         return (0..unique_ids.len()).collect();
     }
     // As Go's Atoi: a sign is a part of the number.
-    let number = |text: &str| text.parse::<i64>().ok().and_then(|number| usize::try_from(number).ok());
+    let number = |text: &str| {
+        text.parse::<i64>()
+            .ok()
+            .and_then(|number| usize::try_from(number).ok())
+    };
     let mut found = Vec::new();
     for word in text.split(',') {
         let hexadecimal = word.strip_prefix("0x").or_else(|| word.strip_prefix("0X"));

@@ -2,12 +2,14 @@
 
 pub mod accelerators;
 pub mod agent;
+pub mod attend;
 pub mod cdi;
 pub mod completions;
 pub mod compute;
 pub mod config;
 pub mod devices;
 pub mod doctor;
+pub mod engine;
 pub mod enter;
 pub mod environment;
 pub mod events;
@@ -18,10 +20,12 @@ pub mod kill;
 pub mod man;
 pub mod mig;
 pub mod mps;
+pub mod oci_runtime;
 pub mod partition;
 pub mod ps;
 pub mod resize;
 pub mod run;
+pub mod runtime;
 pub mod sharing;
 pub mod slice;
 pub mod top;

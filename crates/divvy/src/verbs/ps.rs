@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use divvy_agent::api::SliceItems;
 use divvy_agent::clock;
-use divvy_model::{Bytes, DeviceShare, Fault, SliceRecord, SliceState, UnmanagedRecord};
+use divvy_container::running::Processes;
+use divvy_model::{Bytes, ContainerRecord, DeviceShare, Fault, SliceRecord, SliceState, UnmanagedRecord};
 
 use crate::config::parse_duration;
 use crate::context::Context;
@@ -52,7 +53,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 }
 
 fn text(context: &Context, format: Format) -> Result<String, Fault> {
-    let SliceItems { items, unmanaged } = match context.agent_of_slices()? {
+    let SliceItems { mut items, unmanaged } = match context.agent_of_slices()? {
         Some(agent) => agent.slices()?.body,
         // Nobody keeps a slice here; the devices may be in use all the same.
         None => SliceItems {
@@ -60,6 +61,9 @@ fn text(context: &Context, format: Format) -> Result<String, Fault> {
             unmanaged: context.strangers()?,
         },
     };
+    for slice in &mut items {
+        slice.containers = containers(slice);
+    }
     match format {
         Format::Json | Format::Yaml => {
             output::document_text(format, "SliceList", &SliceItems { items, unmanaged })
@@ -67,12 +71,35 @@ fn text(context: &Context, format: Format) -> Result<String, Fault> {
         Format::Name => output::list_text(format, "SliceList", items, |slice| &slice.name, table),
         Format::Table | Format::Wide => {
             let mut table = table(&items, format == Format::Wide);
+            let columns = table.columns();
             for process in &unmanaged {
-                table.row(outsider(process, format == Format::Wide));
+                let mut row = outsider(process, format == Format::Wide);
+                row.resize(columns, "-".into());
+                table.row(row);
             }
             Ok(table.to_text())
         }
     }
+}
+
+/// The containers that the slice's processes are in, as the kernel and the engines tell.
+fn containers(slice: &SliceRecord) -> Vec<ContainerRecord> {
+    let processes = Processes::default();
+    let found = slice.processes.iter();
+    let mut found: Vec<_> = found
+        .filter_map(|process| processes.container(process.pid))
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// `podman:train`, or a part of its id where it has no name that we can learn.
+fn container(record: &ContainerRecord) -> String {
+    const SHOWN: usize = 12;
+    let name = record.name.clone();
+    let name = name.unwrap_or_else(|| record.id.chars().take(SHOWN).collect());
+    format!("{}:{name}", record.engine)
 }
 
 /// A row for a process that is in no slice.
@@ -122,6 +149,10 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
             ("COMMAND", false),
         ]);
     }
+    let any_container = slices.iter().any(|slice| !slice.containers.is_empty());
+    if any_container {
+        columns.push(("CONTAINER", false));
+    }
     let mut table = Table::new(columns);
     for slice in slices {
         let used = if slice.usage_unknown {
@@ -153,6 +184,13 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
                 spilled(slice),
                 commands(slice),
             ]);
+        }
+        if any_container {
+            let names: Vec<String> = slice.containers.iter().map(container).collect();
+            row.push(match names.is_empty() {
+                true => "-".into(),
+                false => names.join(", "),
+            });
         }
         let columns = row.len();
         table.row(row);

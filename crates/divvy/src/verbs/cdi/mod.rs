@@ -13,6 +13,7 @@ use divvy_model::{Code, Fault};
 use crate::context::Context;
 
 pub use generate::refresh;
+pub use slice::{Made, Wish, for_one, make};
 
 /// Flags of `divvy cdi`.
 #[derive(Debug, clap::Args)]

@@ -8,8 +8,7 @@ use divvy_container::cdi::{self, Capabilities};
 use divvy_container::inject;
 use divvy_host::machine::Sysroot;
 use divvy_model::{
-    Code, Compute, DeviceKind, DeviceRecord, Fault, MemoryAmount, Policy, Selector, SliceRecord,
-    SliceRequest, Vendor,
+    Code, DeviceKind, DeviceRecord, Fault, MemoryAmount, Policy, Selector, SliceRecord, SliceRequest, Vendor,
 };
 use serde::Serialize;
 
@@ -17,6 +16,7 @@ use super::{capabilities, check_free};
 use crate::context::Context;
 use crate::output;
 use crate::report::remark;
+use crate::verbs::compute;
 use crate::verbs::run::{
     OnOom, devices_or_setting, on_oom, or_setting, parse, policy, policy_or_setting, times,
 };
@@ -32,7 +32,7 @@ pub struct Args {
     #[command(flatten)]
     wish: Wish,
     /// Let containers into this lasting slice, which `divvy slice create` made, in the place of a new one
-    #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "device", "name", "policy", "on_oom", "oversubscribe"])]
+    #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "device", "name", "policy", "on_oom", "oversubscribe"])]
     slice: Option<String>,
     /// Where the CDI file goes
     #[arg(long, value_name = "DIR", default_value = cdi::DYNAMIC)]
@@ -48,9 +48,8 @@ pub struct Wish {
     /// Its memory: 8GiB, 8192MiB, 8GB, 50% (of the device) [default: the whole device]
     #[arg(long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
     pub memory: Option<MemoryAmount>,
-    /// Its compute share, as 25%
-    #[arg(long, value_name = "SHARE", value_parser = parse::<Compute>, allow_hyphen_values = true)]
-    pub compute: Option<Compute>,
+    #[command(flatten)]
+    pub compute: compute::Flags,
     /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with room]
     #[arg(long, value_name = "SEL", value_delimiter = ',', value_parser = parse::<Selector>)]
     pub device: Vec<Selector>,
@@ -113,11 +112,7 @@ pub fn make(
     dry_run: bool,
     context: &Context,
 ) -> Result<Made, Fault> {
-    let client = context.agent()?;
-    let (slice, devices) = match join {
-        Some(which) => existing(&client, which)?,
-        None => created(&client, wish, dry_run, context)?,
-    };
+    let (slice, devices) = find(wish, join, dry_run, context)?;
     let file = cdi::slice_file(&slice);
     let made = Made {
         device: format!("{}={}", cdi::SLICE_KIND, cdi::slice_name(&slice)),
@@ -128,30 +123,79 @@ pub fn make(
         return Ok(made);
     }
     let write = || -> Result<(), Fault> {
-        let slice = &made.slice;
-        let run = context.run_dir()?;
-        let survey = context.survey(None)?;
-        let known = |device: &DeviceRecord| located(device, &survey.devices);
-        let capabilities = wish.capabilities.clone().unwrap_or_default();
-        let nodes = cdi::nodes_of(
-            &Sysroot::default(),
-            &devices.iter().map(known).collect::<Vec<_>>(),
-            &capabilities,
-        )?;
-        let preloads = preloads(context)?;
-        let parts = container::prepare(&run, slice, &devices, inject::LIMITER, &preloads)?;
-        let spec = cdi::slice_spec(slice, &nodes, &parts);
+        let spec = describe(&made.slice, &devices, wish, context)?;
         check_free(directory, &file, &spec)?;
         let path = cdi::write(directory, &file, &spec)?;
-        container::remember(&run, &slice.id, &std::path::absolute(&path).unwrap_or(path))
+        let run = context.run_dir()?;
+        container::remember(&run, &made.slice.id, &std::path::absolute(&path).unwrap_or(path))
     };
-    if let Err(fault) = write() {
-        if join.is_none() {
-            let _gone = client.end(&made.slice.id);
-        }
-        return Err(fault);
-    }
+    undone(write(), &made.slice, join, context)?;
     Ok(made)
+}
+
+/// The same for one container, whose configuration gets what the file would say.
+///
+/// # Errors
+/// What keeps the slice from being made; then nothing is left of it.
+pub fn for_one(
+    wish: &Wish,
+    join: Option<&str>,
+    context: &Context,
+) -> Result<(SliceRecord, cdi::Edits), Fault> {
+    let (slice, devices) = find(wish, join, false, context)?;
+    let spec = undone(describe(&slice, &devices, wish, context), &slice, join, context)?;
+    let device = spec.devices.into_iter().next();
+    Ok((
+        slice,
+        device.map(|device| device.container_edits).unwrap_or_default(),
+    ))
+}
+
+/// Passes an outcome on. After a failure a slice that was made goes again.
+fn undone<T>(
+    outcome: Result<T, Fault>,
+    slice: &SliceRecord,
+    join: Option<&str>,
+    context: &Context,
+) -> Result<T, Fault> {
+    if outcome.is_err() && join.is_none() {
+        let _gone = context.agent().and_then(|client| client.end(&slice.id));
+    }
+    outcome
+}
+
+fn find(
+    wish: &Wish,
+    join: Option<&str>,
+    dry_run: bool,
+    context: &Context,
+) -> Result<(SliceRecord, Vec<DeviceRecord>), Fault> {
+    let client = context.agent()?;
+    match join {
+        Some(which) => existing(&client, which),
+        None => created(&client, wish, dry_run, context),
+    }
+}
+
+/// The slice as a CDI device, with what containers have of it made ready.
+fn describe(
+    slice: &SliceRecord,
+    devices: &[DeviceRecord],
+    wish: &Wish,
+    context: &Context,
+) -> Result<cdi::Spec, Fault> {
+    let run = context.run_dir()?;
+    let survey = context.survey(None)?;
+    let known = |device: &DeviceRecord| located(device, &survey.devices);
+    let capabilities = wish.capabilities.clone().unwrap_or_default();
+    let nodes = cdi::nodes_of(
+        &Sysroot::default(),
+        &devices.iter().map(known).collect::<Vec<_>>(),
+        &capabilities,
+    )?;
+    let preloads = preloads(context)?;
+    let parts = container::prepare(&run, slice, devices, inject::LIMITER, &preloads)?;
+    Ok(cdi::slice_spec(slice, &nodes, &parts))
 }
 
 fn created(
@@ -164,12 +208,12 @@ fn created(
     let mut request = SliceRequest {
         name: wish.name.clone(),
         memory: or_setting(wish.memory, config, "memory")?,
-        compute: or_setting(wish.compute, config, "compute")?,
         policy: policy_or_setting(wish.policy, config)?,
         on_oom_wait_ns: wish.on_oom.map_or(0, |what| what.0),
         oversubscribe_percent: wish.oversubscribe.unwrap_or(100),
         ..SliceRequest::default()
     };
+    request.set_compute_terms(wish.compute.terms(config, request.share_mode)?);
     request.select(devices_or_setting(&wish.device, config)?);
     let ask = CreateSlice {
         request,

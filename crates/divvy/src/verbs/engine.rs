@@ -1,0 +1,336 @@
+//! `divvy podman run` and `divvy docker run`: a slice, and the engine's own command with one more flag.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::{CommandFactory, Parser};
+use divvy_agent::{Watch, exit_code};
+use divvy_container::cdi;
+use divvy_container::engine::{self, Engine, Line, around, diagnose, split};
+use divvy_container::running::Processes;
+use divvy_container::unlimited;
+use divvy_model::{Code, Fault, Policy, SliceRecord};
+use serde::Serialize;
+
+use super::cdi::{Made, Wish, make};
+use crate::context::Context;
+use crate::output;
+use crate::report::{self, remark};
+use crate::verbs::run::policy_or_setting;
+
+/// Flags of `divvy podman`.
+#[derive(Debug, clap::Args)]
+#[command(
+    before_help = "Examples:
+  divvy podman run --memory 4GiB --compute 30% image python train.py
+  divvy podman run --memory 4GiB -it --rm -v /data:/data image bash
+  divvy podman run --memory 4GiB -m 16g image       # the slice's memory, and the host's
+  divvy podman run --slice alice image python train.py
+  divvy podman run --memory 4GiB --dry-run image",
+    after_help = AFTER
+)]
+pub struct Podman {
+    /// podman's own flags, `run`, flags of both, the image and its command
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "WORDS"
+    )]
+    words: Vec<OsString>,
+}
+
+/// Flags of `divvy docker`.
+#[derive(Debug, clap::Args)]
+#[command(
+    before_help = "Examples:
+  divvy docker run --memory 4GiB --compute 30% image python train.py
+  divvy docker run --memory 4GiB -d --name train image python train.py
+  divvy docker run --memory 4GiB -m 16g image       # the slice's memory, and the host's
+  divvy docker run --memory 4GiB --dry-run image",
+    after_help = AFTER
+)]
+pub struct Docker {
+    /// docker's own flags, `run`, flags of both, the image and its command
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "WORDS"
+    )]
+    words: Vec<OsString>,
+}
+
+const AFTER: &str = "\
+Ours are the flags of `divvy cdi slice`: --memory, --compute, --cap, --class, --weight, --device, --policy, --on-oom,
+--oversubscribe, --capabilities, --slice, and --dry-run and --cdi-directory. They stand anywhere between `run` and the
+image. All other words go to the engine as they are, and so does everything behind a `--`.
+
+Two names are the engine's too. --memory is the slice's: the engine's own is -m, or stands behind `--`. --device is
+ours for an index, a UUID and the like, and the engine's for a path or a CDI name. A container's --name is its slice's.
+
+The slice ends with the container. `divvy cdi slice` makes slices that stay.";
+
+/// Our flags among the engine's.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true, disable_help_flag = true)]
+struct Ours {
+    #[command(flatten)]
+    wish: Wish,
+    /// A lasting slice to be let into
+    #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "device", "policy", "on_oom", "oversubscribe"])]
+    slice: Option<String>,
+    /// Where the slice's CDI file goes
+    #[arg(long, value_name = "DIR", default_value = cdi::DYNAMIC)]
+    cdi_directory: PathBuf,
+    /// Print what would happen, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// `divvy podman`.
+pub fn podman(args: &Podman, context: &Context) -> Result<u8, Fault> {
+    run(Engine::Podman, &args.words, context)
+}
+
+/// `divvy docker`.
+pub fn docker(args: &Docker, context: &Context) -> Result<u8, Fault> {
+    run(Engine::Docker, &args.words, context)
+}
+
+fn run(engine: Engine, words: &[OsString], context: &Context) -> Result<u8, Fault> {
+    let grammar = Ours::command();
+    // The engine's --name is the slice's too.
+    let ours = |name: &str| {
+        let flag = grammar
+            .get_arguments()
+            .find(|flag| flag.get_long() == Some(name))?;
+        let takes_value = flag.get_action().takes_values() && !flag.is_require_equals_set();
+        (name != "name").then_some(takes_value)
+    };
+    let line = split(words, &ours)?;
+    let mut ours = Ours::try_parse_from(&line.ours).map_err(|error| report::words(&error))?;
+    ours.wish.name = line.seen.name.clone().filter(|name| is_slice_name(name));
+    let program = engine.find()?;
+    check(&line, &ours, context)?;
+    let made = make(
+        &ours.wish,
+        ours.slice.as_deref(),
+        &ours.cdi_directory,
+        ours.dry_run,
+        context,
+    )?;
+    let id_file = line.seen.id_file.clone().unwrap_or_else(|| {
+        let folder = context.peek().container(&made.slice.id);
+        folder.join(format!("cid-{}", std::process::id()))
+    });
+    let words = engine::command(&line, &made.device, &id_file);
+    if ours.dry_run {
+        return show(engine, &made, &words, context);
+    }
+    let container = Container {
+        engine,
+        program: &program,
+        line: &line,
+        id_file: &id_file,
+        made: &made,
+        is_own: ours.slice.is_none(),
+    };
+    container.run(&words, context)
+}
+
+/// Slices have containers' names, where these are short enough.
+fn is_slice_name(name: &str) -> bool {
+    const LONGEST: usize = 63;
+    name.len() <= LONGEST && cdi::is_device_name(name)
+}
+
+/// What cannot be kept to a slice is refused before one is made.
+fn check(line: &Line, ours: &Ours, context: &Context) -> Result<(), Fault> {
+    if line.seen.restart.as_deref().is_some_and(|when| when != "no") && ours.slice.is_none() {
+        return Err(Fault::new(
+            Code::Usage,
+            "a container that is started again needs a slice that stays",
+        )
+        .hint("`divvy slice create NAME --memory SIZE`, then `divvy podman run --slice NAME --restart …`"));
+    }
+    let strict = policy_or_setting(ours.wish.policy, &context.config)? == Policy::Strict;
+    if let Some(way) = around(&line.seen) {
+        if strict {
+            return Err(Fault::new(
+                Code::NotEnforceable,
+                "the container could not be kept to its slice",
+            )
+            .cause(way)
+            .hint("leave the flag out, or let it be with `--policy best-effort`"));
+        }
+        remark(&format!("not enforced: {way}"));
+    }
+    if let (true, Some(root)) = (line.seen.rootfs && strict, line.rest.first()) {
+        // podman: `DIR:O`, `DIR:idmap`.
+        let root = root.to_string_lossy();
+        let root = root.split(':').next().unwrap_or_default();
+        let words: Vec<String> = line.rest[1..]
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
+        const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+        if let Some(why) = unlimited::of_root(Path::new(root), &words, PATH, "/") {
+            return Err(why.refusal(words.first().map_or("", String::as_str)));
+        }
+    }
+    Ok(())
+}
+
+/// A container that is to run.
+struct Container<'a> {
+    engine: Engine,
+    program: &'a Path,
+    line: &'a Line,
+    id_file: &'a Path,
+    made: &'a Made,
+    is_own: bool,
+}
+
+impl Container<'_> {
+    fn run(&self, words: &[OsString], context: &Context) -> Result<u8, Fault> {
+        let begin = || -> Result<u8, Fault> {
+            let mut child = Command::new(self.program).args(words).spawn().map_err(|error| {
+                Fault::new(
+                    Code::EngineMissing,
+                    format!("cannot start `{}`", self.program.display()),
+                )
+                .because(&error)
+            })?;
+            // After the engine: nobody waits for it.
+            let mut helpers: Vec<_> = self.attend(context).into_iter().collect();
+            let status = Watch::begin()?.wait(&mut child, &mut helpers)?;
+            Ok(exit_code(status))
+        };
+        let outcome = begin();
+        // What detached, or was left by its client, has the slice until it ends: who attends it sees to that.
+        if self.is_own && !self.is_left() {
+            end(context, &self.made.slice);
+        }
+        let status = outcome?;
+        // 125 to 127: the engine or its runtime failed, not the program.
+        if (125..=127).contains(&status)
+            && let Some(fault) = diagnose(self.engine, self.program, &self.made.file)
+        {
+            return Err(fault);
+        }
+        Ok(status)
+    }
+
+    fn attend(&self, context: &Context) -> Option<std::process::Child> {
+        use std::os::unix::process::CommandExt;
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .arg0("divvy")
+            .args(["attend", &self.made.slice.id, "--engine", self.engine.name()])
+            .args(["--parent", &std::process::id().to_string(), "--id-file"])
+            .arg(self.id_file)
+            .args((!self.is_own).then_some("--keep"))
+            .arg("--")
+            .arg(self.program)
+            .args(&self.line.globals)
+            .env("DIVVY_RUN_DIR", context.peek().path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            // Not by Ctrl-C: it stays for what is left.
+            .process_group(0);
+        command.spawn().ok()
+    }
+
+    fn is_left(&self) -> bool {
+        let id = std::fs::read_to_string(self.id_file).unwrap_or_default();
+        !id.trim().is_empty() && !Processes::default().of_container(id.trim()).is_empty()
+    }
+}
+
+/// Ends a slice whose container has ended. Its processes may take a moment to be gone.
+pub fn end(context: &Context, slice: &SliceRecord) {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let begin = Instant::now();
+    loop {
+        let ended = match context.agent_of_slices() {
+            Ok(Some(agent)) => agent.end(&slice.id),
+            Ok(None) => return,
+            Err(fault) => Err(fault),
+        };
+        match ended {
+            Ok(()) => return,
+            Err(fault) if fault.code == Code::UnknownSlice => return,
+            Err(fault) if begin.elapsed() >= PATIENCE => {
+                remark(&format!("slice {} is left: {fault}", slice.name));
+                return;
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+fn show(engine: Engine, made: &Made, words: &[OsString], context: &Context) -> Result<u8, Fault> {
+    #[derive(Serialize)]
+    struct Plan<'a> {
+        command: Vec<String>,
+        #[serde(flatten)]
+        made: &'a Made,
+    }
+    let command: Vec<String> = std::iter::once(engine.name().to_owned())
+        .chain(words.iter().map(|word| word.to_string_lossy().into_owned()))
+        .collect();
+    let quoted: Vec<String> = command.iter().map(|word| quoted(word)).collect();
+    let plan = Plan { command, made };
+    if output::document(context.format, "ContainerPlan", &plan)? {
+        return Ok(0);
+    }
+    let slice = &made.slice;
+    output::print(&format!(
+        "slice        {}\nmemory       {}\ndevice       {}\nwould write  {}\nwould run    {}\n",
+        slice.name,
+        slice.memory_limit_bytes,
+        slice.device_uuid,
+        made.file.display(),
+        quoted.join(" "),
+    ))?;
+    Ok(0)
+}
+
+/// A word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        for (word, expected) in [("a", "a"), ("", "''"), ("a b", "'a b'"), ("it's", "'it'\\''s'")] {
+            assert_eq!(quoted(word), expected);
+        }
+    }
+
+    /// Ours are told from the engine's by their names alone: the grammar has each once.
+    #[test]
+    fn our_flags_are_known() {
+        Ours::command().debug_assert();
+        let grammar = Ours::command();
+        let names: Vec<_> = grammar
+            .get_arguments()
+            .filter_map(|flag| flag.get_long())
+            .collect();
+        for name in ["memory", "compute", "device", "slice", "dry-run", "cdi-directory"] {
+            assert!(names.contains(&name), "{name}");
+            assert!(AFTER.contains(&format!("--{name}")), "{name} is told of");
+        }
+    }
+}

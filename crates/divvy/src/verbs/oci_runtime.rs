@@ -1,0 +1,277 @@
+//! `divvy oci-runtime`: stands between an engine and its OCI runtime, for engines that know no CDI.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::Parser;
+use divvy_agent::{Watch, clock, exit_code};
+use divvy_container::engine::on_path;
+use divvy_container::oci::{self, Arguments, Bundle, Nvidia, Request, Trust, Verb};
+use divvy_container::{cdi::Edits, unlimited};
+use divvy_host::machine::Sysroot;
+use divvy_model::{Code, Fault, Policy};
+use serde_json::json;
+
+use super::cdi::{Wish, for_one};
+use super::engine::end;
+use crate::cli::Cli;
+use crate::context::Context;
+use crate::verbs::compute;
+use crate::verbs::run::policy_or_setting;
+
+/// Flags of `divvy oci-runtime`.
+#[derive(Debug, clap::Args)]
+#[command(before_help = "Examples:
+  divvy runtime configure --engine docker
+  docker run --runtime divvy --annotation divvy.dev/memory=4GiB image python train.py
+  podman --runtime /usr/bin/divvy-oci-runtime run --annotation divvy.dev/slice=alice image")]
+pub struct Args {
+    /// The words that an engine gives its OCI runtime
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORDS")]
+    words: Vec<OsString>,
+}
+
+/// The name under which engines call it: they take a path and no words.
+pub const NAME: &str = "divvy-oci-runtime";
+
+/// The runtime's words, where we were called as one.
+pub fn words() -> Option<Vec<OsString>> {
+    let mut words = std::env::args_os();
+    let called = PathBuf::from(words.next()?);
+    if called.file_name().is_some_and(|name| name == NAME) {
+        return Some(words.collect());
+    }
+    let first = words.next()?;
+    let rest: Vec<OsString> = words.collect();
+    let asks_help = rest.first().is_none_or(|word| word == "--help" || word == "-h");
+    (first == "oci-runtime" && !asks_help).then_some(rest)
+}
+
+/// The whole of it, for a process that is nothing else.
+pub fn main(words: &[OsString]) -> ExitCode {
+    let outcome = Cli::try_parse_from(["divvy", "oci-runtime", "state"])
+        .map_err(|error| crate::report::words(&error))
+        .and_then(|cli| Context::new(&cli))
+        .and_then(|context| pass(words, &context));
+    match outcome {
+        Ok(status) => ExitCode::from(status),
+        Err(fault) => {
+            crate::report::fault(&fault, false);
+            let mut text = format!("divvy[{}]: {}", fault.code, fault.message);
+            for cause in fault.causes.iter().chain(&fault.hint) {
+                text.push_str(": ");
+                text.push_str(cause);
+            }
+            log(&Arguments::read(words), "error", &text);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Passes the words on.
+pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    pass(&args.words, context)
+}
+
+fn pass(words: &[OsString], context: &Context) -> Result<u8, Fault> {
+    let arguments = Arguments::read(words);
+    let mut below = Command::new(below(context)?);
+    below.args(words);
+    match (arguments.verb, &arguments.id) {
+        (Verb::Create | Verb::Run, Some(id)) => {
+            let mut bundle = Bundle::open(&arguments.bundle)?;
+            let Some(slice) = give(&mut bundle, &arguments, id, context)? else {
+                return Err(become_it(below));
+            };
+            let status = wait(below, &arguments);
+            // A container that was made has the slice until it is deleted.
+            if arguments.verb == Verb::Run || !matches!(status, Ok(0)) {
+                forget(id, Some(&slice), context);
+            }
+            status
+        }
+        (Verb::Delete, Some(id)) => {
+            let status = wait(below, &arguments)?;
+            if status == 0 {
+                forget(id, None, context);
+            }
+            Ok(status)
+        }
+        _ => Err(become_it(below)),
+    }
+}
+
+/// The runtime below us.
+fn below(context: &Context) -> Result<PathBuf, Fault> {
+    let named = context.config.text("oci_runtime");
+    let names = named.map_or_else(|| vec!["runc", "crun", "youki"], |name| vec![name]);
+    let found = names.iter().find_map(|name| on_path(name));
+    let found = found.ok_or_else(|| {
+        Fault::new(
+            Code::EngineMissing,
+            format!("there is no OCI runtime below: {}", names.join(", ")),
+        )
+        .hint("install runc or crun, or name another with `oci_runtime` in the configuration")
+    })?;
+    // A link of ours that leads back here would call itself for ever.
+    let ours = std::env::current_exe().ok();
+    if fs::canonicalize(&found).ok() == ours && ours.is_some() {
+        return Err(Fault::new(
+            Code::Config,
+            format!("`{}` is this runtime itself", found.display()),
+        )
+        .hint("`oci_runtime` in the configuration names the one below: runc, crun, youki or a path"));
+    }
+    Ok(found)
+}
+
+fn cannot(error: &std::io::Error) -> Fault {
+    Fault::new(Code::EngineMissing, "cannot start the OCI runtime below").because(error)
+}
+
+fn become_it(mut below: Command) -> Fault {
+    cannot(&below.exec())
+}
+
+fn wait(mut below: Command, arguments: &Arguments) -> Result<u8, Fault> {
+    let mut child = below.spawn().map_err(|error| cannot(&error))?;
+    let status = match arguments.verb {
+        // It stays, and is signalled.
+        Verb::Run => Watch::begin()?.wait(&mut child, &mut [])?,
+        _ => child.wait().map_err(|error| cannot(&error))?,
+    };
+    Ok(exit_code(status))
+}
+
+/// Adds what the container asks for to its bundle; the id of its own slice where it has one.
+///
+/// # Errors
+/// What keeps it from that; then nothing is left of the slice.
+fn give(
+    bundle: &mut Bundle,
+    arguments: &Arguments,
+    id: &str,
+    context: &Context,
+) -> Result<Option<String>, Fault> {
+    let trust = context
+        .config
+        .get::<Trust>("container_requests")?
+        .unwrap_or_default();
+    let container = oci::Container::read(&bundle.config);
+    let mut request = oci::request(&container, trust)?;
+    for ignored in &request.ignored {
+        log(arguments, "warning", &format!("divvy: {ignored}"));
+    }
+    if request.is_empty() {
+        return Ok(None);
+    }
+    let mut edits = Edits::default();
+    let mut own = None;
+    if request.slice.is_some() || request.join.is_some() {
+        let policy = policy_or_setting(None, &context.config)?;
+        let path = container
+            .environment
+            .get("PATH")
+            .map_or("/usr/bin:/bin", String::as_str);
+        let why = unlimited::of_root(&bundle.root(), &container.arguments, path, &container.folder);
+        if let Some(why) = why.filter(|_| policy == Policy::Strict) {
+            return Err(why.refusal(container.arguments.first().map_or("", String::as_str)));
+        }
+        let wish = wish(&mut request)?;
+        let (slice, more) = for_one(&wish, request.join.as_deref(), context)?;
+        edits = more;
+        if request.join.is_none() {
+            own = Some(slice);
+        }
+    }
+    let mut add = || -> Result<(), Fault> {
+        if request.nvidia != Nvidia::Void || request.amd {
+            let devices = context.survey(None)?.machine.devices;
+            let more = oci::devices(&Sysroot::default(), &devices, &request)?;
+            edits.env.extend(more.env);
+            edits.device_nodes.extend(more.device_nodes);
+            edits.mounts.extend(more.mounts);
+        }
+        oci::apply(&mut bundle.config, &edits)?;
+        if let Some(slice) = &own {
+            remember(id, &slice.id, context)?;
+        }
+        bundle.store()
+    };
+    if let Err(fault) = add() {
+        if let Some(slice) = &own {
+            end(context, slice);
+        }
+        return Err(fault);
+    }
+    Ok(own.map(|slice| slice.id))
+}
+
+/// The slice that is wished for. A device that is named the vendor's way is the slice's, and not given besides.
+fn wish(request: &mut Request) -> Result<Wish, Fault> {
+    let wanted = request.slice.clone().unwrap_or_default();
+    let mut device: Vec<_> = wanted.device.into_iter().collect();
+    match std::mem::take(&mut request.nvidia) {
+        Nvidia::Some(names) if device.is_empty() => {
+            let named: Result<Vec<_>, _> = names.iter().map(|name| name.parse()).collect();
+            device = named?;
+        }
+        _ => {}
+    }
+    request.amd = false;
+    Ok(Wish {
+        memory: wanted.memory,
+        compute: compute::Flags {
+            compute: wanted.compute,
+            ..compute::Flags::default()
+        },
+        device,
+        capabilities: Some(request.capabilities.clone()),
+        ..Wish::default()
+    })
+}
+
+/// Where it stands which slice a container has. An id is a file's name, or there is none.
+fn place(id: &str, context: &Context) -> PathBuf {
+    context.peek().path().join("oci").join(id)
+}
+
+fn remember(id: &str, slice: &str, context: &Context) -> Result<(), Fault> {
+    let file = place(id, context);
+    let write = || -> std::io::Result<()> {
+        let folder = file.parent().unwrap_or(Path::new("/"));
+        DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
+        fs::write(&file, slice)
+    };
+    write().map_err(|error| {
+        Fault::new(Code::RunDir, format!("cannot write `{}`", file.display())).because(&error)
+    })
+}
+
+/// Ends the slice of a container that is no more.
+fn forget(id: &str, slice: Option<&str>, context: &Context) {
+    let file = place(id, context);
+    let noted = fs::read_to_string(&file).ok();
+    let Some(slice) = slice.map(str::to_owned).or(noted) else {
+        return;
+    };
+    if let Ok(Some(agent)) = context.agent_of_slices()
+        && let Ok(slice) = agent.slice(slice.trim())
+    {
+        end(context, &slice);
+    }
+    let _absent = fs::remove_file(&file);
+}
+
+/// A line in the runtime's own log, in its own form: engines show the last one of a runtime that failed.
+fn log(arguments: &Arguments, level: &str, text: &str) {
+    let Some(file) = &arguments.log else { return };
+    let line = json!({"level": level, "msg": text, "time": clock::now()});
+    let opened = OpenOptions::new().append(true).create(true).open(file);
+    let _unheard = opened.and_then(|mut file| writeln!(file, "{line}"));
+}
