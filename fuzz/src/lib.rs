@@ -3,3 +3,4 @@
 pub mod drive;
 pub mod ledger;
 pub mod mutate;
+pub mod oci;

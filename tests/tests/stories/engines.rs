@@ -36,7 +36,7 @@ fn a_container_gets_a_slice_of_its_own_that_ends_with_it() {
         assert!(tenant.allocate(700 * MIB).is_err());
         let shown = host.json(["ps"])["items"][0].clone();
         assert_eq!(shown["name"], "train");
-        assert_eq!(shown["compute"], "30%");
+        assert_eq!(shown["compute"], 3000, "parts of 10,000");
         // The engine's name for it, by the host's own view.
         assert_eq!(shown["containers"][0]["engine"], "podman", "{shown}");
         assert_eq!(shown["containers"][0]["name"], "train");

@@ -210,18 +210,17 @@ impl Container<'_> {
             Ok(exit_code(status))
         };
         let outcome = begin();
+        // 125 to 127: the engine or its runtime failed, not the program. Asked while the slice's file is there.
+        let failed = outcome.as_ref().is_ok_and(|status| (125..=127).contains(status));
+        let why = failed.then(|| diagnose(self.engine, self.program, &self.made.file));
         // What detached, or was left by its client, has the slice until it ends: who attends it sees to that.
         if self.is_own && !self.is_left() {
             end(context, &self.made.slice);
         }
-        let status = outcome?;
-        // 125 to 127: the engine or its runtime failed, not the program.
-        if (125..=127).contains(&status)
-            && let Some(fault) = diagnose(self.engine, self.program, &self.made.file)
-        {
-            return Err(fault);
+        match why.flatten() {
+            Some(fault) => Err(fault),
+            None => outcome,
         }
-        Ok(status)
     }
 
     fn attend(&self, context: &Context) -> Option<std::process::Child> {
