@@ -154,23 +154,7 @@ impl<'a> Podman<'a> {
 
     /// `podman` over `divvy oci-runtime`, which has the story's own host and these settings, over this podman's runtime.
     pub fn over_wrapper(&self, settings: &[(&str, &str)], arguments: &[&str]) -> Command {
-        let wrapper = self.home.join("divvy-oci-runtime");
-        // podman gives its runtimes no environment.
-        let mut script = String::from("#!/bin/sh\n");
-        let host = self.host.command("true");
-        let hosts = host
-            .get_envs()
-            .filter_map(|(name, value)| Some((name.to_str()?, value?.to_str()?)));
-        let all = hosts
-            .chain(settings.iter().copied())
-            .chain([("DIVVY_OCI_RUNTIME", self.runtime)]);
-        for (name, value) in all {
-            script.push_str(&format!("export {name}='{value}'\n"));
-        }
-        let divvy = binaries().join("divvy");
-        script.push_str(&format!("exec {} oci-runtime \"$@\"\n", divvy.display()));
-        fs::write(&wrapper, script).expect("written");
-        fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).expect("a mode");
+        let wrapper = wrapper(self.host, &self.home, settings, self.runtime);
         let mut command = self.called(&[OsStr::new("podman")], wrapper.to_str().expect("UTF-8"));
         command.args(arguments);
         command
@@ -239,6 +223,28 @@ impl Drop for Podman<'_> {
         // Overlays of `:O` are mounted below.
         let _unmounted = self.command(&["unmount", "--all"]).output();
     }
+}
+
+/// A program that is `divvy oci-runtime` on this host with these settings, over this runtime.
+pub(crate) fn wrapper(host: &Host, folder: &Path, settings: &[(&str, &str)], runtime: &str) -> PathBuf {
+    let wrapper = folder.join("divvy-oci-runtime");
+    // Engines give their runtimes an environment of their own.
+    let mut script = String::from("#!/bin/sh\n");
+    let known = host.command("true");
+    let known = known
+        .get_envs()
+        .filter_map(|(name, value)| Some((name.to_str()?, value?.to_str()?)));
+    let all = known
+        .chain(settings.iter().copied())
+        .chain([("DIVVY_OCI_RUNTIME", runtime)]);
+    for (name, value) in all {
+        script.push_str(&format!("export {name}='{value}'\n"));
+    }
+    let divvy = binaries().join("divvy");
+    script.push_str(&format!("exec {} oci-runtime \"$@\"\n", divvy.display()));
+    fs::write(&wrapper, script).expect("written");
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).expect("a mode");
+    wrapper
 }
 
 const RUN: [&str; 3] = ["run", "--rm", "--network=none"];

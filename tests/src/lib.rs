@@ -4,6 +4,7 @@
 
 pub mod build;
 pub mod clients;
+pub mod containerd;
 pub mod containers;
 pub mod host;
 pub mod processes;

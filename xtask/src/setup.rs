@@ -44,7 +44,7 @@ pub fn for_tests() -> anyhow::Result<()> {
     if cfg!(target_arch = "x86_64") && !Path::new(LIBC_32_BIT).exists() {
         debian::install(&["libc6-i386"], "the test with a 32-bit child")?;
     }
-    let engines = ["podman", "runc", "crun"];
+    let engines = ["podman", "runc", "crun", "containerd"];
     let missing = |program: &&&str| !is_installed(program);
     if engines.iter().find(missing).is_some() {
         debian::install(&engines, "the tests with containers")?;

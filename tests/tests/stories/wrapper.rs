@@ -1,5 +1,6 @@
 //! `divvy oci-runtime` over Debian's runc and crun, under podman: for engines that know no CDI.
 
+use divvy_tests::containerd::Containerd;
 use divvy_tests::containers::{Image, Podman};
 use divvy_tests::host::{Host, finish, stderr, succeeded};
 use divvy_tests::tenant::Tenant;
@@ -105,4 +106,24 @@ fn what_cannot_be_given_is_said_by_the_engine_and_nothing_is_left() {
     // A container that asks for nothing is the runtime's alone.
     let plain = finish(&mut podman.run_over_wrapper(&[], &[], &image, &["/bin/sh", "-c", "echo ran"]));
     assert_eq!(succeeded(&plain), "ran\n");
+}
+
+#[test]
+fn containerd_without_cdi_gives_containers_slices_through_the_wrapper() {
+    let host = Host::new();
+    let Some(containerd) = Containerd::new(&host) else {
+        return;
+    };
+    let image = image(&host);
+    let flags = ["--annotation", "divvy.dev/memory=1GiB"];
+    let mut tenant = Tenant::start_in_container(containerd.run(&flags, &image, "box", &["/bin/probe"]));
+    assert_eq!(tenant.memory(), (GIB, GIB));
+    assert!(tenant.allocate(2 * GIB).is_err());
+    assert_eq!(tenant.allocate(700 * MIB), Ok(()));
+    assert_eq!(host.slices()[0].memory_used_bytes, 700 * MIB);
+    assert!(tenant.end().success());
+    until("the slice is gone", || host.slices().is_empty().then_some(()));
+    // One that asks for nothing gets nothing.
+    let mut plain = containerd.run(&[], &image, "plain", &["/bin/ls", "/run"]);
+    assert_eq!(succeeded(&finish(&mut plain)), "");
 }
