@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::{CommandFactory, Parser};
-use divvy_agent::{Watch, exit_code};
+use divvy_agent::{Watch, exit_code, let_go};
 use divvy_container::cdi;
 use divvy_container::engine::{self, Engine, Line, around, diagnose, split};
 use divvy_container::running::Processes;
@@ -197,6 +197,8 @@ struct Container<'a> {
 impl Container<'_> {
     fn run(&self, words: &[OsString], context: &Context) -> Result<u8, Fault> {
         let begin = || -> Result<u8, Fault> {
+            // What we hold back for ourselves is no business of the engine's.
+            let_go()?;
             let mut child = Command::new(self.program).args(words).spawn().map_err(|error| {
                 Fault::new(
                     Code::EngineMissing,
