@@ -68,8 +68,7 @@ impl Arbiter {
 
     /// What an event at `now` leads to, in the order in which it is to be done.
     ///
-    /// `now` need not be monotonic: time inside never goes back, and a leap is charged to nobody beyond
-    /// [`Settings::heartbeat`].
+    /// `now` need not be monotonic: time inside never goes back, and a leap ([`Settings::heartbeat`]) is charged to nobody.
     ///
     /// # Errors
     /// The event makes no sense or asks for too much; time has passed all the same, and the decisions it led to come with
@@ -98,7 +97,7 @@ impl Arbiter {
         } else {
             heartbeat.saturating_mul(2)
         };
-        if self.clock.advance(now, longest, heartbeat) {
+        if self.clock.advance(now, longest, 0) {
             self.tell_all_again();
         }
         let now = self.clock.now();

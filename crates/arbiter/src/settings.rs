@@ -26,7 +26,8 @@ pub struct Settings {
     /// shares the device with them by the hardware's own time-slicing, if it has any.
     pub expiry: Nanos,
     /// While a lease is out, the arbiter wants to be woken at least this often; a step of the clock of more than twice
-    /// this is a jump, and counts as this much.
+    /// this is a jump, and counts as nothing: the machine slept, or the agent was stopped, and nobody else could have had
+    /// the device.
     pub heartbeat: Nanos,
     /// Nothing is granted for less than this while a gang's devices come together.
     pub least_backfill: Nanos,
@@ -48,7 +49,7 @@ impl Default for Settings {
             renew_ahead: 200 * MICROSECOND,
             overdue: 30 * MILLISECOND,
             expiry: 40 * MILLISECOND,
-            heartbeat: SECOND,
+            heartbeat: 100 * MILLISECOND,
             least_backfill: 500 * MICROSECOND,
             longest_quantum: 2 * SECOND,
             longest_made_up: 100 * MILLISECOND,

@@ -86,7 +86,7 @@ fn an_unreleased_lease_is_paid_for_however_long_it_is() {
         arbiter.handle(now, &event).expect("admitted");
     }
     arbiter.handle(now, &Event::Ready { tenant: a }).expect("ready");
-    for _ in 0..100 {
+    for _ in 0..1000 {
         now = arbiter.deadline().expect("a lease is out").max(now);
         arbiter.handle(now, &Event::Time).expect("time");
         if now > 20 * SECOND {
@@ -104,15 +104,14 @@ fn an_unreleased_lease_is_paid_for_however_long_it_is() {
 }
 
 #[test]
-fn a_leap_of_the_clock_is_charged_to_nobody_beyond_a_bound() {
+fn a_leap_of_the_clock_is_charged_to_nobody() {
     for leap in [3 * SECOND, 8 * 3600 * SECOND] {
         let outcome = play(
             vec![greedy(30), greedy(70)],
             vec![step(2 * SECOND, 0, Turn::Leap(leap))],
         );
         let charged: u128 = outcome.actors.iter().map(|actor| actor.charged).sum();
-        assert!(charged <= u128::from(7 * SECOND), "{charged}");
-        // Whoever held the device then paid a second at most.
+        assert!(charged <= u128::from(6 * SECOND), "{charged}");
         let error = outcome.error(&[30.0, 70.0], 5 * SECOND, SECOND, false);
         assert!(error <= 1.0, "{error} points after the leap");
     }
@@ -222,8 +221,8 @@ fn paging_lengthens_the_quantum() {
 fn a_lone_tenant_is_left_alone_until_somebody_comes() {
     let alone = play(vec![greedy(10)], vec![]);
     assert!(alone.percent(0, SECOND, 6 * SECOND) > 99.9);
-    // One wake-up a second, and nothing else.
-    assert!(alone.events < 20, "{} events", alone.events);
+    // Ten wake-ups a second, and nothing else.
+    assert!(alone.events < 80, "{} events", alone.events);
     let joined = play(vec![greedy(50), greedy(50).from(3 * SECOND)], vec![]);
     assert!(joined.percent(1, 3100 * MILLISECOND, 3300 * MILLISECOND) > 40.0);
     assert!(joined.error(&[50.0, 50.0], 4 * SECOND, SECOND, false) <= 1.0);

@@ -90,3 +90,26 @@ fn one_that_is_alone_goes_on_without_a_pause() {
         assert!(world.shares(50 * MILLISECOND)[0] >= 9_500);
     }
 }
+
+#[test]
+fn nobody_pays_for_the_time_in_which_the_agent_was_stopped() {
+    for stopped in [300 * MILLISECOND, 1_500 * MILLISECOND, 2_500 * MILLISECOND] {
+        let mut world = World::new();
+        world.add(Terms::soft(share(30)), Load::Greedy(KERNEL));
+        world.add(Terms::soft(share(70)), Load::Greedy(KERNEL));
+        world.run(SECOND);
+        for holder in [Gate::Leased, Gate::Closed] {
+            while world.tenants[0].gate() != holder {
+                world.run(MILLISECOND / 10);
+            }
+            world.agent_stopped = true;
+            world.run(stopped);
+            world.agent_stopped = false;
+            let parts = world.shares(SECOND / 2);
+            assert!(
+                parts[0].abs_diff(3_000) <= 300 && parts[1].abs_diff(7_000) <= 300,
+                "{parts:?} after {stopped} ns"
+            );
+        }
+    }
+}

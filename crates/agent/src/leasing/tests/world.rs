@@ -60,6 +60,8 @@ pub struct World {
     pub state: State,
     pub now: Nanos,
     pub tenants: Vec<Tenant>,
+    /// The agent was stopped: it hears nothing and does nothing.
+    pub agent_stopped: bool,
     device_free: Nanos,
     beat_at: Nanos,
 }
@@ -91,6 +93,7 @@ impl World {
             state: State::new(Settings::default(), now),
             now,
             tenants: Vec::new(),
+            agent_stopped: false,
             device_free: 0,
             beat_at: 0,
         }
@@ -184,6 +187,9 @@ impl World {
             for which in 0..self.tenants.len() {
                 self.step(which);
             }
+            if self.agent_stopped {
+                continue;
+            }
             if self.state.deadline().is_some_and(|at| at <= self.now) {
                 self.state.tick(self.now);
             }
@@ -238,7 +244,7 @@ impl World {
             tenant.requests.push_back((now, kernels));
             tenant.next_request = now + every;
         }
-        if tenant.act(now, &mut self.device_free) {
+        if tenant.act(now, &mut self.device_free) && !self.agent_stopped {
             self.ring(which);
         }
     }
