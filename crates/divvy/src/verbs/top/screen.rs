@@ -115,9 +115,9 @@ pub fn draw(frame: &mut Frame<'_>, picture: &Picture, state: &State) {
     .areas(frame.area());
     let items = state.shown(picture);
     let title = format!(
-        "divvy top   {} devices   {} slices   sorted by {}",
-        picture.devices.len(),
-        items.len(),
+        "divvy top   {}   {}   sorted by {}",
+        counted(picture.devices.len(), "device"),
+        counted(items.len(), "slice"),
         state.order.name()
     );
     frame.render_widget(Line::styled(title, Modifier::BOLD), head);
@@ -229,6 +229,11 @@ fn help(frame: &mut Frame<'_>) {
     };
     let block = Block::bordered().border_set(border).title(" any key goes back ");
     frame.render_widget(Paragraph::new(HELP).block(block), over);
+}
+
+/// So many of something, in words.
+fn counted(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
