@@ -1,7 +1,7 @@
 //! From what the device says of its engine to the figures that people publish.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use divvy_arbiter::Nanos;
 use divvy_arbiter::sim::{ActorOutcome, Outcome};
@@ -21,11 +21,12 @@ pub struct Sample {
     pub busy: HashMap<u32, Nanos>,
 }
 
-/// Watches for so long, from now on.
+/// Watches for so long by the device's clock, from now on, and a bin longer: a window as long as this has room.
 pub fn watch(engine: &Engine, lasts: Duration) -> anyhow::Result<Vec<Sample>> {
-    let began = Instant::now();
-    let mut samples = vec![engine.sample()?];
-    while began.elapsed() < lasts {
+    let first = engine.sample()?;
+    let end = first.at + Nanos::try_from(lasts.as_nanos())? + BIN;
+    let mut samples = vec![first];
+    while samples.last().is_some_and(|sample| sample.at < end) {
         std::thread::sleep(PAUSE);
         samples.push(engine.sample()?);
     }
