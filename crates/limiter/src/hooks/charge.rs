@@ -165,7 +165,7 @@ pub(super) fn freed_in(
     }
     match (parting, charge) {
         (Some(parting), _) if result.is_success() => {
-            deferred::defer(stream, Freed::Parting(Box::new(parting)))
+            deferred::defer(stream, Freed::Parting(Box::new(parting)));
         }
         (Some(parting), _) => parting.refused(),
         (None, Some(charge)) if result.is_success() => {

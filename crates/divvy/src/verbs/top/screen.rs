@@ -324,6 +324,12 @@ mod tests {
     }
 
     #[test]
+    fn one_is_no_plural() {
+        assert_eq!(counted(1, "device"), "1 device");
+        assert_eq!(counted(0, "slice"), "0 slices");
+    }
+
+    #[test]
     fn a_small_screen_and_a_wide_one() {
         let state = State::new(Order::Use, false);
         insta::assert_snapshot!("top_80x24", drawn(80, 24, &state));
