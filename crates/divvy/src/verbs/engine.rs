@@ -242,6 +242,10 @@ impl Container<'_> {
             .stdout(Stdio::null())
             // Not by Ctrl-C: it stays for what is left.
             .process_group(0);
+        if self.line.seen.detached {
+            // Whoever reads what we print waits until nobody can write to it any more.
+            command.stderr(Stdio::null());
+        }
         command.spawn().ok()
     }
 
