@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::process::Stdio;
+
 use common::Host;
 
 #[test]
@@ -197,4 +199,53 @@ fn a_library_named_by_divvy_nvml_is_driven_as_nvidias() {
         text.contains("its GPU is in MIG mode, and its first instance is taken"),
         "{text}"
     );
+}
+
+#[test]
+fn of_several_at_once_one_after_the_other_is_done() {
+    let host = Host::new();
+    let ones = ["1g.10gb"; 7].join(",");
+    for _ in 0..4 {
+        let started: Vec<_> = ["3g.40gb,3g.40gb", "7g.80gb", &ones]
+            .map(|list| {
+                let words = ["mig", "apply", "--device", "0", "--yes", "--instances", list];
+                let mut command = host.divvy(&words);
+                command
+                    .stdout(Stdio::piped())
+                    .stderr(Stdio::piped())
+                    .spawn()
+                    .expect("divvy starts")
+            })
+            .into();
+        for child in started {
+            let output = child.wait_with_output().expect("it ends");
+            assert!(output.status.success(), "{output:?}");
+        }
+        let list = host.json(&["mig", "list"]);
+        let held = list["items"][0]["instances"].as_array().expect("instances");
+        let names: Vec<&str> = held
+            .iter()
+            .map(|one| one["profile"].as_str().expect("a name"))
+            .collect();
+        let whole = [&["3g.40gb"; 2][..], &["7g.80gb"], &["1g.10gb"; 7]];
+        assert!(whole.contains(&&names[..]), "{names:?}");
+    }
+}
+
+#[test]
+fn names_do_not_drive_the_terminal_and_an_empty_list_divides_nothing() {
+    let host = Host::new();
+    let words = ["mig", "plan", "--product", "h100", "--want", "1g\x1b[2J"];
+    let output = host.finish(&words);
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(text.contains("cannot fit 1g?[2J"), "{text:?}");
+    // As from a shell's variable that is not set.
+    for verb in [
+        &["apply", "--device", "0", "--yes", "--instances"][..],
+        &["plan", "--want"],
+    ] {
+        let (status, said) = host.refused(&[&["mig"], verb, &[""]].concat());
+        assert!(status == 2 && said.contains("D0081"), "{said}");
+    }
+    assert_eq!(host.json(&["mig", "list"])["items"][0]["mig_mode"], false);
 }

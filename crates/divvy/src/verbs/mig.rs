@@ -1,15 +1,15 @@
 //! `divvy mig`: what devices are divided into, what it would take to divide them otherwise, and doing it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use clap::Subcommand;
 use divvy_agent::Client;
 use divvy_host::mig::{
-    DevicePlan, Geometry, GpuInstance, MigDevice, MigDriver, MigFile, NvmlMig, Occupancy, Shapes, Strategy,
-    Target, Tenant, Wanted, apply, fill, occupancy, parse_list, part_name, plan_devices, plan_pool,
-    resources, targets,
+    Alone, DevicePlan, Geometry, GpuInstance, MigDevice, MigDriver, MigFile, NvmlMig, Occupancy, Patient,
+    Shapes, Strategy, Target, Tenant, Wanted, apply, fill, occupancy, parse_list, part_name, plan_devices,
+    plan_pool, resources, targets,
 };
 use divvy_model::{Bytes, Code, Fault, MIG_PRODUCTS, MigProduct};
 use serde::Serialize;
@@ -266,17 +266,30 @@ fn shown_instance<'a>(geometry: &Geometry, instance: &'a GpuInstance) -> ShownIn
 }
 
 /// What changes MIG here: NVIDIA's driver, or that of the emulated devices where they stand in its place.
-fn driver(context: &Context) -> Result<NvmlMig, Fault> {
+fn driver(context: &Context) -> Result<Patient, Fault> {
     let run = context.peek();
-    match context.config.text("emulated") {
+    let driver = match context.config.text("emulated") {
         Some(spec) => NvmlMig::emulated(spec, run.path()),
         None => patiently(NvmlMig::open),
+    }?;
+    Ok(Patient::over(driver, Patient::LOOK, Patient::CHANGE))
+}
+
+/// Waits until nobody else changes the devices that [`driver`] changes.
+fn alone(context: &Context) -> Result<Alone, Fault> {
+    match context.config.text("emulated") {
+        Some(_) => {
+            // Made where it is missing, and looked at whose it is: the devices' own state is about to lie there.
+            let run = context.run_dir()?;
+            Alone::wait(&run.path().join(Alone::NAME), Alone::PATIENCE)
+        }
+        None => Alone::wait(Path::new(Alone::OF_MACHINE), Alone::PATIENCE),
     }
 }
 
 /// The devices, with whoever uses each: programs, as the driver tells, and slices, as the agent does, in which nothing
 /// need run just now.
-fn devices(driver: &mut NvmlMig, agent: Option<Client>) -> Result<Vec<MigDevice>, Fault> {
+fn devices(driver: &mut dyn MigDriver, agent: Option<Client>) -> Result<Vec<MigDevice>, Fault> {
     let mut devices = driver.devices()?;
     let slices = match agent {
         Some(agent) => agent.slices()?.body.items,
@@ -382,8 +395,13 @@ fn list(args: &List, context: &Context) -> Result<u8, Fault> {
     for (resource, count) in body.resources.iter().flatten() {
         text.push_str(&format!("{resource}: {count}\n"));
     }
-    output::print(&text)?;
+    print(&text)?;
     Ok(0)
+}
+
+/// For people: a program chooses its own name, and a terminal obeys what is in it.
+fn print(text: &str) -> Result<(), Fault> {
+    output::print(&text.replace(|c: char| c.is_control() && c != '\n', "?"))
 }
 
 fn users(tenants: &[String]) -> String {
@@ -436,8 +454,9 @@ fn plan(args: &Plan, context: &Context) -> Result<u8, Fault> {
         .filter(|device| device.mode == Some(true))
         .collect();
     if divisible.is_empty() {
-        return Err(Fault::new(Code::NoMig, "no device here has MIG turned on")
-            .hint("`--product h100 --count 8` plans for devices that are elsewhere"));
+        return Err(Fault::new(Code::NoMig, "no device here has MIG turned on").hint(
+            "`divvy mig apply` turns it on; `--product h100 --count 8` plans for devices that are elsewhere",
+        ));
     }
     let pool: Vec<(Rc<Shapes>, Occupancy)> = divisible
         .iter()
@@ -518,7 +537,7 @@ fn plan(args: &Plan, context: &Context) -> Result<u8, Fault> {
         for missing in &body.cannot_fit {
             text.push_str(&format!("cannot fit {}: {}\n", missing.profile, missing.because));
         }
-        output::print(&text)?;
+        print(&text)?;
     }
     Ok(u8::from(failed))
 }
@@ -534,6 +553,7 @@ fn change(args: &Apply, context: &Context) -> Result<u8, Fault> {
         .map(parse_list)
         .transpose()?;
     let mut driver = driver(context)?;
+    let _alone = (!args.dry_run).then(|| alone(context)).transpose()?;
     let devices = devices(&mut driver, context.agent_of_slices()?)?;
     let targets = match (&file, args.wish.device) {
         (Some(file), _) => targets(file.config(args.wish.config.as_deref())?, &devices)?,
@@ -605,7 +625,7 @@ fn perform(
                 plan.shapes.map(plan.after)
             ));
         }
-        output::print(&text)?;
+        print(&text)?;
     }
     for uuid in outcome.iter().flat_map(|outcome| &outcome.waiting) {
         remark(&format!(
@@ -634,8 +654,9 @@ fn watch(args: &Watch, context: &Context) -> Result<u8, Fault> {
     }
 }
 
-fn once(driver: &mut NvmlMig, args: &Watch, context: &Context) -> Result<(), Fault> {
+fn once(driver: &mut dyn MigDriver, args: &Watch, context: &Context) -> Result<(), Fault> {
     let file = MigFile::read(&args.file)?;
+    let _alone = alone(context)?;
     let devices = devices(driver, context.agent_of_slices()?)?;
     let plans = plan_devices(
         &devices,

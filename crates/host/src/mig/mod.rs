@@ -1,5 +1,6 @@
 //! MIG: which layouts a device can have, how to get from one to another with the fewest changes, and doing it.
 
+mod alone;
 mod apply;
 mod compute;
 mod contents;
@@ -7,17 +8,20 @@ mod driver;
 mod file;
 mod geometry;
 mod nvml;
+mod patient;
 mod plan;
 mod pool;
 mod request;
 mod strategy;
 
+pub use alone::Alone;
 pub use apply::{Change, DevicePlan, Outcome, Step, apply, occupancy, plan_devices};
 pub use compute::{Filled, fill, part_name};
 pub use driver::{ComputeInstance, GpuInstance, MigDevice, MigDriver, Tenant};
 pub use file::{ConfigEntry, Devices, MigFile, Target, targets};
 pub use geometry::{Geometry, Layout, Profile, Shapes};
 pub use nvml::NvmlMig;
+pub use patient::Patient;
 pub use plan::{Chosen, Goal, Occupancy, best};
 pub use pool::{Placed, PoolPlan, Unplaced, plan_pool};
 pub use request::{Wanted, goal, parse_list};

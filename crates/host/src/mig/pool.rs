@@ -338,16 +338,20 @@ fn unplaced(
         let Some(need) = need else { continue };
         let counts = goal(shapes, need).counts;
         for maximal in &shapes.maximal {
-            let away = now.occupied & !maximal;
-            let rank = away.count_ones();
-            if rank == 0 || fewest.is_some_and(|(least, ..)| rank >= least) {
-                continue;
-            }
-            let free = maximal & !now.occupied;
+            // Who lies across this layout, and of those who lie in it as many as take the last of what is wanted.
+            let mut away = now.occupied & !maximal;
             let room = counts.iter().enumerate().all(|(profile, wanted)| {
-                (free & shapes.of_profile(profile)).count_ones() >= u32::from(*wanted)
+                let held = maximal & shapes.of_profile(profile);
+                let free = (held & !now.occupied).count_ones();
+                let mut taken = held & now.occupied;
+                for _ in free..u32::from(*wanted) {
+                    away |= taken & taken.wrapping_neg();
+                    taken &= taken.wrapping_sub(1);
+                }
+                held.count_ones() >= u32::from(*wanted)
             });
-            if room {
+            let rank = away.count_ones();
+            if room && rank > 0 && fewest.is_none_or(|(least, ..)| rank < least) {
                 fewest = Some((rank, device, away));
             }
         }
@@ -364,6 +368,35 @@ mod tests {
     use super::*;
     use crate::mig::Geometry;
     use divvy_model::MigProduct;
+
+    #[test]
+    fn a_tenant_of_the_very_instance_is_named() {
+        let product = MigProduct::of_key("h100").expect("a product");
+        let shapes = Rc::new(Shapes::new(Geometry::from(product)));
+        let place = |name: &str, start| {
+            let profile = shapes.geometry.profile(name).expect("a profile");
+            1 << shapes.place(profile, start).expect("a place")
+        };
+        let used = |layout: Layout| Occupancy {
+            current: layout,
+            occupied: layout,
+        };
+        let why = |now: Occupancy, wanted: &[&str]| {
+            let names: Vec<String> = wanted.iter().map(ToString::to_string).collect();
+            let plan = plan_pool(&[(Rc::clone(&shapes), now)], &names);
+            plan.unplaced.into_iter().next().and_then(|one| one.blocked_by)
+        };
+        let whole = place("7g.80gb", 0);
+        assert_eq!(why(used(whole), &["7g.80gb"]), Some((0, whole)));
+        let two = place("3g.40gb", 0) | place("3g.40gb", 4);
+        // One of them has to leave, and either will do.
+        assert_eq!(
+            why(used(two), &["3g.40gb"]).map(|(_, away)| away.count_ones()),
+            Some(1)
+        );
+        assert_eq!(why(used(two), &["7g.80gb"]), Some((0, two)));
+        assert_eq!(why(used(whole), &["7g.80gb", "7g.80gb"]), Some((0, whole)));
+    }
 
     #[test]
     fn room_and_cost_are_those_of_the_exact_search() {

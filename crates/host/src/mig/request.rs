@@ -57,9 +57,6 @@ pub fn parse_list(text: &str) -> Result<Vec<Wanted>, Fault> {
             ..Wanted::of_name(profile)
         })
     };
-    if text.trim().is_empty() {
-        return Ok(Vec::new());
-    }
     text.split(',').map(entry).collect()
 }
 
