@@ -9,7 +9,8 @@ use crate::print::PrintBuffer;
 use crate::{handle, log, memop};
 use divvy_abi::*;
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -158,16 +159,38 @@ impl Context {
 
 thread_local! {
     /// Handles of the contexts pushed on this thread, the current one last.
-    static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-    /// This thread's default stream in each context, by context id.
-    static OWN_LANES: RefCell<HashMap<u64, Lane>> = RefCell::default();
+    ///
+    /// Never dropped by the thread's end, and so still there when functions that run at exit call the driver: the main
+    /// thread's other variables are gone by then. [`Ending`] empties those of other threads.
+    static STACK: RefCell<ManuallyDrop<Vec<u64>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
+    /// This thread's default stream in each context, by context id. Kept as the stack is.
+    static OWN_LANES: RefCell<ManuallyDrop<BTreeMap<u64, Lane>>> =
+        const { RefCell::new(ManuallyDrop::new(BTreeMap::new())) };
+    static ENDING: Ending = const { Ending };
+}
+
+/// The end of a thread.
+struct Ending;
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if rustix::thread::gettid() != rustix::process::getpid() {
+            STACK.with(|stack| **stack.borrow_mut() = Vec::new());
+            OWN_LANES.with(|lanes| lanes.borrow_mut().clear());
+        }
+    }
 }
 
 fn with_stack<T>(body: impl FnOnce(&mut Vec<u64>) -> T) -> Result<T> {
-    // A thread that is being torn down has no context any more.
     STACK
         .try_with(|stack| body(&mut stack.borrow_mut()))
         .map_err(|_| CUDA_ERROR_DEINITIALIZED)
+}
+
+/// Something is about to be kept for the calling thread: its end clears it away.
+fn keep_for_thread() {
+    // One that ends already keeps it.
+    let _ended = ENDING.try_with(|_| ());
 }
 
 /// Handle of the current context, 0 if there is none.
@@ -202,6 +225,7 @@ pub fn named(handle: u64) -> Result<Arc<Context>> {
 
 /// Replaces the current context; 0 pops it and leaves what was below.
 pub fn set_current(handle: u64) -> Result {
+    keep_for_thread();
     with_stack(|stack| {
         stack.pop();
         if handle != 0 {
@@ -212,6 +236,7 @@ pub fn set_current(handle: u64) -> Result {
 
 /// Puts a context on top.
 pub fn push(handle: u64) -> Result {
+    keep_for_thread();
     with_stack(|stack| stack.push(handle))
 }
 
@@ -222,6 +247,7 @@ pub fn pop() -> Result<u64> {
 
 /// The calling thread's default stream in a context.
 pub fn own_lane(context: &Context) -> Result<Lane> {
+    keep_for_thread();
     OWN_LANES
         .try_with(|lanes| {
             *lanes
