@@ -87,6 +87,12 @@ impl Gate {
         self.estimates.get_or_init(Estimates::new)
     }
 
+    /// Whether the gate was open when it was last looked at, and is still.
+    #[inline]
+    fn is_seen_open(&self, word: GateWord) -> bool {
+        word.bits() == self.seen.load(Relaxed) && matches!(word.gate(), Says::Open)
+    }
+
     /// Whether a launch may go without a look; then its lane, where it is counted.
     #[inline]
     fn quick(&self, word: GateWord, launch: &Launch) -> Quick {
@@ -94,7 +100,6 @@ impl Gate {
             return Quick::Look;
         }
         match word.gate() {
-            Says::Open => Quick::Free,
             Says::Leased if !capture::any() => {
                 let lane = lane::find(&self.lanes, launch.stream.name());
                 let estimates = self.estimates.get();
@@ -109,7 +114,6 @@ impl Gate {
 }
 
 enum Quick {
-    Free,
     Counted(usize),
     Look,
 }
@@ -123,13 +127,17 @@ pub(crate) fn launching(
     let Some(Tenant::Member(member)) = tenant::known() else {
         return call();
     };
-    // What is no launch at all the driver says.
-    let Some(launch) = launch() else { return call() };
     let Some((gate, attached)) = of_current(member) else {
         return call();
     };
-    match gate.quick(attached.gate(), &launch) {
-        Quick::Free => call(),
+    let word = attached.gate();
+    // Alone on its device: what is launched does not matter.
+    if gate.is_seen_open(word) {
+        return call();
+    }
+    // What is no launch at all the driver says.
+    let Some(launch) = launch() else { return call() };
+    match gate.quick(word, &launch) {
         Quick::Counted(lane) => {
             let result = call();
             gate.lanes[lane].came_back();

@@ -10,12 +10,13 @@ use crate::gate::{self, Launch, Stream};
 macro_rules! launches {
     ($($name:ident($($parameter:ident: $of:ty),*) as $launch:expr;)*) => {
         $(pub(super) unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> CUresult {
-            guard(|| {
+            // By value: the open way reads them from registers, not from where references would point.
+            guard(move || {
                 spilled::launched();
                 gate::launching(
-                    || $launch,
+                    move || $launch,
                     // SAFETY: the arguments are handed on as they came.
-                    || unsafe { forward::$name($($parameter),*) },
+                    move || unsafe { forward::$name($($parameter),*) },
                 )
             })
         })*
