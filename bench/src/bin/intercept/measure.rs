@@ -1,6 +1,6 @@
 //! Alternating rounds over two drivers.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use divvy_bench::statistics::median;
 
@@ -53,6 +53,37 @@ pub fn alternate_together(
         bare_ns: median(&mut bare),
         limited_ns: median(&mut limited),
     }
+}
+
+/// As [`alternate`], in processor time of the calling thread, and the mean instead of the median: what the calls spend,
+/// spinning included, and not what the thread waits while others have the processor.
+pub fn alternate_in_processor_time(
+    rounds: usize,
+    batch: usize,
+    bare: &Driver,
+    limited: &Driver,
+    mut body: impl FnMut(&Driver, Side),
+) -> Cost {
+    let mut spent = [Duration::ZERO; 2];
+    for round in 0..=rounds {
+        for (side, driver) in [(Side::Bare, bare), (Side::Limited, limited)] {
+            let start = processor_time();
+            for _ in 0..batch {
+                body(driver, side);
+            }
+            if round > 0 {
+                spent[side as usize] += processor_time().saturating_sub(start);
+            }
+        }
+    }
+    let [bare_ns, limited_ns] = spent.map(|spent| spent.as_nanos() as f64 / (rounds.max(1) * batch) as f64);
+    Cost { bare_ns, limited_ns }
+}
+
+/// What the calling thread has had of the processor.
+fn processor_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
 /// Which of the two drivers a call goes to.

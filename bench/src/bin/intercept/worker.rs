@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Barrier;
 
 use crate::driver::Driver;
-use crate::measure::{Churn, Cost, alternate, alternate_together};
+use crate::measure::{Churn, Cost, alternate, alternate_in_processor_time, alternate_together};
 use crate::report::Figure;
 
 /// What a worker process measures.
@@ -42,7 +42,7 @@ pub fn run(task: Task, libraries: &Path, rounds: usize) -> anyhow::Result<()> {
             // own way, so that about half of them are at the limiter at any time.
             println!("ready");
             std::io::stdin().read_to_end(&mut Vec::new())?;
-            contended(1, &bare, &limited, rounds);
+            one_of_several(&bare, &limited, rounds);
         }
     }
     Ok(())
@@ -76,6 +76,22 @@ fn single(bare: &Driver, limited: &Driver, rounds: usize) {
         }
         churn.end(bare, limited);
     }
+}
+
+/// One of several processes that share the machine's processors, and are at the slice's ledger as it comes. A long batch
+/// loses the processor before it ends, and the more of them there are the longer it waits for it: so the time is read in
+/// batches too short for that, as a median, and in processor time over long ones, as a mean.
+fn one_of_several(bare: &Driver, limited: &Driver, rounds: usize) {
+    let mut churn = Churn::new(100, bare, limited);
+    let short = alternate(rounds * 50, 100, bare, limited, |driver, side| {
+        churn.replace(driver, side);
+    });
+    Figure::new("cuMemAlloc + cuMemFree", short).print_line();
+    let spent = alternate_in_processor_time(rounds, 5_000, bare, limited, |driver, side| {
+        churn.replace(driver, side);
+    });
+    Figure::new("the same, mean processor time", spent).print_line();
+    churn.end(bare, limited);
 }
 
 /// `threads` threads, each with allocations of its own, all at once; the mean of their medians.
