@@ -212,6 +212,28 @@ def scribble():
     say(ended=True)
 
 
+class IpcHandle(ctypes.Structure):
+    _fields_ = [("reserved", ctypes.c_ubyte * 64)]
+
+
+def share(size):
+    """A tenant that says what others may open its memory by."""
+    device, handle = Device(), IpcHandle()
+    pointer = device.allocate(int(size) * MIB)
+    error = device.error or device.driver.cuIpcGetMemHandle(ctypes.byref(handle), ctypes.c_uint64(pointer))
+    say(pid=os.getpid(), error=error, handle=bytes(handle).hex())
+    wait()
+
+
+def open_shared(handle):
+    """A tenant that opens another's memory, and never calls the driver again."""
+    device, pointer = Device(), ctypes.c_uint64()
+    handle = IpcHandle.from_buffer_copy(bytes.fromhex(handle))
+    error = device.error or device.driver.cuIpcOpenMemHandle_v2(ctypes.byref(pointer), handle, 1)
+    say(pid=os.getpid(), error=error)
+    wait()
+
+
 def load(path):
     """A library of this name or path, and no CUDA at all."""
     library = ctypes.CDLL(path)

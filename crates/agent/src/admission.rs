@@ -48,6 +48,8 @@ pub struct DeviceBook<'a> {
     pub holds: Vec<Hold>,
     /// What programs outside any slice hold.
     pub unmanaged: Bytes,
+    /// What is held for no living process, and in no ledger.
+    pub unheld: Bytes,
     /// Who asks.
     pub asker: u32,
 }
@@ -65,7 +67,8 @@ impl DeviceBook<'_> {
         Bytes(
             self.capacity()
                 .saturating_sub(self.promised().0)
-                .saturating_sub(self.unmanaged.0),
+                .saturating_sub(self.unmanaged.0)
+                .saturating_sub(self.unheld.0),
         )
     }
 
@@ -200,7 +203,7 @@ impl DeviceBook<'_> {
     /// # Errors
     /// A refusal that says who has some of it.
     pub fn admit_whole(&self) -> Result<(), Fault> {
-        if self.holds.is_empty() && self.unmanaged == Bytes(0) {
+        if self.holds.is_empty() && self.unmanaged == Bytes(0) && self.unheld == Bytes(0) {
             return Ok(());
         }
         Err(Fault::new(
@@ -238,6 +241,9 @@ impl DeviceBook<'_> {
         if self.unmanaged.0 > 0 {
             holders.push(format!("programs outside any slice hold {}", self.unmanaged));
         }
+        if self.unheld.0 > 0 {
+            holders.push(format!("{} is in use for no living process", self.unheld));
+        }
         match holders.len() {
             0 => format!("the device has {}", self.device.memory_total_bytes),
             _ => holders.join(", "),
@@ -252,6 +258,7 @@ impl DeviceBook<'_> {
             slice_max: self.limits.max_slices,
             memory_promised_bytes: self.promised(),
             memory_unmanaged_bytes: self.unmanaged,
+            memory_overhead_bytes: self.unheld,
             memory_free_bytes: self.free(),
             oversubscription_ratio: self.limits.oversubscription,
             compute_promised_ratio: self.compute_promised(),
@@ -327,6 +334,7 @@ mod tests {
                 })
                 .collect(),
             unmanaged: Bytes(0),
+            unheld: Bytes(0),
             asker: 0,
         }
     }
@@ -351,6 +359,10 @@ mod tests {
             book.admit(gib(10)).expect_err("outsiders count").code,
             Code::DeviceFull
         );
+        (book.unmanaged, book.unheld) = (Bytes(0), Bytes(GIB));
+        let refusal = book.admit(gib(10)).expect_err("what no process holds counts");
+        assert!(refusal.causes[0].ends_with("1 GiB is in use for no living process"));
+        assert_eq!(book.sharing().memory_overhead_bytes, gib(1));
         book.limits.oversubscription = 1.5;
         book.admit(gib(49)).expect("promised more than there is");
         assert_eq!(

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use divvy_host::{Nvidia, emulated_processes};
+use divvy_host::{Nvidia, emulated_use};
 use divvy_model::{
     Bytes, Condition, DeviceKind, DeviceRecord, Isolation, ProcessRecord, SliceRecord, UnmanagedRecord,
 };
@@ -23,15 +23,57 @@ const TOLERANCE: Bytes = Bytes(32 << 20);
 /// The processes on a device and what each holds, where the driver tells.
 pub(crate) type Holders = Vec<(u32, Option<Bytes>)>;
 
+/// What a device's driver, or its page, tells of its use.
+pub(crate) struct Look {
+    /// By anybody; nothing where it is not told.
+    pub used: Option<Bytes>,
+    /// By whom.
+    pub holders: Holders,
+}
+
+impl Look {
+    /// Asks.
+    pub fn at(nvidia: &Nvidia, run_dir: &Path, device: &DeviceRecord) -> Self {
+        match device.kind {
+            DeviceKind::Emulated => {
+                let told = emulated_use(run_dir, &device.uuid);
+                let (used, holders) = told.map_or_else(Default::default, |(used, all)| (Some(used), all));
+                let holders = holders.into_iter().map(|(pid, held)| (pid, Some(held)));
+                Self {
+                    used,
+                    holders: holders.collect(),
+                }
+            }
+            DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => Self {
+                used: nvidia.memory_used(&device.uuid),
+                holders: nvidia.processes(&device.uuid),
+            },
+        }
+    }
+
+    /// What is in use and is no living process's: what a dead one left to others, and what the driver keeps for itself.
+    /// 0 where that cannot be told: for a process of which the driver tells nothing, and for an instance, whose memory
+    /// processes of others may hold.
+    pub fn unheld(&self, device: &DeviceRecord) -> Bytes {
+        let of_one = match device.kind {
+            DeviceKind::Gpu => true,
+            DeviceKind::Emulated => !device.uuid.starts_with("MIG-"),
+            DeviceKind::Mig | DeviceKind::Partition => false,
+        };
+        let told: Option<u64> = self
+            .holders
+            .iter()
+            .try_fold(0_u64, |sum, (_, held)| Some(sum.saturating_add((*held)?.0)));
+        match (self.used, told) {
+            (Some(used), Some(held)) if of_one => Bytes(used.0.saturating_sub(held)),
+            _ => Bytes(0),
+        }
+    }
+}
+
 /// Asks the device's driver, or its page, who uses it.
 pub(crate) fn holders(nvidia: &Nvidia, run_dir: &Path, device: &DeviceRecord) -> Holders {
-    match device.kind {
-        DeviceKind::Emulated => emulated_processes(run_dir, &device.uuid)
-            .into_iter()
-            .map(|(pid, held)| (pid, Some(held)))
-            .collect(),
-        DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => nvidia.processes(&device.uuid),
-    }
+    Look::at(nvidia, run_dir, device).holders
 }
 
 /// The processes on these devices when no agent runs: nobody says that they are in a slice.
@@ -66,10 +108,12 @@ pub struct Audited {
 }
 
 impl Audited {
-    /// The next look: `measured` by the device, `accounted` in the ledger, `contexts` for the contexts.
+    /// The next look: `measured` by the device, `accounted` in the ledger just before and just after, `contexts` for the
+    /// contexts. What is given back while the auditor looks is in the device's figure and in the first of the ledger's.
     #[must_use]
-    pub fn next(self, measured: Bytes, accounted: Bytes, contexts: Bytes) -> Self {
-        let beyond = Bytes(measured.0.saturating_sub(accounted.0));
+    pub fn next(self, measured: Bytes, accounted: [Bytes; 2], contexts: Bytes) -> Self {
+        let [before, after] = accounted;
+        let beyond = Bytes(measured.0.saturating_sub(before.max(after).0));
         let overhead = beyond.min(self.last);
         Self {
             last: beyond,
@@ -90,10 +134,21 @@ impl Daemon {
             .cloned()
             .collect();
         for device in devices {
-            // The device first, the ledgers after: what is taken in between is in a ledger before it is on the device.
-            let held: HashMap<u32, Option<Bytes>> = holders(&self.nvidia, self.run.path(), &device)
-                .into_iter()
+            // The ledgers, the device, the ledgers again: what is taken in between is in a ledger before it is on the
+            // device, and what is given back leaves the device first.
+            let before: HashMap<String, Bytes> = book
+                .slices
+                .values_mut()
+                .filter_map(|slice| {
+                    let place = slice.record.place_of(&device.uuid)?;
+                    let usage = slice.usages().into_iter().nth(place)?;
+                    Some((slice.record.id.clone(), usage.used))
+                })
                 .collect();
+            let look = Look::at(&self.nvidia, self.run.path(), &device);
+            // What the device has for nobody alive is first of all what ledgers say that their dead have paid for.
+            let mut unheld = look.unheld(&device);
+            let held: HashMap<u32, Option<Bytes>> = look.holders.into_iter().collect();
             let context = self.settings.limits(&device).context;
             let mut looked: Vec<(usize, Usage, SliceRecord)> = Vec::new();
             for slice in book.slices.values_mut() {
@@ -131,10 +186,14 @@ impl Daemon {
                     .iter()
                     .filter(|pid| members.contains(pid))
                     .filter_map(|pid| Some(held.get(pid).copied().flatten()?.0));
-                let measured = of_ledger.chain(astray).fold(0, u64::saturating_add);
+                let of_the_dead = usage.of_the_dead().min(unheld);
+                unheld = Bytes(unheld.0 - of_the_dead.0);
+                let all = of_ledger.chain(astray).chain([of_the_dead.0]);
+                let measured = all.fold(0, u64::saturating_add);
                 let contexts = Bytes(context.0.saturating_mul(usage.processes.len() as u64));
                 if let Some(slice) = book.slices.get_mut(&shown.id) {
-                    slice.audited(*place, Bytes(measured), usage.used, contexts);
+                    let first = before.get(&shown.id).copied().unwrap_or_default();
+                    slice.audited(*place, Bytes(measured), [first, usage.used], contexts);
                 }
             }
         }
@@ -219,20 +278,22 @@ mod tests {
     #[test]
     fn what_stays_beyond_the_ledger_is_overhead_and_much_of_it_overuse() {
         let mib = |n: u64| Bytes(n << 20);
-        let first = Audited::default().next(mib(500), mib(100), mib(0));
+        let first = Audited::default().next(mib(500), [mib(100); 2], mib(0));
         assert_eq!(
             (first.overhead, first.overuse),
             (mib(0), false),
             "it may be gone at once"
         );
-        let second = first.next(mib(500), mib(490), mib(0));
+        let second = first.next(mib(500), [mib(490); 2], mib(0));
         assert_eq!((second.overhead, second.overuse), (mib(10), false));
-        let third = second.next(mib(900), mib(490), mib(0));
+        let third = second.next(mib(900), [mib(490); 2], mib(0));
         assert_eq!(third.overhead, mib(10), "the lesser of two looks");
-        let fourth = third.next(mib(900), mib(490), mib(0));
+        let fourth = third.next(mib(900), [mib(490); 2], mib(0));
         assert_eq!((fourth.overhead, fourth.overuse), (mib(410), true));
-        let context = third.next(mib(900), mib(490), mib(400));
+        let context = third.next(mib(900), [mib(490); 2], mib(400));
         assert!(!context.overuse, "a context's cost is no overuse");
-        assert_eq!(fourth.next(mib(1), mib(490), mib(0)).overhead, mib(0));
+        assert_eq!(fourth.next(mib(1), [mib(490); 2], mib(0)).overhead, mib(0));
+        let freeing = first.next(mib(500), [mib(500), mib(100)], mib(0));
+        assert_eq!(freeing.overhead, mib(0), "given back while it was looked at");
     }
 }

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use divvy_host::{Inventory, Nvidia, Sources};
-use divvy_model::{Bytes, Code, DeviceKind, DeviceRecord, Fault, Isolation, SliceRecord};
+use divvy_model::{Bytes, Code, DeviceRecord, Fault, Isolation, SliceRecord};
 
 use crate::admission::DeviceBook;
 use crate::api::compute::ComputeRecord;
 use crate::api::events::EventKind;
 use crate::api::{Items, Status};
+use crate::audit::Look;
 use crate::journal::Journal;
 use crate::leasing::{Incident, Leasing, Member};
 use crate::queue::Waiter;
@@ -159,10 +160,7 @@ impl Daemon {
             .map(|mut device| {
                 let used = self.used_on(&mut book, &device);
                 device.memory_used_bytes = used.device;
-                device.sharing = Some(
-                    self.device_book(&book, &device, used.unmanaged, self.uid)
-                        .sharing(),
-                );
+                device.sharing = Some(self.device_book(&book, &device, used, self.uid).sharing());
                 device
             })
             .collect()
@@ -232,7 +230,7 @@ impl Daemon {
         &self,
         book: &Book,
         device: &'a DeviceRecord,
-        unmanaged: Bytes,
+        used: UsedOn,
         asker: u32,
     ) -> DeviceBook<'a> {
         DeviceBook {
@@ -243,19 +241,16 @@ impl Daemon {
                 .outermost()
                 .filter_map(|slice| slice.hold_on(&device.uuid))
                 .collect(),
-            unmanaged,
+            unmanaged: used.unmanaged,
+            unheld: used.unheld,
         }
     }
 
     /// What is in use on a device, and how much of it by programs outside any slice.
     pub(crate) fn used_on(&self, book: &mut Book, device: &DeviceRecord) -> UsedOn {
         // The device first: what is taken or given back in between then never looks like an outsider's.
-        let measured = match device.kind {
-            DeviceKind::Emulated => divvy_host::emulated_used(self.run.path(), &device.uuid),
-            DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => {
-                self.nvidia.memory_used(&device.uuid)
-            }
-        };
+        let look = Look::at(&self.nvidia, self.run.path(), device);
+        let mut unheld = look.unheld(device);
         let mut managed = 0_u64;
         for slice in book.slices.values_mut() {
             let Some(place) = slice.record.place_of(&device.uuid) else {
@@ -267,16 +262,21 @@ impl Daemon {
                 managed = managed.saturating_add(shown.memory_used_bytes.0);
                 continue;
             }
-            let used = slice.usages().get(place).map_or(0, |usage| usage.used.0);
+            let usage = slice.usages().into_iter().nth(place).unwrap_or_default();
+            let used = usage.used.0;
+            unheld = Bytes(unheld.0.saturating_sub(usage.of_the_dead().0));
             // Contexts are in the ledger; what of them is not, the auditor has found.
             managed = managed
                 .saturating_add(used)
                 .saturating_add(slice.overhead(place).0);
         }
-        let used = measured.unwrap_or(Bytes(managed));
+        let used = look.used.unwrap_or(Bytes(managed));
+        let rest = used.0.saturating_sub(managed);
+        let unheld = unheld.min(Bytes(rest));
         UsedOn {
             device: used,
-            unmanaged: Bytes(used.0.saturating_sub(managed)),
+            unmanaged: Bytes(rest - unheld.0),
+            unheld,
         }
     }
 }
@@ -288,11 +288,14 @@ impl Drop for Daemon {
 }
 
 /// Memory in use on a device.
+#[derive(Clone, Copy, Default)]
 pub(crate) struct UsedOn {
     /// By anybody.
     pub device: Bytes,
     /// By programs outside any slice.
     pub unmanaged: Bytes,
+    /// For no living process, as far as no ledger has it.
+    pub unheld: Bytes,
 }
 
 impl Book {

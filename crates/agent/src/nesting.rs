@@ -167,6 +167,7 @@ impl Daemon {
             limits: self.settings.limits(device),
             holds: Vec::new(),
             unmanaged: Bytes(0),
+            unheld: Bytes(0),
             asker: record.uid,
         };
         let memory = view.share(asked.unwrap_or(MemoryAmount::Share(10_000)));

@@ -35,6 +35,20 @@ pub struct Bounds {
     pub spill_limit: Bytes,
 }
 
+impl Usage {
+    /// Bytes that the ledger has and no living process: what the dead have paid for and others have open.
+    #[must_use]
+    pub fn of_the_dead(&self) -> Bytes {
+        let living = self.processes.iter().fold(0_u64, |sum, process| {
+            sum.saturating_add(process.memory_used_bytes.0)
+        });
+        match self.unknown {
+            true => Bytes(0),
+            false => Bytes(self.used.0.saturating_sub(living)),
+        }
+    }
+}
+
 impl Bounds {
     fn check(&self, who: &str, used: Bytes, spilled: Bytes) -> Result<(), Fault> {
         if used > self.device_memory {

@@ -13,7 +13,7 @@ use divvy_model::{
 use crate::admission::{DeviceBook, Hold};
 use crate::api::CreateSlice;
 use crate::create::Wanted;
-use crate::daemon::{Book, Daemon, Peer};
+use crate::daemon::{Book, Daemon, Peer, UsedOn};
 use crate::modes::{part_of_gpu, part_of_memory};
 use crate::owner;
 use crate::pages::uuid_bytes;
@@ -105,7 +105,7 @@ impl Daemon {
         request: &SliceRequest,
         enforcement: &Enforcement,
     ) -> Result<Bytes, Fault> {
-        let device_book = self.device_book(book, device, Bytes(0), peer.uid);
+        let device_book = self.device_book(book, device, UsedOn::default(), peer.uid);
         let replicas = device_book.replicas(request.mode_terms(), self.settings.timeslice_replicas);
         let share = match (request.memory, replicas) {
             _ if request.whole => device.memory_total_bytes,
@@ -186,8 +186,8 @@ impl Daemon {
         if !request.whole && enforcement.isolation == Isolation::Env {
             return Ok(());
         }
-        let unmanaged = self.used_on(book, device).unmanaged;
-        let device_book = self.device_book(book, device, unmanaged, peer.uid);
+        let used = self.used_on(book, device);
+        let device_book = self.device_book(book, device, used, peer.uid);
         match request.whole {
             true => device_book.admit_whole()?,
             false => device_book.admit(share)?,
@@ -219,7 +219,7 @@ impl Daemon {
     ) -> Result<ModeTerms, Fault> {
         let mut agreed: Option<ModeTerms> = None;
         for device in devices {
-            let device_book = self.device_book(book, device, Bytes(0), uid);
+            let device_book = self.device_book(book, device, UsedOn::default(), uid);
             let terms = self.mode_on(&device_book, request)?;
             if agreed.is_some_and(|agreed| agreed != terms) {
                 return Err(
@@ -268,7 +268,7 @@ impl Daemon {
         terms: &ComputeTerms,
         without: Option<&str>,
     ) -> Result<(), Fault> {
-        let device_book = self.device_book(book, device, Bytes(0), uid);
+        let device_book = self.device_book(book, device, UsedOn::default(), uid);
         device_book.admit_compute(terms, without)?;
         let own = |hold: &&Hold| hold.uid == uid && Some(hold.id.as_str()) != without;
         let holds: Vec<&Hold> = device_book.holds.iter().filter(own).collect();

@@ -161,8 +161,8 @@ impl Daemon {
             ..device.clone()
         };
         let inside = parent.map(|parent| parent.record.id.clone());
-        let unmanaged = self.used_on(book, &device).unmanaged;
-        let device_book = self.device_book(book, &seen, unmanaged, peer.uid);
+        let used = self.used_on(book, &device);
+        let device_book = self.device_book(book, &seen, used, peer.uid);
         let lent = share.memory_lent_bytes;
         let share = device_book.share(ask);
         device_book.check_least(share)?;

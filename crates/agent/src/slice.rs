@@ -148,9 +148,9 @@ impl Slice {
         self.runs.push((Watched::new(run.pid), run));
     }
 
-    /// What the auditor saw on the device at `place`: `measured` by the device, `accounted` in the ledger. What is beyond
-    /// is taken off the room that is left.
-    pub fn audited(&mut self, place: usize, measured: Bytes, accounted: Bytes, contexts: Bytes) {
+    /// What the auditor saw on the device at `place`: `measured` by the device, `accounted` in the ledger before and after.
+    /// What is beyond is taken off the room that is left.
+    pub fn audited(&mut self, place: usize, measured: Bytes, accounted: [Bytes; 2], contexts: Bytes) {
         let Some(account) = self.accounts.get_mut(place) else {
             return;
         };
@@ -161,7 +161,7 @@ impl Slice {
             tracing::warn!(
                 slice = self.record.name,
                 measured = measured.0,
-                accounted = accounted.0,
+                accounted = accounted[1].0,
                 "overuse: the device says that the slice's processes hold more than they account for"
             );
         }

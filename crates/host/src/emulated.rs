@@ -118,12 +118,16 @@ pub fn emulated_used(run_dir: &Path, uuid: &str) -> Option<Bytes> {
 /// The processes that use an emulated device, and what each holds of it.
 #[must_use]
 pub fn emulated_processes(run_dir: &Path, uuid: &str) -> Vec<(u32, Bytes)> {
-    let usage = divvy_emulator::usage_in(run_dir, uuid);
-    let processes = usage.map(|usage| usage.processes).unwrap_or_default();
-    processes
-        .into_iter()
-        .map(|process| (process.pid, Bytes(process.used_bytes)))
-        .collect()
+    emulated_use(run_dir, uuid).map_or_else(Vec::new, |(_, processes)| processes)
+}
+
+/// [`emulated_used`] and [`emulated_processes`] by one look.
+#[must_use]
+pub fn emulated_use(run_dir: &Path, uuid: &str) -> Option<(Bytes, Vec<(u32, Bytes)>)> {
+    let usage = divvy_emulator::usage_in(run_dir, uuid).ok()?;
+    let processes = usage.processes.into_iter();
+    let processes = processes.map(|process| (process.pid, Bytes(process.used_bytes)));
+    Some((Bytes(usage.used_bytes), processes.collect()))
 }
 
 /// What each process had of an emulated device's engine in all, in nanoseconds.

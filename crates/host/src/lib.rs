@@ -28,8 +28,8 @@ pub use divvy_abi::{Probe, probe};
 pub use divvy_emulator::{NAMESPACE as EMULATED_NAMESPACE_FILE, default_run_directory};
 pub use driver::{DriverBelow, find_driver, native_candidates};
 pub use emulated::{
-    DEFAULT_EMULATED, EmulatedDevice, emulated_busy, emulated_devices, emulated_processes, emulated_used,
-    grant_emulated,
+    DEFAULT_EMULATED, EmulatedDevice, emulated_busy, emulated_devices, emulated_processes, emulated_use,
+    emulated_used, grant_emulated,
 };
 pub use emulated_tools::EmulatedTools;
 pub use inventory::{Inventory, Sources, take};

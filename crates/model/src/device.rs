@@ -65,6 +65,10 @@ pub struct Sharing {
     pub memory_promised_bytes: Bytes,
     /// Memory that programs outside any slice hold.
     pub memory_unmanaged_bytes: Bytes,
+    /// Memory that is in use for no living process: what dead ones left to others, and what the driver keeps. 0 where the
+    /// driver does not tell what each process holds.
+    #[serde(default)]
+    pub memory_overhead_bytes: Bytes,
     /// What a new slice and its context can still get.
     pub memory_free_bytes: Bytes,
     /// Promises may add up to this many times the device's memory.

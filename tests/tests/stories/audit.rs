@@ -1,6 +1,8 @@
 //! What the device says beside what the ledgers say: outsiders, and tenants that do not account for all they hold.
 
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
 
 use divvy_tests::MIB;
 use divvy_tests::build::binaries;
@@ -8,23 +10,104 @@ use divvy_tests::clients::{probe, python_tenant, system_python};
 use divvy_tests::host::{Host, finish, succeeded};
 use divvy_tests::tenant::Tenant;
 use divvy_tests::wait::until;
+use rustix::process::Signal;
+use serde_json::Value;
 
-/// A probe on the host's emulated device, in no slice at all.
-fn outsider(host: &Host) -> Tenant {
+/// A program on the host's emulated device, in no slice at all.
+fn outside(host: &Host, program: impl AsRef<std::ffi::OsStr>) -> Command {
     // The emulated driver by its own name, and no limiter in front.
     let folder = host.folder().join("driver");
     std::fs::create_dir(&folder).expect("made");
     let driver = binaries().join("libdivvy_emulated_cuda.so");
     std::os::unix::fs::symlink(driver, folder.join("libcuda.so.1")).expect("linked");
-    let mut command = host.command(probe());
+    let mut command = host.command(program);
     command.env("LD_LIBRARY_PATH", folder);
-    Tenant::start(command)
+    command
+}
+
+/// A part of the Python tenant in the slice `name` of 1 GiB, which `divvy slice create` made.
+fn part(host: &Host, name: &str, python: &Path, arguments: &[&str]) -> (Tenant, Value) {
+    let mut command = host.divvy(["run", "--slice", name, "--"]);
+    command.arg(python).arg(python_tenant()).args(arguments);
+    let (tenant, hello) = Tenant::start_with_line(command);
+    assert_eq!(hello["error"], 0, "{hello}");
+    (tenant, hello)
+}
+
+fn created(host: &Host, name: &str, policy: &str) {
+    let words = ["slice", "create", name, "--memory", "1GiB", "--policy", policy];
+    succeeded(&finish(&mut host.divvy(words)));
+}
+
+/// A tenant in the slice `name` with 300 MiB that others may open, and the name that they open them by.
+fn sharer(host: &Host, name: &str, python: &Path) -> (Tenant, String) {
+    let (tenant, hello) = part(host, name, python, &["share", "300"]);
+    (tenant, hello["handle"].as_str().expect("a handle").to_owned())
+}
+
+#[test]
+fn memory_of_no_living_process_is_shown_and_promised_to_nobody() {
+    let host = Host::new();
+    let Some(python) = system_python() else { return };
+    created(&host, "gone", "strict");
+    let (maker, handle) = sharer(&host, "gone", &python);
+    let mut command = outside(&host, &python);
+    command.arg(python_tenant()).args(["open_shared", &handle]);
+    let (holder, hello) = Tenant::start_with_line(command);
+    assert_eq!(hello["error"], 0, "{hello}");
+    maker.signal(Signal::KILL);
+    // Its payer is dead and who has it open calls nothing: no process has it in its figure.
+    until("it is seen", || {
+        let sharing = host.json(["devices"])["items"][0]["sharing"].clone();
+        let seen = sharing["memory_overhead_bytes"] == 300 * MIB && sharing["memory_unmanaged_bytes"] == 0;
+        seen.then_some(())
+    });
+    let refused = finish(&mut host.run("78.5GiB", "true"));
+    let said = divvy_tests::host::stderr(&refused);
+    assert!(
+        said.contains("error[D0012]") && said.contains("300 MiB is in use for no living process"),
+        "{said}"
+    );
+    drop(holder);
+    until("it is gone", || {
+        (host.json(["devices"])["items"][0]["sharing"]["memory_overhead_bytes"] == 0).then_some(())
+    });
+}
+
+#[test]
+fn what_a_ledger_keeps_for_the_dead_hides_nothing() {
+    let host = Host::new();
+    let Some(python) = system_python() else { return };
+    created(&host, "heirs", "best-effort");
+    let (maker, handle) = sharer(&host, "heirs", &python);
+    let (_holder, _) = part(&host, "heirs", &python, &["open_shared", &handle]);
+    maker.signal(Signal::KILL);
+    until("its memory is its slice's and no process's", || {
+        let shown = host.json(["inspect", "heirs"]);
+        let processes = shown["processes"].as_array()?;
+        let held = |process: &Value| process["memory_used_bytes"].as_u64();
+        let by_processes: u64 = processes.iter().filter_map(held).sum();
+        (processes.len() == 1 && by_processes == 0 && shown["memory_used_bytes"] == 300 * MIB).then_some(())
+    });
+    // As much past the ledger as the ledger has for the dead.
+    let driver = host.folder().join("mathlib.so");
+    std::fs::copy(binaries().join("libdivvy_emulated_cuda.so"), &driver).expect("copied");
+    let driver = driver.to_str().expect("a plain path").to_owned();
+    let _past = part(&host, "heirs", &python, &["past", "300", &driver]);
+    until("it is seen beside that", || {
+        (host.json(["inspect", "heirs"])["memory_overhead_bytes"] == 300 * MIB).then_some(())
+    });
+    let sharing = host.json(["devices"])["items"][0]["sharing"].clone();
+    assert_eq!(
+        sharing["memory_overhead_bytes"], 0,
+        "it is the slice's: {sharing}"
+    );
 }
 
 #[test]
 fn who_is_in_no_slice_is_shown_as_such() {
     let host = Host::new();
-    let mut outsider = outsider(&host);
+    let mut outsider = Tenant::start(outside(&host, probe()));
     assert_eq!(outsider.allocate(300 * MIB), Ok(()));
     let mut inside = host.probe("inside", "1GiB");
     assert_eq!(inside.allocate(100 * MIB), Ok(()));

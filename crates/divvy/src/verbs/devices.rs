@@ -70,6 +70,7 @@ fn table(devices: &[DeviceRecord], wide: bool) -> Table {
             ("SMS", true),
             ("CAPABILITY", true),
             ("PROMISED", true),
+            ("OVERHEAD", true),
             ("DRIVER", false),
             ("NUMA", true),
             ("LINK", false),
@@ -104,6 +105,7 @@ fn table(devices: &[DeviceRecord], wide: bool) -> Table {
                 ),
                 told(Some(device.compute_capability.clone()).filter(|text| !text.is_empty())),
                 told(sharing.map(|sharing| sharing.memory_promised_bytes.to_string())),
+                told(sharing.map(|sharing| sharing.memory_overhead_bytes.to_string())),
             ]);
             let facts = device.hardware.as_deref();
             row.extend([
