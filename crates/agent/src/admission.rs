@@ -128,13 +128,15 @@ impl DeviceBook<'_> {
             return Ok(());
         };
         let free = Compute(u16::try_from(over.free).unwrap_or(u16::MAX));
-        let with_some = others().filter(|hold| hold.compute.share.is_some());
+        let mut with_some: Vec<&Hold> = others().filter(|hold| hold.compute.share.is_some()).collect();
+        // The largest first, whatever order the slices are kept in.
+        with_some.sort_by_key(|hold| (std::cmp::Reverse(hold.compute.share), hold.name.as_str()));
         let who = |hold: &Hold| format!("slice {}{} has {}", hold.name, self.whose(hold), hold.compute);
         let fault = Fault::new(
             Code::ComputeFull,
             format!("cannot promise {terms} of the time of {}", self.device.uuid),
         )
-        .cause(first_few(with_some.map(who).collect()));
+        .cause(first_few(with_some.into_iter().map(who).collect()));
         Err(match free {
             Compute(0) => fault.hint("nothing is free; --wait waits until slices end; see divvy ps"),
             free => fault.hint(format!("{free} is free; see divvy ps")),

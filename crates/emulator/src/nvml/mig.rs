@@ -3,6 +3,7 @@
 //! A handle is the number of a name that was given out once; it is looked at anew with every call, so that one of an
 //! instance that somebody removed is refused, and serves again if the same instance is made again.
 
+use std::io::ErrorKind;
 use std::sync::{Mutex, PoisonError};
 
 use divvy_abi::nvml::*;
@@ -10,12 +11,12 @@ use divvy_model::{MigProduct, MigProfile};
 
 use super::{Result, state};
 use crate::device::identity::Uuid;
-use crate::hardware::{self, run_directory};
+use crate::hardware::{self, HardwareError, run_directory};
 use crate::inventory::DeviceFacts;
 use crate::log;
 use crate::mig::{
-    ComputeInstance, ComputeKind, GpuInstance, Refusal, State, Store, compute_instance_uuid, compute_kinds,
-    gpu_instance_uuid,
+    ComputeInstance, ComputeKind, GpuInstance, Refusal, State, Store, StoreError, compute_instance_uuid,
+    compute_kinds, gpu_instance_uuid,
 };
 
 /// What NVML says for a refusal.
@@ -29,9 +30,25 @@ pub fn code(refusal: Refusal) -> nvmlReturn_t {
     }
 }
 
-fn unreadable(why: impl std::fmt::Display) -> nvmlReturn_t {
+/// Whoever may not write what others divide may not divide it, as who is not root on hardware.
+fn unreadable(why: StoreError) -> nvmlReturn_t {
+    let code = match &why {
+        StoreError::Io(_, error) if error.kind() == ErrorKind::PermissionDenied => NVML_ERROR_NO_PERMISSION,
+        _ => NVML_ERROR_UNKNOWN,
+    };
     log::once("nvml mig", why);
-    NVML_ERROR_UNKNOWN
+    code
+}
+
+fn unprepared(why: HardwareError) -> nvmlReturn_t {
+    let code = match &why {
+        HardwareError::Directory(_, error) if error.kind() == ErrorKind::PermissionDenied => {
+            NVML_ERROR_NO_PERMISSION
+        }
+        _ => NVML_ERROR_UNKNOWN,
+    };
+    log::once("nvml mig directory", why);
+    code
 }
 
 /// A GPU whose product has MIG.
@@ -76,7 +93,7 @@ impl Divisible {
     /// Changes it.
     pub fn change<T>(self, change: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
         // Nobody may have used an emulated device in this run directory yet.
-        hardware::prepare(&run_directory()).map_err(unreadable)?;
+        hardware::prepare(&run_directory()).map_err(unprepared)?;
         self.store().change(change).map_err(unreadable)?
     }
 
@@ -86,7 +103,7 @@ impl Divisible {
         let gpu = self.gpu.uuid;
         self.change(|state| {
             state.pending = on;
-            let used = hardware::is_used(&run_directory(), gpu).map_err(unreadable)?;
+            let used = hardware::is_used(&run_directory(), gpu).map_err(unprepared)?;
             if state.on != on && (used || !state.instances.is_empty()) {
                 return Ok(NVML_ERROR_IN_USE);
             }
@@ -253,9 +270,24 @@ pub fn destroy_compute(handle: nvmlComputeInstance_t) -> Result {
     let memory = gpu_instance_uuid(inner.on.gpu.uuid, &inner.instance);
     let uuid = compute_instance_uuid(memory, &compute);
     inner.on.change(|state| {
-        if hardware::is_used(&run_directory(), uuid).map_err(unreadable)? {
+        if hardware::is_used(&run_directory(), uuid).map_err(unprepared)? {
             return Err(NVML_ERROR_IN_USE);
         }
         state.destroy_compute(inner.instance.id, compute.id).map_err(code)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_not_write_is_told_so() {
+        let io = |kind: ErrorKind| StoreError::Io("state".into(), kind.into());
+        assert_eq!(
+            unreadable(io(ErrorKind::PermissionDenied)),
+            NVML_ERROR_NO_PERMISSION
+        );
+        assert_eq!(unreadable(io(ErrorKind::StorageFull)), NVML_ERROR_UNKNOWN);
+    }
 }
