@@ -7,6 +7,10 @@ use crate::compute::for_arbiter;
 use crate::modes::HeldMode;
 use crate::names::user_name;
 
+/// What a driver may have of a device on which nothing runs, for itself: NVML counts a few MiB as used beside what it calls
+/// reserved. So little is nobody who is there.
+const OF_THE_DRIVER: Bytes = Bytes(32 << 20);
+
 /// What decides how far a device may be divided.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
@@ -205,7 +209,7 @@ impl DeviceBook<'_> {
     /// # Errors
     /// A refusal that says who has some of it.
     pub fn admit_whole(&self) -> Result<(), Fault> {
-        if self.holds.is_empty() && self.unmanaged == Bytes(0) && self.unheld == Bytes(0) {
+        if self.holds.is_empty() && self.unmanaged == Bytes(0) && self.unheld <= OF_THE_DRIVER {
             return Ok(());
         }
         Err(Fault::new(
@@ -389,6 +393,14 @@ mod tests {
         let mut book = book(&device, &[], 0);
         book.limits.oversubscription = 2.0;
         book.admit_whole().expect("nobody is there");
+        book.unheld = Bytes(4 << 20);
+        book.admit_whole().expect("the driver is nobody");
+        book.unheld = gib(1);
+        assert!(
+            book.admit_whole().is_err(),
+            "what a dead process left in use is in the way"
+        );
+        book.unheld = Bytes(0);
         book.unmanaged = Bytes(1);
         assert!(book.admit_whole().is_err(), "an outsider is");
         book.holds.push(Hold {
