@@ -123,7 +123,10 @@ fn bring(driver: &mut NvmlMig, device: u32, list: &str) -> Result<usize, Fault> 
     let target = Target {
         device,
         enabled: list != "none",
-        wanted: parse_list(list.strip_prefix("none").unwrap_or(list))?,
+        wanted: match list {
+            "none" => Vec::new(),
+            instances => parse_list(instances)?,
+        },
     };
     let plans = plan_devices(&driver.devices()?, &[target])?;
     Ok(apply(driver, &plans)?.done.len())
