@@ -102,7 +102,7 @@ impl Daemon {
                 slice.take_back(pages, keeper);
                 slice
             }
-            Err(RecallFailure::Waiting) => Slice::new(record, keeper, &here),
+            Err(RecallFailure::Waiting) if !record.lasting => Slice::new(record, keeper, &here),
             // Admitted a moment ago: its `divvy run` does not listen yet.
             Err(RecallFailure::Dead)
                 if record.state == SliceState::Starting && keeper.is_some_and(crate::procs::is_alive) =>
@@ -121,7 +121,9 @@ impl Daemon {
                 slice.damage = Some(fault);
                 slice
             }
-            Err(RecallFailure::Dead) => {
+            // A lasting slice's keeper that waits for pages is one whose agent died in the moment between starting it and
+            // giving it what the keeper before it had: these pages are lost.
+            Err(RecallFailure::Dead | RecallFailure::Waiting) => {
                 let mut slice = Slice::new(record, None, &here);
                 slice.missing = Some(lost());
                 let processes = slice.processes();

@@ -109,7 +109,31 @@ fn with_keeper_and_agent_dead_it_is_whole_again_once_its_programs_have_ended() {
         (!processes::is_alive(first)).then_some(())
     });
 
-    // What the program holds is not known: the whole limit is counted, and nobody joins.
+    counted_whole_until_it_ends(&host, tenant);
+}
+
+#[test]
+fn a_keeper_whose_agent_died_before_it_had_pages_gets_no_others_while_the_old_are_in_use() {
+    let host = Host::new();
+    create(&host, "alice", "1GiB");
+    let mut tenant = joined(&host, "alice");
+    assert_eq!(tenant.allocate(700 * MIB), Ok(()));
+    let first = keeper(&host, "alice");
+    let id = host.json(["inspect", "alice"])["id"].clone();
+    let id = id.as_str().expect("an id");
+    host.kill_agent();
+    processes::signal(first, Signal::KILL);
+    let socket = host.run_directory().join("slices").join(id).join("attach.sock");
+    std::fs::remove_file(&socket).expect("the dead keeper's");
+
+    let mut second = host.divvy(["keep", id]).spawn().expect("a keeper");
+    until("it listens", || socket.exists().then_some(()));
+    counted_whole_until_it_ends(&host, tenant);
+    until("it has gone", || second.try_wait().expect("a child"));
+}
+
+/// What the program holds is not known: the whole limit is counted, and nobody joins until it has ended.
+fn counted_whole_until_it_ends(host: &Host, mut tenant: Tenant) {
     assert_eq!(host.json(["inspect", "alice"])["usage_unknown"], true);
     let refused = finish(&mut host.divvy(["run", "--slice", "alice", "--", "true"]));
     assert_eq!(refused.status.code(), Some(125), "{}", stderr(&refused));
@@ -119,5 +143,5 @@ fn with_keeper_and_agent_dead_it_is_whole_again_once_its_programs_have_ended() {
         let shown = host.json(["inspect", "alice"]);
         (shown["usage_unknown"].is_null() && shown["state"] == "idle").then_some(())
     });
-    assert_eq!(joined(&host, "alice").allocate(GIB), Ok(()));
+    assert_eq!(joined(host, "alice").allocate(GIB), Ok(()));
 }
