@@ -60,8 +60,8 @@ fn every_way_to_allocate_is_charged_and_every_free_returns_it(slice: &Slice) {
     let bytes = (3 * MIB) as usize;
     type Allocation = unsafe fn(*mut CUdeviceptr, usize) -> CUresult;
     let ways: [(&str, Allocation); 7] = [
+        // SAFETY: a valid out-parameter; so below.
         ("cuMemAlloc_v2", |out, bytes| unsafe {
-            // SAFETY: a valid out-parameter; so below.
             (TABLE.cuMemAlloc_v2)(out, bytes)
         }),
         ("cuMemAllocManaged", |out, bytes| unsafe {

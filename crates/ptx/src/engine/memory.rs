@@ -216,11 +216,12 @@ fn find(c: &Ctx, space: u32, address: u64) -> Option<Range<u64>> {
 /// Checked bytes at a generic or global address, for `vprintf` and assertions.
 pub(crate) fn byte(c: &Ctx, address: u64) -> Option<u8> {
     let range = find(c, GENERIC, address)?;
+    if !range.contains(&address) {
+        return None;
+    }
     // SAFETY: the address space (or the engine, for shared and local memory) says that the byte is readable for the
     // length of the launch. Device memory may change under us: a byte cannot tear.
-    range
-        .contains(&address)
-        .then(|| unsafe { (address as *const u8).read_volatile() })
+    Some(unsafe { (address as *const u8).read_volatile() })
 }
 
 impl Ctx {
