@@ -75,7 +75,7 @@ impl Seen {
 pub fn split(words: &[OsString], ours: &dyn Fn(&str) -> Option<bool>) -> Result<Line, Fault> {
     let mut line = Line::default();
     let mut words = words.iter();
-    before(&mut line, &mut words)?;
+    before(&mut line, &mut words, ours)?;
     let mut ours_count = true;
     while let Some(word) = words.next() {
         let text = word.to_string_lossy();
@@ -140,7 +140,11 @@ pub fn split(words: &[OsString], ours: &dyn Fn(&str) -> Option<bool>) -> Result<
 }
 
 /// The engine's own flags, and the verb.
-fn before<'a>(line: &mut Line, words: &mut impl Iterator<Item = &'a OsString>) -> Result<(), Fault> {
+fn before<'a>(
+    line: &mut Line,
+    words: &mut impl Iterator<Item = &'a OsString>,
+    ours: &dyn Fn(&str) -> Option<bool>,
+) -> Result<(), Fault> {
     while let Some(word) = words.next() {
         let text = word.to_string_lossy();
         match text.as_ref() {
@@ -154,6 +158,14 @@ fn before<'a>(line: &mut Line, words: &mut impl Iterator<Item = &'a OsString>) -
                 );
             }
             _ => {}
+        }
+        // None of ours is a flag that an engine takes here, and the engine's refusal would not say where it belongs.
+        let name = text
+            .strip_prefix("--")
+            .map(|flag| flag.split('=').next().unwrap_or(flag));
+        if name.is_some_and(|name| ours(name).is_some()) {
+            return Err(Fault::new(Code::Usage, format!("`{text}` stands before `run`"))
+                .hint("our flags stand between `run` and the image: divvy podman run --memory 4GiB IMAGE COMMAND"));
         }
         line.globals.push(word.clone());
         let alone = match text.strip_prefix("--") {
@@ -301,6 +313,19 @@ mod tests {
             let words: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
             let refused = split(&words, &|name| (name == "memory").then_some(true)).expect_err("no image");
             assert_eq!(refused.code, Code::Usage, "{words:?}");
+        }
+    }
+    #[test]
+    fn ours_before_the_verb_are_refused_with_their_place() {
+        for words in [
+            "--memory 4GiB run image",
+            "--memory=4GiB run image",
+            "--log-level debug --memory 4GiB run image",
+        ] {
+            let words: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
+            let refused =
+                split(&words, &|name| (name == "memory").then_some(true)).expect_err("out of place");
+            assert!(refused.message.ends_with("stands before `run`"), "{refused:?}");
         }
     }
 }
