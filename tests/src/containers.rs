@@ -195,10 +195,22 @@ impl<'a> Podman<'a> {
 
     /// `divvy podman run` of the same.
     pub fn run_by_divvy(&self, flags: &[&str], image: &Image, program: &[&str]) -> Command {
-        let mut command = self.by_divvy(&RUN);
+        let mut command = self.by_divvy_run(&RUN);
+        of_image(&mut command, flags, image, program);
+        command
+    }
+
+    /// The same of a container that is there when it has ended.
+    pub fn kept_by_divvy(&self, flags: &[&str], image: &Image, program: &[&str]) -> Command {
+        let mut command = self.by_divvy_run(&KEPT);
+        of_image_itself(&mut command, flags, image, program);
+        command
+    }
+
+    fn by_divvy_run(&self, run: &[&str]) -> Command {
+        let mut command = self.by_divvy(run);
         // The agent may have been started outside this command's mount namespace: it removes the file by its path.
         command.arg("--cdi-directory").arg(self.cdi());
-        of_image(&mut command, flags, image, program);
         command
     }
 
@@ -212,6 +224,20 @@ impl<'a> Podman<'a> {
     ) -> Command {
         let mut command = self.over_wrapper(settings, &RUN);
         of_image(&mut command, flags, image, program);
+        command
+    }
+
+    /// The same of a container that is there when it has ended.
+    pub fn kept_over_wrapper(&self, flags: &[&str], image: &Image, program: &[&str]) -> Command {
+        let mut command = self.over_wrapper(&[], &KEPT);
+        of_image_itself(&mut command, flags, image, program);
+        command
+    }
+
+    /// The same under podman alone.
+    pub fn kept(&self, flags: &[&str], image: &Image, program: &[&str]) -> Command {
+        let mut command = self.command(&KEPT);
+        of_image_itself(&mut command, flags, image, program);
         command
     }
 }
@@ -235,8 +261,8 @@ pub(crate) fn wrapper(host: &Host, folder: &Path, settings: &[(&str, &str)], run
         .get_envs()
         .filter_map(|(name, value)| Some((name.to_str()?, value?.to_str()?)));
     let all = known
-        .chain(settings.iter().copied())
-        .chain([("DIVVY_OCI_RUNTIME", runtime)]);
+        .chain([("DIVVY_OCI_RUNTIME", runtime)])
+        .chain(settings.iter().copied());
     for (name, value) in all {
         script.push_str(&format!("export {name}='{value}'\n"));
     }
@@ -248,12 +274,19 @@ pub(crate) fn wrapper(host: &Host, folder: &Path, settings: &[(&str, &str)], run
 }
 
 const RUN: [&str; 3] = ["run", "--rm", "--network=none"];
+const KEPT: [&str; 2] = ["run", "--network=none"];
 
 fn of_image(command: &mut Command, flags: &[&str], image: &Image, program: &[&str]) {
+    let over = format!("{}:O", image.root().display());
+    command.args(flags).arg("--rootfs").arg(over).args(program);
+}
+
+/// On the image itself: podman 4.3 loses an overlay when it starts a container of `:O` again.
+fn of_image_itself(command: &mut Command, flags: &[&str], image: &Image, program: &[&str]) {
     command
         .args(flags)
         .arg("--rootfs")
-        .arg(format!("{}:O", image.root().display()))
+        .arg(image.root())
         .args(program);
 }
 

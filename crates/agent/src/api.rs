@@ -81,6 +81,9 @@ pub struct CreateSlice {
     /// It is to stay while nothing runs in it, kept by a process of the agent's.
     #[serde(default)]
     pub lasting: bool,
+    /// A lasting one: it is to go with the caller's process, until the caller says what it goes with.
+    #[serde(default)]
+    pub attended: bool,
     /// Only say what would happen.
     #[serde(default)]
     pub dry_run: bool,
@@ -114,6 +117,16 @@ pub struct Join {
     /// Only say what would happen.
     #[serde(default)]
     pub dry_run: bool,
+}
+
+/// `POST /v1/slices/{slice}/attend`: what a lasting slice goes with from now on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Attend {
+    /// A process, by the number that it has for the agent.
+    Process(u32),
+    /// A file or folder: for the agent's own user and root only.
+    Path(PathBuf),
 }
 
 /// `POST /v1/queue`: stands in line for a slice. The answer comes when the slice is there, when the place changes, or

@@ -114,6 +114,7 @@ impl Daemon {
             }
             self.settle(&mut book, &id);
         }
+        self.delete_unattended(&mut book);
         if book.audited_at.is_none_or(|looked| looked.elapsed() >= AUDIT) {
             book.audited_at = Some(Instant::now());
             self.audit(&mut book);

@@ -14,8 +14,8 @@ use crate::RunDir;
 use crate::api::compute::ComputeList;
 use crate::api::events::EventRecord;
 use crate::api::{
-    CreateSlice, CreatedSlice, DeviceList, Document, ErrorDocument, Join, Kill, Killed, Resize, SliceList,
-    Standing, Status, Wait,
+    Attend, CreateSlice, CreatedSlice, DeviceList, Document, ErrorDocument, Join, Kill, Killed, Resize,
+    SliceList, Standing, Status, Wait,
 };
 use divvy_model::SliceRecord;
 
@@ -150,6 +150,16 @@ impl Client {
     pub fn join(&self, slice: &str, body: &Join) -> Result<CreatedSlice, Fault> {
         let path = format!("/v1/slices/{}/join", segment(slice)?);
         self.send::<_, Document<CreatedSlice>>(Method::POST, &path, Some(body))
+            .map(|document| document.body)
+    }
+
+    /// Says what a lasting slice goes with.
+    ///
+    /// # Errors
+    /// As [`Self::status`]; [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`], [`Code::Usage`].
+    pub fn attend(&self, slice: &str, body: &Attend) -> Result<SliceRecord, Fault> {
+        let path = format!("/v1/slices/{}/attend", segment(slice)?);
+        self.send::<_, Document<SliceRecord>>(Method::POST, &path, Some(body))
             .map(|document| document.body)
     }
 

@@ -20,7 +20,7 @@ use crate::placement::{Ahead, chosen};
 use crate::policy::enforce;
 use crate::records::{attach_socket, discard, store};
 use crate::slice::Slice;
-use crate::{clock, compute, modes, pages};
+use crate::{attendant, clock, compute, modes, pages};
 
 /// A request as the agent understood it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -57,6 +57,8 @@ impl Daemon {
         loop {
             let attempt = {
                 let mut book = self.book();
+                // A container that was just removed has its name no more.
+                self.delete_unattended(&mut book);
                 let ahead = self.serve_queue(&mut book);
                 self.try_create(&mut book, peer, &wanted, &ahead)
             };
@@ -286,6 +288,10 @@ impl Daemon {
             command: ask.command.clone(),
             keeper_pid: (!ask.lasting).then_some(peer.pid),
             lasting: ask.lasting,
+            attendant: match ask.lasting && ask.attended {
+                true => Some(attendant::of_process(peer.pid)?),
+                false => None,
+            },
             runs: Vec::new(),
             parent_id: wanted.parent.clone(),
             memory_overhead_bytes: Bytes(0),

@@ -212,6 +212,7 @@ fn create(
         visible: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
         inside: surroundings(),
         lasting: false,
+        attended: false,
         dry_run,
     };
     match launch.wait.filter(|_| !dry_run) {

@@ -11,6 +11,7 @@
 pub mod admission;
 mod adopt;
 pub mod api;
+mod attendant;
 mod audit;
 pub mod bypass;
 mod change;

@@ -208,6 +208,7 @@ fn router(agent: Agent) -> Router {
         .route("/v1/queue", post(wait))
         .route("/v1/slices/{slice}", get(slice).patch(resize).delete(end))
         .route("/v1/slices/{slice}/activate", post(activate))
+        .route("/v1/slices/{slice}/attend", post(attend))
         .route("/v1/slices/{slice}/join", post(join))
         .route("/v1/slices/{slice}/kill", post(kill))
         .route("/v1/stop", post(stop))
@@ -350,6 +351,18 @@ async fn join(
     let (peer, ask) = (caller.known()?, parse(&body)?);
     agent
         .answer("CreatedSlice", move |daemon| daemon.join(peer, &which, &ask))
+        .await
+}
+
+async fn attend(
+    State(agent): State<Agent>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    Path(which): Path<String>,
+    body: Bytes,
+) -> Answer {
+    let (peer, ask) = (caller.known()?, parse(&body)?);
+    agent
+        .answer("Slice", move |daemon| daemon.attend(peer, &which, &ask))
         .await
 }
 

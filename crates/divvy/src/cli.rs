@@ -1,6 +1,7 @@
 //! The grammar: every verb and its flags.
 
 use clap::{Parser, Subcommand};
+use divvy_container::engine::Engine;
 use divvy_model::Fault;
 
 use crate::context::Context;
@@ -67,9 +68,11 @@ pub enum Verb {
     /// Let container engines give out devices and slices
     Cdi(cdi::Args),
     /// Run a container in a slice of its own, with podman
-    Podman(engine::Podman),
+    #[command(before_help = engine::PODMAN, after_help = engine::AFTER)]
+    Podman(engine::Args),
     /// Run a container in a slice of its own, with docker
-    Docker(engine::Docker),
+    #[command(before_help = engine::DOCKER, after_help = engine::AFTER)]
+    Docker(engine::Args),
     /// Be the OCI runtime of an engine that knows no CDI
     OciRuntime(oci_runtime::Args),
     /// Tell container engines of the runtime
@@ -149,8 +152,8 @@ impl Verb {
             Self::Vgpu(args) => vgpu::run(args, context),
             Self::Env(args) => environment::run(args, context),
             Self::Cdi(args) => cdi::run(args, context),
-            Self::Podman(args) => engine::podman(args, context),
-            Self::Docker(args) => engine::docker(args, context),
+            Self::Podman(args) => engine::run(Engine::Podman, args, context),
+            Self::Docker(args) => engine::run(Engine::Docker, args, context),
             Self::OciRuntime(args) => oci_runtime::run(args, context),
             Self::Runtime(args) => runtime::run(args, context),
             Self::Attend(args) => attend::run(args, context),

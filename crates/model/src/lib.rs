@@ -28,7 +28,7 @@ pub use mig::{MIG_PRODUCTS, MigProduct, MigProfile, compute_parts, compute_start
 pub use mode::{Mode, ModeTerms, TimeSlice};
 pub use selector::{Selector, SelectorError};
 pub use slice::{
-    Condition, ContainerRecord, DeviceShare, Policy, ProcessRecord, RunRecord, SliceRecord, SliceRequest,
-    SliceState, UnmanagedRecord,
+    Attendant, Condition, ContainerRecord, DeviceShare, Policy, ProcessRecord, RunRecord, SliceRecord,
+    SliceRequest, SliceState, UnmanagedRecord,
 };
 pub use terms::{Cap, Class, ComputeTerms, Weight};

@@ -1,5 +1,7 @@
 //! A slice: what is asked for, and what is held.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -235,6 +237,21 @@ pub struct RunRecord {
     pub command: Vec<String>,
 }
 
+/// What a lasting slice goes with: when it is gone, and nothing runs in the slice any more, the agent deletes that.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Attendant {
+    /// A process, such as a container's first.
+    Process {
+        /// Its process id.
+        pid: u32,
+        /// When it began, in the kernel's ticks since boot.
+        start_ticks: u64,
+    },
+    /// A file or folder, such as the one that an engine keeps of a container until that is removed.
+    Path(PathBuf),
+}
+
 /// A process inside a slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessRecord {
@@ -364,6 +381,9 @@ pub struct SliceRecord {
     /// Whether it stays while nothing runs in it, as `divvy slice create` makes them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lasting: bool,
+    /// What it goes with, where it does not stay until it is deleted: a container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attendant: Option<Attendant>,
     /// The `divvy run`s that joined it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<RunRecord>,

@@ -18,6 +18,7 @@ mod lasting;
 mod memory;
 mod mig;
 mod nesting;
+mod restart;
 mod shortage;
 mod tools;
 mod workers;

@@ -37,6 +37,8 @@ pub struct Seen {
     pub detached: bool,
     /// When the engine starts the container again.
     pub restart: Option<String>,
+    /// Whether the engine removes the container when it has ended.
+    pub removed: bool,
     /// Devices that are not ours.
     pub devices: Vec<String>,
     /// Whether docker is asked for whole GPUs.
@@ -50,6 +52,14 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// Whether the container is to be there when it has ended, to be started again: by its policy, or by somebody who
+    /// left it in the background.
+    #[must_use]
+    pub fn comes_back(&self) -> bool {
+        let restarts = self.restart.as_deref().is_some_and(|when| when != "no");
+        !self.removed && (self.detached || restarts)
+    }
+
     fn note(&mut self, name: &str, value: &str) {
         let on = !matches!(value, "false" | "0" | "f" | "F" | "False" | "FALSE");
         match name {
@@ -61,6 +71,7 @@ impl Seen {
             "gpus" => self.gpus = true,
             "privileged" => self.privileged = on,
             "detach" => self.detached = on,
+            "rm" => self.removed = on,
             "rootfs" => self.rootfs = on,
             _ => {}
         }

@@ -1,9 +1,11 @@
 //! Container engines' own command lines: podman's and docker's.
 
+mod asked;
 mod diagnose;
 mod flags;
 mod line;
 
+pub use asked::Asked;
 pub use diagnose::{diagnose, version};
 pub use line::{Line, Seen, split};
 

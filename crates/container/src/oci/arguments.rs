@@ -26,6 +26,8 @@ pub struct Arguments {
     pub bundle: PathBuf,
     /// The container's id.
     pub id: Option<String>,
+    /// Where the runtime writes the number of the container's first process.
+    pub pid_file: Option<PathBuf>,
     /// Where the runtime is to write its log.
     pub log: Option<PathBuf>,
 }
@@ -60,6 +62,7 @@ impl Arguments {
             verb: Verb::Other,
             bundle: ".".into(),
             id: None,
+            pid_file: None,
             log: None,
         };
         let mut words = words.iter();
@@ -88,6 +91,7 @@ impl Arguments {
             match name {
                 "bundle" | "b" => read.bundle = value.into(),
                 "log" => read.log = Some(value.into()),
+                "pid-file" => read.pid_file = Some(value.into()),
                 _ => {}
             }
         }

@@ -1,18 +1,20 @@
 //! `divvy attend`: stays beside a container of `divvy podman run`. It looks once whether the limiter can be in its
-//! program, and ends the slice where the `divvy` that made it did not: the container was detached, or that was killed.
+//! program, tells the agent what the slice goes with, and ends the slice where the `divvy` that made it did not: the
+//! container was detached, or that was killed.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use divvy_agent::api::Attend;
+use divvy_container::engine::Asked;
 use divvy_container::running::Processes;
 use divvy_container::unlimited::{self, Why};
 use divvy_model::{Fault, Policy};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
 
-use super::engine::end;
+use super::engine::{Stays, end};
 use crate::context::Context;
 use crate::report;
 
@@ -30,9 +32,9 @@ pub struct Args {
     /// Where the engine writes the container's id
     #[arg(long)]
     id_file: PathBuf,
-    /// The slice stays
-    #[arg(long)]
-    keep: bool,
+    /// How long the slice is there
+    #[arg(long, value_enum)]
+    stays: Stays,
     /// The engine's program and its flags before the verb
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -46,27 +48,68 @@ const START: Duration = Duration::from_secs(30);
 /// Attends the container.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let parent = Parent::of(args.parent);
+    let Some((program, globals)) = args.command.split_first() else {
+        return Ok(0);
+    };
+    let engine = Asked {
+        program: Path::new(program),
+        globals,
+    };
     let slice = match context.agent_of_slices()? {
         Some(agent) => agent.slice(&args.slice)?,
         None => return Ok(0),
     };
-    let begin = Instant::now();
-    while !parent.has_ended(LOOK) && begin.elapsed() < START {
-        let Some(program) = first_program(args) else {
-            continue;
-        };
-        if let Some(why) = program.why {
-            tell(why, &program.name, slice.policy, args);
+    if let Some(program) = started(args, &parent)
+        && let Some(why) = program.why
+    {
+        tell(why, &program.name, slice.policy, args, engine);
+    }
+    let goes_with_it = args.stays != Stays::Always && goes_with_folder(args, engine, context);
+    match args.stays {
+        Stays::Always => {}
+        // The agent sees to the rest.
+        Stays::WithContainer if goes_with_it => {}
+        Stays::WithContainer => {
+            while id(&args.id_file).is_some_and(|id| engine.knows(&id)) {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            parent.wait();
+            end(context, &slice);
         }
-        break;
+        Stays::WhileItRuns => {
+            parent.wait();
+            wait(args, engine);
+            end(context, &slice);
+        }
     }
-    while !parent.has_ended(Duration::from_secs(3600)) {}
-    if args.keep {
-        return Ok(0);
-    }
-    wait(args);
-    end(context, &slice);
     Ok(0)
+}
+
+/// The container's first program, once there is one; none where the container has come to nothing, or takes too long.
+fn started(args: &Args, parent: &Parent) -> Option<Program> {
+    let begin = Instant::now();
+    while begin.elapsed() < START {
+        // Asked before it is looked: a container that was left in the background is there by then, or has ended.
+        let over = parent.has_ended(LOOK);
+        let found = first_program(args);
+        if found.is_some() || (over && !is_there(args)) {
+            return found;
+        }
+    }
+    None
+}
+
+fn is_there(args: &Args) -> bool {
+    id(&args.id_file).is_some_and(|id| !Processes::default().of_container(&id).is_empty())
+}
+
+/// Has the slice go with the folder that the engine keeps of the container, where there is one that the agent sees too.
+fn goes_with_folder(args: &Args, engine: Asked<'_>, context: &Context) -> bool {
+    let folder = id(&args.id_file).and_then(|id| engine.folder(&id));
+    let Some((folder, Ok(Some(agent)))) = folder.map(|folder| (folder, context.agent_of_slices())) else {
+        return false;
+    };
+    agent.attend(&args.slice, &Attend::Path(folder)).is_ok()
 }
 
 /// The process that started us.
@@ -87,6 +130,10 @@ impl Parent {
         };
         let within = Timespec::try_from(within).ok();
         poll(&mut [PollFd::new(file, PollFlags::IN)], within.as_ref()).is_ok_and(|ready| ready > 0)
+    }
+
+    fn wait(&self) {
+        while !self.has_ended(Duration::from_secs(3600)) {}
     }
 }
 
@@ -117,39 +164,24 @@ fn id(file: &Path) -> Option<String> {
 }
 
 /// Under a strict policy such a program is ended: it would use the device past its slice, or find none and not know why.
-fn tell(why: Why, program: &str, policy: Policy, args: &Args) {
+fn tell(why: Why, program: &str, policy: Policy, args: &Args, engine: Asked<'_>) {
     let fault = why.refusal(program);
     if policy == Policy::Strict {
         report::fault(&fault, false);
         if let Some(id) = id(&args.id_file) {
-            let _ended = ask(args, &["kill", &id]);
+            let _ended = engine.does(&["kill", &id]);
         }
     } else {
         report::remark(&format!("not enforced: {}", fault.message));
     }
 }
 
-fn ask(args: &Args, words: &[&str]) -> bool {
-    let Some((program, globals)) = args.command.split_first() else {
-        return false;
-    };
-    Command::new(program)
-        .args(globals)
-        .args(words)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
-}
-
-/// Waits until the container has ended.
-fn wait(args: &Args) {
+/// Waits until the container has ended, and is not just being started again.
+fn wait(args: &Args, engine: Asked<'_>) {
     let Some(id) = id(&args.id_file) else { return };
-    let processes = Processes::default();
-    while !processes.of_container(&id).is_empty() {
+    while engine.runs(&id, false) {
         // The engine says when; where it cannot be asked, we look.
-        if !ask(args, &["wait", &id]) {
+        if !engine.does(&["wait", &id]) {
             std::thread::sleep(Duration::from_secs(1));
         }
         std::thread::sleep(LOOK);

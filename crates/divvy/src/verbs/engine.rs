@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::{CommandFactory, Parser};
+use divvy_agent::api::Attend;
 use divvy_agent::{Watch, exit_code, let_go};
 use divvy_container::cdi;
-use divvy_container::engine::{self, Engine, Line, around, diagnose, split};
-use divvy_container::running::Processes;
+use divvy_container::engine::{self, Asked, Engine, Line, around, diagnose, split};
 use divvy_container::unlimited;
 use divvy_model::{Code, Fault, Policy, SliceRecord};
 use serde::Serialize;
@@ -20,50 +20,38 @@ use crate::output;
 use crate::report::{self, remark};
 use crate::verbs::run::policy_or_setting;
 
-/// Flags of `divvy podman`.
+/// Words of `divvy podman` and `divvy docker`.
 #[derive(Debug, clap::Args)]
-#[command(
-    before_help = "Examples:
+pub struct Args {
+    /// The engine's own flags, `run`, flags of both, the image and its command
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "WORDS"
+    )]
+    words: Vec<OsString>,
+}
+
+/// Examples of `divvy podman`.
+pub const PODMAN: &str = "\
+Examples:
   divvy podman run --memory 4GiB --compute 30% image python train.py
   divvy podman run --memory 4GiB -it --rm -v /data:/data image bash
   divvy podman run --memory 4GiB -m 16g image       # the slice's memory, and the host's
   divvy podman run --slice alice image python train.py
-  divvy podman run --memory 4GiB --dry-run image",
-    after_help = AFTER
-)]
-pub struct Podman {
-    /// podman's own flags, `run`, flags of both, the image and its command
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "WORDS"
-    )]
-    words: Vec<OsString>,
-}
+  divvy podman run --memory 4GiB --dry-run image";
 
-/// Flags of `divvy docker`.
-#[derive(Debug, clap::Args)]
-#[command(
-    before_help = "Examples:
+/// Examples of `divvy docker`.
+pub const DOCKER: &str = "\
+Examples:
   divvy docker run --memory 4GiB --compute 30% image python train.py
   divvy docker run --memory 4GiB -d --name train image python train.py
   divvy docker run --memory 4GiB -m 16g image       # the slice's memory, and the host's
-  divvy docker run --memory 4GiB --dry-run image",
-    after_help = AFTER
-)]
-pub struct Docker {
-    /// docker's own flags, `run`, flags of both, the image and its command
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "WORDS"
-    )]
-    words: Vec<OsString>,
-}
+  divvy docker run --memory 4GiB --dry-run image";
 
-const AFTER: &str = "\
+/// What follows the flags of both.
+pub const AFTER: &str = "\
 Ours are the flags of `divvy cdi slice`: --memory, --compute, --cap, --class, --weight, --device, --policy, --on-oom,
 --oversubscribe, --capabilities, --slice, and --dry-run and --cdi-directory. They stand anywhere between `run` and the
 image. All other words go to the engine as they are, and so does everything behind a `--`.
@@ -71,7 +59,8 @@ image. All other words go to the engine as they are, and so does everything behi
 Two names are the engine's too. --memory is the slice's: the engine's own is -m, or stands behind `--`. --device is
 ours for an index, a UUID and the like, and the engine's for a path or a CDI name. A container's --name is its slice's.
 
-The slice ends with the container. `divvy cdi slice` makes slices that stay.";
+The slice ends with the container. One that can be started again (-d without --rm, or --restart) keeps its slice until
+it is removed. `divvy cdi slice` makes slices that stay.";
 
 /// Our flags among the engine's.
 #[derive(Debug, Parser)]
@@ -90,17 +79,8 @@ struct Ours {
     dry_run: bool,
 }
 
-/// `divvy podman`.
-pub fn podman(args: &Podman, context: &Context) -> Result<u8, Fault> {
-    run(Engine::Podman, &args.words, context)
-}
-
-/// `divvy docker`.
-pub fn docker(args: &Docker, context: &Context) -> Result<u8, Fault> {
-    run(Engine::Docker, &args.words, context)
-}
-
-fn run(engine: Engine, words: &[OsString], context: &Context) -> Result<u8, Fault> {
+/// `divvy podman` and `divvy docker`.
+pub fn run(engine: Engine, args: &Args, context: &Context) -> Result<u8, Fault> {
     let grammar = Ours::command();
     // The engine's --name is the slice's too.
     let ours = |name: &str| {
@@ -110,9 +90,10 @@ fn run(engine: Engine, words: &[OsString], context: &Context) -> Result<u8, Faul
         let takes_value = flag.get_action().takes_values() && !flag.is_require_equals_set();
         (name != "name").then_some(takes_value)
     };
-    let line = split(words, &ours)?;
+    let line = split(&args.words, &ours)?;
     let mut ours = Ours::try_parse_from(&line.ours).map_err(|error| report::words(&error))?;
     ours.wish.name = line.seen.name.clone().filter(|name| is_slice_name(name));
+    ours.wish.attended = true;
     let program = engine.find()?;
     check(&line, &ours, context)?;
     let made = make(
@@ -136,7 +117,11 @@ fn run(engine: Engine, words: &[OsString], context: &Context) -> Result<u8, Faul
         line: &line,
         id_file: &id_file,
         made: &made,
-        is_own: ours.slice.is_none(),
+        stays: match ours.slice.is_some() {
+            true => Stays::Always,
+            false if line.seen.comes_back() => Stays::WithContainer,
+            false => Stays::WhileItRuns,
+        },
     };
     container.run(&words, context)
 }
@@ -149,13 +134,6 @@ fn is_slice_name(name: &str) -> bool {
 
 /// What cannot be kept to a slice is refused before one is made.
 fn check(line: &Line, ours: &Ours, context: &Context) -> Result<(), Fault> {
-    if line.seen.restart.as_deref().is_some_and(|when| when != "no") && ours.slice.is_none() {
-        return Err(Fault::new(
-            Code::Usage,
-            "a container that is started again needs a slice that stays",
-        )
-        .hint("`divvy slice create NAME --memory SIZE`, then `divvy podman run --slice NAME --restart …`"));
-    }
     let strict = policy_or_setting(ours.wish.policy, &context.config)? == Policy::Strict;
     if let Some(way) = around(&line.seen) {
         if strict {
@@ -191,7 +169,18 @@ struct Container<'a> {
     line: &'a Line,
     id_file: &'a Path,
     made: &'a Made,
-    is_own: bool,
+    stays: Stays,
+}
+
+/// How long a container's slice is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Stays {
+    /// Until the container has ended.
+    WhileItRuns,
+    /// Until the container is removed: it can be started again.
+    WithContainer,
+    /// It is somebody else's, and stays.
+    Always,
 }
 
 impl Container<'_> {
@@ -208,6 +197,9 @@ impl Container<'_> {
             })?;
             // After the engine: nobody waits for it.
             let mut helpers: Vec<_> = self.attend(context).into_iter().collect();
+            if let Some(helper) = helpers.first() {
+                self.goes_with(helper.id(), context);
+            }
             let status = Watch::begin()?.wait(&mut child, &mut helpers)?;
             Ok(exit_code(status))
         };
@@ -216,7 +208,12 @@ impl Container<'_> {
         let failed = outcome.as_ref().is_ok_and(|status| (125..=127).contains(status));
         let why = failed.then(|| diagnose(self.engine, self.program, &self.made.file));
         // What detached, or was left by its client, has the slice until it ends: who attends it sees to that.
-        if self.is_own && !self.is_left() {
+        let over = match self.stays {
+            Stays::Always => false,
+            Stays::WithContainer => failed && self.line.seen.detached,
+            Stays::WhileItRuns => !self.is_left(),
+        };
+        if over {
             end(context, &self.made.slice);
         }
         match why.flatten() {
@@ -233,7 +230,7 @@ impl Container<'_> {
             .args(["attend", &self.made.slice.id, "--engine", self.engine.name()])
             .args(["--parent", &std::process::id().to_string(), "--id-file"])
             .arg(self.id_file)
-            .args((!self.is_own).then_some("--keep"))
+            .args(["--stays", self.stays.name()])
             .arg("--")
             .arg(self.program)
             .args(&self.line.globals)
@@ -249,9 +246,35 @@ impl Container<'_> {
         command.spawn().ok()
     }
 
+    /// Has the slice go with the helper in the place of this process, which may end before it.
+    fn goes_with(&self, helper: u32, context: &Context) {
+        if self.stays != Stays::Always
+            && let Ok(Some(agent)) = context.agent_of_slices()
+            && let Err(fault) = agent.attend(&self.made.slice.id, &Attend::Process(helper))
+        {
+            remark(&format!("{fault}"));
+        }
+    }
+
+    /// Whether the container runs all the same: detached, left by its client, or started again.
     fn is_left(&self) -> bool {
         let id = std::fs::read_to_string(self.id_file).unwrap_or_default();
-        !id.trim().is_empty() && !Processes::default().of_container(id.trim()).is_empty()
+        let asked = Asked {
+            program: self.program,
+            globals: &self.line.globals,
+        };
+        !id.trim().is_empty() && asked.runs(id.trim(), self.line.seen.removed)
+    }
+}
+
+impl Stays {
+    /// The word of the helper's command line.
+    fn name(self) -> &'static str {
+        match self {
+            Self::WhileItRuns => "while-it-runs",
+            Self::WithContainer => "with-container",
+            Self::Always => "always",
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! `divvy inspect`: everything about slices.
 
-use divvy_model::{Fault, SliceRecord};
+use divvy_model::{Attendant, Fault, SliceRecord};
 
 use crate::context::Context;
 use crate::output::{self, Format};
@@ -49,7 +49,12 @@ fn in_words(slice: &SliceRecord) -> String {
     line("id", slice.id.clone());
     line("state", standing(slice));
     if slice.lasting {
-        line("lasting", "until it is deleted".into());
+        let until = match &slice.attendant {
+            None => "until it is deleted".into(),
+            Some(Attendant::Process { pid, .. }) => format!("until process {pid} has ended"),
+            Some(Attendant::Path(path)) => format!("until {} is gone", path.display()),
+        };
+        line("lasting", until);
     }
     line("user", slice.uid.to_string());
     for share in slice.shares() {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::Parser;
+use divvy_agent::api::Attend;
 use divvy_agent::{Watch, clock, exit_code};
 use divvy_container::engine::on_path;
 use divvy_container::oci::{self, Arguments, Bundle, Nvidia, Request, Trust, Verb};
@@ -88,15 +89,21 @@ fn pass(words: &[OsString], context: &Context) -> Result<u8, Fault> {
             let Some(slice) = give(&mut bundle, &arguments, id, context)? else {
                 return Err(become_it(below));
             };
-            let status = wait(below, &arguments);
-            // A container that was made has the slice until it is deleted.
-            if arguments.verb == Verb::Run || !matches!(status, Ok(0)) {
-                forget(id, Some(&slice), context);
+            let status = wait(below, arguments.verb, |runtime| {
+                // One that only makes the container ends before we do.
+                if arguments.verb == Verb::Run {
+                    goes_with(&slice, &Attend::Process(runtime), context);
+                }
+            });
+            match (arguments.verb, &status) {
+                // A container that was made has the slice until it is deleted, or its first process has ended.
+                (Verb::Create, Ok(0)) => goes_with(&slice, &first_process(&arguments), context),
+                _ => forget(id, Some(&slice), context),
             }
             status
         }
         (Verb::Delete, Some(id)) => {
-            let status = wait(below, &arguments)?;
+            let status = wait(below, arguments.verb, |_| {})?;
             if status == 0 {
                 forget(id, None, context);
             }
@@ -138,14 +145,33 @@ fn become_it(mut below: Command) -> Fault {
     cannot(&below.exec())
 }
 
-fn wait(mut below: Command, arguments: &Arguments) -> Result<u8, Fault> {
+fn wait(mut below: Command, verb: Verb, started: impl FnOnce(u32)) -> Result<u8, Fault> {
     let mut child = below.spawn().map_err(|error| cannot(&error))?;
-    let status = match arguments.verb {
+    started(child.id());
+    let status = match verb {
         // It stays, and is signalled.
         Verb::Run => Watch::begin()?.wait(&mut child, &mut [])?,
         _ => child.wait().map_err(|error| cannot(&error))?,
     };
     Ok(exit_code(status))
+}
+
+/// What a container that was made has its slice by: its first process, which waits to be started, as the runtime wrote it
+/// down; the bundle where the engine asked for no such file.
+fn first_process(arguments: &Arguments) -> Attend {
+    let file = arguments.pid_file.as_deref().map(fs::read_to_string);
+    let pid = file
+        .and_then(Result::ok)
+        .and_then(|text| text.trim().parse().ok());
+    let bundle = || std::path::absolute(&arguments.bundle).unwrap_or_else(|_| arguments.bundle.clone());
+    pid.map_or_else(|| Attend::Path(bundle()), Attend::Process)
+}
+
+/// Has a slice go with something. Where the agent cannot be told, the slice goes with this process.
+fn goes_with(slice: &str, with: &Attend, context: &Context) {
+    if let Ok(Some(agent)) = context.agent_of_slices() {
+        let _told = agent.attend(slice, with);
+    }
 }
 
 /// Adds what the container asks for to its bundle; the id of its own slice where it has one.
@@ -232,6 +258,7 @@ fn wish(request: &mut Request) -> Result<Wish, Fault> {
         },
         device,
         capabilities: Some(request.capabilities.clone()),
+        attended: true,
         ..Wish::default()
     })
 }

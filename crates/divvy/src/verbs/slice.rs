@@ -122,6 +122,7 @@ fn make(args: &Create, context: &Context) -> Result<u8, Fault> {
         visible: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
         inside: None,
         lasting: true,
+        attended: false,
         dry_run: args.dry_run,
     };
     let created = context.agent()?.create(&ask)?;

@@ -68,6 +68,9 @@ pub struct Wish {
     /// The parts of NVIDIA's driver: compute, utility, video, graphics, display, ngx, all
     #[arg(long, value_name = "LIST", default_value = "utility,compute", value_parser = capabilities)]
     pub capabilities: Option<Capabilities>,
+    /// Whether it goes with this process, until somebody says what it goes with.
+    #[arg(skip)]
+    pub attended: bool,
 }
 
 /// A slice that an engine can give to containers.
@@ -223,6 +226,7 @@ fn created(
         visible: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
         inside: None,
         lasting: true,
+        attended: wish.attended,
         dry_run,
     };
     let created = client.create(&ask)?;
