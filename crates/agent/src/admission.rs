@@ -62,7 +62,7 @@ impl DeviceBook<'_> {
     /// What `amount` means on this device. A slice is like a smaller GPU: its contexts are in it.
     #[must_use]
     pub fn share(&self, amount: MemoryAmount) -> Bytes {
-        amount.on_device_of(self.device.memory_total_bytes)
+        amount.on_device_of(self.device.memory_usable_bytes())
     }
 
     /// What promises may add up to, less what is already promised and what outsiders hold.
@@ -78,7 +78,7 @@ impl DeviceBook<'_> {
 
     fn capacity(&self) -> u64 {
         // A ratio times a size: the nearest byte will do, and the cast saturates.
-        (self.device.memory_total_bytes.0 as f64 * self.limits.oversubscription) as u64
+        (self.device.memory_usable_bytes().0 as f64 * self.limits.oversubscription) as u64
     }
 
     fn promised(&self) -> Bytes {
@@ -186,7 +186,7 @@ impl DeviceBook<'_> {
     /// # Errors
     /// [`Code::OverDevice`], which no waiting mends.
     pub fn check_size(&self, memory: Bytes) -> Result<(), Fault> {
-        let total = self.device.memory_total_bytes;
+        let total = self.device.memory_usable_bytes();
         if memory <= total {
             return Ok(());
         }
@@ -310,6 +310,7 @@ mod tests {
             profile: None,
             pci_address: "0000:01:00.0".into(),
             memory_total_bytes: Bytes(80 * GIB),
+            memory_reserved_bytes: Bytes(0),
             memory_used_bytes: Bytes(0),
             sm_count: 132,
             compute_capability: "9.0".into(),

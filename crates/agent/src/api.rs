@@ -262,4 +262,7 @@ pub struct Status {
     /// Nanoseconds for which slices used devices and were not charged, since it started.
     #[serde(default)]
     pub escaped_ns_total: u64,
+    /// NVIDIA's driver has left a question without an answer: figures of its devices are old, and no slices are made there.
+    #[serde(default)]
+    pub driver_silent: bool,
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use divvy_host::{Nvidia, emulated_use};
+use divvy_host::{Nvidia, Silence, emulated_use};
 use divvy_model::{
     Bytes, Condition, DeviceKind, DeviceRecord, Isolation, ProcessRecord, SliceRecord, UnmanagedRecord,
 };
@@ -24,6 +24,7 @@ const TOLERANCE: Bytes = Bytes(32 << 20);
 pub(crate) type Holders = Vec<(u32, Option<Bytes>)>;
 
 /// What a device's driver, or its page, tells of its use.
+#[derive(Default)]
 pub(crate) struct Look {
     /// By anybody; nothing where it is not told.
     pub used: Option<Bytes>,
@@ -33,8 +34,11 @@ pub(crate) struct Look {
 
 impl Look {
     /// Asks.
-    pub fn at(nvidia: &Nvidia, run_dir: &Path, device: &DeviceRecord) -> Self {
-        match device.kind {
+    ///
+    /// # Errors
+    /// [`Silence`]: the driver hangs.
+    pub fn at(nvidia: &Nvidia, run_dir: &Path, device: &DeviceRecord) -> Result<Self, Silence> {
+        Ok(match device.kind {
             DeviceKind::Emulated => {
                 let told = emulated_use(run_dir, &device.uuid);
                 let (used, holders) = told.map_or_else(Default::default, |(used, all)| (Some(used), all));
@@ -44,11 +48,14 @@ impl Look {
                     holders: holders.collect(),
                 }
             }
-            DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => Self {
-                used: nvidia.memory_used(&device.uuid),
-                holders: nvidia.processes(&device.uuid),
-            },
-        }
+            DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => {
+                let told = nvidia.usage(&device.uuid)?;
+                Self {
+                    used: told.used,
+                    holders: told.processes,
+                }
+            }
+        })
     }
 
     /// What is in use and is no living process's: what a dead one left to others, and what the driver keeps for itself.
@@ -71,16 +78,26 @@ impl Look {
     }
 }
 
-/// Asks the device's driver, or its page, who uses it.
+/// Asks the device's driver, or its page, who uses it. Of a driver that hangs nobody is known.
 pub(crate) fn holders(nvidia: &Nvidia, run_dir: &Path, device: &DeviceRecord) -> Holders {
-    Look::at(nvidia, run_dir, device).holders
+    Look::at(nvidia, run_dir, device).map_or_else(|_| Holders::new(), |look| look.holders)
 }
 
 /// The processes on these devices when no agent runs: nobody says that they are in a slice.
-#[must_use]
-pub fn strangers(nvidia: &Nvidia, run_dir: &Path, devices: &[DeviceRecord]) -> Vec<UnmanagedRecord> {
-    let of = |device: &DeviceRecord| outside(device, &holders(nvidia, run_dir, device), &HashSet::new());
-    devices.iter().flat_map(of).collect()
+///
+/// # Errors
+/// [`Silence`]: the driver hangs.
+pub fn strangers(
+    nvidia: &Nvidia,
+    run_dir: &Path,
+    devices: &[DeviceRecord],
+) -> Result<Vec<UnmanagedRecord>, Silence> {
+    let mut found = Vec::new();
+    for device in devices {
+        let look = Look::at(nvidia, run_dir, device)?;
+        found.extend(outside(device, &look.holders, &HashSet::new()));
+    }
+    Ok(found)
 }
 
 fn outside(device: &DeviceRecord, holders: &Holders, managed: &HashSet<u32>) -> Vec<UnmanagedRecord> {
@@ -145,7 +162,10 @@ impl Daemon {
                     Some((slice.record.id.clone(), usage.used))
                 })
                 .collect();
-            let look = Look::at(&self.nvidia, self.run.path(), &device);
+            let Ok(look) = Look::at(&self.nvidia, self.run.path(), &device) else {
+                // What the last look found stands until there is another.
+                continue;
+            };
             // What the device has for nobody alive is first of all what ledgers say that their dead have paid for.
             let mut unheld = look.unheld(&device);
             let held: HashMap<u32, Option<Bytes>> = look.holders.into_iter().collect();

@@ -119,6 +119,7 @@ impl Daemon {
             book.audited_at = Some(Instant::now());
             self.audit(&mut book);
         }
+        self.listen_to_driver();
         self.serve_queue(&mut book);
         let alive = !book.slices.is_empty() || !book.queue.is_empty() || self.is_untidy();
         drop(book);

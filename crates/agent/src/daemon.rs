@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::process::Command;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -54,6 +54,8 @@ pub struct Daemon {
     pub(crate) keeping: Mutex<()>,
     /// When it was last said that a keeper cannot be had.
     pub(crate) said_at: Mutex<Option<Instant>>,
+    /// Whether it was last told that NVIDIA's driver does not answer.
+    pub(crate) driver_silent: AtomicBool,
 }
 
 /// Makes the command that calls [`crate::keep`] for a slice of a run directory.
@@ -78,9 +80,22 @@ impl Daemon {
     /// An agent that has looked at the machine and taken back the slices of its predecessor.
     ///
     /// # Errors
-    /// [`Code::Config`] for a specification of emulated devices that is not understood.
+    /// [`Code::Config`] for a specification of emulated devices that is not understood; [`Code::Driver`] where NVIDIA's
+    /// library does not answer.
     pub fn start(run: RunDir, settings: Settings, keep: KeepCommand) -> Result<Self, Fault> {
-        let nvidia = Nvidia::open();
+        Self::start_over(run, settings, keep, Nvidia::open())
+    }
+
+    /// [`Self::start`], over an NVML that is open.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn start_over(
+        run: RunDir,
+        settings: Settings,
+        keep: KeepCommand,
+        nvidia: Nvidia,
+    ) -> Result<Self, Fault> {
         let sources = Sources {
             emulated: settings.emulated.clone(),
             run_dir: run.path().into(),
@@ -121,6 +136,7 @@ impl Daemon {
             untidy: AtomicU32::new(0),
             keeping: Mutex::new(()),
             said_at: Mutex::new(None),
+            driver_silent: AtomicBool::new(false),
         };
         daemon.adopt();
         daemon.reopen_queue();
@@ -147,6 +163,7 @@ impl Daemon {
             overdue_total: totals.overdue,
             expired_total: totals.expired,
             escaped_ns_total: totals.escaped_ns,
+            driver_silent: self.nvidia.is_silent(),
         }
     }
 
@@ -174,7 +191,7 @@ impl Daemon {
         let records = book.slices.values_mut().map(Slice::shown);
         let mut records: Vec<SliceRecord> = records
             .map(|shown| self.with_device_figures(&devices, shown))
-            .map(|shown| self.with_leases(shown))
+            .map(|shown| self.with_conditions(&devices, shown))
             .collect();
         records.sort_by(|a, b| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
         records
@@ -188,7 +205,8 @@ impl Daemon {
         let mut book = self.book();
         self.audit(&mut book);
         let shown = book.find(which, peer)?.shown();
-        Ok(self.with_leases(self.with_device_figures(&book.inventory.devices, shown)))
+        let devices = &book.inventory.devices;
+        Ok(self.with_conditions(devices, self.with_device_figures(devices, shown)))
     }
 
     /// What each slice has of its devices' time.
@@ -198,9 +216,11 @@ impl Daemon {
         }
     }
 
-    /// What is out of the ordinary about its leases.
-    fn with_leases(&self, mut shown: SliceRecord) -> SliceRecord {
+    /// What is out of the ordinary about its leases, and about what tells of its devices.
+    fn with_conditions(&self, devices: &[DeviceRecord], mut shown: SliceRecord) -> SliceRecord {
         shown.conditions.extend(self.leasing.conditions(&shown.id));
+        let silence = self.silence_of(devices, &shown);
+        shown.conditions.extend(silence);
         shown
     }
 
@@ -249,7 +269,7 @@ impl Daemon {
     /// What is in use on a device, and how much of it by programs outside any slice.
     pub(crate) fn used_on(&self, book: &mut Book, device: &DeviceRecord) -> UsedOn {
         // The device first: what is taken or given back in between then never looks like an outsider's.
-        let look = Look::at(&self.nvidia, self.run.path(), device);
+        let look = Look::at(&self.nvidia, self.run.path(), device).unwrap_or_default();
         let mut unheld = look.unheld(device);
         let mut managed = 0_u64;
         for slice in book.slices.values_mut() {

@@ -44,6 +44,7 @@ mod resize;
 mod rundir;
 mod server;
 mod settings;
+mod silence;
 mod slice;
 mod stage;
 mod start;

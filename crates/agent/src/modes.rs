@@ -101,7 +101,7 @@ pub fn check_inside(parent: &SliceRecord, asked: Mode) -> Result<(), Fault> {
 
 /// What one of so many equal parts of a device's memory is.
 pub fn part_of_memory(device: &DeviceRecord, replicas: u32) -> Bytes {
-    Bytes(device.memory_total_bytes.0 / u64::from(replicas.max(1)))
+    Bytes(device.memory_usable_bytes().0 / u64::from(replicas.max(1)))
 }
 
 impl DeviceBook<'_> {

@@ -160,6 +160,7 @@ impl Daemon {
         // Shares are of the parent: it is the device that this one sees.
         let of_parent = DeviceRecord {
             memory_total_bytes: share.memory_limit_bytes,
+            memory_reserved_bytes: Bytes(0),
             ..device.clone()
         };
         let view = DeviceBook {

@@ -108,7 +108,7 @@ impl Daemon {
         let device_book = self.device_book(book, device, UsedOn::default(), peer.uid);
         let replicas = device_book.replicas(request.mode_terms(), self.settings.timeslice_replicas);
         let share = match (request.memory, replicas) {
-            _ if request.whole => device.memory_total_bytes,
+            _ if request.whole => device.memory_usable_bytes(),
             (Some(amount), _) => device_book.share(amount),
             (None, Some(replicas)) => part_of_memory(device, replicas),
             (None, None) => device_book.share(MemoryAmount::Share(10_000)),
@@ -187,6 +187,7 @@ impl Daemon {
             return Ok(());
         }
         let used = self.used_on(book, device);
+        self.require_answers(device)?;
         let device_book = self.device_book(book, device, used, peer.uid);
         match request.whole {
             true => device_book.admit_whole()?,
@@ -398,7 +399,7 @@ fn instances(
     };
     let large_enough = |one: &&DeviceRecord| {
         let memory = match request.memory {
-            Some(MemoryAmount::Bytes(bytes)) => bytes <= one.memory_total_bytes,
+            Some(MemoryAmount::Bytes(bytes)) => bytes <= one.memory_usable_bytes(),
             Some(MemoryAmount::Share(_)) | None => true,
         };
         let part = part_of_gpu(one, all);

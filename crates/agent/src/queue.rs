@@ -147,7 +147,10 @@ impl Daemon {
         for waiter in queue.iter_mut().filter(|waiter| waiter.outcome.is_none()) {
             let (peer, wanted) = (waiter.stored.peer(), &waiter.stored.wanted);
             match self.try_create(book, peer, wanted, &ahead) {
-                Err(fault) if may_change(fault.code) => {
+                // A driver that hangs may come back: nobody loses his place meanwhile.
+                Err(fault)
+                    if may_change(fault.code) || fault.code == Code::Driver && self.nvidia.is_silent() =>
+                {
                     waiter.on = self.stand_in_line(book, peer, wanted, fault.code, &mut ahead);
                     waiter.why = Some(fault);
                 }

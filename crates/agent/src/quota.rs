@@ -51,7 +51,7 @@ impl Quota {
 
     fn memory_of(&self, device: &DeviceRecord) -> Option<Bytes> {
         self.memory
-            .map(|amount| amount.on_device_of(device.memory_total_bytes))
+            .map(|amount| amount.on_device_of(device.memory_usable_bytes()))
     }
 
     /// Whether user `uid`, who has `having`, may have `more` memory of `device`, in `new` new slices.
@@ -195,6 +195,7 @@ mod tests {
             profile: None,
             pci_address: "0000:01:00.0".into(),
             memory_total_bytes: Bytes(80 * GIB),
+            memory_reserved_bytes: Bytes(0),
             memory_used_bytes: Bytes(0),
             sm_count: 132,
             compute_capability: "9.0".into(),

@@ -151,13 +151,14 @@ impl Daemon {
             .as_ref()
             .and_then(|parent| book.slices.get(parent));
         // Shares are of what the slice sees as its device.
-        let whole = parent.map_or(device.memory_total_bytes, |parent| {
+        let whole = parent.map_or(device.memory_usable_bytes(), |parent| {
             let mut of_parent = parent.record.shares().into_iter();
             let there = of_parent.find(|share| share.device_uuid == device.uuid);
-            there.map_or(device.memory_total_bytes, |share| share.memory_limit_bytes)
+            there.map_or(device.memory_usable_bytes(), |share| share.memory_limit_bytes)
         });
         let seen = DeviceRecord {
             memory_total_bytes: whole,
+            memory_reserved_bytes: Bytes(0),
             ..device.clone()
         };
         let inside = parent.map(|parent| parent.record.id.clone());
@@ -178,6 +179,7 @@ impl Daemon {
         }
         device_book.readmit(before, share)?;
         if share > before {
+            self.require_answers(&device)?;
             self.quota().check_size(record.uid, &device, share)?;
             let more = Bytes(share.0 - before.0);
             self.check_quota(book, record.uid, &device, more, 0)?;

@@ -118,7 +118,7 @@ impl Context {
     /// As [`Self::inventory`].
     pub fn strangers(&self) -> Result<Vec<UnmanagedRecord>, Fault> {
         let devices = self.inventory()?.devices;
-        Ok(strangers(&Nvidia::open(), self.peek().path(), &devices))
+        Ok(strangers(&Nvidia::open(), self.peek().path(), &devices)?)
     }
 
     /// The devices of this machine, as seen without an agent.
@@ -127,8 +127,7 @@ impl Context {
     /// [`Code::Config`]; [`Code::RunDir`] when the run directory is something else.
     pub fn inventory(&self) -> Result<Inventory, Fault> {
         self.peek().check_kind()?;
-        let sources = self.sources();
-        patiently(move || divvy_host::take(&sources, &Nvidia::open()))
+        divvy_host::take(&self.sources(), &Nvidia::open())
     }
 
     /// Everything this machine has, or the machine captured below `sysroot`.

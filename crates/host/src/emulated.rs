@@ -76,6 +76,7 @@ fn record(facts: &DeviceFacts, mig_mode: Option<bool>, run_dir: &Path) -> Device
         profile: instance.is_none().then(|| facts.profile.key.into()),
         pci_address: facts.pci.to_string(),
         memory_total_bytes: Bytes(facts.memory_bytes()),
+        memory_reserved_bytes: Bytes(0),
         memory_used_bytes: emulated_used(run_dir, &facts.id()).unwrap_or(Bytes(0)),
         sm_count: facts.sm_count(),
         compute_capability: format!("{major}.{minor}"),

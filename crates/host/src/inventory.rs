@@ -7,6 +7,7 @@ use divvy_model::{DeviceKind, DeviceRecord, Fault, MigPlace, Selector};
 
 use crate::emulated::{DEFAULT_EMULATED, EmulatedDevice, emulated_devices};
 use crate::nvidia::{Nvidia, NvidiaReport};
+use crate::patience::Silence;
 
 /// What the inventory is taken from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,16 +39,21 @@ pub struct Inventory {
 /// Takes the inventory: what is configured, else what NVML finds, else one emulated device as a stand-in.
 ///
 /// # Errors
-/// [`divvy_model::Code::Config`] for an emulated specification that is not understood.
+/// [`divvy_model::Code::Config`] for an emulated specification that is not understood; [`divvy_model::Code::Driver`] where
+/// NVIDIA's library does not answer.
 pub fn take(sources: &Sources, nvidia: &Nvidia) -> Result<Inventory, Fault> {
     assemble(sources, || nvidia.report())
 }
 
-fn assemble(sources: &Sources, report: impl FnOnce() -> NvidiaReport) -> Result<Inventory, Fault> {
+fn assemble(
+    sources: &Sources,
+    report: impl FnOnce() -> Result<NvidiaReport, Silence>,
+) -> Result<Inventory, Fault> {
     if let Some(spec) = &sources.emulated {
         return Inventory::of_emulated(spec, &sources.run_dir);
     }
-    let report = report();
+    // No stand-in for devices that are there and cannot be asked.
+    let report = report()?;
     let mut inventory = Inventory {
         devices: report.devices,
         driver_version: report.driver_version,
@@ -100,7 +106,11 @@ impl Inventory {
             .iter()
             .filter(|device| device.kind != DeviceKind::Emulated);
         if real.any(has_mig) {
-            now.extend(nvidia.report().devices);
+            let Ok(report) = nvidia.report() else {
+                // The driver hangs: what was known of it stands.
+                return;
+            };
+            now.extend(report.devices);
         }
         let mut specs: Vec<&str> = self.emulated.iter().map(|device| device.spec.as_str()).collect();
         specs.dedup();
@@ -183,6 +193,7 @@ mod tests {
                 profile: None,
                 pci_address: "0000:65:00.0".into(),
                 memory_total_bytes: Bytes(80 << 30),
+                memory_reserved_bytes: Bytes(0),
                 memory_used_bytes: Bytes(0),
                 sm_count: 132,
                 compute_capability: "9.0".into(),
@@ -197,14 +208,14 @@ mod tests {
 
     #[test]
     fn a_machine_with_a_gpu_emulates_nothing() {
-        let inventory = assemble(&Sources::default(), gpu).expect("an inventory");
+        let inventory = assemble(&Sources::default(), || Ok(gpu())).expect("an inventory");
         assert_eq!(inventory.devices.len(), 1);
         assert!(!inventory.stand_in);
     }
 
     #[test]
     fn a_machine_without_one_gets_a_stand_in() {
-        let inventory = assemble(&Sources::default(), NvidiaReport::default).expect("an inventory");
+        let inventory = assemble(&Sources::default(), || Ok(NvidiaReport::default())).expect("an inventory");
         assert_eq!(inventory.devices[0].kind, DeviceKind::Emulated);
         assert!(inventory.stand_in);
         let uuid = inventory.devices[0].uuid.clone();
@@ -217,7 +228,7 @@ mod tests {
             emulated: Some("h100*2,l4".into()),
             ..Sources::default()
         };
-        let inventory = assemble(&sources, gpu).expect("an inventory");
+        let inventory = assemble(&sources, || Ok(gpu())).expect("an inventory");
         let kinds: Vec<_> = inventory.devices.iter().map(|device| device.kind).collect();
         assert_eq!(kinds, [DeviceKind::Emulated; 3]);
         let indices: Vec<_> = inventory.devices.iter().map(|device| device.index).collect();
@@ -226,7 +237,7 @@ mod tests {
 
     #[test]
     fn an_emulated_product_is_made_on_demand() {
-        let mut inventory = assemble(&Sources::default(), gpu).expect("an inventory");
+        let mut inventory = assemble(&Sources::default(), || Ok(gpu())).expect("an inventory");
         let l4 = inventory
             .choose(&Selector::Emulated("l4".into()))
             .expect("made on demand");

@@ -16,7 +16,8 @@ pub mod ladder;
 pub mod machine;
 pub mod mig;
 pub mod mps;
-mod nvidia;
+pub mod nvidia;
+pub mod patience;
 mod survey;
 pub mod tool;
 mod topology;
@@ -34,5 +35,6 @@ pub use emulated::{
 pub use emulated_tools::EmulatedTools;
 pub use inventory::{Inventory, Sources, take};
 pub use nvidia::{Nvidia, NvidiaReport};
+pub use patience::Silence;
 pub use survey::{Survey, survey};
 pub use topology::{Link, Nvlinks, links};

@@ -28,7 +28,7 @@ pub struct Survey {
 /// Surveys the tree below `root`, or where there is none this machine with NVML and emulated devices.
 ///
 /// # Errors
-/// [`divvy_model::Code::Config`] for an emulated specification that is not understood.
+/// As [`take`].
 pub fn survey(sources: &Sources, root: Option<&Sysroot>) -> Result<Survey, Fault> {
     if let Some(root) = root {
         let machine = machine::read(root);
@@ -69,7 +69,7 @@ pub fn survey(sources: &Sources, root: Option<&Sysroot>) -> Result<Survey, Fault
             .iter()
             .find(|seen| seen.pci_address == device.pci_address && seen.kind != divvy_model::DeviceKind::Mig);
         if let Some(facts) = seen.and_then(|seen| seen.hardware.as_deref()) {
-            let told = nvidia.facts(&device.uuid);
+            let told = nvidia.facts(&device.uuid)?;
             device.hardware = Some(Box::new(merged(facts.clone(), device.hardware.take(), told)));
         }
     }
@@ -91,7 +91,7 @@ pub fn survey(sources: &Sources, root: Option<&Sysroot>) -> Result<Survey, Fault
         machine,
         notes,
         driver_version: inventory.driver_version,
-        nvlinks: nvidia.links(),
+        nvlinks: nvidia.links()?,
     })
 }
 

@@ -69,7 +69,7 @@ fn nvml_tells_of_emulated_devices_what_their_profiles_say() {
     }
     let run = PathBuf::from(std::env::var_os(RUN).expect("the parent sets it"));
     let nvidia = Nvidia::open();
-    let report = nvidia.report();
+    let report = nvidia.report().expect("it answers");
     assert_eq!(report.notes, [""; 0]);
     assert!(report.driver_version.is_some());
     let expected = emulated_devices(DEVICES, &run).expect("a specification");
@@ -83,9 +83,10 @@ fn nvml_tells_of_emulated_devices_what_their_profiles_say() {
         assert_eq!(seen.memory_used_bytes, expected.memory_used_bytes);
         assert_eq!(seen.sm_count, expected.sm_count, "{}", seen.name);
         assert_eq!(seen.compute_capability, expected.compute_capability);
-        assert_eq!(nvidia.memory_used(&seen.uuid), Some(seen.memory_used_bytes));
-        assert_eq!(nvidia.processes(&seen.uuid), []);
-        let facts = nvidia.facts(&seen.uuid);
+        let of_it = nvidia.usage(&seen.uuid).expect("it answers");
+        assert_eq!(of_it.used, Some(seen.memory_used_bytes));
+        assert_eq!(of_it.processes, []);
+        let facts = nvidia.facts(&seen.uuid).expect("it answers");
         let has_mig = seen.name.contains("H100") || seen.name.contains("A100");
         assert_eq!(facts.mig_mode, has_mig.then_some(false), "{}", seen.name);
         assert!(facts.health.is_empty(), "{:?}", facts.health);
@@ -99,8 +100,8 @@ fn nvlinks_join_the_boards_that_have_them() {
         return;
     }
     let nvidia = Nvidia::open();
-    let devices = nvidia.report().devices;
-    let links = nvidia.links();
+    let devices = nvidia.report().expect("it answers").devices;
+    let links = nvidia.links().expect("it answers");
     let ends = |at: usize| links.get(&devices[at].uuid).map_or(0, Vec::len);
     assert_eq!([ends(0), ends(1), ends(2), ends(3)], [18, 12, 0, 0]);
     let first = &links[&devices[0].uuid];
@@ -151,7 +152,7 @@ fn mig_is_changed_through_a_library_that_was_loaded() {
     // The inventory, by nvml-wrapper, sees the same instances under the same ids.
     let told = driver.devices().expect("told");
     let held = &told[0].instances;
-    let report = Nvidia::open().report();
+    let report = Nvidia::open().report().expect("it answers");
     let seen: Vec<_> = report
         .devices
         .iter()

@@ -141,7 +141,7 @@ codes! {
     50 DropIn ACT "a drop-in library is missing"
         "Divvy's libraries lie beside the executable or in ../lib/divvy. `cargo build` makes both; `divvy doctor` says where it looked."
     51 Driver ACT "there is no driver below"
-        "The limiter stands in front of another libcuda.so.1: `--driver PATH` or DIVVY_DRIVER names it, else NVIDIA's is looked for in the usual places."
+        "The limiter stands in front of another libcuda.so.1: `--driver PATH` or DIVVY_DRIVER names it, else NVIDIA's is looked for in the usual places. Or NVIDIA's library does not answer: the driver hangs, as after an Xid error (`dmesg` shows those). The agent goes on without it, `divvy ps` says `driver silent` of its slices, and no slices are made there until it answers."
     52 ProgramNotFound ACT "the program was not found"
         "No file of that name is on PATH or at that path. `divvy run` exits with 127, as a shell does."
     53 ProgramCannotRun ACT "the program cannot be executed"

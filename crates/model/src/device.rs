@@ -36,6 +36,9 @@ pub struct DeviceRecord {
     pub pci_address: String,
     /// The device's memory.
     pub memory_total_bytes: Bytes,
+    /// What driver and firmware have set aside of it: nobody gets that.
+    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
+    pub memory_reserved_bytes: Bytes,
     /// Memory in use on it, by anybody.
     pub memory_used_bytes: Bytes,
     /// Streaming multiprocessors (or compute units).
@@ -52,6 +55,18 @@ pub struct DeviceRecord {
     /// Where it sits and how it fares; absent where nothing but its driver was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<Box<Hardware>>,
+}
+
+impl DeviceRecord {
+    /// The memory that programs can have.
+    #[must_use]
+    pub fn memory_usable_bytes(&self) -> Bytes {
+        Bytes(
+            self.memory_total_bytes
+                .0
+                .saturating_sub(self.memory_reserved_bytes.0),
+        )
+    }
 }
 
 /// How a device is divided, as its agent tells.

@@ -138,6 +138,7 @@ mod tests {
             profile: Some("h100".into()),
             pci_address: pci.into(),
             memory_total_bytes: Bytes(80 << 30),
+            memory_reserved_bytes: Bytes(0),
             memory_used_bytes: Bytes(0),
             sm_count: 132,
             compute_capability: "9.0".into(),

@@ -208,6 +208,8 @@ pub enum Condition {
     Escapes,
     /// Some of what it has allocated lies beyond its share, in managed memory that the host backs.
     Spilled,
+    /// The driver of a device of it does not answer: what the device says of it is old.
+    DriverSilent,
 }
 
 impl Condition {
@@ -222,6 +224,7 @@ impl Condition {
             Self::Overstays => "overstays",
             Self::Escapes => "escapes",
             Self::Spilled => "spilled",
+            Self::DriverSilent => "driver silent",
         }
     }
 }

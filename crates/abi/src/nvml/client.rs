@@ -118,6 +118,18 @@ pub struct MigDeviceFacts {
     pub processes: Vec<u32>,
 }
 
+/// A device's memory in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryFacts {
+    /// All of it.
+    pub total: u64,
+    /// What driver and firmware have set aside, so that nobody gets it. 0 where the library is too old to tell (before R510):
+    /// it counts as used then.
+    pub reserved: u64,
+    /// What is in use, by anybody.
+    pub used: u64,
+}
+
 /// An initialised NVML.
 pub struct Client {
     table: Table,
@@ -217,6 +229,35 @@ impl Client {
         let found = unsafe { (self.table.nvmlDeviceGetHandleByUUID)(uuid.as_ptr(), &mut device) };
         check("nvmlDeviceGetHandleByUUID", found)?;
         Ok(Handle(device))
+    }
+
+    /// A device's memory, what is set aside of it told apart where the library does so.
+    ///
+    /// # Errors
+    /// What the library answers.
+    pub fn memory(&self, device: Handle) -> Result<MemoryFacts, Failure> {
+        let mut apart = nvmlMemory_v2_t {
+            version: nvmlMemory_v2,
+            ..nvmlMemory_v2_t::default()
+        };
+        // SAFETY: the handle is this library's; the pointer is to a live record, whose version says how large it is.
+        let told = unsafe { (self.table.nvmlDeviceGetMemoryInfo_v2)(device.0, &mut apart) };
+        if told == NVML_SUCCESS {
+            return Ok(MemoryFacts {
+                total: apart.total,
+                reserved: apart.reserved,
+                used: apart.used,
+            });
+        }
+        let mut together = nvmlMemory_t::default();
+        // SAFETY: the handle is this library's; the pointer is to a live record.
+        let told = unsafe { (self.table.nvmlDeviceGetMemoryInfo)(device.0, &mut together) };
+        check("nvmlDeviceGetMemoryInfo", told)?;
+        Ok(MemoryFacts {
+            total: together.total,
+            reserved: 0,
+            used: together.used,
+        })
     }
 
     /// Whether MIG mode is on.
@@ -511,6 +552,90 @@ fn text(characters: &[c_char]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    unsafe extern "C-unwind" fn init() -> nvmlReturn_t {
+        NVML_SUCCESS
+    }
+
+    unsafe extern "C-unwind" fn by_uuid(_: *const c_char, device: *mut nvmlDevice_t) -> nvmlReturn_t {
+        // SAFETY: the client's own variable.
+        unsafe { device.write(core::ptr::null_mut()) };
+        NVML_SUCCESS
+    }
+
+    unsafe extern "C-unwind" fn together(_: nvmlDevice_t, memory: *mut nvmlMemory_t) -> nvmlReturn_t {
+        let (total, used) = (80 * GIB, 3 * GIB);
+        let told = nvmlMemory_t {
+            total,
+            free: total - used,
+            used,
+        };
+        // SAFETY: the client's own record.
+        unsafe { memory.write(told) };
+        NVML_SUCCESS
+    }
+
+    unsafe extern "C-unwind" fn apart(_: nvmlDevice_t, memory: *mut nvmlMemory_v2_t) -> nvmlReturn_t {
+        // SAFETY: the client's own record.
+        let version = unsafe { (*memory).version };
+        if version != nvmlMemory_v2 {
+            return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+        }
+        let (total, reserved, used) = (80 * GIB, GIB, 2 * GIB);
+        let told = nvmlMemory_v2_t {
+            version,
+            total,
+            reserved,
+            free: total - reserved - used,
+            used,
+        };
+        // SAFETY: as above.
+        unsafe { memory.write(told) };
+        NVML_SUCCESS
+    }
+
+    const OLD: Table = Table {
+        nvmlInit_v2: init,
+        nvmlDeviceGetHandleByUUID: by_uuid,
+        nvmlDeviceGetMemoryInfo: together,
+        ..Table::UNSUPPORTED
+    };
+
+    #[test]
+    fn what_is_set_aside_is_told_apart_where_the_library_does() {
+        let memory = |table| {
+            let client = Client::over(table).expect("it starts");
+            client.memory(client.device_by_uuid("GPU-0").expect("a device"))
+        };
+        let new = Table {
+            nvmlDeviceGetMemoryInfo_v2: apart,
+            ..OLD
+        };
+        let (total, gib) = (80 * GIB, GIB);
+        assert_eq!(
+            memory(new),
+            Ok(MemoryFacts {
+                total,
+                reserved: gib,
+                used: 2 * gib
+            })
+        );
+        assert_eq!(
+            memory(OLD),
+            Ok(MemoryFacts {
+                total,
+                reserved: 0,
+                used: 3 * gib
+            })
+        );
+        let none = Table {
+            nvmlDeviceGetMemoryInfo: Table::UNSUPPORTED.nvmlDeviceGetMemoryInfo,
+            ..OLD
+        };
+        assert!(memory(none).expect_err("nothing is told").is_not_supported());
+    }
 
     #[test]
     fn a_library_that_is_not_there_is_an_answer() {

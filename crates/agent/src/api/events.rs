@@ -30,6 +30,10 @@ pub enum EventKind {
     Settled,
     /// A process uses a device past the limiter; under the strict policy it is ended.
     Bypassed,
+    /// NVIDIA's driver does not answer.
+    DriverSilent,
+    /// It does again.
+    DriverAnswers,
 }
 
 impl EventKind {
@@ -49,6 +53,8 @@ impl EventKind {
             Self::Thrashing => "thrashing",
             Self::Settled => "settled",
             Self::Bypassed => "bypassed",
+            Self::DriverSilent => "driver_silent",
+            Self::DriverAnswers => "driver_answers",
         }
     }
 }

@@ -87,6 +87,7 @@ fn plain(function: &PciFunction) -> DeviceRecord {
         profile: None,
         pci_address: function.address.clone(),
         memory_total_bytes: Bytes(product.map_or(0, |product| product.memory_bytes)),
+        memory_reserved_bytes: Bytes(0),
         memory_used_bytes: Bytes(0),
         sm_count: product.map_or(0, |product| product.multiprocessors),
         compute_capability: String::new(),

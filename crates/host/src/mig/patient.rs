@@ -1,22 +1,18 @@
-//! A driver that may hang. NVIDIA's library waits for ever where the kernel's part of it does, after an Xid or while
-//! a device falls off the bus; whoever asked would wait with it.
+//! A MIG driver that may hang: each question within a time.
 
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel, sync_channel};
 use std::time::Duration;
 
-use divvy_model::{Code, Fault};
+use divvy_model::Fault;
 
 use super::driver::{MigDevice, MigDriver};
+use crate::patience;
 
-type Question = Box<dyn FnOnce(&mut dyn MigDriver) + Send>;
-
-/// Asks a driver on a thread of its own, each question within a time. Once one was not answered none is asked any more:
-/// the thread hangs in the driver, and what it was told to do may still happen.
+/// Asks a driver on a thread of its own. While a question has no answer none is put: what the driver was told to do may
+/// still happen.
 pub struct Patient {
-    questions: Sender<Question>,
+    driver: patience::Patient<Box<dyn MigDriver>>,
     look: Duration,
     change: Duration,
-    hangs: bool,
 }
 
 impl Patient {
@@ -26,49 +22,21 @@ impl Patient {
     pub const CHANGE: Duration = Duration::from_secs(60);
 
     /// Over a driver, with times for a look and for a change.
-    pub fn over(mut driver: impl MigDriver + Send + 'static, look: Duration, change: Duration) -> Self {
-        let (questions, asked) = channel::<Question>();
-        std::thread::spawn(move || {
-            for question in asked {
-                question(&mut driver);
-            }
-        });
+    pub fn over(driver: impl MigDriver + Send + 'static, look: Duration, change: Duration) -> Self {
         Self {
-            questions,
+            driver: patience::Patient::start(|| Box::new(driver) as Box<dyn MigDriver>),
             look,
             change,
-            hangs: false,
         }
     }
 
     fn ask<T: Send + 'static>(
-        &mut self,
+        &self,
         limit: Duration,
         question: impl FnOnce(&mut dyn MigDriver) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Fault> {
-        if self.hangs {
-            return Err(hangs("NVIDIA's library does not answer".into()));
-        }
-        let (answer, answered) = sync_channel(1);
-        let boxed: Question = Box::new(move |driver| {
-            let _gone = answer.send(question(driver));
-        });
-        let _gone = self.questions.send(boxed);
-        answered.recv_timeout(limit).unwrap_or_else(|why| {
-            self.hangs = true;
-            Err(hangs(match why {
-                RecvTimeoutError::Timeout => {
-                    format!("NVIDIA's library does not answer within {} s", limit.as_secs())
-                }
-                RecvTimeoutError::Disconnected => "NVIDIA's library failed within a call".into(),
-            }))
-        })
+        self.driver.ask(limit, |driver| question(driver.as_mut()))?
     }
-}
-
-fn hangs(message: String) -> Fault {
-    Fault::new(Code::Driver, message)
-        .hint("the driver may hang: look at the kernel's log for Xid errors; `divvy devices --sysroot /` asks the kernel only")
 }
 
 impl MigDriver for Patient {

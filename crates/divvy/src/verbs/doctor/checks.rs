@@ -1,7 +1,7 @@
 //! What is looked at, one function per check. Looked at: nothing is made, written or started, but for the trial.
 
 use divvy_agent::{DropIns, RunDir, owner, stage};
-use divvy_host::{Inventory, find_driver};
+use divvy_host::{Inventory, Silence, find_driver};
 use divvy_model::{Code, DeviceKind, Fault};
 use rustix::fs::{Access, access};
 
@@ -141,6 +141,7 @@ fn agent(context: &Context) -> Check {
         return Check::ok("agent", "reach", "none runs; `divvy run` starts one by itself");
     };
     match agent.status() {
+        Ok(status) if status.driver_silent => Check::fail("agent", "NVIDIA", &Silence::Still.into()),
         Ok(status) if status.version == env!("CARGO_PKG_VERSION") => Check::ok(
             "agent",
             "reach",

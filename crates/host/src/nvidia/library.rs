@@ -1,71 +1,45 @@
-//! NVIDIA's devices, through NVML. Where libnvidia-ml.so.1 is missing there are none, quietly.
+//! NVML itself. Whoever calls it waits for as long as the driver takes: see [`super::Nvidia`], which does not.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 
-use divvy_abi::nvml::client::Client;
+use divvy_abi::nvml::client::{Client, MemoryFacts};
 use divvy_model::{Bytes, DeviceKind, DeviceProcess, DeviceRecord, Hardware, MigPlace, Vendor};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
+use super::{DeviceUse, NvidiaReport};
 use crate::topology::Nvlinks;
 
 /// An open NVML, or the reason why there is none.
-pub struct Nvidia {
+pub(super) struct Library {
     nvml: Result<Nvml, NvmlError>,
-    library: CString,
+    /// The same library again, for what nvml-wrapper does not tell; nothing where it does not open.
+    client: Option<Client>,
 }
 
-/// What NVML says about this machine.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct NvidiaReport {
-    /// The devices, by PCI address.
-    pub devices: Vec<DeviceRecord>,
-    /// The driver's version, `550.54.15`.
-    pub driver_version: Option<String>,
-    /// Why there are no devices, or why one is missing.
-    pub notes: Vec<String>,
+impl Library {
+    /// Opens the NVML of this name or path; its absence is an answer, not an error.
+    pub fn open(library: &OsStr) -> Self {
+        let nvml = Nvml::builder().lib_path(library).init();
+        let name = CString::new(library.as_bytes()).unwrap_or_default();
+        let client = nvml.is_ok().then(|| Client::open(&name).ok());
+        Self {
+            nvml,
+            client: client.flatten(),
+        }
+    }
 }
 
-impl Nvidia {
-    /// Opens libnvidia-ml.so.1 by its name, or the file that `DIVVY_NVML` names; its absence is an answer, not an error.
-    #[must_use]
-    pub fn open() -> Self {
-        let named = std::env::var_os("DIVVY_NVML").filter(|path| !path.is_empty());
-        Self::open_library(&named.unwrap_or_else(|| "libnvidia-ml.so.1".into()))
-    }
-
-    /// Opens the NVML of this name or path.
-    #[must_use]
-    pub fn open_library(library: &OsStr) -> Self {
-        Self {
-            nvml: Nvml::builder().lib_path(library).init(),
-            library: CString::new(library.as_bytes()).unwrap_or_default(),
-        }
-    }
-
-    /// No NVML: for a machine whose devices are all emulated.
-    #[must_use]
-    pub fn absent() -> Self {
-        Self {
-            nvml: Err(NvmlError::DriverNotLoaded),
-            library: CString::default(),
-        }
-    }
-
-    /// The CUDA version that the driver offers.
-    #[must_use]
-    pub fn cuda_version(&self) -> Option<(u32, u32)> {
+impl super::Asked for Library {
+    fn cuda_version(&self) -> Option<(u32, u32)> {
         let version = self.nvml.as_ref().ok()?.sys_cuda_driver_version().ok()?;
         let version = u32::try_from(version).ok()?;
         Some((version / 1000, version % 1000 / 10))
     }
 
-    /// How much of the last second each process kept the device's multiprocessors busy, in percent, as NVML samples it:
-    /// coarsely. Nothing where the driver does not tell.
-    #[must_use]
-    pub fn utilization(&self, uuid: &str) -> Vec<(u32, u32)> {
+    fn utilization(&self, uuid: &str) -> Vec<(u32, u32)> {
         let now = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |since| since.as_micros() as u64);
@@ -90,9 +64,7 @@ impl Nvidia {
         told
     }
 
-    /// What NVML tells of a device beyond its memory: MIG mode, processes, health.
-    #[must_use]
-    pub fn facts(&self, uuid: &str) -> Hardware {
+    fn facts(&self, uuid: &str) -> Hardware {
         use nvml_wrapper::bitmasks::device::ThrottleReasons;
         use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError};
         let mut facts = Hardware {
@@ -108,7 +80,7 @@ impl Nvidia {
             return facts;
         };
         facts.mig_mode = device.mig_mode().ok().map(|mode| mode.current == 1);
-        let processes = self.processes(uuid).into_iter();
+        let processes = self.usage(uuid).processes.into_iter();
         facts.processes = processes
             .map(|(pid, memory_bytes)| DeviceProcess { pid, memory_bytes })
             .collect();
@@ -146,9 +118,7 @@ impl Nvidia {
         facts
     }
 
-    /// The devices as they are now.
-    #[must_use]
-    pub fn report(&self) -> NvidiaReport {
+    fn report(&self) -> NvidiaReport {
         let nvml = match &self.nvml {
             Ok(nvml) => nvml,
             Err(error) => {
@@ -164,7 +134,7 @@ impl Nvidia {
         };
         let count = nvml.device_count().unwrap_or(0);
         for index in 0..count {
-            match read(nvml, index) {
+            match self.read(nvml, index) {
                 Ok(device) => report.devices.push(device),
                 Err(error) => report
                     .notes
@@ -175,7 +145,10 @@ impl Nvidia {
             true => self.instance_ids(),
             false => BTreeMap::new(),
         };
-        let instances = report.devices.iter().flat_map(|gpu| instances(nvml, gpu, &ids));
+        let instances = report
+            .devices
+            .iter()
+            .flat_map(|gpu| self.instances(nvml, gpu, &ids));
         let instances: Vec<DeviceRecord> = instances.collect();
         // NVML numbers in bus order already; the shown order must not depend on that.
         report.devices.sort_by(|a, b| a.pci_address.cmp(&b.pci_address));
@@ -187,24 +160,7 @@ impl Nvidia {
         report
     }
 
-    /// GPU instance and compute instance of every MIG device, by UUID, which nvml-wrapper does not tell.
-    fn instance_ids(&self) -> BTreeMap<String, (u32, u32)> {
-        let mut ids = BTreeMap::new();
-        let Ok(client) = Client::open(&self.library) else {
-            return ids;
-        };
-        for index in 0..client.device_count().unwrap_or(0) {
-            let device = client.device(index);
-            let inside = device.and_then(|device| client.mig_devices(device.handle));
-            let inside = inside.unwrap_or_default().into_iter();
-            ids.extend(inside.map(|one| (one.uuid, (one.gpu_instance, one.compute_instance))));
-        }
-        ids
-    }
-
-    /// The active NVLinks of each GPU.
-    #[must_use]
-    pub fn links(&self) -> Nvlinks {
+    fn links(&self) -> Nvlinks {
         /// More than any board has (`NVML_NVLINK_MAX_LINKS`).
         const MOST: u32 = 36;
         let mut found = Nvlinks::new();
@@ -230,30 +186,133 @@ impl Nvidia {
         found
     }
 
-    /// Memory in use on one device, by anybody.
-    #[must_use]
-    pub fn memory_used(&self, uuid: &str) -> Option<Bytes> {
-        let nvml = self.nvml.as_ref().ok()?;
-        let device = nvml.device_by_uuid(uuid).ok()?;
-        device.memory_info().ok().map(|memory| Bytes(memory.used))
-    }
-
-    /// The processes that hold memory on one device: process id and bytes, where the driver tells them.
-    #[must_use]
-    pub fn processes(&self, uuid: &str) -> Vec<(u32, Option<Bytes>)> {
+    fn usage(&self, uuid: &str) -> DeviceUse {
         use nvml_wrapper::enums::device::UsedGpuMemory;
-        let Ok(nvml) = &self.nvml else { return Vec::new() };
-        let Ok(device) = nvml.device_by_uuid(uuid) else {
-            return Vec::new();
-        };
-        let processes = device.running_compute_processes().unwrap_or_default();
-        processes
+        let device = self
+            .nvml
+            .as_ref()
+            .ok()
+            .and_then(|nvml| nvml.device_by_uuid(uuid).ok());
+        let processes = device
+            .and_then(|device| device.running_compute_processes().ok())
+            .unwrap_or_default();
+        let processes = processes
             .into_iter()
             .map(|process| match process.used_gpu_memory {
                 UsedGpuMemory::Used(bytes) => (process.pid, Some(Bytes(bytes))),
                 UsedGpuMemory::Unavailable => (process.pid, None),
+            });
+        DeviceUse {
+            used: self.memory(uuid).map(|memory| Bytes(memory.used)),
+            processes: processes.collect(),
+        }
+    }
+}
+
+impl Library {
+    fn memory(&self, uuid: &str) -> Option<MemoryFacts> {
+        let client = self.client.as_ref()?;
+        client.memory(client.device_by_uuid(uuid).ok()?).ok()
+    }
+
+    fn read(&self, nvml: &Nvml, index: u32) -> Result<DeviceRecord, NvmlError> {
+        let device = nvml.device_by_index(index)?;
+        let uuid = device.uuid()?;
+        let memory = self.memory(&uuid).ok_or(NvmlError::NotSupported)?;
+        let capability = device.cuda_compute_capability()?;
+        let pci = device.pci_info()?;
+        Ok(DeviceRecord {
+            index,
+            uuid,
+            name: device.name()?,
+            kind: DeviceKind::Gpu,
+            profile: None,
+            pci_address: short_pci(&pci.bus_id),
+            memory_total_bytes: Bytes(memory.total),
+            memory_reserved_bytes: Bytes(memory.reserved),
+            memory_used_bytes: Bytes(memory.used),
+            sm_count: device
+                .attributes()
+                .map(|attributes| attributes.multiprocessor_count)
+                .or_else(|_| {
+                    device
+                        .num_cores()
+                        .map(|cores| cores / cores_per_sm(capability.major, capability.minor))
+                })
+                .unwrap_or(0),
+            compute_capability: format!("{}.{}", capability.major, capability.minor),
+            context_bytes: None,
+            sharing: None,
+            hardware: device.mig_mode().ok().map(|mode| {
+                Box::new(Hardware {
+                    vendor: Vendor::Nvidia,
+                    // Where the kernel's files cannot be read, by this the product is still known.
+                    pci_id: Some(format!("10de:{:04x}", pci.pci_device_id >> 16)),
+                    mig_mode: Some(mode.current == 1),
+                    ..Hardware::default()
+                })
+            }),
+        })
+    }
+
+    /// GPU instance and compute instance of every MIG device, by UUID, which nvml-wrapper does not tell.
+    fn instance_ids(&self) -> BTreeMap<String, (u32, u32)> {
+        let mut ids = BTreeMap::new();
+        let Some(client) = &self.client else { return ids };
+        for index in 0..client.device_count().unwrap_or(0) {
+            let device = client.device(index);
+            let inside = device.and_then(|device| client.mig_devices(device.handle));
+            let inside = inside.unwrap_or_default().into_iter();
+            ids.extend(inside.map(|one| (one.uuid, (one.gpu_instance, one.compute_instance))));
+        }
+        ids
+    }
+
+    /// The MIG instances of a GPU, as devices of their own.
+    fn instances(
+        &self,
+        nvml: &Nvml,
+        gpu: &DeviceRecord,
+        ids: &BTreeMap<String, (u32, u32)>,
+    ) -> Vec<DeviceRecord> {
+        let Ok(device) = nvml.device_by_uuid(gpu.uuid.as_str()) else {
+            return Vec::new();
+        };
+        if !device.mig_mode().is_ok_and(|mode| mode.current == 1) {
+            return Vec::new();
+        }
+        let count = device.mig_device_count().unwrap_or(0);
+        let found = (0..count).filter_map(|index| {
+            let instance = device.mig_device_by_index(index).ok()?;
+            let uuid = instance.uuid().ok()?;
+            let memory = self.memory(&uuid)?;
+            let name = instance.name().unwrap_or_else(|_| gpu.name.clone());
+            let (gpu_instance, compute_instance) = ids.get(&uuid).copied().unwrap_or_default();
+            Some(DeviceRecord {
+                uuid,
+                // `NVIDIA H100 80GB HBM3 MIG 1g.10gb`
+                hardware: Some(Box::new(Hardware {
+                    vendor: Vendor::Nvidia,
+                    mig_instance: Some(MigPlace {
+                        gpu_uuid: gpu.uuid.clone(),
+                        gpu_instance,
+                        compute_instance,
+                        profile: name.split_once(" MIG ").map(|(_, profile)| profile.to_owned()),
+                    }),
+                    ..Hardware::default()
+                })),
+                name,
+                kind: DeviceKind::Mig,
+                memory_total_bytes: Bytes(memory.total),
+                memory_reserved_bytes: Bytes(memory.reserved),
+                memory_used_bytes: Bytes(memory.used),
+                sm_count: instance
+                    .attributes()
+                    .map_or(0, |attributes| attributes.multiprocessor_count),
+                ..gpu.clone()
             })
-            .collect()
+        });
+        found.collect()
     }
 }
 
@@ -263,85 +322,6 @@ fn absence(error: &NvmlError) -> String {
         NvmlError::DriverNotLoaded => "NVIDIA's kernel module is not loaded".into(),
         other => format!("NVML does not start: {other}"),
     }
-}
-
-fn read(nvml: &Nvml, index: u32) -> Result<DeviceRecord, NvmlError> {
-    let device = nvml.device_by_index(index)?;
-    let memory = device.memory_info()?;
-    let capability = device.cuda_compute_capability()?;
-    let pci = device.pci_info()?;
-    Ok(DeviceRecord {
-        index,
-        uuid: device.uuid()?,
-        name: device.name()?,
-        kind: DeviceKind::Gpu,
-        profile: None,
-        pci_address: short_pci(&pci.bus_id),
-        memory_total_bytes: Bytes(memory.total),
-        memory_used_bytes: Bytes(memory.used),
-        sm_count: device
-            .attributes()
-            .map(|attributes| attributes.multiprocessor_count)
-            .or_else(|_| {
-                device
-                    .num_cores()
-                    .map(|cores| cores / cores_per_sm(capability.major, capability.minor))
-            })
-            .unwrap_or(0),
-        compute_capability: format!("{}.{}", capability.major, capability.minor),
-        context_bytes: None,
-        sharing: None,
-        hardware: device.mig_mode().ok().map(|mode| {
-            Box::new(Hardware {
-                vendor: Vendor::Nvidia,
-                // Where the kernel's files cannot be read, by this the product is still known.
-                pci_id: Some(format!("10de:{:04x}", pci.pci_device_id >> 16)),
-                mig_mode: Some(mode.current == 1),
-                ..Hardware::default()
-            })
-        }),
-    })
-}
-
-/// The MIG instances of a GPU, as devices of their own.
-fn instances(nvml: &Nvml, gpu: &DeviceRecord, ids: &BTreeMap<String, (u32, u32)>) -> Vec<DeviceRecord> {
-    let Ok(device) = nvml.device_by_uuid(gpu.uuid.as_str()) else {
-        return Vec::new();
-    };
-    if !device.mig_mode().is_ok_and(|mode| mode.current == 1) {
-        return Vec::new();
-    }
-    let count = device.mig_device_count().unwrap_or(0);
-    let found = (0..count).filter_map(|index| {
-        let instance = device.mig_device_by_index(index).ok()?;
-        let memory = instance.memory_info().ok()?;
-        let name = instance.name().unwrap_or_else(|_| gpu.name.clone());
-        let uuid = instance.uuid().ok()?;
-        let (gpu_instance, compute_instance) = ids.get(&uuid).copied().unwrap_or_default();
-        Some(DeviceRecord {
-            uuid,
-            // `NVIDIA H100 80GB HBM3 MIG 1g.10gb`
-            hardware: Some(Box::new(Hardware {
-                vendor: Vendor::Nvidia,
-                mig_instance: Some(MigPlace {
-                    gpu_uuid: gpu.uuid.clone(),
-                    gpu_instance,
-                    compute_instance,
-                    profile: name.split_once(" MIG ").map(|(_, profile)| profile.to_owned()),
-                }),
-                ..Hardware::default()
-            })),
-            name,
-            kind: DeviceKind::Mig,
-            memory_total_bytes: Bytes(memory.total),
-            memory_used_bytes: Bytes(memory.used),
-            sm_count: instance
-                .attributes()
-                .map_or(0, |attributes| attributes.multiprocessor_count),
-            ..gpu.clone()
-        })
-    });
-    found.collect()
 }
 
 /// FP32 lanes of a multiprocessor: 64 on Volta, Turing and GA100, 128 on what came after (CUDA C programming guide,
@@ -372,11 +352,5 @@ mod tests {
         assert_eq!(short_pci("00000000:65:00.0"), "0000:65:00.0");
         assert_eq!(short_pci("0000:65:00.0"), "0000:65:00.0");
         assert_eq!(short_pci("00010000:0A:00.0"), "00010000:0a:00.0");
-    }
-
-    #[test]
-    fn a_machine_without_nvml_has_no_devices_and_says_why() {
-        let report = Nvidia::open().report();
-        assert!(!report.devices.is_empty() || !report.notes.is_empty());
     }
 }

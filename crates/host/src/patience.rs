@@ -1,0 +1,161 @@
+//! Asking what may hang. NVIDIA's library waits for ever where the kernel's part of it does, after an Xid or while a device
+//! falls off the bus; whoever asked would wait with it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use divvy_model::{Code, Fault};
+
+type Question<T> = (u64, Box<dyn FnOnce(&mut T) + Send>);
+
+/// Something on a thread of its own, which is asked each question within a time. While one is not answered no other is put:
+/// who asks is told so at once. When it answers after all, it is asked again.
+pub struct Patient<T> {
+    /// Questions go by their numbers, so both stand behind one lock.
+    questions: Mutex<(Sender<Question<T>>, u64)>,
+    /// The number of the last question that was worked on to its end.
+    answered: Arc<AtomicU64>,
+    /// The number of the last question that somebody has given up.
+    given_up: AtomicU64,
+}
+
+/// There was no answer in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// Within this time.
+    Within(Duration),
+    /// An earlier question has none yet.
+    Still,
+    /// It failed within a call, and is asked nothing any more.
+    Failed,
+}
+
+impl<T: 'static> Patient<T> {
+    /// Starts the thread, and makes on it what is to be asked: that too may hang.
+    pub fn start(make: impl FnOnce() -> T + Send + 'static) -> Self {
+        let (questions, asked): (_, Receiver<Question<T>>) = channel();
+        let answered = Arc::new(AtomicU64::new(0));
+        let progress = answered.clone();
+        // Where no thread is to be had, every question fails.
+        let _refused = std::thread::Builder::new().spawn(move || {
+            let mut asked_of = make();
+            for (number, question) in asked {
+                question(&mut asked_of);
+                progress.store(number, SeqCst);
+            }
+        });
+        Self {
+            questions: Mutex::new((questions, 0)),
+            answered,
+            given_up: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether a question was given up that has no answer yet.
+    pub fn is_silent(&self) -> bool {
+        self.given_up.load(SeqCst) > self.answered.load(SeqCst)
+    }
+
+    /// Asks, and waits for `limit` at most.
+    ///
+    /// # Errors
+    /// [`Silence`]. What was asked may still be done.
+    pub fn ask<R: Send + 'static>(
+        &self,
+        limit: Duration,
+        question: impl FnOnce(&mut T) -> R + Send + 'static,
+    ) -> Result<R, Silence> {
+        if self.is_silent() {
+            return Err(Silence::Still);
+        }
+        let (answer, answered) = sync_channel(1);
+        let number = {
+            let mut line = self.questions.lock().unwrap_or_else(PoisonError::into_inner);
+            line.1 += 1;
+            let number = line.1;
+            let boxed = Box::new(move |asked_of: &mut T| {
+                let _gone = answer.send(question(asked_of));
+            });
+            line.0.send((number, boxed)).map_err(|_| Silence::Failed)?;
+            number
+        };
+        answered.recv_timeout(limit).map_err(|why| match why {
+            RecvTimeoutError::Timeout => {
+                self.given_up.fetch_max(number, SeqCst);
+                Silence::Within(limit)
+            }
+            RecvTimeoutError::Disconnected => Silence::Failed,
+        })
+    }
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Within(limit) => write!(
+                out,
+                "NVIDIA's library does not answer within {} s",
+                limit.as_secs_f64()
+            ),
+            Self::Still => out.write_str("NVIDIA's library does not answer"),
+            Self::Failed => out.write_str("NVIDIA's library failed within a call"),
+        }
+    }
+}
+
+impl std::error::Error for Silence {}
+
+impl From<Silence> for Fault {
+    fn from(silence: Silence) -> Self {
+        Fault::new(Code::Driver, silence.to_string()).hint(
+            "the driver may hang: look at the kernel's log for Xid errors; `divvy devices --sysroot /` asks the kernel only",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(20);
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn what_hangs_is_given_up_and_asked_again_once_it_answers() {
+        let patient = Patient::start(|| 7);
+        assert_eq!(patient.ask(LONG, |seven| *seven), Ok(7));
+        let (go_on, hangs) = channel::<()>();
+        let silence = patient.ask(SOON, move |_| hangs.recv().is_ok());
+        assert_eq!(silence, Err(Silence::Within(SOON)));
+        assert!(patient.is_silent());
+        assert_eq!(patient.ask(LONG, |seven| *seven), Err(Silence::Still), "at once");
+        go_on.send(()).expect("it waits");
+        while patient.is_silent() {
+            std::thread::yield_now();
+        }
+        assert_eq!(patient.ask(LONG, |seven| *seven), Ok(7), "it came back");
+    }
+
+    #[test]
+    fn what_hangs_while_it_is_opened_is_given_up_as_well() {
+        let (go_on, hangs) = channel::<()>();
+        let patient = Patient::start(move || hangs.recv().is_ok());
+        assert_eq!(patient.ask(SOON, |opened| *opened), Err(Silence::Within(SOON)));
+        drop(go_on);
+        while patient.is_silent() {
+            std::thread::yield_now();
+        }
+        assert_eq!(patient.ask(LONG, |opened| *opened), Ok(false));
+    }
+
+    #[test]
+    fn what_fails_within_a_call_is_told_of() {
+        let patient = Patient::start(|| ());
+        let failed: Result<(), _> = patient.ask(LONG, |()| std::panic::resume_unwind(Box::new("a fault")));
+        assert_eq!(failed, Err(Silence::Failed));
+        assert_eq!(patient.ask(LONG, |()| 1), Err(Silence::Failed));
+    }
+}
