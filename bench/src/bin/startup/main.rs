@@ -20,6 +20,9 @@ use serde_json::json;
 /// What Divvy adds to the start of a program
 #[derive(Parser)]
 struct Args {
+    /// What to measure; everything, where nothing is named
+    #[arg(value_enum)]
+    parts: Vec<Part>,
     /// How to print
     #[arg(short, long, value_enum, default_value = "table")]
     output: Format,
@@ -32,6 +35,18 @@ struct Args {
     /// For a worker process: the driver to load and use
     #[arg(long, hide = true)]
     worker: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// `divvy run` over a program that does nothing
+    Command,
+    /// A program's first call
+    FirstCall,
+    /// Many bare processes at once
+    Bare,
+    /// Many Python programs at once
+    Python,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -62,16 +77,23 @@ fn main() -> anyhow::Result<()> {
         "emulated-nvml",
         "null-cuda",
     ])?;
-    let mut figures = vec![command::measure(&libraries, args.rounds)?];
-    for (name, driver) in drivers(&libraries) {
+    let wants = |part| args.parts.is_empty() || args.parts.contains(&part);
+    let mut figures = Vec::new();
+    if wants(Part::Command) {
+        figures.push(command::measure(&libraries, args.rounds)?);
+    }
+    for (name, driver) in drivers(&libraries).into_iter().filter(|_| wants(Part::FirstCall)) {
         figures.push(first_call::measure(name, &driver, &libraries, args.rounds)?);
     }
     let [nothing, emulated] = drivers(&libraries);
-    for (language, (name, driver)) in [
-        (Language::Rust, &nothing),
-        (Language::Rust, &emulated),
-        (Language::Python, &emulated),
+    for (part, language, (name, driver)) in [
+        (Part::Bare, Language::Rust, &nothing),
+        (Part::Bare, Language::Rust, &emulated),
+        (Part::Python, Language::Python, &emulated),
     ] {
+        if !wants(part) {
+            continue;
+        }
         let (libraries, rounds) = (&libraries, args.rounds);
         figures.push(together::measure(
             language,
