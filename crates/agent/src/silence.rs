@@ -144,6 +144,7 @@ mod tests {
             visible: None,
             inside: None,
             lasting: false,
+            attended: Default::default(),
             dry_run: false,
         }
     }
