@@ -6,6 +6,7 @@ pub mod build;
 pub mod clients;
 pub mod containerd;
 pub mod containers;
+pub mod golden;
 pub mod host;
 pub mod processes;
 pub mod tenant;

@@ -105,6 +105,48 @@ fn mig_instances_have_their_capability_nodes_and_a_divided_gpu_is_not_given_out(
     );
 }
 
+/// A tree from elsewhere has links where the driver's files and nodes are, which lead out of it: an engine would follow them.
+#[test]
+fn links_of_a_tree_lead_nowhere_out_of_it() {
+    let base = tempfile::tempdir().expect("a folder");
+    let root = base.path().canonicalize().expect("a path").join("tree");
+    let built = Built::h100(&root, 1);
+    let libraries = "usr/lib/x86_64-linux-gnu";
+    let secret = base.path().join("secret");
+    fs::write(&secret, "").expect("written");
+    let secret = secret.display().to_string();
+    built.link(&format!("{libraries}/libcuda.so.1"), &secret);
+    built.link(&format!("{libraries}/libnvidia-ml.so.1"), "../../../../secret");
+    built.link(&format!("{libraries}/libnvidia-compiler.so.550.54.15"), &secret);
+    built.link("usr/bin/nvidia-smi", &secret);
+    for node in ["nvidia0", "nvidiactl"] {
+        built.link(&format!("dev/{node}"), "/dev/null");
+    }
+    // One that stays inside, from the tree's own root.
+    built.file(&format!("{libraries}/nvidia/libnvidia-cfg.so.550"), "");
+    built.link(
+        &format!("{libraries}/libnvidia-cfg.so.1"),
+        &format!("/{libraries}/nvidia/libnvidia-cfg.so.550"),
+    );
+    let text = files(&root);
+    for gone in [
+        "secret",
+        "libcuda",
+        "libnvidia-ml",
+        "compiler",
+        "nvidia-smi",
+        "nvidiactl",
+        "/dev/null",
+    ] {
+        assert!(!text.contains(gone), "{gone}: {text}");
+    }
+    assert!(
+        text.contains(&format!("ROOT/{libraries}/nvidia/libnvidia-cfg.so.550")),
+        "{text}"
+    );
+    assert!(!text.contains("ROOT/dev/nvidia0"), "{text}");
+}
+
 #[test]
 fn partitions_of_amds_have_a_render_node_each_and_names_that_cdi_takes() {
     let base = tempfile::tempdir().expect("a folder");

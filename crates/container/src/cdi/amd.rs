@@ -45,7 +45,7 @@ pub fn nodes(root: &Sysroot, record: &DeviceRecord) -> Vec<DeviceNode> {
         return Vec::new();
     };
     let mut nodes = Vec::new();
-    nodes.extend(facts.render_node.as_deref().map(|render| node(root, render)));
+    nodes.extend(facts.render_node.as_deref().and_then(|render| node(root, render)));
     // A partition has a render node of its own; the card's node is the whole accelerator's.
     if facts
         .partition
@@ -57,7 +57,7 @@ pub fn nodes(root: &Sysroot, record: &DeviceRecord) -> Vec<DeviceNode> {
             name.strip_prefix("card")
                 .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
         });
-        nodes.extend(card.map(|card| node(root, &format!("/dev/dri/{card}"))));
+        nodes.extend(card.and_then(|card| node(root, &format!("/dev/dri/{card}"))));
     }
     nodes
 }
@@ -65,7 +65,7 @@ pub fn nodes(root: &Sysroot, record: &DeviceRecord) -> Vec<DeviceNode> {
 /// What all containers with one of AMD's devices have.
 pub fn common(root: &Sysroot) -> Edits {
     Edits {
-        device_nodes: vec![node(root, KFD)],
+        device_nodes: node(root, KFD).into_iter().collect(),
         ..Edits::default()
     }
 }

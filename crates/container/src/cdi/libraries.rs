@@ -184,8 +184,8 @@ pub fn programs(root: &Sysroot, capabilities: &Capabilities) -> Vec<File> {
     names
         .filter_map(|name| {
             let file = format!("usr/bin/{name}");
-            root.has(&file).then(|| File {
-                path: root.path(&file),
+            root.real(&file).map(|path| File {
+                path,
                 name: (*name).into(),
             })
         })
@@ -198,12 +198,8 @@ fn find(root: &Sysroot, (name, version): Library) -> Option<File> {
         match version {
             Some(version) => {
                 let short = format!("{name}.{version}");
-                let path = root.path(&format!("{folder}/{short}"));
-                if let Ok(real) = path.canonicalize() {
-                    return Some(File {
-                        path: real,
-                        name: short,
-                    });
+                if let Some(path) = root.real(&format!("{folder}/{short}")) {
+                    return Some(File { path, name: short });
                 }
             }
             None => {
@@ -215,7 +211,7 @@ fn find(root: &Sysroot, (name, version): Library) -> Option<File> {
                     })
                 };
                 if let Some(file) = root.names(folder).into_iter().find(versioned) {
-                    let path = root.path(&format!("{folder}/{file}")).canonicalize().ok()?;
+                    let path = root.real(&format!("{folder}/{file}"))?;
                     return Some(File { path, name: file });
                 }
             }

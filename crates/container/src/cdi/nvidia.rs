@@ -11,18 +11,25 @@ use crate::inject::{bind, over_libraries};
 /// Nodes that every container with one of NVIDIA's devices has.
 const COMMON: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
 
-/// A node that a container may use and not make.
-pub fn node(root: &Sysroot, path: &str) -> DeviceNode {
+/// A node that a container may use and not make; none where a tree has a link there that leads nowhere inside it.
+pub fn node(root: &Sysroot, path: &str) -> Option<DeviceNode> {
     let host_path = match root.is_own() {
         true => String::new(),
-        false => root.path(path.trim_start_matches('/')).display().to_string(),
+        false => {
+            let within = path.trim_start_matches('/');
+            let there = root.path(within);
+            let place = root
+                .real(within)
+                .or_else(|| (!there.is_symlink()).then_some(there));
+            place?.display().to_string()
+        }
     };
-    DeviceNode {
+    Some(DeviceNode {
         path: path.into(),
         host_path,
         permissions: "rw".into(),
         ..DeviceNode::default()
-    }
+    })
 }
 
 /// The devices: GPUs by index and UUID, MIG instances by `index:instance`, and all of them.
@@ -58,7 +65,7 @@ pub fn devices(root: &Sysroot, records: &[DeviceRecord]) -> Vec<Device> {
         }
         // A GPU in MIG mode serves nobody as a whole.
         if !divided {
-            let own = vec![node(root, &format!("/dev/nvidia{minor}"))];
+            let own: Vec<DeviceNode> = node(root, &format!("/dev/nvidia{minor}")).into_iter().collect();
             add(index.to_string(), own.clone());
             add(device_name(&gpu.uuid), own);
         }
@@ -73,7 +80,7 @@ pub fn devices(root: &Sysroot, records: &[DeviceRecord]) -> Vec<Device> {
 /// # Errors
 /// [`Code::UnknownDevice`] for an instance whose place is not known.
 pub fn nodes(root: &Sysroot, record: &DeviceRecord, minor: u32) -> Result<Vec<DeviceNode>, Fault> {
-    let mut nodes = vec![node(root, &format!("/dev/nvidia{minor}"))];
+    let mut nodes: Vec<DeviceNode> = node(root, &format!("/dev/nvidia{minor}")).into_iter().collect();
     if record.kind == DeviceKind::Mig {
         let place = facts(record).and_then(|facts| facts.mig_instance.clone());
         let place = place.unwrap_or_default();
@@ -93,7 +100,7 @@ pub fn nodes(root: &Sysroot, record: &DeviceRecord, minor: u32) -> Result<Vec<De
                 .cause(format!("`{}` does not name it", root.path(&access).display()))
                 .hint("`divvy mig list` shows the instances there are")
             })?;
-            nodes.push(node(root, &format!("/dev/nvidia-caps/nvidia-cap{capability}")));
+            nodes.extend(node(root, &format!("/dev/nvidia-caps/nvidia-cap{capability}")));
         }
     }
     Ok(nodes)
@@ -128,7 +135,7 @@ pub fn common(root: &Sysroot, capabilities: &Capabilities) -> Edits {
         device_nodes: names
             .into_iter()
             .filter(there)
-            .map(|path| node(root, path))
+            .filter_map(|path| node(root, path))
             .collect(),
         // Where NVIDIA's own hook is installed too, it is to inject nothing besides.
         env: vec!["NVIDIA_VISIBLE_DEVICES=void".into()],

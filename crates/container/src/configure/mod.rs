@@ -65,6 +65,10 @@ impl Target {
         match self {
             Self::Docker => docker(text, runtime),
             Self::Containerd => containerd(text, runtime),
+            Self::Podman | Self::Crio if !text.trim().is_empty() && !text.starts_with(HEAD) => Err(format!(
+                "somebody else wrote it; ours is a file of its own, as `{}`",
+                self.file().display()
+            )),
             Self::Podman => Ok(format!(
                 "{HEAD}[engine.runtimes]\ndivvy = [{}]\n",
                 quoted(runtime)
@@ -251,6 +255,8 @@ mod tests {
     #[test]
     fn what_cannot_be_added_to_is_said() {
         for (target, text, part) in [
+            (Target::Podman, "[engine]\n", "somebody else"),
+            (Target::Crio, "# mine\n", "somebody else"),
             (Target::Docker, "[]", "no JSON object"),
             (Target::Docker, "{", "EOF"),
             (Target::Docker, r#"{"runtimes": []}"#, "`runtimes` is no object"),

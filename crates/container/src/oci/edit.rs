@@ -34,7 +34,11 @@ pub fn apply(config: &mut Value, edits: &Edits) -> Result<(), Fault> {
         list(config, &["linux", "resources", "devices"])?.push(rule);
     }
     let mounts = list(config, &["mounts"])?;
-    mounts.extend(edits.mounts.iter().map(mount));
+    for wanted in &edits.mounts {
+        mounts
+            .retain(|mount| mount.get("destination").and_then(Value::as_str) != Some(&wanted.container_path));
+        mounts.push(mount(wanted));
+    }
     Ok(())
 }
 

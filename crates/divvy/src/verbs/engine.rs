@@ -59,8 +59,8 @@ image. All other words go to the engine as they are, and so does everything behi
 Two names are the engine's too. --memory is the slice's: the engine's own is -m, or stands behind `--`. --device is
 ours for an index, a UUID and the like, and the engine's for a path or a CDI name. A container's --name is its slice's.
 
-The slice ends with the container. One that can be started again (-d without --rm, or --restart) keeps its slice until
-it is removed. `divvy cdi slice` makes slices that stay.";
+The slice ends with the container. One that can be started again (-d without --rm, or --restart) keeps its slice
+until it is removed. `divvy cdi slice` makes slices that stay.";
 
 /// Our flags among the engine's.
 #[derive(Debug, Parser)]

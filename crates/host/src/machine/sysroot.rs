@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -47,6 +47,15 @@ impl Sysroot {
     #[must_use]
     pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path)
+    }
+
+    /// Where what lies at a path of the tree really is, with all links followed, inside the tree only: to be handed to those
+    /// who follow links anywhere. None where nothing is there.
+    #[must_use]
+    pub fn real(&self, path: &str) -> Option<PathBuf> {
+        let found = self.open(path, OFlags::PATH).ok()?;
+        let link = format!("/proc/self/fd/{}", found.as_raw_fd());
+        std::fs::read_link(link).ok().filter(|place| place.is_absolute())
     }
 
     /// Opens what lies at a path of the tree, named as below `/` without the first slash.

@@ -1,0 +1,5 @@
+//! What Divvy writes for container engines, against golden files (`tests/golden`).
+
+mod cdi;
+mod configure;
+mod engines;
