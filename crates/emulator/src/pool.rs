@@ -1,4 +1,8 @@
 //! Memory pools: device memory kept for reuse, handed out and taken back in stream order.
+//!
+//! The manual wants an exported pointer freed by all who imported it before the process that exported it frees it, and
+//! leaves open what becomes of the rest. Here such memory stays with its pool, reserved and handed out to nobody, until
+//! the last importer is gone or the pool is destroyed: then it is the importers' alone.
 
 use crate::device::identity::Uuid;
 use crate::driver::Driver;
@@ -23,7 +27,7 @@ pub struct MemoryPool {
     /// CU_MEMPOOL_ATTR_REUSE_*, by attribute number from 1: remembered, and true of what we do anyway.
     pub reuse: [AtomicI32; 3],
     /// cuMemPoolDestroy was called: nothing is kept any more.
-    pub destroyed: AtomicBool,
+    destroyed: AtomicBool,
     /// Access that cuMemPoolSetAccess gave, CU_MEM_ACCESS_FLAGS_* by device ordinal.
     pub access: Mutex<HashMap<usize, u32>>,
     /// Bytes the pool may keep when they are not in use.
@@ -41,6 +45,8 @@ pub struct MemoryPool {
 #[derive(Default)]
 struct State {
     kept: Vec<Arc<Extent>>,
+    /// Freed, in pages that other processes have open.
+    lent: Vec<Arc<Extent>>,
     reserved_high: u64,
     used: u64,
     used_high: u64,
@@ -138,6 +144,7 @@ impl MemoryPool {
     /// At least `bytes`: kept memory if some fits, new memory otherwise.
     pub fn take(&self, bytes: u64) -> Result<Arc<Extent>, OutOfMemory> {
         let mut state = self.lock();
+        self.collect(&mut state);
         if self.max_bytes != 0 && state.used.saturating_add(bytes) > self.max_bytes {
             return Err(OutOfMemory);
         }
@@ -158,20 +165,38 @@ impl MemoryPool {
         Ok(extent)
     }
 
-    /// Takes memory back, to keep as far as the release threshold allows.
+    /// Takes memory back, to keep as far as the release threshold allows, and as long as others have it open.
     pub fn give(&self, extent: Arc<Extent>) {
+        // First: who opens it from here on is refused.
         extent.withdraw();
         let mut state = self.lock();
         state.used -= extent.bytes();
+        if extent.is_shared() && !self.destroyed.load(Ordering::Relaxed) {
+            state.lent.push(extent);
+        } else {
+            self.keep(&mut state, extent);
+        }
+    }
+
+    fn keep(&self, state: &mut State, extent: Arc<Extent>) {
         let threshold = self.release_threshold.load(Ordering::Relaxed);
         if !self.destroyed.load(Ordering::Relaxed) && self.heap.paged_bytes() <= threshold {
             state.kept.push(extent);
         }
     }
 
+    /// Takes back what nobody has open any more.
+    fn collect(&self, state: &mut State) {
+        let back: Vec<_> = state.lent.extract_if(.., |extent| !extent.is_shared()).collect();
+        for extent in back {
+            self.keep(state, extent);
+        }
+    }
+
     /// Releases kept memory until at most `keep` bytes are reserved, or nothing is kept.
     pub fn trim(&self, keep: u64) {
         let mut state = self.lock();
+        self.collect(&mut state);
         while self.heap.paged_bytes() > keep
             && let Some(extent) = state.kept.pop()
         {
@@ -179,9 +204,18 @@ impl MemoryPool {
         }
     }
 
+    /// The program has given the pool up: what is in use goes back to the device when it is freed.
+    pub fn destroy(&self) {
+        self.destroyed.store(true, Ordering::Relaxed);
+        let mut state = self.lock();
+        state.kept.clear();
+        state.lent.clear();
+    }
+
     /// What it holds now.
     pub fn figures(&self) -> Figures {
-        let state = self.lock();
+        let mut state = self.lock();
+        self.collect(&mut state);
         Figures {
             reserved: self.heap.paged_bytes(),
             reserved_high: state.reserved_high,

@@ -674,6 +674,9 @@ impl Worker {
         for stream in &self.streams {
             cu!(cuStreamSynchronize_ptsz(*stream));
         }
+        // And what others give back later, it does not keep.
+        let (mut keep, which) = (0_u64, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD);
+        cu!(cuMemPoolSetAttribute(self.pool, which, (&raw mut keep).cast()));
         cu!(cuMemPoolTrimTo(self.pool, 0));
     }
 }

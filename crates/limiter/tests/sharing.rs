@@ -1,159 +1,107 @@
 //! Allocations that several processes hold: inside a slice one pays, from outside the importer does.
 
 mod emulated;
+mod members;
 mod support;
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::IntoRawFd as _;
-use std::process::{Child, Command, Stdio};
 
 use divvy_abi::*;
 use divvy_ledger::Terms;
-use divvy_ledger::attach::connect;
-use divvy_limiter::{below, tenant};
 use emulated::{code, cu, get};
+use members::{Member, is_member, obey};
 use support::Slice;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TEST: &str = "one_process_pays_for_what_a_slice_shares";
 
-/// A process of a slice, which does as it is told.
-struct Member(Child);
-
-impl Member {
-    fn new(slice: &Slice, folder: &std::path::Path) -> Self {
-        let child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", TEST, "--nocapture", "--test-threads=1"])
-            .env_remove("CUDA_VISIBLE_DEVICES")
-            .env("DIVVY_EMULATED", "h100")
-            .env("DIVVY_RUN_DIR", folder)
-            .env("SOCKET", &slice.socket)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        Self(child)
-    }
-
-    fn tell(&mut self, line: &str) -> String {
-        writeln!(self.0.stdin.as_mut().expect("piped"), "{line}").expect("it lives");
-        let lines = BufReader::with_capacity(1, self.0.stdout.as_mut().expect("piped")).lines();
-        lines
-            .map(|line| line.expect("text"))
-            .find_map(|line| line.strip_prefix('@').map(str::to_owned))
-            .expect("it answers")
-    }
-
-    fn kill(mut self) {
-        self.0.kill().expect("it lives");
-        self.0.wait().expect("it is ours");
-    }
-
-    fn end(mut self) {
-        drop(self.0.stdin.take());
-        let mut rest = String::new();
-        let _all = self.0.stdout.take().expect("piped").read_to_string(&mut rest);
-        assert!(self.0.wait().expect("it ends").success(), "{rest}");
-    }
-}
-
 /// What a member does: allocates and exports, opens, closes, frees.
 fn member() {
-    let socket = std::env::var_os("SOCKET").expect("the slice's socket");
-    below::stand_on(&divvy_emulator::TABLE);
-    tenant::enter(vec![connect(socket.as_ref(), 0).expect("the keeper answers")]);
-    cu!(cuInit(0));
-    emulated::context();
     let (mut own, mut opened, mut pool) = (0, 0, std::ptr::null_mut());
     let mut passing = std::ptr::null_mut();
-    for line in std::io::stdin().lines() {
-        let line = line.expect("text");
-        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
-        let answer = match word {
-            "export" => {
-                own = get!(cuMemAlloc_v2(rest.parse().expect("a number")));
-                let handle: CUipcMemHandle = get!(cuIpcGetMemHandle(own));
-                let bytes: Vec<String> = handle
-                    .reserved
-                    .iter()
-                    .map(|byte| (*byte as u8).to_string())
-                    .collect();
-                bytes.join(" ")
+    obey(|word, rest| match word {
+        "export" => {
+            own = get!(cuMemAlloc_v2(rest.parse().expect("a number")));
+            let handle: CUipcMemHandle = get!(cuIpcGetMemHandle(own));
+            let bytes: Vec<String> = handle
+                .reserved
+                .iter()
+                .map(|byte| (*byte as u8).to_string())
+                .collect();
+            bytes.join(" ")
+        }
+        "pool" => {
+            let mut properties = CUmemPoolProps {
+                allocType: CU_MEM_ALLOCATION_TYPE_PINNED,
+                handleTypes: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                ..Default::default()
+            };
+            properties.location.type_ = CU_MEM_LOCATION_TYPE_DEVICE;
+            pool = get!(cuMemPoolCreate(&raw const properties));
+            let mut descriptor = -1i32;
+            let (out, kind) = (&raw mut descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+            cu!(cuMemPoolExportToShareableHandle(out.cast(), pool, kind, 0));
+            let bytes = rest.parse().expect("a number");
+            own = get!(cuMemAllocFromPoolAsync(bytes, pool, std::ptr::null_mut()));
+            let data: CUmemPoolPtrExportData = get!(cuMemPoolExportPointer(own));
+            let bytes: Vec<String> = data.reserved.iter().map(u8::to_string).collect();
+            format!("/proc/{}/fd/{descriptor} {}", std::process::id(), bytes.join(" "))
+        }
+        "join" => {
+            let (path, rest) = rest.split_once(' ').expect("two parts");
+            let options = std::fs::OpenOptions::new().read(true).write(true).open(path);
+            let descriptor = options.expect("a descriptor").into_raw_fd() as isize as *mut c_void;
+            let kind = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+            let pool: CUmemoryPool = get!(cuMemPoolImportFromShareableHandle(descriptor, kind, 0));
+            let mut data = CUmemPoolPtrExportData::default();
+            for (to, from) in data.reserved.iter_mut().zip(rest.split(' ')) {
+                *to = from.parse::<u8>().expect("a byte") as _;
             }
-            "pool" => {
-                let mut properties = CUmemPoolProps {
-                    allocType: CU_MEM_ALLOCATION_TYPE_PINNED,
-                    handleTypes: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                    ..Default::default()
-                };
-                properties.location.type_ = CU_MEM_LOCATION_TYPE_DEVICE;
-                pool = get!(cuMemPoolCreate(&raw const properties));
-                let mut descriptor = -1i32;
-                let (out, kind) = (&raw mut descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-                cu!(cuMemPoolExportToShareableHandle(out.cast(), pool, kind, 0));
-                let bytes = rest.parse().expect("a number");
-                own = get!(cuMemAllocFromPoolAsync(bytes, pool, std::ptr::null_mut()));
-                let data: CUmemPoolPtrExportData = get!(cuMemPoolExportPointer(own));
-                let bytes: Vec<String> = data.reserved.iter().map(u8::to_string).collect();
-                format!("/proc/{}/fd/{descriptor} {}", std::process::id(), bytes.join(" "))
+            format!(
+                "{:?}",
+                code!(cuMemPoolImportPointer(&raw mut opened, pool, &raw mut data))
+            )
+        }
+        "leave" => format!("{:?}", code!(cuMemFree_v2(opened))),
+        "destroy" => {
+            cu!(cuMemFreeAsync(own, std::ptr::null_mut()));
+            cu!(cuMemPoolDestroy(pool));
+            format!("{:?}", code!(cuCtxSynchronize()))
+        }
+        "open" => {
+            let mut handle = CUipcMemHandle::default();
+            for (to, from) in handle.reserved.iter_mut().zip(rest.split(' ')) {
+                *to = from.parse::<u8>().expect("a byte") as _;
             }
-            "join" => {
-                let (path, rest) = rest.split_once(' ').expect("two parts");
-                let options = std::fs::OpenOptions::new().read(true).write(true).open(path);
-                let descriptor = options.expect("a descriptor").into_raw_fd() as isize as *mut c_void;
-                let kind = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-                let pool: CUmemoryPool = get!(cuMemPoolImportFromShareableHandle(descriptor, kind, 0));
-                let mut data = CUmemPoolPtrExportData::default();
-                for (to, from) in data.reserved.iter_mut().zip(rest.split(' ')) {
-                    *to = from.parse::<u8>().expect("a byte") as _;
-                }
-                format!(
-                    "{:?}",
-                    code!(cuMemPoolImportPointer(&raw mut opened, pool, &raw mut data))
-                )
-            }
-            "leave" => format!("{:?}", code!(cuMemFree_v2(opened))),
-            "destroy" => {
-                cu!(cuMemFreeAsync(own, std::ptr::null_mut()));
-                cu!(cuMemPoolDestroy(pool));
-                format!("{:?}", code!(cuCtxSynchronize()))
-            }
-            "open" => {
-                let mut handle = CUipcMemHandle::default();
-                for (to, from) in handle.reserved.iter_mut().zip(rest.split(' ')) {
-                    *to = from.parse::<u8>().expect("a byte") as _;
-                }
-                format!("{:?}", code!(cuIpcOpenMemHandle_v2(&raw mut opened, handle, 1)))
-            }
-            "begin" => {
-                passing = get!(cuCtxCreate_v2(0, 0));
-                "begun".to_owned()
-            }
-            "end" => format!("{:?}", code!(cuCtxDestroy_v2(passing))),
-            "used" => {
-                let (mut free, mut total) = (0, 0);
-                cu!(cuMemGetInfo_v2(&raw mut free, &raw mut total));
-                (total - free).to_string()
-            }
-            "alloc" => {
-                let mut pointer = 0;
-                format!(
-                    "{:?}",
-                    code!(cuMemAlloc_v2(&raw mut pointer, rest.parse().expect("a number")))
-                )
-            }
-            "close" => format!("{:?}", code!(cuIpcCloseMemHandle(opened))),
-            "free" => format!("{:?}", code!(cuMemFree_v2(own))),
-            other => panic!("{other}"),
-        };
-        println!("\n@{answer}");
-    }
+            format!("{:?}", code!(cuIpcOpenMemHandle_v2(&raw mut opened, handle, 1)))
+        }
+        "begin" => {
+            passing = get!(cuCtxCreate_v2(0, 0));
+            "begun".to_owned()
+        }
+        "end" => format!("{:?}", code!(cuCtxDestroy_v2(passing))),
+        "used" => {
+            let (mut free, mut total) = (0, 0);
+            cu!(cuMemGetInfo_v2(&raw mut free, &raw mut total));
+            (total - free).to_string()
+        }
+        "alloc" => {
+            let mut pointer = 0;
+            format!(
+                "{:?}",
+                code!(cuMemAlloc_v2(&raw mut pointer, rest.parse().expect("a number")))
+            )
+        }
+        "close" => format!("{:?}", code!(cuIpcCloseMemHandle(opened))),
+        "free" => format!("{:?}", code!(cuMemFree_v2(own))),
+        other => panic!("{other}"),
+    });
 }
 
 #[test]
 fn one_process_pays_for_what_a_slice_shares() {
-    if std::env::var_os("SOCKET").is_some() {
+    if is_member() {
         return member();
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -161,7 +109,7 @@ fn one_process_pays_for_what_a_slice_shares() {
     let slice = Slice::with(&[(GIB, uuid)], Terms::default());
     let other = Slice::with(&[(GIB, uuid)], Terms::default());
     let [mut first, mut second, mut foreign, mut fourth] =
-        [&slice, &slice, &other, &other].map(|slice| Member::new(slice, folder.path()));
+        [&slice, &slice, &other, &other].map(|slice| Member::new(slice, folder.path(), TEST));
     let handle = first.tell(&format!("export {}", 600 << 20));
     assert_eq!(slice.used(), 600 * MIB);
     // Inside the slice, nobody pays twice, though it would not fit twice.
@@ -248,7 +196,7 @@ fn on_device(folder: &std::path::Path, uuid: &str) -> u64 {
 
 #[test]
 fn what_a_dead_process_paid_for_stays_charged_while_others_have_it() {
-    if std::env::var_os("SOCKET").is_some() {
+    if is_member() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -258,7 +206,7 @@ fn what_a_dead_process_paid_for_stays_charged_while_others_have_it() {
         slice.pages.ledger.reap().expect("a sound ledger");
         slice.used()
     };
-    let member = || Member::new(&slice, folder.path());
+    let member = || Member::new(&slice, folder.path(), TEST);
     for pool in [false, true] {
         // The payer dies by SIGKILL, and who has the memory is idle.
         let (mut payer, mut holder) = (member(), member());

@@ -110,9 +110,7 @@ entry! {
         if *current == pool.0 {
             *current = device.default_pool;
         }
-        // What is still allocated goes back to the device when it is freed.
-        found.destroyed.store(true, Ordering::Relaxed);
-        found.trim(0);
+        found.destroy();
         driver.pools.remove(pool.0);
         Ok(())
     }

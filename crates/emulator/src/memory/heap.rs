@@ -152,6 +152,12 @@ impl Pages {
         }
         deed.clone()
     }
+
+    /// Whether another process has them.
+    fn is_shared(&self) -> bool {
+        let deed = self.deed.lock().unwrap_or_else(PoisonError::into_inner);
+        deed.as_ref().is_some_and(|deed| deed.is_shared())
+    }
 }
 
 impl Drop for Pages {
@@ -221,6 +227,14 @@ impl Extent {
             .take();
         if let Some((deed, offset)) = exported {
             let _ = deed.list(offset, 0);
+        }
+    }
+
+    /// Whether another process has the pages that it lies in.
+    pub fn is_shared(&self) -> bool {
+        match &self.source {
+            Source::Own(pages) => pages.is_shared(),
+            Source::Shared { heap, slab } => heap.lock().get(slab).is_some_and(|slab| slab.pages.is_shared()),
         }
     }
 

@@ -5,7 +5,9 @@
 //! driver is asked, and keeps its charge apart. A page that it shared with others of this process stays charged to them
 //! until the last has left; then its charge is that of those apart, for as long as there are any.
 //!
-//! Where a pool has paid, the pages apart are owed until the pool lets go of them, and paid of what it gives back.
+//! A pool's are the pool's for as long as it lives: drivers keep what others have open among a pool's reserved memory, which
+//! is what it is charged for, and hand its pages out again. What is apart counts when the pool is destroyed and keeps
+//! only what is in use ([`super::pools`]).
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +15,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::held::{PAGES, Piece};
 use super::{MANAGED, POOLS, UNIT, grain, is_pool, locked, pools, small};
 use crate::account::{self, Account};
-use crate::map::PAYERS;
 use crate::pages::split;
 
 /// An allocation whose pages are counted apart.
@@ -24,26 +25,21 @@ pub(crate) struct Apart {
     piece: Piece,
     /// Bytes of pages that were its own.
     whole: u64,
-    /// Of a pool's: the number under which they are owed or paid, once others were found to have it open.
-    owed: Option<u64>,
+    /// Others were found to have it open after it was freed.
+    stays: bool,
     /// Groups of the pages that it had in part.
     groups: [Option<u64>; 2],
-    /// Pages that it was the last in.
-    emptied: u64,
 }
 
-/// Those apart that lay in one page, or the pages of one alone.
+/// Those apart that lay in one page.
 struct Group {
     number: u64,
-    /// The page's, in the map of pages; 0 where there is none.
+    /// The page's, in the map of pages.
     key: u64,
-    account: u8,
     /// Others are in the page still, and it is charged for them.
     inhabited: bool,
-    /// Bytes that are charged for it by itself.
+    /// Bytes that are charged for it by itself, or that its pool counts apart.
     paid: u64,
-    /// Bytes that should be, and a pool has not given back.
-    owed: u64,
     members: u32,
 }
 
@@ -104,24 +100,28 @@ pub(crate) fn taken(payer: u16, piece: Piece) -> Option<Apart> {
     let page = grain::settled_page(account);
     let mut groups = locked(&GROUPS);
     let mut emptied = 0;
-    let groups = keys.map(|key| {
+    let numbers = keys.map(|key| {
         let key = key?;
-        let at = groups.of(key).unwrap_or_else(|| groups.add(key, account.index()));
-        groups.all[at].members += 1;
+        let at = groups.of(key).unwrap_or_else(|| groups.add(key));
+        let group = &mut groups.all[at];
+        group.members += 1;
         if PAGES.leave_part(key) {
-            groups.all[at].emptied(payer, page);
+            group.emptied(page);
             emptied += page;
         }
-        Some(groups.all[at].number)
+        Some(group.number)
     });
+    drop(groups);
+    if is_pool(payer) {
+        pools::parted(payer, emptied);
+    }
     Some(Apart {
         payer,
         account: account.index(),
         piece,
         whole,
-        owed: None,
-        groups,
-        emptied,
+        stays: false,
+        groups: numbers,
     })
 }
 
@@ -143,74 +143,60 @@ fn kept_for_some(payer: u16, account: Account, piece: Piece) -> u64 {
     let mut kept = 0;
     for key in keys.into_iter().flatten().filter(|key| !PAGES.holds_part(*key)) {
         if let Some(at) = groups.of(key) {
-            groups.all[at].emptied(payer, page);
+            groups.all[at].emptied(page);
             kept += page;
         }
     }
     kept
 }
 
-/// Gives back bytes of a pool; first of all to what was of a pool, and others still have open.
-pub(crate) fn give_back(account: Account, mut bytes: u64) {
+/// A pool has put a piece into its pages by address. Answers how many bytes of them it counted apart until now.
+#[inline]
+pub(crate) fn inhabited(pool: u16, account: Account, piece: Piece) -> u64 {
     if any() {
-        for group in locked(&GROUPS).owing(account) {
-            let paid = group.owed.min(bytes);
-            group.owed -= paid;
-            group.paid += paid;
-            bytes -= paid;
-        }
-    }
-    if bytes > 0 {
-        account.give_back(bytes);
+        inhabited_again(pool, account, piece)
+    } else {
+        0
     }
 }
 
-/// Pays what is owed and no pool has given back, where there is room.
-pub(crate) fn follow() {
-    if any() {
-        for group in locked(&GROUPS).all.iter_mut().filter(|group| group.owed > 0) {
-            if let Some(account) = account::paid(group.account)
-                && account.try_reserve(group.owed)
-            {
-                group.paid += core::mem::take(&mut group.owed);
-            }
-        }
-    }
+#[cold]
+fn inhabited_again(pool: u16, account: Account, piece: Piece) -> u64 {
+    let mut groups = locked(&GROUPS);
+    let keys = parts(account, pool, piece).1;
+    keys.into_iter().flatten().map(|key| groups.revive(key)).sum()
 }
 
 impl Apart {
-    /// The pool that has paid for it, and what that has less in use: bytes, and bytes of pages.
-    pub fn of_pool(&self) -> Option<(u16, u64, u64)> {
-        is_pool(self.payer).then_some((self.payer, self.piece.bytes, self.whole + self.emptied))
+    /// The pool that has paid for it, and bytes that it has less in use.
+    pub fn of_pool(&self) -> Option<(u16, u64)> {
+        is_pool(self.payer).then_some((self.payer, self.piece.bytes))
     }
 
     /// Others were found to have it open.
     pub fn stays(&mut self) {
-        if is_pool(self.payer) && self.owed.is_none() && self.whole > 0 {
-            let mut groups = locked(&GROUPS);
-            let at = groups.add(0, self.account);
-            let own = &mut groups.all[at];
-            (own.inhabited, own.owed, own.members) = (false, self.whole, 1);
-            self.owed = Some(own.number);
+        self.stays = true;
+        if is_pool(self.payer) {
+            pools::parted(self.payer, self.whole);
         }
     }
 
     /// Nobody has it any more.
     pub fn ended(self) {
-        let Some(account) = account::paid(self.account) else {
-            return;
-        };
         let mut groups = locked(&GROUPS);
-        let all = self.groups.into_iter().chain([self.owed]).flatten();
-        let paid: u64 = all.map(|number| groups.leave(number)).sum();
+        let numbers = self.groups.into_iter().flatten();
+        let paid: u64 = numbers.map(|number| groups.leave(number)).sum();
         drop(groups);
-        let bytes = if is_pool(self.payer) {
-            paid
-        } else {
-            small::left(account, self.piece.bytes, self.whole + paid)
-        };
-        if bytes > 0 {
-            account.give_back(bytes);
+        if is_pool(self.payer) {
+            match self.stays {
+                true => pools::ended(self.payer, 0, self.whole + paid),
+                false => pools::ended(self.payer, self.whole, paid),
+            }
+        } else if let Some(account) = account::paid(self.account) {
+            let bytes = small::left(account, self.piece.bytes, self.whole + paid);
+            if bytes > 0 {
+                account.give_back(bytes);
+            }
         }
     }
 
@@ -219,26 +205,23 @@ impl Apart {
         let Some(account) = account::paid(self.account) else {
             return;
         };
-        let page = grain::settled_page(account);
         let keys = parts(account, self.payer, self.piece).1;
-        let mut surplus = 0;
+        let (mut again, mut surplus) = (0, 0);
         for (key, number) in keys.into_iter().zip(self.groups) {
             let (Some(key), Some(number)) = (key, number) else {
                 continue;
             };
             let mut groups = locked(&GROUPS);
-            let fresh = PAGES.enter_part(key).unwrap_or(false);
-            let freed = groups.leave(number);
-            // What was the group's is the page's again, which others may have entered as a new one meanwhile.
-            if fresh && freed == 0 {
-                surplus += groups.revive(number);
-            } else if !fresh || is_pool(self.payer) {
-                surplus += freed;
-            } else {
-                surplus += freed.saturating_sub(page);
+            // What was the group's is the page's again, unless others have entered it as a new one meanwhile.
+            if PAGES.enter_part(key).unwrap_or(false) {
+                again += groups.revive_one(number);
             }
+            surplus += groups.leave(number);
         }
-        if surplus > 0 {
+        if is_pool(self.payer) {
+            pools::rejoined(self.payer, again);
+            pools::ended(self.payer, 0, surplus);
+        } else if surplus > 0 {
             account.give_back(surplus);
         }
     }
@@ -246,24 +229,19 @@ impl Apart {
 
 impl Group {
     /// Nobody is in its page any more but those apart.
-    fn emptied(&mut self, payer: u16, page: u64) {
+    fn emptied(&mut self, page: u64) {
         self.inhabited = false;
-        if is_pool(payer) {
-            self.owed = page;
-        } else {
-            self.paid = page;
-        }
+        self.paid = page;
+    }
+
+    /// Its page is charged for others again. Answers what was charged by itself.
+    fn revive(&mut self) -> u64 {
+        self.inhabited = true;
+        core::mem::take(&mut self.paid)
     }
 }
 
 impl Groups {
-    /// What of the account's is owed.
-    fn owing(&mut self, account: Account) -> impl Iterator<Item = &mut Group> {
-        self.all
-            .iter_mut()
-            .filter(move |group| group.account == account.index() && group.owed > 0)
-    }
-
     /// The group of a page that others are in.
     fn of(&self, key: u64) -> Option<usize> {
         self.all
@@ -271,15 +249,13 @@ impl Groups {
             .position(|group| group.inhabited && group.key == key)
     }
 
-    fn add(&mut self, key: u64, account: u8) -> usize {
+    fn add(&mut self, key: u64) -> usize {
         self.next += 1;
         self.all.push(Group {
             number: self.next,
             key,
-            account,
             inhabited: true,
             paid: 0,
-            owed: 0,
             members: 0,
         });
         COUNT.store(self.all.len(), Ordering::Relaxed);
@@ -300,17 +276,15 @@ impl Groups {
         group.paid
     }
 
-    /// An allocation is in the group's page again, which is charged for that. Answers what was paid by itself beyond that.
-    fn revive(&mut self, number: u64) -> u64 {
-        let Some(group) = self.all.iter_mut().find(|group| group.number == number) else {
-            return 0;
-        };
-        (group.inhabited, group.owed) = (true, 0);
-        let paid = core::mem::take(&mut group.paid);
-        if is_pool((group.key % u64::from(PAYERS)) as u16) {
-            paid
-        } else {
-            0
-        }
+    /// Others are in the page of this key again.
+    fn revive(&mut self, key: u64) -> u64 {
+        let empty = |group: &&mut Group| !group.inhabited && group.key == key;
+        self.all.iter_mut().find(empty).map_or(0, Group::revive)
+    }
+
+    /// The same of the group of this number.
+    fn revive_one(&mut self, number: u64) -> u64 {
+        let mut all = self.all.iter_mut();
+        all.find(|group| group.number == number).map_or(0, Group::revive)
     }
 }

@@ -95,9 +95,8 @@ impl Parting {
                 }
             }
         }
-        // After: what the pool gives back is theirs first who have it open.
-        if let Some((pool, bytes, pages)) = of_pool {
-            pools::freed_apart(pool, bytes, in_stream, pages);
+        if let Some((pool, bytes)) = of_pool {
+            pools::freed_apart(pool, bytes, in_stream);
         }
         if let Some(rest) = rest {
             rest.gone();

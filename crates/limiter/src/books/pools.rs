@@ -3,6 +3,10 @@
 //! A pool takes memory from the device when it must, and lets it go when it is trimmed or its streams are synchronised.
 //! Before an allocation all that the pool may grow by is reserved; afterwards the driver says how much the pool holds,
 //! and the rest of the reservation goes back. What a driver grows a pool by, `growth` learns.
+//!
+//! An exported pointer is to be freed by who imported it before it is freed here, says the manual. Freed before, it stays with
+//! its pool, which cannot let go of what others have open: among what the pool holds, for as long as it lives. When it is
+//! destroyed, what others have open stays charged apart.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -36,8 +40,10 @@ struct Pool {
     live: u64,
     /// Bytes freed in streams that have not come to the free.
     waiting: u64,
-    /// Bytes of the pages that both of them lie in: what a pool that cannot be asked holds.
+    /// Bytes of the pages that both of them lie in.
     pages: u64,
+    /// Bytes of other pages that were freed, and that others have open ([`apart`]). Below 0 for a moment only.
+    apart: i64,
     /// How often in a row memory freed in a stream was seen to be handed out again in the same stream before the stream got
     /// there. Once is no proof: the free may have come to pass, and our event behind it not yet.
     reused: u32,
@@ -100,6 +106,7 @@ pub(crate) fn payer(handle: CUmemoryPool, account: Account) -> Result<u16, CUres
             live: 0,
             waiting: 0,
             pages: 0,
+            apart: 0,
             reused: 0,
             changes: 0,
         };
@@ -110,6 +117,7 @@ pub(crate) fn payer(handle: CUmemoryPool, account: Account) -> Result<u16, CUres
                 && pool.live == 0
                 && pool.waiting == 0
                 && pool.pages == 0
+                && pool.apart == 0
         };
         match all.iter().position(unused) {
             Some(at) => all[at] = fresh,
@@ -230,7 +238,10 @@ pub(crate) fn finish(begun: Begun, piece: Piece, still_waiting: impl Fn() -> u64
     pool.ended(&begun);
     if let Some(account) = account::paid(pool.account) {
         match held::enter(begun.pool, account, piece) {
-            Ok(more) => pool.pages += more,
+            Ok(more) => {
+                pool.pages += more;
+                pool.apart -= apart::inhabited(begun.pool, account, piece) as i64;
+            }
             Err(_) => {
                 pool.live = pool.live.saturating_sub(begun.bytes);
                 return Err(false);
@@ -246,9 +257,8 @@ pub(crate) fn finish(begun: Begun, piece: Piece, still_waiting: impl Fn() -> u64
     })
 }
 
-/// A piece of a pool is free whose pages are counted apart: `bytes`, of which `waiting` say whether a stream was waited for,
-/// and `pages` bytes of pages.
-pub(crate) fn freed_apart(payer: u16, bytes: u64, waiting: bool, pages: u64) {
+/// A piece of a pool is free whose pages are counted apart: `bytes`, of which `waiting` says whether a stream was waited for.
+pub(crate) fn freed_apart(payer: u16, bytes: u64, waiting: bool) {
     changed(payer, |pool| {
         let used = if waiting {
             &mut pool.waiting
@@ -256,7 +266,30 @@ pub(crate) fn freed_apart(payer: u16, bytes: u64, waiting: bool, pages: u64) {
             &mut pool.live
         };
         *used = used.saturating_sub(bytes);
+    });
+}
+
+/// Bytes of pages that a pool's pieces lay in are counted apart from now on.
+pub(crate) fn parted(payer: u16, bytes: u64) {
+    if let Some(pool) = locked(&ALL).get_mut(place(payer)) {
+        pool.pages = pool.pages.saturating_sub(bytes);
+        pool.apart += bytes as i64;
+    }
+}
+
+/// Bytes that were counted apart are of pages that its pieces lie in again.
+pub(crate) fn rejoined(payer: u16, bytes: u64) {
+    if let Some(pool) = locked(&ALL).get_mut(place(payer)) {
+        pool.pages += bytes;
+        pool.apart -= bytes as i64;
+    }
+}
+
+/// Nobody has these bytes of pages any more, some of which were counted apart.
+pub(crate) fn ended(payer: u16, pages: u64, apart: u64) {
+    changed(payer, |pool| {
         pool.pages = pool.pages.saturating_sub(pages);
+        pool.apart -= apart as i64;
     });
 }
 
@@ -408,8 +441,7 @@ impl Pool {
     fn left(&mut self, payer: u16, piece: Piece) {
         if let Some(account) = account::paid(self.account) {
             self.pages = self.pages.saturating_sub(held::leave(payer, account, piece));
-            // What is apart in them is owed from now on.
-            apart::kept(payer, account, piece);
+            self.apart += apart::kept(payer, account, piece) as i64;
         }
     }
 
@@ -449,15 +481,16 @@ fn adjust(pool: &mut Pool) -> Result<(), u64> {
     let Some(account) = account::paid(pool.account) else {
         return Ok(());
     };
-    // A destroyed pool keeps what is in use.
-    let held = pool.held().unwrap_or(pool.pages);
+    // A destroyed pool keeps what is in use, here or elsewhere.
+    let in_use = || pool.pages + u64::try_from(pool.apart).unwrap_or(0);
+    let held = pool.held().unwrap_or_else(in_use);
     if held > pool.charged && !account.try_reserve(held - pool.charged) {
         return Err(held - pool.charged);
     }
     pool.charged = pool.charged.max(held);
     let target = held.max(pool.live).saturating_add(pool.promised);
     if pool.charged > target {
-        apart::give_back(account, pool.charged - target);
+        account.give_back(pool.charged - target);
         pool.charged = target;
     }
     if pool.charged.saturating_sub(pool.promised) > pool.live {

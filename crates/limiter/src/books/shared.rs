@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use divvy_abi::CUresult;
 use divvy_ledger::shared::{HOLDER_BITS, SLOT_BITS, payer_of as slot_of};
 
-use super::apart::{self, Apart};
+use super::apart::Apart;
 use super::locked;
 use crate::account::{self, Account};
 
@@ -401,7 +401,6 @@ pub(crate) fn follow() {
         .collect();
     LINGERERS.store(lingering.len(), Ordering::Relaxed);
     drop(lingering);
-    apart::follow();
     for share in done {
         share.ended();
     }

@@ -23,7 +23,7 @@ macro_rules! code {
 /// Calls an entry point that must succeed.
 macro_rules! cu {
     ($function:ident($($argument:expr),* $(,)?)) => {
-        assert_eq!(code!($function($($argument),*)), divvy_abi::CUDA_SUCCESS, stringify!($function))
+        assert_eq!($crate::emulated::code!($function($($argument),*)), divvy_abi::CUDA_SUCCESS, stringify!($function))
     };
 }
 
@@ -32,7 +32,7 @@ macro_rules! get {
     ($function:ident($($argument:expr),* $(,)?)) => {{
         // SAFETY: all-zero bytes are a value of every number and handle.
         let mut value = unsafe { std::mem::zeroed() };
-        cu!($function(&raw mut value $(, $argument)*));
+        $crate::emulated::cu!($function(&raw mut value $(, $argument)*));
         value
     }};
 }

@@ -1,0 +1,82 @@
+//! Processes of a slice over the emulated driver, which do as the test tells them, line by line.
+#![allow(dead_code, reason = "each suite uses a part of it")]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use divvy_ledger::attach::connect;
+use divvy_limiter::{below, tenant};
+
+use crate::emulated::{self, cu};
+use crate::support::Slice;
+
+const SOCKET: &str = "SOCKET";
+
+/// A process of a slice.
+pub struct Member(Child);
+
+/// Whether this process is one.
+pub fn is_member() -> bool {
+    std::env::var_os(SOCKET).is_some()
+}
+
+impl Member {
+    /// Starts this program again, to run the test of this name, which calls [`obey`].
+    pub fn new(slice: &Slice, folder: &Path, test: &str) -> Self {
+        let child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", test, "--nocapture", "--test-threads=1"])
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .env("DIVVY_EMULATED", "h100")
+            .env("DIVVY_RUN_DIR", folder)
+            .env(SOCKET, &slice.socket)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        Self(child)
+    }
+
+    /// Tells it a line; gives its answer.
+    pub fn tell(&mut self, line: &str) -> String {
+        writeln!(self.0.stdin.as_mut().expect("piped"), "{line}").expect("it lives");
+        let lines = BufReader::with_capacity(1, self.0.stdout.as_mut().expect("piped")).lines();
+        lines
+            .map(|line| line.expect("text"))
+            .find_map(|line| line.strip_prefix('@').map(str::to_owned))
+            .expect("it answers")
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Kills it, by SIGKILL.
+    pub fn kill(mut self) {
+        self.0.kill().expect("it lives");
+        self.0.wait().expect("it is ours");
+    }
+
+    /// Lets it end.
+    pub fn end(mut self) {
+        drop(self.0.stdin.take());
+        let mut rest = String::new();
+        let _all = self.0.stdout.take().expect("piped").read_to_string(&mut rest);
+        assert!(self.0.wait().expect("it ends").success(), "{rest}");
+    }
+}
+
+/// Joins the slice, makes a context, and answers each line by `answer`, which gets its first word and the rest.
+pub fn obey(mut answer: impl FnMut(&str, &str) -> String) {
+    let socket = std::env::var_os(SOCKET).expect("the slice's socket");
+    below::stand_on(&divvy_emulator::TABLE);
+    tenant::enter(vec![connect(socket.as_ref(), 0).expect("the keeper answers")]);
+    cu!(cuInit(0));
+    emulated::context();
+    for line in std::io::stdin().lines() {
+        let line = line.expect("text");
+        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        println!("\n@{}", answer(word, rest));
+    }
+}
