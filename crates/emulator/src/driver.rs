@@ -191,7 +191,7 @@ fn visible_devices() -> Result<Vec<DeviceFacts>> {
 }
 
 fn open_device(ordinal: usize, facts: DeviceFacts, pools: &Handles<MemoryPool>) -> Result<Arc<Device>> {
-    let client = mps::client(facts.uuid, ordinal);
+    let client = mps::client(&facts, ordinal);
     let limit = client.and_then(|client| client.memory_bytes);
     let hardware = Hardware::open(&facts, limit).map_err(|why| {
         log::line(format_args!(
@@ -240,7 +240,10 @@ impl Device {
     /// Shows this process among the device's users: it has a context from here on.
     pub fn show(&self) -> Result {
         if self.engine.is_refused() {
-            log::line("the MPS server failed, and takes new clients when those it had are gone");
+            log::line(
+                "the MPS server takes no client now: it failed and waits until those it had are gone, or it has static \
+                 partitions and CUDA_MPS_SM_PARTITION names none of them",
+            );
             return Err(CUDA_ERROR_MPS_SERVER_NOT_READY);
         }
         if self.engine.join().is_none() && self.engine.is_needed() {

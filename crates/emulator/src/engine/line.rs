@@ -108,7 +108,7 @@ impl Line {
                 page.lock().suggest_slice(slice);
             }
             if let Some(client) = self.client {
-                page.enrol(&place, client.server, client.share);
+                page.enrol(&place, &client);
             }
             Ok::<_, rustix::io::Errno>((page, place))
         };
@@ -134,10 +134,13 @@ impl Line {
         self.timing != Timing::Free || self.client.is_some()
     }
 
-    /// Whether this process would be a client of an MPS server that has failed, and takes none until those it had are gone.
+    /// Whether this process would be a client of an MPS server that does not take it: one that has failed takes none until
+    /// those it had are gone, and one with static partitions none without.
     pub fn is_refused(&self) -> bool {
         let Some(client) = self.client else { return false };
-        self.joined.get().is_none() && Page::open(&self.path).is_ok_and(|page| page.has_failed(client.server))
+        client.astray
+            || self.joined.get().is_none()
+                && Page::open(&self.path).is_ok_and(|page| page.has_failed(client.server))
     }
 
     /// What failed at this process's MPS server, as a CUresult.

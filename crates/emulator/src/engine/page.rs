@@ -4,6 +4,7 @@
 //! the words say is under one lock, which is taken away from a holder that is dead or stopped; and whatever they
 //! say, whoever reads them goes on in bounded time: they are made plausible first.
 
+use super::mps::Client;
 use super::schedule::{JOBS, Job, Now, PATIENCE, Place, Schedule, State, WHOLE};
 use crate::clock;
 use crate::container;
@@ -75,9 +76,11 @@ struct PlaceWords {
     server: AtomicU64,
     /// Its part of the multiprocessors there.
     share: AtomicU64,
+    /// The static partition that these are; 0: none.
+    partition: AtomicU64,
     /// What failed at its server, as a CUresult; 0: nothing.
     fault: AtomicU64,
-    _rest: [AtomicU64; 25],
+    _rest: [AtomicU64; 24],
     samples: Samples,
     jobs: [JobWords; JOBS],
 }
@@ -264,11 +267,12 @@ impl Page {
     }
 
     /// Makes a place that of a client of an MPS server.
-    pub fn enrol(&self, place: &OwnPlace, server: u64, share: u32) {
+    pub fn enrol(&self, place: &OwnPlace, client: &Client) {
         let locked = self.lock();
         let words = &self.words().places[place.index];
-        words.share.store(u64::from(share), Relaxed);
-        words.server.store(server, Release);
+        words.share.store(u64::from(client.share), Relaxed);
+        words.partition.store(client.partition, Relaxed);
+        words.server.store(client.server, Release);
         drop(locked);
     }
 
@@ -423,6 +427,7 @@ impl Locked<'_> {
                     busy: words.places[index].busy.load(Relaxed),
                     server: words.places[index].server.load(Relaxed),
                     share: words.places[index].share.load(Relaxed).min(u64::from(WHOLE)) as u32,
+                    partition: words.places[index].partition.load(Relaxed),
                     jobs: std::array::from_fn(|n| words.places[index].jobs[n].load()),
                 })
                 .collect(),
@@ -490,10 +495,11 @@ impl Locked<'_> {
             joined,
             server,
             share,
+            partition,
             fault,
             ..
         } = place;
-        for word in [busy, busy_since, joined, server, share, fault] {
+        for word in [busy, busy_since, joined, server, share, partition, fault] {
             word.store(0, Relaxed);
         }
         place.samples.clear();

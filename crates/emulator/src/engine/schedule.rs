@@ -68,6 +68,8 @@ pub struct Place {
     pub server: u64,
     /// Multiprocessors that it may use there, of [`WHOLE`].
     pub share: u32,
+    /// The static partition that these are, which its clients share; 0: none.
+    pub partition: u64,
     /// Its jobs, in no order.
     pub jobs: [Job; JOBS],
 }
@@ -276,11 +278,24 @@ impl Schedule {
             let width = u64::from(place.jobs[job].width.clamp(1, WHOLE));
             (width, width.min(u64::from(place.share.clamp(1, WHOLE))))
         };
-        let all: u64 = turn.iter().map(|one| used(one).1).sum();
+        // Clients of a partition have together what it has.
+        let within = |one: &(usize, usize, Want)| {
+            let place = &self.places[one.0];
+            let mine = used(one).1;
+            if place.partition == 0 {
+                return mine;
+            }
+            let beside = turn
+                .iter()
+                .filter(|other| self.places[other.0].partition == place.partition);
+            let all: u64 = beside.map(|other| used(other).1).sum();
+            mine * u64::from(place.share.clamp(1, WHOLE)).min(all) / all
+        };
+        let all: u64 = turn.iter().map(within).sum();
         let crowd = all.max(u64::from(WHOLE));
         turn.iter()
             .map(|one| {
-                let (width, used) = used(one);
+                let (width, used) = (used(one).0, within(one));
                 let part = used * FULL_RATE / crowd;
                 // What it uses of what it could, and less where all together want more than there is.
                 let rate = used * FULL_RATE / width * u64::from(WHOLE) / crowd;
@@ -379,6 +394,7 @@ mod tests {
             busy: 0,
             server: 0,
             share: WHOLE,
+            partition: 0,
             jobs,
         }
     }
@@ -459,6 +475,23 @@ mod tests {
     }
 
     #[test]
+    fn clients_of_a_partition_have_what_it_has_and_others_their_own() {
+        let mut line = schedule((0..4).map(|n| place(n, &[4 * MS])).collect());
+        for client in &mut line.places {
+            client.server = 1;
+            // Two of a quarter each in the first partition, one in the second, one in none that uses little.
+            (client.partition, client.share) = [(7, 2500), (7, 2500), (8, 5000), (0, 2500)][client.index];
+        }
+        line.places[3].jobs[0].width = 1000;
+        assert!(line.advance(at(100 * MS)));
+        assert_eq!(ends(&line, 3), [4 * MS], "there is room for it");
+        assert_eq!(ends(&line, 2), [8 * MS]);
+        assert_eq!(ends(&line, 0), [32 * MS]);
+        assert_eq!(ends(&line, 1), [32 * MS]);
+        assert_eq!(line.places[0].busy + line.places[1].busy, 8 * MS);
+    }
+
+    #[test]
     fn a_crowded_server_divides_the_processor() {
         let mut line = schedule((0..4).map(|n| place(n, &[MS])).collect());
         for client in &mut line.places {
@@ -523,6 +556,7 @@ mod tests {
                             busy,
                             server,
                             share,
+                            partition: server / 2,
                             jobs,
                         })
                         .collect(),
