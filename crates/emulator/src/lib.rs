@@ -62,6 +62,8 @@ pub mod fuzzing {
             }
         }
     }
+
+    pub use crate::engine::scribble::engine_page;
 }
 
 /// What a call comes to: a driver error is a CUresult.

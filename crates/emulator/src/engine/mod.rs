@@ -5,6 +5,7 @@
 //! - `model`: how long a kernel lasts
 //! - `mps`: processes that run on it together
 //! - `usage`: who kept it busy
+//! - `scribble`: what the fuzz target does with the page
 //! - `line`: this process's part: kernels executed ahead of the clock, their ends signalled when the clock is there
 //!
 //! docs/adr/0024 has the decisions.
@@ -14,4 +15,5 @@ pub mod model;
 pub mod mps;
 pub mod page;
 pub mod schedule;
+pub mod scribble;
 pub mod usage;

@@ -1,0 +1,8 @@
+//! An engine's page written over while it is used.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let _ = divvy_emulator::fuzzing::engine_page(data);
+});
