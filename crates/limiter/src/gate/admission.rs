@@ -49,6 +49,12 @@ pub(super) enum Admission {
     Over,
 }
 
+/// By this part of the bound, and no more than so many nanoseconds, work may outlast the lease where kernels are short: ends that
+/// are foretold a little late would leave the device dry before the lease's end, and until the next one's first kernel is there. It
+/// is charged.
+const SPILL: u64 = 8;
+const SPILL_NS: u64 = 250_000;
+
 /// What ends as soon as this part of the bound would leave the device without work before a launch could arrive,
 const FEED: u64 = 64;
 /// and where this machine's threads wake up late, as soon as that takes, but no more than this part.
@@ -59,7 +65,11 @@ pub(super) fn admit(flight: Flight, bounds: Bounds, estimate_ns: u64, now: u64, 
     if now >= bounds.until_ns {
         return Admission::Over;
     }
-    let left = bounds.until_ns - now;
+    let spill = match (bounds.in_flight_ns / SPILL).min(SPILL_NS) {
+        spill if estimate_ns <= spill => spill,
+        _ => 0,
+    };
+    let left = (bounds.until_ns - now).saturating_add(spill);
     let remaining = flight.remaining_ns();
     if flight.all_ns > 0 && remaining >= left {
         return Admission::Over;
@@ -77,7 +87,7 @@ pub(super) fn admit(flight: Flight, bounds: Bounds, estimate_ns: u64, now: u64, 
             return Admission::In(fits.min(remaining - feed));
         }
     }
-    // What follows has to start within the lease and to fit in full.
+    // What follows has to start within the lease and to fit in full, or nearly.
     let more_ns = bounds
         .in_flight_ns
         .saturating_sub(wanted)
@@ -154,16 +164,41 @@ mod tests {
             until_ns: 5 * MS,
             in_flight_ns: u64::MAX,
         };
-        assert_eq!(admit(long, lease, US, 0), Admission::Over);
+        let within = Bounds {
+            in_flight_ns: 20 * MS,
+            ..lease
+        };
+        assert_eq!(admit(long, within, 3 * MS, 0), Admission::Over);
         assert_eq!(
-            admit(flight(MS, MS, 0), lease, MS, 0),
-            Admission::Now { more_ns: 3 * MS }
+            admit(flight(MS, MS, 0), within, 3 * MS, 0),
+            Admission::Now { more_ns: MS }
         );
         assert_eq!(
             admit(flight(MS, MS, 0), lease, 10 * MS, 0),
             Admission::Now { more_ns: 0 },
             "it starts within the lease"
         );
+    }
+
+    #[test]
+    fn short_kernels_may_outlast_the_lease_a_little() {
+        let short = 50 * US;
+        let full = flight(5 * MS, short, 0);
+        let lease = Bounds {
+            until_ns: 5 * MS,
+            in_flight_ns: 8 * MS,
+        };
+        assert_eq!(admit(full, lease, short, 0), Admission::Now { more_ns: 200 * US });
+        assert_eq!(
+            admit(flight(5250 * US, short, 0), lease, short, 0),
+            Admission::Over
+        );
+        assert_eq!(
+            admit(full, lease, 2 * MS, 0),
+            Admission::Over,
+            "not so one long one"
+        );
+        assert_eq!(admit(Flight::default(), lease, short, 5 * MS), Admission::Over);
     }
 
     #[test]

@@ -32,8 +32,10 @@ const AT_GATE: Duration = Duration::from_millis(100);
 const FOR_PROGRESS_NS: u64 = 2_000_000;
 /// Who waits for a completion has the gate thread look within so many nanoseconds.
 const SOON_NS: u64 = 100_000;
-/// Of settled kernels, one in so many looks is measured again.
+/// Of settled kernels, one in so many looks is measured again, and each that lasts longer than this, in nanoseconds: one of them
+/// that is taken for longer than it is keeps the device idle.
 const MEASURED: u64 = 8;
+const LONG_NS: u64 = 1_000_000;
 /// Measurements or looks that the typical kernel is a mean of.
 const TYPICAL: u64 = 16;
 
@@ -263,7 +265,8 @@ impl Gate {
         books.lanes[lane].programmatic |= programmatic;
         let silent = books.lanes[lane].programmatic || capture::any();
         let own_mark = name.is_per_thread() || lane == COMMON;
-        let measured = !silent && !own_mark && (unsettled || books.looks.is_multiple_of(MEASURED));
+        let again = books.looks.is_multiple_of(MEASURED) || estimate_ns >= LONG_NS;
+        let measured = !silent && !own_mark && (unsettled || again);
         let plan = self.plan(
             &mut books,
             lane,
