@@ -32,6 +32,8 @@ pub(crate) struct Device {
     pub overrun: Nanos,
     /// What a change of holder costs while memory is paged.
     pub refill: Nanos,
+    /// Tenants whose lease here has expired with work in flight.
+    pub stuck: u32,
     /// It is on the list of devices to look at.
     pub dirty: bool,
 }

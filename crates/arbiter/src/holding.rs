@@ -171,6 +171,7 @@ impl Arbiter {
         if self.tenant_mut(i).seats[seat].held.take().is_none() {
             return;
         }
+        self.devices[d].stuck -= u32::from(self.tenant(i).place == Place::Stuck);
         let overrun = now.saturating_sub(lease.map_or(now, |lease| lease.until));
         if self.devices[d].holder == Some(i) {
             self.devices[d].note_overrun(overrun, &self.settings);
@@ -204,6 +205,16 @@ impl Arbiter {
         self.mark(d);
     }
 
+    /// How long after its end a lease of this tenant's is waited for. Those that are stuck on the device make its kernels so
+    /// much slower: were its lease to expire for that, more would be stuck, and at last everybody.
+    fn expiry_of(&self, i: usize) -> Nanos {
+        let seats = self.tenant(i).seats.iter();
+        let stuck = seats.map(|seat| self.devices[seat.device].stuck).max();
+        let slower = u64::from(stuck.unwrap_or(0)).saturating_add(1);
+        let longest = self.settings.longest_expiry.max(self.settings.expiry);
+        self.settings.expiry.saturating_mul(slower).min(longest)
+    }
+
     /// The device no longer waits for a lease that is long over.
     fn expire(&mut self, i: usize) {
         let tenant = self.tenant_mut(i);
@@ -216,6 +227,7 @@ impl Arbiter {
                     self.devices[d].holder = None;
                 }
                 self.drained(d, i, self.settings.expiry);
+                self.devices[d].stuck += 1;
                 self.decisions.push(Decision::Expire {
                     tenant: id,
                     device: DeviceId(d as u32),
@@ -264,7 +276,7 @@ impl Arbiter {
                     }
                 }
             }
-        } else if now - lease.until >= self.settings.expiry {
+        } else if now - lease.until >= self.expiry_of(i) {
             self.expire(i);
         } else if now - lease.until >= self.settings.overdue && !lease.told {
             let tenant = self.tenant(i);
@@ -303,7 +315,7 @@ impl Arbiter {
                 } else if now < lease.until.saturating_add(settings.overdue) && !lease.told {
                     lease.until.saturating_add(settings.overdue)
                 } else {
-                    lease.until.saturating_add(settings.expiry)
+                    lease.until.saturating_add(self.expiry_of(i))
                 };
                 Some(next.min(now.saturating_add(settings.heartbeat)).max(now + 1))
             }

@@ -25,6 +25,8 @@ pub struct Settings {
     /// How long after its end an unreleased lease no longer keeps others from the device. A kernel longer than this then
     /// shares the device with them by the hardware's own time-slicing, if it has any.
     pub expiry: Nanos,
+    /// The most that this becomes where others are stuck on the device, and make its kernels slower.
+    pub longest_expiry: Nanos,
     /// While a lease is out, the arbiter wants to be woken at least this often; a step of the clock of more than twice
     /// this is a jump, and counts as nothing: the machine slept, or the agent was stopped, and nobody else could have had
     /// the device.
@@ -43,12 +45,13 @@ impl Default for Settings {
             quantum: 5 * MILLISECOND,
             in_flight: 2 * MILLISECOND,
             in_flight_beside_latency: MILLISECOND,
-            in_flight_floor: 300 * MICROSECOND,
+            in_flight_floor: 400 * MICROSECOND,
             lag: 5 * MILLISECOND,
             least_hold: 1250 * MICROSECOND,
             renew_ahead: 200 * MICROSECOND,
             overdue: 30 * MILLISECOND,
             expiry: 40 * MILLISECOND,
+            longest_expiry: 400 * MILLISECOND,
             heartbeat: 100 * MILLISECOND,
             least_backfill: 500 * MICROSECOND,
             longest_quantum: 2 * SECOND,
