@@ -34,6 +34,15 @@ impl Meter for Drivers<'_> {
 impl Daemon {
     /// Compares what the drivers say with what slices were charged.
     pub(crate) fn audit_compute(&self) {
+        self.ask_drivers(|drivers, slice_of| self.leasing.audit(drivers, slice_of));
+    }
+
+    /// Notes what the drivers say that slices did.
+    pub(crate) fn meter_compute(&self) {
+        self.ask_drivers(|drivers, slice_of| self.leasing.meter(drivers, slice_of));
+    }
+
+    fn ask_drivers(&self, ask: impl FnOnce(&dyn Meter, &HashMap<u32, String>)) {
         let (kinds, shown) = {
             let mut book = self.book();
             let devices = book.inventory.devices.iter();
@@ -49,6 +58,6 @@ impl Daemon {
             .iter()
             .flat_map(|slice| members(slice).into_iter().map(|pid| (pid, slice.id.clone())))
             .collect();
-        self.leasing.audit(&Drivers(self, kinds), &slice_of);
+        ask(&Drivers(self, kinds), &slice_of);
     }
 }

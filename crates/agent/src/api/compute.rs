@@ -67,12 +67,18 @@ pub struct ComputeRecord {
     pub class: Class,
     /// What it comes to while all slices of the device want it.
     pub effective: Compute,
-    /// What it had of the last second; none while nobody counts.
+    /// What it was leased of the last second; none while nobody counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_1s: Option<u32>,
-    /// What it had of the last ten seconds; none while nobody counts.
+    /// What it was leased of the last ten seconds; none while nobody counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_10s: Option<u32>,
+    /// For how much of the last second its processes kept the device busy, as the driver tells; none where it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_1s: Option<u32>,
+    /// The same of the last ten seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_10s: Option<u32>,
     /// How much of the last second it waited, throttled or in its turn.
     pub queued_1s: u32,
     /// How much of the last ten seconds it waited.

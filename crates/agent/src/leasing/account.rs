@@ -9,6 +9,7 @@ use divvy_ledger::{Gate, GateWord, Grant, Lease, Ledger};
 
 use super::bell::Rope;
 use super::figures::Figures;
+use super::metered::Metered;
 use super::undertaker::MOST;
 
 /// What the slice has of the device.
@@ -70,6 +71,8 @@ pub(super) struct Account {
     pub effective: u32,
     /// What it had of late.
     pub figures: Figures,
+    /// What the device's driver says of its processes.
+    pub metered: Metered,
     pages: Arc<Vec<Pages>>,
     place: usize,
     word: GateWord,
@@ -103,6 +106,7 @@ impl Account {
             launched: 0,
             effective: 0,
             figures: Figures::default(),
+            metered: Metered::default(),
             pages: pages.clone(),
             place,
             word,

@@ -55,19 +55,27 @@ impl Leasing {
         let devices = self.with(|state, _| state.devices.clone());
         for (place, uuid) in devices.iter().enumerate() {
             // Not while anybody waits for the desk: a driver takes its time.
-            let uses = meter.uses(uuid);
-            let mut by_slice: HashMap<&str, Vec<(u32, Use)>> = HashMap::new();
-            for (pid, used) in uses {
-                if let Some(slice) = slice_of.get(&pid) {
-                    by_slice.entry(slice).or_default().push((pid, used));
-                }
-            }
+            let by_slice = by_slice(meter.uses(uuid), slice_of);
             self.with(|state, now| {
                 state.take_samples(now);
                 state.compare(DeviceId(place as u32), &by_slice, now);
             });
         }
     }
+}
+
+/// What the driver says of processes, by the slice that each is in.
+pub(super) fn by_slice(
+    uses: Vec<(u32, Use)>,
+    slice_of: &HashMap<u32, String>,
+) -> HashMap<&str, Vec<(u32, Use)>> {
+    let mut by_slice: HashMap<&str, Vec<(u32, Use)>> = HashMap::new();
+    for (pid, used) in uses {
+        if let Some(slice) = slice_of.get(&pid) {
+            by_slice.entry(slice).or_default().push((pid, used));
+        }
+    }
+    by_slice
 }
 
 impl State {

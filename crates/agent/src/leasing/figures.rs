@@ -40,6 +40,11 @@ impl Figures {
         self.samples.push_back(Sample { at, charged, queued });
     }
 
+    /// How many samples there are.
+    pub fn count(&self) -> usize {
+        self.samples.len()
+    }
+
     /// Forgets everything: what comes now is not to be compared with it.
     pub fn forget(&mut self) {
         self.samples.clear();

@@ -3,7 +3,7 @@
 //! - [`State`]: the arbiter, and the slices' pages beside its tenants. It knows no clock and no thread.
 //! - [`bell`]: a thread for each account, which looks when a tenant rings; [`alarm`]: the one that acts by the clock;
 //!   [`undertaker`]: the one that hears of deaths. Each takes the desk's lock, acts, and says what people should know.
-//! - [`figures`]: what each slice had of late.
+//! - [`figures`]: what each slice had of late; [`metered`]: what the driver says it did with it.
 //!
 //! Whoever holds the agent's book may take the desk's lock, and never the other way round.
 
@@ -22,6 +22,7 @@ mod decide;
 mod escape;
 mod figures;
 mod look;
+mod metered;
 mod seat;
 mod shares;
 mod state;

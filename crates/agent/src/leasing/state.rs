@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use divvy_arbiter::{Arbiter, Cap, DeviceId, Event, MILLISECOND, Nanos, Refused, Settings, TenantId, Terms};
+use divvy_arbiter::{
+    Arbiter, Cap, DeviceId, Event, MILLISECOND, Nanos, Refused, Settings, Share, TenantId, Terms,
+};
 
 use super::account::{Account, Hold};
 use super::escape::Escapes;
@@ -341,7 +343,9 @@ fn alone(seats: &BTreeMap<u64, Seat>, number: u64) -> bool {
         return false;
     };
     let on = |account: &Account| seat.accounts.iter().any(|mine| mine.device == account.device);
-    seat.held_to.cap == Cap::Soft
+    // A cap of the whole is none.
+    let uncapped = seat.held_to.cap == Cap::Soft || parts(&seat.held_to) == Share::WHOLE.parts();
+    uncapped
         && seats
             .iter()
             .all(|(other, seat)| *other == number || !seat.accounts.iter().any(on))

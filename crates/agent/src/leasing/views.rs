@@ -99,6 +99,8 @@ fn view(state: &State, number: u64, seat: &Seat, account: &Account) -> ComputeRe
         effective: Compute(u16::try_from(account.effective).unwrap_or(u16::MAX)),
         used_1s: counted(second.used),
         used_10s: counted(ten.used),
+        busy_1s: account.metered.window(1),
+        busy_10s: account.metered.window(10),
         queued_1s: second.queued,
         queued_10s: ten.queued,
         waiting_ns: view.map_or(0, |view| view.waiting),

@@ -1,0 +1,104 @@
+//! What the device's driver says that a slice's processes did there: for people to see beside what was leased. A lease is time
+//! in which nobody else may run; what is done with it is the program's.
+
+use std::collections::HashMap;
+
+use divvy_arbiter::Nanos;
+
+use super::Leasing;
+use super::escape::{Meter, Use};
+use super::figures::{Figures, Window};
+use super::state::State;
+
+/// A slice on one device, as the driver tells.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Metered {
+    /// What each process had at the last look.
+    totals: HashMap<u32, Nanos>,
+    looked_at: Option<Nanos>,
+    busy: Nanos,
+    figures: Figures,
+}
+
+impl Metered {
+    /// Takes what the driver says now.
+    pub fn take(&mut self, uses: &[(u32, Use)], now: Nanos) {
+        let time = self.looked_at.map_or(0, |before| now.saturating_sub(before));
+        let mut totals = HashMap::with_capacity(uses.len());
+        let mut more: Nanos = 0;
+        for (pid, used) in uses {
+            more = more.saturating_add(match used {
+                Use::Total(total) => {
+                    totals.insert(*pid, *total);
+                    // A process that was not there before began since.
+                    total.saturating_sub(self.totals.get(pid).copied().unwrap_or(0))
+                }
+                Use::Rate(parts) => (u128::from(time) * u128::from(*parts) / 10_000) as Nanos,
+            });
+        }
+        // What was used before the first look nobody asks for.
+        if self.looked_at.is_some() {
+            self.busy = self.busy.saturating_add(more.min(time));
+        }
+        self.totals = totals;
+        self.looked_at = Some(now);
+        self.figures.take(now, self.busy, 0);
+    }
+
+    /// What it had of the last `seconds`, in parts of 10,000; none before the second look.
+    pub fn window(&self, seconds: u64) -> Option<u32> {
+        let Window { used, .. } = self.figures.window(seconds);
+        (self.figures.count() > 1).then_some(used)
+    }
+}
+
+impl Leasing {
+    /// Asks what every slice's processes did on its devices. A driver that tells of nobody tells nothing.
+    pub fn meter(&self, meter: &dyn Meter, slice_of: &HashMap<u32, String>) {
+        let devices = self.with(|state, _| state.devices.clone());
+        for (place, uuid) in devices.iter().enumerate() {
+            // Not while anybody waits for the desk: a driver takes its time.
+            let by_slice = super::escape::by_slice(meter.uses(uuid), slice_of);
+            self.with(|state, now| state.note_use(place, &by_slice, now));
+        }
+    }
+}
+
+impl State {
+    fn note_use(&mut self, device: usize, uses: &HashMap<&str, Vec<(u32, Use)>>, now: Nanos) {
+        for seat in self.seats.values_mut() {
+            let used = uses.get(seat.member.id.as_str());
+            for account in &mut seat.accounts {
+                let known = used.is_some() || account.metered.looked_at.is_some();
+                if account.device.0 as usize == device && (known || !uses.is_empty()) {
+                    account.metered.take(used.map_or(&[], Vec::as_slice), now);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use divvy_arbiter::SECOND;
+
+    #[test]
+    fn totals_and_rates_become_parts_of_the_time() {
+        let mut metered = Metered::default();
+        assert_eq!(metered.window(1), None);
+        metered.take(&[(1, Use::Total(7 * SECOND))], SECOND);
+        assert_eq!(metered.window(1), None, "nothing is known of before");
+        metered.take(&[(1, Use::Total(7 * SECOND + SECOND / 4))], 2 * SECOND);
+        assert_eq!(metered.window(1), Some(2500));
+        // One has come, and one has gone.
+        metered.take(&[(2, Use::Total(SECOND / 2))], 3 * SECOND);
+        assert_eq!((metered.window(1), metered.window(10)), (Some(5000), Some(3750)));
+        metered.take(&[(2, Use::Rate(1000)), (3, Use::Rate(500))], 4 * SECOND);
+        assert_eq!(metered.window(1), Some(1500));
+        metered.take(&[(2, Use::Total(900 * SECOND))], 5 * SECOND);
+        assert_eq!(metered.window(1), Some(10_000), "no more than there was time for");
+        metered.take(&[], 6 * SECOND);
+        assert_eq!(metered.window(1), Some(0));
+    }
+}
