@@ -15,6 +15,7 @@ use crate::output;
 #[command(before_help = "Examples:
   divvy agent status
   divvy agent serve
+  divvy agent serve --quantum 10ms
   divvy agent stop")]
 pub struct Args {
     #[command(subcommand)]
@@ -25,6 +26,9 @@ pub struct Args {
 enum Verb {
     /// Serve in the foreground; `divvy run` does so in the background by itself
     Serve {
+        /// How long a slice runs before the next may, where several want a device: 1ms to 30ms
+        #[arg(long, value_name = "DURATION")]
+        quantum: Option<String>,
         /// Leave the terminal's session
         #[arg(long, hide = true)]
         background: bool,
@@ -41,14 +45,14 @@ enum Verb {
 
 /// Does it.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
-    match args.verb {
-        Verb::Serve { background } => serve(context, background),
+    match &args.verb {
+        Verb::Serve { quantum, background } => serve(context, quantum.as_deref(), *background),
         Verb::Status => status(context),
-        Verb::Stop { dry_run } => stop(context, dry_run),
+        Verb::Stop { dry_run } => stop(context, *dry_run),
     }
 }
 
-fn serve(context: &Context, background: bool) -> Result<u8, Fault> {
+fn serve(context: &Context, quantum: Option<&str>, background: bool) -> Result<u8, Fault> {
     if background {
         close_inherited();
         // Fails only for a leader of a group, which needs no new session to be safe from the terminal's signals.
@@ -61,11 +65,17 @@ fn serve(context: &Context, background: bool) -> Result<u8, Fault> {
         .with_ansi(false)
         .with_target(false);
     log.with_writer(std::io::stderr).init();
-    let settings = context.config.agent_settings()?;
+    let mut config = context.config.clone();
+    if let Some(quantum) = quantum {
+        config.set("quantum", quantum);
+    }
+    let settings = config.agent_settings()?;
     let run = context.run_dir()?;
     // Emulated devices are accounted for in the run directory, which their driver takes from the environment.
     if std::env::var_os("DIVVY_RUN_DIR").as_deref() != Some(run.path().as_os_str()) {
-        let error = serve_command(&run).exec();
+        let mut again = serve_command(&run);
+        again.args(quantum.iter().flat_map(|quantum| ["--quantum", quantum]));
+        let error = again.exec();
         return Err(Fault::new(Code::AgentStart, "the agent cannot start itself again").because(&error));
     }
     serve_agent(&run, settings, keep_command)?;

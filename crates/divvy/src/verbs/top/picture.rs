@@ -26,8 +26,10 @@ pub struct Device {
     pub uuid: String,
     /// Product name.
     pub name: String,
-    /// How much of the last second its slices had; none while nobody counts.
+    /// How much of the last second its slices were leased; none while nobody counts.
     pub used_1s_ratio: Option<f64>,
+    /// For how much of it they kept the device busy; none where its driver does not tell.
+    pub busy_1s_ratio: Option<f64>,
     /// The sum of what is promised.
     pub promised_ratio: f64,
     /// Memory in use, by anybody.
@@ -51,10 +53,14 @@ pub struct Item {
     pub share: String,
     /// What it comes to while everybody wants the device.
     pub effective_ratio: Option<f64>,
-    /// What it had of the last second; none while nobody counts.
+    /// What it was leased of the last second; none while nobody counts.
     pub used_1s_ratio: Option<f64>,
-    /// What it had of the last ten seconds.
+    /// What it was leased of the last ten seconds.
     pub used_10s_ratio: Option<f64>,
+    /// For how much of the last second its processes kept the device busy; none where its driver does not tell.
+    pub busy_1s_ratio: Option<f64>,
+    /// The same of the last ten seconds.
+    pub busy_10s_ratio: Option<f64>,
     /// How much of the last second it waited.
     pub queued_1s_ratio: Option<f64>,
     /// How much of the last ten seconds it waited.
@@ -69,6 +75,11 @@ pub struct Item {
     pub memory_limit_bytes: Bytes,
     /// How many there are.
     pub process_count: usize,
+}
+
+/// None of none.
+fn sum(ratios: impl Iterator<Item = f64>) -> Option<f64> {
+    ratios.fold(None, |sum, ratio| Some(sum.unwrap_or(0.0) + ratio))
 }
 
 fn ratio(parts: u32) -> f64 {
@@ -93,11 +104,11 @@ impl Picture {
             }
         }
         let device = |device: DeviceRecord| {
-            let known = items.iter().filter(|item| item.device_uuid == device.uuid);
-            let known: Vec<f64> = known.filter_map(|item| item.used_1s_ratio).collect();
+            let here = || items.iter().filter(|item| item.device_uuid == device.uuid);
             Device {
                 index: device.index,
-                used_1s_ratio: (!known.is_empty()).then(|| known.iter().sum()),
+                used_1s_ratio: sum(here().filter_map(|item| item.used_1s_ratio)),
+                busy_1s_ratio: sum(here().filter_map(|item| item.busy_1s_ratio)),
                 promised_ratio: device
                     .sharing
                     .as_ref()
@@ -118,7 +129,7 @@ impl Picture {
     pub fn sort(&mut self, order: Order) {
         let number = |item: &Item| match order {
             Order::Name => 0.0,
-            Order::Use => item.used_1s_ratio.unwrap_or(-1.0),
+            Order::Use => item.use_1s().unwrap_or(-1.0),
             Order::Share => item.effective_ratio.unwrap_or(-1.0),
             Order::Queue => item.queued_1s_ratio.unwrap_or(-1.0),
             Order::Debt => item.debt_ns as f64,
@@ -166,6 +177,8 @@ impl Item {
             effective_ratio: record.map(|record| ratio(u32::from(record.effective.0))),
             used_1s_ratio: record.and_then(|record| record.used_1s).map(ratio),
             used_10s_ratio: record.and_then(|record| record.used_10s).map(ratio),
+            busy_1s_ratio: record.and_then(|record| record.busy_1s).map(ratio),
+            busy_10s_ratio: record.and_then(|record| record.busy_10s).map(ratio),
             queued_1s_ratio: counted.map(|record| ratio(record.queued_1s)),
             queued_10s_ratio: counted.map(|record| ratio(record.queued_10s)),
             debt_ns: record.map_or(0, |record| record.debt_ns),
@@ -175,14 +188,19 @@ impl Item {
         }
     }
 
+    /// What it used of the last second: what the device says, or else what was leased.
+    fn use_1s(&self) -> Option<f64> {
+        self.busy_1s_ratio.or(self.used_1s_ratio)
+    }
+
     /// In the order of [`COLUMNS`].
     pub fn cells(&self) -> Vec<String> {
         vec![
             self.slice.clone(),
             self.device_uuid.chars().take(8).collect(),
             self.share.clone(),
-            percent(self.used_1s_ratio),
-            percent(self.used_10s_ratio),
+            percent(self.use_1s()),
+            percent(self.busy_10s_ratio.or(self.used_10s_ratio)),
             percent(self.queued_1s_ratio),
             duration(self.debt_ns),
             self.memory_used_bytes.to_string(),

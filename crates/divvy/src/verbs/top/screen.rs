@@ -173,6 +173,7 @@ fn line(device: &Device, width: usize) -> String {
         0 => 0.0,
         total => device.memory_used_bytes.0 as f64 / total as f64,
     };
+    let used = device.busy_1s_ratio.or(device.used_1s_ratio);
     let name: String = device
         .name
         .replace(char::is_control, "?")
@@ -182,8 +183,8 @@ fn line(device: &Device, width: usize) -> String {
     format!(
         "{:<2} {name:<16} time {} {:>6}  memory {} {} of {}",
         device.index,
-        bar(device.used_1s_ratio.unwrap_or(0.0), steps),
-        percent(device.used_1s_ratio),
+        bar(used.unwrap_or(0.0), steps),
+        percent(used),
         bar(memory, steps),
         device.memory_used_bytes,
         device.memory_total_bytes
