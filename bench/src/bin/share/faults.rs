@@ -52,7 +52,7 @@ pub fn print(bench: &Bench) -> anyhow::Result<u32> {
 
 fn gap(bench: &Bench, signal: Signal) -> anyhow::Result<Nanos> {
     let host = bench.host()?;
-    let mut tenants = begin(&host, Way::Leases(&[]), &[50.0, 50.0], &[MILLISECOND])?;
+    let mut tenants = begin(&host, Way::Leases(&[]), &[50.0, 50.0], &[MILLISECOND], false)?;
     let engine = host.engine()?;
     for tenant in &mut tenants {
         tenant.go()?;
@@ -75,7 +75,7 @@ fn gap(bench: &Bench, signal: Signal) -> anyhow::Result<Nanos> {
 fn change(bench: &Bench) -> anyhow::Result<Nanos> {
     let host = bench.host()?;
     let way = Way::Leases(&["--cap", "hard"]);
-    let mut tenants = begin(&host, way, &[30.0, 60.0], &[MILLISECOND])?;
+    let mut tenants = begin(&host, way, &[30.0, 60.0], &[MILLISECOND], false)?;
     let engine = host.engine()?;
     for tenant in &mut tenants {
         tenant.go()?;

@@ -6,17 +6,17 @@ use crate::Bench;
 use crate::host::Tenant;
 use crate::shares::{SETTLE, begin};
 
-/// Prints the stretches of half a second: who had the engine, for how long, and who had it for nothing.
-pub fn print(bench: &Bench, lengths: &[u64]) -> anyhow::Result<()> {
+/// Prints the stretches of a second: who had the engine, for how long, and how long nobody had it.
+pub fn print(bench: &Bench, split: &[f64], lengths: &[u64], computes: bool) -> anyhow::Result<()> {
     let way = bench.ways()[0];
     let host = bench.host()?;
-    let mut tenants = begin(&host, way, &[30.0, 70.0], lengths)?;
+    let mut tenants = begin(&host, way, split, lengths, computes)?;
     let engine = host.engine()?;
     tenants.iter_mut().try_for_each(Tenant::go)?;
     std::thread::sleep(SETTLE);
     let began = Instant::now();
     let mut samples = Vec::new();
-    while began.elapsed().as_millis() < 500 {
+    while began.elapsed().as_millis() < 1000 {
         samples.push(engine.sample()?);
         std::thread::sleep(std::time::Duration::from_micros(20));
     }
@@ -39,8 +39,12 @@ pub fn print(bench: &Bench, lengths: &[u64]) -> anyhow::Result<()> {
             }
         }
     }
+    let name = |who: usize| match who {
+        none if none == pids.len() => '-',
+        one => char::from(b'A' + (one % 26) as u8),
+    };
     for (who, time) in stretches.iter().take(120) {
-        print!("{}{:.2} ", ["A", "B", "-"][(*who).min(2)], *time as f64 / 1e6);
+        print!("{}{:.2} ", name(*who), *time as f64 / 1e6);
     }
     println!();
     Ok(())

@@ -154,8 +154,9 @@ fn main() -> anyhow::Result<()> {
     }
     println!("{missed} rows of ours miss a target");
     if args.only.iter().any(|only| only == "gaps") {
-        gaps::print(&bench, &[1_000_000])?;
-        gaps::print(&bench, &[50_000])?;
+        for (split, lengths, computes) in shares::wanted(&bench) {
+            gaps::print(&bench, split, lengths, computes)?;
+        }
     }
     if wanted("plot") {
         shares::draw(&bench, &args.svg)?;

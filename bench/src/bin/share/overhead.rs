@@ -9,15 +9,17 @@ use crate::host::Way;
 use crate::shares::{SETTLE, greedy};
 use crate::{Bench, verdict};
 
-/// How a lone tenant runs.
-const RUNS: [(&str, Way, f64); 3] = [
-    ("without Divvy", Way::Off, 0.0),
-    ("in a slice, uncapped", Way::Leases(&[]), 0.0),
+/// How a tenant that nobody disturbs runs: how it is called, and whether an idle slice stands beside it, so that it leases.
+const RUNS: [(&str, Way, f64, bool); 4] = [
+    ("without Divvy", Way::Off, 0.0, false),
+    ("in a slice, uncapped", Way::Leases(&[]), 0.0, false),
     (
         "in a slice, hard cap of 100 %",
         Way::Leases(&["--cap", "hard"]),
         100.0,
+        false,
     ),
+    ("in a slice, beside an idle one", Way::Leases(&[]), 0.0, true),
 ];
 
 /// Answers how many rows miss their target.
@@ -29,12 +31,12 @@ pub fn print(bench: &Bench) -> anyhow::Result<u32> {
     for (name, length) in [("50 µs", 50 * MICROSECOND), ("1 ms", MILLISECOND)] {
         let mut rates = vec![Vec::new(); RUNS.len()];
         for _ in 0..bench.repeats {
-            for ((_, way, share), rates) in RUNS.iter().zip(&mut rates) {
-                rates.push(rate(bench, *way, *share, length)?);
+            for ((_, way, share, beside), rates) in RUNS.iter().zip(&mut rates) {
+                rates.push(rate(bench, *way, *share, *beside, length)?);
             }
         }
         let medians: Vec<f64> = rates.iter_mut().map(|rates| median(rates)).collect();
-        for ((run, _, _), rate) in RUNS.iter().zip(&medians) {
+        for ((run, ..), rate) in RUNS.iter().zip(&medians) {
             let verdict = verdict(rate / medians[0] >= 0.99, &mut missed);
             println!(
                 "  {name:<6} {run:<30} {rate:>10.1}/s {:>7.3}  {verdict}",
@@ -45,8 +47,10 @@ pub fn print(bench: &Bench) -> anyhow::Result<u32> {
     Ok(missed)
 }
 
-fn rate(bench: &Bench, way: Way, share: f64, length: Nanos) -> anyhow::Result<f64> {
+fn rate(bench: &Bench, way: Way, share: f64, beside: bool, length: Nanos) -> anyhow::Result<f64> {
     let host = bench.host()?;
+    let idle = || host.start(way, "idle", share, &greedy(&[length], 2));
+    let _idle = beside.then(idle).transpose()?;
     let mut tenant = host.start(way, "alone", share, &greedy(&[length], 1))?;
     let began = Instant::now();
     tenant.go()?;
