@@ -24,11 +24,6 @@ pub(crate) struct Parting {
 }
 
 impl Parting {
-    /// Whether there may be anything to it at all.
-    pub fn may_be_needed() -> bool {
-        imports::any() || apart::any()
-    }
-
     /// The driver is about to be asked. `charge` was taken out of the books; `None` where there is nothing to it but that.
     #[inline]
     pub fn begin(pointer: CUdeviceptr, charge: Option<Charge>) -> Option<Self> {

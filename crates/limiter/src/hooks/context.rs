@@ -1,8 +1,10 @@
 //! Contexts: what they cost, what their heaps cost, and what goes when they end.
 //!
-//! Which allocations went with a context is the driver's knowledge: afterwards each pointer that we hold a charge for is
-//! asked about, and the charge of those that the driver no longer knows goes back. That costs nothing at allocation,
-//! and gets shared and pooled memory right, which outlives a context.
+//! Which allocations go with a context is the driver's knowledge. Before a context is destroyed, each pointer that we hold a
+//! charge for is asked about: afterwards its address may be another thread's allocation, import or mapping. Where it
+//! is not known before whether a context ends, each is asked about after it, and the charge of those that the driver no
+//! longer knows goes back. That costs nothing at allocation, and gets shared and pooled memory right, which outlives a
+//! context.
 #![allow(non_snake_case)]
 
 use core::mem::MaybeUninit;
@@ -18,6 +20,7 @@ use crate::below::{ask, forward};
 use crate::books::parting::Parting;
 use crate::books::{self, CHARGED, contexts, imports, is_pool, pools, returned};
 use crate::gate;
+use crate::map::Charge;
 
 macro_rules! context_begins {
     ($($name:ident($($argument:ident: $of:ty),*);)*) => {
@@ -123,11 +126,11 @@ macro_rules! context_ends {
         $(pub(super) unsafe extern "C-unwind" fn $name(context: CUcontext) -> CUresult {
             guard(|| {
                 let _leaving = gate::context_leaves(context);
-                let parting: Vec<Parting> = context_ends!(@ context $($parting)?);
+                let leaving: Vec<Leaving> = context_ends!(@ context $($parting)?);
                 // SAFETY: the argument is handed on as it came.
                 let result = unsafe { forward::$name(context) };
                 let ended = result.is_success() && account::keeps_books() $(&& $last(context))?;
-                parting.into_iter().for_each(if ended { Parting::done } else { Parting::refused });
+                leaving.into_iter().for_each(if ended { Leaving::done } else { Leaving::refused });
                 if ended {
                     books::context_ended(context, is_gone);
                     return_charges_of_the_gone();
@@ -146,11 +149,42 @@ context_ends! {
     cuCtxDetach if contexts::detached;
 }
 
-/// What will go with a context and others may have open, or lies in a page with such: taken out of the books before, since
-/// the driver may hand the addresses out again before they are looked at. That nobody frees any of it meanwhile is the
-/// program's promise.
-fn leaving_with(context: CUcontext) -> Vec<Parting> {
-    if !account::keeps_books() || !Parting::may_be_needed() {
+/// An allocation that will go with its context.
+enum Leaving {
+    /// Others may have it open, or it lies in a page with such.
+    Beyond(Parting),
+    /// It is this process's alone.
+    Own(CUdeviceptr, Charge),
+}
+
+impl Leaving {
+    fn new(pointer: CUdeviceptr, charge: Charge) -> Option<Self> {
+        let charge = CHARGED.take_if(pointer, |present| present == charge)?;
+        let parting = Parting::begin(pointer, Some(charge));
+        Some(parting.map_or(Self::Own(pointer, charge), Self::Beyond))
+    }
+
+    fn done(self) {
+        match self {
+            Self::Beyond(parting) => parting.done(),
+            Self::Own(pointer, charge) => returned(pointer, charge),
+        }
+    }
+
+    fn refused(self) {
+        match self {
+            Self::Beyond(parting) => parting.refused(),
+            Self::Own(pointer, charge) => {
+                let _room_was_there = CHARGED.insert(pointer, charge.bytes, charge.payer);
+            }
+        }
+    }
+}
+
+/// What will go with a context: taken out of the books before, since the driver may hand the addresses out again before they
+/// are looked at. That nobody frees any of it meanwhile is the program's promise.
+fn leaving_with(context: CUcontext) -> Vec<Leaving> {
+    if !account::keeps_books() {
         return Vec::new();
     }
     let _quiet = ask::Quiet::begin();
@@ -167,14 +201,7 @@ fn leaving_with(context: CUcontext) -> Vec<Parting> {
     exported
         .into_iter()
         .chain(rest)
-        .filter_map(|(pointer, charge)| {
-            let charge = CHARGED.take_if(pointer, |present| present == charge)?;
-            let parting = Parting::begin(pointer, Some(charge));
-            if parting.is_none() {
-                let _room_was_there = CHARGED.insert(pointer, charge.bytes, charge.payer);
-            }
-            parting
-        })
+        .filter_map(|(pointer, charge)| Leaving::new(pointer, charge))
         .collect()
 }
 

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use divvy_abi::{CUcontext, CUstream, CUuuid};
+use divvy_abi::{CUcontext, CUstream, CUuuid, Table};
 use divvy_ledger::Terms;
 use divvy_limiter::{TABLE, below};
 
@@ -41,8 +41,13 @@ const ROLE: &str = "DIVVY_TEST_ROLE";
 
 /// Runs `body` in a process of its own, in a slice of `limit_bytes` of an emulated device.
 pub fn alone(test: &str, limit_bytes: u64, body: impl FnOnce(&Slice)) {
+    alone_on(&divvy_emulator::TABLE, test, limit_bytes, body);
+}
+
+/// The same over a driver that is the emulated one but for what a test has put in its way.
+pub fn alone_on(driver: &'static Table, test: &str, limit_bytes: u64, body: impl FnOnce(&Slice)) {
     if std::env::var_os(ROLE).is_some() {
-        below::stand_on(&divvy_emulator::TABLE);
+        below::stand_on(driver);
         let slice = Slice::with(&[(limit_bytes, device_uuid())], Terms::default());
         slice.enter();
         cu!(cuInit(0));
