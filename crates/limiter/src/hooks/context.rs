@@ -152,7 +152,7 @@ context_ends! {
 /// An allocation that will go with its context.
 enum Leaving {
     /// Others may have it open, or it lies in a page with such.
-    Beyond(Parting),
+    Beyond(Box<Parting>),
     /// It is this process's alone.
     Own(CUdeviceptr, Charge),
 }
@@ -161,7 +161,10 @@ impl Leaving {
     fn new(pointer: CUdeviceptr, charge: Charge) -> Option<Self> {
         let charge = CHARGED.take_if(pointer, |present| present == charge)?;
         let parting = Parting::begin(pointer, Some(charge));
-        Some(parting.map_or(Self::Own(pointer, charge), Self::Beyond))
+        Some(match parting {
+            Some(parting) => Self::Beyond(Box::new(parting)),
+            None => Self::Own(pointer, charge),
+        })
     }
 
     fn done(self) {
