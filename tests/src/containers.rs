@@ -162,18 +162,10 @@ impl<'a> Podman<'a> {
 
     /// What is called with podman's own flags behind it.
     fn called(&self, program: &[&OsStr], runtime: &str) -> Command {
-        // In a mount namespace of its own, where the story's directory is the machine's. crun 1.8 also refuses to run
-        // with both cgroup hierarchies mounted: it gets the old one alone.
-        let mut script = String::from("mkdir -p /run/cdi && mount --bind \"$CDI\" /run/cdi && ");
-        if self.runtime == "crun" && hybrid() {
-            script.push_str("umount /sys/fs/cgroup/unified && ");
-        }
-        script.push_str("exec \"$@\"");
-        let mut command = self.host.command("unshare");
-        command
-            .args(["--mount", "sh", "-c", &script, "sh"])
-            .args(program)
-            .env("CDI", self.cdi());
+        // The story's directory is the machine's.
+        let own = "mkdir -p /run/cdi && mount --bind \"$CDI\" /run/cdi";
+        let mut command = in_namespace(self.host, self.runtime, own);
+        command.args(program).env("CDI", self.cdi());
         command
             .env("CONTAINERS_CONF", self.home.join("containers.conf"))
             .arg("--root")
@@ -288,6 +280,19 @@ fn of_image_itself(command: &mut Command, flags: &[&str], image: &Image, program
         .arg("--rootfs")
         .arg(image.root())
         .args(program);
+}
+
+/// What is called in a mount namespace of its own, in which `script` has been run. crun 1.8 refuses to run with both cgroup
+/// hierarchies mounted: it gets the old one alone.
+pub(crate) fn in_namespace(host: &Host, runtime: &str, script: &str) -> Command {
+    let mut script = format!("{script} && ");
+    if runtime == "crun" && hybrid() {
+        script.push_str("umount /sys/fs/cgroup/unified && ");
+    }
+    script.push_str("exec \"$@\"");
+    let mut command = host.command("unshare");
+    command.args(["--mount", "sh", "-c", &script, "sh"]);
+    command
 }
 
 /// Whether both cgroup hierarchies are mounted.

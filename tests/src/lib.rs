@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod build;
+pub mod bundles;
 pub mod clients;
 pub mod containerd;
 pub mod containers;

@@ -223,9 +223,9 @@ fn of_amds_devices_a_container_gets_kfd_and_exactly_the_nodes_asked_for() {
     }
 }
 
-/// CVE-2024-0132 and CVE-2025-23359: an image puts links in the place of what is mounted over, which lead out of it.
+/// CVE-2024-0132: an image puts links in the place of what is mounted over, which lead out of it.
 #[test]
-fn links_in_the_place_of_mount_targets_lead_nowhere_out_of_the_image() {
+fn cve_2024_0132_links_in_the_place_of_mount_targets_lead_nowhere_out_of_the_image() {
     let host = Host::new();
     let Some(podman) = Podman::new(&host) else { return };
     let device = slice(&host, &podman, "linked", "1GiB");
@@ -248,7 +248,7 @@ fn links_in_the_place_of_mount_targets_lead_nowhere_out_of_the_image() {
 /// CVE-2025-23266: an image's LD_PRELOAD and working directory meet a hook that runs on the host. There is no hook, and the
 /// library runs where every program of the image runs.
 #[test]
-fn an_images_own_preloads_stay_in_the_container_and_in_the_slice() {
+fn cve_2025_23266_an_images_own_preloads_stay_in_the_container_and_in_the_slice() {
     let Some(compiler) = divvy_tests::clients::compiler() else {
         return;
     };

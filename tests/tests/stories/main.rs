@@ -5,6 +5,7 @@
 
 mod agent;
 mod attach;
+mod attacks;
 mod audit;
 mod clients;
 mod coexistence;
