@@ -3,4 +3,5 @@
 pub mod drive;
 pub mod ledger;
 pub mod mutate;
+pub mod nri;
 pub mod oci;

@@ -9,6 +9,7 @@ pub mod containerd;
 pub mod containers;
 pub mod golden;
 pub mod host;
+pub mod kubelet;
 pub mod processes;
 pub mod tenant;
 pub mod wait;

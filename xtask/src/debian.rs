@@ -29,12 +29,21 @@ pub fn install(packages: &[&str], why: &str) -> anyhow::Result<()> {
     .with_context(|| format!("apt-get cannot install {list}"))
 }
 
-/// The folder `target/debian/<package>` with the files of `package` out of `component` (`contrib`, `non-free`) of this
-/// machine's Debian release, fetched from the mirror that apt is set up with.
+/// Whose packages.
+#[derive(Clone, Copy)]
+pub enum Release {
+    /// This machine's Debian release.
+    Own,
+    /// Debian 13, for what Debian 12 has too old. Its programs run on an older libc as far as they ask for no newer one.
+    Trixie,
+}
+
+/// The folder `target/debian/<package>` with the files of `package` out of `component` (`contrib`, `non-free`) of a
+/// Debian release, fetched from the mirror that apt is set up with.
 ///
 /// Nothing is installed, no dependency comes along, and apt's own settings and lists stay as they are: needs no root.
 /// Returns at once when a former run has finished.
-pub fn unpack(package: &str, component: &str) -> anyhow::Result<PathBuf> {
+pub fn unpack(package: &str, release: Release, component: &str) -> anyhow::Result<PathBuf> {
     let home = workspace_root().join("target/debian");
     let folder = home.join(package);
     if folder.exists() {
@@ -47,7 +56,7 @@ pub fn unpack(package: &str, component: &str) -> anyhow::Result<PathBuf> {
             .with_context(|| format!("Cannot make {}", home.join(needed).display()))?;
     }
     let sources = home.join("sources.list");
-    std::fs::write(&sources, format!("deb {} {component}\n", mirror()?))
+    std::fs::write(&sources, format!("deb {} {component}\n", mirror(release)?))
         .with_context(|| format!("Cannot write {}", sources.display()))?;
     finish(private_apt_get(&home, &sources).arg("update"))
         .context("apt-get cannot read the package lists")?;
@@ -73,7 +82,7 @@ pub fn unpack(package: &str, component: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// Address and release, as `deb` lines have them, of the Debian mirror that this machine's apt uses for its own release.
-fn mirror() -> anyhow::Result<String> {
+fn mirror(wanted: Release) -> anyhow::Result<String> {
     let release = std::fs::read_to_string("/etc/os-release").context("Cannot read /etc/os-release")?;
     let Some(codename) = release
         .lines()
@@ -86,9 +95,13 @@ fn mirror() -> anyhow::Result<String> {
         .output()
         .context("Cannot start apt-get: this needs Debian")?;
     let targets = String::from_utf8_lossy(&targets.stdout).into_owned();
-    let wanted = format!(" {codename} main");
-    let Some(found) = targets.lines().find_map(|line| line.strip_suffix(&wanted)) else {
+    let own = format!(" {codename} main");
+    let Some(found) = targets.lines().find_map(|line| line.strip_suffix(&own)) else {
         bail!("apt has no source for main of {codename}");
+    };
+    let codename = match wanted {
+        Release::Own => codename,
+        Release::Trixie => "trixie",
     };
     Ok(format!("{found} {codename}"))
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::Context;
 
+use crate::debian::Release;
 use crate::{debian, python};
 
 /// Arguments of `cargo xtask setup`.
@@ -50,10 +51,15 @@ pub fn for_tests() -> anyhow::Result<()> {
         debian::install(&engines, "the tests with containers")?;
     }
     // Suites look for them in target/debian.
-    debian::unpack("libcuda1", "non-free")?;
-    debian::unpack("libnvidia-ml1", "non-free")?;
+    debian::unpack("libcuda1", Release::Own, "non-free")?;
+    debian::unpack("libnvidia-ml1", Release::Own, "non-free")?;
+    // The one of Debian 12 has no NRI.
+    debian::unpack("containerd", Release::Trixie, "main")?;
+    if !is_installed("curl") {
+        debian::install(&["curl"], "the tests that talk to containerd as a kubelet does")?;
+    }
     python::tools()?;
-    let nvtop = debian::unpack("nvtop", "contrib")?.join("usr/bin/nvtop");
+    let nvtop = debian::unpack("nvtop", Release::Own, "contrib")?.join("usr/bin/nvtop");
     let loads = Command::new("ldd")
         .arg(nvtop)
         .output()

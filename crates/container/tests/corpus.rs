@@ -2,6 +2,8 @@
 
 #[path = "../../../fuzz/src/oci.rs"]
 mod drive;
+#[path = "../../../fuzz/src/nri.rs"]
+mod nri;
 
 use std::path::PathBuf;
 
@@ -35,18 +37,52 @@ const WORDS: [&str; 14] = [
     "\"\\ud800\"",
 ];
 
-#[test]
-fn oci_config() {
-    let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../fuzz/corpus/oci_config"]
+fn inputs(target: &str) -> Vec<Vec<u8>> {
+    let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../fuzz/corpus", target]
         .iter()
         .collect();
     let entries = std::fs::read_dir(folder).expect("a corpus");
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
     paths.sort();
-    assert!(paths.len() > 5);
+    assert!(paths.len() > 2);
+    paths
+        .iter()
+        .map(|path| std::fs::read(path).expect("an input"))
+        .collect()
+}
+
+/// What a real containerd said (recorded), and mutations of it.
+#[test]
+fn nri() {
+    let (mut dice, mut answers) = (Dice(29), 0);
+    for input in inputs("nri") {
+        let whole = nri::runtime(&input);
+        assert!(whole > 0, "a recorded conversation has answers");
+        answers += whole;
+        for _ in 0..300 {
+            let mut mutant = input.clone();
+            for _ in 0..=dice.below(4) {
+                let at = dice.below(mutant.len());
+                match dice.below(4) {
+                    0 => mutant[at] ^= 1 << dice.below(8),
+                    1 => mutant.truncate(at.max(2)),
+                    2 => mutant[at] = [0, 0x7f, 0x80, 0xff][dice.below(4)],
+                    _ => {
+                        let until = at + dice.below(mutant.len() - at).min(16);
+                        mutant.drain(at..until);
+                    }
+                }
+            }
+            answers += nri::runtime(&mutant);
+        }
+    }
+    assert!(answers > 300, "{answers} answers");
+}
+
+#[test]
+fn oci_config() {
     let (mut dice, mut read) = (Dice(23), 0);
-    for path in paths {
-        let input = std::fs::read(path).expect("an input");
+    for input in inputs("oci_config") {
         read += u32::from(drive::config(&input));
         for _ in 0..2000 {
             let mut mutant = input.clone();

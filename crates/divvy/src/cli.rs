@@ -9,7 +9,7 @@ use crate::env;
 use crate::output::Format;
 use crate::verbs::{
     agent, attend, cdi, completions, config, devices, doctor, engine, enter, environment, events, explain,
-    inspect, keep, kill, man, mig, mps, oci_runtime, partition, ps, resize, run, runtime, slice, top,
+    inspect, keep, kill, man, mig, mps, nri, oci_runtime, partition, ps, resize, run, runtime, slice, top,
     topology, vgpu,
 };
 
@@ -75,6 +75,8 @@ pub enum Verb {
     Docker(engine::Args),
     /// Be the OCI runtime of an engine that knows no CDI
     OciRuntime(oci_runtime::Args),
+    /// Be a plugin of containerd or CRI-O, which asks it of each container that it makes
+    Nri(nri::Args),
     /// Tell container engines of the runtime
     Runtime(runtime::Args),
     /// List the slices
@@ -155,6 +157,7 @@ impl Verb {
             Self::Podman(args) => engine::run(Engine::Podman, args, context),
             Self::Docker(args) => engine::run(Engine::Docker, args, context),
             Self::OciRuntime(args) => oci_runtime::run(args, context),
+            Self::Nri(args) => nri::run(args, context),
             Self::Runtime(args) => runtime::run(args, context),
             Self::Attend(args) => attend::run(args, context),
             Self::Ps(args) => ps::run(args, context),

@@ -23,7 +23,8 @@ fn main() -> ExitCode {
         return verbs::oci_runtime::main(&words);
     }
     divvy_agent::hold_back_file_size();
-    let cli = match Cli::try_parse() {
+    let words = verbs::nri::words().unwrap_or_else(|| std::env::args_os().collect());
+    let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) => return report::usage(&error),
     };

@@ -54,6 +54,16 @@ pub fn remark(text: &str) {
     let _unheard = writeln!(std::io::stderr(), "divvy: {}", shown(text));
 }
 
+/// A failure in one line, for where others show it: an engine, a pod's status.
+pub fn line(fault: &Fault) -> String {
+    let mut text = format!("divvy[{}]: {}", fault.code, fault.message);
+    for part in fault.causes.iter().chain(&fault.hint) {
+        text.push_str(": ");
+        text.push_str(part);
+    }
+    shown(&text).replace('\n', " ")
+}
+
 /// Words that may hold what stood in somebody's file: without what would move the terminal's cursor.
 fn shown(text: &str) -> String {
     text.replace(|c: char| c.is_control() && c != '\n', "?")

@@ -47,6 +47,7 @@ fn help_opens_with_examples() {
         "topology",
         "mig",
         "mps",
+        "nri",
         "partition",
         "vgpu",
         "cdi",

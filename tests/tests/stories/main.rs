@@ -19,6 +19,7 @@ mod lasting;
 mod memory;
 mod mig;
 mod nesting;
+mod nri;
 mod restart;
 mod shortage;
 mod tools;

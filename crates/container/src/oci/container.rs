@@ -70,7 +70,7 @@ impl Container {
 }
 
 /// A path without doubled slashes, `.` and `..`, as Go's filepath.Clean has it for absolute ones.
-fn clean(path: &str) -> String {
+pub(crate) fn clean(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
         match part {

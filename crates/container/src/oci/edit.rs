@@ -27,11 +27,11 @@ pub fn apply(config: &mut Value, edits: &Edits) -> Result<(), Fault> {
         list.push(json!(variable));
     }
     for wanted in &edits.device_nodes {
-        let (device, rule) = node(wanted)?;
+        let node = node(wanted)?;
         let devices = list(config, &["linux", "devices"])?;
         devices.retain(|device| device.get("path").and_then(Value::as_str) != Some(&wanted.path));
-        devices.push(device);
-        list(config, &["linux", "resources", "devices"])?.push(rule);
+        devices.push(node.device());
+        list(config, &["linux", "resources", "devices"])?.push(node.rule());
     }
     let mounts = list(config, &["mounts"])?;
     for wanted in &edits.mounts {
@@ -67,8 +67,57 @@ fn list<'a>(config: &'a mut Value, path: &[&str]) -> Result<&'a mut Vec<Value>, 
     place.as_array_mut().ok_or_else(wrong)
 }
 
-/// A device node with its numbers, and the device cgroup's rule that lets it be used.
-fn node(wanted: &DeviceNode) -> Result<(Value, Value), Fault> {
+/// A device node as the host has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Where the container has it.
+    pub path: String,
+    /// `c` or `b`.
+    pub kind: &'static str,
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+    /// Its mode's permissions.
+    pub mode: u32,
+    /// Its owner.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// What the device cgroup is to allow.
+    pub access: String,
+}
+
+impl Node {
+    fn device(&self) -> Value {
+        json!({
+            "path": self.path,
+            "type": self.kind,
+            "major": self.major,
+            "minor": self.minor,
+            "fileMode": self.mode,
+            "uid": self.uid,
+            "gid": self.gid,
+        })
+    }
+
+    /// The device cgroup's rule that lets it be used.
+    fn rule(&self) -> Value {
+        json!({
+            "allow": true,
+            "type": self.kind,
+            "major": self.major,
+            "minor": self.minor,
+            "access": self.access,
+        })
+    }
+}
+
+/// Looks the node up on the host.
+///
+/// # Errors
+/// [`Code::UnknownDevice`] for one that is gone since it was asked for.
+pub fn node(wanted: &DeviceNode) -> Result<Node, Fault> {
     let host = match wanted.host_path.as_str() {
         "" => &wanted.path,
         other => other,
@@ -85,22 +134,20 @@ fn node(wanted: &DeviceNode) -> Result<(Value, Value), Fault> {
         kind if kind.is_block_device() => "b",
         _ => return Err(gone("it is no device node".into())),
     };
-    let (major, minor) = (major(meta.rdev()), minor(meta.rdev()));
     let access = match wanted.permissions.as_str() {
         "" => "rwm",
         some => some,
     };
-    let device = json!({
-        "path": wanted.path,
-        "type": kind,
-        "major": major,
-        "minor": minor,
-        "fileMode": meta.mode() & 0o777,
-        "uid": wanted.uid.unwrap_or(meta.uid()),
-        "gid": wanted.gid.unwrap_or(meta.gid()),
-    });
-    let rule = json!({"allow": true, "type": kind, "major": major, "minor": minor, "access": access});
-    Ok((device, rule))
+    Ok(Node {
+        path: wanted.path.clone(),
+        kind,
+        major: major(meta.rdev()),
+        minor: minor(meta.rdev()),
+        mode: meta.mode() & 0o777,
+        uid: wanted.uid.unwrap_or(meta.uid()),
+        gid: wanted.gid.unwrap_or(meta.gid()),
+        access: access.into(),
+    })
 }
 
 fn mount(wanted: &Mount) -> Value {

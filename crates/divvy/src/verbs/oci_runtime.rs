@@ -12,17 +12,15 @@ use clap::Parser;
 use divvy_agent::api::Attend;
 use divvy_agent::{Watch, clock, exit_code};
 use divvy_container::engine::on_path;
-use divvy_container::oci::{self, Arguments, Bundle, Nvidia, Request, Trust, Verb};
-use divvy_container::{cdi::Edits, unlimited};
-use divvy_host::machine::Sysroot;
+use divvy_container::oci::{self, Arguments, Bundle, Trust, Verb};
+use divvy_container::unlimited;
 use divvy_model::{Code, Fault, Policy};
 use serde_json::json;
 
-use super::cdi::{Wish, for_one};
 use super::engine::end;
+use super::given;
 use crate::cli::Cli;
 use crate::context::Context;
-use crate::verbs::compute;
 use crate::verbs::run::policy_or_setting;
 
 /// Flags of `divvy oci-runtime`.
@@ -63,12 +61,7 @@ pub fn main(words: &[OsString]) -> ExitCode {
         Ok(status) => ExitCode::from(status),
         Err(fault) => {
             crate::report::fault(&fault, false);
-            let mut text = format!("divvy[{}]: {}", fault.code, fault.message);
-            for cause in fault.causes.iter().chain(&fault.hint) {
-                text.push_str(": ");
-                text.push_str(cause);
-            }
-            log(&Arguments::read(words), "error", &text);
+            log(&Arguments::read(words), "error", &crate::report::line(&fault));
             ExitCode::FAILURE
         }
     }
@@ -196,8 +189,6 @@ fn give(
     if request.is_empty() {
         return Ok(None);
     }
-    let mut edits = Edits::default();
-    let mut own = None;
     if request.slice.is_some() || request.join.is_some() {
         let policy = policy_or_setting(None, &context.config)?;
         let path = container
@@ -208,59 +199,17 @@ fn give(
         if let Some(why) = why.filter(|_| policy == Policy::Strict) {
             return Err(why.refusal(container.arguments.first().map_or("", String::as_str)));
         }
-        let wish = wish(&mut request)?;
-        let (slice, more) = for_one(&wish, request.join.as_deref(), context)?;
-        edits = more;
-        if request.join.is_none() {
-            own = Some(slice);
-        }
     }
+    let given = given::give(&mut request, None, true, context)?;
     let mut add = || -> Result<(), Fault> {
-        if request.nvidia != Nvidia::Void || request.amd {
-            let devices = context.survey(None)?.machine.devices;
-            let more = oci::devices(&Sysroot::default(), &devices, &request)?;
-            edits.env.extend(more.env);
-            edits.device_nodes.extend(more.device_nodes);
-            edits.mounts.extend(more.mounts);
-        }
-        oci::apply(&mut bundle.config, &edits)?;
-        if let Some(slice) = &own {
+        oci::apply(&mut bundle.config, &given.edits)?;
+        if let Some(slice) = &given.slice {
             remember(id, &slice.id, context)?;
         }
         bundle.store()
     };
-    if let Err(fault) = add() {
-        if let Some(slice) = &own {
-            end(context, slice);
-        }
-        return Err(fault);
-    }
-    Ok(own.map(|slice| slice.id))
-}
-
-/// The slice that is wished for. A device that is named the vendor's way is the slice's, and not given besides.
-fn wish(request: &mut Request) -> Result<Wish, Fault> {
-    let wanted = request.slice.clone().unwrap_or_default();
-    let mut device: Vec<_> = wanted.device.into_iter().collect();
-    match std::mem::take(&mut request.nvidia) {
-        Nvidia::Some(names) if device.is_empty() => {
-            let named: Result<Vec<_>, _> = names.iter().map(|name| name.parse()).collect();
-            device = named?;
-        }
-        _ => {}
-    }
-    request.amd = false;
-    Ok(Wish {
-        memory: wanted.memory,
-        compute: compute::Flags {
-            compute: wanted.compute,
-            ..compute::Flags::default()
-        },
-        device,
-        capabilities: Some(request.capabilities.clone()),
-        attended: true,
-        ..Wish::default()
-    })
+    add().inspect_err(|_| given.take_back(context))?;
+    Ok(given.slice.map(|slice| slice.id))
 }
 
 /// Where it stands which slice a container has. An id is a file's name, or there is none.

@@ -1,0 +1,45 @@
+//! A CDI device's edits in NRI's words, and what of a container's own stands against them.
+
+use divvy_model::{Code, Fault};
+
+use super::message::{Adjustment, Container};
+use crate::cdi::Edits;
+use crate::oci;
+
+/// What the runtime is to add to this container.
+///
+/// # Errors
+/// [`Code::UnknownDevice`] for a node that is gone; [`Code::Annotation`] where the container has something mounted over a
+/// place of ours: the runtime sorts mounts by their depth, and ours would not be the last one.
+pub fn adjustment(edits: &Edits, container: &Container) -> Result<Adjustment, Fault> {
+    let ours = || edits.mounts.iter().map(|mount| mount.container_path.as_str());
+    for (to, _) in &container.mounts {
+        let place = oci::clean(to);
+        // Most images have /var/run as a link.
+        let place = place
+            .strip_prefix("/var")
+            .filter(|rest| rest.starts_with("/run/"))
+            .unwrap_or(&place);
+        let mut over = ours().filter(|our| {
+            place
+                .strip_prefix(our)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        });
+        if let Some(our) = over.next() {
+            return Err(Fault::new(
+                Code::Annotation,
+                format!("the container has a mount at `{place}`"),
+            )
+            .cause(format!(
+                "a container of a slice has the limiter's parts at `{our}`"
+            ))
+            .hint("mount it elsewhere"));
+        }
+    }
+    let nodes: Result<Vec<_>, _> = edits.device_nodes.iter().map(oci::node).collect();
+    Ok(Adjustment {
+        environment: edits.env.clone(),
+        mounts: edits.mounts.clone(),
+        nodes: nodes?,
+    })
+}

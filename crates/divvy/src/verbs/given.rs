@@ -1,0 +1,92 @@
+//! What a container that asks for devices or a slice is given, whoever asked for it: the OCI runtime's caller or the
+//! runtime's plugin.
+
+use divvy_container::cdi::Edits;
+use divvy_container::oci::{self, Nvidia, Request};
+use divvy_host::machine::Sysroot;
+use divvy_model::{Fault, SliceRecord};
+
+use super::cdi::{Wish, for_one};
+use super::compute;
+use super::engine::end;
+use crate::context::Context;
+
+/// What is added to a container.
+#[derive(Debug, Default)]
+pub struct Given {
+    /// Its own slice, if one was made.
+    pub slice: Option<SliceRecord>,
+    /// What its configuration gets.
+    pub edits: Edits,
+}
+
+impl Given {
+    /// Ends the slice again, where the container does not come to be.
+    pub fn take_back(&self, context: &Context) {
+        if let Some(slice) = &self.slice {
+            end(context, slice);
+        }
+    }
+}
+
+/// Makes what the request asks for, or joins the slice that it names. A slice that is made has this name, or one that
+/// is made up, and goes with this process where it is `attended`, until somebody says what it goes with.
+///
+/// # Errors
+/// What keeps it from being made; then nothing is left of it.
+pub fn give(
+    request: &mut Request,
+    name: Option<String>,
+    attended: bool,
+    context: &Context,
+) -> Result<Given, Fault> {
+    let mut given = Given::default();
+    if request.slice.is_some() || request.join.is_some() {
+        let wish = Wish {
+            name,
+            attended,
+            ..wish(request)?
+        };
+        let (slice, edits) = for_one(&wish, request.join.as_deref(), context)?;
+        given.edits = edits;
+        given.slice = request.join.is_none().then_some(slice);
+    }
+    let devices = match request.nvidia != Nvidia::Void || request.amd {
+        true => devices(request, context),
+        false => Ok(Edits::default()),
+    };
+    let more = devices.inspect_err(|_| given.take_back(context))?;
+    given.edits.env.extend(more.env);
+    given.edits.device_nodes.extend(more.device_nodes);
+    given.edits.mounts.extend(more.mounts);
+    Ok(given)
+}
+
+fn devices(request: &Request, context: &Context) -> Result<Edits, Fault> {
+    let devices = context.survey(None)?.machine.devices;
+    oci::devices(&Sysroot::default(), &devices, request)
+}
+
+/// The slice that is wished for. A device that is named the vendor's way is the slice's, and not given besides.
+fn wish(request: &mut Request) -> Result<Wish, Fault> {
+    let wanted = request.slice.clone().unwrap_or_default();
+    let mut device: Vec<_> = wanted.device.into_iter().collect();
+    match std::mem::take(&mut request.nvidia) {
+        Nvidia::Some(names) if device.is_empty() => {
+            let named: Result<Vec<_>, _> = names.iter().map(|name| name.parse()).collect();
+            device = named?;
+        }
+        _ => {}
+    }
+    request.amd = false;
+    Ok(Wish {
+        memory: wanted.memory,
+        compute: compute::Flags {
+            compute: wanted.compute,
+            ..compute::Flags::default()
+        },
+        device,
+        capabilities: Some(request.capabilities.clone()),
+        ..Wish::default()
+    })
+}

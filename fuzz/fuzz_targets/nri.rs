@@ -1,0 +1,8 @@
+//! Any bytes as what a container runtime says to its plugin.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let _ = divvy_fuzz::nri::runtime(data);
+});
