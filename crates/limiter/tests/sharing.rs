@@ -5,10 +5,11 @@ mod members;
 mod support;
 
 use std::os::fd::IntoRawFd as _;
+use std::ptr::null_mut;
 
 use divvy_abi::*;
 use divvy_ledger::Terms;
-use emulated::{code, cu, get};
+use emulated::{Gate, code, cu, get};
 use members::{Member, is_member, obey};
 use support::Slice;
 
@@ -16,10 +17,23 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TEST: &str = "one_process_pays_for_what_a_slice_shares";
 
+fn spelled(handle: &CUipcMemHandle) -> String {
+    let bytes = handle.reserved.iter().map(|byte| (*byte as u8).to_string());
+    bytes.collect::<Vec<_>>().join(" ")
+}
+
+fn handle(spelled: &str) -> CUipcMemHandle {
+    let mut handle = CUipcMemHandle::default();
+    for (to, from) in handle.reserved.iter_mut().zip(spelled.split(' ')) {
+        *to = from.parse::<u8>().expect("a byte") as _;
+    }
+    handle
+}
+
 /// What a member does: allocates and exports, opens, closes, frees.
 fn member() {
-    let (mut own, mut opened, mut pool) = (0, 0, std::ptr::null_mut());
-    let mut passing = std::ptr::null_mut();
+    let (mut own, mut opened, mut pool) = (0, 0, null_mut());
+    let mut passing = null_mut();
     obey(|word, rest| match word {
         "export" => {
             own = get!(cuMemAlloc_v2(rest.parse().expect("a number")));
@@ -43,7 +57,7 @@ fn member() {
             let (out, kind) = (&raw mut descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
             cu!(cuMemPoolExportToShareableHandle(out.cast(), pool, kind, 0));
             let bytes = rest.parse().expect("a number");
-            own = get!(cuMemAllocFromPoolAsync(bytes, pool, std::ptr::null_mut()));
+            own = get!(cuMemAllocFromPoolAsync(bytes, pool, null_mut()));
             let data: CUmemPoolPtrExportData = get!(cuMemPoolExportPointer(own));
             let bytes: Vec<String> = data.reserved.iter().map(u8::to_string).collect();
             format!("/proc/{}/fd/{descriptor} {}", std::process::id(), bytes.join(" "))
@@ -65,7 +79,7 @@ fn member() {
         }
         "leave" => format!("{:?}", code!(cuMemFree_v2(opened))),
         "destroy" => {
-            cu!(cuMemFreeAsync(own, std::ptr::null_mut()));
+            cu!(cuMemFreeAsync(own, null_mut()));
             cu!(cuMemPoolDestroy(pool));
             format!("{:?}", code!(cuCtxSynchronize()))
         }
@@ -249,4 +263,112 @@ fn what_a_dead_process_paid_for_stays_charged_while_others_have_it() {
     }
     assert_eq!(reaped(), 0);
     assert_eq!(slice.pages.ledger.processes().count(), 0);
+}
+
+/// Pairs of neighbours, each with a page to itself.
+const PAIRS: usize = 16;
+
+/// Frees the second of two neighbours in a stream that waits, then the first, which another has open; then the stream goes on,
+/// the page is empty, and something else comes to its address, before anybody has looked. So with all pairs.
+fn neighbours() {
+    static GATE: Gate = Gate::new();
+    let (mut own, mut opened) = (Vec::new(), Vec::new());
+    obey(|word, rest| match word {
+        "export" => {
+            own = (0..2 * PAIRS).map(|_| get!(cuMemAlloc_v2(1 << 20))).collect();
+            let firsts = own.iter().step_by(2);
+            let handles = firsts.map(|pointer| spelled(&get!(cuIpcGetMemHandle(*pointer))));
+            handles.collect::<Vec<_>>().join(",")
+        }
+        "open" => {
+            opened.extend(rest.split(',').map(|spelled| -> CUdeviceptr {
+                get!(cuIpcOpenMemHandle_v2(
+                    handle(spelled),
+                    CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.0
+                ))
+            }));
+            "opened".to_owned()
+        }
+        "close" => {
+            opened
+                .iter()
+                .for_each(|pointer| cu!(cuIpcCloseMemHandle(*pointer)));
+            "closed".to_owned()
+        }
+        "small" => {
+            own = vec![get!(cuMemAlloc_v2(1000))];
+            spelled(&get!(cuIpcGetMemHandle(own[0])))
+        }
+        // Another one comes to the page while the first waits for its stream.
+        "swap" => {
+            GATE.block(null_mut());
+            cu!(cuMemFreeAsync(own[0], null_mut()));
+            let _beside: CUdeviceptr = get!(cuMemAlloc_v2(1000));
+            GATE.open();
+            format!("{:?}", code!(cuCtxSynchronize()))
+        }
+        "free" => {
+            let streams: [CUstream; 2] = [(); 2].map(|()| get!(cuStreamCreate(CU_STREAM_NON_BLOCKING.0)));
+            GATE.block(streams[1]);
+            for pair in own.chunks(2) {
+                cu!(cuMemFreeAsync(pair[1], streams[1]));
+                cu!(cuMemFreeAsync(pair[0], streams[0]));
+            }
+            cu!(cuStreamSynchronize(streams[0]));
+            GATE.open();
+            // SAFETY: a live stream; past the limiter, which does not look then.
+            unsafe { assert!((divvy_emulator::TABLE.cuStreamSynchronize)(streams[1]).is_success()) };
+            // Not small, so that each has a page, and not all of it.
+            let next: Vec<CUdeviceptr> = own.iter().map(|_| get!(cuMemAlloc_v2(3 << 19))).collect();
+            let page = |pointer: &CUdeviceptr| pointer / (2 * MIB);
+            let again = next
+                .iter()
+                .filter(|next| own.iter().any(|own| page(own) == page(next)));
+            again.count().to_string()
+        }
+        other => panic!("{other}"),
+    });
+}
+
+#[test]
+fn a_page_that_has_emptied_unseen_is_another_when_its_address_comes_back() {
+    if is_member() {
+        return neighbours();
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let uuid = emulated::uuid_in(folder.path());
+    let slice = Slice::with(&[(GIB, uuid)], Terms::default());
+    let test = "a_page_that_has_emptied_unseen_is_another_when_its_address_comes_back";
+    let [mut owner, mut guest] = [(); 2].map(|()| Member::new(&slice, folder.path(), test));
+    let figures = || {
+        let device = on_device(folder.path(), &divvy_emulator::Uuid(uuid).to_string());
+        (slice.used() / (2 * MIB), device / (2 * MIB))
+    };
+    let handles = owner.tell("export");
+    guest.tell(&format!("open {handles}"));
+    assert_eq!(figures(), (16, 16));
+    assert_ne!(owner.tell("free"), "0", "addresses come back");
+    assert_eq!(figures(), (48, 48));
+    guest.tell("close");
+    guest.end();
+    owner.end();
+}
+
+#[test]
+fn a_page_is_one_for_what_waits_in_it_and_what_comes_to_it() {
+    if is_member() {
+        return neighbours();
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let uuid = emulated::uuid_in(folder.path());
+    let slice = Slice::with(&[(GIB, uuid)], Terms::default());
+    let test = "a_page_is_one_for_what_waits_in_it_and_what_comes_to_it";
+    let [mut owner, mut guest] = [(); 2].map(|()| Member::new(&slice, folder.path(), test));
+    let handle = owner.tell("small");
+    guest.tell(&format!("open {handle}"));
+    assert_eq!(owner.tell("swap"), "CUDA_SUCCESS");
+    assert_eq!(slice.used(), 2 * MIB);
+    guest.tell("close");
+    guest.end();
+    owner.end();
 }

@@ -2,7 +2,8 @@
 //!
 //! The device keeps such pages, and the driver hands their addresses out again: the next allocation there lies in other
 //! pages. So what is freed while it may be open elsewhere is taken out of the map of pages by address, before the
-//! driver is asked, and keeps its charge apart. A page that it shared with others of this process stays charged to them
+//! driver is asked, and keeps its charge apart. What is freed in stream order stays in the map until the stream gets
+//! there, and whoever enters a page looks first whether one has. A page that it shared with others of this process stays charged to them
 //! until the last has left; then its charge is that of those apart, for as long as there are any.
 //!
 //! A pool's are the pool's for as long as it lives: drivers keep what others have open among a pool's reserved memory, which
@@ -25,6 +26,8 @@ pub(crate) struct Apart {
     piece: Piece,
     /// Bytes of pages that were its own.
     whole: u64,
+    /// It is in the map of pages still.
+    in_pages: bool,
     /// Others were found to have it open after it was freed.
     stays: bool,
     /// Groups of the pages that it had in part.
@@ -95,31 +98,28 @@ fn touches_one(payer: u16, piece: Piece) -> bool {
 
 /// Counts the pages of a piece apart from now on; `None` where not pages are paid for it, but its size.
 pub(crate) fn taken(payer: u16, piece: Piece) -> Option<Apart> {
+    let mut apart = waiting(payer, piece)?;
+    apart.leave_pages();
+    Some(apart)
+}
+
+/// The same from when a stream gets there, which [`Apart::leave_pages`] is told.
+pub(crate) fn waiting(payer: u16, piece: Piece) -> Option<Apart> {
     let account = account_of(payer)?;
     let (whole, keys) = parts(account, payer, piece);
-    let page = grain::settled_page(account);
     let mut groups = locked(&GROUPS);
-    let mut emptied = 0;
     let numbers = keys.map(|key| {
         let key = key?;
         let at = groups.of(key).unwrap_or_else(|| groups.add(key));
-        let group = &mut groups.all[at];
-        group.members += 1;
-        if PAGES.leave_part(key) {
-            group.emptied(page);
-            emptied += page;
-        }
-        Some(group.number)
+        groups.all[at].members += 1;
+        Some(groups.all[at].number)
     });
-    drop(groups);
-    if is_pool(payer) {
-        pools::parted(payer, emptied);
-    }
     Some(Apart {
         payer,
         account: account.index(),
         piece,
         whole,
+        in_pages: true,
         stays: false,
         groups: numbers,
     })
@@ -173,6 +173,30 @@ impl Apart {
         is_pool(self.payer).then_some((self.payer, self.piece.bytes))
     }
 
+    /// It is in its pages by address no more.
+    pub fn leave_pages(&mut self) {
+        let Some(account) = account::paid(self.account).filter(|_| self.in_pages) else {
+            return;
+        };
+        self.in_pages = false;
+        let page = grain::settled_page(account);
+        let keys = parts(account, self.payer, self.piece).1;
+        let mut groups = locked(&GROUPS);
+        let mut emptied = 0;
+        for (key, number) in keys.into_iter().zip(self.groups) {
+            if let (Some(key), Some(number)) = (key, number)
+                && PAGES.leave_part(key)
+            {
+                groups.emptied(number, page);
+                emptied += page;
+            }
+        }
+        drop(groups);
+        if is_pool(self.payer) {
+            pools::parted(self.payer, emptied);
+        }
+    }
+
     /// Others were found to have it open.
     pub fn stays(&mut self) {
         self.stays = true;
@@ -213,7 +237,7 @@ impl Apart {
             };
             let mut groups = locked(&GROUPS);
             // What was the group's is the page's again, unless others have entered it as a new one meanwhile.
-            if PAGES.enter_part(key).unwrap_or(false) {
+            if !self.in_pages && PAGES.enter_part(key).unwrap_or(false) {
                 again += groups.revive_one(number);
             }
             surplus += groups.leave(number);
@@ -274,6 +298,14 @@ impl Groups {
         let group = self.all.swap_remove(at);
         COUNT.store(self.all.len(), Ordering::Relaxed);
         group.paid
+    }
+
+    /// Nobody is in the page of the group of this number any more.
+    fn emptied(&mut self, number: u64, page: u64) {
+        let mut all = self.all.iter_mut();
+        if let Some(group) = all.find(|group| group.number == number) {
+            group.emptied(page);
+        }
     }
 
     /// Others are in the page of this key again.

@@ -12,6 +12,8 @@ use super::imports::{self, Leaving};
 use super::{CHARGED, is_pool, pools, returned};
 use crate::map::Charge;
 
+type TakeApart = fn(u16, Piece) -> Option<Apart>;
+
 /// A pointer that is being let go.
 #[derive(Debug)]
 pub(crate) struct Parting {
@@ -27,22 +29,33 @@ impl Parting {
     /// The driver is about to be asked. `charge` was taken out of the books; `None` where there is nothing to it but that.
     #[inline]
     pub fn begin(pointer: CUdeviceptr, charge: Option<Charge>) -> Option<Self> {
+        Self::begin_as(pointer, charge, apart::taken)
+    }
+
+    /// The same where the driver lets go when a stream gets there: [`Parting::arrived`].
+    #[inline]
+    pub fn begin_in_stream(pointer: CUdeviceptr, charge: Option<Charge>) -> Option<Self> {
+        Self::begin_as(pointer, charge, apart::waiting)
+    }
+
+    #[inline]
+    fn begin_as(pointer: CUdeviceptr, charge: Option<Charge>, take: TakeApart) -> Option<Self> {
         if !imports::any()
             && !charge.is_some_and(|charge| apart::touches(charge.payer, piece(pointer, charge)))
         {
             return None;
         }
-        Self::begin_beyond(pointer, charge)
+        Self::begin_beyond(pointer, charge, take)
     }
 
     #[cold]
-    fn begin_beyond(pointer: CUdeviceptr, charge: Option<Charge>) -> Option<Self> {
+    fn begin_beyond(pointer: CUdeviceptr, charge: Option<Charge>, take: TakeApart) -> Option<Self> {
         let leaving = imports::leaving(pointer);
         let is_exported = leaving.as_ref().is_some_and(Leaving::is_exported);
         let pages = charge.and_then(|charge| {
             let piece = piece(pointer, charge);
             let is_apart = is_exported || apart::touches(charge.payer, piece);
-            is_apart.then(|| apart::taken(charge.payer, piece))?
+            is_apart.then(|| take(charge.payer, piece))?
         });
         (leaving.is_some() || pages.is_some()).then_some(Self {
             pointer,
@@ -75,7 +88,10 @@ impl Parting {
         self.end(true);
     }
 
-    fn end(self, in_stream: bool) {
+    fn end(mut self, in_stream: bool) {
+        if let Some(pages) = &mut self.pages {
+            pages.leave_pages();
+        }
         let (exported, rest) = self.leaving.map_or((None, None), Leaving::into_parts);
         let of_pool = self.pages.as_ref().and_then(Apart::of_pool);
         match (exported, self.pages) {

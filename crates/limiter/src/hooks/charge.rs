@@ -7,7 +7,7 @@ use crate::below::forward;
 use crate::books::deferred::{self, Freed};
 use crate::books::held::{self, Piece};
 use crate::books::parting::Parting;
-use crate::books::{CHARGED, SPILLED, grain, is_pool, pools, returned, returned_piece, rounded};
+use crate::books::{CHARGED, SPILLED, apart, grain, is_pool, pools, returned, returned_piece, rounded};
 use crate::log;
 use crate::map::Charge;
 
@@ -64,6 +64,10 @@ pub(super) fn charged_to(
 #[inline]
 pub(super) fn kept(account: Account, piece: Piece, reserved: u64) -> CUresult {
     let payer = account.index().into();
+    if apart::any() {
+        // A page that others have open, and that has emptied here, is another one when its address comes back.
+        deferred::settle();
+    }
     let Ok(taken) = held::enter(payer, account, piece) else {
         free_again(piece.pointer);
         account.give_back(reserved);
@@ -149,7 +153,7 @@ pub(super) fn freed_in(
         return call();
     }
     let charge = CHARGED.take(pointer);
-    let parting = Parting::begin(pointer, charge);
+    let parting = Parting::begin_in_stream(pointer, charge);
     let result = call();
     if let Some(charge) = charge
         && charge.payer >= SPILLED
