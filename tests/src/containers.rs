@@ -245,6 +245,17 @@ impl Drop for Podman<'_> {
 
 /// A program that is `divvy oci-runtime` on this host with these settings, over this runtime.
 pub(crate) fn wrapper(host: &Host, folder: &Path, settings: &[(&str, &str)], runtime: &str) -> PathBuf {
+    wrapper_of(&binaries().join("divvy"), host, folder, settings, runtime)
+}
+
+/// The same of a `divvy` that lies elsewhere.
+pub(crate) fn wrapper_of(
+    divvy: &Path,
+    host: &Host,
+    folder: &Path,
+    settings: &[(&str, &str)],
+    runtime: &str,
+) -> PathBuf {
     let wrapper = folder.join("divvy-oci-runtime");
     // Engines give their runtimes an environment of their own.
     let mut script = String::from("#!/bin/sh\n");
@@ -258,7 +269,6 @@ pub(crate) fn wrapper(host: &Host, folder: &Path, settings: &[(&str, &str)], run
     for (name, value) in all {
         script.push_str(&format!("export {name}='{value}'\n"));
     }
-    let divvy = binaries().join("divvy");
     script.push_str(&format!("exec {} oci-runtime \"$@\"\n", divvy.display()));
     fs::write(&wrapper, script).expect("written");
     fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).expect("a mode");

@@ -11,6 +11,7 @@ pub mod golden;
 pub mod host;
 pub mod kubelet;
 pub mod processes;
+pub mod rootless;
 pub mod tenant;
 pub mod wait;
 

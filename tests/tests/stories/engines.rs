@@ -178,6 +178,32 @@ fn what_keeps_a_container_from_its_slice_is_said_and_nothing_is_left() {
     assert!(host.slices().is_empty());
 }
 
+/// No engine at all, and no runtime below the wrapper.
+#[test]
+fn an_engine_that_is_not_there_is_named() {
+    let host = Host::new();
+    // In a mount namespace where no file is called docker that one could run.
+    let hide = "for place in /usr/local/sbin /usr/sbin /usr/local/bin /usr/bin; do \
+                if [ -e $place/docker ]; then mount --bind /dev/null $place/docker; fi; done; exec \"$@\"";
+    let mut run = host.command("unshare");
+    run.args(["--mount", "sh", "-c", hide, "sh"]);
+    run.arg(divvy_tests::build::binaries().join("divvy"));
+    let output = finish(run.args(["docker", "run", "--memory", "1GiB", "image"]));
+    let said = stderr(&output);
+    assert!(
+        said.contains("error[D0043]") && said.contains("divvy podman run"),
+        "{said}"
+    );
+    assert_eq!(output.status.code(), Some(125));
+    let mut wrapper = host.divvy(["oci-runtime", "run", "--bundle", "/none", "box"]);
+    let said = stderr(&finish(wrapper.env("DIVVY_OCI_RUNTIME", "none-such")));
+    assert!(
+        said.contains("error[D0043]") && said.contains("none-such"),
+        "{said}"
+    );
+    assert!(host.slices().is_empty());
+}
+
 /// A device that goes between the request and the start: the engine only fails, and we say which node is gone.
 #[test]
 fn a_device_that_is_gone_at_the_start_is_named() {
