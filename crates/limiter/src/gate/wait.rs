@@ -35,7 +35,7 @@ const SOON_NS: u64 = 100_000;
 /// Of settled kernels, one in so many looks is measured again, and each that lasts longer than this, in nanoseconds: one of them
 /// that is taken for longer than it is keeps the device idle.
 const MEASURED: u64 = 8;
-const LONG_NS: u64 = 1_000_000;
+const LONG_NS: u64 = 4_000_000;
 /// Measurements or looks that the typical kernel is a mean of.
 const TYPICAL: u64 = 16;
 

@@ -17,10 +17,12 @@ use crate::books::{contexts, locked};
 const LATE_NS: (u64, u64) = (20_000, 500_000);
 /// The same about a kernel that nobody knows: a quarter of how long it has run.
 const NEW_NS: (u64, u64) = (5_000, 200_000);
-/// What should last longer than this, in nanoseconds, is asked about after three quarters of it, and so on, and whenever it has
-/// run an eighth longer: nobody would learn else that a kernel takes less than was thought, for its end would be noticed when
-/// it was foretold.
+/// What should last longer than this, in nanoseconds, is asked about after three quarters of it, and so on: nobody would learn
+/// else that a kernel takes less than was thought, for its end would be noticed when it was foretold.
 const EARLY_NS: u64 = 400_000;
+/// No such pause is longer than this, in nanoseconds, or than this part of the time that it has run: what was thought may be many
+/// times too long.
+const PAUSE_NS: u64 = 2_000_000;
 const LONGER: u64 = 8;
 /// Longest pause, in nanoseconds, where nobody waits for what is in flight.
 const NO_HURRY_NS: u64 = 1_000_000;
@@ -182,7 +184,7 @@ impl Gate {
         let due = books.began_ns.saturating_add(flight.head_ns);
         let mut at = match due.checked_sub(now) {
             Some(early) if early > EARLY_NS => {
-                now + (early / 4 * 3).min(EARLY_NS.max(flight.ran_ns / LONGER))
+                now + (early / 4 * 3).min(PAUSE_NS.max(flight.ran_ns / LONGER))
             }
             Some(early) if early > 0 => due,
             _ => now + ((now - due) / 8).clamp(LATE_NS.0, LATE_NS.1),
