@@ -54,6 +54,7 @@ impl Daemon {
             Resolved::Wanted(wanted) => wanted,
         };
         let begin = Instant::now();
+        let mut cut = None;
         loop {
             let attempt = {
                 let mut book = self.book();
@@ -63,10 +64,17 @@ impl Daemon {
                 self.try_create(&mut book, peer, &wanted, &ahead)
             };
             match attempt {
+                // Held until the slice has it: nothing is put back meanwhile.
+                Err(fault) if cut.is_none() && self.may_cut(&wanted.ask, fault.code) => {
+                    cut = Some(self.cut(&wanted.ask, fault)?);
+                }
                 Err(fault) if fault.code == Code::DeviceFull && self.memory_may_come_back(begin) => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
-                outcome => return self.settled(peer, &wanted, outcome),
+                outcome => {
+                    drop(cut);
+                    return self.settled(peer, &wanted, outcome);
+                }
             }
         }
     }

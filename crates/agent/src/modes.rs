@@ -1,5 +1,6 @@
 //! The ways of sharing at admission: one device is shared in one way at a time. docs/adr/0026.
 
+mod cut;
 pub mod ground;
 mod keep;
 

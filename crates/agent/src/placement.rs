@@ -136,11 +136,7 @@ impl Daemon {
         let chosen = chosen(book, &ask.request)?;
         let each_alone = |devices: Vec<DeviceRecord>| Ok(devices.into_iter().map(|one| vec![one]).collect());
         if ask.request.share_mode == Mode::Mig {
-            let among = match (&visible, chosen.is_empty()) {
-                (_, false) => chosen,
-                (Some((_, visible)), true) => visible.clone(),
-                (None, true) => default_candidates(book, ask),
-            };
+            let among = meant(book, ask)?;
             return each_alone(instances(book, &among, &ask.request)?);
         }
         if chosen.is_empty() {
@@ -337,6 +333,16 @@ pub(crate) fn chosen(book: &mut Book, request: &SliceRequest) -> Result<Vec<Devi
         chosen.push(device);
     }
     Ok(chosen)
+}
+
+/// The devices that a request may have, whether they are divided or not.
+pub(crate) fn meant(book: &mut Book, ask: &CreateSlice) -> Result<Vec<DeviceRecord>, Fault> {
+    let chosen = chosen(book, &ask.request)?;
+    Ok(match (&ask.visible, chosen.is_empty()) {
+        (_, false) => chosen,
+        (Some(text), true) => seen(book, ask, text),
+        (None, true) => default_candidates(book, ask),
+    })
 }
 
 /// Whether one program can use these devices under one slice.

@@ -33,6 +33,8 @@ pub struct Settings {
     pub user_compute: Option<Compute>,
     /// Into how many parts a device is divided that the hardware's turns share, where nobody says.
     pub timeslice_replicas: u32,
+    /// Whether `--share mig` may make the instance that it is refused for want of, and turn MIG mode on where nobody uses a GPU.
+    pub mig_instances: bool,
     /// The memory of the lasting slice that each user gets with the first run that asks for none.
     pub default_slice: Option<MemoryAmount>,
     /// How long a slice runs before the next may where several want a device: 1 to 30 ms.
@@ -52,6 +54,7 @@ impl Default for Settings {
             user_slices: None,
             user_compute: None,
             timeslice_replicas: 4,
+            mig_instances: false,
             default_slice: None,
             quantum: Duration::from_millis(5),
         }

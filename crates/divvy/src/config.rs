@@ -33,7 +33,7 @@ const fn key(name: &'static str, default: &'static str, in_folder: bool, about: 
 }
 
 /// Every setting.
-pub const KEYS: [Key; 24] = [
+pub const KEYS: [Key; 25] = [
     key(
         "memory",
         "",
@@ -138,6 +138,12 @@ pub const KEYS: [Key; 24] = [
         "4",
         false,
         "Into how many parts the hardware's turns divide a device, where nobody says",
+    ),
+    key(
+        "mig_instances",
+        "false",
+        false,
+        "Whether `--share mig` may make instances, and MIG mode on idle GPUs, and remove them after: true, false",
     ),
     key(
         "default_slice",
@@ -354,6 +360,7 @@ impl Config {
             user_slices,
             user_compute: self.get("user_compute")?,
             timeslice_replicas,
+            mig_instances: self.get("mig_instances")?.unwrap_or(defaults.mig_instances),
             default_slice: self.get("default_slice")?,
             context: self.get::<Bytes>("context_memory")?,
             idle_timeout: self.duration("idle_timeout")?.unwrap_or(defaults.idle_timeout),

@@ -137,6 +137,61 @@ fn a_slice_of_an_instance_is_a_part_of_its_memory() {
 }
 
 #[test]
+fn an_instance_is_made_for_a_slice_where_it_may_and_removed_after_it() {
+    let host = Host::new();
+    let share = ["run", "--share", "mig", "--memory"];
+    let words = |memory: &'static str| share.into_iter().chain([memory, "--"]);
+    // Not unless the agent may.
+    let refused = finish(host.divvy(words("9GiB")).arg("true"));
+    assert!(
+        stderr(&refused).contains("no MIG instance"),
+        "{}",
+        stderr(&refused)
+    );
+    assert_eq!(instances(&host), []);
+    succeeded(&finish(&mut host.divvy(["agent", "stop"])));
+    let start = |memory| {
+        let mut command = host.divvy(words(memory));
+        command.env("DIVVY_MIG_INSTANCES", "true").arg(probe());
+        Tenant::start(command)
+    };
+    let mut small = start("9GiB");
+    assert_eq!(small.memory().1, 9 * GIB);
+    let mut large = start("30GiB");
+    assert!(small.copies() && large.copies());
+    let names = || -> Vec<String> { instances(&host).into_iter().map(|(name, _)| name).collect() };
+    let mut both = names();
+    both.sort();
+    assert_eq!(both, ["1g.10gb", "3g.40gb"]);
+    // What has no room is refused, and leaves nothing behind.
+    let mut command = host.divvy(words("70GiB"));
+    let refused = finish(command.env("DIVVY_MIG_INSTANCES", "true").arg("true"));
+    assert!(
+        stderr(&refused).contains("no GPU has room for an instance"),
+        "{}",
+        stderr(&refused)
+    );
+    // Its agent dies; the next one removes what it made.
+    host.kill_agent();
+    assert!(small.end().success());
+    host.slices();
+    until("the instance of the slice that ended is gone", || {
+        (names() == ["3g.40gb"]).then_some(())
+    });
+    assert!(large.copies() && large.end().success());
+    until("MIG mode is off again", || {
+        let list = host.json(["mig", "list"]);
+        (list["items"][0]["mig_mode"] == false).then_some(())
+    });
+    // One that was made by hand stays.
+    succeeded(&finish(&mut apply(&host, "1g.10gb:6")));
+    let mut by_hand = start("9GiB");
+    assert!(by_hand.copies() && by_hand.end().success());
+    until("its slice is gone", || host.slices().is_empty().then_some(()));
+    assert_eq!(names(), ["1g.10gb"]);
+}
+
+#[test]
 fn a_slice_in_which_nothing_runs_is_guarded_too() {
     let host = Host::new();
     succeeded(&finish(&mut apply(&host, "1g.10gb:6")));

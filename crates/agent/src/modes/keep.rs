@@ -7,6 +7,7 @@ use divvy_host::EmulatedTools;
 use divvy_host::tool::{HostTools, Tools};
 use divvy_model::{Code, DeviceKind, Fault, Mode, SliceRecord};
 
+use super::cut;
 use super::ground::{self, InUse};
 use crate::daemon::{Book, Daemon};
 use crate::records::{discard, store};
@@ -59,7 +60,7 @@ impl Daemon {
 
     /// Notes that something may have to be put back.
     pub(crate) fn look_at_grounds(&self) {
-        if ground::is_in_use(self.run.path()) {
+        if ground::is_in_use(self.run.path()) || cut::is_in_use(self.run.path()) {
             self.untidy.store(TRIES, Ordering::Relaxed);
         }
     }
@@ -86,7 +87,8 @@ impl Daemon {
             let is_emulated = emulated.iter().any(|uuid| uuid == device) || control.is_file();
             self.tools_for(is_emulated, uid)
         };
-        match ground::put_back(run, &in_use, &tools_of) {
+        let outcome = ground::put_back(run, &in_use, &tools_of);
+        match outcome.and(self.put_instances_back()) {
             Ok(()) => self.untidy.store(0, Ordering::Relaxed),
             Err(fault) => {
                 let left = self.untidy.load(Ordering::Relaxed).saturating_sub(1);

@@ -12,6 +12,7 @@ mod patient;
 mod plan;
 mod pool;
 mod request;
+mod room;
 mod strategy;
 
 pub use alone::Alone;
@@ -25,4 +26,5 @@ pub use patient::Patient;
 pub use plan::{Chosen, Goal, Occupancy, best};
 pub use pool::{Placed, PoolPlan, Unplaced, plan_pool};
 pub use request::{Wanted, goal, parse_list};
+pub use room::{Least, room_for};
 pub use strategy::{Strategy, resources};
