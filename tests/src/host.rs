@@ -1,6 +1,8 @@
 //! A host of a story's own: a run directory nobody else uses and an emulated device nobody else sees. When it is
 //! dropped, every process that was started under it has ended.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -143,6 +145,22 @@ impl Host {
                 .map(|slice| slice.memory_used_bytes);
             (last == Some(bytes)).then_some(())
         });
+    }
+
+    /// What the agent's socket answers to a question for `path`; it must succeed.
+    pub fn get(&self, path: &str) -> String {
+        let socket = self.run_directory().join("agent.sock");
+        let mut agent = UnixStream::connect(socket).expect("an agent listens");
+        write!(
+            agent,
+            "GET {path} HTTP/1.1\r\nHost: divvy\r\nConnection: close\r\n\r\n"
+        )
+        .expect("it reads");
+        let mut answer = String::new();
+        agent.read_to_string(&mut answer).expect("an answer of text");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        body.to_owned()
     }
 
     /// Process ids of this host's agents: one, once something has run.

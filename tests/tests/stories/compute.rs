@@ -8,36 +8,41 @@ use divvy_tests::wait::until;
 use rustix::process::Signal;
 use serde_json::Value;
 
-const DEVICE: &str = "h100,timing=model";
-const MS: u64 = 1_000_000;
+pub(crate) const DEVICE: &str = "h100,timing=model";
+pub(crate) const MS: u64 = 1_000_000;
 
 /// A program that always has kernels of 1 ms for its device, in a slice with these terms.
-fn spinning(host: &Host, name: &str, terms: &[&str]) -> Tenant {
+pub(crate) fn spinning(host: &Host, name: &str, terms: &[&str]) -> Tenant {
     let mut command = host.divvy(["run", "--name", name, "--memory", "1GiB"]);
     command.args(terms).arg("--").arg(spinner()).arg("1000");
     Tenant::start(command)
 }
 
-fn engine(host: &Host) -> EngineUsage {
+pub(crate) fn engine(host: &Host) -> EngineUsage {
+    engine_of(host, DEVICE, 0)
+}
+
+/// The same of one of several devices.
+pub(crate) fn engine_of(host: &Host, specification: &str, place: usize) -> EngineUsage {
     let directory = host.run_directory();
-    let device = devices(DEVICE, &directory).expect("an emulated device")[0].uuid;
+    let device = devices(specification, &directory).expect("emulated devices")[place].uuid;
     engine_usage_in(&directory, device).expect("its engine's page")
 }
 
-fn busy(usage: &EngineUsage, tenant: &Tenant) -> u64 {
+pub(crate) fn busy(usage: &EngineUsage, tenant: &Tenant) -> u64 {
     let mut processes = usage.processes.iter();
     let found = processes.find(|process| process.pid == tenant.pid());
     found.map_or(0, |process| process.busy_ns)
 }
 
 /// What each has had of the engine since `from`, nanoseconds.
-fn had(from: &EngineUsage, to: &EngineUsage, tenants: &[&Tenant]) -> Vec<u64> {
+pub(crate) fn had(from: &EngineUsage, to: &EngineUsage, tenants: &[&Tenant]) -> Vec<u64> {
     let had = |tenant: &&Tenant| busy(to, tenant).saturating_sub(busy(from, tenant));
     tenants.iter().map(had).collect()
 }
 
 /// Waits until all of them have run on the engine, and answers what it had done by then.
-fn until_all_run(host: &Host, tenants: &[&Tenant]) -> EngineUsage {
+pub(crate) fn until_all_run(host: &Host, tenants: &[&Tenant]) -> EngineUsage {
     let before = engine(host);
     until("all have run", || {
         let now = engine(host);
@@ -49,7 +54,7 @@ fn until_all_run(host: &Host, tenants: &[&Tenant]) -> EngineUsage {
 }
 
 /// Where a slice stands by the agent's account, as `divvy top` prints it.
-fn standing(host: &Host, name: &str) -> Value {
+pub(crate) fn standing(host: &Host, name: &str) -> Value {
     let list = host.json(["top", "--once"]);
     let items = list["items"].as_array().cloned().unwrap_or_default();
     items
