@@ -7,6 +7,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+pub use divvy_host::Grant;
 use divvy_host::{find_driver, grant_emulated};
 use divvy_model::{Code, DeviceKind, DeviceRecord, Fault, SliceRecord};
 
@@ -26,8 +27,8 @@ pub struct Parts {
     pub preload: PathBuf,
     /// The driver below.
     pub below: Below,
-    /// Of emulated devices: their pages.
-    pub device: Option<PathBuf>,
+    /// Of emulated devices: what says which, and their pages.
+    pub device: Option<Grant>,
 }
 
 /// The driver below the limiter.
@@ -69,10 +70,9 @@ pub fn prepare(
     let emulated = devices.iter().all(|device| device.kind == DeviceKind::Emulated);
     let (below, device) = if emulated {
         let (_, files) = stage_for_containers(run, &drop_ins.emulated.links())?;
-        let granted = home.join("device");
         let spec = slice.emulated_spec.as_deref().unwrap_or_default();
         let uuids: Vec<&str> = devices.iter().map(|device| device.uuid.as_str()).collect();
-        grant_emulated(&granted, run.path(), spec, &uuids)?;
+        let granted = grant_emulated(&home.join("device"), run.path(), spec, &uuids)?;
         (Below::Folder(files), Some(granted))
     } else {
         let driver = find_driver(None, std::slice::from_ref(&drop_ins.limiter.cuda))?;
@@ -88,7 +88,7 @@ pub fn prepare(
     })
 }
 
-/// Makes what containers are to have of emulated devices without a slice: a folder with their pages, which is called
+/// Makes what containers are to have of emulated devices without a slice: their pages, in a folder which is called
 /// `name`, and the folder of the emulated driver's libraries.
 ///
 /// # Errors
@@ -98,7 +98,7 @@ pub fn prepare_emulated(
     name: &str,
     spec: &str,
     uuids: &[&str],
-) -> Result<(PathBuf, PathBuf), Fault> {
+) -> Result<(Grant, PathBuf), Fault> {
     let home = run.container(&format!("device-{name}"));
     let all = run.path().join("containers");
     folder(&all, 0o711).map_err(|error| {
@@ -109,8 +109,8 @@ pub fn prepare_emulated(
         .because(&error)
     })?;
     let (_, files) = stage_for_containers(run, &DropIns::find()?.emulated.links())?;
-    grant_emulated(&home, run.path(), spec, uuids)?;
-    Ok((home, files))
+    let granted = grant_emulated(&home, run.path(), spec, uuids)?;
+    Ok((granted, files))
 }
 
 /// One path to a line: ld.so(8) takes them apart at white space and colons.

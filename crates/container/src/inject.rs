@@ -5,11 +5,12 @@
 //! an environment of its own, and is in the slice all the same. A user's LD_PRELOAD works as ever, before ours.
 //!
 //! All mounts have fixed targets that we name; none is read from an image. All sources are files of the host's own
-//! making, and read-only but for the pages of an emulated device.
+//! making, and read-only but for the pages of an emulated device. No folder of the host's is writable in a container:
+//! what a container put into one would be met later by the host's root, perhaps a link in the place of a file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use divvy_agent::container::{Below, Parts};
+use divvy_agent::container::{Below, Grant, Parts};
 
 use crate::cdi::Mount;
 
@@ -46,14 +47,29 @@ pub fn bind(from: &Path, to: &str) -> Mount {
     mount(from, to, &["ro", "nosuid", "nodev", "bind"])
 }
 
-/// A folder of which nothing is executed.
+/// A file or folder of which nothing is executed.
 fn data(from: &Path, to: &str) -> Mount {
     mount(from, to, &["ro", "nosuid", "nodev", "noexec", "bind"])
 }
 
-/// A folder in which programs write: an emulated device's pages.
-pub(crate) fn writable(from: &Path, to: &str) -> Mount {
-    mount(from, to, &["rw", "nosuid", "nodev", "noexec", "bind"])
+/// What the emulated driver finds of the devices that were granted: each file mounted for itself, in a file system of the
+/// container's own, where its programs put what they share with each other.
+pub(crate) fn pages(grant: &Grant) -> Vec<Mount> {
+    let own = Mount {
+        host_path: "tmpfs".into(),
+        container_path: DEVICE.into(),
+        options: ["nosuid", "nodev", "noexec", "size=16m", "mode=755"]
+            .map(Into::into)
+            .into(),
+        kind: "tmpfs".into(),
+    };
+    let target = |file: &Path| format!("{DEVICE}/{}", file.file_name().unwrap_or_default().display());
+    let says = data(&grant.says, &target(&grant.says));
+    let page = |file: &PathBuf| mount(file, &target(file), &["rw", "nosuid", "nodev", "noexec", "bind"]);
+    [own, says]
+        .into_iter()
+        .chain(grant.pages.iter().map(page))
+        .collect()
 }
 
 /// A library over an image's own, whatever the distribution.
@@ -88,6 +104,6 @@ pub fn mounts(parts: &Parts) -> Vec<Mount> {
             }
         }
     }
-    mounts.extend(parts.device.as_deref().map(|folder| writable(folder, DEVICE)));
+    mounts.extend(parts.device.iter().flat_map(pages));
     mounts
 }

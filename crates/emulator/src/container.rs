@@ -5,8 +5,8 @@
 //! there, variables say nothing.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -108,22 +108,48 @@ pub fn host_pid() -> u32 {
     }
 }
 
-/// Makes the folder that a container is to have at `FOLDER`: these devices of the specification `spec` in the run
-/// directory `run`. It must be on the run directory's file system: a device's page is one file under two names.
+/// The files that a container is to have in [`FOLDER`], under their own names. The folder itself must be one of the
+/// container's own: in a folder of the host's a container could put a link where the host writes a file next time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Says what was granted. For reading.
+    pub says: PathBuf,
+    /// The devices' pages. For writing too.
+    pub pages: Vec<PathBuf>,
+}
+
+/// Makes, in `folder`, what a container is to have of these devices of the specification `spec` in the run directory
+/// `run`. It must be on the run directory's file system: a device's page is one file under two names.
 ///
 /// # Errors
 /// What keeps the folder or a page from being made.
-pub fn grant(folder: &Path, run: &Path, spec: &str, uuids: &[Uuid]) -> Result<(), HardwareError> {
+pub fn grant(folder: &Path, run: &Path, spec: &str, uuids: &[Uuid]) -> Result<Grant, HardwareError> {
     let failed = |why: io::Error| HardwareError::Directory(folder.to_owned(), why);
     fs::create_dir_all(folder).map_err(failed)?;
     let mut text = format!("spec {spec}\nrun_directory {}\n", run.display());
+    let mut pages = Vec::new();
     for uuid in uuids {
         for page in make_pages(run, *uuid)? {
-            link(&page, &folder.join(page.file_name().unwrap_or_default())).map_err(failed)?;
+            let name = folder.join(page.file_name().unwrap_or_default());
+            link(&page, &name).map_err(failed)?;
+            pages.push(name);
         }
         let _infallible = writeln!(text, "uuid {uuid}");
     }
-    fs::write(folder.join(FILE), text).map_err(failed)
+    let says = folder.join(FILE);
+    replace(&says, &text).map_err(failed)?;
+    Ok(Grant { says, pages })
+}
+
+/// Puts a new file in the place of whatever has the name, which is not followed.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let aside = path.with_extension(format!("{}", std::process::id()));
+    match fs::remove_file(&aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    File::create_new(&aside)?.write_all(text.as_bytes())?;
+    fs::rename(&aside, path)
 }
 
 fn link(page: &Path, name: &Path) -> io::Result<()> {
@@ -138,6 +164,8 @@ fn link(page: &Path, name: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]
@@ -147,8 +175,14 @@ mod tests {
         fs::create_dir_all(&run).expect("a folder");
         let all = devices("h100*2,l4", &run).expect("devices");
         let folder = home.join("device");
-        grant(&folder, &run, "h100*2,l4", &[all[1].uuid, all[2].uuid]).expect("granted");
-        grant(&folder, &run, "h100*2,l4", &[all[1].uuid, all[2].uuid]).expect("granted again");
+        let granted = grant(&folder, &run, "h100*2,l4", &[all[1].uuid, all[2].uuid]).expect("granted");
+        let precious = home.join("precious");
+        fs::write(&precious, "kept").expect("written");
+        fs::remove_file(&granted.says).expect("removed");
+        symlink(&precious, &granted.says).expect("a link in its place");
+        let again = grant(&folder, &run, "h100*2,l4", &[all[1].uuid, all[2].uuid]).expect("granted again");
+        assert_eq!(fs::read_to_string(&precious).expect("there"), "kept");
+        assert_eq!(again, granted);
         let text = fs::read_to_string(folder.join(FILE)).expect("written");
         let seen = Granted::read(&text)
             .expect("understood")

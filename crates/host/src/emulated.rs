@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use divvy_emulator::DeviceFacts;
 use divvy_emulator::device::spec;
+use divvy_emulator::{DeviceFacts, Grant};
 use divvy_model::{Bytes, Code, DeviceKind, DeviceRecord, Fault, Hardware, MigPlace, Vendor};
 
 /// What is emulated when nobody says.
@@ -86,12 +86,12 @@ fn record(facts: &DeviceFacts, mig_mode: Option<bool>, run_dir: &Path) -> Device
     }
 }
 
-/// Makes a folder with which a container has these emulated devices of the specification `spec`, as it would have device
+/// Makes the files with which a container has these emulated devices of the specification `spec`, as it would have device
 /// nodes of real ones.
 ///
 /// # Errors
 /// [`Code::RunDir`] when the folder or a device's page cannot be made.
-pub fn grant_emulated(folder: &Path, run_dir: &Path, spec: &str, uuids: &[&str]) -> Result<(), Fault> {
+pub fn grant_emulated(folder: &Path, run_dir: &Path, spec: &str, uuids: &[&str]) -> Result<Grant, Fault> {
     if let Some(instance) = uuids.iter().find(|uuid| uuid.starts_with("MIG-")) {
         return Err(Fault::new(
             Code::RunDir,

@@ -26,7 +26,7 @@ pub mod vgpu;
 pub mod visible;
 
 pub use divvy_abi::{Probe, probe};
-pub use divvy_emulator::{NAMESPACE as EMULATED_NAMESPACE_FILE, default_run_directory};
+pub use divvy_emulator::{Grant, NAMESPACE as EMULATED_NAMESPACE_FILE, default_run_directory};
 pub use driver::{DriverBelow, find_driver, native_candidates};
 pub use emulated::{
     DEFAULT_EMULATED, EmulatedDevice, emulated_busy, emulated_devices, emulated_processes, emulated_use,

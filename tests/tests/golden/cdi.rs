@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use divvy_agent::container::{Below, Parts};
+use divvy_agent::container::{Below, Grant, Parts};
 use divvy_container::cdi::{
     self, Device, DeviceNode, Edits, Emulated, Generated, IntelRdt, Mount, NetDevice, Options, Spec,
 };
@@ -85,7 +85,7 @@ fn whole_devices() {
     let device = |name: &str, uuid: Option<&str>| Emulated {
         name: name.into(),
         uuid: uuid.map(str::to_owned),
-        folder: format!("/RUN/containers/device-{name}").into(),
+        grant: grant(&format!("/RUN/containers/device-{name}")),
     };
     let emulated = Options {
         emulated: vec![
@@ -107,6 +107,15 @@ fn slice(name: &str) -> SliceRecord {
     .expect("a record")
 }
 
+fn grant(folder: &str) -> Grant {
+    Grant {
+        says: format!("{folder}/granted").into(),
+        pages: ["page", "engine"]
+            .map(|kind| format!("{folder}/emulated-GPU-0.{kind}").into())
+            .into(),
+    }
+}
+
 fn parts(below: Below, device: Option<&str>) -> Parts {
     Parts {
         socket: "/RUN/slices/0123456789ab/box".into(),
@@ -114,7 +123,7 @@ fn parts(below: Below, device: Option<&str>) -> Parts {
         limiter_files: "/RUN/stages/4567/lib".into(),
         preload: "/RUN/containers/0123456789ab/ld.so.preload".into(),
         below,
-        device: device.map(Into::into),
+        device: device.map(grant),
     }
 }
 
@@ -125,7 +134,7 @@ fn slices() {
         Some("/RUN/containers/0123456789ab/device"),
     );
     let spec = cdi::slice_spec(&slice("alice"), &cdi::SliceNodes::default(), &emulated);
-    assert_eq!(spec.cdi_version, "0.3.0", "old engines read it");
+    assert_eq!(spec.cdi_version, "0.4.0", "old engines read it");
     golden("cdi/slice-emulated.json", &spec.to_json());
     // A name that CDI's grammar does not have.
     let spec = cdi::slice_spec(&slice("_alice"), &cdi::SliceNodes::default(), &emulated);

@@ -24,7 +24,7 @@ fn alice(host: &Host) {
 /// CVE-2025-23359: the mend of CVE-2024-0132 looked at a target and mounted there later; in between an image's process put a
 /// link in its place. Here one swaps the targets' folders and links out of the root while containers start. Nothing of ours
 /// touches the root, and the runtime mounts inside it or refuses: the host's folder keeps what it had, and no mount. crun
-/// makes nothing there. runc before 1.1.14 makes empty folders (CVE-2024-45310), which is its own.
+/// makes nothing there. runc before 1.1.14 makes empty folders and files (CVE-2024-45310), which is its own.
 #[test]
 fn cve_2025_23359_targets_that_change_while_containers_start_lead_nowhere_out_of_the_root() {
     const ROUNDS: u32 = 100;
@@ -82,7 +82,9 @@ fn cve_2025_23359_targets_that_change_while_containers_start_lead_nowhere_out_of
         for path in &made {
             let meta = std::fs::symlink_metadata(path).expect("there");
             let is_empty = match meta.is_dir() {
-                true => std::fs::read_dir(path).expect("a folder").next().is_none(),
+                true => walk(path)
+                    .iter()
+                    .all(|file| std::fs::metadata(file).is_ok_and(|meta| meta.len() == 0)),
                 false => meta.len() == 0,
             };
             assert!(is_empty && runtime == "runc", "{runtime} made {}", path.display());
@@ -91,6 +93,65 @@ fn cve_2025_23359_targets_that_change_while_containers_start_lead_nowhere_out_of
         assert!(swaps.load(Ordering::Relaxed) > ROUNDS, "{swaps:?} swaps");
         assert!(ran > 0 && refused > 0, "{runtime}: {ran} ran, {refused} did not");
     }
+}
+
+/// CVE-2024-0132's kind: what a container puts in the place of a file of ours is not followed by the host's root, who makes
+/// that file anew for the slice's next container.
+#[test]
+fn what_a_container_puts_into_its_device_folder_is_met_by_nobody_on_the_host() {
+    let host = Host::new();
+    let Some(podman) = Podman::new(&host) else { return };
+    let image = image(&host);
+    for program in ["rm", "ln", "ls"] {
+        image.program(&Path::new("/usr/bin").join(program), &format!("/bin/{program}"));
+    }
+    alice(&host);
+    let victim = host.folder().join("victim");
+    std::fs::write(&victim, "precious").expect("written");
+    let evil = format!(
+        "cd /run/divvy/device && for file in *; do rm -f $file; ln -s {} $file; done; echo new > more; ls -A",
+        victim.display()
+    );
+    let run = |script: &str| {
+        let flags = ["--slice", "alice"];
+        finish(&mut podman.run_by_divvy(&flags, &image, &["/bin/sh", "-c", script]))
+    };
+    let first = run(&evil);
+    assert!(
+        String::from_utf8_lossy(&first.stdout).contains("granted"),
+        "{}",
+        stderr(&first)
+    );
+    // The same slice again, and a host's file of the same name.
+    assert_eq!(
+        succeeded(&run("cat /run/divvy/device/granted; echo second"))
+            .lines()
+            .last(),
+        Some("second")
+    );
+    assert_eq!(std::fs::read_to_string(&victim).expect("there"), "precious");
+    let left = walk(&host.run_directory().join("containers"));
+    assert!(left.iter().any(|path| path.ends_with("granted")), "{left:?}");
+    for path in left {
+        let meta = std::fs::symlink_metadata(&path).expect("there");
+        assert!(
+            !meta.is_symlink() && !path.ends_with("more"),
+            "{}",
+            path.display()
+        );
+    }
+}
+
+fn walk(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        match path.is_dir() && !path.is_symlink() {
+            true => found.extend(walk(&path)),
+            false => found.push(path),
+        }
+    }
+    found
 }
 
 /// CVE-2019-5736: a container overwrote the runtime by /proc/self/exe. Ours is never in there to be overwritten: the wrapper

@@ -1,10 +1,12 @@
 //! Emulated devices: no nodes, but the emulated driver's libraries and the devices' pages.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use divvy_agent::container::Grant;
 
 use super::device_name;
 use super::spec::{Device, Edits};
-use crate::inject::{DEVICE, over_libraries, writable};
+use crate::inject::{over_libraries, pages};
 
 /// An emulated device with what a container of it has mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,15 +15,15 @@ pub struct Emulated {
     pub name: String,
     /// Its UUID; none for all of them.
     pub uuid: Option<String>,
-    /// The folder with its page.
-    pub folder: PathBuf,
+    /// What says so, and its pages.
+    pub grant: Grant,
 }
 
 /// The devices.
 pub fn devices(emulated: &[Emulated]) -> Vec<Device> {
     let of = |device: &Emulated| {
         let container_edits = Edits {
-            mounts: vec![writable(&device.folder, DEVICE)],
+            mounts: pages(&device.grant),
             ..Edits::default()
         };
         let names = std::iter::once(device.name.clone()).chain(device.uuid.as_deref().map(device_name));

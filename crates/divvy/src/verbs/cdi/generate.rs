@@ -136,12 +136,12 @@ fn emulated(context: &Context, devices: &[DeviceRecord], options: &mut Options) 
     let run = context.run_dir()?;
     let mut add = |name: &str, uuid: Option<&str>, uuids: &[&str]| -> Result<(), Fault> {
         let spec = uuids.first().and_then(|uuid| inventory.emulated_spec(uuid));
-        let (folder, driver) = prepare_emulated(&run, name, spec.unwrap_or_default(), uuids)?;
+        let (grant, driver) = prepare_emulated(&run, name, spec.unwrap_or_default(), uuids)?;
         options.emulated_driver = driver;
         options.emulated.push(Emulated {
             name: name.into(),
             uuid: uuid.map(str::to_owned),
-            folder,
+            grant,
         });
         Ok(())
     };
