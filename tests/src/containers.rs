@@ -153,7 +153,17 @@ impl<'a> Podman<'a> {
     }
 
     /// `podman` over `divvy oci-runtime`, which has the story's own host and these settings, over this podman's runtime.
+    /// What a container asks for counts unless the settings say otherwise: podman's annotations may be an image's.
     pub fn over_wrapper(&self, settings: &[(&str, &str)], arguments: &[&str]) -> Command {
+        let all = [&[("DIVVY_CONTAINER_REQUESTS", "variables")], settings].concat();
+        let settings = if settings
+            .iter()
+            .any(|(name, _)| *name == "DIVVY_CONTAINER_REQUESTS")
+        {
+            settings
+        } else {
+            &all
+        };
         let wrapper = wrapper(self.host, &self.home, settings, self.runtime);
         let mut command = self.called(&[OsStr::new("podman")], wrapper.to_str().expect("UTF-8"));
         command.args(arguments);

@@ -68,9 +68,18 @@ fn an_unprivileged_request_for_all_devices_by_environment_gives_none() {
         "AMD_VISIBLE_DEVICES=all",
         "--env",
         "DIVVY_MEMORY=1GiB",
+        // Podman takes these from images too.
+        "--annotation",
+        "divvy.dev/memory=1GiB",
     ];
     let script = ["/bin/sh", "-c", "ls /run /dev; cat /etc/ld.so.preload || true"];
-    let seen = succeeded(&finish(&mut podman.run_over_wrapper(&[], &asks, &image, &script)));
+    let by_default = [("DIVVY_CONTAINER_REQUESTS", "annotations")];
+    let seen = succeeded(&finish(&mut podman.run_over_wrapper(
+        &by_default,
+        &asks,
+        &image,
+        &script,
+    )));
     for sign in ["divvy", "nvidia", "kfd", "dri"] {
         assert!(!seen.contains(sign), "{sign}: {seen}");
     }

@@ -81,6 +81,7 @@ pub fn asks(pod: &Pod, container: &Container) -> Result<Asks, Fault> {
         .filter(|(_, from)| oci::clean(from) == "/dev/null");
     Ok(Asks {
         container: oci::Container {
+            annotated_by_image: false,
             environment: pairs.map(|(name, value)| (name.into(), value.into())).collect(),
             annotations: annotations.collect(),
             nulls: nulls.map(|(to, _)| oci::clean(to)).collect(),

@@ -5,13 +5,20 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+/// The annotation in which podman and CRI-O say who made the container. They write it last, over what anybody else says.
+const MANAGER: &str = "io.container.manager";
+/// Podman copies the annotations of an image's manifest among its own, and marks neither.
+const PODMAN: &str = "libpod";
+
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {
     /// Its first process's environment; of a name that stands twice the last value, as getenv in most programs.
     pub environment: BTreeMap<String, String>,
-    /// What the engine says of it. No image writes these.
+    /// What the engine says of it.
     pub annotations: BTreeMap<String, String>,
+    /// Whether its image may have written some of the annotations.
+    pub annotated_by_image: bool,
     /// Targets of what is mounted from /dev/null.
     pub nulls: Vec<String>,
     /// Whether it may have CAP_SYS_ADMIN, which makes it a privileged one to NVIDIA's toolkit.
@@ -37,7 +44,7 @@ impl Container {
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect();
         let annotations = config.get("annotations").and_then(Value::as_object);
-        let annotations = annotations
+        let annotations: BTreeMap<String, String> = annotations
             .into_iter()
             .flatten()
             .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
@@ -54,6 +61,7 @@ impl Container {
             .collect();
         Self {
             environment,
+            annotated_by_image: annotations.get(MANAGER).is_some_and(|manager| manager == PODMAN),
             annotations,
             nulls,
             privileged: strings("/process/capabilities/bounding")

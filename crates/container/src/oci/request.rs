@@ -1,6 +1,7 @@
 //! What a container asks for, and who may ask in which way.
 //!
-//! Annotations are the engine's caller's own words: no image writes any. Mounts of /dev/null below
+//! Annotations are the engine's caller's own words, but under podman, which copies an image's among them: there they count
+//! as variables do. Mounts of /dev/null below
 //! /var/run/nvidia-container-devices are the caller's too, but in a cluster a pod's author is no administrator.
 //! Variables an image sets by itself: `NVIDIA_VISIBLE_DEVICES=all` stands in most CUDA images, and NVIDIA's toolkit
 //! gives every such container every GPU unless it is told otherwise.
@@ -125,8 +126,15 @@ pub fn request(container: &Container, trust: Trust) -> Result<Request, Fault> {
             refuse("AMD_VISIBLE_DEVICES", "variables");
         }
     }
+    let by_annotations = by_variables || !container.annotated_by_image;
+    let annotated = |name: &str| container.annotations.get(&format!("{OURS}{name}"));
+    let is_hidden = !by_annotations
+        && ["memory", "compute", "device", "slice"]
+            .iter()
+            .any(|name| annotated(name).is_some());
+    let annotated = |name: &str| annotated(name).filter(|_| by_annotations);
     let value = |name: &str| {
-        let annotation = container.annotations.get(&format!("{OURS}{name}"));
+        let annotation = annotated(name);
         let variable = container
             .environment
             .get(&format!("DIVVY_{}", name.to_ascii_uppercase()));
@@ -141,12 +149,18 @@ pub fn request(container: &Container, trust: Trust) -> Result<Request, Fault> {
     {
         refuse("DIVVY_MEMORY", "variables");
     }
+    if is_hidden {
+        request.ignored.push(format!(
+            "podman takes annotations from images too, so {OURS}… counts in privileged containers only: use `divvy podman \
+             run`, or set `container_requests = \"variables\"`"
+        ));
+    }
     let wanted = Wanted {
         memory: read(value("memory"))?,
         compute: read(value("compute"))?,
         device: read(value("device"))?,
     };
-    request.join = container.annotations.get(&format!("{OURS}slice")).cloned();
+    request.join = annotated("slice").cloned();
     if request.join.is_some() && wanted != Wanted::default() {
         return Err(Fault::new(
             Code::Usage,
@@ -187,6 +201,39 @@ mod tests {
             annotations: owned(annotations),
             ..Container::default()
         }
+    }
+
+    #[test]
+    fn an_images_annotations_count_as_its_variables_do() {
+        let config = |manager: &str| {
+            let annotations = serde_json::json!({
+                "divvy.dev/memory": "50GiB", "io.container.manager": manager,
+            });
+            Container::read(&serde_json::json!({ "annotations": annotations }))
+        };
+        for (manager, trust, counts) in [
+            ("libpod", Trust::Annotations, false),
+            ("libpod", Trust::Mounts, false),
+            ("libpod", Trust::Variables, true),
+            ("cri-o", Trust::Annotations, true),
+        ] {
+            let asked = request(&config(manager), trust).expect("understood");
+            assert_eq!(asked.slice.is_some(), counts, "{manager} {trust:?}");
+            assert_eq!(asked.ignored.is_empty(), counts, "{manager} {trust:?}");
+        }
+        let privileged = Container {
+            privileged: true,
+            ..config("libpod")
+        };
+        assert!(
+            request(&privileged, Trust::default())
+                .expect("understood")
+                .slice
+                .is_some()
+        );
+        let mut joins = config("libpod");
+        joins.annotations = [("divvy.dev/slice".into(), "alice".into())].into();
+        assert!(request(&joins, Trust::default()).expect("understood").is_empty());
     }
 
     /// What an image sets by itself gives it nothing.
