@@ -14,6 +14,7 @@ mod examples;
 mod floor;
 mod generate_abi;
 mod python;
+mod schemas;
 mod setup;
 mod suites;
 mod test;
@@ -42,6 +43,8 @@ enum Task {
     Examples(examples::Args),
     /// Build the drop-ins against an old glibc and check what they need and export
     Floor(floor::Args),
+    /// Write docs/schema: what each kind of JSON document has
+    Schemas(schemas::Args),
     /// Install what the demo and the tests need: Python packages, a few from Debian
     Setup(setup::Args),
     /// Write the CUDA driver's types and declaration table from NVIDIA's headers
@@ -58,6 +61,7 @@ fn main() -> anyhow::Result<()> {
         Task::Deny(args) => deny::run(&args),
         Task::Examples(args) => examples::run(&args),
         Task::Floor(args) => floor::run(&args),
+        Task::Schemas(args) => schemas::run(&args),
         Task::Setup(args) => setup::run(&args),
         Task::GenerateAbi(args) => generate_abi::run(&args),
         Task::Test(args) => test::run(&args),

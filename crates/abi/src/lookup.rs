@@ -46,13 +46,13 @@ pub fn query(name: &str, cuda_version: i32, flags: u64) -> Query {
     let version = cuda_version as u32;
     let want_per_thread = flags & u64::from(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.0) != 0;
     // Variants of a name sort together, but other names may lie between (`cuMemcpy`, `cuMemcpy2D`, `cuMemcpy_ptds`).
-    let start = FACTS.partition_point(|facts| facts.name < name);
+    let start = FACTS.partition_point(|facts| facts.name() < name);
     let variants = || {
         FACTS[start..]
             .iter()
             .zip(start..)
-            .take_while(|(facts, _)| facts.name.starts_with(name))
-            .filter(|(facts, _)| facts.public == name)
+            .take_while(|(facts, _)| facts.name().starts_with(name))
+            .filter(|(facts, _)| facts.public() == name)
     };
     let per_thread = want_per_thread && variants().any(|(facts, _)| facts.per_thread);
     let newest = variants()

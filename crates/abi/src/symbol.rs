@@ -1,11 +1,46 @@
 //! Exported symbols by number and by name.
+//!
+//! All of it is constant bytes without an address in them: a table of pointers would be relocated in every process that loads
+//! a drop-in, page by page.
+
+use core::ffi::CStr;
 
 /// What cuGetProcAddress needs of a symbol.
+#[derive(Clone, Copy)]
 pub(crate) struct Facts {
-    pub name: &'static str,
-    pub public: &'static str,
+    /// Where its name begins in [`NAMES`].
+    begin: u16,
+    name_length: u8,
+    /// The public name is the beginning of the name.
+    public_length: u8,
     pub since: u32,
     pub per_thread: bool,
+}
+
+impl Facts {
+    pub fn name(&self) -> &'static str {
+        self.text(self.name_length)
+    }
+
+    pub fn public(&self) -> &'static str {
+        self.text(self.public_length)
+    }
+
+    fn text(&self, length: u8) -> &'static str {
+        let begin = usize::from(self.begin);
+        &NAMES[begin..begin + usize::from(length)]
+    }
+}
+
+/// Gives each name its place in [`NAMES`], where they stand one after the other, each with a NUL behind it.
+const fn placed<const N: usize>(mut facts: [Facts; N]) -> [Facts; N] {
+    let (mut at, mut begin) = (0, 0);
+    while at < N {
+        facts[at].begin = begin;
+        begin += facts[at].name_length as u16 + 1;
+        at += 1;
+    }
+    facts
 }
 
 macro_rules! per_thread {
@@ -25,24 +60,19 @@ macro_rules! symbols {
         #[allow(missing_docs)]
         pub enum Symbol { $($name),* }
 
-        pub(crate) const FACTS: &[Facts] = &[$(Facts {
-            name: stringify!($name),
-            public: $public,
+        const NAMES: &str = concat!($(stringify!($name), "\0"),*);
+
+        pub(crate) static FACTS: [Facts; Symbol::COUNT] = placed([$(Facts {
+            begin: 0,
+            name_length: stringify!($name).len() as u8,
+            public_length: $public.len() as u8,
             since: $since,
             per_thread: per_thread!($stream),
-        }),*];
+        }),*]);
 
         impl Symbol {
             /// Every symbol, in the table's order, which is the order of the names' bytes.
             pub const ALL: &[Symbol] = &[$(Symbol::$name),*];
-            /// Every symbol's name with a closing NUL, as dlsym wants it, in the same order.
-            pub const C_NAMES: &[&core::ffi::CStr] = &[$(
-                // The literal ends in its only NUL.
-                match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                    Ok(name) => name,
-                    Err(_) => c"",
-                }
-            ),*];
         }
     };
 }
@@ -60,12 +90,20 @@ impl Symbol {
 
     /// The exported name: `cuMemAlloc_v2`.
     pub fn name(self) -> &'static str {
-        FACTS[self.index()].name
+        FACTS[self.index()].name()
+    }
+
+    /// The same with a closing NUL, as dlsym wants it.
+    pub fn c_name(self) -> &'static CStr {
+        let facts = &FACTS[self.index()];
+        let begin = usize::from(facts.begin);
+        let bytes = &NAMES.as_bytes()[begin..=begin + usize::from(facts.name_length)];
+        CStr::from_bytes_with_nul(bytes).unwrap_or_default()
     }
 
     /// The name by which cuGetProcAddress is asked for it: `cuMemAlloc`.
     pub fn public_name(self) -> &'static str {
-        FACTS[self.index()].public
+        FACTS[self.index()].public()
     }
 
     /// CUDA version that brought it, as cuGetProcAddress counts (11.3 is 11030); 0 where no header tells.
@@ -80,7 +118,7 @@ impl Symbol {
 
     /// The symbol exported under exactly this name.
     pub fn by_name(name: &str) -> Option<Self> {
-        let index = FACTS.binary_search_by(|facts| facts.name.cmp(name)).ok()?;
+        let index = FACTS.binary_search_by(|facts| facts.name().cmp(name)).ok()?;
         Some(Self::ALL[index])
     }
 }
@@ -105,8 +143,12 @@ mod tests {
     fn every_symbol_is_found_by_its_name() {
         for symbol in Symbol::ALL {
             assert_eq!(Symbol::by_name(symbol.name()), Some(*symbol));
-            assert_eq!(Symbol::C_NAMES[symbol.index()].to_str(), Ok(symbol.name()));
+            assert_eq!(symbol.c_name().to_str(), Ok(symbol.name()));
         }
+        assert!(
+            Symbol::ALL.is_sorted_by_key(|symbol| symbol.name()),
+            "as a search wants it"
+        );
         assert_eq!(Symbol::by_name("cuMemAlloc_v9"), None);
         assert_eq!(Symbol::by_name(""), None);
     }

@@ -125,19 +125,44 @@ pub struct Audited {
 }
 
 impl Audited {
-    /// The next look: `measured` by the device, `accounted` in the ledger just before and just after, `contexts` for the
-    /// contexts. What is given back while the auditor looks is in the device's figure and in the first of the ledger's.
+    /// The next look. What is given back while the auditor looks is in the device's figure and in the first of the ledger's.
+    ///
+    /// A look that a tenant asked for lowers the overhead and raises nothing: two of them may be so near to each other that
+    /// they see the same moment.
     #[must_use]
-    pub fn next(self, measured: Bytes, accounted: [Bytes; 2], contexts: Bytes) -> Self {
-        let [before, after] = accounted;
-        let beyond = Bytes(measured.0.saturating_sub(before.max(after).0));
-        let overhead = beyond.min(self.last);
+    pub fn next(self, seen: Seen, why: Why) -> Self {
+        let [before, after] = seen.accounted;
+        let beyond = Bytes(seen.measured.0.saturating_sub(before.max(after).0));
+        let (last, overhead) = match why {
+            Why::Time => (beyond, beyond.min(self.last)),
+            Why::Asked => (self.last, beyond.min(self.overhead)),
+        };
         Self {
-            last: beyond,
+            last,
             overhead,
-            overuse: overhead.0 > contexts.0.saturating_add(TOLERANCE.0),
+            overuse: overhead.0 > seen.contexts.0.saturating_add(TOLERANCE.0),
         }
     }
+}
+
+/// What one look at a slice on a device saw.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    /// By the device.
+    pub measured: Bytes,
+    /// In the ledger, just before and just after.
+    pub accounted: [Bytes; 2],
+    /// What its contexts come to.
+    pub contexts: Bytes,
+}
+
+/// Why the auditor looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It was time, or somebody looks at lists.
+    Time,
+    /// A tenant is about to be refused.
+    Asked,
 }
 
 impl Daemon {
@@ -150,71 +175,90 @@ impl Daemon {
             .filter(|device| book.owned.contains(&device.uuid))
             .cloned()
             .collect();
-        for device in devices {
-            // The ledgers, the device, the ledgers again: what is taken in between is in a ledger before it is on the
-            // device, and what is given back leaves the device first.
-            let before: HashMap<String, Bytes> = book
-                .slices
-                .values_mut()
-                .filter_map(|slice| {
-                    let place = slice.record.place_of(&device.uuid)?;
-                    let usage = slice.usages().into_iter().nth(place)?;
-                    Some((slice.record.id.clone(), usage.used))
-                })
-                .collect();
-            let Ok(look) = Look::at(&self.nvidia, self.run.path(), &device) else {
-                // What the last look found stands until there is another.
-                continue;
-            };
-            // What the device has for nobody alive is first of all what ledgers say that their dead have paid for.
-            let mut unheld = look.unheld(&device);
-            let held: HashMap<u32, Option<Bytes>> = look.holders.into_iter().collect();
-            let context = self.settings.limits(&device).context;
-            let mut looked: Vec<(usize, Usage, SliceRecord)> = Vec::new();
-            for slice in book.slices.values_mut() {
-                let limited = slice.record.isolation != Isolation::Env;
-                let place = slice.record.place_of(&device.uuid).filter(|_| limited);
-                if let Some(place) = place
-                    && let Some(usage) = slice.usages().into_iter().nth(place)
-                {
-                    looked.push((place, usage, slice.shown()));
-                }
+        for device in &devices {
+            self.audit_device(book, device, Why::Time);
+        }
+    }
+
+    /// Looks at one device that has slices.
+    pub(crate) fn audit_device(&self, book: &mut Book, device: &DeviceRecord, why: Why) {
+        // The ledgers, the device, the ledgers again: what is taken in between is in a ledger before it is on the
+        // device, and what is given back leaves the device first.
+        let before: HashMap<String, (Bytes, u32)> = book
+            .slices
+            .values_mut()
+            .filter_map(|slice| {
+                let place = slice.record.place_of(&device.uuid)?;
+                // Whoever asks from here on may mean another look.
+                let asked = slice.looks_asked(place);
+                let usage = slice.usages().into_iter().nth(place)?;
+                Some((slice.record.id.clone(), (usage.used, asked)))
+            })
+            .collect();
+        let Ok(look) = Look::at(&self.nvidia, self.run.path(), device) else {
+            // What the last look found stands until there is another.
+            return;
+        };
+        // What the device has for nobody alive is first of all what ledgers say that their dead have paid for.
+        let mut unheld = look.unheld(device);
+        let held: HashMap<u32, Option<Bytes>> = look.holders.into_iter().collect();
+        let context = self.settings.limits(device).context;
+        let mut looked: Vec<(usize, Usage, SliceRecord)> = Vec::new();
+        for slice in book.slices.values_mut() {
+            let limited = slice.record.isolation != Isolation::Env;
+            let place = slice.record.place_of(&device.uuid).filter(|_| limited);
+            if let Some(place) = place
+                && let Some(usage) = slice.usages().into_iter().nth(place)
+            {
+                looked.push((place, usage, slice.shown()));
             }
-            let in_ledgers: HashSet<u32> = looked
+        }
+        let in_ledgers: HashSet<u32> = looked
+            .iter()
+            .flat_map(|(_, _, shown)| shown.processes.iter().map(|process| process.pid))
+            .collect();
+        let strays: Vec<u32> = held
+            .keys()
+            .copied()
+            .filter(|pid| !in_ledgers.contains(pid))
+            .collect();
+        if book.note_strays(&device.uuid, &strays) {
+            self.strays.notify_one();
+        }
+        for (place, usage, shown) in looked.iter().filter(|(_, _, shown)| !shown.usage_unknown) {
+            // A process that the driver tells nothing of is taken at its word.
+            let of_ledger = usage.processes.iter().map(|process| {
+                let told = held.get(&process.pid).copied().flatten();
+                told.unwrap_or(process.memory_used_bytes).0
+            });
+            // One that was started in the slice and is not in its ledger accounts for nothing. Only where there
+            // is a stray at all: this walks through all processes.
+            let members = if strays.is_empty() {
+                Vec::new()
+            } else {
+                members(shown)
+            };
+            let astray = strays
                 .iter()
-                .flat_map(|(_, _, shown)| shown.processes.iter().map(|process| process.pid))
-                .collect();
-            let strays: Vec<u32> = held
-                .keys()
-                .copied()
-                .filter(|pid| !in_ledgers.contains(pid))
-                .collect();
-            for (place, usage, shown) in looked.iter().filter(|(_, _, shown)| !shown.usage_unknown) {
-                // A process that the driver tells nothing of is taken at its word.
-                let of_ledger = usage.processes.iter().map(|process| {
-                    let told = held.get(&process.pid).copied().flatten();
-                    told.unwrap_or(process.memory_used_bytes).0
-                });
-                // One that was started in the slice and is not in its ledger accounts for nothing. Only where there
-                // is a stray at all: this walks through all processes.
-                let members = if strays.is_empty() {
-                    Vec::new()
-                } else {
-                    members(shown)
-                };
-                let astray = strays
-                    .iter()
-                    .filter(|pid| members.contains(pid))
-                    .filter_map(|pid| Some(held.get(pid).copied().flatten()?.0));
-                let of_the_dead = usage.of_the_dead().min(unheld);
-                unheld = Bytes(unheld.0 - of_the_dead.0);
-                let all = of_ledger.chain(astray).chain([of_the_dead.0]);
-                let measured = all.fold(0, u64::saturating_add);
-                let contexts = Bytes(context.0.saturating_mul(usage.processes.len() as u64));
-                if let Some(slice) = book.slices.get_mut(&shown.id) {
-                    let first = before.get(&shown.id).copied().unwrap_or_default();
-                    slice.audited(*place, Bytes(measured), [first, usage.used], contexts);
-                }
+                .filter(|pid| members.contains(pid))
+                .filter_map(|pid| Some(held.get(pid).copied().flatten()?.0));
+            let of_the_dead = usage.of_the_dead().min(unheld);
+            unheld = Bytes(unheld.0 - of_the_dead.0);
+            let all = of_ledger.chain(astray).chain([of_the_dead.0]);
+            let measured = all.fold(0, u64::saturating_add);
+            let contexts = Bytes(context.0.saturating_mul(usage.processes.len() as u64));
+            if let Some(slice) = book.slices.get_mut(&shown.id) {
+                let (first, asked) = before.get(&shown.id).copied().unwrap_or_default();
+                slice.audited(
+                    *place,
+                    Seen {
+                        measured: Bytes(measured),
+                        accounted: [first, usage.used],
+                        contexts,
+                    },
+                    why,
+                );
+                slice.note_look(*place, asked);
             }
         }
     }
@@ -298,22 +342,52 @@ mod tests {
     #[test]
     fn what_stays_beyond_the_ledger_is_overhead_and_much_of_it_overuse() {
         let mib = |n: u64| Bytes(n << 20);
-        let first = Audited::default().next(mib(500), [mib(100); 2], mib(0));
+        let look = |before: Audited, measured, accounted, contexts| {
+            let seen = Seen {
+                measured,
+                accounted,
+                contexts,
+            };
+            before.next(seen, Why::Time)
+        };
+        let first = look(Audited::default(), mib(500), [mib(100); 2], mib(0));
         assert_eq!(
             (first.overhead, first.overuse),
             (mib(0), false),
             "it may be gone at once"
         );
-        let second = first.next(mib(500), [mib(490); 2], mib(0));
+        let second = look(first, mib(500), [mib(490); 2], mib(0));
         assert_eq!((second.overhead, second.overuse), (mib(10), false));
-        let third = second.next(mib(900), [mib(490); 2], mib(0));
+        let third = look(second, mib(900), [mib(490); 2], mib(0));
         assert_eq!(third.overhead, mib(10), "the lesser of two looks");
-        let fourth = third.next(mib(900), [mib(490); 2], mib(0));
+        let fourth = look(third, mib(900), [mib(490); 2], mib(0));
         assert_eq!((fourth.overhead, fourth.overuse), (mib(410), true));
-        let context = third.next(mib(900), [mib(490); 2], mib(400));
+        let context = look(third, mib(900), [mib(490); 2], mib(400));
         assert!(!context.overuse, "a context's cost is no overuse");
-        assert_eq!(fourth.next(mib(1), [mib(490); 2], mib(0)).overhead, mib(0));
-        let freeing = first.next(mib(500), [mib(500), mib(100)], mib(0));
+        assert_eq!(look(fourth, mib(1), [mib(490); 2], mib(0)).overhead, mib(0));
+        let freeing = look(first, mib(500), [mib(500), mib(100)], mib(0));
         assert_eq!(freeing.overhead, mib(0), "given back while it was looked at");
+
+        let asked = |before: Audited, measured| {
+            let seen = Seen {
+                measured,
+                accounted: [mib(490); 2],
+                contexts: mib(0),
+            };
+            before.next(seen, Why::Asked)
+        };
+        let lower = asked(fourth, mib(495));
+        assert_eq!(
+            (lower.overhead, lower.overuse),
+            (mib(5), false),
+            "what is gone is gone at once"
+        );
+        let again = asked(asked(lower, mib(900)), mib(900));
+        assert_eq!(again.overhead, mib(5), "asking twice raises nothing");
+        assert_eq!(
+            look(again, mib(900), [mib(490); 2], mib(0)).overhead,
+            mib(410),
+            "time does"
+        );
     }
 }

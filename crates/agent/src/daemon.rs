@@ -1,6 +1,6 @@
 //! The agent's state and what may be done to it. Every method blocks, briefly; the server calls them off its loop.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use divvy_host::{Inventory, Nvidia, Sources};
 use divvy_model::{Bytes, Code, DeviceRecord, Fault, Isolation, SliceRecord};
+use tokio::sync::Notify;
 
 use crate::admission::DeviceBook;
 use crate::api::compute::ComputeRecord;
@@ -56,6 +57,8 @@ pub struct Daemon {
     pub(crate) said_at: Mutex<Option<Instant>>,
     /// Whether it was last told that NVIDIA's driver does not answer.
     pub(crate) driver_silent: AtomicBool,
+    /// Raised when a process is on a device and in no ledger, and was not at the look before.
+    pub(crate) strays: Notify,
 }
 
 /// Makes the command that calls [`crate::keep`] for a slice of a run directory.
@@ -74,6 +77,8 @@ pub(crate) struct Book {
     pub audited_at: Option<Instant>,
     /// When a slice last ended.
     pub ended_at: Option<Instant>,
+    /// Who was on each device and in no ledger when the auditor last looked, by the device's UUID.
+    strays: HashMap<String, HashSet<u32>>,
 }
 
 impl Daemon {
@@ -137,6 +142,7 @@ impl Daemon {
             keeping: Mutex::new(()),
             said_at: Mutex::new(None),
             driver_silent: AtomicBool::new(false),
+            strays: Notify::new(),
         };
         daemon.adopt();
         daemon.reopen_queue();
@@ -319,6 +325,14 @@ pub(crate) struct UsedOn {
 }
 
 impl Book {
+    /// Notes who is on a device and in no ledger; says whether somebody is who was not at the look before.
+    pub fn note_strays(&mut self, uuid: &str, strays: &[u32]) -> bool {
+        let now: HashSet<u32> = strays.iter().copied().collect();
+        let before = self.strays.insert(uuid.to_owned(), now);
+        let before = before.unwrap_or_default();
+        strays.iter().any(|pid| !before.contains(pid))
+    }
+
     /// The device of this UUID.
     ///
     /// # Errors
@@ -398,5 +412,22 @@ impl Peer {
             format!("user {} may not change what belongs to user {owner}", self.uid),
         )
         .hint("ask its owner or root"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stray_is_news_once_on_each_device() {
+        let mut book = Book::default();
+        assert!(!book.note_strays("GPU-0", &[]));
+        assert!(book.note_strays("GPU-0", &[7]));
+        assert!(!book.note_strays("GPU-0", &[7]));
+        assert!(book.note_strays("GPU-1", &[7]));
+        assert!(book.note_strays("GPU-0", &[7, 8]));
+        assert!(!book.note_strays("GPU-0", &[8]));
+        assert!(book.note_strays("GPU-0", &[7]), "gone, and there again");
     }
 }

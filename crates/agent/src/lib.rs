@@ -27,6 +27,7 @@ mod keeper;
 mod lasting;
 pub mod launch;
 mod leasing;
+mod looks;
 mod meter;
 mod metrics;
 mod modes;

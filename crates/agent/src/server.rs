@@ -31,8 +31,11 @@ use crate::stream::EventLines;
 
 /// How often the dead are looked for. A limiter that runs short looks for itself, so this is for the lists.
 const TICK: Duration = Duration::from_millis(100);
-/// How often the processes of slices are looked at for ways past the limiter. Each look reads all of /proc.
+/// How often the processes of slices are looked at for ways past the limiter. Each look reads all of /proc; where a device
+/// has a process that no ledger has, and had none of it before, one comes at once.
 const ROUND: Duration = Duration::from_secs(2);
+/// How soon what one look does not tell for sure is looked at again: longer than a process takes to become another program.
+const AGAIN: Duration = Duration::from_millis(250);
 
 /// How often pages that a keeper did not give back are asked for again.
 const RECALL: Duration = Duration::from_secs(1);
@@ -64,6 +67,10 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand) -> Result<(
         requests: Arc::new(AtomicU64::new(0)),
         closing: watch::Sender::new(false),
     };
+    if let Err(error) = crate::looks::start(&agent.daemon) {
+        // Who asks is refused by what the last look found.
+        tracing::error!(%error, "cannot start the thread that looks for tenants");
+    }
     let listener = bind(run)?;
     let told = std::fs::read_link("/proc/self/ns/pid")
         .and_then(|own| std::fs::write(run.namespace(), own.as_os_str().as_encoded_bytes()));
@@ -71,6 +78,7 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand) -> Result<(
         tracing::warn!(%error, "processes in namespaces of their own will be shown with the ids they have there");
     }
     tokio::spawn(make_rounds(agent.daemon.clone()));
+    tokio::spawn(look_past_the_limiter(agent.daemon.clone()));
     let until = ended(agent.clone(), run.clone(), idle_timeout);
     let app = router(agent).into_make_service_with_connect_info::<Caller>();
     serve(listener, app)
@@ -93,22 +101,45 @@ fn bind(run: &RunDir) -> Result<UnixListener, Fault> {
     Ok(listener)
 }
 
-/// Looks for ways past the limiter, now and then, as long as the agent runs.
+/// Reads what drivers say of the devices' time, and now and then compares it with what slices were charged.
 async fn make_rounds(daemon: Arc<Daemon>) {
-    let auditor = Arc::new(Auditor::default());
     for round in 1_u64.. {
         tokio::time::sleep(ROUND / 2).await;
-        let (auditor, daemon) = (auditor.clone(), daemon.clone());
+        let daemon = daemon.clone();
         let round = tokio::task::spawn_blocking(move || {
             daemon.meter_compute();
             if round % 2 == 0 {
-                auditor.look(&daemon);
                 daemon.audit_compute();
             }
         })
         .await;
         if let Err(error) = round {
-            tracing::error!(%error, "a round of the auditor failed");
+            tracing::error!(%error, "a round of the auditor of compute failed");
+        }
+    }
+}
+
+/// Looks for ways past the limiter, as long as the agent runs: now and then, and soon where there is reason to.
+async fn look_past_the_limiter(daemon: Arc<Daemon>) {
+    let auditor = Arc::new(Auditor::default());
+    let mut pause = ROUND;
+    loop {
+        let stray = tokio::time::timeout(pause, daemon.strays.notified())
+            .await
+            .is_ok();
+        let (auditor, round) = (auditor.clone(), daemon.clone());
+        let round = tokio::task::spawn_blocking(move || auditor.look(&round));
+        pause = match round.await {
+            Ok(true) => AGAIN,
+            Ok(false) => ROUND,
+            Err(error) => {
+                tracing::error!(%error, "a round of the auditor failed");
+                ROUND
+            }
+        };
+        if stray {
+            // However many come: so often and no oftener.
+            tokio::time::sleep(AGAIN).await;
         }
     }
 }

@@ -11,7 +11,7 @@ use divvy_model::{
 };
 
 use crate::admission::Hold;
-use crate::audit::Audited;
+use crate::audit::{Audited, Seen, Why};
 use crate::modes::HeldMode;
 use crate::pages::{self, Bounds, Usage};
 use crate::procs;
@@ -148,26 +148,43 @@ impl Slice {
         self.runs.push((Watched::new(run.pid), run));
     }
 
-    /// What the auditor saw on the device at `place`: `measured` by the device, `accounted` in the ledger before and after.
-    /// What is beyond is taken off the room that is left.
-    pub fn audited(&mut self, place: usize, measured: Bytes, accounted: [Bytes; 2], contexts: Bytes) {
+    /// What the auditor saw on the device at `place`. What is beyond the ledger is taken off the room that is left.
+    pub fn audited(&mut self, place: usize, seen: Seen, why: Why) {
         let Some(account) = self.accounts.get_mut(place) else {
             return;
         };
         let before = account.found_beyond;
-        let found = before.next(measured, accounted, contexts);
+        let found = before.next(seen, why);
         account.found_beyond = found;
         if found.overuse && !before.overuse {
             tracing::warn!(
                 slice = self.record.name,
-                measured = measured.0,
-                accounted = accounted[1].0,
+                measured = seen.measured.0,
+                accounted = seen.accounted[1].0,
                 "overuse: the device says that the slice's processes hold more than they account for"
             );
         }
-        if let Some(pages) = self.pages.as_ref().and_then(|pages| pages.get(place)) {
+        if let Some(pages) = self.pages_at(place) {
             pages.grant.set_overhead_bytes(found.overhead.0);
         }
+    }
+
+    /// How many looks its processes have asked for on the device at `place`.
+    #[must_use]
+    pub fn looks_asked(&self, place: usize) -> u32 {
+        self.pages_at(place).map_or(0, |pages| pages.ledger.looks_asked())
+    }
+
+    /// Tells its processes that the auditor has looked, after so many were asked for. Where nobody hears its bell they are
+    /// told nothing, and do not ask.
+    pub fn note_look(&self, place: usize, asked: u32) {
+        if let Some(pages) = self.pages_at(place).filter(|_| self.terms.is_some()) {
+            pages.grant.note_look(asked);
+        }
+    }
+
+    fn pages_at(&self, place: usize) -> Option<&Pages> {
+        self.pages.as_ref()?.get(place)
     }
 
     /// What the driver holds for its processes on the device at `place`, beside what its ledger says.

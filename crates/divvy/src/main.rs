@@ -7,6 +7,7 @@ mod context;
 mod env;
 mod output;
 mod report;
+mod schemas;
 mod table;
 mod verbs;
 

@@ -216,6 +216,11 @@ impl Grant {
         self.tell();
     }
 
+    /// The page, for this crate's own use of it.
+    pub(crate) fn page(&self) -> &GrantPage {
+        self.mapping.page()
+    }
+
     /// Says that something has changed.
     fn tell(&self) {
         let page = self.mapping.page();

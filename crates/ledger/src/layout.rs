@@ -82,7 +82,12 @@ pub(crate) struct GrantPage {
     pub compute_class: AtomicU32,
     pub on_oom_wait_ns: AtomicU64,
     pub context_bytes: AtomicU64,
-    pub reserved: [AtomicU64; 3],
+    /// Futex word: up to which number looks that were asked for are done. See [`crate::fresh`].
+    pub looked: AtomicU32,
+    pub reserved_word: AtomicU32,
+    /// When the agent last looked at what the driver holds for the slice: nanoseconds of CLOCK_MONOTONIC, 0 for never.
+    pub looked_at_ns: AtomicU64,
+    pub reserved: AtomicU64,
     pub slice_id: Text,
     pub slice_name: Text,
     pub lease: LeaseLine,
@@ -141,6 +146,8 @@ pub(crate) struct LedgerPage {
 pub(crate) struct BellLine {
     /// Futex word: raised by whoever wants the agent to look.
     pub rung: AtomicU32,
+    /// How many looks at what the driver holds were asked for. See [`crate::fresh`].
+    pub looks: AtomicU32,
 }
 
 /// What each process says of its use of the device, by slot: on pages of their own, which cost nothing where nobody launches.

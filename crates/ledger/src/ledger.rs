@@ -174,6 +174,11 @@ impl Ledger {
         self.mapping.page().presences()
     }
 
+    /// The page, for this crate's own use of it.
+    pub(crate) fn page(&self) -> &LedgerPage {
+        self.mapping.page()
+    }
+
     /// How often the bell was rung: what [`Ledger::wait_bell`] compares with. Taken before the agent looks.
     #[must_use]
     pub fn rung(&self) -> u32 {

@@ -14,6 +14,7 @@ pub mod attach;
 mod bypass;
 mod error;
 mod fork;
+pub mod fresh;
 mod grant;
 mod layout;
 mod lease;

@@ -518,3 +518,62 @@ fn bypasses_and_thrashing_are_the_ledgers_to_show() {
     assert_eq!((thrash.pressure, thrash.episodes), (8_000, 2));
     assert!(thrash.lasting.is_some());
 }
+
+/// An agent that looks when it is asked, finds that the driver holds nothing any more, and says so.
+fn looks_once(pages: &Pages) {
+    let mut rung = pages.ledger.rung();
+    while pages.ledger.looks_asked() == 0 {
+        rung = pages.ledger.wait_bell(rung, Duration::from_secs(60));
+    }
+    let asked = pages.ledger.looks_asked();
+    pages.grant.set_overhead_bytes(0);
+    pages.grant.note_look(asked);
+}
+
+#[test]
+fn what_only_an_old_figure_stands_in_the_way_of_is_looked_at_anew() {
+    let (served, pages) = delivered(100 * MIB);
+    let tenant = attach::connect(&served.path, 0).expect("attach");
+    pages.grant.set_overhead_bytes(60 * MIB);
+    tenant.reserve(50 * MIB).expect_err("the driver holds 60");
+    assert!(
+        !tenant.look_afresh(50 * MIB),
+        "an agent that never looks is not asked"
+    );
+    pages.grant.note_look(0);
+    assert!(!tenant.look_afresh(101 * MIB), "it would fit in no case");
+    assert_eq!(pages.ledger.looks_asked(), 0);
+    thread::scope(|scope| {
+        scope.spawn(|| looks_once(&pages));
+        assert!(tenant.look_afresh(50 * MIB), "it was answered");
+    });
+    tenant.reserve(50 * MIB).expect("nothing is in the way");
+    assert_eq!(pages.ledger.looks_asked(), 1);
+}
+
+#[test]
+fn an_agent_that_does_not_look_is_waited_for_once() {
+    let (served, pages) = delivered(100 * MIB);
+    let tenant = attach::connect(&served.path, 0).expect("attach");
+    pages.grant.set_overhead_bytes(60 * MIB);
+    pages.grant.note_look(0);
+    let begin = Instant::now();
+    assert!(!tenant.look_afresh(50 * MIB), "nobody answers");
+    assert!(begin.elapsed() >= Duration::from_millis(50), "it was waited for");
+    assert_eq!(pages.ledger.looks_asked(), 1);
+    assert!(!tenant.look_afresh(50 * MIB));
+    assert_eq!(pages.ledger.looks_asked(), 1, "not again at once");
+}
+
+#[test]
+fn a_look_that_was_asked_for_before_numbers_wrapped_around_is_known() {
+    let (served, pages) = delivered(100 * MIB);
+    let tenant = attach::connect(&served.path, 0).expect("attach");
+    pages.grant.set_overhead_bytes(60 * MIB);
+    pages.grant.note_look(u32::MAX);
+    assert!(!tenant.look_afresh(50 * MIB), "number 1 comes after the last one");
+    pages.grant.note_look(1);
+    let other = attach::connect(&served.path, 0).expect("attach");
+    pages.grant.note_look(2);
+    assert!(other.look_afresh(50 * MIB), "number 2 is done already");
+}

@@ -32,20 +32,32 @@ impl Setting {
     }
 
     fn get(&self) -> Option<&Path> {
-        let value = self
-            .value
-            .get_or_init(|| value(Path::new(CONTAINER), self.fixed, std::env::var_os(self.name)));
+        static GRANTED: OnceLock<bool> = OnceLock::new();
+        let value = self.value.get_or_init(|| {
+            let container = Path::new(CONTAINER);
+            let granted = GRANTED.get_or_init(|| is_granted(container));
+            value(
+                container,
+                self.fixed.filter(|_| *granted),
+                std::env::var_os(self.name),
+            )
+        });
         value.as_deref()
     }
 }
 
-/// A setting's value, where `container` is the folder that a container has.
+/// Whether `container` is the folder of a container that was granted something. The folder in it decides, not the socket:
+/// while a keeper is being replaced there is none for a moment, and then the slice cannot be joined, which refuses. No
+/// slice at all would be no limit.
+fn is_granted(container: &Path) -> bool {
+    container.join("slice").is_dir()
+}
+
+/// A setting's value: what is `fixed` below `container`, else what the variable says.
 fn value(container: &Path, fixed: Option<&str>, variable: Option<OsString>) -> Option<PathBuf> {
-    // The folder decides, not the socket in it: while a keeper is being replaced there is none for a moment, and then
-    // the slice cannot be joined, which refuses. No slice at all would be no limit.
     match fixed {
-        Some(fixed) if container.join("slice").is_dir() => Some(container.join(fixed)),
-        _ => variable.filter(|value| !value.is_empty()).map(PathBuf::from),
+        Some(fixed) => Some(container.join(fixed)),
+        None => variable.filter(|value| !value.is_empty()).map(PathBuf::from),
     }
 }
 
@@ -88,14 +100,14 @@ mod tests {
     #[test]
     fn what_a_container_is_granted_no_variable_changes() {
         let container = std::env::temp_dir().join(format!("divvy-container-{}", std::process::id()));
-        let fixed = Some("slice/attach.sock");
-        let told = |text: &str| value(&container, fixed, Some(text.into()));
+        let fixed = || is_granted(&container).then_some("slice/attach.sock");
+        let told = |text: &str| value(&container, fixed(), Some(text.into()));
         assert_eq!(told("/somewhere"), Some("/somewhere".into()));
         assert_eq!(told(""), None);
         std::fs::create_dir_all(container.join("slice")).expect("a folder");
         let socket = Some(container.join("slice/attach.sock"));
         assert_eq!(told("/somewhere"), socket);
-        assert_eq!(value(&container, fixed, None), socket);
+        assert_eq!(value(&container, fixed(), None), socket);
         assert_eq!(value(&container, None, Some("x".into())), Some("x".into()));
         std::fs::remove_dir_all(&container).expect("removed");
     }

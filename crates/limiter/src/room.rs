@@ -1,5 +1,5 @@
 //! Where bytes may be found before an allocation is refused: frees that streams have come to, memory that pools keep and
-//! nobody uses, and, for a moment, frees that streams are about to come to.
+//! nobody uses, for a moment frees that streams are about to come to, and what the driver no longer holds for itself.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -41,6 +41,7 @@ pub(crate) fn reserve(account: Account, bytes: u64, refusal: ReserveError) -> Re
     let begin = Instant::now();
     let mut pause = FIRST_PAUSE;
     let mut moments = MOMENTS;
+    let mut may_ask = true;
     loop {
         look(account);
         let refusal = match account.attached().reserve(bytes) {
@@ -50,7 +51,11 @@ pub(crate) fn reserve(account: Account, bytes: u64, refusal: ReserveError) -> Re
         let soon = account.room_bytes().saturating_add(deferred::waiting_bytes());
         if !deferred::any() || bytes > soon || begin.elapsed() > PATIENCE {
             if moments == 0 || bytes > account.limit_bytes() {
-                return Err(refusal);
+                // Last of all what the agent says that the driver holds, which is a moment old.
+                if !std::mem::take(&mut may_ask) || !account.attached().look_afresh(bytes) {
+                    return Err(refusal);
+                }
+                continue;
             }
             moments -= 1;
         }

@@ -12,6 +12,7 @@ use divvy_abi::{CUDA_ERROR_NOT_PERMITTED, CUresult};
 use divvy_ledger::{Bypass, Policy, STAND_IN_SONAME};
 
 use crate::below;
+use crate::below::find::{headers, holds};
 use crate::log;
 use crate::tenant::Membership;
 
@@ -146,31 +147,12 @@ impl<'a> Object<'a> {
     fn is_ours(&self, known: &[usize]) -> bool {
         self.path.contains("/stages/")
             || self.path.starts_with("/usr/lib/wsl/")
-            || known.iter().any(|&address| self.holds(address))
-    }
-
-    fn holds(&self, address: usize) -> bool {
-        self.headers().iter().any(|header| {
-            let start = (self.info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
-            header.p_type == libc::PT_LOAD && address.wrapping_sub(start) < header.p_memsz as usize
-        })
-    }
-
-    fn headers(&self) -> &'a [libc::Elf64_Phdr] {
-        headers(self.info)
+            || known.iter().any(|&address| holds(self.info, address))
     }
 }
 
 fn is_libcuda(name: &str) -> bool {
     name == "libcuda.so" || name.starts_with("libcuda.so.")
-}
-
-fn headers(info: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
-    if info.dlpi_phdr.is_null() {
-        return &[];
-    }
-    // SAFETY: the loader's record: that many headers, mapped as long as the object is.
-    unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) }
 }
 
 /// # Safety

@@ -173,7 +173,7 @@ fn every_query_gives_the_drivers_variant(driver: &Path) {
                 asked += 1;
                 // Our own rule, by which the emulated device answers, is the driver's as far as its release goes.
                 let rule = divvy_abi::lookup(name.to_str().expect("ASCII"), version, flags);
-                let export = |symbol: Symbol| below.address(Symbol::C_NAMES[symbol.index()]);
+                let export = |symbol: Symbol| below.address(symbol.c_name());
                 if version <= of_driver && !rule.is_some_and(|symbol| export(symbol).is_null()) {
                     let by_rule = rule.map_or(std::ptr::null_mut(), export);
                     assert_eq!(there, by_rule, "{name:?} {version} {flags}: {rule:?}");
@@ -184,7 +184,7 @@ fn every_query_gives_the_drivers_variant(driver: &Path) {
                 // Ours instead of theirs: of the same variant, and one that we have.
                 let theirs = Symbol::ALL
                     .iter()
-                    .find(|symbol| below.address(Symbol::C_NAMES[symbol.index()]) == there)
+                    .find(|symbol| below.address(symbol.c_name()) == there)
                     .expect("what the driver hands out is exported");
                 assert!(
                     divvy_limiter::hooks::is_hooked(*theirs),

@@ -336,6 +336,36 @@ fn a_driver_that_is_opened_by_its_path_is_counted_where_the_policy_lets_it() {
     assert!(tenant.end().success());
 }
 
+/// What the agent last found that the driver holds stands in nobody's way once it is gone.
+#[test]
+fn room_that_came_back_a_moment_ago_is_found_before_a_request_is_refused() {
+    let host = Host::new();
+    let Some(python) = system_python() else { return };
+    created(&host, "fresh", "best-effort");
+    let driver = host.folder().join("mathlib.so");
+    std::fs::copy(binaries().join("libdivvy_emulated_cuda.so"), &driver).expect("copied");
+    let mut command = host.divvy(["run", "--slice", "fresh", "--"]);
+    command
+        .arg(&python)
+        .arg(python_tenant())
+        .args(["past", "600"])
+        .arg(&driver);
+    let (mut past, hello) = Tenant::start_with_line(command);
+    assert_eq!(hello["error"], 0, "{hello}");
+    let mut command = host.divvy(["run", "--slice", "fresh", "--"]);
+    command.arg(probe());
+    let mut tenant = Tenant::start(command);
+    until("what it holds is taken off the room", || {
+        let overhead = host.json(["inspect", "fresh"])["memory_overhead_bytes"].as_u64();
+        overhead.is_some_and(|bytes| bytes >= 600 * MIB).then_some(())
+    });
+    tenant.allocate(700 * MIB).expect_err("it is held");
+    past.signal(Signal::KILL);
+    past.wait();
+    // Nobody has asked the agent for anything since.
+    tenant.allocate(700 * MIB).expect("it is free");
+}
+
 /// Where processes have numbers of their own, the agent shows them by the host's.
 #[test]
 fn a_process_in_a_namespace_of_its_own_is_one_of_its_slice() {

@@ -45,8 +45,8 @@ enum Sight {
 }
 
 impl Auditor {
-    /// One round over all slices.
-    pub fn look(&self, daemon: &Daemon) {
+    /// One round over all slices. Answers whether it saw something of which only another look makes sure.
+    pub fn look(&self, daemon: &Daemon) -> bool {
         let emulated = DropIns::find()
             .ok()
             .and_then(|found| found.emulated.cuda.canonicalize().ok());
@@ -61,6 +61,7 @@ impl Auditor {
             .collect();
         let free: HashSet<u32> = slices.iter().filter(unlimited).flat_map(members).collect();
         let mut seen = Found::default();
+        let mut unsure = false;
         for slice in slices.iter().filter(|slice| !unlimited(slice)) {
             let mut strays = false;
             for pid in members(slice) {
@@ -87,6 +88,7 @@ impl Auditor {
                     strays |= sight == Sight::Stray;
                     let known = (pid, began, sight.bypass());
                     let rounds = self.rounds(&known) + 1;
+                    unsure |= rounds < sight.sure();
                     seen.processes.insert(known, rounds);
                     deal_with(
                         daemon,
@@ -109,6 +111,7 @@ impl Auditor {
             }
         }
         *self.found() = seen;
+        unsure
     }
 
     fn found(&self) -> MutexGuard<'_, Found> {

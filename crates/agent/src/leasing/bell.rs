@@ -25,6 +25,8 @@ pub(super) struct Rope {
     pub number: u64,
     pages: Arc<Vec<Pages>>,
     place: usize,
+    /// The account's device, by UUID.
+    device: String,
     /// Whose the slice is.
     uid: u32,
     ended: AtomicBool,
@@ -33,11 +35,12 @@ pub(super) struct Rope {
 }
 
 impl Rope {
-    pub fn new(number: u64, uid: u32, pages: Arc<Vec<Pages>>, place: usize) -> Self {
+    pub fn new(number: u64, uid: u32, pages: Arc<Vec<Pages>>, place: usize, device: String) -> Self {
         Self {
             number,
             pages,
             place,
+            device,
             uid,
             newcomers: Mutex::default(),
             ended: AtomicBool::new(false),
@@ -113,6 +116,7 @@ fn serve(rope: &Arc<Rope>, leasing: &Weak<Leasing>, undertaker: Option<&Undertak
     let ledger = rope.ledger();
     let mut patience = Patience::of(AT_ONCE, ONE);
     let mut watches = Patience::of(WATCHES_AT_ONCE, WATCH);
+    let mut looks = 0;
     loop {
         // Taken before the look: what is rung from here on is heard.
         let rung = ledger.rung();
@@ -126,6 +130,10 @@ fn serve(rope: &Arc<Rope>, leasing: &Weak<Leasing>, undertaker: Option<&Undertak
         let Some(leasing) = leasing.upgrade() else {
             return;
         };
+        let asked = ledger.looks_asked();
+        if std::mem::replace(&mut looks, asked) != asked {
+            leasing.wanted.add(&rope.device);
+        }
         leasing.look(rope.number);
         drop(leasing);
         if let Some(undertaker) = undertaker {

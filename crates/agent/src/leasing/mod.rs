@@ -14,6 +14,7 @@ use divvy_ledger::attach::Pages;
 
 use crate::api::events::EventKind;
 use crate::journal::Journal;
+use crate::looks::Wanted;
 
 mod account;
 mod alarm;
@@ -79,6 +80,8 @@ pub(crate) struct Leasing {
     journal: Arc<Journal>,
     /// Who watches processes, where somebody does.
     undertaker: Option<Arc<Undertaker>>,
+    /// What tenants want looked at.
+    wanted: Arc<Wanted>,
 }
 
 #[derive(Debug)]
@@ -120,6 +123,7 @@ impl Leasing {
             earlier: Condvar::new(),
             journal,
             undertaker,
+            wanted: Arc::default(),
         });
         if let Err(error) = alarm::start(Arc::downgrade(&leasing)) {
             // Bells are heard all the same, and gates that nobody opens open themselves.
@@ -141,6 +145,7 @@ impl Leasing {
                             seat.member.uid,
                             seat.member.pages.clone(),
                             place,
+                            seat.member.devices.get(place).cloned().unwrap_or_default(),
                         ));
                         // Whoever was there before the rope: an earlier agent's.
                         rope.came(&account.host_pids());
@@ -162,6 +167,11 @@ impl Leasing {
                 tracing::error!(%error, "cannot start a thread that listens to a slice");
             }
         }
+    }
+
+    /// What tenants want looked at.
+    pub fn wanted(&self) -> &Arc<Wanted> {
+        &self.wanted
     }
 
     /// A slice's bell rang.
@@ -199,6 +209,7 @@ impl Leasing {
 impl Leasing {
     /// Ends the threads. The gates stay as they are.
     pub fn stop(&self) {
+        self.wanted.end();
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
         desk.ended = true;
         let accounts = desk.state.seats.values().flat_map(|seat| &seat.accounts);

@@ -1,9 +1,10 @@
-//! `divvy explain`: the story of an error's code, and the ways of sharing compared.
+//! `divvy explain`: the story of an error's code, the ways of sharing compared, and the schemas of JSON documents.
 
 use divvy_model::{Code, Fault};
 
 use crate::context::Context;
 use crate::output::{self, Format};
+use crate::schemas;
 use crate::table::Table;
 use crate::verbs::sharing;
 
@@ -12,9 +13,12 @@ use crate::verbs::sharing;
 #[command(before_help = "Examples:
   divvy explain D0012
   divvy explain sharing
+  divvy explain json
+  divvy explain SliceList
   divvy explain")]
 pub struct Args {
-    /// The code, as in `error[D0012]`, or `sharing` for the ways in which slices share a device; every code without one
+    /// The code, as in `error[D0012]`; `sharing` for the ways in which slices share a device; `json` for the documents that
+    /// `-o json` prints, or the kind of one for its schema; every code without one
     code: Option<String>,
 }
 
@@ -57,9 +61,18 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     if text == "sharing" {
         return explain_sharing(context);
     }
-    let code: Code = text
-        .parse()
-        .map_err(|error: String| Fault::new(Code::Usage, error).hint("`divvy explain` lists the codes"))?;
+    if text == "json" {
+        output::print(&schemas::story())?;
+        return Ok(0);
+    }
+    if let Some(schema) = schemas::schema(text) {
+        output::print(schema)?;
+        return Ok(0);
+    }
+    let code: Code = text.parse().map_err(|error: String| {
+        Fault::new(Code::Usage, error)
+            .hint("`divvy explain` lists the codes, `divvy explain json` the kinds of documents")
+    })?;
     if !output::document(context.format, "Code", entry(code))? {
         output::print(&format!("{code}: {}\n\n{}", code.title(), code.story()))?;
     }

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+pub mod schema;
+
 /// The command under test, with its drop-ins beside it: `cargo test` builds this package only.
 pub fn divvy() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();

@@ -44,6 +44,8 @@ pub struct Attached {
     grant_generation: AtomicU32,
     following: AtomicBool,
     follow_again_ns: AtomicU64,
+    /// Until when the agent is not asked to look: see [`crate::fresh`].
+    pub(crate) rests_until_ns: AtomicU64,
     account: u32,
     path: [u8; PATH_BYTES],
     path_length: usize,
@@ -73,6 +75,7 @@ pub fn connect(path: &Path, account: u32) -> Result<Attached, AttachError> {
         grant: AtomicPtr::new(grant.leak()),
         following: AtomicBool::new(false),
         follow_again_ns: AtomicU64::new(0),
+        rests_until_ns: AtomicU64::new(0),
         account,
         path: kept,
         path_length: bytes.len(),
@@ -187,7 +190,7 @@ impl Attached {
     }
 
     #[inline]
-    fn page(&self) -> &'static GrantPage {
+    pub(crate) fn page(&self) -> &'static GrantPage {
         // SAFETY: put there by `connect` or `follow`, from a mapping that is never undone, in children neither.
         unsafe { &*self.grant.load(Acquire) }
     }

@@ -64,3 +64,43 @@ pub(super) fn loaded_from(address: *const core::ffi::c_void) -> Option<PathBuf> 
     let name = unsafe { core::ffi::CStr::from_ptr(info.dli_fname) };
     Some(PathBuf::from(std::ffi::OsStr::from_bytes(name.to_bytes())))
 }
+
+/// Where the object that holds `address` was loaded, by the loader's own list: two addresses of one object have it in common.
+pub(super) fn image(address: *const core::ffi::c_void) -> Option<usize> {
+    /// What is looked for, and what was found.
+    struct Search(usize, Option<usize>);
+    unsafe extern "C" fn look(
+        info: *mut libc::dl_phdr_info,
+        _: usize,
+        search: *mut core::ffi::c_void,
+    ) -> i32 {
+        // SAFETY: `search` is the caller's; `info` the loader's own record, for the time of this call.
+        let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
+        if !holds(info, search.0) {
+            return 0;
+        }
+        search.1 = Some(info.dlpi_addr as usize);
+        1
+    }
+    let mut search = Search(address as usize, None);
+    // SAFETY: the callback gets the record that it is written for, and nothing else does meanwhile.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+    search.1
+}
+
+/// Whether an object has an address in what is loaded of it.
+pub(crate) fn holds(info: &libc::dl_phdr_info, address: usize) -> bool {
+    headers(info).iter().any(|header| {
+        let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
+        header.p_type == libc::PT_LOAD && address.wrapping_sub(start) < header.p_memsz as usize
+    })
+}
+
+/// An object's program headers.
+pub(crate) fn headers(info: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
+    if info.dlpi_phdr.is_null() {
+        return &[];
+    }
+    // SAFETY: the loader's record: that many headers, mapped as long as the object is.
+    unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) }
+}

@@ -164,7 +164,7 @@ impl Library {
                 entry.to_string_lossy()
             )),
             // By file as well, in case it is reached through a link of another name.
-            Some(address) if find::loaded_from(address) == find::loaded_from(Self::open as *const c_void) => {
+            Some(address) if find::image(address) == find::image(Self::open as *const c_void) => {
                 Err("It is the limiter itself".to_owned())
             }
             Some(_) => Ok(library),

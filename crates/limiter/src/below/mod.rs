@@ -5,11 +5,11 @@
 
 mod absent;
 pub(crate) mod ask;
-mod find;
+pub(crate) mod find;
 pub(crate) mod library;
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use divvy_abi::{Symbol, Table};
 
@@ -25,8 +25,6 @@ macro_rules! slots {
         static SLOTS: Slots = Slots {
             $($name: AtomicPtr::new(first_call::$name as *const c_void as *mut c_void),)*
         };
-
-        const FIRST_CALLS: Table = Table { $($name: first_call::$name,)* };
 
         #[allow(non_snake_case)]
         mod first_call {
@@ -85,30 +83,36 @@ impl Slots {
     }
 }
 
+/// Which slots have an address of the library's, or one in its stead.
+static FOUND: [AtomicBool; Symbol::COUNT] = [const { AtomicBool::new(false) }; Symbol::COUNT];
+
+/// What is called under a name that the driver below does not have. Static, as the next: of a constant table each use would
+/// be a copy, which the loader relocates in every process.
+static UNSUPPORTED: Table = Table::UNSUPPORTED;
+static ABSENT: Table = absent::TABLE;
+
 /// The address to call for a symbol, remembered for the next call unless the driver is just being opened by this very
 /// thread.
 pub(crate) fn resolve(symbol: Symbol) -> *const c_void {
     let slot = SLOTS.of(symbol);
-    let present = slot.load(Ordering::Relaxed).cast_const();
-    if !core::ptr::eq(present, FIRST_CALLS.address(symbol)) {
-        return present;
+    if FOUND[symbol.index()].load(Ordering::Acquire) {
+        return slot.load(Ordering::Relaxed).cast_const();
     }
-    match library::CUDA.driver() {
-        library::Driver::Open(library) => {
-            // A driver older than our table lacks the name: it is not supported, as the caller will read.
-            let address = library
-                .symbol(Symbol::C_NAMES[symbol.index()])
-                .unwrap_or(Table::UNSUPPORTED.address(symbol));
-            slot.store(address.cast_mut(), Ordering::Relaxed);
-            address
-        }
-        library::Driver::Absent => {
-            let address = absent::TABLE.address(symbol);
-            slot.store(address.cast_mut(), Ordering::Relaxed);
-            address
-        }
-        library::Driver::Opening => absent::TABLE.address(symbol),
-    }
+    let address = match library::CUDA.driver() {
+        // A driver older than our table lacks the name: it is not supported, as the caller will read.
+        library::Driver::Open(library) => library
+            .symbol(symbol.c_name())
+            .unwrap_or(UNSUPPORTED.address(symbol)),
+        library::Driver::Absent => ABSENT.address(symbol),
+        library::Driver::Opening => return ABSENT.address(symbol),
+    };
+    put(symbol, address);
+    address
+}
+
+fn put(symbol: Symbol, address: *const c_void) {
+    SLOTS.of(symbol).store(address.cast_mut(), Ordering::Relaxed);
+    FOUND[symbol.index()].store(true, Ordering::Release);
 }
 
 /// The file of the driver below, for a report; opens it if nobody has.
@@ -124,16 +128,13 @@ pub(crate) fn address_if_open() -> usize {
 /// Whether the driver below has a function of its own under this name.
 pub(crate) fn has(symbol: Symbol) -> bool {
     let address = resolve(symbol);
-    !core::ptr::eq(address, Table::UNSUPPORTED.address(symbol))
-        && !core::ptr::eq(address, absent::TABLE.address(symbol))
+    !core::ptr::eq(address, UNSUPPORTED.address(symbol)) && !core::ptr::eq(address, ABSENT.address(symbol))
 }
 
 /// Puts a table of functions below instead of a library; for tests and benches in one process.
 #[doc(hidden)]
 pub fn stand_on(table: &Table) {
     for symbol in Symbol::ALL {
-        SLOTS
-            .of(*symbol)
-            .store(table.address(*symbol).cast_mut(), Ordering::Relaxed);
+        put(*symbol, table.address(*symbol));
     }
 }
