@@ -1,12 +1,12 @@
 //! Calls that no program should make, or not then: the driver's own codes, nothing charged, nothing leaked, no crash.
 
 mod emulated;
+mod squatter;
 mod support;
 
 use std::cell::Cell;
 use std::process::Command;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use divvy_abi::*;
 use divvy_ledger::Terms;
@@ -318,51 +318,17 @@ fn calls_after_teardown_answer_and_leave_nothing() {
     }
 }
 
-/// What a thread of the program might have been doing just then: takes the addresses that a context has left.
-static TAKEN: AtomicU64 = AtomicU64::new(0);
-
-unsafe extern "C-unwind" fn destroyed_and_taken(context: CUcontext) -> CUresult {
-    let below = &divvy_emulator::TABLE;
-    let mut address = 0;
-    // SAFETY: the argument is handed on as it came; then a range of addresses, with nothing in it to be charged for, but
-    // host memory that a device can reach.
-    unsafe {
-        let result = (below.cuCtxDestroy_v2)(context);
-        let first = TAKEN.load(Ordering::Relaxed) as *mut c_void;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let mapped = libc::mmap(first, 8 * MIB, protection, flags, -1, 0);
-        assert_eq!(mapped, first, "the address is free again");
-        assert!((below.cuMemHostRegister_v2)(first, 8 * MIB, 0).is_success());
-        assert!(
-            (below.cuPointerGetAttribute)(
-                (&raw mut address).cast(),
-                CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
-                first as u64
-            )
-            .is_success()
-        );
-        assert_eq!(address, first as u64);
-        result
-    }
-}
-
-static TAKES_ADDRESSES: Table = Table {
-    cuCtxDestroy_v2: destroyed_and_taken,
-    ..divvy_emulator::TABLE
-};
-
 #[test]
 fn what_goes_with_a_context_goes_though_its_address_is_in_use_again() {
     alone_on(
-        &TAKES_ADDRESSES,
+        &squatter::TABLE,
         "what_goes_with_a_context_goes_though_its_address_is_in_use_again",
         GIB,
         |slice| {
             let kept = context();
             let passing = context();
             let pointer: CUdeviceptr = get!(cuMemAlloc_v2(8 * MIB));
-            TAKEN.store(pointer, Ordering::Relaxed);
+            squatter::at(pointer);
             let before = slice.used();
             cu!(cuCtxDestroy_v2(passing));
             cu!(cuCtxSetCurrent(kept));

@@ -2,6 +2,7 @@
 
 mod emulated;
 mod members;
+mod squatter;
 mod support;
 
 use std::os::fd::IntoRawFd as _;
@@ -10,7 +11,7 @@ use std::ptr::null_mut;
 use divvy_abi::*;
 use divvy_ledger::Terms;
 use emulated::{Gate, code, cu, get};
-use members::{Member, is_member, obey};
+use members::{Member, is_member, obey, obey_on};
 use support::Slice;
 
 const MIB: u64 = 1 << 20;
@@ -369,6 +370,48 @@ fn a_page_is_one_for_what_waits_in_it_and_what_comes_to_it() {
     assert_eq!(owner.tell("swap"), "CUDA_SUCCESS");
     assert_eq!(slice.used(), 2 * MIB);
     guest.tell("close");
+    guest.end();
+    owner.end();
+}
+
+/// Opens what others export in a context that ends, and whose addresses are taken as soon as it has.
+fn passing() {
+    let mut own = 0;
+    obey_on(&squatter::TABLE, |word, rest| match word {
+        "export" => {
+            own = get!(cuMemAlloc_v2(20 << 20));
+            spelled(&get!(cuIpcGetMemHandle(own)))
+        }
+        "free" => format!("{:?}", code!(cuMemFree_v2(own))),
+        "open" => {
+            let context: CUcontext = get!(cuCtxCreate_v2(0, 0));
+            let flags = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.0;
+            squatter::at(get!(cuIpcOpenMemHandle_v2(handle(rest), flags)));
+            format!("{:?}", code!(cuCtxDestroy_v2(context)))
+        }
+        "look" => {
+            let (mut free, mut total) = (0, 0);
+            format!("{:?}", code!(cuMemGetInfo_v2(&raw mut free, &raw mut total)))
+        }
+        other => panic!("{other}"),
+    });
+}
+
+#[test]
+fn what_was_open_in_a_context_is_closed_though_its_address_is_in_use_again() {
+    if is_member() {
+        return passing();
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let slice = Slice::with(&[(GIB, emulated::uuid_in(folder.path()))], Terms::default());
+    let test = "what_was_open_in_a_context_is_closed_though_its_address_is_in_use_again";
+    let [mut owner, mut guest] = [(); 2].map(|()| Member::new(&slice, folder.path(), test));
+    let handle = owner.tell("export");
+    assert_eq!(slice.used(), 20 * MIB);
+    assert_eq!(guest.tell(&format!("open {handle}")), "CUDA_SUCCESS");
+    assert_eq!(owner.tell("free"), "CUDA_SUCCESS");
+    assert_eq!(owner.tell("look"), "CUDA_SUCCESS");
+    assert_eq!(slice.used(), 0);
     guest.end();
     owner.end();
 }

@@ -12,12 +12,11 @@ use divvy_abi::{CUdeviceptr, CUresult};
 use super::shared::{self, Key, Share};
 use super::{CHARGED, account_of, grain, is_pool, locked};
 use crate::account::{self, Account};
-use crate::below::ask;
 
 #[derive(Debug)]
 pub(crate) struct Imported {
     share: Share,
-    /// The context in which it was opened.
+    /// The context that it goes with; 0 for what outlives every context.
     context: usize,
     /// How often it was opened there: the driver answers the same pointer each time.
     opened: u32,
@@ -106,8 +105,8 @@ pub(crate) fn exported(pointer: CUdeviceptr, key: Key) {
     }
 }
 
-/// A pointer of another process was opened here. `joined`: the part in it as a guest, if another was found to pay before the
-/// driver was asked.
+/// A pointer of another process was opened here, which goes with `context` unless that is 0. `joined`: the part in it as a
+/// guest, if another was found to pay before the driver was asked.
 ///
 /// # Errors
 /// As [`account::reserve`]; it must be closed again.
@@ -117,8 +116,8 @@ pub(crate) fn imported(
     key: Key,
     bytes: u64,
     joined: Option<Share>,
+    context: usize,
 ) -> Result<(), CUresult> {
-    let context = ask::current_context();
     let share = match joined {
         Some(share) => share.with_bytes(bytes),
         None if locked(&BOOKS).opened_again(pointer, key, context) => return Ok(()),
@@ -361,7 +360,8 @@ impl Books {
     }
 }
 
-/// A context has ended, with what was imported in it. `gone` says of a pointer that it is no longer valid.
+/// A context has ended, with what was imported in it: whatever is at its address by now. `gone` says of a pointer that it is
+/// no longer valid.
 pub(crate) fn context_ended(context: usize, gone: impl Fn(CUdeviceptr) -> bool) {
     let mut books = locked(&BOOKS);
     let of_context = |_: &u64, external: &mut External| external.context == context && context != 0;
@@ -370,7 +370,9 @@ pub(crate) fn context_ended(context: usize, gone: impl Fn(CUdeviceptr) -> bool) 
         .extract_if(.., of_context)
         .map(|(_, external)| external.share)
         .collect();
-    let closed = books.imported.extract_if(.., |pointer, _| gone(*pointer));
+    let closed = books.imported.extract_if(.., |pointer, known| {
+        (known.context == context && context != 0) || gone(*pointer)
+    });
     ended.extend(closed.map(|(_, known)| known.share));
     books.count();
     drop(books);

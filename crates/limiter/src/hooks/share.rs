@@ -59,10 +59,11 @@ pub(super) unsafe extern "C-unwind" fn cuIpcGetMemHandle(
     })
 }
 
-/// Opens by `call` what is another process's and known by `key`; `pointer` reads where it is after a success. Where nobody
-/// can pay for it, `close` undoes that.
+/// Opens by `call` what is another process's and known by `key`, and goes with `context`; `pointer` reads where it is after
+/// a success. Where nobody can pay for it, `close` undoes that.
 fn opened(
     key: impl FnOnce() -> Key,
+    context: impl FnOnce() -> usize,
     call: impl FnOnce() -> CUresult,
     pointer: impl FnOnce() -> CUdeviceptr,
     close: impl FnOnce(CUdeviceptr) -> CUresult,
@@ -84,7 +85,7 @@ fn opened(
     }
     let pointer = pointer();
     let bytes = size_of_allocation(account, pointer);
-    if let Err(code) = imports::imported(pointer, account, key, bytes, joined) {
+    if let Err(code) = imports::imported(pointer, account, key, bytes, joined, context()) {
         let _closed = close(pointer);
         return code;
     }
@@ -103,6 +104,7 @@ macro_rules! opens {
                 unsafe {
                     opened(
                         || Key::of(bytes_of(&handle)),
+                        ask::current_context,
                         || forward::$name(out, handle, flags),
                         || out.read(),
                         |pointer| forward::cuIpcCloseMemHandle(pointer),
@@ -170,6 +172,7 @@ pub(super) unsafe extern "C-unwind" fn cuMemPoolImportPointer(
         unsafe {
             opened(
                 || Key::of(bytes_of(&data.read())),
+                || 0,
                 || forward::cuMemPoolImportPointer(out, pool, data),
                 || out.read(),
                 |pointer| forward::cuMemFree_v2(pointer),

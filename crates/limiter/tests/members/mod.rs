@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use divvy_abi::Table;
 use divvy_ledger::attach::connect;
 use divvy_limiter::{below, tenant};
 
@@ -68,9 +69,14 @@ impl Member {
 }
 
 /// Joins the slice, makes a context, and answers each line by `answer`, which gets its first word and the rest.
-pub fn obey(mut answer: impl FnMut(&str, &str) -> String) {
+pub fn obey(answer: impl FnMut(&str, &str) -> String) {
+    obey_on(&divvy_emulator::TABLE, answer);
+}
+
+/// The same over a driver that is the emulated one but for what a test has put in its way.
+pub fn obey_on(driver: &'static Table, mut answer: impl FnMut(&str, &str) -> String) {
     let socket = std::env::var_os(SOCKET).expect("the slice's socket");
-    below::stand_on(&divvy_emulator::TABLE);
+    below::stand_on(driver);
     tenant::enter(vec![connect(socket.as_ref(), 0).expect("the keeper answers")]);
     cu!(cuInit(0));
     emulated::context();
