@@ -123,6 +123,22 @@ fn what_cannot_be_given_is_the_containers_status_and_nothing_is_left() {
         assert!(host.slices().is_empty(), "{part}");
         kubelet.remove(&pod);
     }
+    // Nor does one pod get into another's slice by its name.
+    let victim = kubelet.pod("victim", &[("divvy.dev/memory", "1GiB")]);
+    let id = kubelet.container(&victim, "main", &[], &SLEEPS).expect("made");
+    kubelet.start(&id).expect("started");
+    let name = host.slices().remove(0).name;
+    let thief = kubelet.pod("thief", &[("divvy.dev/slice", &name)]);
+    let said = kubelet
+        .container(&thief, "main", &[], &SLEEPS)
+        .expect_err("refused");
+    assert!(said.contains("D0027"), "{said}");
+    for pod in [&victim, &thief] {
+        kubelet.remove(pod);
+    }
+    until("the victim's slice is gone", || {
+        host.slices().is_empty().then_some(())
+    });
     // A static program is found when it stands in its root, and never runs.
     let annotations = ["static", "cover", "main"].map(|name| format!("memory.divvy.dev/container.{name}"));
     let pod = kubelet.pod("train", &annotations.each_ref().map(|key| (&**key, "1GiB")));

@@ -41,6 +41,10 @@ pub struct Seen {
     pub removed: bool,
     /// Devices that are not ours.
     pub devices: Vec<String>,
+    /// A rule that lets the container at devices by their numbers.
+    pub device_rule: Option<String>,
+    /// Whether the container is in no cgroup, which knows its devices.
+    pub no_cgroups: bool,
     /// Whether docker is asked for whole GPUs.
     pub gpus: bool,
     /// Whether the container gets every device.
@@ -68,6 +72,8 @@ impl Seen {
             "restart" => self.restart = Some(value.into()),
             "device" => self.devices.push(value.into()),
             "runtime" => self.runtime = Some(value.into()),
+            "device-cgroup-rule" => self.device_rule = Some(value.into()),
+            "cgroups" => self.no_cgroups = value == "disabled",
             "gpus" => self.gpus = true,
             "privileged" => self.privileged = on,
             "detach" => self.detached = on,

@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 
 use divvy_model::{Code, Fault};
 
+use crate::oci::clean;
+
 /// An engine with a command line that we translate into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
@@ -106,13 +108,25 @@ pub fn around(seen: &Seen) -> Option<String> {
             "the runtime `{runtime}` gives containers whole devices by itself"
         ));
     }
+    if seen.no_cgroups {
+        return Some("`--cgroups=disabled` takes the container's device rules away".into());
+    }
+    if let Some(rule) = &seen.device_rule {
+        return Some(format!(
+            "`--device-cgroup-rule {rule}` gives the container devices beside its slice"
+        ));
+    }
     let whole = |device: &&String| {
         let vendors = ["nvidia.com/", "amd.com/gpu", "divvy.dev/"];
         let nodes = ["/dev/nvidia", "/dev/dri", "/dev/kfd"];
-        vendors
-            .iter()
-            .chain(&nodes)
-            .any(|start| device.starts_with(start))
+        let host = device.split(':').next().unwrap_or_default();
+        let host = if host.starts_with('/') {
+            clean(host)
+        } else {
+            String::new()
+        };
+        vendors.iter().any(|start| device.starts_with(start))
+            || nodes.iter().any(|start| host.starts_with(start))
     };
     seen.devices
         .iter()
@@ -140,6 +154,10 @@ mod tests {
             "run --device nvidia.com/gpu=all image",
             "run --device divvy.dev/slice=other image",
             "run --runtime nvidia image",
+            "run --device //dev/./nvidia1 image",
+            "run --cgroups=disabled image",
+            "run --cgroups disabled image",
+            "run --device-cgroup-rule c*:*rwm image",
             "run --runtime=/usr/bin/nvidia-container-runtime image",
         ] {
             assert!(around(&seen(words)).is_some(), "{words}");
@@ -148,6 +166,9 @@ mod tests {
             "run image --privileged",
             "run --privileged=false image",
             "run --device /dev/fuse image",
+            "run --cgroups enabled image",
+            // A node that is mounted is seen, and its device rule keeps it closed.
+            "run -v /dev/nvidia1:/dev/nvidia1 image",
             "run --device vendor.com/nic=0 image",
             "run --runtime crun image",
         ] {

@@ -4,7 +4,7 @@
 use divvy_container::cdi::Edits;
 use divvy_container::oci::{self, Nvidia, Request};
 use divvy_host::machine::Sysroot;
-use divvy_model::{Fault, SliceRecord};
+use divvy_model::{Code, Fault, SliceRecord};
 
 use super::cdi::{Wish, for_one};
 use super::compute;
@@ -60,6 +60,22 @@ pub fn give(
     given.edits.device_nodes.extend(more.device_nodes);
     given.edits.mounts.extend(more.mounts);
     Ok(given)
+}
+
+/// Whether a container may be let into the slice of this name because its author says so. One that goes with another
+/// container is that one's alone, whoever reads its name.
+///
+/// # Errors
+/// [`Code::NotLasting`] for such a slice; what keeps it from being looked up.
+pub fn may_join(which: &str, context: &Context) -> Result<(), Fault> {
+    match context.agent()?.slice(which)?.attendant {
+        None => Ok(()),
+        Some(_) => Err(Fault::new(
+            Code::NotLasting,
+            format!("slice `{which}` belongs to a container"),
+        )
+        .hint("`divvy slice create` makes slices that containers can join")),
+    }
 }
 
 fn devices(request: &Request, context: &Context) -> Result<Edits, Fault> {

@@ -200,6 +200,9 @@ fn give(
             return Err(why.refusal(container.arguments.first().map_or("", String::as_str)));
         }
     }
+    if let Some(which) = &request.join {
+        given::may_join(which, context)?;
+    }
     let given = given::give(&mut request, None, true, context)?;
     let mut add = || -> Result<(), Fault> {
         oci::apply(&mut bundle.config, &given.edits)?;

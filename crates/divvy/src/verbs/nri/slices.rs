@@ -15,7 +15,7 @@ use super::notes::{Note, Notes, Whose};
 use crate::context::Context;
 use crate::report::{line, remark};
 use crate::verbs::engine::end;
-use crate::verbs::given::{Given, give};
+use crate::verbs::given::{Given, give, may_join};
 use crate::verbs::run::policy_or_setting;
 
 /// The slices of a runtime's pods.
@@ -75,6 +75,9 @@ impl<'a> Slices<'a> {
     fn of_container(&self, pod: &Pod, container: &Container, request: &mut Request) -> Result<Given, Fault> {
         if request.slice.is_none() && request.join.is_none() {
             return give(request, None, false, self.context);
+        }
+        if let Some(which) = &request.join {
+            may_join(which, self.context)?;
         }
         let own = request.slice.is_some();
         let slice = own.then(|| name(&[&pod.name, &container.name], &container.id));
