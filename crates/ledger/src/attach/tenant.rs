@@ -220,8 +220,11 @@ impl Attached {
             });
         match followed {
             Some(view) => {
+                let before = self.page();
                 self.grant_generation.store(view.generation(), Relaxed);
                 self.grant.store(view.leak(), Release);
+                // Others of our threads came meanwhile, found this one at it, and went back to sleep at the old one's word.
+                before.lease.wake();
             }
             None => self
                 .follow_again_ns
