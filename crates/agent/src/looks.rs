@@ -129,6 +129,7 @@ mod tests {
             now += Duration::from_millis(1);
         }
         assert!((45..=50).contains(&looks), "{looks}");
+        assert_eq!(line.next(now), Ok("GPU-0".into()), "20 ms later");
         line.devices.insert("GPU-0".into());
         line.devices.insert("GPU-1".into());
         assert_eq!(line.next(now), Ok("GPU-1".into()));
