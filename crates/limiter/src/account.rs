@@ -138,6 +138,15 @@ pub fn paid(index: u8) -> Option<Account> {
     }
 }
 
+/// All accounts of this process, by index.
+pub(crate) fn all() -> impl Iterator<Item = Account> {
+    let count = match tenant::known() {
+        Some(Tenant::Member(member)) => member.count(),
+        _ => 0,
+    };
+    (0..count).filter_map(|index| paid(u8::try_from(index).ok()?))
+}
+
 /// Whether charges of this process can exist: it is a member, and not a forked child with a copy of its parent's books.
 #[inline]
 #[must_use]

@@ -7,10 +7,11 @@ mod support;
 
 use std::os::fd::IntoRawFd as _;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use divvy_abi::*;
 use divvy_ledger::Terms;
-use emulated::{Gate, code, cu, get};
+use emulated::{Gate, alone_on, code, context, cu, get, held};
 use members::{Member, is_member, obey, obey_on};
 use support::Slice;
 
@@ -414,4 +415,75 @@ fn what_was_open_in_a_context_is_closed_though_its_address_is_in_use_again() {
     assert_eq!(slice.used(), 0);
     guest.end();
     owner.end();
+}
+
+/// The most that the device has held when an import came back, in bytes.
+static MOST: AtomicU64 = AtomicU64::new(0);
+
+unsafe extern "C-unwind" fn watched_import(
+    out: *mut CUmemGenericAllocationHandle,
+    shared: *mut c_void,
+    kind: CUmemAllocationHandleType,
+) -> CUresult {
+    // SAFETY: the arguments are handed on as they came.
+    let result = unsafe { (divvy_emulator::TABLE.cuMemImportFromShareableHandle)(out, shared, kind) };
+    MOST.fetch_max(held(), Ordering::Relaxed);
+    result
+}
+
+static WATCHED: Table = Table {
+    cuMemImportFromShareableHandle: watched_import,
+    ..divvy_emulator::TABLE
+};
+
+#[test]
+fn what_only_a_descriptor_keeps_is_paid_for_before_it_is_imported() {
+    let test = "what_only_a_descriptor_keeps_is_paid_for_before_it_is_imported";
+    alone_on(&WATCHED, test, GIB, |slice| {
+        context();
+        let mut properties = CUmemAllocationProp {
+            type_: CU_MEM_ALLOCATION_TYPE_PINNED,
+            requestedHandleTypes: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+            ..Default::default()
+        };
+        properties.location.type_ = CU_MEM_LOCATION_TYPE_DEVICE;
+        let kind = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        let made: CUmemGenericAllocationHandle = get!(cuMemCreate(900 << 20, &raw const properties, 0));
+        let mut descriptor = -1i32;
+        cu!(cuMemExportToShareableHandle(
+            (&raw mut descriptor).cast(),
+            made,
+            kind,
+            0
+        ));
+        cu!(cuMemRelease(made));
+        assert_eq!((slice.used(), held()), (0, 0));
+        let import = || {
+            let mut handle = 0;
+            let shared = descriptor as isize as *mut c_void;
+            code!(cuMemImportFromShareableHandle(&raw mut handle, shared, kind)).ok()?;
+            Ok::<_, CUresult>(handle)
+        };
+        // No room for it: the device never holds it, not for a moment.
+        let full: CUdeviceptr = get!(cuMemAlloc_v2(900 << 20));
+        assert_eq!(import(), Err(CUDA_ERROR_OUT_OF_MEMORY));
+        assert!(MOST.load(Ordering::Relaxed) <= GIB);
+        assert_eq!((slice.used(), held()), (900 * MIB, 900 * MIB));
+        cu!(cuMemFree_v2(full));
+        // With room it is paid for once, however often it comes, and by nothing but its own bytes.
+        let first = import().expect("there is room");
+        let second = import().expect("it is here");
+        assert_eq!((slice.used(), held()), (900 * MIB, 900 * MIB));
+        cu!(cuMemRelease(first));
+        assert_eq!((slice.used(), held()), (900 * MIB, 900 * MIB));
+        cu!(cuMemRelease(second));
+        assert_eq!((slice.used(), held()), (0, 0));
+        // What the driver refuses costs nothing.
+        let none = code!(cuMemImportFromShareableHandle(
+            null_mut(),
+            descriptor as isize as *mut c_void,
+            kind
+        ));
+        assert_eq!((none, slice.used()), (CUDA_ERROR_INVALID_VALUE, 0));
+    });
 }

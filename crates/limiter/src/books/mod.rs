@@ -7,6 +7,7 @@
 
 pub(crate) mod apart;
 pub(crate) mod arrays;
+pub(crate) mod arriving;
 pub(crate) mod contexts;
 pub(crate) mod deferred;
 pub(crate) mod grain;

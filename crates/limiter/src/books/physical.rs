@@ -6,6 +6,7 @@ use std::sync::Mutex;
 
 use divvy_abi::CUresult;
 
+use super::arriving::Arriving;
 use super::shared::{self, Key, Share};
 use super::{locked, rounded};
 use crate::account::{self, Account};
@@ -69,6 +70,10 @@ pub(crate) struct Released {
     block: u64,
 }
 
+/// A block that stays as long as this does.
+#[derive(Debug)]
+pub(crate) struct Held(u64);
+
 /// Mappings that were taken out.
 pub(crate) struct Unmapped(Vec<(u64, u64, u64)>);
 
@@ -80,7 +85,22 @@ pub(crate) fn created(handle: u64, account: Account, bytes: u64) {
     memory.add(handle, Pays::Account(account.index(), bytes), None);
 }
 
-/// A block that came from outside, to be charged to `account`, if to any. Whether a driver answers a handle that it has
+/// The block of `key`, if this process has it: kept until [`Held::ended`].
+pub(crate) fn held(key: Key) -> Option<Held> {
+    let mut memory = locked(&MEMORY);
+    let block = memory.of_key(key)?;
+    memory.used(block);
+    Some(Held(block))
+}
+
+impl Held {
+    /// It need not stay any longer.
+    pub fn ended(self) {
+        locked(&MEMORY).drop_use(self.0);
+    }
+}
+
+/// A block that came from outside, to be charged to `account`, if to any, by what `arriving` has paid before. Whether a driver answers a handle that it has
 /// answered before, for an allocation that this process has already, is left to it: both are another reference.
 ///
 /// # Errors
@@ -89,21 +109,25 @@ pub(crate) fn imported(
     handle: u64,
     account: Option<Account>,
     identity: Option<Identity>,
+    arriving: Arriving,
 ) -> Result<(), CUresult> {
     let key = identity.map(|identity| identity.key);
     if locked(&MEMORY).refer_again(handle, key) {
+        arriving.not_needed();
         return Ok(());
     }
     let pays = match (account, identity) {
-        (None, _) => Pays::Nobody,
         (
             Some(account),
             Some(Identity {
                 key,
                 bytes: Some(bytes),
             }),
-        ) => Pays::Shared(shared::imported(account, key, bytes)?),
-        (Some(account), _) => Pays::Unmapped(account.index()),
+        ) => Pays::Shared(arriving.paid(account, key, bytes)?),
+        (account, _) => {
+            arriving.not_needed();
+            account.map_or(Pays::Nobody, |account| Pays::Unmapped(account.index()))
+        }
     };
     let mut memory = locked(&MEMORY);
     // Another thread may have imported it meanwhile.

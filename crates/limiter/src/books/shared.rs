@@ -139,6 +139,12 @@ pub(crate) fn imported(account: Account, key: Key, bytes: u64) -> Result<Share, 
         return Ok(share);
     }
     account::reserve(account, bytes, "an imported allocation")?;
+    Ok(reserved(account, key, bytes))
+}
+
+/// An allocation has come from outside, for which `bytes` of `account` are reserved. They go back if another process has come
+/// to pay meanwhile.
+pub(crate) fn reserved(account: Account, key: Key, bytes: u64) -> Share {
     for _ in 0..MEETINGS {
         let place = enter(account, key, bytes);
         let share = Share::new(account, key, bytes, place, true);
@@ -148,15 +154,15 @@ pub(crate) fn imported(account: Account, key: Key, bytes: u64) -> Result<Share, 
             None => true,
         };
         if alone {
-            return Ok(share);
+            return share;
         }
         if let Some(share) = joined(account, key, bytes) {
             account.give_back(bytes);
-            return Ok(share);
+            return share;
         }
     }
     let place = enter(account, key, bytes);
-    Ok(Share::new(account, key, bytes, place, true))
+    Share::new(account, key, bytes, place, true)
 }
 
 /// A guest's part in an allocation of `bytes` that another pays for, if one does. Joined before the driver is asked for the

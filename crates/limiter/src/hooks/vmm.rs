@@ -10,6 +10,7 @@ use divvy_abi::{
 
 use crate::account::{self, Account};
 use crate::below::forward;
+use crate::books::arriving::Arriving;
 use crate::books::physical::Identity;
 use crate::books::shared::Key;
 use crate::books::{physical, rounded};
@@ -195,10 +196,16 @@ pub(super) unsafe extern "C-unwind" fn cuMemImportFromShareableHandle(
         // Before: the driver may close the descriptor.
         // SAFETY: the program's own handle, as the driver will read it.
         let identity = unsafe { identity(shared, kind, true) };
+        // Before: where only the descriptor keeps the memory, it is the import that takes it from the device.
+        let arriving = match Arriving::begin(identity) {
+            Ok(arriving) => arriving,
+            Err(code) => return code,
+        };
         // SAFETY: the arguments are handed on as they came; `out` is read after the driver has filled it in.
         unsafe {
             let result = forward::cuMemImportFromShareableHandle(out, shared, kind);
             if !result.is_success() {
+                arriving.not_needed();
                 return result;
             }
             let handle = out.read();
@@ -213,8 +220,7 @@ pub(super) unsafe extern "C-unwind" fn cuMemImportFromShareableHandle(
                     .and_then(|bytes| whole_pages(properties.as_ref()?, bytes)),
                 ..found
             });
-            if let Err(code) = physical::imported(handle, account, identity) {
-                // It took nothing from the device that its maker did not have already.
+            if let Err(code) = physical::imported(handle, account, identity, arriving) {
                 let _given_up = forward::cuMemRelease(handle);
                 return code;
             }
