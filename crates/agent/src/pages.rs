@@ -268,8 +268,8 @@ pub fn usage(pages: &Pages, bounds: Bounds) -> Result<Usage, Fault> {
         bounds.check(&format!("process {pid} holds"), used, spilled)?;
         // Looked at again: it may have ended since.
         let lives = || {
-            let mut all = pages.ledger.processes();
-            all.any(|other| other.slot == process.slot && other.pid == process.pid && other.alive)
+            let now = pages.ledger.process(process.slot);
+            now.is_some_and(|now| now.pid == process.pid && now.alive)
         };
         if process.host_pid != 0 && !procs::is_alive(pid) && lives() {
             usage.doubts.push(format!(

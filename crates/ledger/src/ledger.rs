@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
-use crate::accounting::{self, UNIT};
+use crate::accounting::{self, SLOTS, UNIT};
 use crate::bypass::Bypass;
 use crate::error::PageError;
 use crate::layout::{LEDGER_BYTES, LEDGER_MAGIC, LedgerPage};
@@ -19,6 +19,7 @@ use crate::liveness;
 use crate::mapping::{Access, Mapping};
 use crate::memfd;
 use crate::presence::Presence;
+use crate::roll::{self, Roll};
 use crate::shared::claim;
 use crate::thrash::Thrash;
 
@@ -77,6 +78,16 @@ pub struct Reaped {
     pub bytes: u64,
     /// Bytes they held beyond the share, now free.
     pub spilled_bytes: u64,
+    /// Whether there was more than one look is for: the next one goes on.
+    pub unfinished: bool,
+}
+
+/// Where a round of looks over the places has come to.
+#[derive(Debug, Default)]
+struct Round {
+    next: usize,
+    /// Whether a look of it took somebody for living for want of a look at him.
+    short: bool,
 }
 
 /// A ledger, with a descriptor of its own to tell the living from the dead.
@@ -85,7 +96,7 @@ pub struct Ledger {
     mapping: Mapping<LedgerPage>,
     fd: OwnedFd,
     /// Locks exclude other descriptions, not other threads that use this one.
-    reaping: Mutex<()>,
+    reaping: Mutex<Round>,
 }
 
 impl Ledger {
@@ -101,7 +112,7 @@ impl Ledger {
         Ok(Self {
             mapping,
             fd,
-            reaping: Mutex::new(()),
+            reaping: Mutex::default(),
         })
     }
 
@@ -116,7 +127,7 @@ impl Ledger {
         Ok(Self {
             mapping,
             fd,
-            reaping: Mutex::new(()),
+            reaping: Mutex::default(),
         })
     }
 
@@ -201,27 +212,72 @@ impl Ledger {
         processes(self.mapping.page(), self.fd.as_fd())
     }
 
+    /// The process in `slot`, if there is one; dead and not yet reaped, it may be.
+    #[must_use]
+    pub fn process(&self, slot: usize) -> Option<Process> {
+        process(self.mapping.page(), self.fd.as_fd(), slot % SLOTS)
+    }
+
     /// Returns the bytes of dead processes and frees their slots. Any number of reapers may come at once, and a
     /// reaper may die at any moment. They take turns: one that came while another had a dead process in hand would
     /// find that one's place taken, and leave before the bytes are back.
     ///
+    /// It is one look, whose work is bounded whatever the page says: of more than 128 dead processes the next one finds
+    /// the rest ([`Reaped::unfinished`]).
+    ///
     /// # Errors
     /// The system's reason for not testing a lock, or [`PageError::Corrupted`].
     pub fn reap(&self) -> Result<Reaped, PageError> {
-        let _alone = self.reaping.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut round = self.reaping.lock().unwrap_or_else(PoisonError::into_inner);
+        self.look(&mut round)
+    }
+
+    /// [`Ledger::reap`], until nobody dead is left: for who needs the bytes now and keeps nobody else waiting. An honest
+    /// page needs two rounds at most; four are made.
+    ///
+    /// # Errors
+    /// As [`Ledger::reap`].
+    pub fn reap_all(&self) -> Result<Reaped, PageError> {
+        const LOOKS: u32 = 4 * SLOTS as u32 / roll::DEATHS;
+        let mut round = self.reaping.lock().unwrap_or_else(PoisonError::into_inner);
+        *round = Round::default();
+        let mut all = Reaped::default();
+        for _ in 0..LOOKS {
+            let reaped = self.look(&mut round)?;
+            all.processes = all.processes.saturating_add(reaped.processes);
+            all.bytes = all.bytes.saturating_add(reaped.bytes);
+            all.spilled_bytes = all.spilled_bytes.saturating_add(reaped.spilled_bytes);
+            all.unfinished = reaped.unfinished;
+            if !all.unfinished {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    /// One look: the round goes on.
+    fn look(&self, round: &mut Round) -> Result<Reaped, PageError> {
         let page = self.mapping.page();
-        let turn = liveness::Turn::wait(self.fd.as_fd()).map_err(lock_error)?;
+        let fd = self.fd.as_fd();
+        let turn = liveness::Turn::wait(fd).map_err(lock_error)?;
         let mut reaped = Reaped::default();
-        for slot in 0..page.slots_in_use() {
+        let mut roll = Roll::new(fd);
+        let Round { next, mut short } = core::mem::take(round);
+        for slot in next..page.slots_in_use() {
             let place = &page.slots.0[slot];
             if place.claimed.load(Acquire) == claim::FREE
-                || !liveness::try_own(self.fd.as_fd(), slot).map_err(lock_error)?
+                || !liveness::try_own(fd, slot).map_err(lock_error)?
             {
                 continue;
             }
+            if !roll.may_bury() {
+                liveness::disown(fd, slot).map_err(lock_error)?;
+                round.next = slot;
+                break;
+            }
             // A newcomer may have cleared and left it between the look and the lock.
             let before = place.claimed.load(Acquire);
-            let kept = page.buries(self.fd.as_fd(), slot);
+            let kept = page.buries(&mut roll, slot);
             let outcome = reclaim_both(page, slot, kept);
             place.waiting_since_ns.store(0, Relaxed);
             if outcome.is_ok() {
@@ -235,9 +291,12 @@ impl Ledger {
                 reaped.bytes = reaped.bytes.saturating_add(held);
                 reaped.spilled_bytes = reaped.spilled_bytes.saturating_add(spilled);
             }
-            liveness::disown(self.fd.as_fd(), slot).map_err(lock_error)?;
+            liveness::disown(fd, slot).map_err(lock_error)?;
             outcome.map_err(|_| PageError::Corrupted { page: "ledger" })?;
         }
+        short |= roll.fell_short();
+        reaped.unfinished = short || round.next != 0;
+        round.short = short && round.next != 0;
         if reaped.bytes > 0 || reaped.spilled_bytes > 0 {
             page.note_return();
             page.book.tell_waiters();
@@ -260,18 +319,20 @@ impl Ledger {
 
 /// The processes in a ledger of which `fd` is a descriptor that nobody locks through.
 pub(crate) fn processes<'a>(page: &'a LedgerPage, fd: BorrowedFd<'a>) -> impl Iterator<Item = Process> + 'a {
-    (0..page.slots_in_use()).filter_map(move |slot| {
-        let place = &page.slots.0[slot];
-        (place.claimed.load(Acquire) == claim::TAKEN).then(|| Process {
-            slot,
-            pid: place.pid.load(Relaxed),
-            host_pid: place.host_pid.load(Relaxed),
-            claimed_at_ns: place.claimed_at_ns.load(Relaxed),
-            used_bytes: bytes_held(page, slot),
-            spilled_bytes: bytes_spilled(page, slot),
-            // A question that cannot be asked kills nobody.
-            alive: liveness::is_owned(fd, slot).unwrap_or(true),
-        })
+    (0..page.slots_in_use()).filter_map(move |slot| process(page, fd, slot))
+}
+
+fn process(page: &LedgerPage, fd: BorrowedFd<'_>, slot: usize) -> Option<Process> {
+    let place = &page.slots.0[slot];
+    (place.claimed.load(Acquire) == claim::TAKEN).then(|| Process {
+        slot,
+        pid: place.pid.load(Relaxed),
+        host_pid: place.host_pid.load(Relaxed),
+        claimed_at_ns: place.claimed_at_ns.load(Relaxed),
+        used_bytes: bytes_held(page, slot),
+        spilled_bytes: bytes_spilled(page, slot),
+        // A question that cannot be asked kills nobody.
+        alive: liveness::is_owned(fd, slot).unwrap_or(true),
     })
 }
 

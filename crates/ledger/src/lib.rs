@@ -23,6 +23,7 @@ mod liveness;
 mod mapping;
 mod memfd;
 mod presence;
+mod roll;
 pub mod shared;
 mod slot;
 mod terms;

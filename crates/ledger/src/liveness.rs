@@ -22,7 +22,15 @@ fn lock_of(slot: usize, kind: libc::c_int) -> libc::flock {
     lock
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has asked the system.
+    pub(crate) static CALLS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
+}
+
 fn call(fd: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -> Result<(), Errno> {
+    #[cfg(test)]
+    CALLS.set(CALLS.get() + 1);
     // SAFETY: the descriptor is open and `lock` is a valid `flock` for the whole call.
     if unsafe { libc::fcntl(fd.as_raw_fd(), command, core::ptr::from_mut(lock)) } == 0 {
         return Ok(());

@@ -7,11 +7,10 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::fence;
-use std::os::fd::BorrowedFd;
 
 use crate::accounting::{SLOTS, UNIT};
 use crate::layout::{LedgerPage, SHARED_WORDS};
-use crate::liveness;
+use crate::roll::Roll;
 use crate::slot::Slot;
 
 /// Bits of a word that count the holders.
@@ -44,32 +43,34 @@ fn bit(slot: usize) -> (usize, u64) {
 
 impl LedgerPage {
     /// Units of a dead process's that stay charged, because others have what it paid for. The caller owns its slot.
-    fn remains(&self, fd: BorrowedFd<'_>, slot: usize) -> u64 {
-        let paid = |place: &usize| {
-            let word = self.shared[*place].load(Acquire);
-            word != 0 && payer_of(word) == slot
-        };
-        (0..SHARED_WORDS)
-            .filter(paid)
-            .filter(|place| self.is_open(fd, *place, slot))
-            .map(|place| self.shared_bytes[place].load(Acquire).div_ceil(UNIT))
-            .fold(0, u64::saturating_add)
+    fn remains(&self, roll: &mut Roll<'_>, slot: usize) -> u64 {
+        let mut units = 0_u64;
+        for (place, word) in self.shared.iter().enumerate() {
+            let word = word.load(Acquire);
+            if word != 0 && payer_of(word) == slot && self.is_open(roll, place, slot) {
+                units = units.saturating_add(self.shared_bytes[place].load(Acquire).div_ceil(UNIT));
+            }
+        }
+        units
     }
 
-    /// Whether a living process other than `payer`'s has the allocation of this place open.
-    fn is_open(&self, fd: BorrowedFd<'_>, place: usize, payer: usize) -> bool {
+    /// Whether a living process other than `payer`'s has the allocation of this place open, as far as this look can tell.
+    fn is_open(&self, roll: &mut Roll<'_>, place: usize, payer: usize) -> bool {
         self.shared_guests[place].iter().enumerate().any(|(at, word)| {
-            let guests = word.load(SeqCst);
-            (0..64)
-                .filter(|number| guests & 1 << number != 0)
-                .map(|number| at * 64 + number)
-                // A question that cannot be asked closes nothing.
-                .any(|guest| guest != payer && liveness::is_owned(fd, guest).unwrap_or(true))
+            let mut guests = word.load(SeqCst);
+            while guests != 0 {
+                let guest = at * 64 + guests.trailing_zeros() as usize;
+                guests &= guests - 1;
+                if guest != payer && roll.may_live(self, guest) {
+                    return true;
+                }
+            }
+            false
         })
     }
 
-    /// A process has died: it has nothing open.
-    fn closes_all(&self, slot: usize) {
+    /// A process has died: it has nothing open. The caller owns its slot.
+    pub(crate) fn closes_all(&self, slot: usize) {
         let (at, bit) = bit(slot);
         for place in 0..SHARED_WORDS {
             // Untouched places have no memory behind them.
@@ -82,15 +83,15 @@ impl LedgerPage {
 
     /// Of the dead process in `slot`, units that stay charged; 0 when the place may be freed, on which from here on nobody
     /// counts. The caller owns the slot.
-    pub(crate) fn buries(&self, fd: BorrowedFd<'_>, slot: usize) -> u64 {
+    pub(crate) fn buries(&self, roll: &mut Roll<'_>, slot: usize) -> u64 {
         let claimed = &self.slots.0[slot].claimed;
         self.closes_all(slot);
-        let mut units = self.remains(fd, slot);
+        let mut units = self.remains(roll, slot);
         if units == 0 {
             // Who opens now either finds the payer leaving, and pays, or is found here.
             claimed.store(claim::LEAVING, SeqCst);
             fence(SeqCst);
-            units = self.remains(fd, slot);
+            units = self.remains(roll, slot);
         }
         if units != 0 {
             claimed.store(claim::REMAINS, Release);

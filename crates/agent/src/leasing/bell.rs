@@ -15,6 +15,9 @@ use super::undertaker::{MOST, Undertaker};
 /// How long a thread sleeps where nothing happens. Whoever wants it sooner rings.
 const LONG: Duration = Duration::from_secs(3600);
 
+/// How long it lets others have the ledger before it goes on with the dead that one look was too short for.
+const SOON: Duration = Duration::from_millis(10);
+
 /// A thread's stack. Nothing on it is large.
 const STACK: usize = 256 << 10;
 
@@ -123,9 +126,12 @@ fn serve(rope: &Arc<Rope>, leasing: &Weak<Leasing>, undertaker: Option<&Undertak
         if rope.ended.load(Relaxed) {
             return;
         }
+        let mut rest = false;
         if rope.reaps.swap(false, Relaxed) {
             // What is wrong with the ledger the lists will say.
-            let _reaped = ledger.reap();
+            let reaped = ledger.reap();
+            rest = reaped.is_ok_and(|reaped| reaped.unfinished);
+            rope.reaps.fetch_or(rest, Relaxed);
         }
         let Some(leasing) = leasing.upgrade() else {
             return;
@@ -140,7 +146,7 @@ fn serve(rope: &Arc<Rope>, leasing: &Weak<Leasing>, undertaker: Option<&Undertak
             rope.watch_newcomers(undertaker, &mut watches);
         }
         patience.take();
-        let _rung = ledger.wait_bell(rung, LONG);
+        let _rung = ledger.wait_bell(rung, if rest { SOON } else { LONG });
     }
 }
 

@@ -244,7 +244,7 @@ impl Attached {
         };
         if let Ok(ledger) = Ledger::open(ledger, Backing::Sealed) {
             // What could not be returned stays charged: the answer below tells.
-            let _reaped = ledger.reap();
+            let _reaped = ledger.reap_all();
         }
         self.slot.reserve(bytes, self.page().memory_ceiling_bytes())
     }
