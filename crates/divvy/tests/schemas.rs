@@ -136,12 +136,12 @@ fn what_drifts_from_its_schema_is_refused() {
             &(|one: &mut Value| one["colour"] = json!("green")) as &dyn Fn(&mut Value),
         ),
         ("a word that was another type", &|one| {
-            one["memory_total_bytes"] = json!("80GiB")
+            one["memory_total_bytes"] = json!("80GiB");
         }),
         ("a number below nothing", &|one| one["index"] = json!(-1)),
         ("a word that nobody knows", &|one| one["kind"] = json!("abacus")),
         ("a field that is gone", &|one| {
-            drop(one.as_object_mut().expect("fields").remove("uuid"))
+            drop(one.as_object_mut().expect("fields").remove("uuid"));
         }),
     ] {
         let complaints = changed(&|document| {

@@ -107,7 +107,7 @@ const ROOMS: &[&str] = &[
 
 /// Writes the schemas, or compares them.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let sources = Sources::read(&workspace_root(), ROOMS)?;
+    let sources = Sources::read(workspace_root(), ROOMS)?;
     let folder = workspace_root().join("docs/schema");
     for (kind, body) in KINDS {
         let schema = serde_json::to_string_pretty(&schema(&sources, kind, body)?)? + "\n";
