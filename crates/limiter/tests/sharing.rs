@@ -487,3 +487,51 @@ fn what_only_a_descriptor_keeps_is_paid_for_before_it_is_imported() {
         assert_eq!((none, slice.used()), (CUDA_ERROR_INVALID_VALUE, 0));
     });
 }
+
+/// Exports what lies inside an allocation on the first device, and opens it with another device current.
+fn two_devices() {
+    obey(|word, rest| match word {
+        "export" => {
+            let own: CUdeviceptr = get!(cuMemAlloc_v2(600 << 20));
+            spelled(&get!(cuIpcGetMemHandle(
+                own + rest.parse::<u64>().expect("a number")
+            )))
+        }
+        "open" => {
+            let _other: CUcontext = get!(cuCtxCreate_v2(0, 1));
+            let (mut opened, flags) = (0, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.0);
+            format!(
+                "{:?}",
+                code!(cuIpcOpenMemHandle_v2(&raw mut opened, handle(rest), flags))
+            )
+        }
+        other => panic!("{other}"),
+    });
+}
+
+#[test]
+fn what_is_opened_is_paid_for_on_the_device_that_it_is_on() {
+    if is_member() {
+        return two_devices();
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let found = divvy_emulator::devices("h100*2", folder.path()).expect("two devices");
+    let uuids = [(GIB, found[0].uuid.0), (GIB, found[1].uuid.0)];
+    let [slice, other] = [(); 2].map(|()| Slice::with(&uuids, Terms::default()));
+    let test = "what_is_opened_is_paid_for_on_the_device_that_it_is_on";
+    let [mut owner, mut guest, mut foreign] =
+        [&slice, &slice, &other].map(|slice| Member::new(slice, folder.path(), test));
+    let used = |slice: &Slice| (slice.used(), slice.more[0].ledger.total_used());
+    let handle = owner.tell("export 4096");
+    // Inside the slice its owner has paid.
+    assert_eq!(guest.tell(&format!("open {handle}")), "CUDA_SUCCESS");
+    assert_eq!(used(&slice), (600 * MIB, 0));
+    assert_eq!(foreign.tell(&format!("open {handle}")), "CUDA_SUCCESS");
+    assert_eq!(used(&other), (600 * MIB, 0));
+    // And goes on paying there when it dies.
+    owner.kill();
+    slice.pages.ledger.reap().expect("a sound ledger");
+    assert_eq!(used(&slice), (600 * MIB, 0));
+    guest.end();
+    foreign.end();
+}

@@ -2,7 +2,7 @@
 
 use super::args::{In, InMut, Out};
 use crate::Result;
-use crate::driver::{Driver, driver};
+use crate::driver::driver;
 use crate::memory::allocation::{Allocation, Kind};
 use divvy_abi::*;
 
@@ -11,7 +11,7 @@ entry! {
         data.required()?;
         let driver = driver()?;
         let allocation = driver.registry.find(pointer).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        get(driver, &data, attribute, pointer, &allocation)
+        get(&data, attribute, pointer, &allocation)
     }
 
     // Unlike the single query, this one succeeds for an unknown address, with zeros.
@@ -28,7 +28,7 @@ entry! {
         for (attribute, place) in attributes.into_iter().zip(places) {
             let place = Out::at(place);
             match &allocation {
-                Some(allocation) => get(driver, &place, attribute, pointer, allocation)?,
+                Some(allocation) => get(&place, attribute, pointer, allocation)?,
                 None => clear(&place, attribute)?,
             }
         }
@@ -45,14 +45,7 @@ entry! {
     }
 }
 
-fn get(
-    driver: &Driver,
-    data: &Out<c_void>,
-    attribute: CUpointer_attribute,
-    pointer: u64,
-    allocation: &Allocation,
-) -> Result {
-    let owner = || driver.contexts.get(allocation.context);
+fn get(data: &Out<c_void>, attribute: CUpointer_attribute, pointer: u64, allocation: &Allocation) -> Result {
     match attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT => match allocation.context {
             // A pool's memory belongs to no context.
@@ -78,7 +71,8 @@ fn get(
         }
         CU_POINTER_ATTRIBUTE_IS_MANAGED => data.set_as(u8::from(allocation.kind == Kind::Managed)),
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => {
-            data.set_as(owner().map_or(allocation.device as i32, |owner| owner.device.number()))
+            // Of the memory: what was opened from another process may be on another device than the context is.
+            data.set_as(allocation.device as i32)
         }
         CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
         | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE

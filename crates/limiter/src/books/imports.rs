@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use divvy_abi::{CUdeviceptr, CUresult};
 
 use super::shared::{self, Key, Share};
-use super::{CHARGED, account_of, grain, is_pool, locked};
-use crate::account::{self, Account};
+use super::{CHARGED, account_of, grain, is_pool, locked, pools};
+use crate::account::Account;
 
 #[derive(Debug)]
 pub(crate) struct Imported {
@@ -86,9 +86,8 @@ pub(crate) fn exported(pointer: CUdeviceptr, key: Key) {
         return;
     };
     let _room_was_there = CHARGED.insert(pointer, charge.bytes, charge.payer);
-    // A pool's account is not known here; of whichever ledger, the entry only says that somebody pays.
     let account = if is_pool(charge.payer) {
-        account::current().ok().flatten()
+        pools::account_of(charge.payer)
     } else {
         account_of(charge.payer)
     };

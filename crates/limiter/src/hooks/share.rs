@@ -5,10 +5,10 @@
 #![allow(non_snake_case)]
 
 use divvy_abi::{
-    CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
-    CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC, CUdeviceptr,
-    CUexternalMemory, CUipcMemHandle, CUmemPoolPtrExportData, CUmemoryPool, CUmipmappedArray, CUresult,
-    guard,
+    CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+    CUDA_EXTERNAL_MEMORY_BUFFER_DESC, CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
+    CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC, CUdevice, CUdeviceptr, CUexternalMemory, CUipcMemHandle,
+    CUmemPoolPtrExportData, CUmemoryPool, CUmipmappedArray, CUresult, guard,
 };
 
 use crate::account::{self, Account};
@@ -29,6 +29,33 @@ fn payer() -> Result<Option<Account>, CUresult> {
 fn bytes_of<T>(value: &T) -> &[u8] {
     // SAFETY: any value may be read as bytes; those given here are arrays of bytes, without padding.
     unsafe { core::slice::from_raw_parts(core::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) }
+}
+
+/// Who pays for memory at a pointer that the driver has just answered: the account of the device that it is on, which need
+/// not be the current one. `otherwise` where the driver does not say.
+fn payer_of(pointer: CUdeviceptr, otherwise: Account) -> Result<Option<Account>, CUresult> {
+    let mut device: CUdevice = -1;
+    // SAFETY: the attribute is 4 bytes wide, as `device` is; the driver checks the pointer.
+    let answer = unsafe {
+        forward::cuPointerGetAttribute(
+            (&raw mut device).cast(),
+            CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+            pointer,
+        )
+    };
+    if answer.is_success() && device >= 0 {
+        account::of_device(device)
+    } else {
+        Ok(Some(otherwise))
+    }
+}
+
+/// Where the allocation begins that a pointer lies in: an exported handle is of all of it.
+fn base_of(pointer: CUdeviceptr) -> CUdeviceptr {
+    let (mut base, mut bytes) = (pointer, 0);
+    // SAFETY: valid out-parameters; the driver checks the pointer.
+    let result = unsafe { forward::cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, pointer) };
+    if result.is_success() { base } else { pointer }
 }
 
 /// Bytes of the pages that the allocation of a pointer keeps from its device: all of them, wherever it lies in them.
@@ -52,7 +79,7 @@ pub(super) unsafe extern "C-unwind" fn cuIpcGetMemHandle(
         unsafe {
             let result = forward::cuIpcGetMemHandle(out, pointer);
             if result.is_success() && account::keeps_books() {
-                imports::exported(pointer, Key::of(bytes_of(&out.read())));
+                imports::exported(base_of(pointer), Key::of(bytes_of(&out.read())));
             }
             result
         }
@@ -74,8 +101,8 @@ fn opened(
         Err(code) => return code,
     };
     let key = key();
-    // Before: who pays now, and frees it meanwhile, goes on paying.
-    let joined = shared::joined(account, key, 0);
+    // Before: who pays now, and frees it meanwhile, goes on paying. On whichever device: its account's table has it.
+    let joined = account::all().find_map(|account| shared::joined(account, key, 0));
     let result = call();
     if !result.is_success() {
         if let Some(joined) = joined {
@@ -84,8 +111,19 @@ fn opened(
         return result;
     }
     let pointer = pointer();
-    let bytes = size_of_allocation(account, pointer);
-    if let Err(code) = imports::imported(pointer, account, key, bytes, joined, context()) {
+    let paid = match payer_of(pointer, account) {
+        Ok(Some(account)) => {
+            let bytes = size_of_allocation(account, pointer);
+            imports::imported(pointer, account, key, bytes, joined, context())
+        }
+        other => {
+            if let Some(joined) = joined {
+                joined.ended();
+            }
+            other.map(drop)
+        }
+    };
+    if let Err(code) = paid {
         let _closed = close(pointer);
         return code;
     }
@@ -151,7 +189,7 @@ pub(super) unsafe extern "C-unwind" fn cuMemPoolExportPointer(
         unsafe {
             let result = forward::cuMemPoolExportPointer(out, pointer);
             if result.is_success() && account::keeps_books() {
-                imports::exported(pointer, Key::of(bytes_of(&out.read())));
+                imports::exported(base_of(pointer), Key::of(bytes_of(&out.read())));
             }
             result
         }

@@ -13,6 +13,7 @@ use crate::emulated::{self, cu};
 use crate::support::Slice;
 
 const SOCKET: &str = "SOCKET";
+const ACCOUNTS: &str = "ACCOUNTS";
 
 /// A process of a slice.
 pub struct Member(Child);
@@ -28,7 +29,8 @@ impl Member {
         let child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", test, "--nocapture", "--test-threads=1"])
             .env_remove("CUDA_VISIBLE_DEVICES")
-            .env("DIVVY_EMULATED", "h100")
+            .env("DIVVY_EMULATED", format!("h100*{}", slice.more.len() + 1))
+            .env(ACCOUNTS, (slice.more.len() + 1).to_string())
             .env("DIVVY_RUN_DIR", folder)
             .env(SOCKET, &slice.socket)
             .stdin(Stdio::piped())
@@ -77,7 +79,10 @@ pub fn obey(answer: impl FnMut(&str, &str) -> String) {
 pub fn obey_on(driver: &'static Table, mut answer: impl FnMut(&str, &str) -> String) {
     let socket = std::env::var_os(SOCKET).expect("the slice's socket");
     below::stand_on(driver);
-    tenant::enter(vec![connect(socket.as_ref(), 0).expect("the keeper answers")]);
+    let accounts = std::env::var(ACCOUNTS).map_or(1, |count| count.parse().expect("a number"));
+    let attached =
+        (0..accounts).map(|account| connect(socket.as_ref(), account).expect("the keeper answers"));
+    tenant::enter(attached.collect());
     cu!(cuInit(0));
     emulated::context();
     for line in std::io::stdin().lines() {
