@@ -28,7 +28,13 @@ impl<'a> Rootless<'a> {
         let settings = "[containers]\ndefault_ulimits=[\"nofile=1024:4096\",\"nproc=1024:2048\"]\n\
                         [engine]\ncgroup_manager=\"cgroupfs\"\nevents_logger=\"file\"\n";
         fs::write(home.join("containers.conf"), settings).expect("written");
-        wrapper_of(&home.join("bin/divvy"), host, &home, &[], runtime);
+        wrapper_of(
+            &home.join("bin/divvy"),
+            host,
+            &home,
+            &[("DIVVY_CONTAINER_REQUESTS", "variables")],
+            runtime,
+        );
         // What the story made so far is the user's, and where it lies he may enter.
         let mut own = Command::new("chown");
         own.args(["-R", "nobody:nogroup"]).arg(host.folder());
