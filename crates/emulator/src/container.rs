@@ -108,7 +108,7 @@ pub fn host_pid() -> u32 {
     }
 }
 
-/// The files that a container is to have in [`FOLDER`], under their own names. The folder itself must be one of the
+/// The files that a container is to have in `/run/divvy/device`, under their own names. The folder itself must be one of the
 /// container's own: in a folder of the host's a container could put a link where the host writes a file next time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {

@@ -57,14 +57,15 @@ fn a_program_on_two_devices_has_its_part_of_both() {
         one("second", "1", &["--compute", "50%"], "1"),
     ];
     let usage = |place: usize| engine_of(&host, "h100*2,timing=model", place);
-    let mut from = until("all of them run", || {
+    let from = until("all of them run", || {
         let now = [usage(0), usage(1)];
         let runs =
             |place: usize| busy(&now[place], &both) > 50 * MS && busy(&now[place], &beside[place]) > 50 * MS;
         (runs(0) && runs(1)).then_some(now)
     });
-    // A program that gets no processor launches nothing: then they are looked at once more.
-    until("it had half of a second and a half of each device", || {
+    // With few processors one device's turn comes when the program waits at the other's gate: a second may be all the one's or
+    // all the other's. What is owed is paid back.
+    until("it has had half of each device in all", || {
         let now = [usage(0), usage(1)];
         let each = |place: usize| had(&from[place], &now[place], &[&both, &beside[place]]);
         let each = [each(0), each(1)];
@@ -73,10 +74,9 @@ fn a_program_on_two_devices_has_its_part_of_both() {
         }
         let parts = each.map(|each| each[0] as f64 * 100.0 / each.iter().sum::<u64>() as f64);
         eprintln!("{parts:?} % of the devices");
-        from = now;
         parts
             .iter()
-            .all(|part| (40.0..=60.0).contains(part))
+            .all(|part| (35.0..=65.0).contains(part))
             .then_some(())
     });
     // The gang's leases come together: as many here as there, and never one alone.

@@ -108,7 +108,7 @@ pub(crate) fn exported(pointer: CUdeviceptr, key: Key) {
 /// guest, if another was found to pay before the driver was asked.
 ///
 /// # Errors
-/// As [`account::reserve`]; it must be closed again.
+/// As `account::reserve`; it must be closed again.
 pub(crate) fn imported(
     pointer: CUdeviceptr,
     account: Account,
