@@ -12,6 +12,7 @@ use rustix::process::Signal;
 
 use crate::build::{binaries, workspace};
 use crate::clients::{on_path, required_file};
+use crate::containerd::OFF;
 use crate::containers::Image;
 use crate::host::{Host, finish, stderr, succeeded};
 use crate::processes;
@@ -33,16 +34,6 @@ pub struct Plugin {
 }
 
 const IMAGE: &str = "divvy.test/image:1";
-
-/// What this machine's kernel may not have, or a story does not want.
-const OFF: [&str; 6] = [
-    "io.containerd.snapshotter.v1.aufs",
-    "io.containerd.snapshotter.v1.btrfs",
-    "io.containerd.snapshotter.v1.devmapper",
-    "io.containerd.snapshotter.v1.zfs",
-    "io.containerd.tracing.processor.v1.otlp",
-    "io.containerd.internal.v1.tracing",
-];
 
 impl<'a> Kubelet<'a> {
     /// Starts containerd with this image; nothing where it was not set up and need not be.

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use crate::cargo::{cargo, finish};
-use crate::setup;
 use crate::suites::Suites;
+use crate::{schemas, setup};
 
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -43,6 +43,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if !args.suites_only {
         step(&mut steps, "format", || {
             finish(cargo().args(["fmt", "--all", "--check"]))
+        });
+        step(&mut steps, "schemas", || {
+            schemas::run(&schemas::Args { check: true })
         });
         step(&mut steps, "lints", || {
             finish(

@@ -1,7 +1,7 @@
 //! Hours of the device's time in minutes: its clock leaps over what would be waited for. Two stay, others come, are resized, fail and
 //! go; shares do not drift, and nothing is left behind.
 //!
-//! `DIVVY_TEST_HOURS=24` makes it a day, as bench/results/day.txt has it.
+//! `DIVVY_TEST_HOURS=24` makes it a day, which nobody has run to its end yet.
 
 use std::fs;
 use std::path::Path;

@@ -19,7 +19,7 @@ use sources::Sources;
 pub struct Args {
     /// Write nothing; fail if a schema is not up to date
     #[arg(long)]
-    check: bool,
+    pub check: bool,
 }
 
 /// What a kind of document is made of: a record's own fields, or `items` of them.
