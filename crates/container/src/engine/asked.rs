@@ -3,8 +3,20 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::running::Processes;
+
+/// How long a container that was stopped may take to come back, and how often it is looked for.
+const RESTART: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How a container is.
+struct State {
+    running: bool,
+    /// Its program was ended by a signal, as `stop` and `restart` do.
+    by_signal: bool,
+}
 
 /// An engine that can be asked, with its flags before the verb.
 #[derive(Clone, Copy, Debug)]
@@ -46,22 +58,34 @@ impl Asked<'_> {
             .is_some()
     }
 
-    /// Whether the container runs. One that is `removed` when it ends is not started again; of another the engine is
-    /// asked, who answers when a restart is over.
+    /// Whether the container runs, or may be on its way back. One that is `removed` when it ends is not started again.
+    /// Another that a signal ended may be between the two halves of a restart, of which no engine tells: it is looked for a
+    /// while longer.
     #[must_use]
     pub fn runs(&self, id: &str, removed: bool) -> bool {
-        let has_processes = || !Processes::default().of_container(id).is_empty();
-        let state = || {
-            self.says(&[
-                "inspect",
-                "--type",
-                "container",
-                "--format",
-                "{{.State.Running}}",
-                id,
-            ])
-        };
-        has_processes() || (!removed && state().is_some_and(|running| running == "true"))
+        let begin = Instant::now();
+        loop {
+            if !Processes::default().of_container(id).is_empty() {
+                return true;
+            }
+            let state = (!removed).then(|| self.state(id)).flatten();
+            match state {
+                Some(State { running: true, .. }) => return true,
+                Some(state) if state.by_signal && begin.elapsed() < RESTART => std::thread::sleep(LOOK),
+                _ => return false,
+            }
+        }
+    }
+
+    /// What the engine says of a container; nothing of one that it does not know.
+    fn state(&self, id: &str) -> Option<State> {
+        let format = "{{.State.Running}} {{.State.ExitCode}}";
+        let text = self.says(&["inspect", "--type", "container", "--format", format, id])?;
+        let (running, code) = text.split_once(' ')?;
+        Some(State {
+            running: running == "true",
+            by_signal: code.parse::<u32>().is_ok_and(|code| code >= 128),
+        })
     }
 
     /// The folder that the engine keeps of a container until it removes that; none where it is not on this machine.
@@ -94,6 +118,31 @@ mod tests {
         std::fs::write(&program, script).expect("written");
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("a mode");
         program
+    }
+
+    #[test]
+    fn what_a_signal_ended_may_come_back_and_what_ended_itself_does_not() {
+        let base = tempfile::tempdir().expect("a folder");
+        let globals = ["--root", "/x"].map(OsString::from);
+        let format = "State.Running}} {{.State.ExitCode";
+        // It answers by and by what `says` is told.
+        let runs = |first: &str, then: &str| {
+            let (once, later) = (base.path().join("once"), base.path().join("then"));
+            std::fs::write(&once, first).expect("written");
+            std::fs::write(&later, then).expect("written");
+            let answer = format!("'; cat {0}; cp {1} {0}; : '", once.display(), later.display());
+            let program = engine(base.path(), format, Path::new(&answer));
+            let asked = Asked {
+                program: &program,
+                globals: &globals,
+            };
+            asked.runs("0123", false)
+        };
+        assert!(runs("true 0", "false 0"));
+        assert!(runs("false 137", "true 0"), "a restart");
+        assert!(!runs("false 1", "true 0"), "it ended by itself");
+        assert!(!runs("false 143", "false 143"), "nobody brings it back");
+        assert!(!runs("false 137", ""), "it is removed");
     }
 
     #[test]
