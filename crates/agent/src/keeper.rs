@@ -13,6 +13,12 @@ use divvy_model::{Code, Fault};
 
 use crate::RunDir;
 
+mod door;
+
+/// As many of a container's processes are served at once: they may connect as often as they like, and our threads are not
+/// counted against their own bound on processes. Who speaks is answered within a millisecond, who is silent has two seconds.
+const MOST_OF_CONTAINERS: usize = 64;
+
 /// A keeper that listens. Dropping it lets nobody else attach; it does not end those who have.
 #[derive(Debug)]
 pub struct Keeper {
@@ -21,7 +27,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Listens in a slice's directory and serves from threads of its own. Pages are taken from the user of the agent
+    /// Listens in a slice's directory and serves from threads of its own. The agent comes here too: nobody is to hold it up,
+    /// and so all who come are served at once. Pages are taken from the user of the agent
     /// that made the directory (`agent_uid`), and from root.
     ///
     /// # Errors
@@ -32,7 +39,7 @@ impl Keeper {
             Fault::new(Code::Attach, format!("cannot listen on `{}`", socket.display())).because(&error)
         };
         let pages = Arc::new(attach::Keeper::new(agent_uid));
-        start(UnixListener::bind(&socket), &pages).map_err(cannot)?;
+        start(UnixListener::bind(&socket), &pages, usize::MAX).map_err(cannot)?;
         Ok(Self { socket, pages })
     }
 
@@ -54,7 +61,7 @@ impl Keeper {
             let _stale = std::fs::remove_file(&socket);
             let listener = UnixListener::bind(&socket)?;
             std::fs::set_permissions(&socket, Permissions::from_mode(0o666))?;
-            start(Ok(listener), &self.pages)
+            start(Ok(listener), &self.pages, MOST_OF_CONTAINERS)
         };
         listen().map_err(|error: std::io::Error| {
             Fault::new(Code::Attach, format!("cannot listen on `{}`", socket.display())).because(&error)
@@ -109,28 +116,18 @@ pub fn keep(run: &RunDir, id: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Serves what comes to a listener, from a thread of its own.
-fn start(listener: std::io::Result<UnixListener>, pages: &Arc<attach::Keeper>) -> std::io::Result<()> {
+/// Serves what comes to a listener, from a thread of its own, so many at once.
+fn start(
+    listener: std::io::Result<UnixListener>,
+    pages: &Arc<attach::Keeper>,
+    most: usize,
+) -> std::io::Result<()> {
     let listener = listener?;
     let pages = Arc::clone(pages);
     std::thread::Builder::new()
         .name("keeper".into())
-        .spawn(move || serve(&listener, &pages))?;
+        .spawn(move || door::serve(&listener, most, move |stream| answer(&pages, stream)))?;
     Ok(())
-}
-
-/// One thread per connection: a peer that says nothing must not keep the next one waiting. Where no thread is to be
-/// had the connection closes, and the peer is refused like any other.
-fn serve(listener: &UnixListener, pages: &Arc<attach::Keeper>) {
-    for stream in listener.incoming() {
-        let Ok(stream) = stream else {
-            // Out of descriptors: the next try may fare better.
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            continue;
-        };
-        let pages = Arc::clone(pages);
-        let _refused = std::thread::Builder::new().spawn(move || answer(&pages, &stream));
-    }
 }
 
 /// The program's standard streams are not the keeper's to write to: what goes wrong here shows on the other side,
