@@ -8,6 +8,16 @@ use anyhow::bail;
 #[derive(Default)]
 pub struct Suites {
     suites: Vec<Suite>,
+    /// Of the suite that runs.
+    failing: Vec<String>,
+    failed: Vec<Failed>,
+}
+
+/// Tests that failed, and what has cargo run their suite again: `-p divvy-ptx --test kernels`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Failed {
+    pub suite: Vec<String>,
+    pub tests: Vec<String>,
 }
 
 struct Suite {
@@ -44,6 +54,15 @@ impl Suites {
                 seconds: 0.0,
             });
         }
+        if let Some(test) = failing(line) {
+            self.failing.push(test.to_owned());
+        }
+        if let Some(suite) = line.strip_prefix("error: test failed, to rerun pass ") {
+            self.failed.push(Failed {
+                suite: suite.trim_matches('`').split(' ').map(str::to_owned).collect(),
+                tests: std::mem::take(&mut self.failing),
+            });
+        }
         if let (Some(counts), Some(suite)) = (line.strip_prefix("test result: "), self.suites.last_mut()) {
             suite.passed = number_before(counts, " passed");
             suite.failed = number_before(counts, " failed");
@@ -53,6 +72,11 @@ impl Suites {
                 .and_then(|(_, time)| time.strip_suffix('s')?.parse().ok())
                 .unwrap_or_default();
         }
+    }
+
+    /// What failed so far.
+    pub fn failed(&self) -> &[Failed] {
+        &self.failed
     }
 
     /// Fails when nothing ran, or when a test was ignored: whoever ignores a test hides what it would say.
@@ -69,6 +93,11 @@ impl Suites {
     fn sum(&self, of: impl Fn(&Suite) -> u32) -> u32 {
         self.suites.iter().map(of).sum()
     }
+}
+
+/// The name in `test restart::comes_back ... FAILED`.
+fn failing(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
 fn number_before(text: &str, word: &str) -> u32 {
@@ -128,6 +157,27 @@ mod tests {
         assert!(text.contains("kernels: 3 passed, 2 FAILED\n"), "{text}");
         assert!(text.ends_with("15 passed, 2 failed, 1 ignored\n"), "{text}");
         assert!(suites.judge().is_err());
+    }
+
+    #[test]
+    fn what_failed_can_be_run_again() {
+        let mut suites = Suites::default();
+        for line in [
+            "     Running tests/kernels.rs (target/debug/deps/kernels-00ff)",
+            "test sums::of_floats ... FAILED",
+            "test sums::of_words ... ok",
+            "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.25s",
+            "error: test failed, to rerun pass `-p divvy-ptx --test kernels`",
+        ] {
+            suites.note(line);
+        }
+        let failed = Failed {
+            suite: ["-p", "divvy-ptx", "--test", "kernels"]
+                .map(str::to_owned)
+                .to_vec(),
+            tests: vec!["sums::of_floats".to_owned()],
+        };
+        assert_eq!(suites.failed(), [failed]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use crate::cargo::{cargo, finish};
-use crate::suites::Suites;
+use crate::suites::{Failed, Suites};
 use crate::{schemas, setup};
 
 /// Arguments of `cargo xtask test`.
@@ -73,7 +73,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         command.env("DIVVY_REQUIRE_ALL", "1");
         // The step before has built what the suites start: they need not ask cargo again.
         command.env("DIVVY_TEST_BUILT", "1");
-        watch(&mut command, &mut suites)
+        let outcome = watch(&mut command, &mut suites);
+        match outcome {
+            Err(_) if std::env::var_os("DIVVY_TEST_AGAIN").is_some() => again(suites.failed()),
+            outcome => outcome,
+        }
     });
     if !args.suites_only {
         step(&mut steps, "floor", || {
@@ -128,6 +132,33 @@ fn step(steps: &mut Vec<Step>, name: &'static str, work: impl FnOnce() -> anyhow
         took: start.elapsed(),
         passed: outcome.is_ok(),
     });
+}
+
+/// Runs what failed once more, each by itself. On a machine that others share a story can come too late for reasons of
+/// theirs; what fails then too has failed. The summary still counts the first time.
+fn again(failed: &[Failed]) -> anyhow::Result<()> {
+    let mut known = false;
+    for Failed { suite, tests } in failed {
+        for test in tests {
+            known = true;
+            println!("\n== again: {test}");
+            finish(
+                cargo()
+                    .arg("test")
+                    .args(suite)
+                    .args(["--", "--exact", test])
+                    .envs([("DIVVY_REQUIRE_ALL", "1"), ("DIVVY_TEST_BUILT", "1")]),
+            )?;
+            println!("UNSTEADY: {test} failed among the others, and passed alone.");
+        }
+        if tests.is_empty() {
+            bail!("{} ended without a word of its tests", suite.join(" "));
+        }
+    }
+    if !known {
+        bail!("cargo test failed, and no test did");
+    }
+    Ok(())
 }
 
 /// Runs `cargo test`, passes its output on as it comes, and keeps what it says about each suite.
