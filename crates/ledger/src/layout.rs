@@ -8,7 +8,7 @@ use crate::accounting::{Memory, RECORDS_PER_SLOT, RecordId, SLOTS};
 use crate::error::PageError;
 
 /// Version of the layout and of the rules by which the pages are used. Both sides of an attach name theirs.
-pub const PAGE_ABI_VERSION: u32 = 4;
+pub const PAGE_ABI_VERSION: u32 = 5;
 /// Size of a grant page in bytes.
 pub const GRANT_BYTES: usize = size_of::<GrantPage>();
 /// Size of a ledger in bytes. Sparse: a page that no process slot has touched takes no memory.
@@ -134,8 +134,8 @@ pub(crate) struct LedgerPage {
     pub spilled: SpillRecords,
     /// Allocations that a process of the slice shares with others of it: see [`crate::shared`].
     pub shared: [AtomicU64; SHARED_WORDS],
-    /// What each of them is worth, in bytes.
-    pub shared_bytes: [AtomicU64; SHARED_WORDS],
+    /// What each of them keeps from the device: see [`crate::shared::Worth`].
+    pub shared_worth: [AtomicU64; SHARED_WORDS],
     /// Which processes have it open and do not pay, by slot.
     pub shared_guests: [[AtomicU64; SLOTS / 64]; SHARED_WORDS],
     pub presences: Presences,
@@ -148,6 +148,8 @@ pub(crate) struct BellLine {
     pub rung: AtomicU32,
     /// How many looks at what the driver holds were asked for. See [`crate::fresh`].
     pub looks: AtomicU32,
+    /// Not 0: a process has let go of what it pays for, at any time.
+    pub let_go: AtomicU32,
 }
 
 /// What each process says of its use of the device, by slot: on pages of their own, which cost nothing where nobody launches.
@@ -168,8 +170,8 @@ pub struct PresenceLine {
     reserved: [AtomicU64; 2],
 }
 
-/// Words for what the slice's processes tell each other of shared allocations: one page.
-pub const SHARED_WORDS: usize = 512;
+/// Words for what the slice's processes tell each other of shared allocations.
+pub const SHARED_WORDS: usize = 2048;
 
 /// Room for kinds of bypasses, known and to come.
 pub(crate) const BYPASS_KINDS: usize = 16;
@@ -212,7 +214,8 @@ pub(crate) struct ProcessSlot {
     pub pid: AtomicU32,
     /// The process's id as the keeper's pid namespace sees it, for display; 0 when it does not.
     pub host_pid: AtomicU32,
-    pub reserved: AtomicU32,
+    /// Futex word: raised by whoever may have been the last to leave what this process has let go of and pays for.
+    pub calls: AtomicU32,
     /// When the slot was claimed: nanoseconds since the Unix epoch.
     pub claimed_at_ns: AtomicU64,
     /// See [`crate::accounting::Memory::gathered`].

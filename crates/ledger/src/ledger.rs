@@ -301,6 +301,8 @@ impl Ledger {
             page.note_return();
             page.book.tell_waiters();
         }
+        // The last who had something open may have been among the dead, or died on his way out.
+        let _soon = page.call_payers();
         drop(turn);
         Ok(reaped)
     }

@@ -30,6 +30,7 @@ mod terms;
 mod text;
 mod thrash;
 mod waiting;
+mod worth;
 
 pub use bypass::{Bypass, STAND_IN_SONAME};
 pub use error::{PageError, ReserveError};

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use crate::layout::SHARED_WORDS;
     use crate::liveness::CALLS;
-    use crate::shared::HOLDER_BITS;
+    use crate::shared::{HOLDER_BITS, Worth};
     use crate::{Backing, Ledger, Slot, SlotOwner, ledger};
 
     /// What a look may ask: of each place whether its process lives and whether its guest does, each with its answer's undoing;
@@ -112,7 +112,7 @@ mod tests {
         for place in 0..SHARED_WORDS {
             let word = (place as u64 + 1) << 24 | (payer(place) as u64) << HOLDER_BITS | 2;
             page.shared[place].store(word, Relaxed);
-            page.shared_bytes[place].store(1, Relaxed);
+            page.shared_worth[place].store(1, Relaxed);
             page.shared_guests[place]
                 .iter()
                 .for_each(|guests| guests.store(u64::MAX, Relaxed));
@@ -165,7 +165,7 @@ mod tests {
             for place in number * 64..(number + 1) * 64 {
                 let word = (place as u64 + 1) << 24 | (payer.index() as u64) << HOLDER_BITS | 2;
                 payer.shared().expect("ours")[place].store(word, Relaxed);
-                payer.note_shared(place, 512);
+                payer.note_shared(place, Worth::whole(512));
                 guest.note_open(place, true);
             }
         }

@@ -32,6 +32,7 @@ mod patience;
 mod room;
 mod strangers;
 pub mod tenant;
+mod threads;
 
 pub use environment::capture as capture_environment;
 pub use hooks::TABLE;

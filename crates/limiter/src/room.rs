@@ -1,5 +1,6 @@
 //! Where bytes may be found before an allocation is refused: frees that streams have come to, memory that pools keep and
-//! nobody uses, for a moment frees that streams are about to come to, and what the driver no longer holds for itself.
+//! nobody uses, for a moment frees that streams are about to come to and what another process pays for and nobody has any
+//! more, and what the driver no longer holds for itself.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -7,7 +8,7 @@ use std::time::Instant;
 use divvy_ledger::ReserveError;
 
 use crate::account::Account;
-use crate::books::{deferred, graphs, imports, physical, pools, shared};
+use crate::books::{deferred, graphs, imports, lingering, physical, pools};
 
 /// How long an allocation waits for frees before it, which a driver's own allocator waits for as well. No longer: what
 /// the streams are doing may depend on this very thread.
@@ -24,7 +25,7 @@ pub(crate) fn look(account: Account) {
     pools::trim(account);
     graphs::follow();
     graphs::trim(account);
-    shared::follow();
+    lingering::follow();
     physical::follow();
     imports::follow();
 }
@@ -48,8 +49,12 @@ pub(crate) fn reserve(account: Account, bytes: u64, refusal: ReserveError) -> Re
             Ok(()) => return Ok(()),
             Err(refusal) => refusal,
         };
-        let soon = account.room_bytes().saturating_add(deferred::waiting_bytes());
-        if !deferred::any() || bytes > soon || begin.elapsed() > PATIENCE {
+        // What everybody has let go of comes back as soon as who pays for it has looked.
+        let called = account.attached().slot().call_payers();
+        let coming = deferred::waiting_bytes().saturating_add(called);
+        let soon = account.room_bytes().saturating_add(coming);
+        let may_wait = deferred::any() || called > 0;
+        if !may_wait || bytes > soon || begin.elapsed() > PATIENCE {
             if moments == 0 || bytes > account.limit_bytes() {
                 // Last of all what the agent says that the driver holds, which is a moment old.
                 if !std::mem::take(&mut may_ask) || !account.attached().look_afresh(bytes) {

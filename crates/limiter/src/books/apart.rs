@@ -64,7 +64,7 @@ pub(crate) fn any() -> bool {
 }
 
 /// Bytes of whole pages, and the keys of the pages that a piece has in part.
-fn parts(account: Account, payer: u16, piece: Piece) -> (u64, [Option<u64>; 2]) {
+pub(super) fn parts(account: Account, payer: u16, piece: Piece) -> (u64, [Option<u64>; 2]) {
     match grain::settled_page(account) {
         UNIT => (piece.bytes, [None; 2]),
         page => split(payer, page, piece.pointer, piece.bytes),

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use divvy_abi::{CUdeviceptr, CUresult};
 
+use super::held::Piece;
 use super::shared::{self, Key, Share};
-use super::{CHARGED, account_of, grain, is_pool, locked, pools};
+use super::{CHARGED, account_of, is_pool, lingering, locked, numbers, pools};
 use crate::account::Account;
 
 #[derive(Debug)]
@@ -93,8 +94,9 @@ pub(crate) fn exported(pointer: CUdeviceptr, key: Key) {
     };
     let Some(account) = account else { return };
     // The charge itself stays where it is.
-    let worth = grain::most(account, charge.bytes);
-    let share = shared::exported(account, key, 0, worth);
+    let bytes = charge.bytes;
+    let (worth, pages) = numbers::worth(account, charge.payer, Piece { pointer, bytes });
+    let share = shared::exported(account, key, 0, worth).in_pages(pages);
     // Another one of this address was freed in a way that we did not see.
     let stale = books.exported.insert(pointer, share);
     books.count();
@@ -242,7 +244,7 @@ impl Beyond {
 /// No lock is held. What this process itself had freed before, and kept alive by this, goes with it.
 fn let_go(share: Share) {
     share.ended();
-    shared::follow();
+    lingering::follow();
 }
 
 /// External memory was imported, which `share` pays for.

@@ -17,6 +17,8 @@ pub(crate) mod held;
 pub(crate) mod holdings;
 pub(crate) mod images;
 pub(crate) mod imports;
+pub(crate) mod lingering;
+pub(crate) mod numbers;
 pub(crate) mod parting;
 pub(crate) mod physical;
 pub(crate) mod pools;
@@ -104,7 +106,7 @@ pub(crate) fn returned_piece(payer: u16, piece: Piece) {
 /// that pools have let go. Costs two loads where nothing is waited for.
 #[inline]
 pub(crate) fn follow() {
-    if deferred::any() || pools::any_slack() || graphs::any() || shared::any() {
+    if deferred::any() || pools::any_slack() || graphs::any() || lingering::any() {
         follow_now();
     }
 }
@@ -114,7 +116,7 @@ fn follow_now() {
     if account::keeps_books() {
         deferred::settle();
         pools::follow();
-        shared::follow();
+        lingering::follow();
         graphs::follow();
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use divvy_abi::CUresult;
+use divvy_ledger::shared::Worth;
 
 use super::arriving::Arriving;
 use super::shared::{self, Key, Share};
@@ -302,7 +303,7 @@ pub(crate) fn exported(handle: u64, key: Option<Key>) {
         && let Some(account) = account::paid(account)
     {
         let key = key.unwrap_or_else(|| Key::of_size(bytes));
-        block.pays = Pays::Shared(shared::exported(account, key, bytes, bytes));
+        block.pays = Pays::Shared(shared::exported(account, key, bytes, Worth::whole(bytes)));
     }
 }
 

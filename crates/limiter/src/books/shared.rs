@@ -6,14 +6,15 @@
 //! death as well: whoever reaps it leaves the bytes charged until no guest lives ([`divvy_ledger::shared`]). Where the table
 //! is full, each importer pays: too much, never too little.
 
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 
 use divvy_abi::CUresult;
-use divvy_ledger::shared::{HOLDER_BITS, SLOT_BITS, payer_of as slot_of};
+use divvy_ledger::shared::{HOLDER_BITS, SLOT_BITS, Worth, payer_of as slot_of};
 
 use super::apart::Apart;
-use super::locked;
+use super::numbers::Numbered;
+use super::{lingering, locked};
 use crate::account::{self, Account};
 
 const KEY_SHIFT: u32 = HOLDER_BITS + SLOT_BITS;
@@ -33,7 +34,9 @@ pub(crate) struct Share {
     account: u8,
     /// Bytes that are charged for it.
     bytes: u64,
-    /// The pages of an allocation of this process that it has freed and others have open, which stay charged.
+    /// Numbers of the pages of an allocation of this process that others may open by its address.
+    pages: Numbered,
+    /// Its pages themselves, once it is freed and others have it open: they stay charged.
     left: Option<Apart>,
     /// Bytes that should be charged: the memory is held, whatever the ledger has room for.
     owed: u64,
@@ -43,11 +46,8 @@ pub(crate) struct Share {
     pays: bool,
 }
 
-/// Allocations that this process has let go of and still pays for.
-static LINGERING: Mutex<Vec<Share>> = Mutex::new(Vec::new());
 /// Keys and places of what this process holds as a guest, once for each time.
 static OWN_GUESTS: Mutex<Vec<(u64, usize)>> = Mutex::new(Vec::new());
-static LINGERERS: AtomicUsize = AtomicUsize::new(0);
 
 impl Key {
     /// The key of whatever these bytes identify.
@@ -124,9 +124,9 @@ fn guests(account: Account, place: usize, word: u64) -> bool {
     word & HOLDERS > 1 && (slot.is_open_elsewhere(place) || own())
 }
 
-/// An allocation that `account` was charged `bytes` for is about to be known outside this process. `worth`: bytes that
-/// stay charged for it when this process dies and others have it.
-pub(crate) fn exported(account: Account, key: Key, bytes: u64, worth: u64) -> Share {
+/// An allocation that `account` was charged `bytes` for is about to be known outside this process. `worth`: what stays
+/// charged for it when this process dies and others have it.
+pub(crate) fn exported(account: Account, key: Key, bytes: u64, worth: Worth) -> Share {
     Share::new(account, key, bytes, enter(account, key, worth), true)
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn imported(account: Account, key: Key, bytes: u64) -> Result<Share, 
 /// to pay meanwhile.
 pub(crate) fn reserved(account: Account, key: Key, bytes: u64) -> Share {
     for _ in 0..MEETINGS {
-        let place = enter(account, key, bytes);
+        let place = enter(account, key, Worth::whole(bytes));
         let share = Share::new(account, key, bytes, place, true);
         // Another may have come at the same moment: of two who pay one joins the other.
         let alone = match place {
@@ -161,7 +161,7 @@ pub(crate) fn reserved(account: Account, key: Key, bytes: u64) -> Share {
             return share;
         }
     }
-    let place = enter(account, key, bytes);
+    let place = enter(account, key, Worth::whole(bytes));
     Share::new(account, key, bytes, place, true)
 }
 
@@ -183,7 +183,7 @@ fn is_twice(account: Account, key: Key, place: usize) -> bool {
     })
 }
 
-fn enter(account: Account, key: Key, worth: u64) -> Option<usize> {
+fn enter(account: Account, key: Key, worth: Worth) -> Option<usize> {
     let table = table(account)?;
     let slot = account.attached().slot();
     let fresh = key.word(slot.index(), 1);
@@ -228,6 +228,7 @@ impl Share {
         Self {
             account: account.index(),
             bytes,
+            pages: Numbered::default(),
             left: None,
             owed: 0,
             key,
@@ -239,6 +240,12 @@ impl Share {
     /// A guest learns the size of what it has opened: what it has to pay should the payer die.
     pub fn with_bytes(mut self, bytes: u64) -> Self {
         self.bytes = bytes;
+        self
+    }
+
+    /// It lies in pages of these numbers, beside others.
+    pub fn in_pages(mut self, pages: Numbered) -> Self {
+        self.pages = pages;
         self
     }
 
@@ -267,14 +274,25 @@ impl Share {
         } else if self.end(account) {
             self.give_back(account);
         } else {
-            self.linger();
+            lingering::add(self, account);
         }
     }
 
-    fn linger(self) {
-        let mut lingering = locked(&LINGERING);
-        lingering.push(self);
-        LINGERERS.store(lingering.len(), Ordering::Relaxed);
+    /// What this process has let go of and pays for; `None` once nobody else has it, and it is paid back.
+    pub(super) fn followed(self) -> Option<Self> {
+        let account = account::paid(self.account)?;
+        if self.has_guests(account) || !self.end(account) {
+            return Some(self);
+        }
+        self.give_back(account);
+        None
+    }
+
+    /// Says so to others: it wants to be told when they leave.
+    pub(super) fn note_let_go(&self, account: Account) {
+        if let Some(place) = self.place {
+            account.attached().slot().note_let_go(place);
+        }
     }
 
     fn give_back(self, account: Account) {
@@ -287,16 +305,14 @@ impl Share {
     /// This process has freed an exported allocation that lay in `pages`. They are given back, unless others have it open:
     /// then this share pays for them.
     pub fn freed(mut self, mut pages: Apart) {
-        let alone = match account::paid(self.account) {
-            Some(account) => self.end(account),
-            None => true,
-        };
-        if alone {
+        let account = account::paid(self.account).filter(|account| !self.end(*account));
+        let Some(account) = account else {
             return pages.ended();
-        }
+        };
         pages.stays();
+        self.pages.leave_addresses();
         self.left = Some(pages);
-        self.linger();
+        lingering::add(self, account);
     }
 
     /// Pays what is owed, if there is room by now.
@@ -385,30 +401,6 @@ impl Share {
             self.pay();
         }
         self.pays
-    }
-}
-
-/// Whether this process pays for anything that it has let go of.
-#[inline]
-pub(crate) fn any() -> bool {
-    LINGERERS.load(Ordering::Relaxed) != 0
-}
-
-/// Gives back what no guest holds any more.
-pub(crate) fn follow() {
-    if !any() {
-        return;
-    }
-    let mut lingering = locked(&LINGERING);
-    let done: Vec<Share> = lingering
-        .extract_if(.., |share| {
-            account::paid(share.account).is_none_or(|account| !share.has_guests(account))
-        })
-        .collect();
-    LINGERERS.store(lingering.len(), Ordering::Relaxed);
-    drop(lingering);
-    for share in done {
-        share.ended();
     }
 }
 

@@ -74,8 +74,24 @@ pub(super) fn is_exiting() -> bool {
     EXITING.load(SeqCst)
 }
 
+/// Does by `work`, in a thread of ours, what may ask the driver something; answers false, and does nothing, where the
+/// process ends.
+pub(crate) fn unless_exiting(work: impl FnOnce()) -> bool {
+    at_exit();
+    let _asking = capture::asking();
+    let goes_on = !is_exiting();
+    if goes_on {
+        work();
+    }
+    goes_on
+}
+
 /// Sees to it that the driver's own end finds nobody of ours in it.
 pub(super) fn at_exit() {
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    if REGISTERED.swap(true, SeqCst) {
+        return;
+    }
     // SAFETY: a function that may be called at any time, in a library that is never unloaded.
     let _registered = unsafe { libc::atexit(exiting) };
 }

@@ -42,7 +42,7 @@ use books::Books;
 use estimates::Estimates;
 use lane::{LANES, Lane};
 pub(crate) use launch::Launch;
-pub(crate) use leave::Leaving;
+pub(crate) use leave::{Leaving, unless_exiting};
 pub(crate) use stream::Stream;
 use thread::Thread;
 

@@ -14,10 +14,8 @@ use super::books::Books;
 use super::{Gate, NOTHING_SEEN, capture, leave};
 use crate::below::forward;
 use crate::books::locked;
-use crate::log;
+use crate::{log, threads};
 
-/// Enough for a driver's own frames.
-const STACK_BYTES: usize = 256 << 10;
 /// A lease that nothing has used for so many nanoseconds is given back.
 const IDLE_NS: u64 = 100_000;
 /// How long to sleep at a word where nothing is in flight: until a new grant is looked for, or, under a lease, in case
@@ -98,11 +96,7 @@ impl Thread {
             return;
         }
         leave::at_exit();
-        let thread = std::thread::Builder::new()
-            .name("divvy-gate".to_owned())
-            .stack_size(STACK_BYTES);
-        let spawned = without_signals(|| thread.spawn(move || gate.run(attached)));
-        if let Err(error) = spawned {
+        if let Err(error) = threads::start("divvy-gate", move || gate.run(attached)) {
             log::line(format_args!("No gate thread: {error}"));
             self.started.store(false, SeqCst);
         }
@@ -159,21 +153,6 @@ impl Thread {
         self.planned_ns.store(0, SeqCst);
         timed
     }
-}
-
-/// Runs `make` with all signals blocked: what it starts never handles any of the program's.
-fn without_signals<T>(make: impl FnOnce() -> T) -> T {
-    let mut all = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    let mut before = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: valid out-parameters, filled in before they are used; the mask is this thread's own, and set back below.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-    }
-    let made = make();
-    // SAFETY: as above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
-    made
 }
 
 impl Gate {

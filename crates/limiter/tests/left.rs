@@ -1,0 +1,232 @@
+//! What several processes had and pay for by one of them, after that one has let go, or died: it is charged for as long as
+//! anybody has it, and no longer, whoever else calls the driver.
+
+mod emulated;
+mod members;
+mod support;
+
+use std::os::fd::IntoRawFd as _;
+use std::time::{Duration, Instant};
+
+use divvy_abi::*;
+use divvy_ledger::Terms;
+use emulated::{code, cu, get};
+use members::{Member, is_member, obey};
+use support::Slice;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+fn spelled(handle: &CUipcMemHandle) -> String {
+    let bytes = handle.reserved.iter().map(|byte| (*byte as u8).to_string());
+    bytes.collect::<Vec<_>>().join(" ")
+}
+
+fn handle(spelled: &str) -> CUipcMemHandle {
+    let mut handle = CUipcMemHandle::default();
+    for (to, from) in handle.reserved.iter_mut().zip(spelled.split(' ')) {
+        *to = from.parse::<u8>().expect("a byte") as _;
+    }
+    handle
+}
+
+fn number(text: &str) -> u64 {
+    text.parse().expect("a number")
+}
+
+fn member() {
+    let mut handles: Vec<CUmemGenericAllocationHandle> = Vec::new();
+    let mut opened: Vec<CUdeviceptr> = Vec::new();
+    let mut own: Vec<CUdeviceptr> = Vec::new();
+    let mut passing = std::ptr::null_mut();
+    let kind = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    obey(|word, rest| match word {
+        "create" => {
+            let mut properties = CUmemAllocationProp {
+                type_: CU_MEM_ALLOCATION_TYPE_PINNED,
+                requestedHandleTypes: kind,
+                ..Default::default()
+            };
+            properties.location.type_ = CU_MEM_LOCATION_TYPE_DEVICE;
+            let made = get!(cuMemCreate(number(rest) as usize, &raw const properties, 0));
+            handles.push(made);
+            let mut descriptor = -1i32;
+            cu!(cuMemExportToShareableHandle(
+                (&raw mut descriptor).cast(),
+                made,
+                kind,
+                0
+            ));
+            format!("/proc/{}/fd/{descriptor}", std::process::id())
+        }
+        "import" => {
+            let file = std::fs::File::options().read(true).write(true).open(rest);
+            let shared = file.expect("a descriptor").into_raw_fd() as isize as *mut c_void;
+            handles.push(get!(cuMemImportFromShareableHandle(shared, kind)));
+            "imported".to_owned()
+        }
+        "release" => {
+            handles.drain(..).for_each(|handle| cu!(cuMemRelease(handle)));
+            "released".to_owned()
+        }
+        "begin" => {
+            passing = get!(cuCtxCreate_v2(0, 0));
+            "begun".to_owned()
+        }
+        "finish" => format!("{:?}", code!(cuCtxDestroy_v2(passing))),
+        "alloc" => {
+            let mut pointer = 0;
+            format!(
+                "{:?}",
+                code!(cuMemAlloc_v2(&raw mut pointer, number(rest) as usize))
+            )
+        }
+        // Pieces of so many bytes, so many of them.
+        "export" => {
+            let (bytes, count) = rest.split_once(' ').expect("two numbers");
+            let pieces =
+                (0..number(count)).map(|_| -> CUdeviceptr { get!(cuMemAlloc_v2(number(bytes) as usize)) });
+            own = pieces.collect();
+            let handles = own
+                .iter()
+                .map(|pointer| spelled(&get!(cuIpcGetMemHandle(*pointer))));
+            handles.collect::<Vec<_>>().join(",")
+        }
+        "free" => {
+            own.drain(..).for_each(|pointer| cu!(cuMemFree_v2(pointer)));
+            "freed".to_owned()
+        }
+        "open" => {
+            let flags = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.0;
+            opened.extend(
+                rest.split(',')
+                    .map(|spelled| -> CUdeviceptr { get!(cuIpcOpenMemHandle_v2(handle(spelled), flags)) }),
+            );
+            "opened".to_owned()
+        }
+        "close" => {
+            let count = if rest.is_empty() {
+                opened.len()
+            } else {
+                number(rest) as usize
+            };
+            opened
+                .drain(..count)
+                .for_each(|pointer| cu!(cuIpcCloseMemHandle(pointer)));
+            "closed".to_owned()
+        }
+        other => panic!("{other}"),
+    });
+}
+
+/// Waits until the slice's ledger says so many bytes, without a call of the driver by anybody.
+fn comes_to(slice: &Slice, bytes: u64) {
+    let begin = Instant::now();
+    while slice.used() != bytes {
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "{} charged",
+            slice.used()
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn what_everybody_has_left_is_charged_to_nobody_though_its_payer_is_idle() {
+    if is_member() {
+        return member();
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let slice = Slice::with(&[(GIB, emulated::uuid_in(folder.path()))], Terms::default());
+    let test = "what_everybody_has_left_is_charged_to_nobody_though_its_payer_is_idle";
+    let member = || Member::new(&slice, folder.path(), test);
+    let (mut payer, mut guest, mut third) = (member(), member(), member());
+    for round in 0..50 {
+        let shared = payer.tell(&format!("create {}", 600 << 20));
+        guest.tell(&format!("import {shared}"));
+        payer.tell("release");
+        assert_eq!(slice.used(), 600 * MIB, "the guest has it");
+        guest.tell("release");
+        // At once, by whoever needs it.
+        let asks = if round % 2 == 0 { &mut third } else { &mut guest };
+        asks.tell("begin");
+        assert_eq!(asks.tell(&format!("alloc {}", 600 << 20)), "CUDA_SUCCESS");
+        assert_eq!(asks.tell("finish"), "CUDA_SUCCESS");
+        comes_to(&slice, 0);
+    }
+    // Who leaves last is killed: somebody looks for the dead, or for room.
+    let shared = payer.tell(&format!("create {}", 600 << 20));
+    guest.tell(&format!("import {shared}"));
+    payer.tell("release");
+    guest.kill();
+    slice.pages.ledger.reap().expect("a sound ledger");
+    comes_to(&slice, 0);
+    let mut guest = member();
+    let shared = payer.tell(&format!("create {}", 600 << 20));
+    guest.tell(&format!("import {shared}"));
+    payer.tell("release");
+    guest.kill();
+    third.tell("begin");
+    assert_eq!(third.tell(&format!("alloc {}", 600 << 20)), "CUDA_SUCCESS");
+    assert_eq!(third.tell("finish"), "CUDA_SUCCESS");
+    // It went with its context, and lay in pages with others.
+    let mut guest = member();
+    payer.tell("begin");
+    let handles = payer.tell(&format!("export {} 40", 600 << 10));
+    let charged = slice.used();
+    guest.tell(&format!("open {handles}"));
+    assert_eq!(payer.tell("finish"), "CUDA_SUCCESS");
+    assert_eq!(slice.used(), charged);
+    guest.tell("close 20");
+    guest.tell("close");
+    comes_to(&slice, 0);
+    for member in [payer, guest, third] {
+        member.end();
+    }
+}
+
+#[test]
+fn a_dead_payers_pages_count_once_for_all_that_lie_in_them() {
+    if is_member() {
+        return member();
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let uuid = emulated::uuid_in(folder.path());
+    let slice = Slice::with(&[(GIB, uuid)], Terms::default());
+    let test = "a_dead_payers_pages_count_once_for_all_that_lie_in_them";
+    let member = || Member::new(&slice, folder.path(), test);
+    let device = || {
+        let uuid = divvy_emulator::Uuid(uuid).to_string();
+        divvy_emulator::usage_in(folder.path(), &uuid)
+            .expect("a device page")
+            .used_bytes
+    };
+    let (mut payer, mut guest) = (member(), member());
+    payer.tell(&format!("alloc {}", 900 << 20));
+    // 32 of them a page.
+    let handles = payer.tell(&format!("export {} 400", 64 << 10));
+    assert_eq!(slice.used(), 926 * MIB);
+    guest.tell(&format!("open {handles}"));
+    payer.kill();
+    slice.pages.ledger.reap().expect("a sound ledger");
+    assert_eq!((slice.used(), device()), (26 * MIB, 26 * MIB));
+    // Each page until its last is closed.
+    guest.tell("close 33");
+    slice.pages.ledger.reap().expect("a sound ledger");
+    assert_eq!(slice.used(), 24 * MIB);
+    // A page that was freed, and its address in use again, are two.
+    let mut payer = member();
+    let first = payer.tell(&format!("export {} 1", 600 << 10));
+    guest.tell(&format!("open {first}"));
+    payer.tell("free");
+    let second = payer.tell(&format!("export {} 1", 600 << 10));
+    guest.tell(&format!("open {second}"));
+    assert_eq!(slice.used(), 28 * MIB);
+    payer.kill();
+    slice.pages.ledger.reap().expect("a sound ledger");
+    assert_eq!(slice.used(), 28 * MIB);
+    guest.kill();
+    slice.pages.ledger.reap().expect("a sound ledger");
+    assert_eq!((slice.used(), device()), (0, 0));
+}
