@@ -1,5 +1,7 @@
 //! What one user's slices may have together, so that one of thirty does not take the card.
 
+use std::fmt;
+
 use divvy_model::{Bytes, Code, Compute, DeviceRecord, Fault, MemoryAmount};
 
 use crate::admission::Hold;
@@ -101,7 +103,7 @@ impl Quota {
                 device.uuid,
                 user_name(uid)
             ),
-            format!("{left} of that is left; see divvy ps"),
+            left_of_it(left),
         )
     }
 
@@ -167,8 +169,13 @@ impl Quota {
             fault = fault.cause(names.join(", "));
         }
         let left = Compute(u16::try_from(left).unwrap_or(u16::MAX));
-        Err(fault.hint(format!("{left} of that is left; see divvy ps")))
+        Err(fault.hint(left_of_it(left)))
     }
+}
+
+/// A lasting slice keeps its part while nothing runs in it, the one that plain runs share too.
+fn left_of_it(left: impl fmt::Display) -> String {
+    format!("{left} of that is left; see divvy ps, and divvy slice delete for what nobody needs")
 }
 
 fn sum_of(sum: u64, hold: &Hold) -> u64 {
@@ -238,7 +245,10 @@ mod tests {
             (refusal.code, refusal.causes),
             (Code::QuotaFull, vec!["slice a has 30%".to_owned()])
         );
-        assert_eq!(refusal.hint.as_deref(), Some("20% of that is left; see divvy ps"));
+        assert_eq!(
+            refusal.hint.as_deref(),
+            Some("20% of that is left; see divvy ps, and divvy slice delete for what nobody needs")
+        );
         let part = |parts| quota.check_compute(3_999_999_999, &device(), Some(Compute(parts)));
         part(5000).expect("all of it, once the other has ended");
         let refusal = part(5001).expect_err("more than there will ever be");
