@@ -13,7 +13,8 @@ pub struct Suites {
     failed: Vec<Failed>,
 }
 
-/// Tests that failed, and what has cargo run their suite again: `-p divvy-ptx --test kernels`.
+/// Tests that failed, and what names their suite among a workspace's: `--test kernels`. Without the package: cargo would
+/// build that one with fewer features, hence anew.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failed {
     pub suite: Vec<String>,
@@ -54,12 +55,17 @@ impl Suites {
                 seconds: 0.0,
             });
         }
-        if let Some(test) = failing(line) {
+        // A test that runs in a process of its own is told of by both.
+        if let Some(test) = failing(line).filter(|test| !self.failing.iter().any(|other| other == test)) {
             self.failing.push(test.to_owned());
         }
         if let Some(suite) = line.strip_prefix("error: test failed, to rerun pass ") {
+            let words = suite
+                .trim_matches('`')
+                .split(' ')
+                .skip_while(|word| *word == "-p");
             self.failed.push(Failed {
-                suite: suite.trim_matches('`').split(' ').map(str::to_owned).collect(),
+                suite: words.skip(1).map(str::to_owned).collect(),
                 tests: std::mem::take(&mut self.failing),
             });
         }
@@ -172,9 +178,7 @@ mod tests {
             suites.note(line);
         }
         let failed = Failed {
-            suite: ["-p", "divvy-ptx", "--test", "kernels"]
-                .map(str::to_owned)
-                .to_vec(),
+            suite: ["--test", "kernels"].map(str::to_owned).to_vec(),
             tests: vec!["sums::of_floats".to_owned()],
         };
         assert_eq!(suites.failed(), [failed]);

@@ -137,26 +137,24 @@ fn step(steps: &mut Vec<Step>, name: &'static str, work: impl FnOnce() -> anyhow
 /// Runs what failed once more, each by itself. On a machine that others share a story can come too late for reasons of
 /// theirs; what fails then too has failed. The summary still counts the first time.
 fn again(failed: &[Failed]) -> anyhow::Result<()> {
-    let mut known = false;
+    if failed.is_empty() {
+        bail!("cargo test failed, and no suite of it");
+    }
     for Failed { suite, tests } in failed {
-        for test in tests {
-            known = true;
-            println!("\n== again: {test}");
-            finish(
-                cargo()
-                    .arg("test")
-                    .args(suite)
-                    .args(["--", "--exact", test])
-                    .envs([("DIVVY_REQUIRE_ALL", "1"), ("DIVVY_TEST_BUILT", "1")]),
-            )?;
-            println!("UNSTEADY: {test} failed among the others, and passed alone.");
-        }
         if tests.is_empty() {
             bail!("{} ended without a word of its tests", suite.join(" "));
         }
-    }
-    if !known {
-        bail!("cargo test failed, and no test did");
+        for test in tests {
+            println!("\n== again: {test}");
+            let mut command = cargo();
+            command
+                .args(["test", "--workspace"])
+                .args(suite)
+                .args(["--", "--exact", test])
+                .envs([("DIVVY_REQUIRE_ALL", "1"), ("DIVVY_TEST_BUILT", "1")]);
+            watch(&mut command, &mut Suites::default())?;
+            println!("UNSTEADY: {test} failed among the others, and passed alone.");
+        }
     }
     Ok(())
 }

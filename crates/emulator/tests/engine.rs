@@ -269,7 +269,8 @@ fn simulated_processes_share_as_real_ones() {
         }
         for peer in &mut peers {
             let busy: u64 = peer.hear().parse().unwrap();
-            assert!((10_000 * MS..10_001 * MS).contains(&busy), "{busy}");
+            // Whoever loses the processor between two kernels is seen to end the first a little late.
+            assert!((10_000 * MS..10_100 * MS).contains(&busy), "{busy}");
         }
     });
 }

@@ -193,23 +193,24 @@ fn a_reader_never_sees_more_than_the_limit() {
     });
 }
 
-/// Which thread dies, and after how many more of its steps. Loom's threads take turns on one system thread.
-static FUSE: std::sync::Mutex<Option<(thread::ThreadId, usize)>> = std::sync::Mutex::new(None);
+std::thread_local! {
+    /// Which thread dies, and after how many more of its steps. Loom's threads take turns on one system thread, and the
+    /// tests beside this one have others.
+    static FUSE: std::cell::Cell<Option<(thread::ThreadId, usize)>> = const { std::cell::Cell::new(None) };
+}
 
 /// What a killed thread unwinds with.
 struct Killed;
 
 fn step() {
-    let mut fuse = FUSE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let Some((doomed, left)) = fuse.as_mut()
-        && *doomed == thread::current().id()
-    {
-        if *left == 0 {
-            drop(fuse);
-            std::panic::resume_unwind(Box::new(Killed));
-        }
-        *left -= 1;
+    let Some((doomed, left)) = FUSE.get() else { return };
+    if doomed != thread::current().id() {
+        return;
     }
+    let Some(left) = left.checked_sub(1) else {
+        std::panic::resume_unwind(Box::new(Killed));
+    };
+    FUSE.set(Some((doomed, left)));
 }
 
 /// One process dies after `steps` steps of taking 5 units, while another takes 3 and gives 1 back. Both orders of
@@ -220,12 +221,11 @@ fn one_dies(steps: usize) {
         let doomed = {
             let memory = Arc::clone(&memory);
             thread::spawn(move || {
-                *FUSE.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
-                    Some((thread::current().id(), steps));
+                FUSE.set(Some((thread::current().id(), steps)));
                 let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                     accounting::reserve(&*memory, 0, 0, 5, 10).expect("it fits");
                 }));
-                *FUSE.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+                FUSE.set(None);
                 if let Err(cause) = died
                     && !cause.is::<Killed>()
                 {
@@ -257,12 +257,11 @@ fn a_reaper_and_a_helper_agree_on_the_dead_ones_last_operation() {
     for steps in 5..11 {
         model(3, move || {
             let memory = Arc::new(Model::new());
-            *FUSE.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
-                Some((thread::current().id(), steps));
+            FUSE.set(Some((thread::current().id(), steps)));
             let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 accounting::reserve(&*memory, 0, 0, 5, 10).expect("it fits");
             }));
-            *FUSE.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+            FUSE.set(None);
             assert!(died.is_err() || steps >= 9);
             let helper = {
                 let memory = Arc::clone(&memory);
