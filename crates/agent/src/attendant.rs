@@ -30,12 +30,7 @@ impl Daemon {
         let mut book = self.book();
         let slice = book.find(which, peer)?;
         peer.may_change(slice.record.uid, self.uid)?;
-        if !slice.record.lasting {
-            return Err(Fault::new(
-                Code::NotLasting,
-                format!("slice `{which}` belongs to one `divvy run`"),
-            ));
-        }
+        slice.record.require_lasting("it ends with its program")?;
         slice.record.attendant = Some(attendant);
         let record = slice.stored_form();
         store(&self.run, &record)?;

@@ -133,13 +133,8 @@ impl Daemon {
             let mut book = self.book();
             let slice = book.find(which, peer)?;
             peer.may_change(slice.record.uid, self.uid)?;
-            if !slice.record.lasting {
-                return Err(Fault::new(
-                    Code::NotLasting,
-                    format!("slice `{which}` belongs to one `divvy run`"),
-                )
-                .hint("`divvy slice create` makes slices that several runs can join"));
-            }
+            let hint = "`divvy slice create` makes slices that several runs can join";
+            slice.record.require_lasting(hint)?;
             let id = slice.record.id.clone();
             let parent = Self::parent(&book, peer, ask.inside.as_deref()).filter(|parent| *parent != id);
             if let Some(parent) = parent.and_then(|parent| book.slices.get(&parent)) {

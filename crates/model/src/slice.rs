@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Bytes, Cap, Class, Compute, ComputeTerms, Fault, Isolation, MemoryAmount, Mode, ModeTerms, Selector,
-    TimeSlice, Weight,
+    Bytes, Cap, Class, Code, Compute, ComputeTerms, Fault, Isolation, MemoryAmount, Mode, ModeTerms,
+    Selector, TimeSlice, Weight,
 };
 
 /// What to do where a limit cannot be enforced.
@@ -450,6 +450,18 @@ pub struct ContainerRecord {
 }
 
 impl SliceRecord {
+    /// Refuses what only a lasting slice can have done to it, with a hint at what to do instead.
+    ///
+    /// # Errors
+    /// [`Code::NotLasting`].
+    pub fn require_lasting(&self, hint: &str) -> Result<(), Fault> {
+        if self.lasting {
+            return Ok(());
+        }
+        let message = format!("slice `{}` belongs to one `divvy run`", self.name);
+        Err(Fault::new(Code::NotLasting, message).hint(hint))
+    }
+
     /// Its share of each of its devices, in the order in which its programs see them.
     #[must_use]
     pub fn shares(&self) -> Vec<DeviceShare> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use divvy_agent::api::CreateSlice;
 use divvy_model::{
-    Code, DeviceRecord, DeviceShare, Fault, MemoryAmount, Policy, Selector, SliceRecord, SliceRequest,
+    DeviceRecord, DeviceShare, Fault, MemoryAmount, Policy, Selector, SliceRecord, SliceRequest,
 };
 
 use crate::config::parse_duration;
@@ -163,13 +163,7 @@ fn remove(args: &Delete, context: &Context) -> Result<u8, Fault> {
     for which in &args.slices {
         let agent = context.agent_for(which)?;
         let slice = agent.slice(which)?;
-        if !slice.lasting {
-            return Err(Fault::new(
-                Code::NotLasting,
-                format!("slice `{which}` belongs to one `divvy run`"),
-            )
-            .hint("it ends with its program; `divvy kill` ends it"));
-        }
+        slice.require_lasting("it ends with its program; `divvy kill` ends it")?;
         found.push((agent, slice));
     }
     let mut deleted = Vec::new();

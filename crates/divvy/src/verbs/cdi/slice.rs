@@ -238,13 +238,7 @@ fn created(
 
 fn existing(client: &Client, which: &str) -> Result<(SliceRecord, Vec<DeviceRecord>), Fault> {
     let slice = client.slice(which)?;
-    if !slice.lasting {
-        return Err(Fault::new(
-            Code::NotLasting,
-            format!("slice `{which}` belongs to one `divvy run`"),
-        )
-        .hint("`divvy slice create` makes slices that containers can join"));
-    }
+    slice.require_lasting("`divvy slice create` makes slices that containers can join")?;
     let devices = client.devices()?.body.items;
     let found: Option<Vec<DeviceRecord>> = slice
         .shares()
