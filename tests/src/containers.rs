@@ -9,7 +9,7 @@ use std::process::Command;
 
 use crate::build::binaries;
 use crate::clients::on_path;
-use crate::host::{Host, finish};
+use crate::host::{Host, finish, succeeded};
 
 /// A podman of a story's own.
 pub struct Podman<'a> {
@@ -206,6 +206,24 @@ impl<'a> Podman<'a> {
     pub fn kept_by_divvy(&self, flags: &[&str], image: &Image, program: &[&str]) -> Command {
         let mut command = self.by_divvy_run(&KEPT);
         of_image_itself(&mut command, flags, image, program);
+        command
+    }
+
+    /// Puts the image into the engine's own store, with the program that it runs: nobody but the engine sees it there.
+    pub fn import(&self, image: &Image, name: &str, program: &str) {
+        let archive = self.home.join("image.tar");
+        let mut tar = Command::new("tar");
+        tar.arg("-cf").arg(&archive).arg("-C").arg(image.root()).arg(".");
+        succeeded(&finish(&mut tar));
+        let runs = format!("CMD [\"{program}\"]");
+        let mut import = self.command(&["import", "--change", &runs]);
+        succeeded(&finish(import.arg(&archive).arg(name)));
+    }
+
+    /// `divvy podman run` of such an image. The container is there when it has ended.
+    pub fn imported_by_divvy(&self, flags: &[&str], name: &str) -> Command {
+        let mut command = self.by_divvy_run(&KEPT);
+        command.args(flags).arg(name);
         command
     }
 

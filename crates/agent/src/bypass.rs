@@ -2,9 +2,11 @@
 //! other libraries, and what is seen of it while it runs. docs/adr/0010 says what is done about each.
 
 pub mod audit;
+mod containers;
 pub mod program;
 pub mod scan;
 pub mod stand_in;
+mod told;
 
 use divvy_ledger::Bypass;
 use divvy_ledger::attach::Pages;

@@ -163,6 +163,16 @@ impl Client {
             .map(|document| document.body)
     }
 
+    /// Tells that a program of a slice's container was refused, and how.
+    ///
+    /// # Errors
+    /// As [`Self::status`]; [`Code::UnknownSlice`], [`Code::NotAllowed`].
+    pub fn refused(&self, slice: &str, refusal: &Fault) -> Result<SliceRecord, Fault> {
+        let path = format!("/v1/slices/{}/refused", segment(slice)?);
+        self.send::<_, Document<SliceRecord>>(Method::POST, &path, Some(refusal))
+            .map(|document| document.body)
+    }
+
     /// Tells that the caller, now the slice's keeper, waits for its pages; returns when it has them.
     ///
     /// # Errors

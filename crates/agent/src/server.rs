@@ -244,6 +244,7 @@ fn router(agent: Agent) -> Router {
         .route("/v1/slices/{slice}/activate", post(activate))
         .route("/v1/slices/{slice}/attend", post(attend))
         .route("/v1/slices/{slice}/join", post(join))
+        .route("/v1/slices/{slice}/refused", post(refused))
         .route("/v1/slices/{slice}/kill", post(kill))
         .route("/v1/stop", post(stop))
         .fallback(unknown)
@@ -397,6 +398,18 @@ async fn attend(
     let (peer, ask) = (caller.known()?, parse(&body)?);
     agent
         .answer("Slice", move |daemon| daemon.attend(peer, &which, &ask))
+        .await
+}
+
+async fn refused(
+    State(agent): State<Agent>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    Path(which): Path<String>,
+    body: Bytes,
+) -> Answer {
+    let (peer, refusal) = (caller.known()?, parse(&body)?);
+    agent
+        .answer("Slice", move |daemon| daemon.refused(peer, &which, &refusal))
         .await
 }
 

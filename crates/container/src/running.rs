@@ -41,10 +41,11 @@ impl Processes {
     /// The engine and the id of the container that the process is in.
     fn place(&self, pid: u32) -> Option<(&'static str, String)> {
         let text = String::from_utf8_lossy(&self.read(pid, "cgroup")?).into_owned();
-        // `hierarchy:controllers:path`; the outermost container of the first path that names one.
-        text.lines()
-            .filter_map(|line| line.splitn(3, ':').nth(2))
-            .find_map(|path| path.split('/').find_map(of_cgroup))
+        // `hierarchy:controllers:path`
+        let paths = || text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+        paths()
+            .find_map(of_engine)
+            .or_else(|| paths().find_map(of_bare_id))
     }
 
     /// The container that a process of the host is in, if any.
@@ -116,23 +117,46 @@ impl Processes {
     }
 }
 
-/// `libpod-ID`, `docker-ID.scope`, `cri-containerd-ID.scope` and the like: one part of a cgroup's path.
-fn of_cgroup(part: &str) -> Option<(&'static str, String)> {
+/// The outermost part of a cgroup's path that an engine has given its name to: `libpod-ID`, `docker-ID.scope`, the bare id
+/// right below `/docker` or anywhere below a kubelet's or containerd's own root. A container makes its cgroups further in.
+fn of_engine(path: &str) -> Option<(&'static str, String)> {
     const KINDS: [(&str, &str); 5] = [
+        // With `--cgroups=split`.
+        ("libpod-payload-", "podman"),
         ("libpod-", "podman"),
         ("docker-", "docker"),
         ("cri-containerd-", "containerd"),
         ("crio-", "cri-o"),
-        ("", ""),
     ];
-    let part = part.strip_suffix(".scope").unwrap_or(part);
-    let (engine, id) = KINDS
-        .iter()
-        .find_map(|(start, engine)| Some((*engine, part.strip_prefix(start)?)))?;
-    let is_id = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    // Docker's cgroups without systemd are the bare id below `/docker`; so are those of others.
-    let engine = if engine.is_empty() { "docker" } else { engine };
-    is_id.then(|| (engine, id.to_owned()))
+    let (mut before, mut of_pods) = ("", false);
+    for part in path.split('/') {
+        let named = part.strip_suffix(".scope").unwrap_or(part);
+        let by_name = KINDS
+            .iter()
+            .find_map(|(start, engine)| Some((*engine, named.strip_prefix(start)?)));
+        let found = match before {
+            _ if by_name.is_some() => by_name,
+            "docker" => Some(("docker", part)),
+            _ if of_pods => Some(("containerd", part)),
+            _ => None,
+        };
+        if let Some((engine, id)) = found.filter(|(_, id)| is_id(id)) {
+            return Some((engine, id.to_owned()));
+        }
+        of_pods |= matches!(part, "kubepods" | "k8s.io");
+        before = part;
+    }
+    None
+}
+
+/// The innermost bare id, as docker has it below a parent that somebody named: the parent's name may look like one.
+fn of_bare_id(path: &str) -> Option<(&'static str, String)> {
+    let id = path.rsplit('/').find(|part| is_id(part))?;
+    Some(("docker", id.to_owned()))
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// The name in docker's file of a container, which begins with a slash there.
@@ -206,6 +230,39 @@ mod tests {
                 Some("containerd"),
             ),
             (15, format!("0::/kubepods.slice/crio-{ID}.scope\n"), Some("cri-o")),
+            // Pods of podman's with cgroups of their own, `--cgroups=split`, and a parent that looks like an id.
+            (
+                20,
+                format!("4:memory:/libpod_parent/{OTHER}/libpod-{ID}\n"),
+                Some("podman"),
+            ),
+            (
+                21,
+                format!("0::/user.slice/box.service/libpod-payload-{ID}\n"),
+                Some("podman"),
+            ),
+            (
+                22,
+                format!("4:memory:/own/{OTHER}/libpod-{ID}/in/libpod-{OTHER}\n"),
+                Some("podman"),
+            ),
+            (23, format!("4:memory:/own/{OTHER}/{ID}\n"), Some("docker")),
+            (
+                24,
+                format!("4:memory:/docker/{ID}/docker/{OTHER}\n"),
+                Some("docker"),
+            ),
+            (25, format!("4:memory:/k8s.io/{ID}\n"), Some("containerd")),
+            (
+                26,
+                format!("4:memory:/kubepods/burstable/pod1/{ID}\n"),
+                Some("containerd"),
+            ),
+            (
+                27,
+                format!("11:pids:/{OTHER}\n4:memory:/libpod-{ID}\n"),
+                Some("podman"),
+            ),
             (16, "0::/user.slice/user-1000.slice\n".into(), None),
             (17, "0::/libpod-short.scope\n".into(), None),
             (18, format!("0::/libpod-conmon-{ID}.scope\n"), None),
@@ -214,7 +271,7 @@ mod tests {
             let found = fake.container(pid).map(|(engine, id, _)| (engine, id));
             assert_eq!(found, engine.map(|engine| (engine.into(), ID.into())), "{cgroup}");
         }
-        assert_eq!(Processes::at(fake.0.path()).of_container(ID).len(), 6);
+        assert_eq!(Processes::at(fake.0.path()).of_container(ID).len(), 14);
         assert!(fake.container(99).is_none());
     }
 

@@ -156,7 +156,35 @@ pub fn of_head(head: &[u8]) -> Option<Why> {
     Some(Why::Static)
 }
 
-/// The same of a process that runs: by its file, and by what it has mapped.
+/// Whether a process runs a program of its own root yet. Before that it is its runtime: a file of the host's, or one in
+/// memory, whatever the image calls its own programs.
+#[must_use]
+pub fn is_begun(pid: u32) -> bool {
+    let begun = || -> rustix::io::Result<bool> {
+        let folder = |path: &str| {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            rustix::fs::open(path, flags, Mode::empty())
+        };
+        let (own, root) = (folder("/")?, folder(&format!("/proc/{pid}/root"))?);
+        if is_same(&own, &root)? {
+            return Ok(false);
+        }
+        let exe = format!("/proc/{pid}/exe");
+        let name = rustix::fs::readlink(&exe, Vec::new())?;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let program = openat2(&root, &name, flags, Mode::empty(), inside)?;
+        is_same(&program, &rustix::fs::open(&exe, flags, Mode::empty())?)
+    };
+    begun().unwrap_or(false)
+}
+
+fn is_same(one: &OwnedFd, other: &OwnedFd) -> rustix::io::Result<bool> {
+    let (one, other) = (fstat(one)?, fstat(other)?);
+    Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
+}
+
+/// The same as [`of_root`] of a process that runs: by its file.
 #[must_use]
 pub fn of_process(pid: u32) -> Option<Why> {
     let mut head = Vec::new();
@@ -166,13 +194,16 @@ pub fn of_process(pid: u32) -> Option<Why> {
     of_head(&head).filter(|why| is_meant(*why, &name.to_string_lossy()))
 }
 
-/// Whether it is this program that would use the device.
+/// Whether it is this program that would use the device. One that only has the name of a starter is ended by the agent
+/// when it opens one.
 fn is_meant(why: Why, program: &str) -> bool {
     let name = Path::new(program)
         .file_name()
         .unwrap_or_default()
         .to_string_lossy();
-    why == Why::Musl || !STARTERS.contains(&name.as_ref())
+    // glibc's loader as a program: what it starts loads what is preloaded.
+    let loader = name.starts_with("ld-linux") || name.starts_with("ld64.so");
+    why == Why::Musl || !(loader || STARTERS.contains(&name.as_ref()))
 }
 
 #[cfg(test)]
@@ -212,6 +243,8 @@ mod tests {
         assert_eq!(of_head(b"\x7fELF\x02\x01"), None);
         assert_eq!(of_head(b"#!/bin/sh"), None);
         assert_eq!(of_process(std::process::id()), None);
+        assert!(!is_begun(std::process::id()), "its root is the host's");
+        assert!(!is_begun(u32::MAX));
         // Whatever the numbers in the head are, nothing is read beyond it.
         let mut wild = program(Some("/lib/ld-musl-x86_64.so.1"));
         for at in 0..wild.len() {
@@ -235,6 +268,7 @@ mod tests {
         fs::write(root.join("bin/script"), "#! /usr/bin/sh -e\n").expect("written");
         fs::write(root.join("bin/solo"), program(None)).expect("written");
         fs::write(root.join("bin/tini"), program(None)).expect("written");
+        fs::write(root.join("bin/ld-linux-x86-64.so.2"), program(None)).expect("written");
         symlink(&outside, root.join("bin/out")).expect("a link");
         symlink("../../outside", root.join("bin/up")).expect("a link");
         symlink("loop", root.join("bin/loop")).expect("a link");
@@ -262,6 +296,7 @@ mod tests {
         assert_eq!(of(&["solo"]), Some(Why::Static));
         for words in [
             &["tini", "--", "solo"][..],
+            &["/bin/ld-linux-x86-64.so.2", "/bin/program"],
             &["/bin/out"],
             &["up"],
             &["loop"],

@@ -30,6 +30,8 @@ pub enum EventKind {
     Settled,
     /// A process uses a device past the limiter; under the strict policy it is ended.
     Bypassed,
+    /// A container's program was refused: nothing would keep it to its slice.
+    Refused,
     /// NVIDIA's driver does not answer.
     DriverSilent,
     /// It does again.
@@ -53,6 +55,7 @@ impl EventKind {
             Self::Thrashing => "thrashing",
             Self::Settled => "settled",
             Self::Bypassed => "bypassed",
+            Self::Refused => "refused",
             Self::DriverSilent => "driver_silent",
             Self::DriverAnswers => "driver_answers",
         }

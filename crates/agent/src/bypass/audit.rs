@@ -9,13 +9,14 @@ use divvy_ledger::Bypass;
 use divvy_model::{Bytes, Condition, Isolation, Policy, SliceRecord};
 use rustix::process::Signal;
 
-use super::scan;
+use super::{containers, scan};
 use crate::api::events::EventKind;
 use crate::audit::holders;
 use crate::change::members;
 use crate::daemon::Daemon;
 use crate::procs;
 use crate::stage::DropIns;
+use crate::watched::Watched;
 
 /// A process, by its number and when it began: so it is never another.
 type Known = (u32, u64, Bypass);
@@ -39,6 +40,9 @@ struct Found {
 enum Sight {
     /// It has this mapped, for as long as it lives.
     Mapped(Bypass),
+    /// It has a device open in a container, and the limiter is not in it. A program that has just been started may have
+    /// been left the device open, and load the limiter yet.
+    Unlimited,
     /// It is on a device and in no ledger. That may be the moment in which it becomes another program, so one look does not
     /// tell.
     Stray,
@@ -90,13 +94,8 @@ impl Auditor {
                     let rounds = self.rounds(&known) + 1;
                     unsure |= rounds < sight.sure();
                     seen.processes.insert(known, rounds);
-                    deal_with(
-                        daemon,
-                        slice,
-                        (pid, run.as_ref().map(|(_, run)| *run)),
-                        sight,
-                        rounds,
-                    );
+                    let run = run.as_ref().map(|(_, run)| *run);
+                    deal_with(daemon, slice, (pid, began, run), sight, rounds);
                 }
             }
             if slice.conditions.contains(&Condition::Overuse) {
@@ -110,7 +109,26 @@ impl Auditor {
                 }
             }
         }
+        unsure |= self.look_into_containers(daemon, &slices, &mut seen);
         *self.found() = seen;
+        unsure
+    }
+
+    /// The programs of containers that are in no ledger. Answers as [`Self::look`].
+    fn look_into_containers(&self, daemon: &Daemon, slices: &[SliceRecord], seen: &mut Found) -> bool {
+        let sight = Sight::Unlimited;
+        let mut unsure = false;
+        for (id, pid) in containers::unlimited(&daemon.run, slices) {
+            let slice = slices.iter().find(|slice| slice.id == id && !slice.whole);
+            let (Some(slice), Some(began)) = (slice, procs::start_ticks(pid)) else {
+                continue;
+            };
+            let known = (pid, began, sight.bypass());
+            let rounds = self.rounds(&known) + 1;
+            unsure |= rounds < sight.sure();
+            seen.processes.insert(known, rounds);
+            deal_with(daemon, slice, (pid, began, None), sight, rounds);
+        }
         unsure
     }
 
@@ -127,6 +145,7 @@ impl Sight {
     fn bypass(self) -> Bypass {
         match self {
             Self::Mapped(bypass) => bypass,
+            Self::Unlimited => Bypass::StaticProgram,
             Self::Stray => Bypass::ForeignLibcuda,
         }
     }
@@ -135,12 +154,15 @@ impl Sight {
     fn sure(self) -> u32 {
         match self {
             Self::Mapped(_) => 1,
-            Self::Stray => 2,
+            Self::Unlimited | Self::Stray => 2,
         }
     }
 
     fn in_words(self) -> &'static str {
         match self {
+            Self::Unlimited => {
+                "has a device open in a container, and the limiter is not in it: it is static, or of musl"
+            }
             Self::Stray => {
                 "uses a device without being counted, as one does that opens the driver by its path"
             }
@@ -160,7 +182,7 @@ impl Sight {
 fn deal_with(
     daemon: &Daemon,
     slice: &SliceRecord,
-    (pid, run): (u32, Option<u32>),
+    (pid, began, run): (u32, u64, Option<u32>),
     sight: Sight,
     rounds: u32,
 ) {
@@ -184,6 +206,13 @@ fn deal_with(
     }
     if strict {
         let signal = if first { Signal::TERM } else { Signal::KILL };
+        if sight == Sight::Unlimited {
+            // A container's program may be another user's than its slice.
+            if let Some(process) = Watched::again(pid, began) {
+                process.signal(signal);
+            }
+            return;
+        }
         // It may have ended by itself meanwhile.
         let _gone = procs::signal(pid, slice.uid, signal);
     }

@@ -52,7 +52,7 @@ fn of_maps(maps: &str, drivers: &[&Path]) -> Vec<Bypass> {
 const STAGES: &str = "/stages/";
 
 /// Where containers of a slice have the limiter mounted: a process's maps hold the paths that it sees itself.
-const IN_CONTAINER: &str = "/run/divvy/lib/";
+pub(super) const IN_CONTAINER: &str = "/run/divvy/lib/";
 
 /// The path at the end of a line of /proc/PID/maps, where there is one.
 fn path_of(line: &str) -> Option<&str> {

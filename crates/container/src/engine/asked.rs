@@ -58,9 +58,9 @@ impl Asked<'_> {
             .is_some()
     }
 
-    /// Whether the container runs, or may be on its way back. One that is `removed` when it ends is not started again.
-    /// Another that a signal ended may be between the two halves of a restart, of which no engine tells: it is looked for a
-    /// while longer.
+    /// Whether the container runs, or may be on its way back. The engine is asked wherever no process of its is seen: a
+    /// cgroup need not name its container. One that is `removed` when it ends is not started again. Another that a signal
+    /// ended may be between the two halves of a restart, of which no engine tells: it is looked for a while longer.
     #[must_use]
     pub fn runs(&self, id: &str, removed: bool) -> bool {
         let begin = Instant::now();
@@ -68,13 +68,22 @@ impl Asked<'_> {
             if !Processes::default().of_container(id).is_empty() {
                 return true;
             }
-            let state = (!removed).then(|| self.state(id)).flatten();
-            match state {
+            match self.state(id) {
                 Some(State { running: true, .. }) => return true,
-                Some(state) if state.by_signal && begin.elapsed() < RESTART => std::thread::sleep(LOOK),
+                Some(state) if !removed && state.by_signal && begin.elapsed() < RESTART => {
+                    std::thread::sleep(LOOK);
+                }
                 _ => return false,
             }
         }
+    }
+
+    /// The container's first process, as the engine says; none where it does not run.
+    #[must_use]
+    pub fn first_process(&self, id: &str) -> Option<u32> {
+        let format = "{{.State.Pid}}";
+        let text = self.says(&["inspect", "--type", "container", "--format", format, id])?;
+        text.parse().ok().filter(|pid| *pid != 0)
     }
 
     /// What the engine says of a container; nothing of one that it does not know.
@@ -126,7 +135,7 @@ mod tests {
         let globals = ["--root", "/x"].map(OsString::from);
         let format = "State.Running}} {{.State.ExitCode";
         // It answers by and by what `says` is told.
-        let runs = |first: &str, then: &str| {
+        let runs = |first: &str, then: &str, removed: bool| {
             let (once, later) = (base.path().join("once"), base.path().join("then"));
             std::fs::write(&once, first).expect("written");
             std::fs::write(&later, then).expect("written");
@@ -136,13 +145,31 @@ mod tests {
                 program: &program,
                 globals: &globals,
             };
-            asked.runs("0123", false)
+            asked.runs("0123", removed)
         };
-        assert!(runs("true 0", "false 0"));
-        assert!(runs("false 137", "true 0"), "a restart");
-        assert!(!runs("false 1", "true 0"), "it ended by itself");
-        assert!(!runs("false 143", "false 143"), "nobody brings it back");
-        assert!(!runs("false 137", ""), "it is removed");
+        assert!(runs("true 0", "false 0", false));
+        assert!(runs("true 0", "", true), "no cgroup tells of it, and it runs");
+        assert!(runs("false 137", "true 0", false), "a restart");
+        assert!(!runs("false 1", "true 0", false), "it ended by itself");
+        assert!(!runs("false 143", "false 143", false), "nobody brings it back");
+        assert!(!runs("false 137", "", false), "it is removed");
+        assert!(!runs("false 137", "true 0", true), "its removal is under way");
+    }
+
+    #[test]
+    fn the_first_process_is_the_engines_word() {
+        let base = tempfile::tempdir().expect("a folder");
+        let globals = ["--root", "/x"].map(OsString::from);
+        let first = |answer: &str| {
+            let program = engine(base.path(), "State.Pid", Path::new(answer));
+            let asked = Asked {
+                program: &program,
+                globals: &globals,
+            };
+            asked.first_process("0123")
+        };
+        assert_eq!(first("4711"), Some(4711));
+        assert_eq!((first("0"), first("no")), (None, None));
     }
 
     #[test]

@@ -41,8 +41,12 @@ pub struct Seen {
     pub removed: bool,
     /// Devices that are not ours.
     pub devices: Vec<String>,
-    /// A rule that lets the container at devices by their numbers.
-    pub device_rule: Option<String>,
+    /// Rules that let the container at devices by their numbers.
+    pub device_rules: Vec<String>,
+    /// What is mounted from the host: the source, and where the container has it.
+    pub mounts: Vec<(String, String)>,
+    /// Whether the container of this name goes first, if there is one.
+    pub replaces: bool,
     /// Whether the container is in no cgroup, which knows its devices.
     pub no_cgroups: bool,
     /// Whether docker is asked for whole GPUs.
@@ -72,7 +76,10 @@ impl Seen {
             "restart" => self.restart = Some(value.into()),
             "device" => self.devices.push(value.into()),
             "runtime" => self.runtime = Some(value.into()),
-            "device-cgroup-rule" => self.device_rule = Some(value.into()),
+            "device-cgroup-rule" => self.device_rules.push(value.into()),
+            "volume" => self.mounts.extend(of_volume(value)),
+            "mount" => self.mounts.extend(of_mount(value)),
+            "replace" => self.replaces = on,
             "cgroups" => self.no_cgroups = value == "disabled",
             "gpus" => self.gpus = true,
             "privileged" => self.privileged = on,
@@ -110,9 +117,15 @@ pub fn split(words: &[OsString], ours: &dyn Fn(&str) -> Option<bool>) -> Result<
             if text.len() > 1 && text.starts_with('-') {
                 letters(&mut line, &text);
                 line.flags.push(word.clone());
-                if wants_next(&text, false) {
-                    line.flags.push(value_of(&text, words.next())?);
+                let next = match wants_next(&text, false) {
+                    true => Some(value_of(&text, words.next())?),
+                    false => None,
+                };
+                if let Some(within) = volume_letter(&text) {
+                    let value = next.as_deref().map(OsStr::to_string_lossy);
+                    line.seen.note("volume", value.as_deref().unwrap_or(within));
                 }
+                line.flags.extend(next);
                 continue;
             }
             line.rest = std::iter::once(word).chain(words).cloned().collect();
@@ -200,6 +213,33 @@ fn before<'a>(
 fn letters(line: &mut Line, text: &str) {
     let alone = |letter: &char| !wants_next(&format!("-{letter}"), false);
     line.seen.detached |= text[1..].chars().take_while(alone).any(|letter| letter == 'd');
+}
+
+/// What stands behind the `v` of `-v/a:/b` or `-itv`.
+fn volume_letter(text: &str) -> Option<&str> {
+    let letter = |(_, letter): &(usize, char)| wants_next(&format!("-{letter}"), false);
+    let (at, letter) = text.char_indices().skip(1).find(letter)?;
+    (letter == 'v').then(|| text[at + 1..].trim_start_matches('='))
+}
+
+/// The folder or file of the host and its place in `-v SOURCE:PLACE[:OPTIONS]`; none of a volume of the engine's own.
+fn of_volume(value: &str) -> Option<(String, String)> {
+    let mut parts = value.split(':');
+    let (source, place) = (parts.next()?, parts.next()?);
+    source
+        .starts_with(['/', '.'])
+        .then(|| (source.into(), place.into()))
+}
+
+/// The same of `--mount type=bind,source=SOURCE,target=PLACE`.
+fn of_mount(value: &str) -> Option<(String, String)> {
+    let field = |names: &[&str]| {
+        let mut fields = value.split(',').filter_map(|field| field.split_once('='));
+        fields.find_map(|(name, value)| names.contains(&name).then(|| value.to_owned()))
+    };
+    let is_bind = field(&["type"]).is_some_and(|kind| kind == "bind");
+    let source = field(&["source", "src"]).filter(|_| is_bind)?;
+    Some((source, field(&["target", "destination", "dst"])?))
 }
 
 fn value_of(flag: &str, next: Option<&OsString>) -> Result<OsString, Fault> {
@@ -314,6 +354,34 @@ mod tests {
         );
         let words = ["run", "-v", "/d:/d", "image"].map(OsString::from);
         assert!(!split(&words, &|_| None).expect("a line").seen.detached);
+    }
+
+    #[test]
+    fn what_is_mounted_from_the_host_is_seen() {
+        for words in [
+            "run -v /a:/b image",
+            "run -v/a:/b:ro image",
+            "run -itv /a:/b image",
+            "run --volume=/a:/b:ro,z image",
+            "run --volume /a:/b image",
+            "run --mount type=bind,src=/a,dst=/b,ro image",
+            "run --mount=target=/b,source=/a,type=bind image",
+        ] {
+            let words: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
+            let seen = split(&words, &|_| None).expect("a line").seen;
+            assert_eq!(seen.mounts, [("/a".into(), "/b".into())], "{words:?}");
+        }
+        for words in [
+            "run -v name:/b image",
+            "run -v /b image",
+            "run -p 80:80 image",
+            "run --mount type=volume,src=/a,dst=/b image",
+            "run image -v /a:/b",
+        ] {
+            let words: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
+            let seen = split(&words, &|_| None).expect("a line").seen;
+            assert_eq!(seen.mounts, [], "{words:?}");
+        }
     }
 
     #[test]

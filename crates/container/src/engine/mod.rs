@@ -1,10 +1,12 @@
 //! Container engines' own command lines: podman's and docker's.
 
+mod around;
 mod asked;
 mod diagnose;
 mod flags;
 mod line;
 
+pub use around::around;
 pub use asked::Asked;
 pub use diagnose::{diagnose, version};
 pub use line::{Line, Seen, split};
@@ -13,8 +15,6 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use divvy_model::{Code, Fault};
-
-use crate::oci::clean;
 
 /// An engine with a command line that we translate into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,90 +91,9 @@ pub fn command(line: &Line, device: &str, id_file: &Path) -> Vec<OsString> {
     words
 }
 
-/// What of a command line lets the container at devices around its slice, in words.
-#[must_use]
-pub fn around(seen: &Seen) -> Option<String> {
-    if seen.privileged {
-        return Some("`--privileged` gives the container every device of this machine".into());
-    }
-    if seen.gpus {
-        return Some("`--gpus` gives the container whole devices".into());
-    }
-    if let Some(runtime) = seen.runtime.as_deref().filter(|name| {
-        let file = Path::new(name).file_name().unwrap_or_default().to_string_lossy();
-        file.starts_with("nvidia") || file.starts_with("amd")
-    }) {
-        return Some(format!(
-            "the runtime `{runtime}` gives containers whole devices by itself"
-        ));
-    }
-    if seen.no_cgroups {
-        return Some("`--cgroups=disabled` takes the container's device rules away".into());
-    }
-    if let Some(rule) = &seen.device_rule {
-        return Some(format!(
-            "`--device-cgroup-rule {rule}` gives the container devices beside its slice"
-        ));
-    }
-    let whole = |device: &&String| {
-        let vendors = ["nvidia.com/", "amd.com/gpu", "divvy.dev/"];
-        let nodes = ["/dev/nvidia", "/dev/dri", "/dev/kfd"];
-        let host = device.split(':').next().unwrap_or_default();
-        let host = if host.starts_with('/') {
-            clean(host)
-        } else {
-            String::new()
-        };
-        vendors.iter().any(|start| device.starts_with(start))
-            || nodes.iter().any(|start| host.starts_with(start))
-    };
-    seen.devices
-        .iter()
-        .find(whole)
-        .map(|device| format!("`--device {device}` gives the container a device beside its slice"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn seen(words: &str) -> Seen {
-        let words: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
-        split(&words, &|_| None).expect("a line").seen
-    }
-
-    #[test]
-    fn ways_around_the_slice_are_seen() {
-        for words in [
-            "run --privileged image",
-            "run --gpus all image",
-            "run --gpus=1 image",
-            "run --device /dev/nvidia0 image",
-            "run --device=/dev/dri/renderD128:/dev/x image",
-            "run --device nvidia.com/gpu=all image",
-            "run --device divvy.dev/slice=other image",
-            "run --runtime nvidia image",
-            "run --device //dev/./nvidia1 image",
-            "run --cgroups=disabled image",
-            "run --cgroups disabled image",
-            "run --device-cgroup-rule c*:*rwm image",
-            "run --runtime=/usr/bin/nvidia-container-runtime image",
-        ] {
-            assert!(around(&seen(words)).is_some(), "{words}");
-        }
-        for words in [
-            "run image --privileged",
-            "run --privileged=false image",
-            "run --device /dev/fuse image",
-            "run --cgroups enabled image",
-            // A node that is mounted is seen, and its device rule keeps it closed.
-            "run -v /dev/nvidia1:/dev/nvidia1 image",
-            "run --device vendor.com/nic=0 image",
-            "run --runtime crun image",
-        ] {
-            assert_eq!(around(&seen(words)), None, "{words}");
-        }
-    }
 
     #[test]
     fn the_engine_gets_its_own_words_untouched() {

@@ -1,8 +1,9 @@
 //! `divvy attend`: stays beside a container of `divvy podman run`. It looks once whether the limiter can be in its
-//! program, tells the agent what the slice goes with, and ends the slice where the `divvy` that made it did not: the
-//! container was detached, or that was killed.
+//! program, and says so on its stdout; tells the agent what the slice goes with; and ends the slice where the `divvy` that
+//! made it did not: the container was detached, or that was killed. Its stdin is closed when the engine's command has ended.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -41,9 +42,11 @@ pub struct Args {
 }
 
 /// How often it looks while it waits for something that nobody tells of.
-const LOOK: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_millis(20);
 /// How long a container may take to start its program until nobody looks any more.
 const START: Duration = Duration::from_secs(30);
+/// The same once the engine says that it has started it.
+const STARTED: Duration = Duration::from_secs(2);
 
 /// Attends the container.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
@@ -59,10 +62,16 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         Some(agent) => agent.slice(&args.slice)?,
         None => return Ok(0),
     };
-    if let Some(program) = started(args, &parent)
-        && let Some(why) = program.why
-    {
-        tell(why, &program.name, slice.policy, args, engine);
+    let refused = started(args, engine)
+        .and_then(|program| judge(&program, slice.policy))
+        .inspect(|refused| stop(refused, args, engine, context));
+    say(refused.as_ref());
+    if refused.is_some() {
+        parent.wait();
+        if args.stays != Stays::Always {
+            end(context, &slice);
+        }
+        return Ok(0);
     }
     let goes_with_it = args.stays != Stays::Always && goes_with_folder(args, engine, context);
     match args.stays {
@@ -86,21 +95,50 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 }
 
 /// The container's first program, once there is one; none where the container has come to nothing, or takes too long.
-fn started(args: &Args, parent: &Parent) -> Option<Program> {
+fn started(args: &Args, engine: Asked<'_>) -> Option<Program> {
     let begin = Instant::now();
-    while begin.elapsed() < START {
+    let mut returned: Option<Instant> = None;
+    loop {
         // Asked before it is looked: a container that was left in the background is there by then, or has ended.
-        let over = parent.has_ended(LOOK);
-        let found = first_program(args);
-        if found.is_some() || (over && !is_there(args)) {
-            return found;
+        if engine_has_returned(LOOK) {
+            returned.get_or_insert_with(Instant::now);
+        }
+        let process = id(&args.id_file).and_then(|id| {
+            let seen = Processes::default().of_container(&id).into_iter().min();
+            // No cgroup names it, or there is none: the engine knows.
+            seen.or_else(|| returned.and_then(|_| engine.first_process(&id)))
+        });
+        if let Some(program) = process.and_then(Program::of) {
+            return Some(program);
+        }
+        let over = match returned {
+            Some(at) => process.is_none() || at.elapsed() >= STARTED,
+            None => begin.elapsed() >= START,
+        };
+        if over {
+            return None;
         }
     }
-    None
 }
 
-fn is_there(args: &Args) -> bool {
-    id(&args.id_file).is_some_and(|id| !Processes::default().of_container(&id).is_empty())
+/// Whether `divvy` has closed our stdin: the engine's command has ended, or `divvy` has.
+fn engine_has_returned(within: Duration) -> bool {
+    let begin = Instant::now();
+    let patience = Timespec::try_from(within).ok();
+    let stdin = std::io::stdin();
+    let ready =
+        poll(&mut [PollFd::new(&stdin, PollFlags::IN)], patience.as_ref()).is_ok_and(|ready| ready > 0);
+    if ready {
+        std::thread::sleep(within.saturating_sub(begin.elapsed()));
+    }
+    ready
+}
+
+/// Tells `divvy`, which may have ended, what came of the look: one line.
+fn say(refused: Option<&Fault>) {
+    let line = serde_json::to_string(&refused).unwrap_or_default();
+    let mut out = std::io::stdout();
+    let _unheard = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 /// Has the slice go with the folder that the engine keeps of the container, where there is one that the agent sees too.
@@ -143,19 +181,15 @@ struct Program {
     why: Option<Why>,
 }
 
-fn first_program(args: &Args) -> Option<Program> {
-    let id = id(&args.id_file)?;
-    let pids = Processes::default().of_container(&id);
-    let pid = *pids.iter().min()?;
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let name = String::from_utf8_lossy(line.split(|byte| *byte == 0).next()?).into_owned();
-    let file = Path::new(&name).file_name()?.to_string_lossy().into_owned();
-    // Before it is the program it is the runtime.
-    let runtime = ["runc", "crun", "youki", "runsc", "exe"].contains(&file.as_str());
-    (!runtime).then(|| Program {
-        why: unlimited::of_process(pid),
-        name,
-    })
+impl Program {
+    fn of(pid: u32) -> Option<Self> {
+        let file = || std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+        let name = unlimited::is_begun(pid).then(file).flatten()?;
+        Some(Self {
+            name: name.to_string_lossy().into_owned(),
+            why: unlimited::of_process(pid),
+        })
+    }
 }
 
 fn id(file: &Path) -> Option<String> {
@@ -163,16 +197,25 @@ fn id(file: &Path) -> Option<String> {
     Some(text.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
-/// Under a strict policy such a program is ended: it would use the device past its slice, or find none and not know why.
-fn tell(why: Why, program: &str, policy: Policy, args: &Args, engine: Asked<'_>) {
-    let fault = why.refusal(program);
-    if policy == Policy::Strict {
-        report::fault(&fault, false);
-        if let Some(id) = id(&args.id_file) {
-            let _ended = engine.does(&["kill", &id]);
-        }
-    } else {
+/// Under a strict policy a program that the limiter is not in is refused: it would use the device past its slice, or find
+/// none and not know why.
+fn judge(program: &Program, policy: Policy) -> Option<Fault> {
+    let fault = program.why?.refusal(&program.name);
+    if policy != Policy::Strict {
         report::remark(&format!("not enforced: {}", fault.message));
+        return None;
+    }
+    Some(fault)
+}
+
+/// Ends a container whose program is refused, and has the agent write that down: a container in the background has no
+/// terminal.
+fn stop(refused: &Fault, args: &Args, engine: Asked<'_>, context: &Context) {
+    if let Ok(Some(agent)) = context.agent_of_slices() {
+        let _told = agent.refused(&args.slice, refused);
+    }
+    if let Some(id) = id(&args.id_file) {
+        let _ended = engine.does(&["kill", &id]);
     }
 }
 

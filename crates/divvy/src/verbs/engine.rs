@@ -1,8 +1,9 @@
 //! `divvy podman run` and `divvy docker run`: a slice, and the engine's own command with one more flag.
 
 use std::ffi::OsString;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::{CommandFactory, Parser};
@@ -12,6 +13,7 @@ use divvy_container::cdi;
 use divvy_container::engine::{self, Asked, Engine, Line, around, diagnose, split};
 use divvy_container::unlimited;
 use divvy_model::{Code, Fault, Policy, SliceRecord};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use super::cdi::{Made, Wish, make};
@@ -135,7 +137,8 @@ fn is_slice_name(name: &str) -> bool {
 /// What cannot be kept to a slice is refused before one is made.
 fn check(line: &Line, ours: &Ours, context: &Context) -> Result<(), Fault> {
     let strict = policy_or_setting(ours.wish.policy, &context.config)? == Policy::Strict;
-    if let Some(way) = around(&line.seen) {
+    let devices_closed = rustix::process::geteuid().is_root();
+    if let Some(way) = around(&line.seen, devices_closed) {
         if strict {
             return Err(Fault::new(
                 Code::NotEnforceable,
@@ -172,6 +175,33 @@ struct Container<'a> {
     stays: Stays,
 }
 
+/// The exit status of an engine whose container was killed.
+const KILLED: u8 = 128 + 9;
+/// How long the helper may take to look at a container's program that runs.
+const VERDICT: Duration = Duration::from_secs(10);
+
+/// The helper's refusal of the container's program, if it has one. It is told that the engine has returned.
+fn verdict(helper: &mut Child, patience: Duration) -> Option<Fault> {
+    /// More than any refusal has.
+    const MOST: usize = 64 << 10;
+    drop(helper.stdin.take());
+    let mut out = helper.stdout.take()?;
+    let begin = Instant::now();
+    let (mut said, mut piece) = (Vec::new(), [0; 1024]);
+    while !said.contains(&b'\n') && said.len() < MOST {
+        let left = Timespec::try_from(patience.saturating_sub(begin.elapsed())).ok()?;
+        match poll(&mut [PollFd::new(&out, PollFlags::IN)], Some(&left)).ok()? {
+            0 => return None,
+            _ => {}
+        }
+        match out.read(&mut piece).ok()? {
+            0 => break,
+            read => said.extend_from_slice(&piece[..read]),
+        }
+    }
+    serde_json::from_slice(&said).ok()?
+}
+
 /// How long a container's slice is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Stays {
@@ -200,8 +230,15 @@ impl Container<'_> {
             if let Some(helper) = helpers.first() {
                 self.goes_with(helper.id(), context);
             }
-            let status = Watch::begin()?.wait(&mut child, &mut helpers)?;
-            Ok(exit_code(status))
+            let status = exit_code(Watch::begin()?.wait(&mut child, &mut helpers)?);
+            // A container that goes on in the background is waited for until its program was looked at, and one that was
+            // killed may have been killed for it.
+            let looks = self.line.seen.detached || status == KILLED;
+            let patience = if looks { VERDICT } else { Duration::ZERO };
+            match helpers.first_mut().and_then(|helper| verdict(helper, patience)) {
+                Some(refusal) => Err(refusal),
+                None => Ok(status),
+            }
         };
         let outcome = begin();
         // 125 to 127: the engine or its runtime failed, not the program. Asked while the slice's file is there.
@@ -210,6 +247,8 @@ impl Container<'_> {
         // What detached, or was left by its client, has the slice until it ends: who attends it sees to that.
         let over = match self.stays {
             Stays::Always => false,
+            // It never started, or its program was refused: it does not come back either, which finds no slice.
+            _ if outcome.is_err() => true,
             Stays::WithContainer => failed && self.line.seen.detached,
             Stays::WhileItRuns => !self.is_left(),
         };
@@ -222,7 +261,7 @@ impl Container<'_> {
         }
     }
 
-    fn attend(&self, context: &Context) -> Option<std::process::Child> {
+    fn attend(&self, context: &Context) -> Option<Child> {
         use std::os::unix::process::CommandExt;
         let mut command = Command::new("/proc/self/exe");
         command
@@ -235,8 +274,10 @@ impl Container<'_> {
             .arg(self.program)
             .args(&self.line.globals)
             .env("DIVVY_RUN_DIR", context.peek().path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            // Closed when the engine has returned.
+            .stdin(Stdio::piped())
+            // What it thinks of the container's program.
+            .stdout(Stdio::piped())
             // Not by Ctrl-C: it stays for what is left.
             .process_group(0);
         if self.line.seen.detached {

@@ -1,0 +1,160 @@
+//! Programs in containers of a slice that have a device open and no limiter in them: static ones, and those of musl, for
+//! which nothing is preloaded. They are in no ledger and below no `divvy run`. What tells them is what their mount namespace
+//! has mounted, whoever gave it to them: no name and no argument of theirs counts.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use divvy_model::SliceRecord;
+use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, makedev, statx};
+
+use super::scan::IN_CONTAINER;
+use crate::RunDir;
+
+/// Where containers have the folder of their slice's socket.
+const SLICE: &str = " /run/divvy/slice ";
+/// Where they have the pages of emulated devices.
+const PAGES: &str = "/run/divvy/device/";
+/// Processes of one mount namespace that are asked what is mounted there: one that has changed its root sees less.
+const ASKED: usize = 16;
+
+/// The processes of these slices' containers that use a device without the limiter, each with its slice's id.
+pub fn unlimited(run: &RunDir, slices: &[SliceRecord]) -> Vec<(String, u32)> {
+    let slices: Vec<&SliceRecord> = slices
+        .iter()
+        .filter(|slice| slice.lasting && run.container(&slice.id).is_dir())
+        .collect();
+    if slices.is_empty() {
+        return Vec::new();
+    }
+    let nodes = nodes();
+    let mut found = Vec::new();
+    for pids in namespaces().into_values() {
+        let Some(slice) = pids.iter().take(ASKED).find_map(|pid| slice_of(*pid, &slices)) else {
+            continue;
+        };
+        let pages = files(&run.container(&slice.id).join("device"));
+        let using = pids.into_iter().filter(|pid| uses(*pid, &nodes, &pages));
+        found.extend(using.map(|pid| (slice.id.clone(), pid)));
+    }
+    found
+}
+
+/// The processes of each mount namespace but our own.
+fn namespaces() -> HashMap<PathBuf, Vec<u32>> {
+    let own = fs::read_link("/proc/self/ns/mnt").ok();
+    let mut all: HashMap<PathBuf, Vec<u32>> = HashMap::new();
+    for pid in entries(Path::new("/proc")).filter_map(|path| path.file_name()?.to_str()?.parse().ok()) {
+        match fs::read_link(format!("/proc/{pid}/ns/mnt")) {
+            Ok(namespace) if Some(&namespace) != own.as_ref() => all.entry(namespace).or_default().push(pid),
+            _ => {}
+        }
+    }
+    all
+}
+
+/// The slice whose folder this process has where containers have it. Read as text: no path of a container is followed.
+fn slice_of<'a>(pid: u32, slices: &[&'a SliceRecord]) -> Option<&'a SliceRecord> {
+    let mounts = fs::read(format!("/proc/{pid}/mountinfo")).ok()?;
+    let mounts = String::from_utf8_lossy(&mounts);
+    mounts
+        .lines()
+        .filter_map(|line| line.split_once(SLICE))
+        // `36 35 98:0 /slices/ID/box`: what of its file system is mounted.
+        .find_map(|(before, _)| {
+            let of = |slice: &&&SliceRecord| before.ends_with(&format!("/slices/{}/box", slice.id));
+            slices.iter().find(of).copied()
+        })
+}
+
+/// Whether the process has one of these device nodes or of these files open or mapped, and no limiter.
+fn uses(pid: u32, nodes: &HashSet<u64>, pages: &HashSet<(u64, u64)>) -> bool {
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = String::from_utf8_lossy(&maps);
+    if maps.contains(IN_CONTAINER) {
+        return false;
+    }
+    let open = ["fd", "map_files"].map(|folder| PathBuf::from(format!("/proc/{pid}/{folder}")));
+    maps.contains(PAGES)
+        || open.iter().flat_map(|folder| entries(folder)).any(|file| {
+            look(&file).is_some_and(|seen| match is_node(&seen) {
+                true => nodes.contains(&number(&seen)),
+                false => pages.contains(&place(&seen)),
+            })
+        })
+}
+
+/// The numbers of this machine's GPUs' nodes, by the names that the vendors give them.
+fn nodes() -> HashSet<u64> {
+    const STARTS: [&str; 3] = ["nvidia", "kfd", "renderD"];
+    ["/dev", "/dev/dri", "/dev/nvidia-caps"]
+        .iter()
+        .flat_map(|folder| entries(Path::new(folder)))
+        .filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            STARTS.iter().any(|start| name.starts_with(start))
+        })
+        .filter_map(|path| look(&path))
+        .filter(is_node)
+        .map(|seen| number(&seen))
+        .collect()
+}
+
+fn files(folder: &Path) -> HashSet<(u64, u64)> {
+    entries(folder)
+        .filter_map(|path| look(&path))
+        .map(|seen| place(&seen))
+        .collect()
+}
+
+/// What is known of a file without asking anybody for it: a container's file systems may have servers that never answer.
+fn look(path: &Path) -> Option<Statx> {
+    statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS).ok()
+}
+
+fn is_node(seen: &Statx) -> bool {
+    FileType::from_raw_mode(seen.stx_mode.into()) == FileType::CharacterDevice
+}
+
+fn number(seen: &Statx) -> u64 {
+    makedev(seen.stx_rdev_major, seen.stx_rdev_minor)
+}
+
+/// A file, whatever it is called.
+fn place(seen: &Statx) -> (u64, u64) {
+    (makedev(seen.stx_dev_major, seen.stx_dev_minor), seen.stx_ino)
+}
+
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let all = fs::read_dir(folder).into_iter().flatten().flatten();
+    all.map(|entry| entry.path())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_a_node_or_a_page_open_or_mapped_is_told_from_what_has_not() {
+        let own = std::process::id();
+        let base = tempfile::tempdir().expect("a folder");
+        let page = base.path().join("page");
+        fs::write(&page, "x").expect("written");
+        let (none, no_page) = (HashSet::new(), HashSet::new());
+        let pages = files(base.path());
+        assert_eq!(pages.len(), 1);
+        assert!(!uses(own, &none, &pages));
+        let open = fs::File::open(&page).expect("open");
+        assert!(uses(own, &none, &pages) && !uses(own, &none, &no_page));
+        drop(open);
+        assert!(!uses(own, &none, &pages));
+        // A node of a number that nobody else of this process's tests has open.
+        let node = fs::File::open("/dev/full").expect("open");
+        let nodes = HashSet::from([number(&look(Path::new("/dev/full")).expect("a node"))]);
+        assert!(uses(own, &nodes, &no_page));
+        drop(node);
+        assert!(!uses(own, &nodes, &no_page));
+        assert!(!uses(u32::MAX, &nodes, &pages));
+    }
+}
