@@ -2,7 +2,7 @@
 //! other libraries, and what is seen of it while it runs. docs/adr/0010 says what is done about each.
 
 pub mod audit;
-mod containers;
+pub mod containers;
 pub mod program;
 pub mod scan;
 pub mod stand_in;

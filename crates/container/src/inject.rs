@@ -11,8 +11,10 @@
 use std::path::{Path, PathBuf};
 
 use divvy_agent::container::{Below, Grant, Parts};
+use divvy_model::{Code, Fault};
 
 use crate::cdi::Mount;
+use crate::oci::clean;
 
 /// Where the limiter's folder is.
 pub const LIMITER: &str = "/run/divvy/lib";
@@ -31,6 +33,39 @@ const PRELOAD: &str = "/etc/ld.so.preload";
 const LIBRARIES: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
 #[cfg(not(target_arch = "x86_64"))]
 const LIBRARIES: [&str; 2] = ["/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
+
+/// Whether a folder of the host's that a container has mounted there would be written to: the runtime makes empty files and
+/// folders in it where ours are mounted. On the host such a `libcuda.so.1` stands in every program's way.
+#[must_use]
+pub fn is_written(target: &str) -> bool {
+    let target = clean(target);
+    // What these are links to in most images.
+    let target = match target.split('/').nth(1) {
+        Some("lib" | "lib64") => format!("/usr{target}"),
+        Some("var") if target.starts_with("/var/run") => target["/var".len()..].to_owned(),
+        _ => target,
+    };
+    let folder = |place: &&str| {
+        let rest = place.strip_prefix(&target);
+        rest.is_some_and(|rest| target == "/" || rest.is_empty() || rest.starts_with('/'))
+    };
+    let places = [Path::new(PRELOAD), Path::new(LIMITER)].map(|path| path.parent().unwrap_or(path));
+    LIBRARIES
+        .into_iter()
+        .chain(places.iter().filter_map(|place| place.to_str()))
+        .any(|place| folder(&place))
+}
+
+/// The refusal of such a mount.
+#[must_use]
+pub fn written(source: &str, target: &str) -> Fault {
+    Fault::new(
+        Code::NotEnforceable,
+        format!("`{source}` cannot be mounted at `{target}` in a container of a slice"),
+    )
+    .cause("the limiter's parts are mounted in there, and the runtime would make empty files for them in the host's folder")
+    .hint("mount it elsewhere, and lead programs there with LD_LIBRARY_PATH or the like")
+}
 
 fn mount(from: &Path, to: &str, options: &[&str]) -> Mount {
     Mount {
@@ -106,4 +141,41 @@ pub fn mounts(parts: &Parts) -> Vec<Mount> {
     }
     mounts.extend(parts.device.iter().flat_map(pages));
     mounts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_that_ours_would_be_made_in_are_known() {
+        for target in [
+            LIBRARIES[0],
+            "/usr/lib64",
+            "/usr/lib/",
+            "/usr//lib/./",
+            "/usr",
+            "/lib64",
+            "/lib",
+            "/etc",
+            "/run",
+            "/var/run",
+            "/run/divvy",
+            "/",
+        ] {
+            assert!(is_written(target), "{target}");
+        }
+        for target in [
+            "/etc/hosts",
+            "/usr/local/lib",
+            "/usr/lib/python3",
+            "/library",
+            "/data",
+            "/run/secrets",
+            "/var",
+            "/etcetera",
+        ] {
+            assert!(!is_written(target), "{target}");
+        }
+    }
 }

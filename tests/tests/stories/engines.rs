@@ -178,6 +178,137 @@ fn what_keeps_a_container_from_its_slice_is_said_and_nothing_is_left() {
     assert!(host.slices().is_empty());
 }
 
+/// `--replace`, which quadlet and `podman generate systemd` write: the old one's memory may be what the new one needs.
+#[test]
+fn a_container_takes_the_place_of_the_one_of_its_name() {
+    let host = Host::new();
+    let Some(podman) = Podman::new(&host) else { return };
+    let image = image(&host);
+    let flags = ["-d", "--replace", "--name", "box", "--memory", "60GiB"];
+    let run = || finish(&mut podman.kept_by_divvy(&flags, &image, &["/bin/sleep", "600"]));
+    let first = succeeded(&run());
+    let before = host.json(["ps"])["items"][0]["id"].clone();
+    let dry = [&flags[..], &["--dry-run"]].concat();
+    let dry = finish(&mut podman.kept_by_divvy(&dry, &image, &["/bin/sleep"]));
+    let said = stderr(&dry);
+    assert!(!said.contains("D0021"), "{said}");
+    assert_eq!(host.json(["ps"])["items"][0]["id"], before, "{said}");
+    assert_ne!(succeeded(&run()), first, "another container");
+    let shown = host.json(["ps"])["items"].clone();
+    assert_eq!(shown.as_array().map(Vec::len), Some(1), "{shown}");
+    assert_ne!(shown[0]["id"], before, "and another slice");
+    let mut inside = Tenant::start_in_container(podman.command(&["exec", "-i", "box", "/bin/probe"]));
+    assert_eq!(inside.memory().1, 60 * GIB);
+    assert!(inside.end().success());
+    // A slice that is not that container's is nobody's to replace.
+    succeeded(&finish(
+        &mut host.divvy(["slice", "create", "own", "--memory", "1GiB"]),
+    ));
+    let flags = ["-d", "--replace", "--name", "own", "--memory", "1GiB"];
+    let refused = finish(&mut podman.kept_by_divvy(&flags, &image, &["/bin/sleep", "600"]));
+    assert!(stderr(&refused).contains("error[D0021]"), "{}", stderr(&refused));
+}
+
+/// Where the path of a container's cgroup has another id in front, or no cgroup names it, its slice is there as long as it.
+#[test]
+fn a_container_in_a_cgroup_of_another_name_keeps_its_slice() {
+    let other = format!("/divvy-tests/{}", "0123456789abcdef".repeat(4));
+    for (runtime, cgroup) in [
+        ("runc", ["--cgroup-parent", other.as_str()]),
+        ("crun", ["--cgroups", "disabled"]),
+    ] {
+        let host = Host::new();
+        let Some(podman) = Podman::over(&host, runtime) else {
+            return;
+        };
+        let image = image(&host);
+        let flags = [
+            "-d",
+            "--name",
+            "box",
+            "--memory",
+            "1GiB",
+            "--policy",
+            "best-effort",
+        ];
+        let flags = [&flags[..], &cgroup].concat();
+        succeeded(&finish(&mut podman.run_by_divvy(
+            &flags,
+            &image,
+            &["/bin/sleep", "600"],
+        )));
+        // The helper has looked, and waits for the container.
+        let waits = |words: &[String]| words.iter().any(|word| word == "wait");
+        until("the engine is waited for", || {
+            let all = processes::with_environment("DIVVY_RUN_DIR", &host.run_directory());
+            all.iter()
+                .any(|pid| waits(&processes::arguments(*pid)))
+                .then_some(())
+        });
+        let mut inside = Tenant::start_in_container(podman.command(&["exec", "-i", "box", "/bin/probe"]));
+        assert_eq!(inside.memory().1, GIB, "{runtime}");
+        assert!(inside.end().success());
+        succeeded(&finish(&mut podman.command(&["kill", "box"])));
+        no_slice_is_left(&host, &podman);
+    }
+}
+
+/// The runtime makes empty files where ours are mounted: in a folder of the host's they would stand in everybody's way.
+#[test]
+fn no_folder_of_the_host_is_mounted_where_ours_go() {
+    let host = Host::new();
+    let Some(podman) = Podman::new(&host) else { return };
+    let image = image(&host);
+    let libraries = host.folder().join("libraries");
+    std::fs::create_dir(&libraries).expect("a folder");
+    let mount = format!("{}:/usr/lib/x86_64-linux-gnu", libraries.display());
+    let annotation = ["--annotation", "divvy.dev/memory=1GiB", "-v", &mount];
+    for mut run in [
+        podman.run_by_divvy(&["--memory", "1GiB", "-v", &mount], &image, &["/bin/probe"]),
+        podman.run_over_wrapper(&[], &annotation, &image, &["/bin/probe"]),
+    ] {
+        let output = finish(&mut run);
+        let said = stderr(&output);
+        assert!(!output.status.success(), "{said}");
+        assert!(
+            said.contains("D0022") && said.contains("cannot be mounted"),
+            "{said}"
+        );
+        assert_eq!(std::fs::read_dir(&libraries).expect("a folder").count(), 0);
+        assert!(host.slices().is_empty());
+    }
+}
+
+/// A container that does nothing has its slice all the same.
+#[test]
+fn a_slice_is_not_deleted_under_a_container() {
+    let host = Host::new();
+    let Some(podman) = Podman::new(&host) else { return };
+    let image = image(&host);
+    let flags = ["-d", "--name", "box", "--memory", "1GiB"];
+    succeeded(&finish(&mut podman.kept_by_divvy(
+        &flags,
+        &image,
+        &["/bin/sleep", "600"],
+    )));
+    let refused = finish(&mut host.divvy(["slice", "delete", "box"]));
+    let said = stderr(&refused);
+    assert!(
+        said.contains("error[D0026]") && said.contains("podman:box"),
+        "{said}"
+    );
+    assert_eq!(host.slices().len(), 1);
+    succeeded(&finish(&mut podman.command(&["stop", "--time", "0", "box"])));
+    let deleted = finish(&mut host.divvy(["slice", "delete", "box"]));
+    assert!(deleted.status.success(), "{}", stderr(&deleted));
+    assert!(
+        stderr(&deleted).contains("cannot be started again"),
+        "{}",
+        stderr(&deleted)
+    );
+    assert!(host.slices().is_empty());
+}
+
 /// No engine at all, and no runtime below the wrapper.
 #[test]
 fn an_engine_that_is_not_there_is_named() {

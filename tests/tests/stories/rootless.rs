@@ -38,7 +38,9 @@ fn a_users_podman_gets_slices_of_his_own_agent_by_the_wrapper() {
     let refused = finish(&mut nobody.divvy(&words));
     let said = stderr(&refused);
     assert!(
-        said.contains("error[D0047]") && said.contains("--annotation divvy.dev/memory"),
+        said.contains("error[D0047]")
+            && said.contains("--annotation divvy.dev/memory")
+            && said.contains("--cdi-directory"),
         "{said}"
     );
     assert_eq!(refused.status.code(), Some(125));

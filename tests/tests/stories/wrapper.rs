@@ -55,6 +55,36 @@ fn a_container_is_let_into_a_lasting_slice_which_stays() {
     assert_eq!(host.slices().len(), 1);
 }
 
+/// An emulated device computes on the host's processors: a container gets one where the host has it, and makes none.
+#[test]
+fn a_container_makes_no_emulated_device() {
+    let host = Host::new();
+    let Some(podman) = Podman::new(&host) else { return };
+    let image = image(&host);
+    let flags = [
+        "--annotation",
+        "divvy.dev/memory=1GiB",
+        "--annotation",
+        "divvy.dev/device=emulated:t4",
+    ];
+    let run = |emulated: &str| {
+        let settings = [
+            ("DIVVY_EMULATED", emulated),
+            ("DIVVY_CONTAINER_REQUESTS", "variables"),
+        ];
+        finish(&mut podman.run_over_wrapper(&settings, &flags, &image, &["/bin/sleep", "0"]))
+    };
+    let refused = run("");
+    let said = stderr(&refused);
+    assert!(
+        !refused.status.success() && said.contains("D0033") && said.contains("emulated:t4"),
+        "{said}"
+    );
+    assert!(host.slices().is_empty());
+    let allowed = run("h100");
+    assert!(allowed.status.success(), "{}", stderr(&allowed));
+}
+
 /// What stands in an image's configuration asks for nothing: `NVIDIA_VISIBLE_DEVICES=all` is in most CUDA images.
 #[test]
 fn an_unprivileged_request_for_all_devices_by_environment_gives_none() {

@@ -30,15 +30,27 @@ pub fn unlimited(run: &RunDir, slices: &[SliceRecord]) -> Vec<(String, u32)> {
     }
     let nodes = nodes();
     let mut found = Vec::new();
-    for pids in namespaces().into_values() {
-        let Some(slice) = pids.iter().take(ASKED).find_map(|pid| slice_of(*pid, &slices)) else {
-            continue;
-        };
+    for (slice, pids) in inside(&slices) {
         let pages = files(&run.container(&slice.id).join("device"));
         let using = pids.into_iter().filter(|pid| uses(*pid, &nodes, &pages));
         found.extend(using.map(|pid| (slice.id.clone(), pid)));
     }
     found
+}
+
+/// The processes of the containers that have this slice, whether they use a device or not.
+#[must_use]
+pub fn members(slice: &SliceRecord) -> Vec<u32> {
+    inside(&[slice]).into_iter().flat_map(|(_, pids)| pids).collect()
+}
+
+/// The processes of each mount namespace that has one of these slices.
+fn inside<'a>(slices: &[&'a SliceRecord]) -> Vec<(&'a SliceRecord, Vec<u32>)> {
+    let of = |pids: &[u32]| pids.iter().take(ASKED).find_map(|pid| slice_of(*pid, slices));
+    namespaces()
+        .into_values()
+        .filter_map(|pids| Some((of(&pids)?, pids)))
+        .collect()
 }
 
 /// The processes of each mount namespace but our own.

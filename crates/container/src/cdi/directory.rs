@@ -84,7 +84,8 @@ pub fn write(directory: &Path, name: &str, spec: &Spec) -> Result<PathBuf, Fault
         Fault::new(Code::CdiDirectory, format!("cannot write `{}`", path.display()))
             .because(&error)
             .hint(format!(
-                "run it as root, or choose a directory with --directory that your engine reads: podman's and docker's are {}; \
+                "run it as root, or choose a directory that your engine reads (`--directory`; of `divvy podman run` and \
+                 `divvy docker run` `--cdi-directory`): podman's and docker's are {}; \
                  without root, podman gets slices by the runtime wrapper: \
                  `podman --runtime /usr/bin/divvy-oci-runtime run --annotation divvy.dev/memory=4GiB IMAGE`",
                 STANDARD.join(" and ")

@@ -4,14 +4,23 @@ use divvy_model::{Code, Fault};
 
 use super::message::{Adjustment, Container};
 use crate::cdi::Edits;
-use crate::oci;
+use crate::{inject, oci};
 
 /// What the runtime is to add to this container.
 ///
 /// # Errors
-/// [`Code::UnknownDevice`] for a node that is gone; [`Code::Annotation`] where the container has something mounted over a
+/// [`Code::NotEnforceable`] for a folder of the host's that would be written to; [`Code::UnknownDevice`] for a node that is gone; [`Code::Annotation`] where the container has something mounted over a
 /// place of ours: the runtime sorts mounts by their depth, and ours would not be the last one.
 pub fn adjustment(edits: &Edits, container: &Container) -> Result<Adjustment, Fault> {
+    let of_host = |(to, from): &&(String, String)| from.starts_with('/') && inject::is_written(to);
+    if let Some((to, from)) = container
+        .mounts
+        .iter()
+        .find(of_host)
+        .filter(|_| !edits.mounts.is_empty())
+    {
+        return Err(inject::written(from, to));
+    }
     let ours = || edits.mounts.iter().map(|mount| mount.container_path.as_str());
     for (to, _) in &container.mounts {
         let place = oci::clean(to);

@@ -8,6 +8,7 @@ use rustix::fs::{major, minor};
 use serde_json::{Map, Value, json};
 
 use crate::cdi::{DeviceNode, Edits, Mount};
+use crate::inject;
 
 /// Adds them. Nothing that is there is looked at but lists of ours: the rest of the configuration stays as it was.
 ///
@@ -39,32 +40,74 @@ pub fn apply(config: &mut Value, edits: &Edits) -> Result<(), Fault> {
             .retain(|mount| mount.get("destination").and_then(Value::as_str) != Some(&wanted.container_path));
         mounts.push(mount(wanted));
     }
+    apply_rare(config, edits)
+}
+
+/// What no file of ours says, and files of others may.
+fn apply_rare(config: &mut Value, edits: &Edits) -> Result<(), Fault> {
+    for group in edits.additional_gids.iter().filter(|group| **group != 0) {
+        let groups = list(config, &["process", "user", "additionalGids"])?;
+        if !groups.contains(&json!(group)) {
+            groups.push(json!(group));
+        }
+    }
+    for device in &edits.net_devices {
+        let devices = object(config, &["linux", "netDevices"])?;
+        devices.insert(device.host_interface_name.clone(), json!({"name": device.name}));
+    }
+    if let Some(control) = &edits.intel_rdt {
+        object(config, &["linux"])?.insert("intelRdt".into(), json!(control));
+    }
+    Ok(())
+}
+
+/// Refuses a configuration that has a folder of the host's mounted where the runtime would write to it for our mounts.
+///
+/// # Errors
+/// [`Code::NotEnforceable`].
+pub fn check_mounts(config: &Value, edits: &Edits) -> Result<(), Fault> {
+    let mounts = config.get("mounts").and_then(Value::as_array);
+    for mount in mounts.into_iter().flatten().filter(|_| !edits.mounts.is_empty()) {
+        let word = |name: &str| mount.get(name).and_then(Value::as_str).unwrap_or_default();
+        let (source, target) = (word("source"), word("destination"));
+        if source.starts_with('/') && inject::is_written(target) {
+            return Err(inject::written(source, target));
+        }
+    }
     Ok(())
 }
 
 /// The list at this place, made where it is missing.
 fn list<'a>(config: &'a mut Value, path: &[&str]) -> Result<&'a mut Vec<Value>, Fault> {
-    let wrong = || {
-        Fault::new(Code::Bundle, "the container's configuration cannot be added to").cause(format!(
-            "`{}` is of another kind than the specification has",
-            path.join(".")
-        ))
-    };
+    let (name, above) = path.split_last().ok_or_else(|| wrong(path))?;
+    let place = object(config, above)?.entry(*name).or_insert(Value::Null);
+    if place.is_null() {
+        *place = Value::Array(Vec::new());
+    }
+    place.as_array_mut().ok_or_else(|| wrong(path))
+}
+
+/// The same of a field that has fields.
+fn object<'a>(config: &'a mut Value, path: &[&str]) -> Result<&'a mut Map<String, Value>, Fault> {
     let mut place = config;
     for name in path {
         if place.is_null() {
             *place = Value::Object(Map::new());
         }
-        place = place
-            .as_object_mut()
-            .ok_or_else(wrong)?
-            .entry(*name)
-            .or_insert(Value::Null);
+        let fields = place.as_object_mut().ok_or_else(|| wrong(path))?;
+        place = fields.entry(*name).or_insert(Value::Null);
     }
     if place.is_null() {
-        *place = Value::Array(Vec::new());
+        *place = Value::Object(Map::new());
     }
-    place.as_array_mut().ok_or_else(wrong)
+    place.as_object_mut().ok_or_else(|| wrong(path))
+}
+
+fn wrong(path: &[&str]) -> Fault {
+    Fault::new(Code::Bundle, "the container's configuration cannot be added to").cause(format!(
+        "`{}` is of another kind than the specification has",
+        path.join(".")
+    ))
 }
 
 /// A device node as the host has it.

@@ -17,6 +17,6 @@ pub use bundle::{Bundle, MOST_BYTES, parse};
 pub use container::Container;
 pub(crate) use container::clean;
 pub use devices::devices;
-pub use edit::{Node, apply, node};
+pub use edit::{Node, apply, check_mounts, node};
 pub use request::{Request, Trust, Wanted, request};
 pub use variables::{Nvidia, amd, nvidia};

@@ -11,8 +11,9 @@ use divvy_agent::api::Attend;
 use divvy_agent::{Watch, exit_code, let_go};
 use divvy_container::cdi;
 use divvy_container::engine::{self, Asked, Engine, Line, around, diagnose, split};
+use divvy_container::inject::{is_written, written};
 use divvy_container::unlimited;
-use divvy_model::{Code, Fault, Policy, SliceRecord};
+use divvy_model::{Attendant, Code, Fault, Policy, SliceRecord};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
@@ -98,6 +99,9 @@ pub fn run(engine: Engine, args: &Args, context: &Context) -> Result<u8, Fault> 
     ours.wish.attended = true;
     let program = engine.find()?;
     check(&line, &ours, context)?;
+    if line.seen.replaces {
+        replace(&line, &mut ours, &program, context)?;
+    }
     let made = make(
         &ours.wish,
         ours.slice.as_deref(),
@@ -128,6 +132,33 @@ pub fn run(engine: Engine, args: &Args, context: &Context) -> Result<u8, Fault> 
     container.run(&words, context)
 }
 
+/// With `--replace` the container of this name goes before the new one is made, and so does its slice: its memory may be what
+/// the new one needs.
+fn replace(line: &Line, ours: &mut Ours, program: &Path, context: &Context) -> Result<(), Fault> {
+    let engine = Asked {
+        program,
+        globals: &line.globals,
+    };
+    let name = line.seen.name.as_deref().unwrap_or_default();
+    let (Some(folder), Some(agent)) = (engine.folder(name), context.agent_of_slices()?) else {
+        return Ok(());
+    };
+    let slices = agent.slices()?.body.items;
+    let attendant = Some(Attendant::Path(folder));
+    let Some(slice) = slices.into_iter().find(|slice| slice.attendant == attendant) else {
+        return Ok(());
+    };
+    if ours.dry_run {
+        remark(&format!(
+            "would first remove container `{name}` and its slice; what is shown has a place beside them"
+        ));
+        ours.wish.name = None;
+    } else if engine.does(&["rm", "--force", name]) {
+        end(context, &slice);
+    }
+    Ok(())
+}
+
 /// Slices have containers' names, where these are short enough.
 fn is_slice_name(name: &str) -> bool {
     const LONGEST: usize = 63;
@@ -148,6 +179,9 @@ fn check(line: &Line, ours: &Ours, context: &Context) -> Result<(), Fault> {
             .hint("leave the flag out, or let it be with `--policy best-effort`"));
         }
         remark(&format!("not enforced: {way}"));
+    }
+    if let Some((source, place)) = line.seen.mounts.iter().find(|(_, place)| is_written(place)) {
+        return Err(written(source, place));
     }
     if let (true, Some(root)) = (line.seen.rootfs && strict, line.rest.first()) {
         // podman: `DIR:O`, `DIR:idmap`.
@@ -190,9 +224,8 @@ fn verdict(helper: &mut Child, patience: Duration) -> Option<Fault> {
     let (mut said, mut piece) = (Vec::new(), [0; 1024]);
     while !said.contains(&b'\n') && said.len() < MOST {
         let left = Timespec::try_from(patience.saturating_sub(begin.elapsed())).ok()?;
-        match poll(&mut [PollFd::new(&out, PollFlags::IN)], Some(&left)).ok()? {
-            0 => return None,
-            _ => {}
+        if poll(&mut [PollFd::new(&out, PollFlags::IN)], Some(&left)).ok()? == 0 {
+            return None;
         }
         match out.read(&mut piece).ok()? {
             0 => break,

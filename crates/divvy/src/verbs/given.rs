@@ -4,7 +4,7 @@
 use divvy_container::cdi::Edits;
 use divvy_container::oci::{self, Nvidia, Request};
 use divvy_host::machine::Sysroot;
-use divvy_model::{Code, Fault, SliceRecord};
+use divvy_model::{Code, Fault, Selector, SliceRecord};
 
 use super::cdi::{Wish, for_one};
 use super::compute;
@@ -47,6 +47,9 @@ pub fn give(
             attended,
             ..wish(request)?
         };
+        if let Some(device) = wish.device.iter().find(|device| is_made_up(device)) {
+            may_emulate(device, context)?;
+        }
         let (slice, edits) = for_one(&wish, request.join.as_deref(), context)?;
         given.edits = edits;
         given.slice = request.join.is_none().then_some(slice);
@@ -75,6 +78,22 @@ pub fn may_join(which: &str, context: &Context) -> Result<(), Fault> {
             format!("slice `{which}` belongs to a container"),
         )
         .hint("`divvy slice create` makes slices that containers can join")),
+    }
+}
+
+fn is_made_up(device: &Selector) -> bool {
+    matches!(device, Selector::Emulated(_))
+}
+
+/// An emulated device is the host's to make, and no container's to ask for: it computes on the host's processors.
+fn may_emulate(device: &Selector, context: &Context) -> Result<(), Fault> {
+    match context.config.text("emulated") {
+        Some(_) => Ok(()),
+        None => Err(Fault::new(
+            Code::NotAllowed,
+            format!("containers may not ask for `{device}` here"),
+        )
+        .hint("`emulated` in the configuration makes emulated devices, which containers can then have by their index")),
     }
 }
 

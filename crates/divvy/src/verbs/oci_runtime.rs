@@ -205,6 +205,7 @@ fn give(
     }
     let given = given::give(&mut request, None, true, context)?;
     let mut add = || -> Result<(), Fault> {
+        oci::check_mounts(&bundle.config, &given.edits)?;
         oci::apply(&mut bundle.config, &given.edits)?;
         if let Some(slice) = &given.slice {
             remember(id, &slice.id, context)?;

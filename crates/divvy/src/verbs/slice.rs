@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use divvy_agent::api::CreateSlice;
+use divvy_agent::bypass::containers::members as container_members;
+use divvy_container::running::Processes;
 use divvy_model::{
-    DeviceRecord, DeviceShare, Fault, MemoryAmount, Policy, Selector, SliceRecord, SliceRequest,
+    Attendant, Code, DeviceRecord, DeviceShare, Fault, MemoryAmount, Policy, Selector, SliceRecord,
+    SliceRequest,
 };
 
 use crate::config::parse_duration;
@@ -175,6 +178,7 @@ fn remove(args: &Delete, context: &Context) -> Result<u8, Fault> {
         if args.yes {
             end_all(&agent, &slice.id, args.grace)?;
         }
+        containers(&slice, args.yes)?;
         agent.end(&slice.id)?;
         deleted.push(slice);
     }
@@ -188,6 +192,44 @@ fn remove(args: &Delete, context: &Context) -> Result<u8, Fault> {
         format => output::list(format, "SliceList", deleted, |slice| &slice.name, ps::table)?,
     }
     Ok(0)
+}
+
+/// A container has its slice's parts mounted, whether it uses the device now or not: without the slice it has no device, and
+/// cannot be started again.
+fn containers(slice: &SliceRecord, force: bool) -> Result<(), Fault> {
+    let processes = Processes::default();
+    let mut names: Vec<String> = container_members(slice)
+        .into_iter()
+        .filter_map(|pid| processes.container(pid))
+        .map(|container| format!("{}:{}", container.engine, container.name.unwrap_or(container.id)))
+        .collect();
+    names.sort();
+    names.dedup();
+    match (names.is_empty(), force) {
+        (false, false) => {
+            return Err(Fault::new(
+                Code::SliceBusy,
+                format!(
+                    "slice `{}` is {}'s, which runs",
+                    slice.name,
+                    names.join("'s and ")
+                ),
+            )
+            .hint("stop the container first; `divvy slice delete --yes` leaves it without a device"));
+        }
+        (false, true) => remark(&format!("{} is left without its slice", names.join(", "))),
+        (true, _) => {}
+    }
+    if let Some(Attendant::Path(folder)) = &slice.attendant
+        && names.is_empty()
+        && folder.exists()
+    {
+        remark(&format!(
+            "the container of slice `{}` cannot be started again",
+            slice.name
+        ));
+    }
+    Ok(())
 }
 
 /// What deleting would do.
