@@ -13,6 +13,7 @@ mod deny;
 mod examples;
 mod floor;
 mod generate_abi;
+mod oracle;
 mod python;
 mod schemas;
 mod setup;
@@ -43,6 +44,8 @@ enum Task {
     Examples(examples::Args),
     /// Build the drop-ins against an old glibc and check what they need and export
     Floor(floor::Args),
+    /// Have the crate container-device-interface inject our CDI files, and compare what comes of it with ours
+    Oracle(oracle::Args),
     /// Write docs/schema: what each kind of JSON document has
     Schemas(schemas::Args),
     /// Install what the demo and the tests need: Python packages, a few from Debian
@@ -61,6 +64,7 @@ fn main() -> anyhow::Result<()> {
         Task::Deny(args) => deny::run(&args),
         Task::Examples(args) => examples::run(&args),
         Task::Floor(args) => floor::run(&args),
+        Task::Oracle(args) => oracle::run(&args),
         Task::Schemas(args) => schemas::run(&args),
         Task::Setup(args) => setup::run(&args),
         Task::GenerateAbi(args) => generate_abi::run(&args),

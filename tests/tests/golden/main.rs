@@ -3,3 +3,4 @@
 mod cdi;
 mod configure;
 mod engines;
+mod oci;
