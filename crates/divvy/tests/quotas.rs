@@ -196,3 +196,46 @@ fn a_context_is_inside_its_slice() {
     let said = refused(with(&host, &[context], &["resize", "a", "--memory", "511MiB"]));
     assert!(said.contains("error[D0025]"), "{said}");
 }
+
+/// docs/one-card-thirty-students.md.
+fn page() -> String {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/one-card-thirty-students.md"
+    );
+    std::fs::read_to_string(path).expect("the page")
+}
+
+#[test]
+fn what_the_page_says_works_in_its_order() {
+    let page = page();
+    let code: Vec<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("    "))
+        .collect();
+    let (commands, settings): (Vec<&str>, Vec<&str>) =
+        code.iter().partition(|line| line.starts_with("divvy "));
+    assert_eq!((commands.len(), settings.len()), (8, 5), "{code:?}");
+    let host = Host::new();
+    let folder = host.folder().join("config/divvy");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join("config.toml"), settings.join("\n")).expect("written");
+    for command in commands {
+        // The class's programs are not here.
+        let words = command.split(' ').skip(1);
+        let words = words.filter(|word| !word.ends_with(".py"));
+        let words: Vec<&str> = words
+            .map(|word| if word == "python" { "true" } else { word })
+            .collect();
+        host.text(&words);
+    }
+    // What a run made that asked for nothing stays; what was for once, or was deleted, does not.
+    let slices = host.slices();
+    assert_eq!(slices.len(), 1, "{slices:?}");
+    assert_eq!(slices[0]["memory_limit_bytes"], 2 * GIB);
+    let (_, said) = host.refused(&["run", "--memory", "3GiB", "--", "true"]);
+    assert!(
+        said.contains("2 GiB of that is left") && said.contains("divvy slice delete"),
+        "{said}"
+    );
+}
