@@ -44,6 +44,8 @@ pub struct Context {
     pub shared_config: AtomicU32,
     /// The first failure of asynchronous work, as a CUresult; 0 while there is none.
     fault: AtomicU32,
+    /// Calls of cuCtxAttach without their cuCtxDetach, and one for whoever made it.
+    uses: AtomicU32,
     next_lane: AtomicU64,
     /// What it costs the device while it lives.
     memory: Mutex<Option<Charged>>,
@@ -75,6 +77,7 @@ impl Context {
             cache_config: AtomicU32::new(0),
             shared_config: AtomicU32::new(1),
             fault: AtomicU32::new(0),
+            uses: AtomicU32::new(1),
             next_lane: AtomicU64::new(1),
             memory: Mutex::new(memory),
         }))
@@ -109,6 +112,19 @@ impl Context {
             self.device.engine.fail(code.0);
             log::line(format_args!("{}: {why}", code.label().unwrap_or("CUDA error")));
         }
+    }
+
+    /// cuCtxAttach: one use more.
+    pub fn attach(&self) {
+        self.uses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// cuCtxDetach: one use less. Answers whether that was the last, which it stays until the context is destroyed.
+    pub fn detach(&self) -> bool {
+        let less = |uses: u32| (uses > 1).then(|| uses - 1);
+        self.uses
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .is_err()
     }
 
     /// Waits for all work submitted so far and says whether any failed.

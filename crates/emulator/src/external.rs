@@ -7,7 +7,7 @@ use crate::handle;
 use crate::memory::file::{Identity, MemoryFile, is_mappable};
 use crate::memory::mapping::Mapping;
 use crate::memory::physical::{Physical, Place};
-use crate::shared::trailer::Trailer;
+use crate::shared::trailer::{self, Trailer};
 use divvy_abi::*;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -52,10 +52,11 @@ impl std::fmt::Debug for ExternalPart {
 }
 
 impl External {
-    /// Imports the first bytes of what a descriptor stands for.
+    /// Imports the first bytes of what a descriptor stands for. Memory of a device is imported on that device and no other:
+    /// so the programming guide has it, of what graphics APIs export.
     pub fn import(driver: &Driver, context: Arc<Context>, fd: OwnedFd, bytes: u64) -> Result<External> {
         let (source, host) = match Trailer::read(fd.as_fd()) {
-            Some(trailer) if bytes <= trailer.bytes => {
+            Some(trailer) if bytes <= trailer.bytes && is_here(&context, trailer) => {
                 let identity = Identity::of(&fd).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
                 let physical = match driver.physical.of_file(identity) {
                     Some(known) => known,
@@ -96,6 +97,10 @@ impl External {
             _source: Arc::clone(&self.source),
         })
     }
+}
+
+fn is_here(context: &Context, trailer: Trailer) -> bool {
+    !matches!(trailer.kind, trailer::Kind::Device) || trailer.device == context.device.facts.uuid
 }
 
 impl Source {

@@ -181,6 +181,27 @@ fn contexts_stack_and_primary_contexts_count() {
             assert_eq!(code!(cuCtxDestroy_v2(own)), CUDA_ERROR_INVALID_CONTEXT);
             assert_eq!(code!(cuCtxDestroy_v2(primary)), CUDA_ERROR_INVALID_CONTEXT);
 
+            // cuCtxDetach ends a context with its last use, and what was allocated in it.
+            let own: CUcontext = get!(cuCtxCreate_v2(0, 0));
+            let before = memory_info().0;
+            let _goes_with_it: CUdeviceptr = get!(cuMemAlloc_v2(64 << 20));
+            let attached: CUcontext = get!(cuCtxAttach(0));
+            assert_eq!(attached, own);
+            cu!(cuCtxDetach(own));
+            assert_eq!(memory_info().0, before - (64 << 20), "one use is left");
+            cu!(cuCtxSetCurrent(primary));
+            assert_eq!(code!(cuCtxDetach(own)), CUDA_ERROR_INVALID_CONTEXT, "not current");
+            cu!(cuCtxSetCurrent(own));
+            cu!(cuCtxDetach(own));
+            assert_eq!(code!(cuCtxSetCurrent(own)), CUDA_ERROR_INVALID_CONTEXT);
+            cu!(cuCtxSetCurrent(primary));
+            assert_eq!(memory_info().0, before);
+            assert_eq!(code!(cuCtxDetach(primary)), CUDA_ERROR_INVALID_CONTEXT);
+            assert_eq!(
+                code!(cuCtxDetach(std::ptr::null_mut())),
+                CUDA_ERROR_INVALID_CONTEXT
+            );
+
             let (mut flags, mut active) = (9, 9);
             cu!(cuDevicePrimaryCtxRelease_v2(0));
             cu!(cuDevicePrimaryCtxGetState(0, &raw mut flags, &raw mut active));

@@ -193,6 +193,25 @@ fn arrays_in_external_memory() {
 }
 
 #[test]
+fn memory_is_imported_on_the_device_that_it_is_on() {
+    let test = "memory_is_imported_on_the_device_that_it_is_on";
+    alone(test, &[("DIVVY_EMULATED", "h100*2")], || {
+        start(0);
+        let (handle, fd) = exported();
+        start(1);
+        assert_eq!(
+            code!(cuImportExternalMemory(&mut null_mut(), &description(fd, PAGE))),
+            CUDA_ERROR_INVALID_HANDLE
+        );
+        start(0);
+        let memory = import(fd, PAGE);
+        cu!(cuMemRelease(handle));
+        cu!(cuDestroyExternalMemory(memory));
+        assert_eq!(held(0), (0, 0));
+    });
+}
+
+#[test]
 fn what_cannot_be_imported() {
     alone("what_cannot_be_imported", &[], || {
         start(0);

@@ -412,6 +412,19 @@ fn contexts_and_heaps_are_charged_what_the_grant_and_the_program_say() {
             assert_ne!(code!(cuCtxSetLimit(CUlimit(77), 1 << 40)), CUDA_SUCCESS);
             cu!(cuCtxDestroy_v2(second));
             assert_eq!(slice.used(), 100 * MIB);
+            // The last use ends one, with what is allocated in it.
+            let passing = context();
+            let _goes_with_it: CUdeviceptr = get!(cuMemAlloc_v2(64 << 20));
+            let _one_use_more: CUcontext = get!(cuCtxAttach(0));
+            cu!(cuCtxDetach(passing));
+            assert_eq!(slice.used(), 264 * MIB);
+            cu!(cuCtxDetach(passing));
+            assert_eq!(slice.used(), 100 * MIB);
+            let primary: CUcontext = get!(cuDevicePrimaryCtxRetain(0));
+            cu!(cuCtxSetCurrent(primary));
+            assert_ne!(code!(cuCtxDetach(primary)), CUDA_SUCCESS);
+            assert_eq!(slice.used(), 200 * MIB);
+            cu!(cuDevicePrimaryCtxRelease_v2(0));
             let mut many = Vec::new();
             let refused = loop {
                 let mut context = null_mut();

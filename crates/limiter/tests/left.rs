@@ -230,3 +230,23 @@ fn a_dead_payers_pages_count_once_for_all_that_lie_in_them() {
     slice.pages.ledger.reap().expect("a sound ledger");
     assert_eq!((slice.used(), device()), (0, 0));
 }
+
+#[test]
+fn a_thousand_shared_allocations_are_paid_for_once() {
+    if is_member() {
+        return member();
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let slice = Slice::with(&[(4 * GIB, emulated::uuid_in(folder.path()))], Terms::default());
+    let test = "a_thousand_shared_allocations_are_paid_for_once";
+    let [mut payer, mut guest] = [(); 2].map(|()| Member::new(&slice, folder.path(), test));
+    let handles = payer.tell(&format!("export {} 1000", 2 << 20));
+    guest.tell(&format!("open {handles}"));
+    assert_eq!(slice.used(), 2000 * MIB);
+    payer.tell("free");
+    assert_eq!(slice.used(), 2000 * MIB);
+    guest.tell("close");
+    comes_to(&slice, 0);
+    guest.end();
+    payer.end();
+}

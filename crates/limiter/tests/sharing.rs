@@ -488,9 +488,45 @@ fn what_only_a_descriptor_keeps_is_paid_for_before_it_is_imported() {
     });
 }
 
-/// Exports what lies inside an allocation on the first device, and opens it with another device current.
+/// Exports what lies inside an allocation on the first device, and opens it with another device current; and physical memory,
+/// which it imports as external memory with any device current.
 fn two_devices() {
+    let mut external = null_mut();
     obey(|word, rest| match word {
+        "create" => {
+            let mut properties = CUmemAllocationProp {
+                type_: CU_MEM_ALLOCATION_TYPE_PINNED,
+                requestedHandleTypes: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                ..Default::default()
+            };
+            properties.location.type_ = CU_MEM_LOCATION_TYPE_DEVICE;
+            let made: CUmemGenericAllocationHandle = get!(cuMemCreate(300 << 20, &raw const properties, 0));
+            let (mut descriptor, kind) = (-1i32, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+            let out = (&raw mut descriptor).cast();
+            cu!(cuMemExportToShareableHandle(out, made, kind, 0));
+            if rest == "parked" {
+                cu!(cuMemRelease(made));
+            }
+            format!("/proc/{}/fd/{descriptor}", std::process::id())
+        }
+        "import" => {
+            let (device, path) = rest.split_once(' ').expect("two words");
+            let _current: CUcontext = get!(cuCtxCreate_v2(0, device.parse().expect("a number")));
+            let file = std::fs::File::options().read(true).write(true).open(path);
+            let described = CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
+                type_: CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD,
+                handle: CUDA_EXTERNAL_MEMORY_HANDLE_DESC_v1_handle {
+                    fd: file.expect("a descriptor").into_raw_fd(),
+                },
+                size: 300 << 20,
+                ..Default::default()
+            };
+            format!(
+                "{:?}",
+                code!(cuImportExternalMemory(&raw mut external, &raw const described))
+            )
+        }
+        "drop" => format!("{:?}", code!(cuDestroyExternalMemory(external))),
         "export" => {
             let own: CUdeviceptr = get!(cuMemAlloc_v2(600 << 20));
             spelled(&get!(cuIpcGetMemHandle(
@@ -534,4 +570,46 @@ fn what_is_opened_is_paid_for_on_the_device_that_it_is_on() {
     assert_eq!(used(&slice), (600 * MIB, 0));
     guest.end();
     foreign.end();
+}
+
+#[test]
+fn external_memory_is_paid_for_on_the_device_that_it_is_on() {
+    if is_member() {
+        return two_devices();
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let found = divvy_emulator::devices("h100*2", folder.path()).expect("two devices");
+    let uuids = [(GIB, found[0].uuid.0), (GIB, found[1].uuid.0)];
+    let slice = Slice::with(&uuids, Terms::default());
+    let test = "external_memory_is_paid_for_on_the_device_that_it_is_on";
+    let [mut owner, mut guest] = [(); 2].map(|()| Member::new(&slice, folder.path(), test));
+    let used = || {
+        let device = |at: usize| on_device(folder.path(), &found[at].uuid.to_string());
+        (
+            (slice.used(), device(0)),
+            (slice.more[0].ledger.total_used(), device(1)),
+        )
+    };
+    let here = (300 * MIB, 300 * MIB);
+    // Memory that only its descriptor keeps: with another device current it is not to be had.
+    let parked = owner.tell("create parked");
+    assert_eq!(
+        guest.tell(&format!("import 1 {parked}")),
+        "CUDA_ERROR_INVALID_HANDLE"
+    );
+    assert_eq!(used(), ((0, 0), (0, 0)));
+    assert_eq!(guest.tell(&format!("import 0 {parked}")), "CUDA_SUCCESS");
+    assert_eq!(used(), (here, (0, 0)));
+    assert_eq!(guest.tell("drop"), "CUDA_SUCCESS");
+    assert_eq!(used(), ((0, 0), (0, 0)));
+    // What another pays for is paid for once, and nothing is left where it was refused.
+    let shared = owner.tell("create");
+    assert_eq!(guest.tell(&format!("import 0 {shared}")), "CUDA_SUCCESS");
+    assert_eq!(
+        guest.tell(&format!("import 1 {shared}")),
+        "CUDA_ERROR_INVALID_HANDLE"
+    );
+    assert_eq!(used(), (here, (0, 0)));
+    guest.end();
+    owner.end();
 }

@@ -149,11 +149,20 @@ entry! {
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        context.set(context::current()?.handle as CUcontext)
+        context.required()?;
+        let current = context::current()?;
+        current.attach();
+        context.set(current.handle as CUcontext)
     }
 
+    // "The context must be a handle that was passed back by cuCtxCreate() or cuCtxAttach(), and must be current to the
+    // calling thread." The last use of a primary context is not a program's to take away.
     fn cuCtxDetach(context: Handle<CUcontext>) {
-        context::named(context.0).map(drop)
+        let current = context::current()?;
+        if current.handle != context.0 {
+            return Err(CUDA_ERROR_INVALID_CONTEXT);
+        }
+        if current.detach() { destroy(context.0) } else { Ok(()) }
     }
 }
 

@@ -126,15 +126,21 @@ pub(crate) fn attached(context: CUcontext) {
     }
 }
 
+/// Whether to take a use of the context away ends it.
+pub(crate) fn has_one_use(context: CUcontext) -> bool {
+    match find(&mut locked(&ALL), context) {
+        Some(known) => known.attached == 0 && known.primary.is_none(),
+        None => true,
+    }
+}
+
 /// A use of the context was taken away; answers whether that ended it.
 pub(crate) fn detached(context: CUcontext) -> bool {
-    match find(&mut locked(&ALL), context) {
-        Some(known) if known.attached > 0 => {
-            known.attached -= 1;
-            false
-        }
-        _ => true,
+    let ended = has_one_use(context);
+    if let Some(known) = find(&mut locked(&ALL), context) {
+        known.attached = known.attached.saturating_sub(1);
     }
+    ended
 }
 
 /// A context has ended: what it and its heaps were charged goes back.

@@ -146,7 +146,7 @@ macro_rules! context_ends {
 context_ends! {
     cuCtxDestroy with leaving_with;
     cuCtxDestroy_v2 with leaving_with;
-    cuCtxDetach if contexts::detached;
+    cuCtxDetach with leaving_with_the_last if contexts::detached;
 }
 
 /// An allocation that will go with its context.
@@ -206,6 +206,14 @@ fn leaving_with(context: CUcontext) -> Vec<Leaving> {
         .chain(rest)
         .filter_map(|(pointer, charge)| Leaving::new(pointer, charge))
         .collect()
+}
+
+/// The same where a use of the context is taken away.
+fn leaving_with_the_last(context: CUcontext) -> Vec<Leaving> {
+    match contexts::has_one_use(context) {
+        true => leaving_with(context),
+        false => Vec::new(),
+    }
 }
 
 /// The context of an allocation, as far as the driver tells.

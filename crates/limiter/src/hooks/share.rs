@@ -246,7 +246,12 @@ pub(super) unsafe extern "C-unwind" fn cuImportExternalMemory(
         let whole = file.map_or(0, |(_, bytes)| grain::whole_pages(account, bytes));
         let bytes = rounded(described.size).max(whole);
         let key = file.map_or_else(|| Key::of_size(bytes), |(key, _)| key);
-        let share = match shared::imported(account, key, bytes) {
+        // On whichever device somebody pays for it. Where nobody does, it is on the current one, or the driver refuses.
+        let others = account::all().filter(|other| file.is_some() && other.index() != account.index());
+        let joined = others
+            .into_iter()
+            .find_map(|other| shared::joined(other, key, bytes));
+        let share = match joined.map_or_else(|| shared::imported(account, key, bytes), Ok) {
             Ok(share) => share,
             Err(code) => return code,
         };
