@@ -3,9 +3,9 @@
 use std::rc::Rc;
 
 use divvy_host::mig::{
-    Change, ComputeInstance, Geometry, Goal, GpuInstance, Layout, MigDevice, MigDriver, MigFile, Occupancy,
-    Shapes, Strategy, Target, Tenant, apply, best, occupancy, parse_list, plan_devices, plan_pool, resources,
-    targets,
+    Change, ComputeInstance, Geometry, Goal, GpuInstance, Layout, MigDevice, MigDriver, MigFile, NewInstance,
+    Occupancy, Shapes, Strategy, Target, Tenant, apply, best, occupancy, parse_list, plan_devices, plan_pool,
+    resources, targets,
 };
 use divvy_model::{Code, Fault, MigProduct, compute_starts};
 
@@ -412,20 +412,19 @@ impl MigDriver for Fake {
         Ok(true)
     }
 
-    fn create(
-        &mut self,
-        uuid: &str,
-        profile_id: u32,
-        start: u8,
-        size: u8,
-        parts: &[u8],
-    ) -> Result<u32, Fault> {
+    fn create(&mut self, uuid: &str, new: &NewInstance) -> Result<u32, Fault> {
         self.change()?;
         self.next += 1;
         let id = self.next;
         let device = self.device(uuid);
         assert_eq!(device.mode, Some(true), "the mode first");
         let shapes = Shapes::new(device.geometry.clone());
+        let NewInstance {
+            profile_id,
+            start,
+            size,
+            ref parts,
+        } = *new;
         let profile = shapes
             .geometry
             .profile(&profile_id.to_string())

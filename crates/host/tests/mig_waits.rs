@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use divvy_host::mig::{
-    Alone, Geometry, GpuInstance, MigDevice, MigDriver, Patient, Target, apply, parse_list, plan_devices,
+    Alone, Geometry, GpuInstance, MigDevice, MigDriver, NewInstance, Patient, Target, apply, parse_list,
+    plan_devices,
 };
 use divvy_model::{Code, Fault, MigProduct};
 
@@ -34,7 +35,7 @@ impl MigDriver for Hangs {
         unreachable!("it is on")
     }
 
-    fn create(&mut self, _: &str, _: u32, _: u8, _: u8, _: &[u8]) -> Result<u32, Fault> {
+    fn create(&mut self, _: &str, _: &NewInstance) -> Result<u32, Fault> {
         unreachable!("nothing is asked of a driver that hangs")
     }
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{MutexGuard, PoisonError};
 
-use divvy_host::mig::{Alone, Least, MigDevice, MigDriver, NvmlMig, Patient, room_for};
+use divvy_host::mig::{Alone, Least, MigDevice, MigDriver, NewInstance, NvmlMig, Patient, room_for};
 use divvy_model::{Code, DeviceKind, Fault, MemoryAmount, Mode, SliceRequest};
 use serde::{Deserialize, Serialize};
 
@@ -172,9 +172,13 @@ fn make(
     };
     let created = match active {
         Ok(true) => {
-            let parts = [profile.compute_slices];
-            let id = driver.create(&gpu.uuid, profile.id, start, profile.size, &parts);
-            id.map(Some)
+            let new = NewInstance {
+                profile_id: profile.id,
+                start,
+                size: profile.size,
+                parts: vec![profile.compute_slices],
+            };
+            driver.create(&gpu.uuid, &new).map(Some)
         }
         // It waits for a reset, which is not ours to do.
         Ok(false) => driver.set_mode(&gpu.uuid, false).map(|_| None),

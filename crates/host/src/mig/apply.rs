@@ -6,7 +6,7 @@ use divvy_model::{Code, Fault};
 
 use super::compute::{Refill, fill, part_name, refill};
 use super::contents::contents;
-use super::driver::{GpuInstance, MigDevice, MigDriver, Tenant};
+use super::driver::{GpuInstance, MigDevice, MigDriver, NewInstance, Tenant};
 use super::file::Target;
 use super::geometry::{Layout, Place, Shapes};
 use super::plan::{Occupancy, best};
@@ -372,9 +372,15 @@ fn perform(driver: &mut dyn MigDriver, step: &Step) -> Result<bool, Fault> {
             size,
             parts,
             ..
-        } => driver
-            .create(&step.uuid, *profile_id, *start, *size, parts)
-            .map(|_id| true),
+        } => {
+            let new = NewInstance {
+                profile_id: *profile_id,
+                start: *start,
+                size: *size,
+                parts: parts.clone(),
+            };
+            driver.create(&step.uuid, &new).map(|_id| true)
+        }
         Change::DestroyCompute { instance, id, .. } => {
             driver.destroy_compute(&step.uuid, *instance, *id).map(|()| true)
         }
@@ -460,7 +466,13 @@ fn restore(driver: &mut dyn MigDriver, plan: &DevicePlan) -> Result<(), Fault> {
     for place in missing {
         let kind = &plan.shapes.geometry.profiles[place.profile];
         let refilled = refill(&[], &parts_before(place), kind.compute_slices).unwrap_or_default();
-        driver.create(&device.uuid, kind.id, place.start, kind.size, &refilled.made)?;
+        let new = NewInstance {
+            profile_id: kind.id,
+            start: place.start,
+            size: kind.size,
+            parts: refilled.made,
+        };
+        driver.create(&device.uuid, &new)?;
     }
     for instance in &now.instances {
         let Some(place) = place_of(&plan.shapes, instance).filter(|place| plan.before >> place & 1 == 1)

@@ -84,6 +84,19 @@ pub struct MigDevice {
     pub tenants: Vec<Tenant>,
 }
 
+/// An instance that is to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewInstance {
+    /// The driver's number of its profile.
+    pub profile_id: u32,
+    /// Its first memory slice.
+    pub start: u8,
+    /// Its memory slices.
+    pub size: u8,
+    /// Its compute instances, in this order, by their compute slices.
+    pub parts: Vec<u8>,
+}
+
 /// The privileged boundary. Each call is one change, made or refused as a whole.
 pub trait MigDriver {
     /// The devices as they are now.
@@ -98,18 +111,11 @@ pub trait MigDriver {
     /// [`divvy_model::Code::Privilege`], [`divvy_model::Code::MigBusy`], [`divvy_model::Code::MigDriver`].
     fn set_mode(&mut self, uuid: &str, on: bool) -> Result<bool, Fault>;
 
-    /// Makes an instance at a place, with compute instances of these many slices, in this order; its id.
+    /// Makes an instance; its id.
     ///
     /// # Errors
     /// As [`Self::set_mode`].
-    fn create(
-        &mut self,
-        uuid: &str,
-        profile_id: u32,
-        start: u8,
-        size: u8,
-        parts: &[u8],
-    ) -> Result<u32, Fault>;
+    fn create(&mut self, uuid: &str, new: &NewInstance) -> Result<u32, Fault>;
 
     /// Removes an instance and the compute instances in it.
     ///

@@ -18,7 +18,7 @@ mod strategy;
 pub use alone::Alone;
 pub use apply::{Change, DevicePlan, Outcome, Step, apply, occupancy, plan_devices};
 pub use compute::{Filled, fill, part_name};
-pub use driver::{ComputeInstance, GpuInstance, MigDevice, MigDriver, Tenant};
+pub use driver::{ComputeInstance, GpuInstance, MigDevice, MigDriver, NewInstance, Tenant};
 pub use file::{ConfigEntry, Devices, MigFile, Target, targets};
 pub use geometry::{Geometry, Layout, Profile, Shapes};
 pub use nvml::NvmlMig;

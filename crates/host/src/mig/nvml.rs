@@ -6,7 +6,7 @@ use std::path::Path;
 use divvy_abi::nvml::client::{Client, Failure};
 use divvy_model::{Code, Fault, MigProduct};
 
-use super::driver::{ComputeInstance, GpuInstance, MigDevice, MigDriver, Tenant};
+use super::driver::{ComputeInstance, GpuInstance, MigDevice, MigDriver, NewInstance, Tenant};
 use super::geometry::{Geometry, Profile};
 
 /// NVIDIA's driver.
@@ -196,19 +196,12 @@ impl MigDriver for NvmlMig {
         change().map_err(|failure| fault("the MIG mode cannot be changed", &failure))
     }
 
-    fn create(
-        &mut self,
-        uuid: &str,
-        profile_id: u32,
-        start: u8,
-        size: u8,
-        parts: &[u8],
-    ) -> Result<u32, Fault> {
+    fn create(&mut self, uuid: &str, new: &NewInstance) -> Result<u32, Fault> {
         let change = || {
             let device = self.client.device_by_uuid(uuid)?;
-            let parts: Vec<u32> = parts.iter().map(|part| u32::from(*part)).collect();
-            self.client
-                .create(device, profile_id, u32::from(start), u32::from(size), &parts)
+            let parts: Vec<u32> = new.parts.iter().copied().map(u32::from).collect();
+            let (start, size) = (u32::from(new.start), u32::from(new.size));
+            self.client.create(device, new.profile_id, start, size, &parts)
         };
         change().map_err(|failure| fault("the instance cannot be made", &failure))
     }

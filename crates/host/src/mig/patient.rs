@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use divvy_model::Fault;
 
-use super::driver::{MigDevice, MigDriver};
+use super::driver::{MigDevice, MigDriver, NewInstance};
 use crate::patience;
 
 /// Asks a driver on a thread of its own. While a question has no answer none is put: what the driver was told to do may
@@ -49,18 +49,9 @@ impl MigDriver for Patient {
         self.ask(self.change, move |driver| driver.set_mode(&uuid, on))
     }
 
-    fn create(
-        &mut self,
-        uuid: &str,
-        profile_id: u32,
-        start: u8,
-        size: u8,
-        parts: &[u8],
-    ) -> Result<u32, Fault> {
-        let (uuid, parts) = (uuid.to_owned(), parts.to_vec());
-        self.ask(self.change, move |driver| {
-            driver.create(&uuid, profile_id, start, size, &parts)
-        })
+    fn create(&mut self, uuid: &str, new: &NewInstance) -> Result<u32, Fault> {
+        let (uuid, new) = (uuid.to_owned(), new.clone());
+        self.ask(self.change, move |driver| driver.create(&uuid, &new))
     }
 
     fn destroy(&mut self, uuid: &str, instance: u32) -> Result<(), Fault> {
