@@ -119,6 +119,14 @@ fn shared_pages(slice: &Slice) {
     let modules: Vec<_> = (0..500).map_while(|_| module(130_000).ok()).collect();
     inside("modules");
     let modules = thinned(modules, unload);
+    // Each is one variable, and keeps a page at most.
+    let kept = modules.len() as u64 * (2 << 20);
+    assert!(
+        slice.used() <= kept,
+        "{} charged for {}",
+        slice.used(),
+        modules.len()
+    );
     let large = until_refused(|| memory(2 << 20));
     inside("pages beside modules");
     large.into_iter().for_each(free);

@@ -38,10 +38,10 @@ impl Holdings {
     }
 
     /// Takes room for something of `bytes`.
-    fn reserved(&self, account: Account, bytes: u64) -> Result<Holding, CUresult> {
+    fn reserved(&self, account: Account, bytes: u64, pieces: u64) -> Result<Holding, CUresult> {
         let bytes = grain::taken(account, bytes);
         let pieces = if small::is(account, bytes) {
-            let pieces = self.pieces.min((bytes / UNIT).max(1));
+            let pieces = pieces.clamp(1, (bytes / UNIT).max(1));
             small::enter(account, bytes, pieces, self.what)?;
             pieces
         } else {
@@ -64,7 +64,19 @@ impl Holdings {
         call: impl FnMut() -> CUresult,
         handle: impl FnOnce() -> usize,
     ) -> CUresult {
-        let holding = match self.reserved(account, bytes) {
+        self.made_of(account, bytes, self.pieces, call, handle)
+    }
+
+    /// The same of something that is so many allocations at most.
+    pub fn made_of(
+        &self,
+        account: Account,
+        bytes: u64,
+        pieces: u64,
+        call: impl FnMut() -> CUresult,
+        handle: impl FnOnce() -> usize,
+    ) -> CUresult {
+        let holding = match self.reserved(account, bytes, pieces) {
             Ok(holding) => holding,
             Err(code) => return code,
         };

@@ -18,13 +18,29 @@ const MOST_SECTIONS: u64 = 1 << 16;
 /// Longest image that is looked at.
 const LONGEST: usize = 1 << 30;
 
-/// Bytes of device memory that the variables of the image at `image` take, as far as that can be told.
+/// What the variables of an image take of a device, as far as that can be told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Variables {
+    pub bytes: u64,
+    /// The most allocations that they can be.
+    pub pieces: u64,
+}
+
+impl Variables {
+    /// Of machine code it is not told which of them the driver keeps together.
+    const fn of_code(bytes: u64) -> Self {
+        let pieces = u64::MAX;
+        Self { bytes, pieces }
+    }
+}
+
+/// What the variables of the image at `image` take.
 ///
 /// # Safety
 /// `image` is what a driver takes as one: a fatbin's wrapper or container, an ELF file, or text with a closing NUL.
-pub(crate) unsafe fn bytes_at(image: *const u8) -> u64 {
+pub(crate) unsafe fn variables_at(image: *const u8) -> Variables {
     if image.is_null() {
-        return 0;
+        return Variables::default();
     }
     // Byte by byte up to the first that differs, as text may end anywhere.
     // SAFETY: the caller's promise: no byte is read behind a text's NUL.
@@ -36,30 +52,30 @@ pub(crate) unsafe fn bytes_at(image: *const u8) -> u64 {
             let count = image.add(0x3c).cast::<u16>().read_unaligned();
             let length = sections.saturating_add(u64::from(count) * 64);
             let length = usize::try_from(length).unwrap_or(LONGEST).min(LONGEST);
-            elf(core::slice::from_raw_parts(image, length))
+            Variables::of_code(elf(core::slice::from_raw_parts(image, length)))
         } else if begins(&WRAPPER.to_le_bytes()) {
-            bytes_at(image.add(8).cast::<*const u8>().read_unaligned())
+            variables_at(image.add(8).cast::<*const u8>().read_unaligned())
         } else if begins(&CONTAINER.to_le_bytes()) {
             let header = usize::from(image.add(6).cast::<u16>().read_unaligned());
             let files = usize::try_from(image.add(8).cast::<u64>().read_unaligned()).unwrap_or(0);
             let length = header.saturating_add(files).min(LONGEST);
             container(core::slice::from_raw_parts(image, length))
         } else if image.read() < 0x80 {
-            text_bytes(core::ffi::CStr::from_ptr(image.cast()).to_bytes())
+            of_text(core::ffi::CStr::from_ptr(image.cast()).to_bytes())
         } else {
-            0
+            Variables::default()
         }
     }
 }
 
 /// The same of a file's contents.
-pub(crate) fn bytes_in(image: &[u8]) -> u64 {
+pub(crate) fn variables_in(image: &[u8]) -> Variables {
     if image.starts_with(ELF) {
-        elf(image)
+        Variables::of_code(elf(image))
     } else if image.starts_with(&CONTAINER.to_le_bytes()) {
         container(image)
     } else {
-        text_bytes(image)
+        of_text(image)
     }
 }
 
@@ -103,10 +119,10 @@ fn of_threads(image: &[u8], at: usize) -> bool {
 }
 
 /// The largest of a container's images: a driver takes one.
-fn container(bytes: &[u8]) -> u64 {
-    let mut largest = 0;
+fn container(bytes: &[u8]) -> Variables {
+    let mut largest = Variables::default();
     let Some(mut at) = number::<2>(bytes, 6).map(|header| header as usize) else {
-        return 0;
+        return largest;
     };
     while let (Some(header), Some(payload), Some(compressed)) = (
         number::<4>(bytes, at + 4),
@@ -117,7 +133,9 @@ fn container(bytes: &[u8]) -> u64 {
         if compressed == 0
             && let Some(image) = bytes.get(begin..next)
         {
-            largest = largest.max(bytes_in(image));
+            let found = variables_in(image);
+            largest.bytes = largest.bytes.max(found.bytes);
+            largest.pieces = largest.pieces.max(found.pieces);
         }
         if next <= at {
             break;
@@ -128,9 +146,9 @@ fn container(bytes: &[u8]) -> u64 {
 }
 
 /// Variables that PTX text defines at its outermost level in the global and constant spaces.
-fn text_bytes(text: &[u8]) -> u64 {
+fn of_text(text: &[u8]) -> Variables {
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
-    let mut sum: u64 = 0;
+    let mut sum = Variables::default();
     let mut statement: Vec<u8> = Vec::new();
     let (mut depth, mut at) = (0_u32, 0);
     while let Some(byte) = text.get(at) {
@@ -159,7 +177,10 @@ fn text_bytes(text: &[u8]) -> u64 {
                 }
             }
             (b';', _) if depth == 0 => {
-                sum = sum.saturating_add(variable(&statement).unwrap_or(0));
+                if let Some(bytes) = variable(&statement) {
+                    sum.bytes = sum.bytes.saturating_add(bytes);
+                    sum.pieces += 1;
+                }
                 statement.clear();
             }
             // Directives of a line of their own.
@@ -214,6 +235,15 @@ fn variable(statement: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
+    fn bytes_of(image: &[u8]) -> u64 {
+        variables_in(image).bytes
+    }
+
+    unsafe fn bytes_behind(image: *const u8) -> u64 {
+        // SAFETY: the caller's promise.
+        unsafe { variables_at(image).bytes }
+    }
+
     const TEXT: &[u8] = b".version 7.0\n.target sm_75 // .global .b8 no[100];\n.address_size 64\n\
         .extern .global .b8 elsewhere[1000];\n.visible .global .align 4 .b8 table[4][0x100] = {1, 2, 3};\n\
         .const .v4 .f32 color;\n/* .global .b8 no[9]; */ .global .u64 count;\n\
@@ -222,9 +252,10 @@ mod tests {
 
     #[test]
     fn variables_of_text_are_added_up() {
-        assert_eq!(bytes_in(TEXT), 1024 + 16 + 8 + 16);
-        assert_eq!(bytes_in(b".global .b8 huge[8589934592];"), 8 << 30);
-        assert_eq!(bytes_in(b".global .b64 huge[18446744073709551615];"), u64::MAX);
+        let (bytes, pieces) = (1024 + 16 + 8 + 16, 4);
+        assert_eq!(variables_in(TEXT), Variables { bytes, pieces });
+        assert_eq!(bytes_of(b".global .b8 huge[8589934592];"), 8 << 30);
+        assert_eq!(bytes_of(b".global .b64 huge[18446744073709551615];"), u64::MAX);
         for junk in [
             &b""[..],
             b";;;{",
@@ -233,7 +264,7 @@ mod tests {
             b"\xff\xfe",
             b".global .b8 x[",
         ] {
-            assert!(bytes_in(junk) < 8);
+            assert!(bytes_of(junk) < 8);
         }
     }
 
@@ -248,11 +279,11 @@ mod tests {
             cubin[64 + section * 64 + 8] = flags;
             cubin[64 + section * 64 + 32] = bytes;
         }
-        assert_eq!(bytes_in(&cubin), 120);
+        assert_eq!(bytes_of(&cubin), 120);
         // SAFETY: as long as its header says.
-        assert_eq!(unsafe { bytes_at(cubin.as_ptr()) }, 120);
+        assert_eq!(unsafe { bytes_behind(cubin.as_ptr()) }, 120);
         for length in 0..cubin.len() {
-            assert!(bytes_in(&cubin[..length]) <= 120);
+            assert!(bytes_of(&cubin[..length]) <= 120);
         }
         let mut fatbin = vec![0; 16 + 64];
         fatbin[..4].copy_from_slice(&CONTAINER.to_le_bytes());
@@ -262,15 +293,15 @@ mod tests {
         fatbin[8] = (64 + cubin.len()) as u8;
         fatbin[9] = ((64 + cubin.len()) >> 8) as u8;
         fatbin.extend_from_slice(&cubin);
-        assert_eq!(bytes_in(&fatbin), 120);
+        assert_eq!(bytes_of(&fatbin), 120);
         // SAFETY: as above; and text ends in its NUL.
         unsafe {
-            assert_eq!(bytes_at(fatbin.as_ptr()), 120);
-            assert_eq!(bytes_at(c".global .b8 x[77];".as_ptr().cast()), 77);
-            assert_eq!(bytes_at(core::ptr::null()), 0);
+            assert_eq!(bytes_behind(fatbin.as_ptr()), 120);
+            assert_eq!(bytes_behind(c".global .b8 x[77];".as_ptr().cast()), 77);
+            assert_eq!(bytes_behind(core::ptr::null()), 0);
         }
         for length in 0..fatbin.len() {
-            assert!(bytes_in(&fatbin[..length]) <= 120);
+            assert!(bytes_of(&fatbin[..length]) <= 120);
         }
     }
 }

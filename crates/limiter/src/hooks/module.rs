@@ -8,21 +8,21 @@ use divvy_abi::{CUjit_option, CUlibrary, CUlibraryOption, CUmodule, CUresult, c_
 use crate::account;
 use crate::below::forward;
 use crate::books::holdings::Holdings;
-use crate::books::images;
+use crate::books::images::{self, Variables};
 
 /// Files longer than this are left to the driver alone.
 const LONGEST_FILE: u64 = 64 << 20;
 
 fn loaded(
     holdings: &Holdings,
-    bytes: impl FnOnce() -> u64,
+    variables: impl FnOnce() -> Variables,
     call: impl Fn() -> CUresult,
     handle: impl Fn() -> usize,
 ) -> CUresult {
     match account::current() {
-        Ok(Some(account)) if account::keeps_books() => match bytes() {
-            0 => call(),
-            bytes => holdings.made(account, bytes, call, handle),
+        Ok(Some(account)) if account::keeps_books() => match variables() {
+            Variables { bytes: 0, .. } => call(),
+            Variables { bytes, pieces } => holdings.made_of(account, bytes, pieces, call, handle),
         },
         Ok(_) => call(),
         Err(code) => code,
@@ -31,17 +31,17 @@ fn loaded(
 
 /// # Safety
 /// `image` is null or an image as a driver takes it.
-unsafe fn at(image: *const c_void) -> u64 {
+unsafe fn at(image: *const c_void) -> Variables {
     // SAFETY: the caller's promise.
-    unsafe { images::bytes_at(image.cast()) }
+    unsafe { images::variables_at(image.cast()) }
 }
 
 /// # Safety
 /// `name` is null or a C string.
-unsafe fn in_file(name: *const c_char) -> u64 {
+unsafe fn in_file(name: *const c_char) -> Variables {
     use std::os::unix::ffi::OsStrExt as _;
     if name.is_null() {
-        return 0;
+        return Variables::default();
     }
     // SAFETY: the caller's promise.
     let path = std::path::Path::new(std::ffi::OsStr::from_bytes(
@@ -49,9 +49,9 @@ unsafe fn in_file(name: *const c_char) -> u64 {
     ));
     let short = std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() <= LONGEST_FILE);
     if !short {
-        return 0;
+        return Variables::default();
     }
-    std::fs::read(path).map_or(0, |image| images::bytes_in(&image))
+    std::fs::read(path).map_or_else(|_| Variables::default(), |image| images::variables_in(&image))
 }
 
 macro_rules! loads {
