@@ -32,7 +32,11 @@ impl<'a> Rootless<'a> {
             &home.join("bin/divvy"),
             host,
             &home,
-            &[("DIVVY_CONTAINER_REQUESTS", "variables")],
+            &[
+                ("DIVVY_CONTAINER_REQUESTS", "variables"),
+                // As for a user who has set nothing: it is found by who he is.
+                ("DIVVY_RUN_DIR", ""),
+            ],
             runtime,
         );
         // What the story made so far is the user's, and where it lies he may enter.
@@ -57,6 +61,7 @@ impl<'a> Rootless<'a> {
             ])
             .args(program)
             .env("HOME", &self.home)
+            .env("DIVVY_RUN_DIR", "")
             .env("XDG_RUNTIME_DIR", self.home.join("xdg"))
             .env("CONTAINERS_CONF", self.home.join("containers.conf"))
             .env("BINARIES", binaries());

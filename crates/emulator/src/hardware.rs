@@ -393,14 +393,28 @@ pub fn run_directory() -> PathBuf {
 /// The run directory when nobody names one: /run/divvy for root, else under $XDG_RUNTIME_DIR, else /tmp/divvy-UID.
 /// The agent keeps its socket and its slices there too.
 pub fn default_run_directory() -> PathBuf {
-    let user = rustix::process::getuid();
-    if user.is_root() {
+    let user = match rustix::process::getuid().as_raw() {
+        // What podman calls for a user without root is root in the user namespace that it made.
+        0 => rootless(
+            std::env::var("_CONTAINERS_ROOTLESS_UID").ok().as_deref(),
+            &fs::read_to_string("/proc/self/uid_map").unwrap_or_default(),
+        ),
+        user => user,
+    };
+    if user == 0 {
         return "/run/divvy".into();
     }
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(base) if Path::new(&base).is_absolute() => Path::new(&base).join("divvy"),
-        _ => format!("/tmp/divvy-{}", user.as_raw()).into(),
+        _ => format!("/tmp/divvy-{user}").into(),
     }
+}
+
+/// The user whom podman's variable names, in a namespace where root is not the machine's; else root.
+fn rootless(named: Option<&str>, map: &str) -> u32 {
+    let of_machine = map.split_whitespace().eq(["0", "0", "4294967295"]);
+    let named = named.filter(|_| !of_machine).and_then(|text| text.parse().ok());
+    named.unwrap_or(0)
 }
 
 /// Makes the run directory where it is missing, and refuses one that is somebody else's.
@@ -419,4 +433,23 @@ pub fn prepare(directory: &Path) -> Result<(), HardwareError> {
         return Err(HardwareError::Foreign(directory.to_owned()));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn podmans_user_is_believed_in_a_namespace_only() {
+        let (machine, namespace) = (
+            "         0          0 4294967295\n",
+            "         0      65534          1\n",
+        );
+        assert_eq!(rootless(Some("65534"), namespace), 65534);
+        assert_eq!(rootless(Some("65534"), machine), 0);
+        assert_eq!(
+            (rootless(None, namespace), rootless(Some("x"), namespace)),
+            (0, 0)
+        );
+    }
 }

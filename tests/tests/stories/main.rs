@@ -16,6 +16,7 @@ mod day;
 mod death;
 mod devices;
 mod engines;
+mod examples;
 mod lasting;
 mod leases;
 mod memory;
