@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use crate::Bench;
+use crate::engine::Engine;
 use crate::host::Tenant;
 use crate::shares::{SETTLE, begin};
 
@@ -14,14 +15,22 @@ pub fn print(bench: &Bench, split: &[f64], lengths: &[u64], computes: bool) -> a
     let engine = host.engine()?;
     tenants.iter_mut().try_for_each(Tenant::go)?;
     std::thread::sleep(SETTLE);
+    let pids: Vec<u32> = tenants.iter().map(|tenant| tenant.pid).collect();
+    trace(&engine, &pids)?;
+    for tenant in tenants {
+        tenant.end()?;
+    }
+    Ok(())
+}
+
+/// Prints who had the engine for a second from now on.
+pub fn trace(engine: &Engine, pids: &[u32]) -> anyhow::Result<()> {
     let began = Instant::now();
     let mut samples = Vec::new();
     while began.elapsed().as_millis() < 1000 {
         samples.push(engine.sample()?);
         std::thread::sleep(std::time::Duration::from_micros(20));
     }
-    let pids: Vec<u32> = tenants.iter().map(|tenant| tenant.pid).collect();
-    tenants.iter_mut().for_each(Tenant::stop);
     let mut stretches: Vec<(usize, u64)> = Vec::new();
     for pair in samples.windows(2) {
         let ran = |pid: &u32| {

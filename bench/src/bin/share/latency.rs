@@ -3,20 +3,21 @@
 use std::time::Duration;
 
 use divvy_arbiter::sim::{Outcome, percentile};
-use divvy_arbiter::{MICROSECOND, MILLISECOND, Nanos};
+use divvy_arbiter::{MICROSECOND, MILLISECOND, Nanos, SECOND};
 use divvy_bench::statistics::median;
 
 use crate::host::{Host, Tenant, Way};
 use crate::measure::{outcome, watch};
 use crate::shares::{SETTLE, greedy};
 use crate::tenant::Work;
-use crate::{Bench, verdict};
+use crate::{Bench, gaps, verdict};
 
 /// Requests of 10 kernels of 0.5 ms that keep the device busy for this many parts in a hundred.
 fn requests(load: u64) -> Work {
     Work {
         lengths: vec![MILLISECOND / 2],
-        every: Some(5 * MILLISECOND * 100 / load),
+        // Without a load it waits: what the others keep then is what its being there costs.
+        every: Some((5 * MILLISECOND * 100).checked_div(load).unwrap_or(3600 * SECOND)),
         kernels: 10,
         seed: load,
         ahead: 0,
@@ -74,7 +75,7 @@ pub fn print(bench: &Bench) -> anyhow::Result<u32> {
         .into_iter()
         .filter(|way| bench.wants_way(*way))
     {
-        for load in [30, 60] {
+        for load in bench.loads.iter().copied() {
             let wanted = others.iter().filter(|(name, _)| bench.wants_kernel(name));
             let mut rows: Vec<(&str, &[Nanos], Vec<Row>)> = wanted
                 .map(|(name, lengths)| (*name, *lengths, Vec::new()))
@@ -174,8 +175,11 @@ fn play(bench: &Bench, way: Way, load: u64, others: Option<&[Nanos]>) -> anyhow:
         tenant.go()?;
     }
     std::thread::sleep(SETTLE);
-    let samples = watch(&engine, bench.lasts)?;
     let pids: Vec<u32> = tenants.iter().map(|tenant| tenant.pid).collect();
+    if bench.traces && others.is_some() {
+        gaps::trace(&engine, &pids)?;
+    }
+    let samples = watch(&engine, bench.lasts)?;
     tenants.iter_mut().for_each(Tenant::stop);
     let mut said = Vec::new();
     for tenant in tenants {

@@ -40,9 +40,12 @@ struct Args {
     /// How often each fault is tried
     #[arg(long, default_value_t = 5)]
     repeats: u64,
-    /// How often each latency is measured: the median counts
+    /// How often each share and latency is measured: the median counts
     #[arg(long, default_value_t = 1)]
     rounds: u64,
+    /// Loads that the latency-critical tenant has, in percent
+    #[arg(long, value_delimiter = ',', default_values_t = [30, 60])]
+    load: Vec<u64>,
     /// Points of share that the latency-critical tenant has beyond its load
     #[arg(long, default_value_t = 10)]
     headroom: u64,
@@ -71,8 +74,12 @@ pub struct Bench {
     pub lasts: Duration,
     /// How often a fault is tried.
     pub repeats: u64,
-    /// How often a latency is measured.
+    /// How often a share or a latency is measured.
     pub rounds: u64,
+    /// Loads of the latency-critical tenant, in percent.
+    pub loads: Vec<u64>,
+    /// Whether to print who has the engine for a second of each latency's row.
+    pub traces: bool,
     /// Points of share beyond the load.
     pub headroom: u64,
 }
@@ -127,6 +134,7 @@ fn main() -> anyhow::Result<()> {
             "emulated-nvml",
         ])?,
     };
+    let traces = args.only.iter().any(|only| only == "gaps");
     let bench = Bench {
         programs,
         device: args.device,
@@ -136,6 +144,8 @@ fn main() -> anyhow::Result<()> {
         lasts: Duration::from_secs(args.seconds),
         repeats: args.repeats,
         rounds: args.rounds,
+        loads: args.load,
+        traces,
         headroom: args.headroom,
     };
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
@@ -153,7 +163,7 @@ fn main() -> anyhow::Result<()> {
         missed += overhead::print(&bench)?;
     }
     println!("{missed} rows of ours miss a target");
-    if args.only.iter().any(|only| only == "gaps") {
+    if traces {
         for (split, lengths, computes) in shares::wanted(&bench) {
             gaps::print(&bench, split, lengths, computes)?;
         }

@@ -144,7 +144,10 @@ fn serve(work: &Work, every: u64, cuda: Cuda, kernels: &Kernels, over: &AtomicBo
     let mut arrives = Duration::ZERO;
     while !over.load(Relaxed) {
         arrives += Duration::from_nanos(random.exponential(every));
-        wait_until(start + arrives);
+        wait_until(start + arrives, over);
+        if over.load(Relaxed) {
+            break;
+        }
         for _ in 0..work.kernels {
             let kind = draw(work, &mut random);
             kernels.launch(work.lengths[kind], kind)?;
@@ -165,8 +168,13 @@ fn draw(work: &Work, random: &mut Random) -> usize {
     random.between(0, work.lengths.len() as u64 - 1) as usize
 }
 
-fn wait_until(at: Instant) {
-    if let Some(left) = at.checked_duration_since(Instant::now()) {
-        std::thread::sleep(left);
+/// Or until it is over, which is looked at now and then.
+fn wait_until(at: Instant, over: &AtomicBool) {
+    while let Some(left) = at
+        .checked_duration_since(Instant::now())
+        .filter(|left| !left.is_zero())
+        && !over.load(Relaxed)
+    {
+        std::thread::sleep(left.min(Duration::from_millis(100)));
     }
 }
