@@ -69,6 +69,10 @@ fn member() {
             handles.drain(..).for_each(|handle| cu!(cuMemRelease(handle)));
             "released".to_owned()
         }
+        "on" => {
+            let _current: CUcontext = get!(cuCtxCreate_v2(0, number(rest) as i32));
+            "there".to_owned()
+        }
         "begin" => {
             passing = get!(cuCtxCreate_v2(0, 0));
             "begun".to_owned()
@@ -249,4 +253,34 @@ fn a_thousand_shared_allocations_are_paid_for_once() {
     comes_to(&slice, 0);
     guest.end();
     payer.end();
+}
+
+#[test]
+fn what_was_closed_on_one_device_is_closed_whatever_is_open_on_another() {
+    if is_member() {
+        return member();
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let found = divvy_emulator::devices("h100*2", folder.path()).expect("two devices");
+    let uuids = [(GIB, found[0].uuid.0), (GIB, found[1].uuid.0)];
+    let slice = Slice::with(&uuids, Terms::default());
+    let test = "what_was_closed_on_one_device_is_closed_whatever_is_open_on_another";
+    let [mut payer, mut other, mut guest] = [(); 3].map(|()| Member::new(&slice, folder.path(), test));
+    // So many that some of the one device have the same places in their table as some of the other in theirs.
+    let first = payer.tell(&format!("export {} 300", 2 << 20));
+    other.tell("on 1");
+    let second = other.tell(&format!("export {} 300", 2 << 20));
+    guest.tell(&format!("open {first}"));
+    guest.tell("on 1");
+    guest.tell(&format!("open {second}"));
+    guest.tell("close 300");
+    payer.kill();
+    slice.pages.ledger.reap().expect("a sound ledger");
+    let of_second = || slice.more[0].ledger.total_used();
+    assert_eq!((slice.used(), of_second()), (0, 600 * MIB));
+    guest.tell("close");
+    other.kill();
+    slice.more[0].ledger.reap().expect("a sound ledger");
+    assert_eq!((slice.used(), of_second()), (0, 0));
+    guest.end();
 }

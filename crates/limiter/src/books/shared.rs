@@ -46,8 +46,8 @@ pub(crate) struct Share {
     pays: bool,
 }
 
-/// Keys and places of what this process holds as a guest, once for each time.
-static OWN_GUESTS: Mutex<Vec<(u64, usize)>> = Mutex::new(Vec::new());
+/// Accounts, keys and places of what this process holds as a guest, once for each time. Each account has a table of its own.
+static OWN_GUESTS: Mutex<Vec<(u8, u64, usize)>> = Mutex::new(Vec::new());
 
 impl Key {
     /// The key of whatever these bytes identify.
@@ -119,7 +119,8 @@ fn guests(account: Account, place: usize, word: u64) -> bool {
     let slot = account.attached().slot();
     let own = || {
         let key = word >> KEY_SHIFT;
-        locked(&OWN_GUESTS).iter().any(|(guest, _)| *guest == key)
+        let mine = |(of, guest, _): &(u8, u64, usize)| *of == account.index() && *guest == key;
+        locked(&OWN_GUESTS).iter().any(mine)
     };
     word & HOLDERS > 1 && (slot.is_open_elsewhere(place) || own())
 }
@@ -199,6 +200,12 @@ fn enter(account: Account, key: Key, worth: Worth) -> Option<usize> {
     Some(place)
 }
 
+/// Whether this process has the allocation at a place of the account's table open.
+fn has_open(own: &[(u8, u64, usize)], account: Account, place: usize) -> bool {
+    own.iter()
+        .any(|(of, _, other)| *of == account.index() && *other == place)
+}
+
 fn join(account: Account, key: Key) -> Option<usize> {
     let table = table(account)?;
     let slot = account.attached().slot();
@@ -215,8 +222,8 @@ fn join(account: Account, key: Key) -> Option<usize> {
         })
         .is_some();
         if joined {
-            own.push((key.0, *place));
-        } else if !own.iter().any(|(_, other)| other == place) {
+            own.push((account.index(), key.0, *place));
+        } else if !has_open(&own, account, *place) {
             slot.note_open(*place, false);
         }
         joined
@@ -354,11 +361,11 @@ impl Share {
     fn no_guest(&self, account: Account) {
         let Some(place) = self.place else { return };
         let mut guests = locked(&OWN_GUESTS);
-        let own = (self.key.0, place);
+        let own = (account.index(), self.key.0, place);
         if let Some(at) = guests.iter().position(|guest| *guest == own) {
             guests.swap_remove(at);
         }
-        if !guests.iter().any(|(_, other)| *other == place) {
+        if !has_open(&guests, account, place) {
             account.attached().slot().note_open(place, false);
         }
     }

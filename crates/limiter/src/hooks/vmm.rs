@@ -34,13 +34,16 @@ pub(super) unsafe extern "C-unwind" fn cuMemCreate(
     flags: u64,
 ) -> CUresult {
     guard(|| {
+        if let Ok(None) = account::current() {
+            // SAFETY: the arguments are handed on as they came.
+            return unsafe { forward::cuMemCreate(out, bytes, properties, flags) };
+        }
+        // SAFETY: null, or the program's own structure. Read once: another thread may write over it meanwhile.
+        let read = unsafe { properties.as_ref() }.copied();
+        let properties = read.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         // SAFETY: the arguments are handed on as they came.
         let call = || unsafe { forward::cuMemCreate(out, bytes, properties, flags) };
-        if let Ok(None) = account::current() {
-            return call();
-        }
-        // SAFETY: null, or the program's own structure, which the driver reads as well.
-        let account = match unsafe { properties.as_ref() }.map_or(Ok(None), payer) {
+        let account = match read.as_ref().map_or(Ok(None), payer) {
             Ok(Some(account)) => account,
             Ok(None) => return call(),
             Err(code) => return code,
