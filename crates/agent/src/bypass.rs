@@ -5,7 +5,6 @@ pub mod audit;
 pub mod containers;
 pub mod program;
 pub mod scan;
-pub mod stand_in;
 mod told;
 
 use divvy_ledger::Bypass;

@@ -12,7 +12,7 @@ use divvy_host::{find_driver, grant_emulated};
 use divvy_model::{Code, DeviceKind, DeviceRecord, Fault, SliceRecord};
 
 use crate::RunDir;
-use crate::stage::{DropIns, stage_for_containers};
+use crate::stage::{DropIns, second_name, stage_for_containers};
 
 /// What containers have of a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,8 +115,11 @@ pub fn prepare_emulated(
 
 /// One path to a line: ld.so(8) takes them apart at white space and colons.
 fn preload_text(lib: &str, preloads: &[String]) -> String {
-    let ours = ["libcuda.so.1", "libnvidia-ml.so.1"].map(|name| format!("{lib}/$LIB/{name}"));
-    let all: Vec<&str> = preloads.iter().chain(&ours).map(String::as_str).collect();
+    let names = ["libcuda.so", "libnvidia-ml.so"];
+    let libraries = names.map(|name| format!("{lib}/$LIB/{name}.1"));
+    let second_names = names.map(|name| format!("{lib}/$LIB/{}", second_name(name)));
+    let all = preloads.iter().chain(&libraries).chain(&second_names);
+    let all: Vec<&str> = all.map(String::as_str).collect();
     all.join("\n") + "\n"
 }
 
@@ -182,7 +185,8 @@ mod tests {
     fn the_images_own_preloads_come_first() {
         assert_eq!(
             preload_text("/l", &["/opt/p.so".into()]),
-            "/opt/p.so\n/l/$LIB/libcuda.so.1\n/l/$LIB/libnvidia-ml.so.1\n"
+            "/opt/p.so\n/l/$LIB/libcuda.so.1\n/l/$LIB/libnvidia-ml.so.1\n\
+             /l/$LIB/libcuda-name.so\n/l/$LIB/libnvidia-ml-name.so\n"
         );
     }
 

@@ -22,6 +22,7 @@ pub mod container;
 mod create;
 mod daemon;
 mod elf;
+mod elf64;
 mod journal;
 mod keeper;
 mod lasting;

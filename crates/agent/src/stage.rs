@@ -18,8 +18,8 @@ use divvy_ledger::Bypass;
 use divvy_model::{Code, Fault};
 
 use crate::RunDir;
-use crate::bypass::stand_in::stand_in;
 use crate::elf::empty_i386;
+use crate::elf64::library;
 
 /// The limiter's files, CUDA driver and NVML, as cargo and the packages name them.
 const LIMITER: [&str; 2] = ["libdivvy_limit_cuda.so", "libdivvy_limit_nvml.so"];
@@ -158,13 +158,20 @@ const OF_IMAGES: &str = "lib/x86_64-linux-gnu,lib64,lib";
 #[cfg(not(target_arch = "x86_64"))]
 const OF_IMAGES: &str = "lib/aarch64-linux-gnu,lib64,lib";
 
+/// The library that has the unversioned name of another, `libcuda.so`, for its SONAME: where it is loaded, who opens that name
+/// finds the other, whatever LD_LIBRARY_PATH leads to. Images set that to folders with drivers of their own.
+#[must_use]
+pub fn second_name(name: &str) -> String {
+    name.replace(".so", "-name.so")
+}
+
 /// The folder to be mounted into containers for `links`, made or found: a stage for images of any distribution, whose
 /// first folder, of Debian's name, is returned beside it.
 ///
 /// # Errors
 /// As [`stage`].
 pub fn stage_for_containers(run: &RunDir, links: &[Link<'_>]) -> Result<(PathBuf, PathBuf), Fault> {
-    let (done, lib) = find_or_build(run, links, "-any", &|| OF_IMAGES.into())?;
+    let (done, lib) = find_or_build(run, links, "-images", &|| OF_IMAGES.into())?;
     let first = lib.split(',').next().unwrap_or_default();
     Ok((done.clone(), done.join(first)))
 }
@@ -215,6 +222,9 @@ fn find_or_build(
     Ok((done, lib))
 }
 
+/// The SONAME of the empty libraries that stand where NVIDIA's would, so that a program finds nothing in them.
+const STAND_IN_SONAME: &str = "libdivvy-stand-in.so";
+
 /// The folder of the stand-ins, in a stage.
 const REFUSALS: &str = "refusals";
 
@@ -239,6 +249,7 @@ fn build(done: &Path, links: &[(&str, PathBuf)], lib: &str) -> std::io::Result<(
             }
             // A link and not a second copy, which the loader would take for another library.
             symlink(&with_version, native.join(name))?;
+            fs::write(native.join(second_name(name)), library(name, Some(&with_version)))?;
             first.get_or_insert(place);
         }
         if cfg!(target_arch = "x86_64") {
@@ -247,13 +258,15 @@ fn build(done: &Path, links: &[(&str, PathBuf)], lib: &str) -> std::io::Result<(
                 .filter(|other| !natives.contains(other))
             {
                 fs::create_dir_all(aside.join(other))?;
-                fs::write(aside.join(other).join(&with_version), empty_i386())?;
+                for name in [&with_version, &second_name(name)] {
+                    fs::write(aside.join(other).join(name), empty_i386())?;
+                }
             }
         }
     }
     fs::create_dir_all(aside.join(REFUSALS))?;
     for name in Bypass::library_names() {
-        fs::write(aside.join(REFUSALS).join(name), stand_in())?;
+        fs::write(aside.join(REFUSALS).join(name), library(STAND_IN_SONAME, None))?;
     }
     fs::write(aside.join("lib-folder"), lib)?;
     match fs::rename(&aside, done) {

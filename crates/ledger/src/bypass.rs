@@ -60,9 +60,6 @@ impl Bypass {
     }
 }
 
-/// The SONAME of the empty libraries that stand where NVIDIA's would, so that a program finds nothing in them.
-pub const STAND_IN_SONAME: &str = "libdivvy-stand-in.so";
-
 /// NVIDIA's libraries that take device memory past libcuda, by the start of their file names: the driver's README,
 /// "Installed Components". Each is opened by the first of its names that programs and their loaders ask for.
 const LIBRARIES: [(&str, Bypass); 10] = [

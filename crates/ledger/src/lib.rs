@@ -32,7 +32,7 @@ mod thrash;
 mod waiting;
 mod worth;
 
-pub use bypass::{Bypass, STAND_IN_SONAME};
+pub use bypass::Bypass;
 pub use error::{PageError, ReserveError};
 pub use grant::{Grant, GrantSpec, GrantView};
 pub use layout::{GRANT_BYTES, LEDGER_BYTES, PAGE_ABI_VERSION, PresenceLine, SHARED_WORDS, monotonic_ns};

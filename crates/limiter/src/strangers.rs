@@ -9,7 +9,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use divvy_abi::{CUDA_ERROR_NOT_PERMITTED, CUresult};
-use divvy_ledger::{Bypass, Policy, STAND_IN_SONAME};
+use divvy_ledger::{Bypass, Policy};
 
 use crate::below;
 use crate::below::find::{headers, holds};
@@ -131,7 +131,11 @@ impl<'a> Object<'a> {
     }
 
     fn bypass(&self, known: &[usize]) -> Option<Bypass> {
-        if self.soname == STAND_IN_SONAME {
+        // What holds no code is one of our stand-ins or second names.
+        if !headers(self.info)
+            .iter()
+            .any(|header| header.p_flags & libc::PF_X != 0)
+        {
             return None;
         }
         let file = self.path.rsplit('/').next().unwrap_or("");

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use divvy_host::built::Built;
+use divvy_tests::GIB;
 use divvy_tests::build::binaries;
 use divvy_tests::bundles::Bundle;
 use divvy_tests::containers::Podman;
 use divvy_tests::host::{Host, finish, stderr, succeeded};
+use divvy_tests::tenant::Tenant;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::containers::image;
@@ -349,4 +351,26 @@ fn nvidias(root: &Path) -> Built {
         succeeded(&finish(&mut make));
     }
     machine
+}
+
+/// NVIDIA's own images have drivers in /usr/local/cuda/compat, and set LD_LIBRARY_PATH. Programs that open `libcuda.so` first,
+/// without a version, would find those before anything that is mounted over the system's libraries.
+#[test]
+fn another_driver_that_a_variable_leads_to_is_not_found() {
+    let host = Host::new();
+    let Some(podman) = Podman::new(&host) else { return };
+    alice(&host);
+    let image = image(&host);
+    let driver = binaries().join("libdivvy_emulated_cuda.so");
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        image.file(&driver, &format!("usr/local/cuda/compat/{name}"));
+    }
+    for folder in ["/usr/local/cuda/compat", "/run/divvy/below"] {
+        let variable = format!("LD_LIBRARY_PATH={folder}");
+        let flags = ["--slice", "alice", "-i", "--env", &variable];
+        let mut tenant = Tenant::start_in_container(podman.run_by_divvy(&flags, &image, &["/bin/probe"]));
+        assert_eq!(tenant.memory().1, GIB, "{folder}");
+        assert!(tenant.allocate(2 * GIB).is_err(), "{folder}");
+        assert!(tenant.end().success());
+    }
 }

@@ -98,9 +98,6 @@ fn an_unprivileged_request_for_all_devices_by_environment_gives_none() {
         "AMD_VISIBLE_DEVICES=all",
         "--env",
         "DIVVY_MEMORY=1GiB",
-        // Podman takes these from images too.
-        "--annotation",
-        "divvy.dev/memory=1GiB",
     ];
     let script = ["/bin/sh", "-c", "ls /run /dev; cat /etc/ld.so.preload || true"];
     let by_default = [("DIVVY_CONTAINER_REQUESTS", "annotations")];
@@ -112,6 +109,16 @@ fn an_unprivileged_request_for_all_devices_by_environment_gives_none() {
     )));
     for sign in ["divvy", "nvidia", "kfd", "dri"] {
         assert!(!seen.contains(sign), "{sign}: {seen}");
+    }
+    assert!(host.slices().is_empty());
+    // Podman takes annotations from images too. A limit that does not count must not be none: it says so.
+    let annotation = ["--annotation", "divvy.dev/memory=1GiB"];
+    let managed = [&annotation[..], &["--annotation", "io.container.manager=other"]].concat();
+    for flags in [&annotation[..], &managed] {
+        let refused = finish(&mut podman.run_over_wrapper(&by_default, flags, &image, &script));
+        let said = stderr(&refused);
+        let says_why = said.contains("takes annotations from images too");
+        assert!(!refused.status.success() && says_why, "{said}");
     }
     assert!(host.slices().is_empty());
     // Where the administrator allows it, they count.

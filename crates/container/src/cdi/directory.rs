@@ -87,7 +87,7 @@ pub fn write(directory: &Path, name: &str, spec: &Spec) -> Result<PathBuf, Fault
                 "run it as root, or choose a directory that your engine reads (`--directory`; of `divvy podman run` and \
                  `divvy docker run` `--cdi-directory`): podman's and docker's are {}; \
                  without root, podman gets slices by the runtime wrapper: \
-                 `podman --runtime /usr/bin/divvy-oci-runtime run --annotation divvy.dev/memory=4GiB IMAGE`",
+                 `DIVVY_CONTAINER_REQUESTS=variables podman --runtime /usr/bin/divvy-oci-runtime run --annotation divvy.dev/memory=4GiB IMAGE`",
                 STANDARD.join(" and ")
             ))
     })?;

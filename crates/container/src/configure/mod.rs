@@ -52,7 +52,10 @@ impl Target {
     pub fn example(self) -> &'static str {
         match self {
             Self::Docker => "docker run --runtime divvy --annotation divvy.dev/memory=4GiB IMAGE",
-            Self::Podman => "podman --runtime divvy run --annotation divvy.dev/memory=4GiB IMAGE",
+            // Podman copies annotations from images too: they count where images may ask.
+            Self::Podman => {
+                "DIVVY_CONTAINER_REQUESTS=variables podman --runtime divvy run --annotation divvy.dev/memory=4GiB IMAGE"
+            }
             Self::Containerd | Self::Crio => "a RuntimeClass whose handler is `divvy`",
         }
     }

@@ -2,13 +2,14 @@
 //! specification has says nothing.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::Value;
 
-/// The annotation in which podman and CRI-O say who made the container. They write it last, over what anybody else says.
-const MANAGER: &str = "io.container.manager";
-/// Podman copies the annotations of an image's manifest among its own, and marks neither.
-const PODMAN: &str = "libpod";
+/// The folder of a container in containers/storage, where podman and CRI-O keep bundles. Podman copies the annotations of
+/// an image's manifest among its own and marks neither; who it is stands in none that an image could not have written before
+/// it (`io.container.manager`: podman 4.3 leaves an image's as it is).
+const STORAGE: &str = "userdata";
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +31,15 @@ pub struct Container {
 }
 
 impl Container {
+    /// Reads it, and where it lies: its bundle.
+    #[must_use]
+    pub fn of_bundle(config: &Value, bundle: &Path) -> Self {
+        Self {
+            annotated_by_image: bundle.file_name().is_some_and(|name| name == STORAGE),
+            ..Self::read(config)
+        }
+    }
+
     /// Reads it.
     #[must_use]
     pub fn read(config: &Value) -> Self {
@@ -61,7 +71,7 @@ impl Container {
             .collect();
         Self {
             environment,
-            annotated_by_image: annotations.get(MANAGER).is_some_and(|manager| manager == PODMAN),
+            annotated_by_image: false,
             annotations,
             nulls,
             privileged: strings("/process/capabilities/bounding")

@@ -1,7 +1,7 @@
 //! What a container asks for, and who may ask in which way.
 //!
 //! Annotations are the engine's caller's own words, but under podman, which copies an image's among them: there they count
-//! as variables do. Mounts of /dev/null below
+//! as variables do, and one that does not count fails the container. Mounts of /dev/null below
 //! /var/run/nvidia-container-devices are the caller's too, but in a cluster a pod's author is no administrator.
 //! Variables an image sets by itself: `NVIDIA_VISIBLE_DEVICES=all` stands in most CUDA images, and NVIDIA's toolkit
 //! gives every such container every GPU unless it is told otherwise.
@@ -88,7 +88,8 @@ const OURS: &str = "divvy.dev/";
 /// What this container asks for.
 ///
 /// # Errors
-/// [`Code::Quantity`], [`Code::Selector`] and [`Code::Usage`] for what is asked for in words that mean nothing.
+/// [`Code::Quantity`], [`Code::Selector`] and [`Code::Usage`] for what is asked for in words that mean nothing;
+/// [`Code::Usage`] for annotations that may be the image's.
 pub fn request(container: &Container, trust: Trust) -> Result<Request, Fault> {
     let mut request = Request::default();
     let by_variables = container.privileged || trust >= Trust::Variables;
@@ -150,9 +151,14 @@ pub fn request(container: &Container, trust: Trust) -> Result<Request, Fault> {
         refuse("DIVVY_MEMORY", "variables");
     }
     if is_hidden {
-        request.ignored.push(format!(
-            "podman takes annotations from images too, so {OURS}… counts in privileged containers only: use `divvy podman \
-             run`, or set `container_requests = \"variables\"`"
+        // Engines show no warning of a runtime that goes on, and a limit that does not count must not be none.
+        return Err(Fault::new(
+            Code::Usage,
+            format!("podman takes annotations from images too, so {OURS}… counts in privileged containers only"),
+        )
+        .hint(
+            "use `divvy podman run`, or let images ask: `container_requests = \"variables\"` in the configuration, or \
+             DIVVY_CONTAINER_REQUESTS=variables for one command",
         ));
     }
     let wanted = Wanted {
@@ -187,6 +193,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn container(variables: &[(&str, &str)], annotations: &[(&str, &str)]) -> Container {
@@ -205,35 +213,39 @@ mod tests {
 
     #[test]
     fn an_images_annotations_count_as_its_variables_do() {
-        let config = |manager: &str| {
-            let annotations = serde_json::json!({
-                "divvy.dev/memory": "50GiB", "io.container.manager": manager,
-            });
-            Container::read(&serde_json::json!({ "annotations": annotations }))
-        };
-        for (manager, trust, counts) in [
-            ("libpod", Trust::Annotations, false),
-            ("libpod", Trust::Mounts, false),
-            ("libpod", Trust::Variables, true),
-            ("cri-o", Trust::Annotations, true),
+        // Whatever the image says of who runs it.
+        let config = serde_json::json!({
+            "annotations": { "divvy.dev/memory": "50GiB", "io.container.manager": "other" },
+        });
+        let at = |bundle: &str| Container::of_bundle(&config, Path::new(bundle));
+        let podmans = at("/var/lib/containers/storage/overlay-containers/0f/userdata");
+        for (trust, counts) in [
+            (Trust::Annotations, false),
+            (Trust::Mounts, false),
+            (Trust::Variables, true),
         ] {
-            let asked = request(&config(manager), trust).expect("understood");
-            assert_eq!(asked.slice.is_some(), counts, "{manager} {trust:?}");
-            assert_eq!(asked.ignored.is_empty(), counts, "{manager} {trust:?}");
+            let asked = request(&podmans, trust);
+            assert_eq!(
+                asked.is_ok_and(|asked| asked.slice.is_some()),
+                counts,
+                "{trust:?}"
+            );
         }
-        let privileged = Container {
-            privileged: true,
-            ..config("libpod")
-        };
-        assert!(
-            request(&privileged, Trust::default())
-                .expect("understood")
-                .slice
-                .is_some()
-        );
-        let mut joins = config("libpod");
+        let dockers = at("/run/containerd/io.containerd.runtime.v2.task/moby/0f");
+        for privileged in [
+            dockers,
+            Container {
+                privileged: true,
+                ..podmans.clone()
+            },
+        ] {
+            let asked = request(&privileged, Trust::default()).expect("it counts");
+            assert!(asked.slice.is_some());
+        }
+        let mut joins = podmans;
         joins.annotations = [("divvy.dev/slice".into(), "alice".into())].into();
-        assert!(request(&joins, Trust::default()).expect("understood").is_empty());
+        let refusal = request(&joins, Trust::default()).expect_err("it does not count");
+        assert!(refusal.hint.expect("a hint").contains("DIVVY_CONTAINER_REQUESTS"));
     }
 
     /// What an image sets by itself gives it nothing.

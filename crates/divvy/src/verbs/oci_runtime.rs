@@ -28,7 +28,7 @@ use crate::verbs::run::policy_or_setting;
 #[command(before_help = "Examples:
   divvy runtime configure --engine docker
   docker run --runtime divvy --annotation divvy.dev/memory=4GiB image python train.py
-  podman --runtime /usr/bin/divvy-oci-runtime run --annotation divvy.dev/slice=alice image")]
+  DIVVY_CONTAINER_REQUESTS=variables podman --runtime /usr/bin/divvy-oci-runtime run --annotation divvy.dev/slice=alice image")]
 pub struct Args {
     /// The words that an engine gives its OCI runtime
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORDS")]
@@ -181,7 +181,7 @@ fn give(
         .config
         .get::<Trust>("container_requests")?
         .unwrap_or_default();
-    let container = oci::Container::read(&bundle.config);
+    let container = oci::Container::of_bundle(&bundle.config, &arguments.bundle);
     let mut request = oci::request(&container, trust)?;
     for ignored in &request.ignored {
         log(arguments, "warning", &format!("divvy: {ignored}"));

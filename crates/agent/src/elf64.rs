@@ -1,10 +1,10 @@
-//! An empty library that stands where one of NVIDIA's would be found: it loads, and nothing is in it, so that whoever
-//! asked finds no entry point and says so in its own words.
+//! Libraries of this machine's word size in which nothing is but their name.
+//!
+//! One stands where a library of NVIDIA's would be found: it loads, and whoever asked finds no entry point and says so in its
+//! own words. Another is a second name of a library: who opens it finds what is in the one that it needs.
 //!
 //! The shape is the System V ABI's, 64-bit: one segment that is readable and writable and never executable (a run
-//! directory may be mounted noexec), a dynamic section, a SONAME by which the limiter knows it.
-
-use divvy_ledger::STAND_IN_SONAME;
+//! directory may be mounted noexec), and a dynamic section.
 
 /// ELF machine numbers of this machine.
 const MACHINE: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
@@ -19,6 +19,7 @@ const PT_GNU_STACK: u32 = 0x6474_e551;
 const READ_WRITE: u32 = 4 | 2;
 
 const DT_NULL: u64 = 0;
+const DT_NEEDED: u64 = 1;
 const DT_HASH: u64 = 4;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
@@ -26,12 +27,12 @@ const DT_STRSZ: u64 = 10;
 const DT_SYMENT: u64 = 11;
 const DT_SONAME: u64 = 14;
 
-/// The bytes of the empty library.
+/// The bytes of an empty library of this SONAME, which has the loader load another as well.
 #[must_use]
-pub fn stand_in() -> Vec<u8> {
-    let strings = [b"\0", STAND_IN_SONAME.as_bytes(), b"\0"].concat();
+pub fn library(soname: &str, needed: Option<&str>) -> Vec<u8> {
+    let strings = format!("\0{soname}\0{}\0", needed.unwrap_or_default()).into_bytes();
     let dynamic_at = EHDR + PHDR * u64::from(SEGMENTS);
-    let dynamic_size = 7 * 16;
+    let dynamic_size = (7 + u64::from(needed.is_some())) * 16;
     let symbols_at = dynamic_at + dynamic_size;
     let hash_at = symbols_at + 24;
     let strings_at = hash_at + 16;
@@ -55,6 +56,9 @@ pub fn stand_in() -> Vec<u8> {
     // Without this header the loader would make the program's stack executable.
     file.segment(PT_GNU_STACK, 0, 0, 16);
 
+    if needed.is_some() {
+        file.longs(&[DT_NEEDED, soname.len() as u64 + 2]);
+    }
     for (tag, value) in [
         (DT_SONAME, 1),
         (DT_HASH, hash_at),
@@ -105,18 +109,26 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// This machine's own loader takes it, in front of a program, without a word.
+    /// This machine's own loader takes both kinds, in front of a program, without a word.
     #[test]
-    fn a_loader_takes_it() {
+    fn a_loader_takes_them() {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("libnvcuvid.so.1");
-        let file = stand_in();
-        assert!(file.len() < 512);
-        std::fs::write(&path, file).expect("written");
-        let seen = Command::new("/bin/true")
-            .env("LD_PRELOAD", &path)
-            .output()
-            .expect("true runs");
-        assert!(seen.status.success() && seen.stderr.is_empty(), "{seen:?}");
+        let (alone, second) = (folder.path().join("alone"), folder.path().join("second"));
+        std::fs::write(&alone, library("libalone.so.1", None)).expect("written");
+        std::fs::write(&second, library("libalone.so", Some("libalone.so.1"))).expect("written");
+        assert!(library("libnvidia-ml.so", Some("libnvidia-ml.so.1")).len() < 512);
+        for (preload, loads) in [
+            (format!("{}", alone.display()), true),
+            // The needed one is found by its SONAME, for it is there already.
+            (format!("{}:{}", alone.display(), second.display()), true),
+            (format!("{}", second.display()), false),
+        ] {
+            let seen = Command::new("/bin/true")
+                .env("LD_PRELOAD", &preload)
+                .output()
+                .expect("true runs");
+            let quiet = seen.status.success() && seen.stderr.is_empty();
+            assert_eq!(quiet, loads, "{preload}: {seen:?}");
+        }
     }
 }
