@@ -78,6 +78,9 @@ mod nodes {
     use std::sync::Mutex;
 
     const BELOW: &Table = &divvy_emulator::TABLE;
+    /// fcntl(2): what is kept with an open file, whichever descriptor it is asked by.
+    const F_SETSIG: i32 = 10;
+    const F_GETSIG: i32 = 11;
     /// What is added to a handle for each import of it.
     const ANOTHER: u64 = 1 << 48;
     static FILES: Mutex<BTreeMap<i32, i32>> = Mutex::new(BTreeMap::new());
@@ -90,6 +93,11 @@ mod nodes {
         flags: u64,
     ) -> CUresult {
         let mut file = -1i32;
+        // A node's descriptors tell the driver what they were opened for; here a number does that is kept with the opening.
+        let mark = |node: i32, number: i32| {
+            // SAFETY: the test's own descriptor.
+            assert_eq!(unsafe { libc::fcntl(node, F_SETSIG, number) }, 0);
+        };
         // SAFETY: a valid out-parameter.
         let result = unsafe {
             (BELOW.cuMemExportToShareableHandle)((&raw mut file).cast(), handle % ANOTHER, kind, flags)
@@ -98,7 +106,10 @@ mod nodes {
             let node = std::fs::File::open("/dev/null")
                 .expect("a device node")
                 .into_raw_fd();
-            FILES.lock().expect("no panic").insert(node, file);
+            let mut files = FILES.lock().expect("no panic");
+            let number = 1 + files.len() as i32;
+            mark(node, number);
+            files.insert(number, file);
             // SAFETY: the test's own variable.
             unsafe { out.cast::<i32>().write(node) };
         }
@@ -110,7 +121,9 @@ mod nodes {
         node: *mut c_void,
         kind: CUmemAllocationHandleType,
     ) -> CUresult {
-        let file = FILES.lock().expect("no panic")[&(node as isize as i32)];
+        // SAFETY: asks about a number.
+        let number = unsafe { libc::fcntl(node as isize as i32, F_GETSIG) };
+        let file = FILES.lock().expect("no panic")[&number];
         // SAFETY: the test's own variable, written by the driver.
         unsafe {
             let result = (BELOW.cuMemImportFromShareableHandle)(out, file as isize as *mut c_void, kind);

@@ -7,7 +7,7 @@ mod support;
 
 use std::os::fd::IntoRawFd as _;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use divvy_abi::*;
 use divvy_ledger::Terms;
@@ -485,6 +485,91 @@ fn what_only_a_descriptor_keeps_is_paid_for_before_it_is_imported() {
             kind
         ));
         assert_eq!((none, slice.used()), (CUDA_ERROR_INVALID_VALUE, 0));
+    });
+}
+
+/// The descriptor that another thread puts behind the number of the one that is imported, or -1.
+static SWAPPED: AtomicI32 = AtomicI32::new(-1);
+static GIVEN: AtomicI32 = AtomicI32::new(-1);
+
+fn swap() {
+    let (from, to) = (SWAPPED.load(Ordering::Relaxed), GIVEN.load(Ordering::Relaxed));
+    // SAFETY: two descriptors of the test's own.
+    assert_eq!(unsafe { libc::dup2(from, to) }, to);
+}
+
+unsafe extern "C-unwind" fn swapped_import(
+    out: *mut CUmemGenericAllocationHandle,
+    shared: *mut c_void,
+    kind: CUmemAllocationHandleType,
+) -> CUresult {
+    swap();
+    // SAFETY: the arguments are handed on as they came.
+    unsafe { (divvy_emulator::TABLE.cuMemImportFromShareableHandle)(out, shared, kind) }
+}
+
+unsafe extern "C-unwind" fn swapped_external(
+    out: *mut CUexternalMemory,
+    description: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
+) -> CUresult {
+    swap();
+    // SAFETY: the arguments are handed on as they came.
+    unsafe { (divvy_emulator::TABLE.cuImportExternalMemory)(out, description) }
+}
+
+static SWAPPING: Table = Table {
+    cuMemImportFromShareableHandle: swapped_import,
+    cuImportExternalMemory: swapped_external,
+    ..divvy_emulator::TABLE
+};
+
+#[test]
+fn a_descriptor_that_is_swapped_during_the_call_is_imported_as_it_was_looked_at() {
+    let test = "a_descriptor_that_is_swapped_during_the_call_is_imported_as_it_was_looked_at";
+    alone_on(&SWAPPING, test, GIB, |slice| {
+        context();
+        let kind = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        let parked = |bytes: usize| {
+            let mut properties = CUmemAllocationProp {
+                type_: CU_MEM_ALLOCATION_TYPE_PINNED,
+                requestedHandleTypes: kind,
+                ..Default::default()
+            };
+            properties.location.type_ = CU_MEM_LOCATION_TYPE_DEVICE;
+            let made: CUmemGenericAllocationHandle = get!(cuMemCreate(bytes, &raw const properties, 0));
+            let mut descriptor = -1i32;
+            cu!(cuMemExportToShareableHandle(
+                (&raw mut descriptor).cast(),
+                made,
+                kind,
+                0
+            ));
+            cu!(cuMemRelease(made));
+            descriptor
+        };
+        SWAPPED.store(parked(900 << 20), Ordering::Relaxed);
+        let small = parked(2 << 20);
+        GIVEN.store(small, Ordering::Relaxed);
+        let shared = small as isize as *mut c_void;
+        let imported: CUmemGenericAllocationHandle = get!(cuMemImportFromShareableHandle(shared, kind));
+        assert_eq!((slice.used(), held()), (2 * MIB, 2 * MIB));
+        cu!(cuMemRelease(imported));
+        assert_eq!((slice.used(), held()), (0, 0));
+        // As external memory, whose descriptor the driver takes over: the number is free after that.
+        let small = parked(2 << 20);
+        GIVEN.store(small, Ordering::Relaxed);
+        let described = CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
+            type_: CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD,
+            handle: CUDA_EXTERNAL_MEMORY_HANDLE_DESC_v1_handle { fd: small },
+            size: 2 << 20,
+            ..Default::default()
+        };
+        let external: CUexternalMemory = get!(cuImportExternalMemory(&raw const described));
+        assert_eq!((slice.used(), held()), (2 * MIB, 2 * MIB));
+        // SAFETY: asks about a number.
+        assert_eq!(unsafe { libc::fcntl(small, libc::F_GETFD) }, -1);
+        cu!(cuDestroyExternalMemory(external));
+        assert_eq!((slice.used(), held()), (0, 0));
     });
 }
 

@@ -7,6 +7,7 @@ mod array;
 mod capture;
 mod charge;
 mod context;
+mod descriptor;
 mod free;
 mod graph;
 mod heap;

@@ -11,6 +11,7 @@ use divvy_abi::{
     CUmemPoolPtrExportData, CUmemoryPool, CUmipmappedArray, CUresult, guard,
 };
 
+use super::descriptor;
 use crate::account::{self, Account};
 use crate::below::{ask, forward};
 use crate::books::parting::Parting;
@@ -225,23 +226,25 @@ pub(super) unsafe extern "C-unwind" fn cuImportExternalMemory(
 ) -> CUresult {
     guard(|| {
         // SAFETY: the arguments are handed on as they came.
-        let call = || unsafe { forward::cuImportExternalMemory(out, description) };
+        let call = |description| unsafe { forward::cuImportExternalMemory(out, description) };
         let account = match payer() {
             Ok(Some(account)) => account,
-            Ok(None) => return call(),
+            Ok(None) => return call(description),
             Err(code) => return code,
         };
-        // SAFETY: null, or the program's own description, which the driver reads as well.
-        let Some(described) = (unsafe { description.as_ref() }) else {
-            return call();
+        // SAFETY: null, or the program's own description. Read once: another thread may write over it meanwhile.
+        let Some(mut described) = (unsafe { description.as_ref() }).copied() else {
+            return call(description);
         };
-        // Before: the driver takes the descriptor over.
-        let file = if described.type_ == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD {
+        let mut own = None;
+        if described.type_ == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD {
             // SAFETY: for this kind, the union holds a descriptor.
-            Key::of_file(unsafe { described.handle.fd })
-        } else {
-            None
-        };
+            match descriptor::own(unsafe { described.handle.fd }) {
+                Ok(copy) => described.handle.fd = own.insert(copy).number(),
+                Err(code) => return code,
+            }
+        }
+        let file = own.as_ref().and_then(|own| Key::of_file(own.number()));
         // Who imports a part keeps the whole.
         let whole = file.map_or(0, |(_, bytes)| grain::whole_pages(account, bytes));
         let bytes = rounded(described.size).max(whole);
@@ -255,8 +258,11 @@ pub(super) unsafe extern "C-unwind" fn cuImportExternalMemory(
             Ok(share) => share,
             Err(code) => return code,
         };
-        let result = call();
+        let result = call(&raw const described);
         if result.is_success() {
+            if let Some(own) = own {
+                own.taken_over();
+            }
             // SAFETY: the driver has just filled it in.
             imports::external(unsafe { out.read() } as usize, share, ask::current_context());
         } else {

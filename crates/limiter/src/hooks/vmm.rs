@@ -8,6 +8,7 @@ use divvy_abi::{
     guard,
 };
 
+use super::descriptor;
 use crate::account::{self, Account};
 use crate::below::forward;
 use crate::books::arriving::Arriving;
@@ -196,7 +197,17 @@ pub(super) unsafe extern "C-unwind" fn cuMemImportFromShareableHandle(
             // SAFETY: the arguments are handed on as they came.
             return unsafe { forward::cuMemImportFromShareableHandle(out, shared, kind) };
         }
-        // Before: the driver may close the descriptor.
+        let own = match kind {
+            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => match descriptor::own(shared as isize as i32) {
+                Ok(own) => Some(own),
+                Err(code) => return code,
+            },
+            _ => None,
+        };
+        let shared = match &own {
+            Some(own) => own.number() as isize as *mut c_void,
+            None => shared,
+        };
         // SAFETY: the program's own handle, as the driver will read it.
         let identity = unsafe { identity(shared, kind, true) };
         // Before: where only the descriptor keeps the memory, it is the import that takes it from the device.
