@@ -291,7 +291,7 @@ fn trouble(what: &str, error: &AttachError) -> Fault {
         AttachError::Page(error) => page_trouble(what, error),
         AttachError::Version { .. } => Fault::new(Code::PageVersion, what)
             .because(error)
-            .hint("end the slice with the version of Divvy that made it"),
+            .hint("another version of Divvy made it: end it (`divvy slice delete`, or `divvy kill`) and make it anew"),
         _ => Fault::new(Code::Attach, what).because(error),
     }
 }

@@ -44,7 +44,7 @@ impl Daemon {
             return Err(
                 Fault::new(Code::SliceGone, format!("the pages of `{which}` cannot be used"))
                     .after(damage)
-                    .hint("end the slice with `divvy kill` and start it again"),
+                    .hint("end it (`divvy slice delete` where it is a lasting one, else `divvy kill`) and make it anew"),
             );
         }
         let (before, parent) = (slice.record.shares(), slice.record.parent_id.clone());

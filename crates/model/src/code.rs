@@ -153,7 +153,7 @@ codes! {
     55 MigMode ACT "the device is in MIG mode"
         "Of a GPU in MIG mode only its instances can be used. `divvy devices` lists them as devices of their own; name one with `--device MIG-…`, make them with `divvy mig apply`, or turn the mode off with `divvy mig apply --instances none`."
     60 PageVersion ACT "a page of another version"
-        "A slice's grant or ledger was made by another version of Divvy, or is no such page at all. Divvy never guesses: end the slice with the version that made it, or remove its directory under the run directory."
+        "A slice's grant or ledger was made by another version of Divvy, or is no such page at all. Divvy never guesses: what runs in the slice goes on; delete it and make it anew."
     61 LedgerCorrupt ACT "the ledger is damaged"
         "A slice's ledger holds values no limiter writes. The slice's programs keep running under their limit; the agent takes no number from that page any more."
     62 Attach ACT "the slice's pages could not be handed over"
