@@ -36,6 +36,8 @@ pub(crate) fn any() -> bool {
 /// `share` goes on paying for what this process has let go of.
 pub(super) fn add(share: Share, account: Account) {
     share.note_let_go(account);
+    // Who left before that did not know that there was somebody to be called.
+    let Some(share) = share.followed() else { return };
     let index = account.index();
     let mut lingering = locked(&LINGERING);
     lingering.shares.push(share);

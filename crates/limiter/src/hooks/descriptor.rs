@@ -1,7 +1,7 @@
 //! Descriptors that a program gives by number. Another of its threads may put another file behind the number while a call
 //! looks at it: so the limiter looks at a descriptor of its own, and hands that one on.
 
-use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
 
 use divvy_abi::{CUDA_ERROR_OPERATING_SYSTEM, CUresult};
 
@@ -29,7 +29,7 @@ pub(super) fn own(given: i32) -> Result<Own, CUresult> {
 impl Own {
     /// What to look at, and to hand on: no descriptor where the program's is none.
     pub fn number(&self) -> i32 {
-        self.copy.as_ref().map_or(-1, |copy| copy.as_raw_fd())
+        self.copy.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
     /// The driver has taken it over, as it would have the program's, which it closes.
