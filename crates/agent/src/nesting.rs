@@ -5,7 +5,7 @@ use divvy_model::{Bytes, Code, DeviceRecord, DeviceShare, Fault, Isolation, Memo
 use crate::admission::DeviceBook;
 use crate::api::CreateSlice;
 use crate::daemon::{Book, Daemon, Peer};
-use crate::placement::{Ahead, Refusals, chosen};
+use crate::placement::{Ahead, Refusals, chosen, shown_inside};
 use crate::procs;
 use crate::records::store;
 use crate::slice::Slice;
@@ -138,10 +138,11 @@ impl Daemon {
         if !chosen.is_empty() {
             return placed(&chosen);
         }
-        // Without a choice it gets one device: the first of the parent's with room.
+        // Without a choice it gets one device: the first with room of the parent's that it sees.
         let mut refusals = Refusals::default();
-        for share in &shares {
-            match placed(&[book.device(&share.device_uuid)?]) {
+        let own: Vec<String> = shares.iter().map(|share| share.device_uuid.clone()).collect();
+        for uuid in shown_inside(book, ask, &own)? {
+            match placed(&[book.device(&uuid)?]) {
                 Ok(placed) => return Ok(placed),
                 Err(refusal) => refusals.add(refusal),
             }

@@ -501,6 +501,33 @@ fn seen(book: &Book, ask: &CreateSlice, text: &str) -> Vec<DeviceRecord> {
     shown.iter().filter_map(find).collect()
 }
 
+/// Of a slice's devices, by their UUIDs, those that CUDA_VISIBLE_DEVICES shows who asks inside the slice, in its order.
+///
+/// # Errors
+/// [`Code::NotVisible`] where it shows none of them.
+pub(crate) fn shown_inside(book: &Book, ask: &CreateSlice, own: &[String]) -> Result<Vec<String>, Fault> {
+    // What the slice itself says is not read again: it names all there are.
+    let Some(text) = ask.visible.as_deref().filter(|text| *text != own.join(",")) else {
+        return Ok(own.to_vec());
+    };
+    let shown: Vec<String> = seen(book, ask, text)
+        .into_iter()
+        .map(|device| device.uuid)
+        .filter(|uuid| own.contains(uuid))
+        .collect();
+    match shown.is_empty() {
+        false => Ok(shown),
+        true => Err(Fault::new(
+            Code::NotVisible,
+            format!("CUDA_VISIBLE_DEVICES={text} shows no device of this slice"),
+        )
+        .hint(format!(
+            "`divvy env explain` says how it is read; the slice has {}",
+            own.join(" and ")
+        ))),
+    }
+}
+
 /// Without a selector: the emulated devices of the caller's own specification, else every device, a physical one
 /// before an emulated one that somebody asked for by name.
 fn default_candidates(book: &Book, ask: &CreateSlice) -> Vec<DeviceRecord> {

@@ -74,6 +74,33 @@ fn a_child_slice_takes_from_its_parent_and_gives_back() {
 }
 
 #[test]
+fn what_is_hidden_inside_a_slice_is_not_taken() {
+    let host = Host::with_devices("h100*2");
+    let run = |visible: &str| {
+        let script = format!("CUDA_VISIBLE_DEVICES={visible} \"$0\" run --memory 1GiB -- \"$0\" ps -o json");
+        let mut command = host.divvy(["run", "--memory", "2GiB", "--device", "0,1", "--", "sh", "-c"]);
+        command.arg(script).arg(binaries().join("divvy"));
+        finish(&mut command)
+    };
+    for nowhere in ["7", "-1"] {
+        let refused = run(nowhere);
+        assert!(stderr(&refused).contains("error[D0018]"), "{}", stderr(&refused));
+        assert!(stderr(&refused).contains("of this slice"), "{}", stderr(&refused));
+    }
+    let devices = host.json(["devices"]);
+    for (shown, place) in [("1", 1), ("0,1", 0)] {
+        let listed: serde_json::Value = serde_json::from_str(&succeeded(&run(shown))).expect("JSON");
+        let inner = listed["items"].as_array().expect("slices").iter();
+        let mut inner = inner.filter(|slice| slice["parent_id"].is_string());
+        assert_eq!(
+            inner.next().expect("it is there")["device_uuid"],
+            devices["items"][place]["uuid"],
+            "{listed}"
+        );
+    }
+}
+
+#[test]
 fn never_more_than_the_parent_has() {
     let host = Host::with_devices("h100*2");
     for (flags, code) in [
