@@ -5,16 +5,18 @@
 //! there, variables say nothing.
 
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::device::identity::Uuid;
 use crate::device::spec;
-use crate::hardware::{HardwareError, make_pages, run_directory};
+use crate::engine::page::BYTES as ENGINE_BYTES;
+use crate::hardware::{HardwareError, PAGE_MODE, make_pages, run_directory};
 use crate::inventory::{DeviceFacts, devices};
 
 /// Where a container has the folder that [`grant`] makes.
@@ -126,6 +128,8 @@ pub struct Grant {
 pub fn grant(folder: &Path, run: &Path, spec: &str, uuids: &[Uuid]) -> Result<Grant, HardwareError> {
     let failed = |why: io::Error| HardwareError::Directory(folder.to_owned(), why);
     fs::create_dir_all(folder).map_err(failed)?;
+    // Engines mount what is in it as root; nobody else of the host has to do with it.
+    fs::set_permissions(folder, Permissions::from_mode(0o700)).map_err(failed)?;
     let mut text = format!("spec {spec}\nrun_directory {}\n", run.display());
     let mut pages = Vec::new();
     for uuid in uuids {
@@ -139,6 +143,33 @@ pub fn grant(folder: &Path, run: &Path, spec: &str, uuids: &[Uuid]) -> Result<Gr
     let says = folder.join(FILE);
     replace(&says, &text).map_err(failed)?;
     Ok(Grant { says, pages })
+}
+
+/// Takes back what containers did to the pages in a folder that [`grant`] made: modes, which would make programs of them,
+/// and room beyond a page's own.
+pub fn mend(folder: &Path) {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    for file in files.map(|entry| entry.path()) {
+        let bytes = match file.extension().and_then(|kind| kind.to_str()) {
+            Some("page") => divvy_ledger::LEDGER_BYTES as u64,
+            Some("engine") => ENGINE_BYTES as u64,
+            _ => continue,
+        };
+        let Ok(meta) = fs::symlink_metadata(&file) else {
+            continue;
+        };
+        if !meta.is_file() {
+            continue;
+        }
+        let mode = meta.permissions().mode() & 0o7777;
+        if mode != PAGE_MODE {
+            let _gone = fs::set_permissions(&file, Permissions::from_mode(PAGE_MODE));
+        }
+        if meta.len() > bytes {
+            let open = File::options().write(true).open(&file);
+            let _gone = open.and_then(|open| open.set_len(bytes));
+        }
+    }
 }
 
 /// Puts a new file in the place of whatever has the name, which is not followed.
@@ -191,6 +222,23 @@ mod tests {
         let names: Vec<_> = seen.iter().map(|facts| (facts.index, facts.uuid)).collect();
         assert_eq!(names, [(0, all[1].uuid), (1, all[2].uuid)]);
         assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 5);
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o7777;
+        assert_eq!((mode(&folder), mode(&run.join("emulated"))), (0o700, 0o700));
+        let sizes = || {
+            granted
+                .pages
+                .iter()
+                .map(|page| fs::metadata(page).expect("there").len())
+        };
+        let before: Vec<u64> = sizes().collect();
+        for page in &granted.pages {
+            fs::set_permissions(page, Permissions::from_mode(0o4755)).expect("a mode");
+            let open = File::options().write(true).open(page).expect("a page");
+            open.set_len(1 << 30).expect("longer");
+        }
+        mend(&folder);
+        assert_eq!(sizes().collect::<Vec<_>>(), before);
+        assert!(granted.pages.iter().all(|page| mode(page) == 0o600));
         assert!(Granted::read("run_directory /x\n").is_none());
         fs::remove_dir_all(&home).expect("removed");
     }

@@ -157,7 +157,7 @@ fn of_instance(directory: &Path, memory: Uuid, own: Uuid, place: (u32, u32)) -> 
     Ok(usage)
 }
 
-fn of_page(directory: &Path, page: &str, deeds: &str) -> Result<Usage, HardwareError> {
+fn of_page(directory: &Path, page: &Path, deeds: &str) -> Result<Usage, HardwareError> {
     let path = directory.join(page);
     if !path.exists() {
         return Ok(Usage::default());
@@ -349,11 +349,28 @@ fn claim(path: &Path) -> Result<Slot, HardwareError> {
 }
 
 /// Only the user's own processes share the user's emulated devices.
-const PAGE_MODE: u32 = 0o600;
+pub(crate) const PAGE_MODE: u32 = 0o600;
 
 /// Pages of another layout are other files: after an upgrade, what still runs goes on with its own.
-fn page_name(uuid: Uuid) -> String {
-    format!("emulated-{uuid}.{PAGE_ABI_VERSION}.page")
+fn page_name(uuid: Uuid) -> PathBuf {
+    pages(Path::new("")).join(format!("emulated-{uuid}.{PAGE_ABI_VERSION}.page"))
+}
+
+/// Where a run directory has its devices' pages. A container that was granted one writes to it and gives it any mode: on the
+/// host they lie where no other user enters.
+pub(crate) fn pages(directory: &Path) -> PathBuf {
+    match container::granted() {
+        Some(_) => directory.into(),
+        None => directory.join("emulated"),
+    }
+}
+
+/// Makes that folder, where the run directory is.
+pub(crate) fn make_folder(directory: &Path) -> std::io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(pages(directory)) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn deeds_name(uuid: Uuid) -> String {
@@ -369,6 +386,8 @@ fn open(path: &Path) -> Result<Ledger, HardwareError> {
 /// Finds the pages of a device of the run directory `directory`, making those that nobody has yet: of its memory and of
 /// its engine.
 pub(crate) fn make_pages(directory: &Path, uuid: Uuid) -> Result<[PathBuf; 2], HardwareError> {
+    let failed = |why| HardwareError::Directory(directory.to_owned(), why);
+    make_folder(directory).map_err(failed)?;
     let memory = directory.join(page_name(uuid));
     open(&memory)?;
     let engine = page_path(directory, uuid);
@@ -432,7 +451,7 @@ pub fn prepare(directory: &Path) -> Result<(), HardwareError> {
     if owner != user && user != 0 && !chosen {
         return Err(HardwareError::Foreign(directory.to_owned()));
     }
-    Ok(())
+    make_folder(directory).map_err(failed)
 }
 
 #[cfg(test)]

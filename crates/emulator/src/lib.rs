@@ -40,7 +40,7 @@ mod shared;
 mod stream;
 
 pub use api::TABLE;
-pub use container::{Grant, NAMESPACE, grant};
+pub use container::{Grant, NAMESPACE, grant, mend};
 pub use device::identity::{PciAddress, Uuid};
 pub use device::spec::{SpecError, Timing};
 pub use engine::usage::{EngineUsage, ProcessEngineUsage, engine_usage, engine_usage_in, set_time_slice};

@@ -142,7 +142,9 @@ fn refused_start() {
         "{text}"
     );
     // A page that is not one of ours.
-    let page = directory.path().join(format!(
+    let page = directory.path().join("emulated");
+    std::fs::create_dir_all(&page).unwrap();
+    let page = page.join(format!(
         "emulated-{}.{}.page",
         divvy_emulator::devices("h100", directory.path()).unwrap()[0].uuid,
         divvy_ledger::PAGE_ABI_VERSION

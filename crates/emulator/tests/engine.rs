@@ -398,6 +398,7 @@ fn rubbish_on_the_page_stops_nobody() {
     alone(test, &[MODEL], || {
         let mut peers = two(test, ["busy"; 2]);
         let directory = std::env::var("DIVVY_RUN_DIR").unwrap();
+        let directory = std::path::Path::new(&directory).join("emulated");
         let page = std::fs::read_dir(directory).unwrap().flatten();
         let page = page
             .map(|entry| entry.path())
@@ -447,7 +448,9 @@ fn a_damaged_page_is_an_error_where_time_is_modelled() {
         alone(test, &[("DIVVY_EMULATED", setting), ("CASE", setting)], || {
             let directory = std::path::PathBuf::from(std::env::var("DIVVY_RUN_DIR").unwrap());
             let device = divvy_emulator::devices("h100", &directory).unwrap()[0].uuid;
-            std::fs::write(directory.join(format!("emulated-{device}.1.engine")), "rubbish").unwrap();
+            let pages = directory.join("emulated");
+            std::fs::create_dir_all(&pages).unwrap();
+            std::fs::write(pages.join(format!("emulated-{device}.1.engine")), "rubbish").unwrap();
             cu!(cuInit(0));
             let mut context = null_mut();
             assert_eq!(code!(cuDevicePrimaryCtxRetain(&raw mut context, 0)), result);

@@ -108,6 +108,11 @@ pub fn grant_emulated(folder: &Path, run_dir: &Path, spec: &str, uuids: &[&str])
     })
 }
 
+/// Takes back what containers did to the modes and lengths of the pages in a folder that [`grant_emulated`] made.
+pub fn mend_granted(folder: &Path) {
+    divvy_emulator::mend(folder);
+}
+
 /// Memory in use on an emulated device, by anybody, as its page in the run directory tells; None where it cannot be
 /// read.
 #[must_use]

@@ -30,7 +30,7 @@ pub use divvy_emulator::{Grant, NAMESPACE as EMULATED_NAMESPACE_FILE, default_ru
 pub use driver::{DriverBelow, find_driver, native_candidates};
 pub use emulated::{
     DEFAULT_EMULATED, EmulatedDevice, emulated_busy, emulated_devices, emulated_processes, emulated_use,
-    emulated_used, grant_emulated,
+    emulated_used, grant_emulated, mend_granted,
 };
 pub use emulated_tools::EmulatedTools;
 pub use inventory::{Inventory, Sources, take};

@@ -11,6 +11,7 @@ use divvy_tests::bundles::Bundle;
 use divvy_tests::containers::Podman;
 use divvy_tests::host::{Host, finish, stderr, succeeded};
 use divvy_tests::tenant::Tenant;
+use divvy_tests::wait::until;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::containers::image;
@@ -104,7 +105,7 @@ fn what_a_container_puts_into_its_device_folder_is_met_by_nobody_on_the_host() {
     let host = Host::new();
     let Some(podman) = Podman::new(&host) else { return };
     let image = image(&host);
-    for program in ["rm", "ln", "ls"] {
+    for program in ["rm", "ln", "ls", "chmod"] {
         image.program(&Path::new("/usr/bin").join(program), &format!("/bin/{program}"));
     }
     alice(&host);
@@ -132,6 +133,26 @@ fn what_a_container_puts_into_its_device_folder_is_met_by_nobody_on_the_host() {
         Some("second")
     );
     assert_eq!(std::fs::read_to_string(&victim).expect("there"), "precious");
+    // Nobody else of the host comes to a page, which the container may make a program of; soon it is none again.
+    run("cd /run/divvy/device && for file in *.*; do chmod 4755 $file; done");
+    let pages: Vec<PathBuf> = walk(&host.run_directory())
+        .into_iter()
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|kind| kind == "page" || kind == "engine")
+        })
+        .collect();
+    assert_eq!(pages.len(), 4, "each under two names: {pages:?}");
+    let mode = |path: &Path| {
+        let meta = std::fs::symlink_metadata(path).expect("there");
+        std::os::unix::fs::PermissionsExt::mode(&meta.permissions()) & 0o7777
+    };
+    for page in &pages {
+        assert_eq!(mode(page.parent().expect("a folder")), 0o700, "{page:?}");
+    }
+    until("their modes are taken back", || {
+        pages.iter().all(|page| mode(page) == 0o600).then_some(())
+    });
     let left = walk(&host.run_directory().join("containers"));
     assert!(left.iter().any(|path| path.ends_with("granted")), "{left:?}");
     for path in left {

@@ -200,6 +200,23 @@ fn a_container_takes_the_place_of_the_one_of_its_name() {
     let mut inside = Tenant::start_in_container(podman.command(&["exec", "-i", "box", "/bin/probe"]));
     assert_eq!(inside.memory().1, 60 * GIB);
     assert!(inside.end().success());
+    // What cannot be had replaces nothing.
+    let more = ["-d", "--replace", "--name", "box", "--memory", "900GiB"];
+    let refused = finish(&mut podman.kept_by_divvy(&more, &image, &["/bin/sleep", "600"]));
+    assert!(stderr(&refused).contains("error[D0013]"), "{}", stderr(&refused));
+    let running = finish(&mut podman.command(&["inspect", "--format", "{{.State.Running}}", "box"]));
+    assert_eq!(succeeded(&running), "true\n", "the old one is there");
+    // A file of another container's id ends nobody.
+    let stale = host.folder().join("cid");
+    std::fs::write(&stale, "0123").expect("written");
+    let stale = ["--cidfile", stale.to_str().expect("UTF-8"), "--memory", "1GiB"];
+    let refused = finish(&mut podman.run_by_divvy(&stale, &image, &["/bin/sleep", "0"]));
+    assert!(
+        stderr(&refused).contains("is there already"),
+        "{}",
+        stderr(&refused)
+    );
+    assert_eq!(host.slices().len(), 1);
     // A slice that is not that container's is nobody's to replace.
     succeeded(&finish(
         &mut host.divvy(["slice", "create", "own", "--memory", "1GiB"]),

@@ -48,6 +48,16 @@ enum Sight {
     Stray,
 }
 
+/// A process that passes the limiter.
+struct Who {
+    pid: u32,
+    /// The `divvy run` that it is below.
+    run: Option<u32>,
+    /// When it began, of one in a container: it may be another user's than its slice, and the mounts of its namespace say whose
+    /// it is. Of others only a ledger may say so, which can lie: those are signalled as the slice's user.
+    in_container: Option<u64>,
+}
+
 impl Auditor {
     /// One round over all slices. Answers whether it saw something of which only another look makes sure.
     pub fn look(&self, daemon: &Daemon) -> bool {
@@ -95,7 +105,12 @@ impl Auditor {
                     unsure |= rounds < sight.sure();
                     seen.processes.insert(known, rounds);
                     let run = run.as_ref().map(|(_, run)| *run);
-                    deal_with(daemon, slice, (pid, began, run), sight, rounds);
+                    let process = Who {
+                        pid,
+                        run,
+                        in_container: None,
+                    };
+                    deal_with(daemon, slice, &process, sight, rounds);
                 }
             }
             if slice.conditions.contains(&Condition::Overuse) {
@@ -109,25 +124,49 @@ impl Auditor {
                 }
             }
         }
-        unsure |= self.look_into_containers(daemon, &slices, &mut seen);
+        let stray = |pid: &u32| holding.contains(pid) && !in_ledgers.contains(pid);
+        unsure |= self.look_into_containers(daemon, &slices, &stray, &mut seen);
         *self.found() = seen;
         unsure
     }
 
     /// The programs of containers that are in no ledger. Answers as [`Self::look`].
-    fn look_into_containers(&self, daemon: &Daemon, slices: &[SliceRecord], seen: &mut Found) -> bool {
-        let sight = Sight::Unlimited;
+    fn look_into_containers(
+        &self,
+        daemon: &Daemon,
+        slices: &[SliceRecord],
+        stray: &dyn Fn(&u32) -> bool,
+        seen: &mut Found,
+    ) -> bool {
         let mut unsure = false;
-        for (id, pid) in containers::unlimited(&daemon.run, slices) {
+        for containers::Process {
+            slice: id,
+            pid,
+            unlimited,
+        } in containers::look_into(&daemon.run, slices)
+        {
             let slice = slices.iter().find(|slice| slice.id == id && !slice.whole);
             let (Some(slice), Some(began)) = (slice, procs::start_ticks(pid)) else {
                 continue;
             };
+            let sight = match unlimited {
+                true => Sight::Unlimited,
+                // It may have the limiter, and have gone to another driver all the same.
+                false if stray(&pid) && !slice.usage_unknown => Sight::Stray,
+                false => continue,
+            };
             let known = (pid, began, sight.bypass());
             let rounds = self.rounds(&known) + 1;
             unsure |= rounds < sight.sure();
-            seen.processes.insert(known, rounds);
-            deal_with(daemon, slice, (pid, began, None), sight, rounds);
+            // A container's process that was in its slice's ledger is dealt with already.
+            if seen.processes.insert(known, rounds).is_none() {
+                let process = Who {
+                    pid,
+                    run: None,
+                    in_container: Some(began),
+                };
+                deal_with(daemon, slice, &process, sight, rounds);
+            }
         }
         unsure
     }
@@ -179,16 +218,11 @@ impl Sight {
 
 /// As soon as it is sure: counts it, and asks the program to end where the policy is strict. A round later it has not
 /// listened.
-fn deal_with(
-    daemon: &Daemon,
-    slice: &SliceRecord,
-    (pid, began, run): (u32, u64, Option<u32>),
-    sight: Sight,
-    rounds: u32,
-) {
+fn deal_with(daemon: &Daemon, slice: &SliceRecord, process: &Who, sight: Sight, rounds: u32) {
     if rounds < sight.sure() {
         return;
     }
+    let Who { pid, run, .. } = *process;
     let strict = slice.policy == Policy::Strict;
     let first = rounds == sight.sure();
     if first {
@@ -206,15 +240,17 @@ fn deal_with(
     }
     if strict {
         let signal = if first { Signal::TERM } else { Signal::KILL };
-        if sight == Sight::Unlimited {
-            // A container's program may be another user's than its slice.
-            if let Some(process) = Watched::again(pid, began) {
-                process.signal(signal);
+        match process.in_container {
+            Some(began) => {
+                if let Some(process) = Watched::again(pid, began) {
+                    process.signal(signal);
+                }
             }
-            return;
+            None => {
+                // It may have ended by itself meanwhile.
+                let _gone = procs::signal(pid, slice.uid, signal);
+            }
         }
-        // It may have ended by itself meanwhile.
-        let _gone = procs::signal(pid, slice.uid, signal);
     }
 }
 

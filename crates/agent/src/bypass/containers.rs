@@ -19,8 +19,18 @@ const PAGES: &str = "/run/divvy/device/";
 /// Processes of one mount namespace that are asked what is mounted there: one that has changed its root sees less.
 const ASKED: usize = 16;
 
-/// The processes of these slices' containers that use a device without the limiter, each with its slice's id.
-pub fn unlimited(run: &RunDir, slices: &[SliceRecord]) -> Vec<(String, u32)> {
+/// A process of a container.
+pub struct Process {
+    /// Its slice's id.
+    pub slice: String,
+    /// Its number.
+    pub pid: u32,
+    /// It uses a device, and the limiter is not in it.
+    pub unlimited: bool,
+}
+
+/// The processes of these slices' containers. What containers did to the pages that they were granted is taken back.
+pub fn look_into(run: &RunDir, slices: &[SliceRecord]) -> Vec<Process> {
     let slices: Vec<&SliceRecord> = slices
         .iter()
         .filter(|slice| slice.lasting && run.container(&slice.id).is_dir())
@@ -28,12 +38,18 @@ pub fn unlimited(run: &RunDir, slices: &[SliceRecord]) -> Vec<(String, u32)> {
     if slices.is_empty() {
         return Vec::new();
     }
+    for slice in &slices {
+        divvy_host::mend_granted(&run.container(&slice.id).join("device"));
+    }
     let nodes = nodes();
     let mut found = Vec::new();
     for (slice, pids) in inside(&slices) {
         let pages = files(&run.container(&slice.id).join("device"));
-        let using = pids.into_iter().filter(|pid| uses(*pid, &nodes, &pages));
-        found.extend(using.map(|pid| (slice.id.clone(), pid)));
+        found.extend(pids.into_iter().map(|pid| Process {
+            slice: slice.id.clone(),
+            pid,
+            unlimited: uses(pid, &nodes, &pages),
+        }));
     }
     found
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use divvy_agent::api::Attend;
+use divvy_agent::bypass::containers::members as container_members;
 use divvy_container::engine::Asked;
 use divvy_container::running::Processes;
 use divvy_container::unlimited::{self, Why};
@@ -63,8 +64,13 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         None => return Ok(0),
     };
     let refused = started(args, engine)
+        // The file may hold another container's id, and somebody else have written it.
+        .filter(|program| container_members(&slice).contains(&program.pid))
         .and_then(|program| judge(&program, slice.policy))
         .inspect(|refused| stop(refused, args, engine, context));
+    // Told before `divvy` returns, which waits for a container in the background: nobody's death takes the slice from it then.
+    let goes_with_it =
+        refused.is_none() && args.stays != Stays::Always && goes_with_folder(args, engine, context);
     say(refused.as_ref());
     if refused.is_some() {
         parent.wait();
@@ -73,7 +79,6 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         }
         return Ok(0);
     }
-    let goes_with_it = args.stays != Stays::Always && goes_with_folder(args, engine, context);
     match args.stays {
         Stays::Always => {}
         // The agent sees to the rest.
@@ -177,6 +182,7 @@ impl Parent {
 
 /// The container's first program, once its runtime has become it.
 struct Program {
+    pid: u32,
     name: String,
     why: Option<Why>,
 }
@@ -186,6 +192,7 @@ impl Program {
         let file = || std::fs::read_link(format!("/proc/{pid}/exe")).ok();
         let name = unlimited::is_begun(pid).then(file).flatten()?;
         Some(Self {
+            pid,
             name: name.to_string_lossy().into_owned(),
             why: unlimited::of_process(pid),
         })

@@ -13,7 +13,7 @@ use divvy_container::cdi;
 use divvy_container::engine::{self, Asked, Engine, Line, around, diagnose, split};
 use divvy_container::inject::{is_written, written};
 use divvy_container::unlimited;
-use divvy_model::{Attendant, Code, Fault, Policy, SliceRecord};
+use divvy_model::{Attendant, Code, Fault, MemoryAmount, Policy, SliceRecord};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
@@ -99,6 +99,16 @@ pub fn run(engine: Engine, args: &Args, context: &Context) -> Result<u8, Fault> 
     ours.wish.attended = true;
     let program = engine.find()?;
     check(&line, &ours, context)?;
+    if let Some(file) = line.seen.id_file.as_deref().filter(|file| file.exists()) {
+        return Err(Fault::new(
+            Code::Usage,
+            format!(
+                "`{}` is there already, and may hold another container's id",
+                file.display()
+            ),
+        )
+        .hint("remove it, or name another with --cidfile: the engine refuses it too"));
+    }
     if line.seen.replaces {
         replace(&line, &mut ours, &program, context)?;
     }
@@ -153,10 +163,31 @@ fn replace(line: &Line, ours: &mut Ours, program: &Path, context: &Context) -> R
             "would first remove container `{name}` and its slice; what is shown has a place beside them"
         ));
         ours.wish.name = None;
-    } else if engine.does(&["rm", "--force", name]) {
+        return Ok(());
+    }
+    has_room(ours, &slice, context)?;
+    if engine.does(&["rm", "--force", name]) {
         end(context, &slice);
     }
     Ok(())
+}
+
+/// Whether the new slice can be had in the place of the old one, which is asked before that and its container go.
+fn has_room(ours: &Ours, old: &SliceRecord, context: &Context) -> Result<(), Fault> {
+    let beside = Wish {
+        name: None,
+        ..ours.wish.clone()
+    };
+    let tried = make(&beside, ours.slice.as_deref(), &ours.cdi_directory, true, context);
+    let fits_in_its_place = match ours.wish.memory {
+        Some(MemoryAmount::Bytes(bytes)) => bytes <= old.memory_limit_bytes,
+        _ => false,
+    };
+    match tried {
+        Err(fault) if fault.code == Code::DeviceFull && fits_in_its_place => Ok(()),
+        Err(fault) => Err(fault.cause(format!("container `{}` was not replaced", old.name))),
+        Ok(_) => Ok(()),
+    }
 }
 
 /// Slices have containers' names, where these are short enough.

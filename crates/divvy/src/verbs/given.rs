@@ -9,6 +9,7 @@ use divvy_model::{Code, Fault, Selector, SliceRecord};
 use super::cdi::{Wish, for_one};
 use super::compute;
 use super::engine::end;
+use super::nri::is_noted;
 use crate::context::Context;
 
 /// What is added to a container.
@@ -71,9 +72,10 @@ pub fn give(
 /// # Errors
 /// [`Code::NotLasting`] for such a slice; what keeps it from being looked up.
 pub fn may_join(which: &str, context: &Context) -> Result<(), Fault> {
-    match context.agent()?.slice(which)?.attendant {
-        None => Ok(()),
-        Some(_) => Err(Fault::new(
+    let slice = context.agent()?.slice(which)?;
+    match slice.attendant.is_some() || is_noted(context.peek().path(), &slice.name) {
+        false => Ok(()),
+        true => Err(Fault::new(
             Code::NotLasting,
             format!("slice `{which}` belongs to a container"),
         )

@@ -102,7 +102,7 @@ struct JobWords {
 struct Samples([[AtomicU64; 2]; SAMPLES]);
 
 const _: () = assert!(size_of::<PlaceWords>() == 1024);
-const BYTES: usize = size_of::<Words>();
+pub(crate) const BYTES: usize = size_of::<Words>();
 
 /// How busy a process kept the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::page::{Busy, DEFAULT_SLICE, ENGINE_ABI, LONG_SLICE, Page, SAMPLES, SHORT_SLICE};
 use crate::device::identity::Uuid;
-use crate::hardware::{HardwareError, run_directory};
+use crate::hardware::{HardwareError, make_folder, pages, run_directory};
 use divvy_ledger::PageError;
 use std::path::{Path, PathBuf};
 
@@ -32,7 +32,7 @@ pub struct EngineUsage {
 
 /// Where the page of a device's engine is.
 pub fn page_path(directory: &Path, uuid: Uuid) -> PathBuf {
-    directory.join(format!("emulated-{uuid}.{ENGINE_ABI}.engine"))
+    pages(directory).join(format!("emulated-{uuid}.{ENGINE_ABI}.engine"))
 }
 
 /// Who kept a device's engine busy and for how long, exact to the nanosecond of the device clock. A device that nobody
@@ -88,6 +88,7 @@ pub fn set_time_slice(directory: &Path, uuid: Uuid, code: u32) -> Result<(), Har
         3 => LONG_SLICE,
         _ => DEFAULT_SLICE,
     };
+    make_folder(directory).map_err(|why| HardwareError::Directory(directory.to_owned(), why))?;
     open(&page_path(directory, uuid))?.lock().set_slice(slice);
     Ok(())
 }

@@ -12,6 +12,8 @@ use divvy_container::nri::{self, End, is_index};
 use divvy_model::{Code, Fault};
 
 use self::connect::{Way, launched};
+pub use self::notes::is_noted;
+
 use self::notes::Notes;
 use self::slices::Slices;
 use crate::context::Context;

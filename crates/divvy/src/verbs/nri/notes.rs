@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use divvy_agent::RunDir;
 use divvy_container::nri::is_id;
@@ -31,6 +31,17 @@ pub struct Note {
     pub slice: Option<String>,
     /// The id of the pod's sandbox.
     pub pod: String,
+}
+
+/// Whether a plugin of this run directory has made the slice for a pod or container, which may not have begun yet.
+pub fn is_noted(run: &Path, slice: &str) -> bool {
+    let plugins = fs::read_dir(run.join("nri")).into_iter().flatten().flatten();
+    plugins.map(|entry| Notes { folder: entry.path() }).any(|notes| {
+        [Whose::Pod, Whose::Container].into_iter().any(|whose| {
+            let mut all = notes.ids(whose).into_iter();
+            all.any(|id| notes.read(whose, &id).and_then(|note| note.slice).as_deref() == Some(slice))
+        })
+    })
 }
 
 impl Notes {
@@ -97,5 +108,29 @@ impl Notes {
         entries
             .filter_map(|entry| entry.file_name().into_string().ok())
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_that_stands_in_a_note_is_known_before_its_container_begins() {
+        let base = tempfile::tempdir().expect("a folder");
+        let run = RunDir::open(&base.path().join("run")).expect("a run directory");
+        assert!(!is_noted(run.path(), "train-0123"));
+        let notes = Notes::of(&run, "10-divvy").expect("notes");
+        let note = |slice: Option<&str>| Note {
+            slice: slice.map(str::to_owned),
+            pod: "ab".into(),
+        };
+        notes
+            .write(Whose::Container, "cd", &note(Some("train-0123")))
+            .expect("written");
+        notes.write(Whose::Pod, "ab", &note(None)).expect("written");
+        assert!(is_noted(run.path(), "train-0123") && !is_noted(run.path(), "train"));
+        notes.remove(Whose::Container, "cd");
+        assert!(!is_noted(run.path(), "train-0123"));
     }
 }
