@@ -194,6 +194,19 @@ def past(size, path):
     say(ended=True)
 
 
+def both(counted, uncounted, path):
+    """A tenant that uses the limiter, and the driver below it by its path as well."""
+    device = Device()
+    device.allocate(int(counted) * MIB)
+    below, pointer = ctypes.CDLL(path), ctypes.c_uint64()
+    error = device.error or below.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(uncounted) * MIB))
+    say(pid=os.getpid(), error=error)
+    wait()
+    device.allocate(int(counted) * MIB)
+    say(error=device.error, freed=below.cuMemFree_v2(pointer))
+    wait()
+
+
 def scribble():
     """A tenant that writes over its own ledger: it says that nothing is in use."""
     device = Device()

@@ -336,6 +336,52 @@ fn a_driver_that_is_opened_by_its_path_is_counted_where_the_policy_lets_it() {
     assert!(tenant.end().success());
 }
 
+/// Nobody in the process sees it: the loader hands out what the limiter has loaded. The agent does, by the device's own account.
+#[test]
+fn who_uses_the_limiter_and_the_driver_below_it_is_seen_to_hold_more_than_is_charged() {
+    let host = Host::new();
+    let Some(python) = system_python() else { return };
+    let mut honest = host.probe("honest", "1GiB");
+    created(&host, "both", "strict");
+    let driver = binaries().join("libdivvy_emulated_cuda.so");
+    let driver = driver.to_str().expect("a plain path");
+    // Together more than the slice may have.
+    let (mut tenant, hello) = part(&host, "both", &python, &["both", "300", "900", driver]);
+    assert_eq!(hello["error"], 0, "it has the memory: {hello}");
+    let shown = until("it is seen", || {
+        let shown = host.json(["inspect", "both"]);
+        let counted = shown["bypasses"].as_array().is_some_and(|all| !all.is_empty());
+        (counted && shown["memory_overhead_bytes"] == 900 * MIB).then_some(shown)
+    });
+    assert_eq!(shown["memory_used_bytes"], 300 * MIB, "{shown}");
+    assert_eq!(
+        shown["conditions"],
+        serde_json::json!(["over_limit", "overuse"]),
+        "{shown}"
+    );
+    assert_eq!(
+        shown["bypasses"],
+        serde_json::json!(["unexplained-memory: 1"]),
+        "{shown}"
+    );
+    let events = succeeded(&finish(&mut host.divvy(["events"])));
+    assert!(
+        events.contains("hold 900 MiB more than they account for"),
+        "{events}"
+    );
+    // Nobody is ended for it, it has no room left, and its neighbour has what it was promised.
+    let answer = tenant.ask("");
+    assert_eq!(answer, serde_json::json!({"error": 2, "freed": 0}));
+    assert_eq!(honest.allocate(1000 * MIB), Ok(()));
+    // Given back, its room is its own again.
+    until("it is gone", || {
+        host.json(["inspect", "both"])["memory_overhead_bytes"]
+            .is_null()
+            .then_some(())
+    });
+    assert!(tenant.end().success());
+}
+
 /// What the agent last found that the driver holds stands in nobody's way once it is gone.
 #[test]
 fn room_that_came_back_a_moment_ago_is_found_before_a_request_is_refused() {
