@@ -5,6 +5,15 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
+/// The command and all that it puts in front of programs.
+pub const PRODUCT: [&str; 5] = [
+    "divvy",
+    "limit-cuda",
+    "limit-nvml",
+    "emulated-cuda",
+    "emulated-nvml",
+];
+
 /// Builds `packages` in the profile that the running bench was built in; answers the folder where the results lie.
 pub fn build(packages: &[&str]) -> anyhow::Result<PathBuf> {
     let program = std::env::current_exe().context("Cannot find this program's file")?;

@@ -26,13 +26,7 @@ struct Args {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    let programs = artifacts::build(&[
-        "divvy",
-        "limit-cuda",
-        "limit-nvml",
-        "emulated-cuda",
-        "emulated-nvml",
-    ])?;
+    let programs = artifacts::build(&artifacts::PRODUCT)?;
     let folder = tempfile::Builder::new().prefix("divvy-").tempdir()?;
     let mut runtime = Runtime::new(&programs, folder.path())?;
     let (mut plain, mut given) = (Vec::new(), Vec::new());

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use divvy_abi::*;
 use divvy_ledger::Terms;
 use emulated::{code, cu, get};
-use members::{Member, is_member, obey};
+use members::{Member, is_member, obey, one_gib_of_two_devices};
 use support::Slice;
 
 const MIB: u64 = 1 << 20;
@@ -261,8 +261,7 @@ fn what_was_closed_on_one_device_is_closed_whatever_is_open_on_another() {
         return member();
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let found = divvy_emulator::devices("h100*2", folder.path()).expect("two devices");
-    let uuids = [(GIB, found[0].uuid.0), (GIB, found[1].uuid.0)];
+    let uuids = one_gib_of_two_devices(folder.path());
     let slice = Slice::with(&uuids, Terms::default());
     let test = "what_was_closed_on_one_device_is_closed_whatever_is_open_on_another";
     let [mut payer, mut other, mut guest] = [(); 3].map(|()| Member::new(&slice, folder.path(), test));

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use divvy_abi::*;
 use divvy_ledger::Terms;
 use emulated::{Gate, alone_on, code, context, cu, get, held};
-use members::{Member, is_member, obey, obey_on};
+use members::{Member, is_member, obey, obey_on, one_gib_of_two_devices};
 use support::Slice;
 
 const MIB: u64 = 1 << 20;
@@ -636,8 +636,7 @@ fn what_is_opened_is_paid_for_on_the_device_that_it_is_on() {
         return two_devices();
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let found = divvy_emulator::devices("h100*2", folder.path()).expect("two devices");
-    let uuids = [(GIB, found[0].uuid.0), (GIB, found[1].uuid.0)];
+    let uuids = one_gib_of_two_devices(folder.path());
     let [slice, other] = [(); 2].map(|()| Slice::with(&uuids, Terms::default()));
     let test = "what_is_opened_is_paid_for_on_the_device_that_it_is_on";
     let [mut owner, mut guest, mut foreign] =

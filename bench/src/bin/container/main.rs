@@ -32,13 +32,7 @@ fn main() -> anyhow::Result<()> {
         println!("{}", now.as_nanos());
         return Ok(());
     }
-    let programs = artifacts::build(&[
-        "divvy",
-        "limit-cuda",
-        "limit-nvml",
-        "emulated-cuda",
-        "emulated-nvml",
-    ])?;
+    let programs = artifacts::build(&artifacts::PRODUCT)?;
     let place = Place::new(&programs)?;
     let (mut without, mut with) = (Vec::new(), Vec::new());
     // The first pair fills caches and starts the agent.

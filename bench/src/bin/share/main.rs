@@ -126,13 +126,7 @@ fn main() -> anyhow::Result<()> {
     }
     let programs = match args.programs {
         Some(programs) => programs,
-        None => divvy_bench::artifacts::build(&[
-            "divvy",
-            "limit-cuda",
-            "limit-nvml",
-            "emulated-cuda",
-            "emulated-nvml",
-        ])?,
+        None => divvy_bench::artifacts::build(&divvy_bench::artifacts::PRODUCT)?,
     };
     let traces = args.only.iter().any(|only| only == "gaps");
     let bench = Bench {
