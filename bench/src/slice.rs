@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use divvy_ledger::GrantSpec;
-use divvy_ledger::attach::{Keeper, Pages, deliver};
+use divvy_ledger::attach::{Door, Keeper, Pages};
 
 /// A slice of 64 GiB on no device in particular.
 pub struct Slice {
@@ -25,11 +25,12 @@ impl Slice {
         let folder = tempfile::tempdir()?;
         let socket = folder.path().join("attach.sock");
         let listener = UnixListener::bind(&socket)?;
-        let keeper = Arc::new(Keeper::new(rustix::process::getuid().as_raw()));
+        let keeper = Arc::new(Keeper::new());
+        let serving = Arc::clone(&keeper);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 // A worker that went away is its own parent's affair.
-                let _served = keeper.serve(&stream);
+                let _served = serving.serve(&stream, Door::Container);
             }
         });
         let pages = Pages::create(&GrantSpec {
@@ -39,7 +40,7 @@ impl Slice {
             slice_name: "bench",
             ..GrantSpec::default()
         })?;
-        deliver(&socket, &pages)?;
+        keeper.hold(&pages)?;
         Ok(Self {
             socket,
             _folder: folder,

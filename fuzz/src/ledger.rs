@@ -6,8 +6,8 @@ use std::net::Shutdown;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 
-use divvy_ledger::attach::Keeper;
 use divvy_ledger::attach::wire::{MESSAGE_BYTES, Reply, Request};
+use divvy_ledger::attach::{Door, Keeper};
 use divvy_ledger::{Backing, Bypass, LEDGER_BYTES, Ledger, Slot, SlotOwner};
 
 const LIMIT: u64 = 1 << 30;
@@ -77,14 +77,14 @@ pub fn message(data: &[u8]) -> usize {
             assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
         }
     }
-    let keeper = Keeper::new(0);
+    let keeper = Keeper::new();
     let Ok((mut peer, served)) = UnixStream::pair() else {
         return 0;
     };
     if peer.write_all(data).is_err() || peer.shutdown(Shutdown::Write).is_err() {
         return 0;
     }
-    let _outcome = keeper.serve(&served);
+    let _outcome = keeper.serve(&served, Door::Agent);
     assert!(!keeper.has_pages(), "no descriptors came");
     drop(served);
     let mut replied = Vec::new();

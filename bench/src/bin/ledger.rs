@@ -13,7 +13,7 @@ use std::time::Instant;
 use clap::Parser;
 use divvy_bench::statistics::median;
 use divvy_ledger::GrantSpec;
-use divvy_ledger::attach::{self, Attached, Keeper, Pages};
+use divvy_ledger::attach::{self, Attached, Door, Keeper, Pages};
 
 const LIMIT: u64 = 1 << 40;
 
@@ -39,11 +39,12 @@ impl Slice {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("attach.sock");
         let listener = UnixListener::bind(&path)?;
-        let keeper = Arc::new(Keeper::new(rustix::process::geteuid().as_raw()));
+        let keeper = Arc::new(Keeper::new());
+        let serving = Arc::clone(&keeper);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 // A tenant that went away is no concern of the next one.
-                let _outcome = keeper.serve(&stream);
+                let _outcome = serving.serve(&stream, Door::Container);
             }
         });
         let pages = Pages::create(&GrantSpec {
@@ -53,7 +54,7 @@ impl Slice {
             slice_name: "bench",
             ..GrantSpec::default()
         })?;
-        attach::deliver(&path, &pages)?;
+        keeper.hold(&pages)?;
         Ok(Self {
             _folder: folder,
             path,

@@ -6,23 +6,30 @@
 //! - A **tenant** asks to attach and receives both pages: [`connect`].
 //! - An **observer** asks to look, and receives both for reading only: [`observe()`].
 //! - The **agent** hands the keeper new pages: [`deliver`]; and, restarted, asks for them back: [`recall`].
-//! - The **keeper** answers them all: [`Keeper::serve`]. It needs no agent for it.
+//! - The agent also asks who attached: [`members()`].
+//! - The **keeper** answers them all: [`Keeper::serve`]. It needs no agent for it. What may be asked depends on the socket
+//!   ([`Door`]): tenants and observers come to one, the agent to another where nobody else may connect.
+//! - The sockets are made by the agent, and handed to the keeper: [`Sockets`].
 //!
-//! docs/adr/0002 says why a socket and not files or inherited descriptors.
+//! docs/adr/0002 says why a socket and not files or inherited descriptors; docs/adr/0033, why two.
 
 mod agent;
 mod channel;
 mod error;
 mod keeper;
+mod members;
 mod observe;
 mod peer;
+mod sockets;
 mod tenant;
 mod wait;
 pub mod wire;
 
-pub use agent::{Pages, Recalled, deliver, recall};
+pub use agent::{Pages, Recalled, deliver, members, recall};
 pub use error::AttachError;
-pub use keeper::{Keeper, Served};
+pub use keeper::{Door, Keeper, Served};
+pub use members::Member;
 pub use observe::{Observed, ObservedProcess, observe};
+pub use sockets::{Sockets, answer, fetch, give, take};
 pub use tenant::{Attached, GrantRef, connect};
 pub use wait::Waiting;

@@ -311,8 +311,9 @@ impl GrantView {
     /// # Errors
     /// [`PageError`] when it is not a sealed grant page of our version.
     pub fn map(fd: BorrowedFd<'_>) -> Result<Self, PageError> {
-        memfd::require_size(fd, "grant", GRANT_BYTES)?;
+        // In this order: what is not sealed could change its size between two looks.
         memfd::require_seals(fd, "grant", SealFlags::FUTURE_WRITE)?;
+        memfd::require_size(fd, "grant", GRANT_BYTES)?;
         let mapping = Mapping::<GrantPage>::new(fd, Access::Read, "mmap of the grant")?;
         mapping.page().header.check("grant", GRANT_MAGIC, GRANT_BYTES)?;
         Ok(Self { mapping })

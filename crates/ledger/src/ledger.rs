@@ -34,11 +34,11 @@ pub enum Backing {
 
 impl Backing {
     pub(crate) fn check(self, fd: &OwnedFd) -> Result<(), PageError> {
-        memfd::require_size(fd.as_fd(), "ledger", LEDGER_BYTES)?;
-        match self {
-            Self::Sealed => memfd::require_seals(fd.as_fd(), "ledger", SealFlags::empty()),
-            Self::File => Ok(()),
+        // In this order: what is not sealed could change its size between two looks.
+        if self == Self::Sealed {
+            memfd::require_seals(fd.as_fd(), "ledger", SealFlags::empty())?;
         }
+        memfd::require_size(fd.as_fd(), "ledger", LEDGER_BYTES)
     }
 }
 

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use divvy_ledger::attach::wire::{Reply, Request, Status};
-use divvy_ledger::attach::{self, AttachError, Keeper, Pages};
+use divvy_ledger::attach::{self, AttachError, Door, Keeper, Pages};
 use divvy_ledger::{
     Bypass, Cap, Class, ComputeTerms, GrantSpec, MAX_ON_OOM_WAIT, PAGE_ABI_VERSION, Policy, ReserveError,
     Terms,
@@ -20,23 +20,35 @@ const MIB: u64 = 1 << 20;
 struct Served {
     _dir: tempfile::TempDir,
     path: PathBuf,
+    control: PathBuf,
     keeper: Arc<Keeper>,
 }
 
 fn serve() -> Served {
+    serve_by(Keeper::new())
+}
+
+fn serve_by(keeper: Keeper) -> Served {
     let dir = tempfile::tempdir().expect("a directory");
-    let path = dir.path().join("attach.sock");
-    let listener = UnixListener::bind(&path).expect("a socket");
-    let keeper = Arc::new(Keeper::new(rustix::process::geteuid().as_raw()));
-    let serving = Arc::clone(&keeper);
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let _outcome = serving.serve(&stream);
-        }
-    });
+    let keeper = Arc::new(keeper);
+    let listen = |name: &str, door: Door| {
+        let path = dir.path().join(name);
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let serving = Arc::clone(&keeper);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let _outcome = serving.serve(&stream, door);
+            }
+        });
+        path
+    };
+    let uid = rustix::process::geteuid().as_raw();
+    let path = listen("attach.sock", Door::Host { uid });
+    let control = listen("control.sock", Door::Agent);
     Served {
         _dir: dir,
         path,
+        control,
         keeper,
     }
 }
@@ -54,7 +66,7 @@ fn spec(limit: u64) -> GrantSpec<'static> {
 fn delivered(limit: u64) -> (Served, Pages) {
     let served = serve();
     let pages = Pages::create(&spec(limit)).expect("pages");
-    attach::deliver(&served.path, &pages).expect("delivery");
+    attach::deliver(&served.control, &pages).expect("delivery");
     (served, pages)
 }
 
@@ -135,15 +147,14 @@ fn a_restarted_agent_adopts_and_tenants_follow() {
     let late = attach::connect(&served.path, 0).expect("attach without an agent");
     late.reserve(5 * MIB).expect("it fits");
 
-    let recalled = attach::recall(&served.path, 0).expect("recall");
-    assert_eq!(recalled.keeper_pid, std::process::id());
+    let recalled = attach::recall(&served.control, 0).expect("recall");
     assert_eq!(recalled.grant.slice_id().as_str(), "s-7");
     assert_eq!(recalled.ledger.total_used(), 35 * MIB);
     let pages = recalled.adopt().expect("adopt");
     assert_eq!(pages.grant.generation(), 2);
     pages.grant.set_memory_limit_bytes(40 * MIB);
     assert_eq!(tenant.memory_limit_bytes(), 100 * MIB, "not told yet");
-    attach::deliver(&served.path, &pages).expect("delivery");
+    attach::deliver(&served.control, &pages).expect("delivery");
     tenant.reserve(5 * MIB).expect("it fits the new limit");
     assert!(
         matches!(tenant.reserve(1), Err(ReserveError::Refused { limit_bytes, .. }) if limit_bytes == 40 * MIB)
@@ -153,7 +164,7 @@ fn a_restarted_agent_adopts_and_tenants_follow() {
     // An older grant does not replace a newer one.
     let stale = Pages::create(&spec(1 << 40)).expect("pages");
     assert_eq!(
-        attach::deliver(&served.path, &stale),
+        attach::deliver(&served.control, &stale),
         Err(AttachError::Declined(Status::Unfit))
     );
 }
@@ -165,7 +176,7 @@ fn who_sleeps_on_a_dead_agents_gate_is_woken_for_the_next_ones() {
     let word = pages.grant.close_gate();
     let tenant = attach::connect(&served.path, 0).expect("attach");
     drop(pages);
-    let next = attach::recall(&served.path, 0).expect("recall");
+    let next = attach::recall(&served.control, 0).expect("recall");
     let next = next.adopt().expect("adopt");
     let (begin, name) = (Instant::now(), AtomicI32::new(0));
     thread::scope(|scope| {
@@ -183,7 +194,7 @@ fn who_sleeps_on_a_dead_agents_gate_is_woken_for_the_next_ones() {
             assert!(begin.elapsed() < long, "it never slept");
             thread::yield_now();
         }
-        attach::deliver(&served.path, &next).expect("delivery");
+        attach::deliver(&served.control, &next).expect("delivery");
         assert_eq!(
             sleeper.join().expect("slept"),
             word,
@@ -202,7 +213,7 @@ fn a_keeper_without_pages_says_so() {
         Some(AttachError::Declined(Status::NoPages))
     );
     assert_eq!(
-        attach::recall(&served.path, 0).err(),
+        attach::recall(&served.control, 0).err(),
         Some(AttachError::Declined(Status::NoPages))
     );
 }
@@ -375,13 +386,13 @@ fn terms_reach_tenants_and_outlive_an_agent() {
         ..spec(100 * MIB)
     })
     .expect("pages");
-    attach::deliver(&served.path, &pages).expect("delivery");
+    attach::deliver(&served.control, &pages).expect("delivery");
     let tenant = attach::connect(&served.path, 0).expect("attach");
     assert_eq!(tenant.grant().terms(), terms);
     pages.grant.set_overhead_bytes(5 * MIB);
     drop(pages);
 
-    let pages = attach::recall(&served.path, 0)
+    let pages = attach::recall(&served.control, 0)
         .expect("recall")
         .adopt()
         .expect("pages");
@@ -411,14 +422,14 @@ fn a_slice_has_an_account_for_each_device() {
             .expect("pages")
         })
         .collect();
-    attach::deliver(&served.path, &pages[0]).expect("delivery");
+    attach::deliver(&served.control, &pages[0]).expect("delivery");
     // Half a slice is not served.
     assert!(!served.keeper.has_pages());
     assert!(matches!(
         attach::connect(&served.path, 0),
         Err(AttachError::Declined(Status::NoPages))
     ));
-    attach::deliver(&served.path, &pages[1]).expect("delivery");
+    attach::deliver(&served.control, &pages[1]).expect("delivery");
     assert!(served.keeper.has_pages());
     let tenants: Vec<_> = (0..2)
         .map(|account| attach::connect(&served.path, account).expect("attach"))
@@ -443,7 +454,7 @@ fn a_slice_has_an_account_for_each_device() {
     })
     .expect("pages");
     assert!(matches!(
-        attach::deliver(&served.path, &third),
+        attach::deliver(&served.control, &third),
         Err(AttachError::Declined(Status::Unfit))
     ));
 }
@@ -460,7 +471,7 @@ fn who_waits_has_the_room_that_another_gives_back() {
         ..spec(100 * MIB)
     })
     .expect("pages");
-    attach::deliver(&served.path, &pages).expect("delivery");
+    attach::deliver(&served.control, &pages).expect("delivery");
     let holder = attach::connect(&served.path, 0).expect("attach");
     let waiter = attach::connect(&served.path, 0).expect("attach");
     holder.reserve(60 * MIB).expect("it fits");
@@ -576,4 +587,81 @@ fn a_look_that_was_asked_for_before_numbers_wrapped_around_is_known() {
     let other = attach::connect(&served.path, 0).expect("attach");
     pages.grant.note_look(2);
     assert!(other.look_afresh(50 * MIB), "number 2 is done already");
+}
+
+#[test]
+fn who_may_attach_can_neither_bring_pages_nor_take_them_back() {
+    let (served, pages) = delivered(MIB);
+    let refused = Err(AttachError::Declined(Status::NotAllowed));
+    // Root in a container is user 0, and so is the agent of a host: neither counts at this door.
+    assert_eq!(attach::deliver(&served.path, &pages), refused);
+    assert_eq!(attach::recall(&served.path, 0).err(), refused.err());
+    assert_eq!(
+        attach::members(&served.path).err(),
+        Some(AttachError::Declined(Status::NotAllowed))
+    );
+    // And the agent is no tenant.
+    assert_eq!(
+        attach::connect(&served.control, 0).err(),
+        Some(AttachError::Declined(Status::NotAllowed))
+    );
+}
+
+#[test]
+fn the_agent_is_told_who_attached() {
+    let served = serve_by(Keeper::that_notes_members());
+    let pages = Pages::create(&spec(MIB)).expect("pages");
+    attach::deliver(&served.control, &pages).expect("delivery");
+    assert_eq!(attach::members(&served.control), Ok(Vec::new()));
+    let _tenant = attach::connect(&served.path, 0).expect("attach");
+    let _again = attach::connect(&served.path, 0).expect("attach");
+    let members = attach::members(&served.control).expect("told");
+    assert_eq!(members.len(), 1, "{members:?}");
+    assert_eq!(members[0].pid, std::process::id());
+    // One that only looks is no member; nor is one that asks for what is not there.
+    let (silent, _pages) = delivered(MIB);
+    assert_eq!(attach::members(&silent.control), Ok(Vec::new()), "it notes none");
+}
+
+/// What a hostile keeper does: it shortens its memory file between the agent's two looks, and seals it.
+#[test]
+fn memory_that_is_shortened_while_it_is_looked_at_is_never_mapped() {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+    use std::os::fd::AsFd;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    const ROUNDS: usize = 10_000;
+    const BATCH: usize = 500;
+    // The order itself, seen by what is complained of first.
+    let neither = memfd_create("neither", MemfdFlags::ALLOW_SEALING).expect("a memory file");
+    let complaint = divvy_ledger::GrantView::map(neither.as_fd()).expect_err("refused");
+    assert_eq!(complaint, divvy_ledger::PageError::Unsealed { page: "grant" });
+    let complaint = divvy_ledger::Ledger::open(neither, divvy_ledger::Backing::Sealed).expect_err("refused");
+    assert_eq!(complaint, divvy_ledger::PageError::Unsealed { page: "ledger" });
+    let seals = SealFlags::SHRINK | SealFlags::FUTURE_WRITE;
+    for _ in 0..ROUNDS / BATCH {
+        let hostile = || {
+            let file = memfd_create("hostile", MemfdFlags::ALLOW_SEALING).expect("a memory file");
+            ftruncate(&file, divvy_ledger::GRANT_BYTES as u64).expect("its size");
+            file
+        };
+        let files: Vec<_> = (0..BATCH).map(|_| hostile()).collect();
+        let looked_at = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for (number, file) in files.iter().enumerate() {
+                    while looked_at.load(Ordering::Acquire) <= number {
+                        std::hint::spin_loop();
+                    }
+                    let _shortened = ftruncate(file, 0);
+                    let _sealed = fcntl_add_seals(file, seals);
+                }
+            });
+            for (number, file) in files.iter().enumerate() {
+                looked_at.store(number + 1, Ordering::Release);
+                // With the size first, this maps a file of no pages, and the first read of it is a SIGBUS.
+                let mapped = divvy_ledger::GrantView::map(file.as_fd());
+                assert!(mapped.is_err(), "{mapped:?}");
+            }
+        });
+    }
 }

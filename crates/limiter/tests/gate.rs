@@ -442,13 +442,13 @@ fn without_an_agent_the_share_holds_and_with_a_new_one_its_word() {
             assert!((0.15..0.32).contains(&share), "{share}");
             // The next agent: another grant, in which the gate is closed.
             wait_for("idle", || !presence(slice).busy);
-            let next = recall(&slice.socket, 0)
+            let next = recall(&slice.control, 0)
                 .expect("the keeper has them")
                 .adopt()
                 .expect("pages");
             next.grant.beat();
             next.grant.close_gate();
-            deliver(&slice.socket, &next).expect("the keeper takes them");
+            deliver(&slice.control, &next).expect("the keeper takes them");
             let before = kernels();
             std::thread::scope(|scope| {
                 let name = stream as usize;

@@ -11,7 +11,7 @@ use divvy_abi::{
     CUcontext, CUdevice, CUdeviceptr, CUresult,
 };
 use divvy_ledger::GrantSpec;
-use divvy_ledger::attach::{Keeper, Pages, deliver, wire};
+use divvy_ledger::attach::{Door, Keeper, Pages, wire};
 use support::{
     Library, child, emulated_driver, is_child, libraries, limiter, null_driver, nvidia_driver, quiet_child,
 };
@@ -35,9 +35,10 @@ fn listen(answer: impl Fn(UnixStream) + Send + 'static) -> (PathBuf, tempfile::T
 }
 
 fn slice() -> Slice {
-    let keeper = Arc::new(Keeper::new(rustix::process::getuid().as_raw()));
+    let keeper = Arc::new(Keeper::new());
+    let serving = Arc::clone(&keeper);
     let (socket, folder) = listen(move |stream| {
-        let _served = keeper.serve(&stream);
+        let _served = serving.serve(&stream, Door::Container);
     });
     let pages = Pages::create(&GrantSpec {
         memory_limit_bytes: LIMIT,
@@ -48,7 +49,7 @@ fn slice() -> Slice {
         ..GrantSpec::default()
     })
     .expect("pages");
-    deliver(&socket, &pages).expect("the keeper takes them");
+    keeper.hold(&pages).expect("the keeper takes them");
     Slice {
         pages,
         socket,
@@ -141,9 +142,9 @@ fn a_slice_that_cannot_be_joined_is_never_unlimited() {
     let (hangs_up, _folder) = listen(drop);
     in_slice(NAME, &hangs_up);
     // A keeper that has no pages yet.
-    let keeper = Keeper::new(rustix::process::getuid().as_raw());
+    let keeper = Keeper::new();
     let (empty, _folder) = listen(move |stream| {
-        let _served = keeper.serve(&stream);
+        let _served = keeper.serve(&stream, Door::Container);
     });
     in_slice(NAME, &empty);
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::channel::{self, Deadline, Descriptors};
 use super::error::AttachError;
-use super::peer::{self, Peer};
+use super::members::{MEMBER_BYTES, MOST, Member};
 use super::wire::Kind;
 use crate::error::PageError;
 use crate::grant::{Grant, GrantSpec, GrantView};
@@ -34,8 +34,16 @@ impl Pages {
             grant: Grant::create(spec)?,
             ledger: Ledger::create()?,
         };
-        pages.ledger.set_grant_generation(pages.grant.generation());
+        pages.delivered();
         Ok(pages)
+    }
+
+    /// Tells the slice's tenants to come for the grant that their keeper has.
+    pub(super) fn delivered(&self) {
+        // In this order, or a tenant would come and find the old one.
+        self.ledger.set_grant_generation(self.grant.generation());
+        // Who sleeps does so on the old one's gate word, which nobody changes any more.
+        self.grant.wake_followers();
     }
 }
 
@@ -49,10 +57,6 @@ pub struct Recalled {
     pub grant: GrantView,
     /// The ledger: the same, with everything in it.
     pub ledger: Ledger,
-    /// The process that listens on the socket, or 0 where this pid namespace does not see it.
-    pub keeper_pid: u32,
-    /// Its user.
-    pub keeper_uid: u32,
 }
 
 impl Recalled {
@@ -70,7 +74,7 @@ impl Recalled {
     }
 }
 
-/// Hands one account's pages to the keeper that listens on `path`, and then tells the slice's tenants to come for them.
+/// Hands one account's pages to the keeper whose control socket is `path`, and then tells the slice's tenants to come for them.
 ///
 /// # Errors
 /// [`AttachError`]. The keeper then has what it had.
@@ -78,27 +82,39 @@ pub fn deliver(path: &Path, pages: &Pages) -> Result<(), AttachError> {
     let (grant, ledger) = (pages.grant.share()?, pages.ledger.share()?);
     let fds = Some([grant.as_fd(), ledger.as_fd()]);
     exchange(path, Kind::Deliver, pages.grant.account(), fds)?;
-    // In this order, or a tenant would come and find the old one.
-    pages.ledger.set_grant_generation(pages.grant.generation());
-    // Who sleeps does so on the old one's gate word, which nobody changes any more.
-    pages.grant.wake_followers();
+    pages.delivered();
     Ok(())
 }
 
-/// Gets the pages of account `account` back from the keeper that listens on `path`. [`GrantView::accounts`] of the
+/// Gets the pages of account `account` back from the keeper whose control socket is `path`. [`GrantView::accounts`] of the
 /// first says how many there are.
 ///
 /// # Errors
 /// [`AttachError`].
 pub fn recall(path: &Path, account: u32) -> Result<Recalled, AttachError> {
-    let (fds, peer) = exchange(path, Kind::Recall, account, None)?;
+    let fds = exchange(path, Kind::Recall, account, None)?;
     let (grant, ledger) = fds.ok_or(AttachError::Protocol)?;
     Ok(Recalled {
         grant: GrantView::map(grant.as_fd())?,
         ledger: Ledger::open(ledger, Backing::Sealed)?,
-        keeper_pid: peer.pid,
-        keeper_uid: peer.uid,
     })
+}
+
+/// Asks the keeper whose control socket is `path` which processes attached and live. A keeper that notes none tells none.
+///
+/// # Errors
+/// [`AttachError`].
+pub fn members(path: &Path) -> Result<Vec<Member>, AttachError> {
+    let deadline = Deadline::after(EXCHANGE_LIMIT);
+    let socket = channel::connect(path, deadline)?;
+    let (reply, _none) = channel::ask(socket.as_fd(), Kind::List, 0, None, deadline)?;
+    let count = reply.accounts as usize;
+    if count > MOST {
+        return Err(AttachError::Protocol);
+    }
+    let bytes = channel::receive_bytes(socket.as_fd(), count * MEMBER_BYTES, deadline)?;
+    let (chunks, _rest) = bytes.as_chunks::<MEMBER_BYTES>();
+    Ok(chunks.iter().map(Member::decode).collect())
 }
 
 fn exchange(
@@ -106,10 +122,9 @@ fn exchange(
     kind: Kind,
     account: u32,
     fds: Option<[BorrowedFd<'_>; 2]>,
-) -> Result<(Option<Descriptors>, Peer), AttachError> {
+) -> Result<Option<Descriptors>, AttachError> {
     let deadline = Deadline::after(EXCHANGE_LIMIT);
     let socket = channel::connect(path, deadline)?;
-    let peer = peer::of(socket.as_fd())?;
     let (_reply, fds) = channel::ask(socket.as_fd(), kind, account, fds, deadline)?;
-    Ok((fds, peer))
+    Ok(fds)
 }

@@ -69,7 +69,7 @@ pub(super) fn connect(path: &Path, deadline: Deadline) -> Result<OwnedFd, Attach
 /// Sends `message`, and `fds` with it.
 pub(super) fn send(
     socket: BorrowedFd<'_>,
-    message: &[u8; MESSAGE_BYTES],
+    message: &[u8],
     fds: Option<[BorrowedFd<'_>; 2]>,
     deadline: Deadline,
 ) -> Result<(), AttachError> {
@@ -139,6 +139,26 @@ pub(super) fn receive(
         received += count;
     }
     Ok((message, first.zip(second)))
+}
+
+/// Receives `count` bytes that follow a message, and no descriptors.
+pub(super) fn receive_bytes(
+    socket: BorrowedFd<'_>,
+    count: usize,
+    deadline: Deadline,
+) -> Result<Vec<u8>, AttachError> {
+    let mut bytes = vec![0; count];
+    let mut received = 0;
+    while received < count {
+        deadline.arm(socket, Timeout::Recv)?;
+        match rustix::net::recv(socket, &mut bytes[received..], RecvFlags::empty()) {
+            Ok((_, 0)) => return Err(AttachError::Protocol),
+            Ok((_, more)) => received += more,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(AttachError::system("recv on the control socket")(errno)),
+        }
+    }
+    Ok(bytes)
 }
 
 /// Sends a request of `kind` about `account` and receives the answer to it.

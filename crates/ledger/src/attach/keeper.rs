@@ -1,4 +1,7 @@
 //! The keeper's half: serves the pages to tenants, takes them from the agent, gives them back to a restarted one.
+//!
+//! It listens on two sockets. What a connection may ask is decided by the socket on which it came ([`Door`]): the tenants'
+//! is mounted into containers, where every process may be user 0, so no user id makes an agent of its peer.
 
 use core::time::Duration;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,10 +10,12 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::OFlags;
 
+use super::agent::Pages;
 use super::channel::{self, Deadline, Descriptors};
 use super::error::AttachError;
+use super::members::Members;
 use super::peer::{self, Peer};
-use super::wire::{Kind, Malformed, Reply, Request, Status};
+use super::wire::{Kind, MESSAGE_BYTES, Malformed, Reply, Request, Status};
 use crate::error::PageError;
 use crate::grant::GrantView;
 use crate::layout::PAGE_ABI_VERSION;
@@ -34,6 +39,8 @@ pub enum Served {
     Observed,
     /// The agent has the pages back.
     Recalled,
+    /// The agent was told the processes that attached and live.
+    Listed,
     /// The agent brought pages, with a grant of this generation.
     Delivered {
         /// See [`GrantView::generation`].
@@ -43,12 +50,39 @@ pub enum Served {
     Declined(Status),
 }
 
+/// The socket on which a connection came. It alone decides what may be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// The slice's attach socket on the host: attach and observe, for processes of one user and of root.
+    Host {
+        /// The slice's user.
+        uid: u32,
+    },
+    /// The attach socket that containers have mounted: attach and observe, whatever user the peer is there.
+    Container,
+    /// The control socket, which lies where the agent's user alone may connect: deliver, recall and list.
+    Agent,
+}
+
+impl Door {
+    /// Whether a peer may ask for this here.
+    fn admits(self, kind: Kind, peer: Peer) -> bool {
+        let of_tenants = matches!(kind, Kind::Attach | Kind::Observe);
+        match self {
+            Self::Host { uid } => of_tenants && (peer.uid == uid || peer.uid == 0),
+            Self::Container => of_tenants,
+            Self::Agent => matches!(kind, Kind::Deliver | Kind::Recall | Kind::List),
+        }
+    }
+}
+
 /// Holds a slice's pages, and serves them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Keeper {
-    agent_uid: u32,
     /// By account. Tenants are served once all are there.
     pages: Mutex<Vec<Option<Held>>>,
+    /// Those that attached, where the agent wants to know.
+    members: Option<Members>,
 }
 
 #[derive(Debug)]
@@ -64,16 +98,31 @@ fn complete(pages: &[Option<Held>]) -> Option<u32> {
 }
 
 impl Keeper {
-    /// A keeper without pages yet, which takes them from processes of `agent_uid` and of root only.
-    ///
-    /// Where tenant and agent are one user, the tenant too may bring pages. That user may also trace the keeper or
-    /// the agent: nothing short of another user, or a rung above cooperative, would stop it.
+    /// A keeper without pages yet.
     #[must_use]
-    pub fn new(agent_uid: u32) -> Self {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A keeper without pages yet that pins each process which attaches, so that it can tell the agent who is in the slice.
+    /// It holds one descriptor for each.
+    #[must_use]
+    pub fn that_notes_members() -> Self {
         Self {
-            agent_uid,
-            pages: Mutex::new(Vec::new()),
+            members: Some(Members::default()),
+            ..Self::default()
         }
+    }
+
+    /// Takes one account's pages from an agent in this very process, as from [`super::deliver`].
+    ///
+    /// # Errors
+    /// [`PageError`].
+    pub fn hold(&self, pages: &Pages) -> Result<(), PageError> {
+        let (grant, ledger) = (pages.grant.share()?, pages.ledger.share()?);
+        self.take(pages.grant.account(), grant, ledger)?;
+        pages.delivered();
+        Ok(())
     }
 
     /// Whether the pages of all accounts were delivered.
@@ -82,17 +131,22 @@ impl Keeper {
         complete(&self.lock()).is_some()
     }
 
-    /// Serves one accepted connection: one request, one reply, within two seconds. Connections may be served by
-    /// several threads, so that a peer which connects and says nothing holds up nobody.
+    /// Serves one connection that was accepted at `door`: one request, one reply, within two seconds. Connections may be
+    /// served by several threads, so that a silent peer holds up no other.
     ///
     /// # Errors
     /// [`AttachError`] when the peer went away, took too long or did not speak the protocol. Nothing has changed
     /// then, and the keeper goes on with the next.
-    pub fn serve(&self, stream: &UnixStream) -> Result<Served, AttachError> {
+    pub fn serve(&self, stream: &UnixStream, door: Door) -> Result<Served, AttachError> {
         let deadline = Deadline::after(EXCHANGE_LIMIT);
         let peer = peer::of(stream.as_fd())?;
         let (bytes, brought) = channel::receive(stream.as_fd(), deadline)?;
         let decision = match Request::decode(&bytes) {
+            Ok(request) if !door.admits(request.kind, peer) => Err(Status::NotAllowed),
+            Ok(request) if request.kind == Kind::List => return self.list(stream, peer, deadline),
+            Ok(request) if request.kind == Kind::Attach => self
+                .note(stream, peer, request)
+                .and_then(|()| self.decide(request, peer, brought)),
             Ok(request) => self.decide(request, peer, brought),
             Err(Malformed::Version { .. }) => Err(Status::Version),
             Err(Malformed::Meaning) => Err(Status::Unfit),
@@ -134,14 +188,14 @@ impl Keeper {
                 let looks = share(&pages, request.account, OFlags::RDONLY)?;
                 Ok((Served::Observed, Some(looks)))
             }
+            // Answered before, or asked of an agent.
+            Kind::List | Kind::Keep => Err(Status::Unfit),
             Kind::Recall => {
-                self.require_agent(peer)?;
                 let pages = self.lock();
                 let taken = share(&pages, request.account, OFlags::RDWR)?;
                 Ok((Served::Recalled, Some(taken)))
             }
             Kind::Deliver => {
-                self.require_agent(peer)?;
                 let (grant, ledger) = brought.ok_or(Status::Unfit)?;
                 let generation = self
                     .take(request.account, grant, ledger)
@@ -151,12 +205,30 @@ impl Keeper {
         }
     }
 
-    fn require_agent(&self, peer: Peer) -> Result<(), Status> {
-        if peer.uid == self.agent_uid || peer.uid == 0 {
-            Ok(())
-        } else {
-            Err(Status::NotAllowed)
+    /// Notes a process that attaches, before it has anything. One that cannot be pinned gets nothing.
+    fn note(&self, stream: &UnixStream, peer: Peer, request: Request) -> Result<(), Status> {
+        match &self.members {
+            // It attaches once for each account, and again for fresh descriptors.
+            Some(members) if complete(&self.lock()).is_some_and(|accounts| request.account < accounts) => {
+                members.note(stream.as_fd(), peer)
+            }
+            _ => Ok(()),
         }
+    }
+
+    /// Tells the agent which processes attached and live.
+    fn list(&self, stream: &UnixStream, peer: Peer, deadline: Deadline) -> Result<Served, AttachError> {
+        let living = self.members.as_ref().map(Members::living).unwrap_or_default();
+        let reply = Reply {
+            status: Status::Done,
+            pid: peer.pid,
+            accounts: living.len() as u32,
+        };
+        let mut bytes = Vec::with_capacity(MESSAGE_BYTES + living.len() * super::members::MEMBER_BYTES);
+        bytes.extend(reply.encode());
+        bytes.extend(living.iter().flat_map(|member| member.encode()));
+        channel::send(stream.as_fd(), &bytes, None, deadline)?;
+        Ok(Served::Listed)
     }
 
     /// A tenant gets no account before the slice has all of them: it would take a device for a stranger's.
@@ -219,25 +291,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_agent_and_root_bring_pages_or_take_them_back() {
-        let keeper = Keeper::new(1000);
-        for kind in [Kind::Deliver, Kind::Recall] {
-            let ask = |uid| {
-                keeper
-                    .decide(
-                        Request {
-                            kind,
-                            pid: 1,
-                            account: 0,
-                        },
-                        Peer { pid: 1, uid },
-                        None,
-                    )
-                    .err()
-            };
-            assert_eq!(ask(1001), Some(Status::NotAllowed));
-            assert_ne!(ask(1000), Some(Status::NotAllowed));
-            assert_ne!(ask(0), Some(Status::NotAllowed));
+    fn the_door_decides_what_may_be_asked_and_no_user_id_does() {
+        let root = Peer { pid: 1, uid: 0 };
+        let alice = Peer { pid: 1, uid: 1000 };
+        let bob = Peer { pid: 1, uid: 1001 };
+        let door = Door::Host { uid: 1000 };
+        for kind in [Kind::Attach, Kind::Observe] {
+            assert!(door.admits(kind, alice) && door.admits(kind, root) && !door.admits(kind, bob));
+            assert!(
+                [alice, bob, root]
+                    .iter()
+                    .all(|peer| Door::Container.admits(kind, *peer))
+            );
+            assert!(!Door::Agent.admits(kind, root));
+        }
+        for kind in [Kind::Deliver, Kind::Recall, Kind::List] {
+            for peer in [alice, bob, root] {
+                assert!(!door.admits(kind, peer) && !Door::Container.admits(kind, peer));
+            }
+            assert!(Door::Agent.admits(kind, root));
         }
     }
 }

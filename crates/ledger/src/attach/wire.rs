@@ -22,6 +22,10 @@ pub enum Kind {
     Deliver,
     /// A process of the slice asks to look at the pages, and takes no place in them.
     Observe,
+    /// The agent asks which processes attached and live. They follow the reply, whose `accounts` says how many there are.
+    List,
+    /// A `divvy run` asks the agent for the sockets of the slice whose id, eight hexadecimal digits, is in `account`.
+    Keep,
 }
 
 /// How the keeper answers.
@@ -118,6 +122,8 @@ impl Request {
             Kind::Recall => 2,
             Kind::Deliver => 3,
             Kind::Observe => 4,
+            Kind::List => 5,
+            Kind::Keep => 6,
         };
         Message::bytes(code, self.pid, self.account)
     }
@@ -133,6 +139,8 @@ impl Request {
             2 => Kind::Recall,
             3 => Kind::Deliver,
             4 => Kind::Observe,
+            5 => Kind::List,
+            6 => Kind::Keep,
             _ => return Err(Malformed::Meaning),
         };
         Ok(Self {

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use divvy_ledger::GrantSpec;
-use divvy_ledger::attach::{self, Attached, Keeper, Pages};
+use divvy_ledger::attach::{self, Attached, Door, Keeper, Pages};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -26,10 +26,11 @@ impl Slice {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("attach.sock");
         let listener = UnixListener::bind(&path).expect("a socket");
-        let keeper = Arc::new(Keeper::new(rustix::process::geteuid().as_raw()));
+        let keeper = Arc::new(Keeper::new());
+        let serving = Arc::clone(&keeper);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let _outcome = keeper.serve(&stream);
+                let _outcome = serving.serve(&stream, Door::Container);
             }
         });
         let spec = GrantSpec {
@@ -40,7 +41,7 @@ impl Slice {
             ..GrantSpec::default()
         };
         let pages = Pages::create(&spec).expect("pages");
-        attach::deliver(&path, &pages).expect("delivery");
+        keeper.hold(&pages).expect("delivery");
         Self {
             _dir: dir,
             path,

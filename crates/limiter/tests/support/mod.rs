@@ -10,7 +10,7 @@ use divvy_abi::{
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr,
     CUdeviceptr_v1, CUmemoryPool, CUpointer_attribute, CUresult, CUstream, Table, c_void,
 };
-use divvy_ledger::attach::{Keeper, Pages, connect, deliver};
+use divvy_ledger::attach::{Door, Keeper, Pages, connect};
 use divvy_ledger::{GrantSpec, Terms};
 
 /// What the driver below has handed out: address to bytes.
@@ -230,6 +230,7 @@ pub struct Slice {
     /// Its other accounts'.
     pub more: Vec<Pages>,
     pub socket: PathBuf,
+    pub control: PathBuf,
     _folder: tempfile::TempDir,
 }
 
@@ -241,14 +242,20 @@ impl Slice {
     /// A slice of several devices: a limit and a UUID for each.
     pub fn with(devices: &[(u64, [u8; 16])], terms: Terms) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let socket = folder.path().join("attach.sock");
-        let listener = UnixListener::bind(&socket).expect("a socket");
-        let keeper = Arc::new(Keeper::new(rustix::process::getuid().as_raw()));
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let _served = keeper.serve(&stream);
-            }
-        });
+        let keeper = Arc::new(Keeper::new());
+        let listen = |name: &str, door: Door| {
+            let socket = folder.path().join(name);
+            let listener = UnixListener::bind(&socket).expect("a socket");
+            let serving = Arc::clone(&keeper);
+            std::thread::spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    let _served = serving.serve(&stream, door);
+                }
+            });
+            socket
+        };
+        let socket = listen("attach.sock", Door::Container);
+        let control = listen("control.sock", Door::Agent);
         let pages = devices.iter().enumerate().map(|(account, &(limit, uuid))| {
             let pages = Pages::create(&GrantSpec {
                 memory_limit_bytes: limit,
@@ -260,7 +267,7 @@ impl Slice {
                 terms,
             })
             .expect("pages");
-            deliver(&socket, &pages).expect("the keeper takes them");
+            keeper.hold(&pages).expect("the keeper takes them");
             pages
         });
         let mut pages: Vec<_> = pages.collect();
@@ -268,6 +275,7 @@ impl Slice {
             pages: pages.remove(0),
             more: pages,
             socket,
+            control,
             _folder: folder,
         }
     }
