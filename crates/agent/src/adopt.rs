@@ -3,14 +3,16 @@
 //! A keeper that does not answer now is asked again later. Where the keeper is dead too, the pages are lost; what the
 //! slice's processes hold of the device is not, so the slice stays, with its whole limit counted, until they are gone.
 
+use std::io::ErrorKind;
 use std::sync::PoisonError;
 
 use divvy_model::{Code, Fault, SliceRecord, SliceState};
 
+use crate::RunDir;
 use crate::api::events::EventKind;
 use crate::daemon::Daemon;
 use crate::pages::{self, RecallFailure};
-use crate::records::{attach_socket, discard, store, stored};
+use crate::records::{ATTACH, CONTROL, control_socket, discard, store, stored};
 use crate::slice::Slice;
 
 impl Daemon {
@@ -53,7 +55,7 @@ impl Daemon {
                 continue;
             };
             match outcome {
-                Ok((pages, keeper)) => slice.take_back(pages, keeper),
+                Ok(pages) => slice.take_back(pages),
                 Err(RecallFailure::Unusable(fault)) => {
                     tracing::error!(slice = record.name, code = %fault.code, "{fault}: {}", fault.causes.join(": "));
                     slice.missing = None;
@@ -74,16 +76,26 @@ impl Daemon {
         std::thread::scope(|scope| {
             let asked: Vec<_> = records
                 .iter()
-                .map(|record| {
-                    let socket = attach_socket(&self.run, &record.id);
-                    scope.spawn(move || pages::recall(&socket, record))
-                })
+                .map(|record| scope.spawn(move || self.recall_one(record)))
                 .collect();
             asked
                 .into_iter()
                 .map(|asked| asked.join().unwrap_or(Err(RecallFailure::Dead)))
                 .collect()
         })
+    }
+
+    fn recall_one(&self, record: &SliceRecord) -> Recalled {
+        if is_of_older_layout(&self.run, record) {
+            return Err(RecallFailure::Unusable(
+                Fault::new(
+                    Code::PageVersion,
+                    "an earlier version of Divvy made this slice, in a folder of its user's",
+                )
+                .hint("its programs keep their limit; end it when they have ended, and make it again"),
+            ));
+        }
+        pages::recall(&control_socket(&self.run, &record.id), record)
     }
 
     fn adopt_one(&self, record: SliceRecord, outcome: Recalled) {
@@ -97,9 +109,9 @@ impl Daemon {
         let here = book.inventory.devices.clone();
         let keeper = record.keeper_pid;
         let mut slice = match outcome {
-            Ok((pages, keeper)) => {
-                let mut slice = Slice::new(record, Some(keeper), &here);
-                slice.take_back(pages, keeper);
+            Ok(pages) => {
+                let mut slice = Slice::new(record, keeper, &here);
+                slice.take_back(pages);
                 slice
             }
             Err(RecallFailure::Waiting) if !record.lasting => Slice::new(record, keeper, &here),
@@ -172,7 +184,16 @@ impl Daemon {
     }
 }
 
-type Recalled = Result<(Vec<divvy_ledger::attach::Pages>, u32), RecallFailure>;
+type Recalled = Result<Vec<divvy_ledger::attach::Pages>, RecallFailure>;
+
+/// Whether the slice's folder is as versions made it that gave it to the slice's user: nothing in it is touched, or even
+/// connected to.
+fn is_of_older_layout(run: &RunDir, record: &SliceRecord) -> bool {
+    match run.slices_folder().and_then(|slices| slices.below(&record.id)) {
+        Ok(folder) => !folder.has(CONTROL) && folder.has(ATTACH),
+        Err(error) => error.kind() == ErrorKind::PermissionDenied,
+    }
+}
 
 fn lost() -> Fault {
     Fault::new(

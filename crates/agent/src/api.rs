@@ -129,6 +129,37 @@ pub enum Attend {
     Path(PathBuf),
 }
 
+/// `POST /v1/slices/{slice}/share`: makes ready what containers are to have of a lasting slice. The answer is
+/// [`crate::container::Parts`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// Where containers will have the limiter's folder.
+    pub lib: String,
+    /// Libraries of the image's own that every program in it loads first.
+    #[serde(default)]
+    pub preloads: Vec<String>,
+}
+
+/// `POST /v1/slices/{slice}/described`: a file outside the run directory describes the slice to container engines, and goes
+/// when the slice does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Described {
+    /// The file, by its absolute path.
+    pub file: PathBuf,
+}
+
+/// `POST /v1/devices/share`: makes ready what containers are to have of emulated devices without a slice. The answer is
+/// [`crate::container::SharedDevices`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareDevices {
+    /// What its folder is called.
+    pub name: String,
+    /// The specification under which the devices are found.
+    pub spec: String,
+    /// The devices.
+    pub uuids: Vec<String>,
+}
+
 /// `POST /v1/queue`: stands in line for a slice. The answer comes when the slice is there, when the place changes, or
 /// after some seconds; who waits on asks again with its ticket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -11,7 +11,6 @@ use divvy_model::{
     Bytes, Condition, DeviceKind, DeviceRecord, Isolation, ProcessRecord, SliceRecord, UnmanagedRecord,
 };
 
-use crate::change::members;
 use crate::daemon::{Book, Daemon};
 use crate::pages::Usage;
 use crate::procs;
@@ -236,7 +235,7 @@ impl Daemon {
             let members = if strays.is_empty() {
                 Vec::new()
             } else {
-                members(shown)
+                self.members(shown)
             };
             let astray = strays
                 .iter()
@@ -282,7 +281,7 @@ impl Daemon {
             return Vec::new();
         }
         // Only now: this walks through all processes. A slice without a limiter has no ledger.
-        let managed: HashSet<u32> = records.iter().flat_map(members).collect();
+        let managed: HashSet<u32> = records.iter().flat_map(|slice| self.members(slice)).collect();
         found
             .iter()
             .flat_map(|(device, holders)| outside(device, holders, &managed))
@@ -298,7 +297,7 @@ impl Daemon {
         if shown.isolation != Isolation::Env {
             return shown;
         }
-        let inside: HashSet<u32> = members(&shown).into_iter().collect();
+        let inside: HashSet<u32> = self.members(&shown).into_iter().collect();
         let mut shares = shown.shares();
         let mut usages = Vec::new();
         for share in &mut shares {

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::api::events::EventKind;
 use crate::api::{Kill, Killed};
 use crate::daemon::{Book, Daemon, Peer};
-use crate::procs;
+use crate::members::Member;
 use crate::records::{discard, store};
 use crate::slice::Slice;
 
@@ -29,21 +29,16 @@ impl Daemon {
         let uid = slice.record.uid;
         let shown = slice.shown();
         drop(book);
-        let mut targets = members(&shown);
+        let mut targets = self.pinned_members(&shown);
         if !ask.dry_run {
-            targets.retain(|pid| procs::signal(*pid, uid, signal).is_ok());
-            tracing::info!(
-                slice = shown.name,
-                signal = ask.signal,
-                ?targets,
-                by = peer.uid,
-                "slice signalled"
-            );
+            targets.retain(|member| member.signal(uid, signal));
         }
-        Ok(Killed {
-            slice: shown,
-            pids: targets,
-        })
+        let pids: Vec<u32> = targets.iter().map(Member::pid).collect();
+        if !ask.dry_run {
+            let name = &shown.name;
+            tracing::info!(slice = name, signal = ask.signal, targets = ?pids, by = peer.uid, "slice signalled");
+        }
+        Ok(Killed { slice: shown, pids })
     }
 
     /// A slice's program has ended, says its keeper: the slice goes, unless something in it still uses the device. A
@@ -107,6 +102,12 @@ impl Daemon {
     /// What has to be done now and then: return what the dead held, end what has ended. Says whether anything lives.
     pub fn tick(&self) -> bool {
         let mut book = self.book();
+        if book.audited_at.is_none_or(|looked| looked.elapsed() >= AUDIT) {
+            let shown: Vec<SliceRecord> = book.slices.values_mut().map(Slice::shown).collect();
+            drop(book);
+            self.look_at_members(&shown);
+            book = self.book();
+        }
         let ids: Vec<String> = book.slices.keys().cloned().collect();
         for id in ids {
             if let Some(slice) = book.slices.get_mut(&id) {
@@ -126,24 +127,4 @@ impl Daemon {
         self.keep_all_up();
         alive
     }
-}
-
-/// The processes of a slice, parents first: what its keeper or the runs in it started, and what is in its ledger.
-pub(crate) fn members(slice: &SliceRecord) -> Vec<u32> {
-    let roots: Vec<u32> = match (slice.lasting, slice.state, slice.keeper_pid) {
-        (true, ..) => slice.runs.iter().map(|run| run.pid).collect(),
-        (false, SliceState::Orphaned, _) | (false, _, None) => Vec::new(),
-        (false, _, Some(keeper)) => vec![keeper],
-    };
-    let mut pids: Vec<u32> = Vec::new();
-    for root in roots {
-        // The agent may be a child of the very `divvy run` that started it, and the keepers are the agent's children.
-        pids.extend(procs::tree(root, std::process::id()).split_off(1));
-    }
-    for process in &slice.processes {
-        if !pids.contains(&process.pid) {
-            pids.push(process.pid);
-        }
-    }
-    pids
 }

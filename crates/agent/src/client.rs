@@ -1,5 +1,6 @@
 //! A caller's side of the agent's socket, blocking: one request, one connection.
 
+use std::path::Path;
 use std::time::Duration;
 
 use divvy_model::{Code, Fault};
@@ -14,9 +15,10 @@ use crate::RunDir;
 use crate::api::compute::ComputeList;
 use crate::api::events::EventRecord;
 use crate::api::{
-    Attend, CreateSlice, CreatedSlice, DeviceList, Document, ErrorDocument, Join, Kill, Killed, Resize,
-    SliceList, Standing, Status, Wait,
+    Attend, CreateSlice, CreatedSlice, Described, DeviceList, Document, ErrorDocument, Join, Kill, Killed,
+    Resize, Share, ShareDevices, SliceList, Standing, Status, Wait,
 };
+use crate::container::{Parts, SharedDevices};
 use divvy_model::SliceRecord;
 
 /// How long an answer may take. An agent hands pages over within a second; a hung one must not hang its callers.
@@ -160,6 +162,37 @@ impl Client {
     pub fn attend(&self, slice: &str, body: &Attend) -> Result<SliceRecord, Fault> {
         let path = format!("/v1/slices/{}/attend", segment(slice)?);
         self.send::<_, Document<SliceRecord>>(Method::POST, &path, Some(body))
+            .map(|document| document.body)
+    }
+
+    /// Has the agent make ready what containers are to have of a lasting slice.
+    ///
+    /// # Errors
+    /// As [`Self::status`]; [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`], [`Code::RunDir`],
+    /// [`Code::DropIn`], [`Code::Driver`].
+    pub fn share(&self, slice: &str, body: &Share) -> Result<Parts, Fault> {
+        let path = format!("/v1/slices/{}/share", segment(slice)?);
+        self.send::<_, Document<Parts>>(Method::POST, &path, Some(body))
+            .map(|document| document.body)
+    }
+
+    /// Tells the agent of a file that describes a slice to container engines, so that it goes when the slice does.
+    ///
+    /// # Errors
+    /// As [`Self::status`]; [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::RunDir`].
+    pub fn described(&self, slice: &str, file: &Path) -> Result<SliceRecord, Fault> {
+        let path = format!("/v1/slices/{}/described", segment(slice)?);
+        let body = Described { file: file.into() };
+        self.send::<_, Document<SliceRecord>>(Method::POST, &path, Some(&body))
+            .map(|document| document.body)
+    }
+
+    /// Has the agent make ready what containers are to have of emulated devices without a slice.
+    ///
+    /// # Errors
+    /// As [`Self::status`]; [`Code::NotAllowed`], [`Code::RunDir`], [`Code::DropIn`].
+    pub fn share_devices(&self, body: &ShareDevices) -> Result<SharedDevices, Fault> {
+        self.send::<_, Document<SharedDevices>>(Method::POST, "/v1/devices/share", Some(body))
             .map(|document| document.body)
     }
 

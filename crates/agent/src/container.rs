@@ -2,20 +2,50 @@
 //!
 //! Nothing here knows a container engine. What is mounted where, and how an engine is told, is `crates/container`'s.
 
-use std::fs::{self, DirBuilder, Permissions};
-use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-pub use divvy_host::Grant;
 use divvy_host::{find_driver, grant_emulated};
 use divvy_model::{Code, DeviceKind, DeviceRecord, Fault, SliceRecord};
+use serde::{Deserialize, Serialize};
 
 use crate::RunDir;
+use crate::api::{Described, Share, ShareDevices};
+use crate::daemon::{Daemon, Peer};
+use crate::files::Folder;
+use crate::rundir::{BOXES, CONTAINERS, ENTER_ONLY};
 use crate::stage::{DropIns, second_name, stage_for_containers};
 
+/// The files that a container is to have of emulated devices, under their own names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Says what was granted. For reading.
+    pub says: PathBuf,
+    /// The devices' pages. For writing too.
+    pub pages: Vec<PathBuf>,
+}
+
+impl From<divvy_host::Grant> for Grant {
+    fn from(grant: divvy_host::Grant) -> Self {
+        Self {
+            says: grant.says,
+            pages: grant.pages,
+        }
+    }
+}
+
+/// What containers have of emulated devices without a slice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedDevices {
+    /// The devices.
+    pub grant: Grant,
+    /// The folder of the emulated driver's libraries.
+    pub driver: PathBuf,
+}
+
 /// What containers have of a slice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parts {
     /// The folder of the keeper's socket. The keeper may be replaced: it is the folder that is mounted.
     pub socket: PathBuf,
@@ -32,7 +62,8 @@ pub struct Parts {
 }
 
 /// The driver below the limiter.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Below {
     /// A folder with both libraries: the emulated device's.
     Folder(PathBuf),
@@ -40,12 +71,54 @@ pub enum Below {
     Driver(PathBuf),
 }
 
+impl Daemon {
+    /// Makes ready what containers are to have of a lasting slice.
+    ///
+    /// # Errors
+    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`]; as [`prepare`].
+    pub fn share(&self, peer: Peer, which: &str, ask: &Share) -> Result<Parts, Fault> {
+        // Whoever mounts into containers is root, or the agent's own user without root.
+        peer.may_change(self.uid, self.uid)?;
+        let (slice, devices) = {
+            let mut book = self.book();
+            let record = book.find(which, peer)?.record.clone();
+            record.require_lasting("`divvy slice create` makes slices that containers can have")?;
+            let shares = record.shares();
+            let devices = shares.iter().map(|share| book.device(&share.device_uuid));
+            (record.clone(), devices.collect::<Result<Vec<_>, _>>()?)
+        };
+        prepare(&self.run, &slice, &devices, &ask.lib, &ask.preloads)
+    }
+
+    /// Notes a file that describes a slice to container engines.
+    ///
+    /// # Errors
+    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::RunDir`].
+    pub fn described(&self, peer: Peer, which: &str, ask: &Described) -> Result<SliceRecord, Fault> {
+        peer.may_change(self.uid, self.uid)?;
+        let mut book = self.book();
+        let slice = book.find(which, peer)?;
+        remember(&self.run, &slice.record.id, &ask.file)?;
+        Ok(slice.shown())
+    }
+
+    /// Makes ready what containers are to have of emulated devices without a slice.
+    ///
+    /// # Errors
+    /// [`Code::NotAllowed`], [`Code::Usage`] for a name that is none; as [`prepare_emulated`].
+    pub fn share_devices(&self, peer: Peer, ask: &ShareDevices) -> Result<SharedDevices, Fault> {
+        peer.may_change(self.uid, self.uid)?;
+        let uuids: Vec<&str> = ask.uuids.iter().map(String::as_str).collect();
+        prepare_emulated(&self.run, &ask.name, &ask.spec, &uuids)
+    }
+}
+
 /// Makes what containers are to have of the slice, or makes it anew. `lib` is where they will have the limiter's folder,
 /// and `preloads` are libraries of the image's own that every program in it is to load first.
 ///
 /// # Errors
 /// [`Code::RunDir`], [`Code::DropIn`], [`Code::Driver`].
-pub fn prepare(
+fn prepare(
     run: &RunDir,
     slice: &SliceRecord,
     devices: &[DeviceRecord],
@@ -53,7 +126,7 @@ pub fn prepare(
     preloads: &[String],
 ) -> Result<Parts, Fault> {
     let home = run.container(&slice.id);
-    let cannot = |error: std::io::Error| {
+    let cannot = |error: io::Error| {
         Fault::new(
             Code::RunDir,
             format!("cannot prepare `{}` for containers", home.display()),
@@ -63,17 +136,27 @@ pub fn prepare(
     };
     let drop_ins = DropIns::find()?;
     let (limiter, limiter_files) = stage_for_containers(run, &drop_ins.limiter.links())?;
-    folder(&run.path().join("containers"), 0o711).map_err(cannot)?;
-    folder(&home, 0o711).map_err(cannot)?;
-    let preload = home.join("ld.so.preload");
-    write_readable(&preload, &preload_text(lib, preloads)).map_err(cannot)?;
+    let folder = own_folder(run, &slice.id).map_err(cannot)?;
+    write_readable(&folder, PRELOAD, &preload_text(lib, preloads)).map_err(cannot)?;
+    // A source of a mount is the agent's own: a container of a slice of an older layout would get what its user put there.
+    let own_box = run.folder().and_then(|home| home.below(BOXES)?.below(&slice.id));
+    if own_box.is_err() {
+        return Err(Fault::new(
+            Code::PageVersion,
+            format!(
+                "slice {} was made by an earlier version, for which containers cannot have it",
+                slice.name
+            ),
+        )
+        .hint("delete it and make it again: `divvy slice delete`, `divvy slice create`"));
+    }
     let emulated = devices.iter().all(|device| device.kind == DeviceKind::Emulated);
     let (below, device) = if emulated {
         let (_, files) = stage_for_containers(run, &drop_ins.emulated.links())?;
         let spec = slice.emulated_spec.as_deref().unwrap_or_default();
         let uuids: Vec<&str> = devices.iter().map(|device| device.uuid.as_str()).collect();
         let granted = grant_emulated(&home.join("device"), run.path(), spec, &uuids)?;
-        (Below::Folder(files), Some(granted))
+        (Below::Folder(files), Some(granted.into()))
     } else {
         let driver = find_driver(None, std::slice::from_ref(&drop_ins.limiter.cuda))?;
         (Below::Driver(driver.path), None)
@@ -82,7 +165,7 @@ pub fn prepare(
         socket: run.slice_box(&slice.id),
         limiter,
         limiter_files,
-        preload,
+        preload: home.join(PRELOAD),
         below,
         device,
     })
@@ -93,24 +176,22 @@ pub fn prepare(
 ///
 /// # Errors
 /// [`Code::RunDir`], [`Code::DropIn`].
-pub fn prepare_emulated(
-    run: &RunDir,
-    name: &str,
-    spec: &str,
-    uuids: &[&str],
-) -> Result<(Grant, PathBuf), Fault> {
-    let home = run.container(&format!("device-{name}"));
-    let all = run.path().join("containers");
-    folder(&all, 0o711).map_err(|error| {
+fn prepare_emulated(run: &RunDir, name: &str, spec: &str, uuids: &[&str]) -> Result<SharedDevices, Fault> {
+    let name = format!("device-{name}");
+    let home = run.container(&name);
+    own_folder(run, &name).map_err(|error| {
         Fault::new(
             Code::RunDir,
-            format!("cannot prepare `{}` for containers", all.display()),
+            format!("cannot prepare `{}` for containers", home.display()),
         )
         .because(&error)
     })?;
     let (_, files) = stage_for_containers(run, &DropIns::find()?.emulated.links())?;
     let granted = grant_emulated(&home, run.path(), spec, uuids)?;
-    Ok((granted, files))
+    Ok(SharedDevices {
+        grant: granted.into(),
+        driver: files,
+    })
 }
 
 /// One path to a line: ld.so(8) takes them apart at white space and colons.
@@ -128,21 +209,26 @@ fn preload_text(lib: &str, preloads: &[String]) -> String {
 ///
 /// # Errors
 /// [`Code::RunDir`].
-pub fn remember(run: &RunDir, id: &str, file: &Path) -> Result<(), Fault> {
-    let list = run.container(id).join(FILES);
-    let known = fs::read_to_string(&list).unwrap_or_default();
+fn remember(run: &RunDir, id: &str, file: &Path) -> Result<(), Fault> {
     let line = file.to_string_lossy();
-    if known.lines().any(|known| known == line) {
-        return Ok(());
-    }
-    fs::write(&list, format!("{known}{line}\n")).map_err(|error| {
+    let add = || -> io::Result<()> {
+        let folder = own_folder(run, id)?;
+        let known = folder.read_text(FILES).unwrap_or_default();
+        match known.lines().any(|known| known == line) {
+            true => Ok(()),
+            false => folder.write(FILES, format!("{known}{line}\n").as_bytes(), 0o600),
+        }
+    };
+    add().map_err(|error| {
+        let list = run.container(id).join(FILES);
         Fault::new(Code::RunDir, format!("cannot write `{}`", list.display())).because(&error)
     })
 }
 
 /// Removes the files that describe a slice.
 pub(crate) fn forget(run: &RunDir, id: &str) {
-    let Ok(text) = fs::read_to_string(run.container(id).join(FILES)) else {
+    let list = || run.folder()?.below(CONTAINERS)?.below(id)?.read_text(FILES);
+    let Ok(text) = list() else {
         return;
     };
     for file in text.lines().map(Path::new) {
@@ -160,21 +246,22 @@ pub(crate) fn forget(run: &RunDir, id: &str) {
 }
 
 const FILES: &str = "files";
+const PRELOAD: &str = "ld.so.preload";
 
-fn folder(path: &Path, mode: u32) -> std::io::Result<()> {
-    match DirBuilder::new().mode(mode).create(path) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
-        _ => fs::set_permissions(path, Permissions::from_mode(mode)),
-    }
+/// The folder of what containers have of a slice, or of a device.
+fn own_folder(run: &RunDir, name: &str) -> io::Result<Folder> {
+    run.folder()?
+        .folder(CONTAINERS, ENTER_ONLY)?
+        .folder(name, ENTER_ONLY)
 }
 
-/// The file keeps its inode: containers that run have it mounted.
-fn write_readable(path: &Path, text: &str) -> std::io::Result<()> {
-    if fs::read_to_string(path).is_ok_and(|now| now == text) {
-        return Ok(());
+/// Containers that run have the file mounted, and keep the one they have: it says the same in all but the preloads of an
+/// image, which are that container's own.
+fn write_readable(folder: &Folder, name: &str, text: &str) -> io::Result<()> {
+    match folder.read_text(name) {
+        Ok(now) if now == text => Ok(()),
+        _ => folder.write(name, text.as_bytes(), 0o644),
     }
-    fs::write(path, text)?;
-    fs::set_permissions(path, Permissions::from_mode(0o644))
 }
 
 #[cfg(test)]

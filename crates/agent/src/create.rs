@@ -1,7 +1,5 @@
 //! Making a slice: what is really wanted, admission, the record; and handing the pages to its keeper.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,7 +7,6 @@ use divvy_host::emulated_devices;
 use divvy_model::{
     Bytes, Cap, Class, Code, DeviceRecord, DeviceShare, Fault, Isolation, Mode, SliceRecord, SliceState,
 };
-use rustix::fs::{Gid, Uid, chown};
 use serde::{Deserialize, Serialize};
 
 use crate::api::events::EventKind;
@@ -18,7 +15,7 @@ use crate::daemon::{Daemon, Peer};
 use crate::names::{default_slice_name, fresh_id, slice_name};
 use crate::placement::{Ahead, chosen};
 use crate::policy::enforce;
-use crate::records::{attach_socket, discard, store};
+use crate::records::{control_socket, discard, make_folder, store};
 use crate::slice::Slice;
 use crate::{attendant, clock, compute, modes, pages};
 
@@ -49,6 +46,7 @@ impl Daemon {
     /// The refusals of policy and admission, [`Code::NotAllowed`], [`Code::NameTaken`], [`Code::RunDir`].
     pub fn create(&self, peer: Peer, ask: &CreateSlice) -> Result<CreatedSlice, Fault> {
         self.may_create(peer)?;
+        self.look_at_members_of(peer.uid);
         let wanted = match self.resolve(peer, ask)? {
             Resolved::Done(created) => return self.prepared(*created, ask.dry_run),
             Resolved::Wanted(wanted) => wanted,
@@ -93,7 +91,7 @@ impl Daemon {
                 then_join,
             })))
         };
-        let Some(parent) = Self::parent(&book, peer, ask.inside.as_deref()) else {
+        let Some(parent) = self.parent(&book, peer, ask.inside.as_deref()) else {
             drop(book);
             return match self.settings.default_slice.filter(|_| asks_for_nothing(ask)) {
                 Some(memory) => {
@@ -295,6 +293,7 @@ impl Daemon {
             emulated_spec: book.inventory.emulated_spec(&device.uuid).map(str::to_owned),
             command: ask.command.clone(),
             keeper_pid: (!ask.lasting).then_some(peer.pid),
+            keeper_start_ticks: 0,
             lasting: ask.lasting,
             attendant: match ask.lasting && ask.attended {
                 true => Some(attendant::of_process(peer.pid)?),
@@ -352,7 +351,7 @@ impl Daemon {
             Some(parent) => self.relend(book, parent),
             None => Ok(()),
         }
-        .and_then(|()| self.make_directory(&id, peer))
+        .and_then(|()| self.make_directory(&id))
         .and_then(|()| store(&self.run, &record));
         if let Err(fault) = written {
             book.slices.remove(&id);
@@ -383,6 +382,15 @@ impl Daemon {
             let mut book = self.book();
             let slice = book.find(id, peer)?;
             peer.may_change(slice.record.uid, self.uid)?;
+            if slice.record.lasting || slice.record.keeper_pid != Some(peer.pid) {
+                return Err(Fault::new(
+                    Code::NotAllowed,
+                    format!(
+                        "process {} is not the keeper of slice {}",
+                        peer.pid, slice.record.name
+                    ),
+                ));
+            }
             if slice.pages.is_some() && slice.is_kept() {
                 // Asked again: an agent before us died between handing them over and saying so.
                 slice.record.state = SliceState::Running;
@@ -391,13 +399,12 @@ impl Daemon {
             slice.record.clone()
         };
         // A keeper may keep us waiting: not while we hold the book.
-        let made = pages::hand_over(&attach_socket(&self.run, &record.id), &record)?;
+        let made = pages::hand_over(&control_socket(&self.run, &record.id), &record)?;
         let mut book = self.book();
         let slice = book.find(id, peer)?;
         slice.pages = Some(Arc::new(made));
         // A resize may have come in between.
         slice.write_grants();
-        slice.set_keeper(Some(peer.pid));
         slice.record.state = SliceState::Running;
         let record = slice.stored_form();
         store(&self.run, &record)?;
@@ -417,25 +424,18 @@ impl Daemon {
         .hint("its configuration may say `admit_others = true`; DIVVY_RUN_DIR chooses another agent"))
     }
 
-    fn make_directory(&self, id: &str, peer: Peer) -> Result<(), Fault> {
-        let path = self.run.slice(id);
-        let cannot = |error: &std::io::Error| {
+    fn make_directory(&self, id: &str) -> Result<(), Fault> {
+        make_folder(&self.run, id).map(drop).map_err(|error| {
             Fault::new(
                 Code::RunDir,
-                format!("cannot make the slice's directory `{}`", path.display()),
+                format!(
+                    "cannot make the slice's directory `{}`",
+                    self.run.slice(id).display()
+                ),
             )
-            .because(error)
+            .because(&error)
             .hint("`divvy doctor` checks the run directory")
-        };
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .map_err(|error| cannot(&error))?;
-        if peer.uid != self.uid {
-            let owner = Some(Uid::from_raw(peer.uid));
-            chown(&path, owner, None::<Gid>).map_err(|error| cannot(&error.into()))?;
-        }
-        Ok(())
+        })
     }
 }
 

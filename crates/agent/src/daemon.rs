@@ -17,6 +17,7 @@ use crate::api::{Items, Status};
 use crate::audit::Look;
 use crate::journal::Journal;
 use crate::leasing::{Incident, Leasing, Member};
+use crate::members::Roster;
 use crate::queue::Waiter;
 use crate::settings::Settings;
 use crate::slice::Slice;
@@ -57,6 +58,8 @@ pub struct Daemon {
     pub(crate) said_at: Mutex<Option<Instant>>,
     /// Whether it was last told that NVIDIA's driver does not answer.
     pub(crate) driver_silent: AtomicBool,
+    /// Who is in the slices.
+    pub(crate) roster: Roster,
     /// Raised when a process is on a device and in no ledger, and was not at the look before.
     pub(crate) strays: Notify,
 }
@@ -142,6 +145,7 @@ impl Daemon {
             keeping: Mutex::new(()),
             said_at: Mutex::new(None),
             driver_silent: AtomicBool::new(false),
+            roster: Roster::default(),
             strays: Notify::new(),
         };
         daemon.adopt();

@@ -1,17 +1,20 @@
 //! Lasting slices: those that stay while nothing runs in them. Their keeper is a small process of its own, which the
 //! agent starts and, when it dies, replaces: the agent holds the pages too. docs/adr/0011 says more.
 
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use divvy_ledger::attach::Pages;
+use divvy_ledger::attach::{self, Pages};
 use divvy_model::{Code, Fault, RunRecord, SliceRecord, SliceState};
 
 use crate::api::events::EventKind;
 use crate::api::{CreatedSlice, Join};
 use crate::daemon::{Book, Daemon, Peer};
-use crate::records::{attach_socket, discard, store};
+use crate::keeper::make_sockets;
+use crate::records::{control_socket, discard, store};
 use crate::slice::Need;
 use crate::start::open_log;
 use crate::{pages, procs};
@@ -70,11 +73,15 @@ impl Daemon {
                 format!("cannot start the keeper of slice {}", record.name),
             )
         };
-        let socket = attach_socket(&self.run, &record.id);
-        // Of a keeper that is dead, or about to be replaced.
-        let _stale = std::fs::remove_file(&socket);
+        // In the place of those of a keeper that is dead, or about to be replaced.
+        let sockets = make_sockets(&self.run, &record.id, record.uid, true)?;
+        let socket = control_socket(&self.run, &record.id);
+        let (ours, theirs) = UnixStream::pair().map_err(|error| cannot().because(&error))?;
+        attach::give(&ours, &sockets).map_err(|error| cannot().because(&error))?;
+        // Ours are closed, or whoever connects to a dead keeper would wait instead of being refused.
+        drop(sockets);
         let mut child = (self.keep)(&self.run, &record.id)
-            .stdin(Stdio::null())
+            .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
             .stderr(open_log(&self.run)?)
             .current_dir("/")
@@ -129,6 +136,7 @@ impl Daemon {
     /// # Errors
     /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`], and what keeps the slice from being joined.
     pub fn join(&self, peer: Peer, which: &str, ask: &Join) -> Result<CreatedSlice, Fault> {
+        self.look_at_members_of(peer.uid);
         let id = {
             let mut book = self.book();
             let slice = book.find(which, peer)?;
@@ -136,7 +144,9 @@ impl Daemon {
             let hint = "`divvy slice create` makes slices that several runs can join";
             slice.record.require_lasting(hint)?;
             let id = slice.record.id.clone();
-            let parent = Self::parent(&book, peer, ask.inside.as_deref()).filter(|parent| *parent != id);
+            let parent = self
+                .parent(&book, peer, ask.inside.as_deref())
+                .filter(|parent| *parent != id);
             if let Some(parent) = parent.and_then(|parent| book.slices.get(&parent)) {
                 return Err(Fault::new(
                     Code::OutsideSlice,
@@ -188,7 +198,7 @@ impl Daemon {
             return Ok(());
         };
         let shown = slice.shown();
-        let busy = crate::change::members(&shown).len().max(shown.runs.len());
+        let busy = self.pinned_members(&shown).len().max(shown.runs.len());
         if busy > 0 {
             return Err(Fault::new(
                 Code::SliceBusy,
@@ -196,7 +206,9 @@ impl Daemon {
             )
             .hint("`divvy ps` lists them; `divvy slice delete --yes` ends them first"));
         }
-        slice.end_keeper();
+        if let Some(slice) = book.slices.get_mut(id) {
+            slice.end_keeper();
+        }
         tracing::info!(slice = shown.name, "slice deleted");
         self.journal.tell(EventKind::SliceEnded, &shown, "deleted");
         book.slices.remove(id);

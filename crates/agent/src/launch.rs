@@ -5,7 +5,6 @@ mod parts;
 mod program;
 
 use std::ffi::OsString;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -20,7 +19,6 @@ use self::program::{cannot_run, check_program, first};
 use crate::api::events::EventKind;
 use crate::api::{CreateSlice, CreatedSlice, Join, Standing, Wait};
 use crate::keeper::Keeper;
-use crate::records::record_path;
 use crate::start::ensure_agent;
 use crate::supervise::{Watch, exit_code, let_go};
 use crate::{Client, RunDir};
@@ -158,12 +156,10 @@ fn take_up(
     agents: &mut Vec<Child>,
 ) -> Result<Keeper, Fault> {
     let id = &created.slice.id;
-    // Who wrote the slice's record is the agent, whoever may come after it.
-    let agent = std::fs::metadata(record_path(run, id))
-        .map_err(|error| Fault::new(Code::SliceGone, "the slice's record is gone").because(&error))?;
-    let keeper = Keeper::listen(&created.directory, agent.uid())?;
+    let mut insist = Insist { run, helpers, agents };
+    let keeper = insist.on(|| Keeper::fetch(run, id))?;
     let client = Client::new(run.clone());
-    Insist { run, helpers, agents }.on(|| client.activate(id))?;
+    insist.on(|| client.activate(id))?;
     Ok(keeper)
 }
 

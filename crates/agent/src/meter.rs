@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use divvy_model::{DeviceKind, Isolation};
 
-use crate::change::members;
 use crate::daemon::Daemon;
 use crate::leasing::{Meter, Use};
 use crate::slice::Slice;
@@ -56,7 +55,7 @@ impl Daemon {
         // A process that passes the gate may be in no ledger: whoever was started in the slice is the slice's.
         let slice_of: HashMap<u32, String> = shown
             .iter()
-            .flat_map(|slice| members(slice).into_iter().map(|pid| (pid, slice.id.clone())))
+            .flat_map(|slice| self.members(slice).into_iter().map(|pid| (pid, slice.id.clone())))
             .collect();
         ask(&Drivers(self, kinds), &slice_of);
     }

@@ -12,16 +12,16 @@ use crate::slice::Slice;
 
 impl Daemon {
     /// The slice that the caller runs in: by its ancestors, which no variable can hide, and to which a process that
-    /// loses its parents goes over; by the ledgers, where one of them has a place; else by what its environment says.
-    pub(crate) fn parent(book: &Book, peer: Peer, told: Option<&str>) -> Option<String> {
+    /// loses its parents goes over; by who attached, as the kernel told; else by what its environment says.
+    pub(crate) fn parent(&self, book: &Book, peer: Peer, told: Option<&str>) -> Option<String> {
         let limits = |slice: &&Slice| slice.record.isolation != Isolation::Env;
-        // A tenant writes its ledger: what it says binds its own user's processes only.
+        // Whoever attached to another user's slice is in it by a container, and not here.
         let own = |slice: &&Slice| limits(slice) && slice.record.uid == peer.uid;
         let found = |slice: &Slice| Some(slice.record.id.clone());
         let mut pid = peer.pid;
         loop {
             let mut slices = book.slices.values().filter(own);
-            if let Some(slice) = slices.find(|slice| slice.has_in_ledger(pid)) {
+            if let Some(slice) = slices.find(|slice| self.roster.has(&slice.record.id, pid)) {
                 return found(slice);
             }
             let Some(above) = procs::parent(pid).filter(|above| *above > 1 && *above != pid) else {
@@ -53,8 +53,8 @@ impl Daemon {
     ///
     /// # Errors
     /// [`Code::OutsideSlice`].
-    pub(crate) fn check_reach(book: &Book, peer: Peer, id: &str) -> Result<(), Fault> {
-        let Some(home) = Self::parent(book, peer, None) else {
+    pub(crate) fn check_reach(&self, book: &Book, peer: Peer, id: &str) -> Result<(), Fault> {
+        let Some(home) = self.parent(book, peer, None) else {
             return Ok(());
         };
         let around = |id: &str| {

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use divvy_ledger::attach::wire::Status;
 use divvy_ledger::attach::{self, AttachError, Pages};
-use divvy_ledger::{Cap, Class, ComputeTerms, GrantSpec, PageError, Terms, is_process_id};
+use divvy_ledger::{Cap, Class, ComputeTerms, GrantSpec, GrantView, PageError, Terms, is_process_id};
 use divvy_model::{Bytes, Code, DeviceShare, Fault, Mode, Policy, ProcessRecord, SliceRecord};
+
+use rustix::io::Errno;
 
 use crate::procs;
 
@@ -156,7 +158,7 @@ pub fn hand_over(socket: &Path, record: &SliceRecord) -> Result<Vec<Pages>, Faul
             Ok(()) => handed.push(made),
             Err(error) if declined(&error) => {
                 let account = made.grant.account();
-                let (pages, _) = recall_account(socket, record, share, account)
+                let pages = recall_account(socket, record, share, account)
                     .map_err(|_| trouble("cannot hand the pages to the slice's keeper", &error))?;
                 handed.push(pages);
             }
@@ -189,19 +191,16 @@ pub enum RecallFailure {
 }
 
 /// Gets the pages of all accounts back from the keeper that listens on `socket`, with new grants of the record's limits
-/// and terms. The new grants are delivered before this returns. Also tells the keeper's process.
+/// and terms. The new grants are delivered before this returns.
 ///
 /// # Errors
 /// [`RecallFailure`].
-pub fn recall(socket: &Path, record: &SliceRecord) -> Result<(Vec<Pages>, u32), RecallFailure> {
-    let mut all = Vec::new();
-    let mut keeper = 0;
-    for (account, share) in (0..).zip(&record.shares()) {
-        let (pages, pid) = recall_account(socket, record, share, account)?;
-        all.push(pages);
-        keeper = pid;
-    }
-    Ok((all, keeper))
+pub fn recall(socket: &Path, record: &SliceRecord) -> Result<Vec<Pages>, RecallFailure> {
+    let shares = record.shares();
+    let accounts = (0..).zip(&shares);
+    accounts
+        .map(|(account, share)| recall_account(socket, record, share, account))
+        .collect()
 }
 
 fn recall_account(
@@ -209,15 +208,26 @@ fn recall_account(
     record: &SliceRecord,
     share: &DeviceShare,
     account: u32,
-) -> Result<(Pages, u32), RecallFailure> {
+) -> Result<Pages, RecallFailure> {
     let recalled = attach::recall(socket, account).map_err(|error| match error {
-        AttachError::System { .. } => RecallFailure::Dead,
+        // Nobody listens, says the system. Whatever else it says is of this process and proves nothing.
+        AttachError::System {
+            errno: Errno::CONNREFUSED | Errno::NOENT | Errno::CONNRESET,
+            ..
+        } => RecallFailure::Dead,
         AttachError::Declined(Status::NoPages) => RecallFailure::Waiting,
-        AttachError::TimedOut => RecallFailure::Late(trouble("the slice's keeper does not answer", &error)),
+        AttachError::TimedOut | AttachError::System { .. } => {
+            RecallFailure::Late(trouble("the slice's keeper does not answer", &error))
+        }
         other => RecallFailure::Unusable(trouble("cannot take the slice's pages back", &other)),
     })?;
-    let keeper = recalled.keeper_pid;
     let unusable = |fault| RecallFailure::Unusable(fault);
+    if !is_of(&recalled.grant, record, share, account) {
+        return Err(unusable(
+            Fault::new(Code::LedgerCorrupt, "the keeper has pages of another slice")
+                .hint("`divvy slice delete` or `divvy kill` ends this one"),
+        ));
+    }
     let pages = recalled
         .adopt()
         .map_err(|error| unusable(page_trouble("cannot make the slice's grant anew", &error)))?;
@@ -231,7 +241,15 @@ fn recall_account(
             _ => unusable(fault),
         }
     })?;
-    Ok((pages, keeper))
+    Ok(pages)
+}
+
+/// Whether a grant that came back is the one that was made for this account of this slice.
+fn is_of(grant: &GrantView, record: &SliceRecord, share: &DeviceShare, account: u32) -> bool {
+    grant.slice_id().as_str() == record.id
+        && grant.account() == account
+        && grant.accounts() as usize == record.shares().len()
+        && grant.device_uuid() == uuid_bytes(&share.device_uuid)
 }
 
 /// Returns what dead processes held, and reads what the living hold. A tenant can write anything into its ledger: what
@@ -339,7 +357,11 @@ mod tests {
     fn what_a_dead_agent_handed_over_in_part_is_taken_over() {
         let folder = tempfile::tempdir().expect("a folder");
         let uid = rustix::process::getuid().as_raw();
-        let keeper = crate::keeper::Keeper::listen(folder.path(), uid).expect("it listens");
+        let run = crate::RunDir::open(&folder.path().join("run")).expect("a run directory");
+        let sockets = crate::keeper::make_sockets(&run, "0123abcd", uid, false).expect("sockets");
+        let _keeper = crate::keeper::Keeper::serve(sockets, attach::Keeper::new()).expect("it serves");
+        let control = crate::records::control_socket(&run, "0123abcd");
+        let socket = run.slice("0123abcd").join("attach.sock");
         let share = |uuid: &str, limit| serde_json::json!({ "device_uuid": uuid, "memory_limit_bytes": limit, "memory_used_bytes": 0 });
         let (one, two) = (
             "GPU-00112233-4455-6677-8899-aabbccddeeff",
@@ -352,23 +374,29 @@ mod tests {
         }))
         .expect("a record");
         let died = create(&record).expect("made");
-        deliver(keeper.socket(), &died[0]).expect("the first account");
+        deliver(&control, &died[0]).expect("the first account");
         assert!(
-            attach::connect(keeper.socket(), 0).is_err(),
+            attach::connect(&socket, 0).is_err(),
             "a tenant gets all accounts or none"
         );
-        assert_eq!(
-            recall(keeper.socket(), &record).err(),
-            Some(RecallFailure::Waiting)
-        );
+        assert_eq!(recall(&control, &record).err(), Some(RecallFailure::Waiting));
 
-        let pages = hand_over(keeper.socket(), &record).expect("taken over");
+        let pages = hand_over(&control, &record).expect("taken over");
         let limits: Vec<u64> = (0..2)
-            .map(|account| attach::connect(keeper.socket(), account).expect("attached"))
+            .map(|account| attach::connect(&socket, account).expect("attached"))
             .map(|account| account.grant().memory_limit_bytes())
             .collect();
         assert_eq!((pages.len(), limits), (2, vec![4 << 20, 8 << 20]));
-        let (again, _) = recall(keeper.socket(), &record).expect("had back");
+        let again = recall(&control, &record).expect("had back");
         assert_eq!(again.len(), 2);
+        // What a keeper has of another slice, or of another device, is not this one's.
+        for (field, other) in [("id", "ffff0000"), ("device_uuid", two)] {
+            let mut record = serde_json::to_value(&record).expect("a record");
+            record[field] = other.into();
+            record["devices"][0]["device_uuid"] = if field == "id" { one } else { two }.into();
+            let record = serde_json::from_value(record).expect("a record");
+            let refused = recall(&control, &record).expect_err("refused");
+            assert!(matches!(refused, RecallFailure::Unusable(_)), "{refused:?}");
+        }
     }
 }

@@ -1,10 +1,7 @@
-//! What the kernel tells about processes: names, owners, children. And a way to signal one that cannot hit another.
+//! What the kernel tells about processes: names, owners, children.
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
-
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::watched::Watched;
 
@@ -75,6 +72,12 @@ pub fn in_slice(uid: u32, id: &str) -> Vec<Watched> {
         .collect()
 }
 
+/// The user whose process it is.
+#[must_use]
+pub fn owner(pid: u32) -> Option<u32> {
+    fs::metadata(format!("/proc/{pid}")).ok().map(|meta| meta.uid())
+}
+
 /// The process's parent.
 #[must_use]
 pub fn parent(pid: u32) -> Option<u32> {
@@ -93,23 +96,6 @@ fn stat_field(pid: u32, number: usize) -> Option<u64> {
     // The name stands in parentheses and may hold any character: what follows the last one is regular.
     let rest = stat.rsplit_once(')')?.1;
     rest.split_whitespace().nth(number - 3)?.parse().ok()
-}
-
-/// Sends a signal to `pid` if it belongs to user `uid`. The process is pinned first, so that a number reused in
-/// between is never hit.
-///
-/// # Errors
-/// `NotFound` when there is no such process of that user.
-pub fn signal(pid: u32, uid: u32, signal: Signal) -> io::Result<()> {
-    let gone = || io::Error::from(io::ErrorKind::NotFound);
-    let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
-    let pinned = pidfd_open(raw, PidfdFlags::empty()).map_err(|_| gone())?;
-    let owner = fs::metadata(format!("/proc/{pid}")).map_err(|_| gone())?.uid();
-    if owner != uid {
-        return Err(gone());
-    }
-    pidfd_send_signal(pinned, signal)?;
-    Ok(())
 }
 
 /// Whether a process of this number lives (a zombie does not).
@@ -134,7 +120,6 @@ mod tests {
             .stdin(Stdio::piped())
             .spawn()
             .expect("cat runs");
-        let uid = rustix::process::getuid().as_raw();
         // Until it has become `cat`, it is a copy of this test.
         while command(child.id()) != "cat" {
             assert!(is_alive(child.id()));
@@ -144,13 +129,9 @@ mod tests {
         assert_eq!(parent(child.id()), Some(std::process::id()));
         assert!(start_ticks(child.id()) >= start_ticks(std::process::id()));
         assert!(is_alive(child.id()));
-        assert!(
-            signal(child.id(), uid + 1, Signal::KILL).is_err(),
-            "another user's"
-        );
-        signal(child.id(), uid, Signal::KILL).expect("ours");
+        assert_eq!(owner(child.id()), Some(rustix::process::getuid().as_raw()));
+        child.kill().expect("ours");
         child.wait().expect("reaped");
         assert!(!is_alive(child.id()));
-        assert!(signal(child.id(), uid, Signal::KILL).is_err());
     }
 }

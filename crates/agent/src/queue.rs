@@ -89,6 +89,7 @@ impl Daemon {
     /// A place at the end of the queue, or the slice that was there without waiting.
     fn enter(&self, peer: Peer, ask: &Wait) -> Result<Result<String, CreatedSlice>, Fault> {
         self.may_create(peer)?;
+        self.look_at_members_of(peer.uid);
         let wanted = match self.resolve(peer, &ask.ask)? {
             Resolved::Done(created) => return self.prepared(*created, ask.ask.dry_run).map(Err),
             Resolved::Wanted(wanted) => *wanted,

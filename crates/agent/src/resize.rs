@@ -20,6 +20,7 @@ impl Daemon {
     /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::OutsideSlice`], [`Code::BadMemory`], [`Code::BadCompute`] and
     /// the refusals of admission.
     pub fn resize(&self, peer: Peer, which: &str, ask: &Resize) -> Result<SliceRecord, Fault> {
+        self.look_at_members_of(peer.uid);
         let missing = self.book().find(which, peer)?.missing.is_some();
         if missing {
             self.recall_missing();
@@ -28,7 +29,7 @@ impl Daemon {
         let slice = book.find(which, peer)?;
         peer.may_change(slice.record.uid, self.uid)?;
         let id = slice.record.id.clone();
-        Self::check_reach(&book, peer, &id)?;
+        self.check_reach(&book, peer, &id)?;
         let slice = book.find(&id, peer)?;
         if let Some(missing) = &slice.missing {
             let hint = match slice.record.keeper_pid.filter(|_| slice.is_kept()) {

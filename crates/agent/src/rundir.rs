@@ -1,16 +1,35 @@
 //! The run directory: where one agent's socket, log and slices lie. All of an agent's state is files here.
 
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use divvy_model::{Code, Fault};
 use rustix::fs::{Access, access};
 
-/// A socket's path has at most 107 bytes, of which `/slices/<id>/box/attach.sock` takes this many.
-const TAIL: usize = "/slices/01234567/box/attach.sock".len();
+use crate::files::Folder;
+
+/// A socket's path has at most 107 bytes, of which `/slices/<id>/control.sock` takes this many.
+const TAIL: usize = "/slices/01234567/control.sock".len();
+/// What all may enter and none may list.
+pub(crate) const ENTER_ONLY: u32 = 0o711;
+/// Where the slices' records and sockets are.
+pub(crate) const SLICES: &str = "slices";
+/// Where the folders are that containers have mounted for their slice's socket.
+pub(crate) const BOXES: &str = "boxes";
+/// Where that is which containers have mounted besides.
+pub(crate) const CONTAINERS: &str = "containers";
+/// The agent's log.
+pub(crate) const LOG: &str = "agent.log";
+/// Held, by flock, by the one agent of a run directory for as long as it lives.
+pub(crate) const AGENT_LOCK: &str = "agent.lock";
+/// Held, by flock, by whoever is starting an agent.
+pub(crate) const START_LOCK: &str = "start.lock";
+/// See [`RunDir::keep_socket`].
+pub(crate) const KEEP_SOCKET: &str = "keep.sock";
+const STAGES: &str = "stages";
 
 /// A run directory that exists and is safe to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,17 +62,56 @@ impl RunDir {
         }
         let run = Self { path };
         run.check_owner()?;
-        for folder in [run.slices(), run.stages()] {
-            match DirBuilder::new().mode(0o755).create(&folder) {
-                Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                    return Err(cannot(&folder, "write in")
-                        .because(&error)
-                        .hint("set DIVVY_RUN_DIR to a directory you may write in"));
-                }
-                _ => {}
-            }
+        if run.is_own() {
+            run.furnish().map_err(|error| {
+                cannot(run.path(), "write in")
+                    .because(&error)
+                    .hint("set DIVVY_RUN_DIR to a directory you may write in")
+            })?;
         }
         Ok(run)
+    }
+
+    /// Makes the folders below it. What an earlier version let others list, it lets them list no more.
+    fn furnish(&self) -> std::io::Result<()> {
+        let home = self.folder()?;
+        if let Some(mode) = narrowed(fs::symlink_metadata(&self.path)?.permissions().mode()) {
+            home.set_mode(mode)?;
+        }
+        for folder in [SLICES, STAGES] {
+            home.folder(folder, ENTER_ONLY)?;
+        }
+        Ok(())
+    }
+
+    /// Whether it is this user's. Of another's, only the sockets are used.
+    pub(crate) fn is_own(&self) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.uid() == own)
+    }
+
+    /// The directory, to change what is in it.
+    ///
+    /// # Errors
+    /// The system's reason; `PermissionDenied` where another user can write in it.
+    pub(crate) fn folder(&self) -> std::io::Result<Folder> {
+        Folder::open(&self.path)
+    }
+
+    /// The folder of stages.
+    ///
+    /// # Errors
+    /// As [`Self::folder`].
+    pub(crate) fn stages_folder(&self) -> std::io::Result<Folder> {
+        self.folder()?.folder(STAGES, ENTER_ONLY)
+    }
+
+    /// The folder of slices.
+    ///
+    /// # Errors
+    /// As [`Self::folder`].
+    pub(crate) fn slices_folder(&self) -> std::io::Result<Folder> {
+        self.folder()?.folder(SLICES, ENTER_ONLY)
     }
 
     /// Whether a directory could be used, without making anything: it is there and safe, or can be made.
@@ -133,6 +191,12 @@ impl RunDir {
         &self.path
     }
 
+    /// Where a `divvy run` fetches the sockets of its slice.
+    #[must_use]
+    pub fn keep_socket(&self) -> PathBuf {
+        self.path.join(KEEP_SOCKET)
+    }
+
     /// Where the agent listens.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
@@ -148,25 +212,13 @@ impl RunDir {
     /// The agent's log.
     #[must_use]
     pub fn log(&self) -> PathBuf {
-        self.path.join("agent.log")
-    }
-
-    /// Held, by flock, by the one agent of this directory for as long as it lives.
-    #[must_use]
-    pub fn agent_lock(&self) -> PathBuf {
-        self.path.join("agent.lock")
-    }
-
-    /// Held, by flock, by whoever is starting an agent.
-    #[must_use]
-    pub fn start_lock(&self) -> PathBuf {
-        self.path.join("start.lock")
+        self.path.join(LOG)
     }
 
     /// One directory per slice.
     #[must_use]
     pub fn slices(&self) -> PathBuf {
-        self.path.join("slices")
+        self.path.join(SLICES)
     }
 
     /// One slice's directory.
@@ -175,22 +227,23 @@ impl RunDir {
         self.slices().join(id)
     }
 
-    /// The folder of a lasting slice that containers have mounted: it holds the keeper's second socket and nothing else.
+    /// The folder of a lasting slice that containers have mounted: it holds the keeper's socket for them and nothing else.
+    /// On the host, only root and the agent's user come to it.
     #[must_use]
     pub fn slice_box(&self, id: &str) -> PathBuf {
-        self.slice(id).join("box")
+        self.path.join(BOXES).join(id)
     }
 
     /// What else of a slice containers have mounted, one folder per slice.
     #[must_use]
     pub fn container(&self, id: &str) -> PathBuf {
-        self.path.join("containers").join(id)
+        self.path.join(CONTAINERS).join(id)
     }
 
     /// Folders of links to the drop-ins, one per version of them.
     #[must_use]
     pub fn stages(&self) -> PathBuf {
-        self.path.join("stages")
+        self.path.join(STAGES)
     }
 
     /// Whether any slice has a directory here.
@@ -200,19 +253,25 @@ impl RunDir {
     }
 }
 
-/// Root's directory may be read by everybody, so that users see the host's slices; a user's is its own.
+/// Users enter root's directory and the system agent's, whose sockets are there; a user's is its own.
 fn make(path: &Path) -> std::io::Result<()> {
-    if let Some(parent) = path.parent()
-        && !parent.exists()
-    {
-        DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+    match fs::symlink_metadata(path) {
+        Ok(_) => Err(ErrorKind::AlreadyExists.into()),
+        Err(_) => Folder::make_at(path, own_mode()).map(drop),
     }
-    let mode = if rustix::process::getuid().is_root() {
-        0o755
-    } else {
-        0o700
-    };
-    DirBuilder::new().mode(mode).create(path)
+}
+
+fn own_mode() -> u32 {
+    match rustix::process::getuid().is_root() {
+        true => ENTER_ONLY,
+        false => 0o700,
+    }
+}
+
+/// The mode without the right to list, where it gives that to others.
+fn narrowed(mode: u32) -> Option<u32> {
+    let mode = mode & 0o7777;
+    (mode & 0o044 != 0).then_some(mode & !0o066)
 }
 
 fn check_path(path: &Path) -> Result<(), Fault> {

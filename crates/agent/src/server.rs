@@ -71,6 +71,12 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand) -> Result<(
         // Who asks is refused by what the last look found.
         tracing::error!(%error, "cannot start the thread that looks for tenants");
     }
+    crate::keeper::hand_out::start(&agent.daemon)?;
+    if agent.daemon.settings.admit_others
+        && let Err(fault) = crate::stage::stage_for_others(run)
+    {
+        tracing::warn!(code = %fault.code, "{fault}: {}", fault.causes.join(": "));
+    }
     let listener = bind(run)?;
     let told = std::fs::read_link("/proc/self/ns/pid")
         .and_then(|own| std::fs::write(run.namespace(), own.as_os_str().as_encoded_bytes()));
@@ -244,6 +250,9 @@ fn router(agent: Agent) -> Router {
         .route("/v1/slices/{slice}/activate", post(activate))
         .route("/v1/slices/{slice}/attend", post(attend))
         .route("/v1/slices/{slice}/join", post(join))
+        .route("/v1/slices/{slice}/share", post(share))
+        .route("/v1/slices/{slice}/described", post(described))
+        .route("/v1/devices/share", post(share_devices))
         .route("/v1/slices/{slice}/refused", post(refused))
         .route("/v1/slices/{slice}/kill", post(kill))
         .route("/v1/stop", post(stop))
@@ -398,6 +407,41 @@ async fn attend(
     let (peer, ask) = (caller.known()?, parse(&body)?);
     agent
         .answer("Slice", move |daemon| daemon.attend(peer, &which, &ask))
+        .await
+}
+
+async fn share(
+    State(agent): State<Agent>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    Path(which): Path<String>,
+    body: Bytes,
+) -> Answer {
+    let (peer, ask) = (caller.known()?, parse(&body)?);
+    agent
+        .answer("Parts", move |daemon| daemon.share(peer, &which, &ask))
+        .await
+}
+
+async fn described(
+    State(agent): State<Agent>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    Path(which): Path<String>,
+    body: Bytes,
+) -> Answer {
+    let (peer, ask) = (caller.known()?, parse(&body)?);
+    agent
+        .answer("Slice", move |daemon| daemon.described(peer, &which, &ask))
+        .await
+}
+
+async fn share_devices(
+    State(agent): State<Agent>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    body: Bytes,
+) -> Answer {
+    let (peer, ask) = (caller.known()?, parse(&body)?);
+    agent
+        .answer("SharedDevices", move |daemon| daemon.share_devices(peer, &ask))
         .await
 }
 

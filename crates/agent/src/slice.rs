@@ -90,7 +90,7 @@ impl Slice {
         };
         // As a version that had one device only did not store it.
         slice.record.set_shares(slice.record.shares());
-        slice.set_keeper(keeper);
+        slice.keep_by(keeper);
         let runs = std::mem::take(&mut slice.record.runs);
         let living = runs
             .into_iter()
@@ -99,10 +99,23 @@ impl Slice {
         slice
     }
 
-    /// Sets who keeps it.
+    /// Sets who keeps it, a process that lives.
     pub fn set_keeper(&mut self, keeper: Option<u32>) {
-        self.keeper = keeper.map(Watched::new);
+        self.record.keeper_start_ticks = 0;
+        self.keep_by(keeper);
+    }
+
+    /// Sets who keeps it: a process that lives, or that of the record, which may have ended since.
+    fn keep_by(&mut self, keeper: Option<u32>) {
         self.record.keeper_pid = keeper;
+        self.keeper = keeper.and_then(|pid| match self.record.keeper_start_ticks {
+            0 => {
+                let watched = Watched::new(pid);
+                self.record.keeper_start_ticks = procs::start_ticks(pid).unwrap_or(0);
+                Some(watched)
+            }
+            began => Watched::again(pid, began),
+        });
     }
 
     /// Sets a child of ours as its keeper. Who kept it before is told to go.
@@ -200,20 +213,6 @@ impl Slice {
     pub fn is_run_by(&self, pid: u32) -> bool {
         let keeps = !self.record.lasting && self.record.keeper_pid == Some(pid);
         keeps || self.runs.iter().any(|(watched, _)| watched.pid() == pid)
-    }
-
-    /// Whether its ledger says that process `pid` has a place in it.
-    #[must_use]
-    pub fn has_in_ledger(&self, pid: u32) -> bool {
-        let of = |pages: &Pages| {
-            let mut processes = pages.ledger.processes().filter(|process| process.alive);
-            processes.any(|process| match process.host_pid {
-                0 => process.pid == pid,
-                known => known == pid,
-            })
-        };
-        let pages = self.pages.as_ref().filter(|_| self.damage.is_none());
-        pages.is_some_and(|pages| pages.iter().any(of))
     }
 
     /// The `divvy run`s that joined and live.
@@ -337,13 +336,13 @@ impl Slice {
     }
 
     /// Takes its pages from the keeper that gave them back.
-    pub fn take_back(&mut self, pages: Vec<Pages>, keeper: u32) {
+    pub fn take_back(&mut self, pages: Vec<Pages>) {
         self.pages = Some(Arc::new(pages));
         // A resize may have come in between.
         self.write_grants();
         self.missing = None;
         self.found = None;
-        self.set_keeper(Some(keeper));
+        let keeper = self.record.keeper_pid.unwrap_or(0);
         tracing::info!(slice = self.record.name, keeper, "slice taken back");
     }
 

@@ -9,8 +9,7 @@
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::ErrorKind;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -20,6 +19,7 @@ use divvy_model::{Code, Fault};
 use crate::RunDir;
 use crate::elf::empty_i386;
 use crate::elf64::library;
+use crate::files::Folder;
 
 /// The limiter's files, CUDA driver and NVML, as cargo and the packages name them.
 const LIMITER: [&str; 2] = ["libdivvy_limit_cuda.so", "libdivvy_limit_nvml.so"];
@@ -209,13 +209,13 @@ fn find_or_build(
             .hash(&mut hasher);
         real.push((*name, file));
     }
-    let done = run.stages().join(format!("{:016x}{suffix}", hasher.finish()));
-    let marker = done.join("lib-folder");
-    let lib = match fs::read_to_string(&marker) {
+    let name = format!("{:016x}{suffix}", hasher.finish());
+    let done = run.stages().join(&name);
+    let lib = match fs::read_to_string(done.join(MARKER)) {
         Ok(lib) => lib,
         Err(_) => {
             let lib = lib();
-            build(&done, &real, &lib).map_err(|error| cannot(&error))?;
+            build(run, &name, &real, &lib).map_err(|error| cannot(&error))?;
             lib
         }
     };
@@ -225,54 +225,79 @@ fn find_or_build(
 /// The SONAME of the empty libraries that stand where NVIDIA's would, so that a program finds nothing in them.
 const STAND_IN_SONAME: &str = "libdivvy-stand-in.so";
 
+/// Says for which folders a stage was made, once it is whole.
+const MARKER: &str = "lib-folder";
+
 /// The folder of the stand-ins, in a stage.
 const REFUSALS: &str = "refusals";
 
-/// `lib` may name several folders, with commas. Builds aside and renames: a program never sees half a stage, and two builders do no harm to each other.
-fn build(done: &Path, links: &[(&str, PathBuf)], lib: &str) -> std::io::Result<()> {
-    let aside = done.with_extension(format!("{}", std::process::id()));
-    match fs::remove_dir_all(&aside) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+/// `lib` may name several folders, with commas. Builds aside and renames: a program never sees half a stage, and two
+/// builders do no harm to each other.
+fn build(run: &RunDir, done: &str, links: &[(&str, PathBuf)], lib: &str) -> std::io::Result<()> {
+    let stages = run.stages_folder()?;
+    let aside = format!("{done}.{}", std::process::id());
+    stages.remove_all(&aside)?;
+    let stage = stages.folder(&aside, READABLE)?;
     let natives: Vec<&str> = lib.split(',').collect();
     for (name, file) in links {
         let with_version = format!("{name}.1");
         let mut first: Option<PathBuf> = None;
         for native in &natives {
-            let native = aside.join(native);
-            fs::create_dir_all(&native)?;
-            let place = native.join(&with_version);
-            // Another file system, or a file of another user's, can only be copied.
-            if fs::hard_link(first.as_deref().unwrap_or(file), &place).is_err() {
-                fs::copy(file, &place)?;
-            }
+            let native = deep(&stage, native)?;
+            native.link_or_copy(first.as_deref().unwrap_or(file), &with_version)?;
             // A link and not a second copy, which the loader would take for another library.
-            symlink(&with_version, native.join(name))?;
-            fs::write(native.join(second_name(name)), library(name, Some(&with_version)))?;
-            first.get_or_insert(place);
+            native.symlink(&with_version, name)?;
+            native.write(
+                &second_name(name),
+                &library(name, Some(&with_version)),
+                OF_A_LIBRARY,
+            )?;
+            first.get_or_insert(native.path().join(&with_version));
         }
         if cfg!(target_arch = "x86_64") {
             for other in OTHER_WORD_SIZE
                 .into_iter()
                 .filter(|other| !natives.contains(other))
             {
-                fs::create_dir_all(aside.join(other))?;
+                let other = deep(&stage, other)?;
                 for name in [&with_version, &second_name(name)] {
-                    fs::write(aside.join(other).join(name), empty_i386())?;
+                    other.write(name, &empty_i386(), OF_A_LIBRARY)?;
                 }
             }
         }
     }
-    fs::create_dir_all(aside.join(REFUSALS))?;
+    let refusals = stage.folder(REFUSALS, READABLE)?;
     for name in Bypass::library_names() {
-        fs::write(aside.join(REFUSALS).join(name), library(STAND_IN_SONAME, None))?;
+        refusals.write(&name, &library(STAND_IN_SONAME, None), OF_A_LIBRARY)?;
     }
-    fs::write(aside.join("lib-folder"), lib)?;
-    match fs::rename(&aside, done) {
-        Err(_) if done.join("lib-folder").exists() => fs::remove_dir_all(&aside),
+    stage.write(MARKER, lib.as_bytes(), OF_A_LIBRARY)?;
+    match stages.rename(&aside, done) {
+        Err(_) if stages.below(done).is_ok_and(|stage| stage.has(MARKER)) => stages.remove_all(&aside),
         other => other,
     }
+}
+
+/// What every user's loader reads.
+const READABLE: u32 = 0o755;
+const OF_A_LIBRARY: u32 = 0o644;
+
+/// A folder some names below another.
+fn deep(folder: &Folder, path: &str) -> std::io::Result<Folder> {
+    let mut names = path.split('/');
+    let first = folder.folder(names.next().unwrap_or_default(), READABLE)?;
+    names.try_fold(first, |folder, name| folder.folder(name, READABLE))
+}
+
+/// Makes all stages that programs of other users will look for, who cannot make them here.
+///
+/// # Errors
+/// As [`stage`].
+pub fn stage_for_others(run: &RunDir) -> Result<(), Fault> {
+    let found = DropIns::find()?;
+    stage(run, &found.limiter.links())?;
+    stage(run, &found.emulated.links())?;
+    stage(run, &[found.emulated.nvml_link()])?;
+    Ok(())
 }
 
 /// What `$LIB` stands for in a program of this machine's own word size. glibc 2.33 and later tell it themselves;

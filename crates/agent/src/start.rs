@@ -1,18 +1,17 @@
 //! Starting an agent on demand: of any number of callers that race, one starts it and all get it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::ErrorKind;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use divvy_model::{Code, Fault};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::RunDir;
+use crate::rundir::{AGENT_LOCK, LOG, START_LOCK};
 
 /// How long an agent may take until it listens. Generous: a cold start on a loaded machine takes a second.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -32,7 +31,15 @@ pub fn ensure_agent(run: &RunDir, serve: impl FnOnce() -> Command) -> Result<Opt
     if is_listening(run) {
         return Ok(None);
     }
-    let lock = lock_file(&run.start_lock())?;
+    if !run.is_own() {
+        return Err(Fault::new(
+            Code::AgentUnreachable,
+            format!("the agent of `{}` does not run", run.path().display()),
+        )
+        .cause("its directory belongs to another user, who starts it")
+        .hint("root can: `systemctl start divvy-agent`, or `divvy agent serve`"));
+    }
+    let lock = lock_file(run, START_LOCK)?;
     flock(&lock, FlockOperation::LockExclusive).map_err(|error| {
         Fault::new(Code::AgentStart, "cannot wait for another start of the agent")
             .because(&std::io::Error::from(error))
@@ -94,11 +101,8 @@ pub fn close_inherited() {
 /// # Errors
 /// [`Code::RunDir`] when it cannot be opened.
 pub fn open_log(run: &RunDir) -> Result<File, Fault> {
-    OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(run.log())
+    run.folder()
+        .and_then(|folder| folder.open_to_write(LOG, OFlags::APPEND, 0o600))
         .map_err(|error| {
             Fault::new(
                 Code::RunDir,
@@ -108,15 +112,11 @@ pub fn open_log(run: &RunDir) -> Result<File, Fault> {
         })
 }
 
-pub(crate) fn lock_file(path: &Path) -> Result<File, Fault> {
-    OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(path)
+fn lock_file(run: &RunDir, name: &str) -> Result<File, Fault> {
+    run.folder()
+        .and_then(|folder| folder.open_to_write(name, OFlags::empty(), 0o600))
         .map_err(|error| {
-            Fault::new(Code::RunDir, format!("cannot open the lock `{}`", path.display()))
+            Fault::new(Code::RunDir, format!("cannot open the lock `{name}`"))
                 .because(&error)
                 .hint("set DIVVY_RUN_DIR to a directory you may write in")
         })
@@ -138,7 +138,7 @@ fn did_not_start(run: &RunDir, why: &str) -> Fault {
 /// # Errors
 /// [`Code::AgentStart`] when another agent holds it.
 pub(crate) fn hold_agent_lock(run: &RunDir) -> Result<File, Fault> {
-    let lock = lock_file(&run.agent_lock())?;
+    let lock = lock_file(run, AGENT_LOCK)?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),
         Err(error) if std::io::Error::from(error).kind() == ErrorKind::WouldBlock => Err(Fault::new(

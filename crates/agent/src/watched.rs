@@ -34,6 +34,12 @@ impl Watched {
         (same && watched.is_alive()).then_some(watched)
     }
 
+    /// Watches the process that has this number now, if one lives.
+    #[must_use]
+    pub fn now(pid: u32) -> Option<Self> {
+        Self::again(pid, procs::start_ticks(pid)?)
+    }
+
     /// Its number.
     #[must_use]
     pub fn pid(&self) -> u32 {

@@ -148,7 +148,7 @@ fn pages_of_another_version_are_refused_by_both_numbers() {
     let id = slice["id"].as_str().expect("an id").to_owned();
     host.kill_agent();
     // Another keeper on the slice's socket, of page version 4711.
-    let socket = host.run_dir().join("slices").join(&id).join("attach.sock");
+    let socket = host.run_dir().join("slices").join(&id).join("control.sock");
     std::fs::remove_file(&socket).expect("removed");
     let listener = UnixListener::bind(&socket).expect("bound");
     std::thread::spawn(move || {
@@ -179,7 +179,7 @@ fn a_scribbled_ledger_takes_nobody_with_it() {
     let _victim = host.idle("scribbled", "1GiB");
     let _bystander = host.idle("bystander", "1GiB");
     let id = host.slice("scribbled")["id"].as_str().expect("an id").to_owned();
-    let socket = host.run_dir().join("slices").join(id).join("attach.sock");
+    let socket = host.run_dir().join("slices").join(id).join("control.sock");
     // As a process of the same user may, on the cooperative rung.
     let pages = attach::recall(&socket, 0).expect("pages");
     let file = std::fs::File::from(pages.ledger.share().expect("a descriptor"));
@@ -206,8 +206,9 @@ fn a_scribbled_ledger_takes_nobody_with_it() {
 /// A tenant of `slice`, which is this very process, and its ledger to write into.
 fn lying_tenant(host: &Host, slice: &str) -> (attach::Attached, std::fs::File) {
     let id = host.slice(slice)["id"].as_str().expect("an id").to_owned();
-    let socket = host.run_dir().join("slices").join(id).join("attach.sock");
-    let pages = attach::recall(&socket, 0).expect("pages");
+    let folder = host.run_dir().join("slices").join(id);
+    let (socket, control) = (folder.join("attach.sock"), folder.join("control.sock"));
+    let pages = attach::recall(&control, 0).expect("pages");
     let file = std::fs::File::from(pages.ledger.share().expect("a descriptor"));
     let place = attach::connect(&socket, 0).expect("a place");
     assert_eq!(place.slot().index(), 0);

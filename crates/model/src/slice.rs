@@ -381,6 +381,9 @@ pub struct SliceRecord {
     /// Process id of its keeper, the `divvy run` that hands its pages to new processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keeper_pid: Option<u32>,
+    /// When the keeper began, in the kernel's ticks since boot: its id may come to mean another process. 0: not known.
+    #[serde(default, skip_serializing_if = "is_not_known")]
+    pub keeper_start_ticks: u64,
     /// Whether it stays while nothing runs in it, as `divvy slice create` makes them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lasting: bool,
@@ -548,6 +551,11 @@ impl SliceRecord {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
 fn is_nothing(number: &u64) -> bool {
     *number == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn is_not_known(ticks: &u64) -> bool {
+    *ticks == 0
 }
 
 #[cfg(test)]

@@ -118,7 +118,7 @@ fn grant(folder: &str) -> Grant {
 
 fn parts(below: Below, device: Option<&str>) -> Parts {
     Parts {
-        socket: "/RUN/slices/0123456789ab/box".into(),
+        socket: "/RUN/boxes/0123456789ab".into(),
         limiter: "/RUN/stages/4567".into(),
         limiter_files: "/RUN/stages/4567/lib".into(),
         preload: "/RUN/containers/0123456789ab/ld.so.preload".into(),

@@ -156,7 +156,7 @@ fn a_tenant_that_scribbles_over_its_own_ledger_is_reported() {
         .as_str()
         .expect("an id")
         .to_owned();
-    let socket = host.run_directory().join("slices").join(id).join("attach.sock");
+    let socket = host.run_directory().join("slices").join(id).join("control.sock");
     let pages = divvy_ledger::attach::recall(&socket, 0).expect("pages");
     let file = std::fs::File::from(pages.ledger.share().expect("a descriptor"));
     // The word that says what is in use in all.

@@ -12,7 +12,6 @@ use rustix::process::Signal;
 use super::{containers, scan};
 use crate::api::events::EventKind;
 use crate::audit::holders;
-use crate::change::members;
 use crate::daemon::Daemon;
 use crate::procs;
 use crate::stage::DropIns;
@@ -51,11 +50,12 @@ enum Sight {
 /// A process that passes the limiter.
 struct Who {
     pid: u32,
+    /// When it began: no other process is signalled.
+    began: u64,
     /// The `divvy run` that it is below.
     run: Option<u32>,
-    /// When it began, of one in a container: it may be another user's than its slice, and the mounts of its namespace say whose
-    /// it is. Of others only a ledger may say so, which can lie: those are signalled as the slice's user.
-    in_container: Option<u64>,
+    /// It may be another user's than its slice.
+    in_container: bool,
 }
 
 impl Auditor {
@@ -73,12 +73,16 @@ impl Auditor {
             .iter()
             .flat_map(|slice| slice.processes.iter().map(|process| process.pid))
             .collect();
-        let free: HashSet<u32> = slices.iter().filter(unlimited).flat_map(members).collect();
+        let free: HashSet<u32> = slices
+            .iter()
+            .filter(unlimited)
+            .flat_map(|slice| daemon.members(slice))
+            .collect();
         let mut seen = Found::default();
         let mut unsure = false;
         for slice in slices.iter().filter(|slice| !unlimited(slice)) {
             let mut strays = false;
-            for pid in members(slice) {
+            for pid in daemon.members(slice) {
                 let Some(began) = procs::start_ticks(pid) else {
                     continue;
                 };
@@ -107,8 +111,9 @@ impl Auditor {
                     let run = run.as_ref().map(|(_, run)| *run);
                     let process = Who {
                         pid,
+                        began,
                         run,
-                        in_container: None,
+                        in_container: false,
                     };
                     deal_with(daemon, slice, &process, sight, rounds);
                 }
@@ -162,8 +167,9 @@ impl Auditor {
             if seen.processes.insert(known, rounds).is_none() {
                 let process = Who {
                     pid,
+                    began,
                     run: None,
-                    in_container: Some(began),
+                    in_container: true,
                 };
                 deal_with(daemon, slice, &process, sight, rounds);
             }
@@ -240,16 +246,11 @@ fn deal_with(daemon: &Daemon, slice: &SliceRecord, process: &Who, sight: Sight, 
     }
     if strict {
         let signal = if first { Signal::TERM } else { Signal::KILL };
-        match process.in_container {
-            Some(began) => {
-                if let Some(process) = Watched::again(pid, began) {
-                    process.signal(signal);
-                }
-            }
-            None => {
-                // It may have ended by itself meanwhile.
-                let _gone = procs::signal(pid, slice.uid, signal);
-            }
+        // It may have ended by itself meanwhile.
+        if let Some(pinned) = Watched::again(pid, process.began)
+            && (process.in_container || procs::owner(pid) == Some(slice.uid))
+        {
+            pinned.signal(signal);
         }
     }
 }

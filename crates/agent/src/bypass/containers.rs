@@ -11,6 +11,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, makedev, statx};
 
 use super::scan::IN_CONTAINER;
 use crate::RunDir;
+use crate::rundir::BOXES;
 
 /// Where containers have the folder of their slice's socket.
 const SLICE: &str = " /run/divvy/slice ";
@@ -89,9 +90,9 @@ fn slice_of<'a>(pid: u32, slices: &[&'a SliceRecord]) -> Option<&'a SliceRecord>
     mounts
         .lines()
         .filter_map(|line| line.split_once(SLICE))
-        // `36 35 98:0 /slices/ID/box`: what of its file system is mounted.
+        // `36 35 98:0 /boxes/ID`: what of its file system is mounted.
         .find_map(|(before, _)| {
-            let of = |slice: &&&SliceRecord| before.ends_with(&format!("/slices/{}/box", slice.id));
+            let of = |slice: &&&SliceRecord| before.ends_with(&format!("/{BOXES}/{}", slice.id));
             slices.iter().find(of).copied()
         })
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use divvy_agent::container::prepare_emulated;
+use divvy_agent::api::ShareDevices;
 use divvy_container::cdi::{self, Capabilities, Emulated, Generated, Options};
 use divvy_host::machine::Sysroot;
 use divvy_model::{Code, DeviceRecord, Fault, Vendor};
@@ -133,15 +133,19 @@ fn emulated(context: &Context, devices: &[DeviceRecord], options: &mut Options) 
         return Ok(());
     }
     let inventory = context.inventory()?;
-    let run = context.run_dir()?;
+    let agent = context.agent()?;
     let mut add = |name: &str, uuid: Option<&str>, uuids: &[&str]| -> Result<(), Fault> {
         let spec = uuids.first().and_then(|uuid| inventory.emulated_spec(uuid));
-        let (grant, driver) = prepare_emulated(&run, name, spec.unwrap_or_default(), uuids)?;
-        options.emulated_driver = driver;
+        let shared = agent.share_devices(&ShareDevices {
+            name: name.into(),
+            spec: spec.unwrap_or_default().into(),
+            uuids: uuids.iter().map(|uuid| (*uuid).to_owned()).collect(),
+        })?;
+        options.emulated_driver = shared.driver;
         options.emulated.push(Emulated {
             name: name.into(),
             uuid: uuid.map(str::to_owned),
-            grant,
+            grant: shared.grant,
         });
         Ok(())
     };

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use divvy_agent::api::CreateSlice;
-use divvy_agent::{Client, container};
+use divvy_agent::Client;
+use divvy_agent::api::{CreateSlice, Share};
+
 use divvy_container::cdi::{self, Capabilities};
 use divvy_container::inject;
 use divvy_host::machine::Sysroot;
@@ -129,8 +130,8 @@ pub fn make(
         let spec = describe(&made.slice, &devices, wish, context)?;
         check_free(directory, &file, &spec)?;
         let path = cdi::write(directory, &file, &spec)?;
-        let run = context.run_dir()?;
-        container::remember(&run, &made.slice.id, &std::path::absolute(&path).unwrap_or(path))
+        let path = std::path::absolute(&path).unwrap_or(path);
+        context.agent()?.described(&made.slice.id, &path).map(drop)
     };
     undone(write(), &made.slice, join, context)?;
     Ok(made)
@@ -187,7 +188,6 @@ fn describe(
     wish: &Wish,
     context: &Context,
 ) -> Result<cdi::Spec, Fault> {
-    let run = context.run_dir()?;
     let survey = context.survey(None)?;
     let known = |device: &DeviceRecord| located(device, &survey.devices);
     let capabilities = wish.capabilities.clone().unwrap_or_default();
@@ -196,8 +196,11 @@ fn describe(
         &devices.iter().map(known).collect::<Vec<_>>(),
         &capabilities,
     )?;
-    let preloads = preloads(context)?;
-    let parts = container::prepare(&run, slice, devices, inject::LIMITER, &preloads)?;
+    let share = Share {
+        lib: inject::LIMITER.into(),
+        preloads: preloads(context)?,
+    };
+    let parts = context.agent()?.share(&slice.id, &share)?;
     Ok(cdi::slice_spec(slice, &nodes, &parts))
 }
 

@@ -1,0 +1,314 @@
+//! Every file operation of the agent and of the keepers that changes something: by descriptors of folders that only this
+//! user writes, without following links. clippy.toml keeps the by-path forms out of the other modules.
+//!
+//! What others are to see is built under a name that they do not know, and renamed into sight.
+
+mod tree;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fchmod, fstat, linkat, mkdirat, openat, openat2,
+    renameat, symlinkat, unlinkat,
+};
+use rustix::io::Errno;
+
+/// What is read of one file at most, in bytes: records and notes are far smaller.
+const LARGEST: u64 = 64 << 20;
+
+/// A folder that belongs to this user, or to root, and that no other user can write in.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    fd: OwnedFd,
+    /// For messages, and for names that are handed to other programs.
+    path: PathBuf,
+}
+
+impl Folder {
+    /// Opens the folder at `path`, which is no link.
+    ///
+    /// # Errors
+    /// The system's reason; `PermissionDenied` for a folder that another user could write in.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Self::opened_at(CWD, path.as_os_str(), path.into())
+    }
+
+    /// Makes the folder at `path` with its parents, which all may enter, or opens it.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn make_at(path: &Path, mode: u32) -> io::Result<Self> {
+        if let Some(parent) = path.parent().filter(|parent| !parent.exists()) {
+            // Beside another process that makes the same one.
+            let _made = Self::make_at(parent, 0o755)?;
+        }
+        match mkdirat(CWD, path, Mode::from_raw_mode(0o700)) {
+            Ok(()) => {
+                let made = Self::open(path)?;
+                fchmod(&made.fd, Mode::from_raw_mode(mode))?;
+                Ok(made)
+            }
+            Err(Errno::EXIST) => Self::open(path),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn opened_at(parent: BorrowedFd<'_>, name: &OsStr, path: PathBuf) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = openat(parent, name, flags, Mode::empty())?;
+        let facts = fstat(&fd)?;
+        let own = rustix::process::geteuid().as_raw();
+        if (facts.st_uid != own && facts.st_uid != 0) || facts.st_mode & 0o022 != 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("another user can write in `{}`", path.display()),
+            ));
+        }
+        Ok(Self { fd, path })
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes the folder `name` in this one, or opens it; either way it has `mode` then.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn folder(&self, name: &str, mode: u32) -> io::Result<Self> {
+        check(name)?;
+        match mkdirat(&self.fd, name, Mode::from_raw_mode(0o700)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let folder = self.below(name)?;
+        // Of root's own a user's process changes nothing, and needs to change nothing.
+        if fstat(&folder.fd)?.st_mode & 0o7777 != mode {
+            fchmod(&folder.fd, Mode::from_raw_mode(mode))?;
+        }
+        Ok(folder)
+    }
+
+    /// Opens the folder `name` in this one.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn below(&self, name: &str) -> io::Result<Self> {
+        check(name)?;
+        Self::opened_at(self.fd.as_fd(), name.as_ref(), self.path.join(name))
+    }
+
+    /// Sets who may enter and list it.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn set_mode(&self, mode: u32) -> io::Result<()> {
+        Ok(fchmod(&self.fd, Mode::from_raw_mode(mode))?)
+    }
+
+    /// Puts a file of this content in the place of whatever has the name. A reader sees the old one or the new one.
+    ///
+    /// # Errors
+    /// The system's reason; what was there stays.
+    pub fn write(&self, name: &str, content: &[u8], mode: u32) -> io::Result<()> {
+        check(name)?;
+        let aside = aside(name);
+        let write = || {
+            let mut file = self.create(&aside)?;
+            file.write_all(content)?;
+            fchmod(&file, Mode::from_raw_mode(mode))?;
+            Ok(renameat(&self.fd, &aside, &self.fd, name)?)
+        };
+        write().inspect_err(|_| {
+            let _never_made = unlinkat(&self.fd, &aside, AtFlags::empty());
+        })
+    }
+
+    /// A file that was not there before.
+    fn create(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(openat(&self.fd, name, flags, Mode::from_raw_mode(0o600))?.into())
+    }
+
+    /// Opens a file for writing, made where it is missing: a lock, or a log with `OFlags::APPEND`.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn open_to_write(&self, name: &str, more: OFlags, mode: u32) -> io::Result<File> {
+        check(name)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | more;
+        Ok(openat(&self.fd, name, flags, Mode::from_raw_mode(mode))?.into())
+    }
+
+    /// The content of a plain file in it.
+    ///
+    /// # Errors
+    /// The system's reason; `InvalidData` for what is no plain file, or is too large.
+    pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        check(name)?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = openat2(
+            &self.fd,
+            name,
+            flags,
+            Mode::empty(),
+            ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH,
+        )
+        // Kernels before 5.6, and filters that do not know the call: one name, and no link by the flag.
+        .or_else(|errno| match errno {
+            Errno::NOSYS | Errno::PERM => openat(&self.fd, name, flags, Mode::empty()),
+            errno => Err(errno),
+        })?;
+        let facts = fstat(&file)?;
+        let plain = FileType::from_raw_mode(facts.st_mode) == FileType::RegularFile;
+        if !plain || u64::try_from(facts.st_size).is_ok_and(|bytes| bytes > LARGEST) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it is no plain file of ours",
+            ));
+        }
+        let mut content = Vec::new();
+        File::from(file).take(LARGEST).read_to_end(&mut content)?;
+        Ok(content)
+    }
+
+    /// The same, as text.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; `InvalidData` for what is no text.
+    pub fn read_text(&self, name: &str) -> io::Result<String> {
+        String::from_utf8(self.read(name)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
+    /// A listening socket, in the place of whatever has the name. `mode` says who may connect.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn listen(&self, name: &str, mode: u32) -> io::Result<UnixListener> {
+        check(name)?;
+        let aside = aside(name);
+        // By the descriptor: binding knows paths only.
+        let place = format!("/proc/self/fd/{}/{aside}", self.fd.as_raw_fd());
+        let listen = || {
+            let listener = UnixListener::bind(place)?;
+            rustix::fs::chmodat(&self.fd, &aside, Mode::from_raw_mode(mode), AtFlags::empty())?;
+            renameat(&self.fd, &aside, &self.fd, name)?;
+            Ok(listener)
+        };
+        listen().inspect_err(|_: &io::Error| {
+            let _never_made = unlinkat(&self.fd, &aside, AtFlags::empty());
+        })
+    }
+
+    /// Whether there is something of this name.
+    pub fn has(&self, name: &str) -> bool {
+        rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// What has this name, whatever it is called later.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn identity(&self, name: &str) -> io::Result<(u64, u64)> {
+        check(name)?;
+        let facts = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok((facts.st_dev, facts.st_ino))
+    }
+
+    /// Removes a file; one that is not there is no error.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        check(name)?;
+        match unlinkat(&self.fd, name, AtFlags::empty()) {
+            Err(errno) if errno != Errno::NOENT => Err(errno.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes a file or a folder with all that is in it; one that is not there is no error.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn remove_all(&self, name: &str) -> io::Result<()> {
+        check(name)?;
+        tree::remove(self.fd.as_fd(), OsStr::new(name), 0)
+    }
+
+    /// Gives what is called `from` the name `to`, in the place of whatever has that.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        check(from)?;
+        check(to)?;
+        Ok(renameat(&self.fd, from, &self.fd, to)?)
+    }
+
+    /// A link to `target`, which nothing of ours follows; programs' loaders do.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn symlink(&self, target: &str, name: &str) -> io::Result<()> {
+        check(name)?;
+        Ok(symlinkat(target, &self.fd, name)?)
+    }
+
+    /// The file at `source` under a second name here, or a copy of it: of another file system, or of another user's file,
+    /// there is no second name.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn link_or_copy(&self, source: &Path, name: &str) -> io::Result<()> {
+        check(name)?;
+        if linkat(CWD, source, &self.fd, name, AtFlags::empty()).is_ok() {
+            return Ok(());
+        }
+        let mut from = File::open(source)?;
+        let mut to = self.create(name)?;
+        io::copy(&mut from, &mut to)?;
+        Ok(fchmod(&to, Mode::from_raw_mode(0o755))?)
+    }
+
+    /// The names in it.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        let entries = Dir::read_from(&self.fd)?;
+        let names = entries.filter_map(Result::ok).filter_map(|entry| {
+            let name = entry.file_name().to_str().ok()?.to_owned();
+            (name != "." && name != "..").then_some(name)
+        });
+        Ok(names.collect())
+    }
+}
+
+/// One name of one entry: no path.
+fn check(name: &str) -> io::Result<()> {
+    match name {
+        "" | "." | ".." => Err(io::Error::from(io::ErrorKind::InvalidInput)),
+        name if name.contains('/') || name.contains('\0') => {
+            Err(io::Error::from(io::ErrorKind::InvalidInput))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A name that no one else uses, for what is not to be seen yet.
+fn aside(name: &str) -> String {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    format!(".{name}.{}.{number}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+//! The agent's socket at which a `divvy run` fetches the sockets of the slice that it keeps.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use divvy_ledger::attach::wire::Status;
+use divvy_ledger::attach::{self, Sockets};
+use divvy_model::{Code, Fault, SliceState};
+
+use super::{door, make_sockets, number_of};
+use crate::daemon::Daemon;
+use crate::procs;
+use crate::rundir::KEEP_SOCKET;
+
+/// As many are served at once. A silent one has two seconds.
+const MOST: usize = 64;
+
+/// Serves from a thread of its own for as long as the agent lives.
+///
+/// # Errors
+/// [`Code::AgentStart`].
+pub(crate) fn start(daemon: &Arc<Daemon>) -> Result<(), Fault> {
+    let cannot = |error: &std::io::Error| {
+        Fault::new(
+            Code::AgentStart,
+            format!("cannot listen on `{}`", daemon.run.keep_socket().display()),
+        )
+        .because(error)
+    };
+    let listener = daemon
+        .run
+        .folder()
+        .and_then(|folder| folder.listen(KEEP_SOCKET, 0o666))
+        .map_err(|error| cannot(&error))?;
+    let daemon = Arc::clone(daemon);
+    std::thread::Builder::new()
+        .name("keep.sock".into())
+        .spawn(move || {
+            door::serve(&listener, MOST, move |stream| {
+                // A run that went away asks no more.
+                let _gone = attach::answer(stream, |id| daemon.sockets_for(stream, id));
+            });
+        })
+        .map_err(|error| cannot(&error))?;
+    Ok(())
+}
+
+impl Daemon {
+    /// The sockets of a slice, for the process that is to keep it and for no other.
+    fn sockets_for(&self, stream: &UnixStream, number: u32) -> Result<Sockets, Status> {
+        let peer = rustix::net::sockopt::socket_peercred(stream.as_fd()).map_err(|_| Status::Failed)?;
+        let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+        let (id, uid) = {
+            let book = self.book();
+            let mut slices = book.slices.values().map(|slice| &slice.record);
+            let record = slices
+                .find(|record| number_of(&record.id) == Some(number))
+                .ok_or(Status::NoPages)?;
+            let is_keeper = !record.lasting
+                && record.uid == peer.uid.as_raw()
+                && record.keeper_pid == Some(pid)
+                && procs::start_ticks(pid) == Some(record.keeper_start_ticks);
+            if !is_keeper || record.state == SliceState::Orphaned {
+                return Err(Status::NotAllowed);
+            }
+            (record.id.clone(), record.uid)
+        };
+        make_sockets(&self.run, &id, uid, false).map_err(|fault| {
+            tracing::error!(slice = id, code = %fault.code, "{fault}: {}", fault.causes.join(": "));
+            Status::Failed
+        })
+    }
+}
