@@ -14,6 +14,7 @@ mod examples;
 mod floor;
 mod generate_abi;
 mod oracle;
+mod pin;
 mod python;
 mod schemas;
 mod setup;
@@ -38,7 +39,7 @@ enum Task {
     Coverage(coverage::Args),
     /// Show Divvy's main job: two tenants at once on one device
     Demo(demo::Args),
-    /// Check licences and advisories of all dependencies with cargo-deny
+    /// Check licences, bans and sources of all dependencies with cargo-deny
     Deny(deny::Args),
     /// Compile the CUDA sources of examples/cuda to PTX anew
     Examples(examples::Args),
@@ -46,6 +47,8 @@ enum Task {
     Floor(floor::Args),
     /// Have the crate container-device-interface inject our CDI files, and compare what comes of it with ours
     Oracle(oracle::Args),
+    /// Write the lists of Python packages with their hashes
+    Pin(pin::Args),
     /// Write docs/schema: what each kind of JSON document has
     Schemas(schemas::Args),
     /// Install what the demo and the tests need: Python packages, a few from Debian
@@ -65,6 +68,7 @@ fn main() -> anyhow::Result<()> {
         Task::Examples(args) => examples::run(&args),
         Task::Floor(args) => floor::run(&args),
         Task::Oracle(args) => oracle::run(&args),
+        Task::Pin(args) => pin::run(&args),
         Task::Schemas(args) => schemas::run(&args),
         Task::Setup(args) => setup::run(&args),
         Task::GenerateAbi(args) => generate_abi::run(&args),
