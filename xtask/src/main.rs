@@ -10,6 +10,7 @@ mod coverage;
 mod debian;
 mod demo;
 mod deny;
+mod dist;
 mod examples;
 mod floor;
 mod generate_abi;
@@ -20,6 +21,7 @@ mod schemas;
 mod setup;
 mod suites;
 mod test;
+mod zig;
 
 use clap::{Parser, Subcommand};
 
@@ -41,6 +43,8 @@ enum Task {
     Demo(demo::Args),
     /// Check licences, bans and sources of all dependencies with cargo-deny
     Deny(deny::Args),
+    /// Pack what a user installs, with a bill of materials and checksums
+    Dist(dist::Args),
     /// Compile the CUDA sources of examples/cuda to PTX anew
     Examples(examples::Args),
     /// Build the drop-ins against an old glibc and check what they need and export
@@ -65,6 +69,7 @@ fn main() -> anyhow::Result<()> {
         Task::Coverage(args) => coverage::run(&args),
         Task::Demo(args) => demo::run(&args),
         Task::Deny(args) => deny::run(&args),
+        Task::Dist(args) => dist::run(&args),
         Task::Examples(args) => examples::run(&args),
         Task::Floor(args) => floor::run(&args),
         Task::Oracle(args) => oracle::run(&args),
