@@ -73,7 +73,7 @@ pub fn unpack(package: &str, release: Release, component: &str) -> anyhow::Resul
 
 /// apt with a source, lists and a cache of its own, in a folder that goes with it.
 ///
-/// The folder is not below ours: run by root, apt fetches as the user `_apt`, who enters no folder of root's.
+/// The folder is not below ours: run by root, apt fetches as the user `_apt`, which cannot enter a folder of root's.
 struct Apart {
     home: TempDir,
 }
@@ -156,7 +156,7 @@ impl Mirror {
         })
     }
 
-    /// The line for apt: trusted is who signs this release, and nobody else whom the machine trusts.
+    /// The line for apt. Only the keys of this release are trusted, not all that the machine trusts.
     fn source(&self, keys: &Path, component: &str) -> String {
         let Self { address, codename } = self;
         format!(
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_signs_the_release_is_trusted() {
+    fn only_the_keys_of_the_release_are_trusted() {
         let own = "/usr/share/keyrings/debian-archive-trixie-automatic.gpg";
         let found = keyring("trixie", |_| true).expect("all files are there");
         assert_eq!(found, Path::new(own));

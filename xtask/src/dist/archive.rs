@@ -71,7 +71,7 @@ pub fn pack(out: &Path, name: &str, entries: &[Entry]) -> anyhow::Result<PathBuf
     let packed = out.join(format!("{name}.tar.gz"));
     finish(
         Command::new("tar")
-            // Nothing of this machine, of this hour or of who packs it.
+            // No time, user or group of this machine.
             .args(["--create", "--sort=name", "--mtime=@0", "--format=gnu"])
             .args(["--owner=0", "--group=0", "--numeric-owner", "--mode=go=rX,u+w"])
             .args(["--use-compress-program", "gzip --no-name --best"])
@@ -151,23 +151,27 @@ mod tests {
         let bytes = |path: &Path| fs::read(path).expect("an archive");
         assert!(bytes(&first) == bytes(&second));
 
-        let listed = printed(Command::new("tar").args(["--numeric-owner", "-tvzf"]).arg(&first));
+        let listed = printed(
+            Command::new("tar")
+                .args(["--numeric-owner", "--utc", "-tvzf"])
+                .arg(&first),
+        );
         let shown: Vec<_> = listed
             .lines()
             .map(|line| {
                 let words: Vec<_> = line.split_whitespace().collect();
-                format!("{} {} {}", words[0], words[1], words[5])
+                format!("{} {} {} {}", words[0], words[1], words[3], words[5])
             })
             .filter(|line| !line.ends_with('/'))
             .collect();
         assert_eq!(
             shown,
             [
-                "-rw-r--r-- 0/0 divvy-1-x-linux/SHA256SUMS",
-                "-rwxr-xr-x 0/0 divvy-1-x-linux/bin/divvy",
-                "-rwxr-xr-x 0/0 divvy-1-x-linux/lib/divvy/libx.so",
-                "-rw-r--r-- 0/0 divvy-1-x-linux/share/doc/divvy/docs/adr/a.md",
-                "-rw-r--r-- 0/0 divvy-1-x-linux/share/doc/divvy/docs/b.md",
+                "-rw-r--r-- 0/0 1970-01-01 divvy-1-x-linux/SHA256SUMS",
+                "-rwxr-xr-x 0/0 1970-01-01 divvy-1-x-linux/bin/divvy",
+                "-rwxr-xr-x 0/0 1970-01-01 divvy-1-x-linux/lib/divvy/libx.so",
+                "-rw-r--r-- 0/0 1970-01-01 divvy-1-x-linux/share/doc/divvy/docs/adr/a.md",
+                "-rw-r--r-- 0/0 1970-01-01 divvy-1-x-linux/share/doc/divvy/docs/b.md",
             ]
         );
 

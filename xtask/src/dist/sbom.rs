@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
-/// What is known, in the words of those who know it.
+/// What cargo and the compiler say.
 pub struct Sources<'a> {
     pub version: &'a str,
     /// The packages whose binaries are shipped.
