@@ -1,11 +1,13 @@
 //! Debian packages a task needs: installed when we are root, named with the one command when we are not; or, from the
 //! components that a machine does not have, unpacked beside the build.
 
-use std::os::unix::fs::MetadataExt;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
+use tempfile::TempDir;
 
 use crate::cargo::{finish, workspace_root};
 
@@ -41,8 +43,8 @@ pub enum Release {
 /// The folder `target/debian/<package>` with the files of `package` out of `component` (`contrib`, `non-free`) of a
 /// Debian release, fetched from the mirror that apt is set up with.
 ///
-/// Nothing is installed, no dependency comes along, and apt's own settings and lists stay as they are: needs no root.
-/// Returns at once when a former run has finished.
+/// Nothing is installed, no dependency comes along, no script of the package runs, and apt's own settings and lists stay
+/// as they are: needs no root. Returns at once when a former run has finished.
 pub fn unpack(package: &str, release: Release, component: &str) -> anyhow::Result<PathBuf> {
     let home = workspace_root().join("target/debian");
     let folder = home.join(package);
@@ -50,24 +52,13 @@ pub fn unpack(package: &str, release: Release, component: &str) -> anyhow::Resul
         return Ok(folder);
     }
     println!("setup: unpacking the Debian package {package} of {component}");
-    let downloads = home.join("downloads");
-    for needed in ["lists/partial", "cache/archives/partial", "downloads"] {
-        std::fs::create_dir_all(home.join(needed))
-            .with_context(|| format!("Cannot make {}", home.join(needed).display()))?;
-    }
-    let sources = home.join("sources.list");
-    std::fs::write(&sources, format!("deb {} {component}\n", mirror(release)?))
-        .with_context(|| format!("Cannot write {}", sources.display()))?;
-    finish(private_apt_get(&home, &sources).arg("update"))
-        .context("apt-get cannot read the package lists")?;
-    finish(
-        private_apt_get(&home, &sources)
-            .current_dir(&downloads)
-            .args(["download", package]),
-    )
-    .with_context(|| format!("apt-get cannot download {package}"))?;
+    std::fs::create_dir_all(&home).with_context(|| format!("Cannot make {}", home.display()))?;
+    let apt = Apart::new(release, component)?;
+    finish(apt.get().arg("update")).context("apt-get cannot read the package lists")?;
+    finish(apt.get().current_dir(apt.downloads()).args(["download", package]))
+        .with_context(|| format!("apt-get cannot download {package}"))?;
 
-    let archive = downloaded(&downloads, package)?;
+    let archive = downloaded(&apt.downloads(), package)?;
     // Renamed when it is whole: an interrupted run leaves nothing that looks finished.
     let unfinished = home.join(format!("{package}.unfinished"));
     finish(
@@ -76,51 +67,123 @@ pub fn unpack(package: &str, release: Release, component: &str) -> anyhow::Resul
             .arg(&archive)
             .arg(&unfinished),
     )?;
-    std::fs::remove_file(&archive).with_context(|| format!("Cannot remove {}", archive.display()))?;
     std::fs::rename(&unfinished, &folder).with_context(|| format!("Cannot make {}", folder.display()))?;
     Ok(folder)
 }
 
-/// Address and release, as `deb` lines have them, of the Debian mirror that this machine's apt uses for its own release.
-fn mirror(wanted: Release) -> anyhow::Result<String> {
-    let release = std::fs::read_to_string("/etc/os-release").context("Cannot read /etc/os-release")?;
-    let Some(codename) = release
-        .lines()
-        .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
-    else {
-        bail!("/etc/os-release names no release: this needs Debian");
-    };
-    let targets = Command::new("apt-get")
-        .args(["indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)"])
-        .output()
-        .context("Cannot start apt-get: this needs Debian")?;
-    let targets = String::from_utf8_lossy(&targets.stdout).into_owned();
-    let own = format!(" {codename} main");
-    let Some(found) = targets.lines().find_map(|line| line.strip_suffix(&own)) else {
-        bail!("apt has no source for main of {codename}");
-    };
-    let codename = match wanted {
-        Release::Own => codename,
-        Release::Trixie => "trixie",
-    };
-    Ok(format!("{found} {codename}"))
+/// apt with a source, lists and a cache of its own, in a folder that goes with it.
+///
+/// The folder is not below ours: run by root, apt fetches as the user `_apt`, which cannot enter a folder of root's.
+struct Apart {
+    home: TempDir,
 }
 
-/// apt-get with sources, lists and cache of its own.
-fn private_apt_get(home: &Path, sources: &Path) -> Command {
-    let mut command = apt_get();
-    let mut set = |name: &str, value: &Path| {
-        command.arg("--option").arg(format!("{name}={}", value.display()));
-    };
-    set("Dir::Etc::SourceList", sources);
-    set("Dir::Etc::SourceParts", Path::new("/dev/null"));
-    set("Dir::State::Lists", &home.join("lists"));
-    set("Dir::Cache", &home.join("cache"));
-    if we_are_root() {
-        // Otherwise it drops to a user who cannot enter our folders, and warns.
-        command.args(["--option", "APT::Sandbox::User=root"]);
+impl Apart {
+    fn new(release: Release, component: &str) -> anyhow::Result<Self> {
+        let home = tempfile::Builder::new()
+            .prefix("divvy-apt-")
+            .permissions(Permissions::from_mode(0o755))
+            .tempdir()
+            .context("Cannot make a folder for apt")?;
+        let apart = Self { home };
+        for needed in ["lists/partial", "cache/archives/partial", "downloads"] {
+            let folder = apart.home.path().join(needed);
+            std::fs::create_dir_all(&folder).with_context(|| format!("Cannot make {}", folder.display()))?;
+        }
+        if we_are_root() {
+            finish(Command::new("chown").arg("_apt").arg(apart.downloads()))?;
+        }
+        let mirror = Mirror::of(release)?;
+        let keys = keyring(&mirror.codename, Path::exists)?;
+        std::fs::write(apart.sources(), mirror.source(&keys, component))
+            .context("Cannot write apt's sources")?;
+        Ok(apart)
     }
-    command
+
+    fn sources(&self) -> PathBuf {
+        self.home.path().join("sources.list")
+    }
+
+    fn downloads(&self) -> PathBuf {
+        self.home.path().join("downloads")
+    }
+
+    fn get(&self) -> Command {
+        let mut command = apt_get();
+        let mut set = |name: &str, value: &Path| {
+            command.arg("--option").arg(format!("{name}={}", value.display()));
+        };
+        set("Dir::Etc::SourceList", &self.sources());
+        set("Dir::Etc::SourceParts", Path::new("/dev/null"));
+        set("Dir::State::Lists", &self.home.path().join("lists"));
+        set("Dir::Cache", &self.home.path().join("cache"));
+        command
+    }
+}
+
+/// Where packages of a release come from.
+struct Mirror {
+    address: String,
+    codename: String,
+}
+
+impl Mirror {
+    /// The Debian mirror that this machine's apt uses for its own release.
+    fn of(wanted: Release) -> anyhow::Result<Self> {
+        let release = std::fs::read_to_string("/etc/os-release").context("Cannot read /etc/os-release")?;
+        let Some(codename) = release
+            .lines()
+            .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
+        else {
+            bail!("/etc/os-release names no release: this needs Debian");
+        };
+        let targets = Command::new("apt-get")
+            .args(["indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)"])
+            .output()
+            .context("Cannot start apt-get: this needs Debian")?;
+        let targets = String::from_utf8_lossy(&targets.stdout).into_owned();
+        let own = format!(" {codename} main");
+        let Some(address) = targets.lines().find_map(|line| line.strip_suffix(&own)) else {
+            bail!("apt has no source for main of {codename}");
+        };
+        let codename = match wanted {
+            Release::Own => codename,
+            Release::Trixie => "trixie",
+        };
+        Ok(Self {
+            address: address.to_owned(),
+            codename: codename.to_owned(),
+        })
+    }
+
+    /// The line for apt. Only the keys of this release are trusted, not all that the machine trusts.
+    fn source(&self, keys: &Path, component: &str) -> String {
+        let Self { address, codename } = self;
+        format!(
+            "deb [signed-by={}] {address} {codename} {component}\n",
+            keys.display()
+        )
+    }
+}
+
+/// The file with the keys of one release's archive, from Debian's package debian-archive-keyring.
+fn keyring(codename: &str, exists: impl Fn(&Path) -> bool) -> anyhow::Result<PathBuf> {
+    let names = [
+        format!("debian-archive-{codename}-automatic"),
+        // Of all releases: where a distribution has no file for each.
+        "debian-archive-keyring".to_owned(),
+    ];
+    for name in names {
+        for ending in ["gpg", "pgp"] {
+            let path = Path::new("/usr/share/keyrings").join(format!("{name}.{ending}"));
+            if exists(&path) {
+                return Ok(path);
+            }
+        }
+    }
+    bail!(
+        "No key of Debian's {codename}: run `sudo apt-get install --yes debian-archive-keyring`, then this again"
+    )
 }
 
 /// The one archive of `package` in `folder`.
@@ -151,4 +214,30 @@ fn apt_get() -> Command {
 
 fn we_are_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|us| us.uid() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_keys_of_the_release_are_trusted() {
+        let own = "/usr/share/keyrings/debian-archive-trixie-automatic.gpg";
+        let found = keyring("trixie", |_| true).expect("all files are there");
+        assert_eq!(found, Path::new(own));
+        let of_all = keyring("trixie", |path| path.ends_with("debian-archive-keyring.pgp"));
+        assert_eq!(
+            of_all.expect("one file is there"),
+            Path::new("/usr/share/keyrings/debian-archive-keyring.pgp")
+        );
+        assert!(keyring("trixie", |_| false).is_err());
+        let mirror = Mirror {
+            address: "http://mirror/debian".to_owned(),
+            codename: "trixie".to_owned(),
+        };
+        assert_eq!(
+            mirror.source(&found, "main"),
+            format!("deb [signed-by={own}] http://mirror/debian trixie main\n")
+        );
+    }
 }

@@ -10,15 +10,18 @@ mod coverage;
 mod debian;
 mod demo;
 mod deny;
+mod dist;
 mod examples;
 mod floor;
 mod generate_abi;
 mod oracle;
+mod pin;
 mod python;
 mod schemas;
 mod setup;
 mod suites;
 mod test;
+mod zig;
 
 use clap::{Parser, Subcommand};
 
@@ -38,14 +41,18 @@ enum Task {
     Coverage(coverage::Args),
     /// Show Divvy's main job: two tenants at once on one device
     Demo(demo::Args),
-    /// Check licences and advisories of all dependencies with cargo-deny
+    /// Check licences, bans and sources of all dependencies with cargo-deny
     Deny(deny::Args),
+    /// Pack what a user installs, with a bill of materials and checksums
+    Dist(dist::Args),
     /// Compile the CUDA sources of examples/cuda to PTX anew
     Examples(examples::Args),
     /// Build the drop-ins against an old glibc and check what they need and export
     Floor(floor::Args),
     /// Have the crate container-device-interface inject our CDI files, and compare what comes of it with ours
     Oracle(oracle::Args),
+    /// Write the lists of Python packages with their hashes
+    Pin(pin::Args),
     /// Write docs/schema: what each kind of JSON document has
     Schemas(schemas::Args),
     /// Install what the demo and the tests need: Python packages, a few from Debian
@@ -62,9 +69,11 @@ fn main() -> anyhow::Result<()> {
         Task::Coverage(args) => coverage::run(&args),
         Task::Demo(args) => demo::run(&args),
         Task::Deny(args) => deny::run(&args),
+        Task::Dist(args) => dist::run(&args),
         Task::Examples(args) => examples::run(&args),
         Task::Floor(args) => floor::run(&args),
         Task::Oracle(args) => oracle::run(&args),
+        Task::Pin(args) => pin::run(&args),
         Task::Schemas(args) => schemas::run(&args),
         Task::Setup(args) => setup::run(&args),
         Task::GenerateAbi(args) => generate_abi::run(&args),

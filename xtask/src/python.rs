@@ -1,4 +1,5 @@
-//! Python environments under the workspace, holding exactly what a requirements file lists.
+//! Python environments under the workspace, holding exactly what a requirements file lists: wheels only, each with a
+//! hash that the list names. Installing one runs nothing of it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,12 +18,19 @@ pub fn examples() -> anyhow::Result<()> {
     )
 }
 
-/// Makes `target/tools` with the packages of tests/tools/requirements.txt: what people watch GPUs with.
-pub fn tools() -> anyhow::Result<()> {
-    environment(
-        &workspace_root().join("target/tools"),
-        &workspace_root().join("tests/tools/requirements.txt"),
-    )
+/// Makes `target/tools` with the packages of tests/tools/requirements.txt: what people watch GPUs with. Modules in the
+/// folder `also` can be imported there too.
+pub fn tools(also: &Path) -> anyhow::Result<()> {
+    let folder = workspace_root().join("target/tools");
+    environment(&folder, &workspace_root().join("tests/tools/requirements.txt"))?;
+    let asked = Command::new(folder.join("bin/python"))
+        .args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"])
+        .output()
+        .context("Cannot ask Python where its packages lie")?;
+    let packages = String::from_utf8(asked.stdout).context("Python's packages lie at an odd path")?;
+    let pointer = Path::new(packages.trim()).join("divvy.pth");
+    std::fs::write(&pointer, format!("{}\n", also.display()))
+        .with_context(|| format!("Cannot write {}", pointer.display()))
 }
 
 /// Makes `folder` a virtual environment with exactly the packages of `requirements`. Returns at once when a former run
@@ -54,7 +62,8 @@ pub fn environment(folder: &Path, requirements: &Path) -> anyhow::Result<()> {
                 "install",
                 "--quiet",
             ])
-            .args(["--progress-bar", "off", "--only-binary", ":all:", "--requirement"])
+            .args(["--progress-bar", "off", "--only-binary", ":all:"])
+            .args(["--require-hashes", "--no-deps", "--requirement"])
             .arg(requirements),
     )?;
     std::fs::write(&stamp, wanted).with_context(|| format!("Cannot write {}", stamp.display()))?;

@@ -58,7 +58,9 @@ pub fn for_tests() -> anyhow::Result<()> {
     if !is_installed("curl") {
         debian::install(&["curl"], "the tests that talk to containerd as a kubelet does")?;
     }
-    python::tools()?;
+    // The index of Python packages has its sources only, which would have to be run to be installed.
+    let gpustat = debian::unpack("gpustat", Release::Trixie, "contrib")?;
+    python::tools(&gpustat.join("usr/lib/python3/dist-packages"))?;
     let nvtop = debian::unpack("nvtop", Release::Own, "contrib")?.join("usr/bin/nvtop");
     let loads = Command::new("ldd")
         .arg(nvtop)

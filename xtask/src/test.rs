@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 
 use crate::cargo::{cargo, finish};
 use crate::suites::{Failed, Suites};
-use crate::{schemas, setup};
+use crate::{deny, schemas, setup};
 
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -43,6 +43,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if !args.suites_only {
         step(&mut steps, "format", || {
             finish(cargo().args(["fmt", "--all", "--check"]))
+        });
+        step(&mut steps, "dependencies", || {
+            deny::run(&deny::Args { advisories: false })
         });
         step(&mut steps, "schemas", || {
             schemas::run(&schemas::Args { check: true })

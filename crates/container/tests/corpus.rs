@@ -4,6 +4,8 @@
 mod drive;
 #[path = "../../../fuzz/src/nri.rs"]
 mod nri;
+#[path = "../../../fuzz/src/yaml.rs"]
+mod yaml;
 
 use std::path::PathBuf;
 
@@ -117,4 +119,102 @@ fn oci_config() {
         }
     }
     assert!(read > 1000, "{read} of them were configurations");
+}
+
+/// Words that mean something in YAML.
+const MARKS: [&str; 24] = [
+    "- ",
+    "? ",
+    ": ",
+    "&a ",
+    "*a",
+    "<<: ",
+    "!!binary ",
+    "!!str ",
+    "|\n",
+    ">-\n",
+    "---\n",
+    "...\n",
+    "%YAML 9\n",
+    "[",
+    "]",
+    "{",
+    "}",
+    ",",
+    "\"",
+    "'",
+    "\n  ",
+    "\t",
+    "~",
+    "# ",
+];
+
+#[test]
+fn yaml() {
+    let (mut dice, mut read, mut whole) = (Dice(31), 0, 0);
+    for input in inputs("yaml") {
+        whole += yaml::files(&input);
+        for _ in 0..500 {
+            let mut mutant = input.clone();
+            for _ in 0..=dice.below(3) {
+                let at = dice.below(mutant.len());
+                let until = at + dice.below(mutant.len() - at).min(40);
+                match dice.below(6) {
+                    0 => mutant[at] ^= 1 << dice.below(7),
+                    1 => mutant.truncate(at.max(2)),
+                    2 => drop(mutant.drain(at..until)),
+                    3 => {
+                        let copy = mutant[at..until].to_vec();
+                        let to = dice.below(mutant.len());
+                        mutant.splice(to..to, copy);
+                    }
+                    _ => {
+                        let word = MARKS[dice.below(MARKS.len())];
+                        mutant.splice(at..at, word.bytes());
+                    }
+                }
+                if mutant.is_empty() {
+                    mutant.push(b'a');
+                }
+            }
+            read += yaml::files(&mutant);
+        }
+    }
+    assert_eq!(whole, 3, "the others never were files");
+    assert!(read > 50, "{read} of the mutants were files");
+}
+
+/// Texts that are made to cost a reader much, on the stack that a thread has by default.
+#[test]
+fn costly_yaml_is_given_up_soon() {
+    const BYTES: usize = 64 << 10;
+    let many = |text: &str| text.repeat(BYTES / text.len());
+    let cdi = "cdiVersion: 0.5.0\nkind: a.b/c\ncontainerEdits:\n  env: ";
+    let mut laughs = String::from("x0: &x0 [a,a,a,a,a,a,a,a,a]\n");
+    for at in 1..30 {
+        laughs += &format!("x{at}: &x{at} [{}]\n", format!("*x{},", at - 1).repeat(9));
+    }
+    let stairs: String = (0..300).map(|deep| format!("{}a:\n", " ".repeat(deep))).collect();
+    let texts = [
+        many("["),
+        many("{a: "),
+        many("- "),
+        many("? "),
+        stairs,
+        laughs,
+        format!("a: &a {{k: v}}\nb:\n{}", many(" <<: *a\n")),
+        format!("{cdi}[&a {}, {}]", "z".repeat(BYTES), many("*a, ")),
+        many("--- a\n"),
+        many("\n"),
+        format!("\"{}", many("a\n")),
+        format!("%TAG ! {}\n--- a", many("x")),
+    ];
+    for text in texts {
+        let shown: String = text.chars().take(60).collect();
+        let (done, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(yaml::files(text.as_bytes())));
+        // A guard against hanging: it takes a few hundredths of a second.
+        let read = ended.recv_timeout(std::time::Duration::from_secs(60));
+        assert_eq!(read, Ok(0), "{shown}");
+    }
 }

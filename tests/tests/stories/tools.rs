@@ -159,11 +159,12 @@ fn a_slice_of_its_own_follows_what_is_allocated_and_resized() {
 fn gpustat_shows_the_slice_inside_and_all_outside() {
     let Some(python) = tools_python() else { return };
     let shared = Shared::new();
-    let gpustat = text(python.with_file_name("gpustat"));
+    let python = text(python);
+    let gpustat = |arguments: &[&'static str]| [&[python.as_str(), "-m", "gpustat"], arguments].concat();
     let (alice, bob) = (shared.alice.pid(), shared.bob.pid());
     let held = |process: &Value| (process["pid"].clone(), process["gpu_memory_usage"].clone());
 
-    let seen: Value = serde_json::from_str(&shared.inside(&[&gpustat, "--json"])).expect("JSON");
+    let seen: Value = serde_json::from_str(&shared.inside(&gpustat(&["--json"]))).expect("JSON");
     assert_eq!(seen["gpus"].as_array().map(Vec::len), Some(1));
     let gpu = &seen["gpus"][0];
     assert_eq!(
@@ -172,7 +173,7 @@ fn gpustat_shows_the_slice_inside_and_all_outside() {
     );
     assert_eq!(gpu["processes"].as_array().map(Vec::len), Some(1));
     assert_eq!(held(&gpu["processes"][0]), (alice.into(), 256.into()));
-    let shown = shared.inside(&[&gpustat, "--no-color", "--show-pid"]);
+    let shown = shared.inside(&gpustat(&["--no-color", "--show-pid"]));
     line(
         &shown,
         &[
@@ -182,7 +183,7 @@ fn gpustat_shows_the_slice_inside_and_all_outside() {
         ],
     );
 
-    let seen: Value = serde_json::from_str(&shared.outside(&[&gpustat, "--json"])).expect("JSON");
+    let seen: Value = serde_json::from_str(&shared.outside(&gpustat(&["--json"]))).expect("JSON");
     assert_eq!(seen["gpus"].as_array().map(Vec::len), Some(2));
     let gpu = &seen["gpus"][0];
     assert_eq!(

@@ -9,12 +9,9 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, bail};
 
-use crate::cargo::{cargo, finish, workspace_root};
+use crate::cargo::{cargo, workspace_root};
 use crate::coverage::{declared, declared_by_nvml};
-use crate::python;
-
-/// The oldest glibc that a drop-in loads with.
-const FLOOR: (u32, u32) = (2, 17);
+use crate::zig::{self, FLOOR};
 
 /// A drop-in and what it promises.
 struct DropIn {
@@ -79,7 +76,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for drop_in in DROP_INS.iter().filter(|drop_in| drop_in.in_front) {
         check_dependencies(drop_in.package)?;
     }
-    let folder = build(&args.profile)?;
+    let folder = zig::Build {
+        profile: &args.profile,
+        packages: &DROP_INS.map(|drop_in| drop_in.package),
+        folder: &workspace_root().join("target"),
+        variables: &[],
+    }
+    .run()?;
     for drop_in in &DROP_INS {
         let library = folder.join(drop_in.file);
         let bytes = std::fs::read(&library).with_context(|| format!("Cannot read {}", library.display()))?;
@@ -105,27 +108,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         );
     }
     Ok(())
-}
-
-fn build(profile: &str) -> anyhow::Result<std::path::PathBuf> {
-    let root = workspace_root();
-    let tools = root.join("target/zig");
-    python::environment(&tools, &root.join("xtask/src/floor/requirements.txt"))?;
-    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    // Found by the linker wrapper as `python3 -m ziglang`, and by cargo as a subcommand.
-    let path = std::env::join_paths([tools.join("bin")].into_iter().chain(std::env::split_paths(
-        &std::env::var_os("PATH").unwrap_or_default(),
-    )))?;
-    finish(
-        cargo()
-            .env("PATH", path)
-            .args(["zigbuild", "--quiet", "--profile", profile])
-            .args(DROP_INS.iter().flat_map(|drop_in| ["--package", drop_in.package]))
-            .arg("--target")
-            .arg(format!("{target}.{}.{}", FLOOR.0, FLOOR.1)),
-    )?;
-    let folder = if profile == "dev" { "debug" } else { profile };
-    Ok(root.join("target").join(target).join(folder))
 }
 
 /// Everything a drop-in promises of its file and does not keep.

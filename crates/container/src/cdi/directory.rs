@@ -1,11 +1,12 @@
 //! The directories in which engines look for CDI files.
 
 use std::fs::{self, File, Permissions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use divvy_model::{Code, Fault};
+use rustix::fs::OFlags;
 
 use super::spec::{Spec, parse};
 
@@ -50,16 +51,31 @@ pub fn read_all(directories: &[PathBuf]) -> Result<Vec<Found>, (PathBuf, std::io
     Ok(all)
 }
 
-/// A CDI file is small: what is not is none.
-const MOST_BYTES: u64 = 16 << 20;
+/// A CDI file is small: what is not is none. Reading YAML takes sixty times its size.
+const MOST_BYTES: u64 = 4 << 20;
 
 fn read(path: &Path) -> Result<Spec, String> {
-    let size = fs::metadata(path).map_err(|error| error.to_string())?.len();
-    if size > MOST_BYTES {
-        return Err(format!("it has {size} bytes"));
-    }
-    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let text = text_of(path).map_err(|error| error.to_string())?;
     parse(path, &text)
+}
+
+/// A file's text, of no more bytes than that however it grows meanwhile.
+fn text_of(path: &Path) -> std::io::Result<String> {
+    let wrong = |why: &str| std::io::Error::new(ErrorKind::InvalidData, why);
+    let file = File::options()
+        .read(true)
+        // Opening a FIFO would wait for a writer.
+        .custom_flags(i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0))
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(wrong("it is no file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err(wrong("it is larger than any CDI file"));
+    }
+    String::from_utf8(bytes).map_err(|_| wrong("it is no text"))
 }
 
 /// Writes a file so that an engine sees the old one or the new one, whole. Its path.
@@ -156,6 +172,31 @@ mod tests {
         );
         remove(&path).expect("removed");
         remove(&path).expect("gone already");
+    }
+
+    #[test]
+    fn what_is_no_small_file_is_said_to_be_none() {
+        let base = tempfile::tempdir().expect("a folder");
+        let named = |name: &str| base.path().join(name);
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, named("a.json"), fifo, 0o600.into(), 0).expect("a FIFO");
+        fs::write(named("b.yaml"), vec![b'\n'; 5 << 20]).expect("written");
+        fs::write(named("c.yaml"), b"\xff\xfe").expect("written");
+        fs::create_dir(named("d.json")).expect("a folder");
+        let found = read_all(&[base.path().to_owned()]).expect("read");
+        let reasons: Vec<_> = found
+            .iter()
+            .filter_map(|found| found.spec.as_ref().err())
+            .collect();
+        assert_eq!(
+            reasons,
+            [
+                "it is no file",
+                "it is larger than any CDI file",
+                "it is no text",
+                "it is no file"
+            ]
+        );
     }
 
     #[test]

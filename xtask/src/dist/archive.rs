@@ -1,0 +1,201 @@
+//! Files in one archive, the same bytes for the same files, and their checksums.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+use crate::cargo::finish;
+
+/// The file with the checksums, as `sha256sum --check` reads it.
+const SUMS: &str = "SHA256SUMS";
+
+/// A file of the archive.
+#[derive(Debug)]
+pub struct Entry {
+    /// Where it is in the archive, below the archive's one folder.
+    path: String,
+    /// Where it lies now.
+    from: PathBuf,
+    mode: u32,
+}
+
+impl Entry {
+    /// A file to be executed or loaded.
+    pub fn program(path: String, from: PathBuf) -> Self {
+        let mode = 0o755;
+        Self { path, from, mode }
+    }
+
+    /// A file to be read.
+    pub fn text(path: String, from: PathBuf) -> Self {
+        let mode = 0o644;
+        Self { path, from, mode }
+    }
+
+    /// A text, or all texts below a folder.
+    pub fn all_below(path: &str, from: &Path) -> anyhow::Result<Vec<Self>> {
+        let cannot = || format!("Cannot read {}", from.display());
+        if !fs::metadata(from).with_context(cannot)?.is_dir() {
+            return Ok(vec![Self::text(path.to_owned(), from.to_owned())]);
+        }
+        let mut all = Vec::new();
+        for entry in fs::read_dir(from).with_context(cannot)? {
+            let entry = entry.with_context(cannot)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            all.extend(Self::all_below(&format!("{path}/{name}"), &entry.path())?);
+        }
+        Ok(all)
+    }
+}
+
+/// Writes `out/<name>.tar.gz` with one folder `name`, which holds the entries and their checksums. Its path.
+pub fn pack(out: &Path, name: &str, entries: &[Entry]) -> anyhow::Result<PathBuf> {
+    let stage = tempfile::tempdir_in(out).context("Cannot make a folder to pack in")?;
+    let top = stage.path().join(name);
+    let mut files = Vec::new();
+    for Entry { path, from, mode } in entries {
+        let to = top.join(path);
+        if to.exists() {
+            bail!("Two files of the archive have the path {path}");
+        }
+        fs::create_dir_all(to.parent().unwrap_or(&top))?;
+        fs::copy(from, &to).with_context(|| format!("Cannot copy {}", from.display()))?;
+        fs::set_permissions(&to, Permissions::from_mode(*mode))?;
+        files.push(to);
+    }
+    write_sums(&top, &files)?;
+    fs::set_permissions(top.join(SUMS), Permissions::from_mode(0o644))?;
+    let packed = out.join(format!("{name}.tar.gz"));
+    finish(
+        Command::new("tar")
+            // No time, user or group of this machine.
+            .args(["--create", "--sort=name", "--mtime=@0", "--format=gnu"])
+            .args(["--owner=0", "--group=0", "--numeric-owner", "--mode=go=rX,u+w"])
+            .args(["--use-compress-program", "gzip --no-name --best"])
+            .arg("--file")
+            .arg(&packed)
+            .arg("--directory")
+            .arg(stage.path())
+            .arg(name),
+    )?;
+    Ok(packed)
+}
+
+/// Writes the checksums of `files`, which lie below `folder`, into a file there.
+pub fn write_sums(folder: &Path, files: &[PathBuf]) -> anyhow::Result<()> {
+    let mut names: Vec<&Path> = files
+        .iter()
+        .map(|file| file.strip_prefix(folder).context("A file lies elsewhere"))
+        .collect::<anyhow::Result<_>>()?;
+    names.sort();
+    let output = Command::new("sha256sum")
+        .current_dir(folder)
+        .arg("--")
+        .args(&names)
+        .output()
+        .context("Cannot start sha256sum")?;
+    if !output.status.success() {
+        bail!("sha256sum: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    fs::write(folder.join(SUMS), output.stdout).context("Cannot write the checksums")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn printed(command: &mut Command) -> String {
+        let output = command.output().expect("it starts");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Stand-ins for what is built, in a folder of their own.
+    fn stand_ins() -> (tempfile::TempDir, Vec<Entry>) {
+        let base = tempfile::tempdir().expect("a folder");
+        let file = |name: &str, mode: u32| {
+            let path = base.path().join(name);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("it is made");
+            fs::write(&path, name).expect("written");
+            fs::set_permissions(&path, Permissions::from_mode(mode)).expect("a mode");
+            path
+        };
+        let mut entries = vec![
+            Entry::program("bin/divvy".to_owned(), file("divvy", 0o700)),
+            Entry::program("lib/divvy/libx.so".to_owned(), file("libx.so", 0o600)),
+        ];
+        file("docs/b.md", 0o600);
+        file("docs/adr/a.md", 0o666);
+        entries.extend(Entry::all_below("share/doc/divvy/docs", &base.path().join("docs")).expect("texts"));
+        (base, entries)
+    }
+
+    #[test]
+    fn the_same_files_give_the_same_archive() {
+        let (out, other) = (
+            tempfile::tempdir().expect("a folder"),
+            tempfile::tempdir().expect("a folder"),
+        );
+        let (_base, entries) = stand_ins();
+        let (_later, mut again) = stand_ins();
+        again.reverse();
+        let first = pack(out.path(), "divvy-1-x-linux", &entries).expect("packed");
+        let second = pack(other.path(), "divvy-1-x-linux", &again).expect("packed");
+        let bytes = |path: &Path| fs::read(path).expect("an archive");
+        assert!(bytes(&first) == bytes(&second));
+
+        let listed = printed(
+            Command::new("tar")
+                .args(["--numeric-owner", "--utc", "-tvzf"])
+                .arg(&first),
+        );
+        let shown: Vec<_> = listed
+            .lines()
+            .map(|line| {
+                let words: Vec<_> = line.split_whitespace().collect();
+                format!("{} {} {} {}", words[0], words[1], words[3], words[5])
+            })
+            .filter(|line| !line.ends_with('/'))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "-rw-r--r-- 0/0 1970-01-01 divvy-1-x-linux/SHA256SUMS",
+                "-rwxr-xr-x 0/0 1970-01-01 divvy-1-x-linux/bin/divvy",
+                "-rwxr-xr-x 0/0 1970-01-01 divvy-1-x-linux/lib/divvy/libx.so",
+                "-rw-r--r-- 0/0 1970-01-01 divvy-1-x-linux/share/doc/divvy/docs/adr/a.md",
+                "-rw-r--r-- 0/0 1970-01-01 divvy-1-x-linux/share/doc/divvy/docs/b.md",
+            ]
+        );
+
+        write_sums(out.path(), &[first]).expect("sums");
+        printed(
+            Command::new("tar")
+                .arg("-xzf")
+                .arg(out.path().join("divvy-1-x-linux.tar.gz"))
+                .arg("-C")
+                .arg(out.path()),
+        );
+        for folder in [out.path().to_owned(), out.path().join("divvy-1-x-linux")] {
+            let mut check = Command::new("sha256sum");
+            check.args(["--check", "--strict", SUMS]).current_dir(&folder);
+            assert!(printed(&mut check).lines().all(|line| line.ends_with(": OK")));
+        }
+    }
+
+    #[test]
+    fn two_files_at_one_path_are_an_error() {
+        let out = tempfile::tempdir().expect("a folder");
+        let (_base, mut entries) = stand_ins();
+        entries.push(Entry::text("bin/divvy".to_owned(), entries[0].from.clone()));
+        let error = pack(out.path(), "divvy", &entries).expect_err("one would be lost");
+        assert!(error.to_string().contains("bin/divvy"), "{error:#}");
+    }
+}
