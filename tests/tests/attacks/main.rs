@@ -1,0 +1,2 @@
+//! placeholder
+mod f01_keepers_folder;
