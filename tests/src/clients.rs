@@ -59,6 +59,11 @@ pub fn python_tenant() -> PathBuf {
     workspace().join("tests/python/tenant.py")
 }
 
+/// strace.
+pub fn strace() -> Option<PathBuf> {
+    on_path("strace", "strace (cargo xtask setup)")
+}
+
 /// A C compiler.
 pub fn compiler() -> Option<PathBuf> {
     on_path("cc", "C compiler")

@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -28,7 +29,7 @@ pub struct System {
     pub users: Users,
     folder: PathBuf,
     settings: Vec<(String, String)>,
-    agent: Option<Child>,
+    agent: Mutex<Option<Child>>,
 }
 
 impl Deref for System {
@@ -60,7 +61,7 @@ impl System {
                 .expect("a folder that others may enter");
         }
         let users = Users::new(&folder)?;
-        let mut system = Self {
+        let system = Self {
             host: Host::in_folder(&folder),
             users,
             folder,
@@ -69,14 +70,14 @@ impl System {
                 .chain(settings)
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
                 .collect(),
-            agent: None,
+            agent: Mutex::new(None),
         };
         system.start_agent();
         Some(system)
     }
 
     /// Starts the agent as root does, and waits until it answers. The agent's log is [`System::log`].
-    pub fn start_agent(&mut self) {
+    pub fn start_agent(&self) {
         let log = File::options()
             .create(true)
             .append(true)
@@ -105,14 +106,14 @@ impl System {
                 .is_ok_and(|output| output.status.success())
                 .then_some(())
         });
-        self.agent = Some(agent);
+        *self.agent() = Some(agent);
         // What programs load is put into the run directory by its owner's first run.
         let _staged = finish(&mut self.host.divvy(["run", "--memory", "64MiB", "--", "true"]));
     }
 
     /// Ends the agent as its unit would, and waits until it is gone.
-    pub fn stop_agent(&mut self) {
-        let Some(mut agent) = self.agent.take() else {
+    pub fn stop_agent(&self) {
+        let Some(mut agent) = self.agent().take() else {
             return;
         };
         processes::signal(agent.id(), Signal::TERM);
@@ -121,7 +122,7 @@ impl System {
 
     /// The agent's process: the one that was started, and so not a helper's.
     pub fn agent_pid(&self) -> u32 {
-        self.agent.as_ref().expect("an agent was started").id()
+        self.agent().as_ref().expect("an agent was started").id()
     }
 
     /// The processes of the agent's tree that serve: itself and what it started to help it, no keepers.
@@ -133,8 +134,12 @@ impl System {
     }
 
     /// How the agent ended, if it did.
-    pub fn agent_status(&mut self) -> Option<std::process::ExitStatus> {
-        self.agent.as_mut()?.try_wait().expect("a child")
+    pub fn agent_status(&self) -> Option<std::process::ExitStatus> {
+        self.agent().as_mut()?.try_wait().expect("a child")
+    }
+
+    fn agent(&self) -> MutexGuard<'_, Option<Child>> {
+        self.agent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The agent's log.
@@ -242,7 +247,7 @@ impl System {
 
     /// What holds after every story: the agent lives and answers, and nothing below its run directory is another user's
     /// to change.
-    pub fn holds(mut self) {
+    pub fn holds(&self) {
         if let Some(status) = self.agent_status() {
             panic!("the agent ended, {status}: {}", self.log_text());
         }
@@ -277,7 +282,10 @@ impl System {
 
 impl Drop for System {
     fn drop(&mut self) {
-        let mut ours = self.agent.as_ref().map_or(Vec::new(), |agent| processes::tree(agent.id()));
+        let mut ours = self
+            .agent()
+            .as_ref()
+            .map_or(Vec::new(), |agent| processes::tree(agent.id()));
         let users = [
             self.users.alice.uid,
             self.users.bob.uid,
@@ -295,9 +303,7 @@ impl Drop for System {
             for &pid in &ours {
                 processes::signal(pid, Signal::KILL);
             }
-            if let Some(agent) = &mut self.agent {
-                let _reaped = agent.try_wait();
-            }
+            let _reaped = self.agent_status();
             std::thread::sleep(Duration::from_millis(20));
         }
         let _gone = fs::remove_dir_all(&self.folder);

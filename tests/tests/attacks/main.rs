@@ -1,2 +1,20 @@
-//! placeholder
+//! The attacks of the security review, one module for each finding or for a few that belong together. Each story is an
+//! attacker's attempt and a look at the victim: what is refused on the way is no failure, harm is. Each failed on the tree
+//! that the review was made on; what was seen there stands above it.
+//!
+//! They are by real users, made for each story and removed after ([`divvy_tests::users`]), or in podman's containers. After
+//! each story of several users a walker looks for paths that another user may write to.
+
+mod containers;
 mod f01_keepers_folder;
+mod f02_emulated_mps;
+mod f03_containers_root;
+mod f04_forged_processes;
+mod f05_anothers_limit;
+mod f06_what_is_mounted;
+mod f07_connections;
+mod f08_faults;
+mod f09_stuck_keepers;
+mod f10_queue;
+mod f11_dead_caller;
+mod rounds;
