@@ -248,9 +248,7 @@ impl System {
     /// What holds after every story: the agent lives and answers, and nothing below its run directory is another user's
     /// to change.
     pub fn holds(&self) {
-        if let Some(status) = self.agent_status() {
-            panic!("the agent ended, {status}: {}", self.log_text());
-        }
+        self.lives();
         assert!(
             self.answers_root(Duration::from_secs(20)),
             "the agent does not answer root: {}",
@@ -262,6 +260,16 @@ impl System {
             "users other than the agent's may change {}",
             found.join("; ")
         );
+    }
+
+    /// Panics where the agent has ended, or does within a moment.
+    pub fn lives(&self) {
+        for _ in 0..10 {
+            if let Some(status) = self.agent_status() {
+                panic!("the agent ended: {status}");
+            }
+            std::thread::sleep(Duration::from_millis(30));
+        }
     }
 
     /// What other users may change below the run directory, in words.

@@ -42,23 +42,30 @@ pub fn fault(seconds: u64) -> anyhow::Result<()> {
         }
     };
     std::thread::spawn(move || {
+        // How soon the look comes to its second step depends on how the agent was built.
+        let pauses = [10, 60].into_iter().cycle().map(Duration::from_millis);
+        let mut pauses = pauses.flat_map(|pause| [pause; 2]);
         for stream in listener.incoming().map_while(Result::ok) {
-            let _answered = answer(stream.as_fd());
+            let pause = pauses.next().unwrap_or_default();
+            if let Err(error) = answer(stream.as_fd(), pause) {
+                println!("{error:#}");
+            }
         }
     });
     let begin = Instant::now();
-    let mut tries = 0_u64;
+    let (mut tries, mut last) = (0_u64, (0, String::new()));
     while begin.elapsed() < Duration::from_secs(seconds) {
         tries += 1;
-        if http::request("POST", &format!("/v1/slices/{id}/activate"), "").is_err() {
-            break;
+        match http::request("POST", &format!("/v1/slices/{id}/activate"), "") {
+            Ok(answer) => last = answer,
+            Err(_) => break,
         }
     }
-    println!("{tries} tries");
+    println!("{tries} tries, the last answer {} {}", last.0, last.1);
     Ok(())
 }
 
-fn answer(stream: std::os::fd::BorrowedFd<'_>) -> anyhow::Result<()> {
+fn answer(stream: std::os::fd::BorrowedFd<'_>, pause: Duration) -> anyhow::Result<()> {
     let (request, _) = wire::receive(stream)?;
     if wire::code(&request) != wire::RECALL {
         return wire::send(stream, &wire::message(wire::UNFIT), &[]);
@@ -67,8 +74,8 @@ fn answer(stream: std::os::fd::BorrowedFd<'_>) -> anyhow::Result<()> {
     ftruncate(&grant, GRANT_BYTES as u64)?;
     let ledger = Ledger::create()?.share()?;
     wire::send(stream, &wire::message(wire::DONE), &[grant.as_fd(), ledger.as_fd()])?;
-    // While it asks for the seals, which the story makes last.
-    std::thread::sleep(Duration::from_millis(10));
+    // Between size and seals, both of which the story makes last.
+    std::thread::sleep(pause);
     ftruncate(&grant, 0)?;
     fcntl_add_seals(&grant, SealFlags::SHRINK | SealFlags::FUTURE_WRITE)?;
     Ok(())

@@ -43,7 +43,10 @@ pub fn swap(folder: &Path, name: &str, victim: &Path, seconds: u64) -> anyhow::R
         while fs::symlink_metadata(&place).is_err() && round.elapsed() < Duration::from_millis(400) {
             std::hint::spin_loop();
         }
-        let _swapped = fs::rename(&link, &place);
+        if fs::rename(&link, &place).is_ok() {
+            // Until whoever made it has come to his next step.
+            std::thread::sleep(Duration::from_millis(100));
+        }
         rounds += 1;
     }
     println!("{rounds} rounds");
