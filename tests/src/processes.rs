@@ -103,3 +103,10 @@ fn field(pid: u32, number: usize) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(number - 3)?.parse().ok()
 }
+
+/// The processes whose program is called so.
+pub fn named(name: &str) -> impl Iterator<Item = u32> {
+    all().filter(move |pid| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|own| own.trim_end() == name)
+    })
+}

@@ -49,6 +49,14 @@ impl System {
 
     /// The same, with these variables for the agent as well.
     pub fn with(settings: &[(&str, &str)]) -> Option<Self> {
+        let system = Self::unused(settings)?;
+        // What programs load is put into the run directory by its owner's first run.
+        let _staged = finish(&mut system.host.divvy(["run", "--memory", "64MiB", "--", "true"]));
+        Some(system)
+    }
+
+    /// The same, on which nothing has run yet.
+    pub fn unused(settings: &[(&str, &str)]) -> Option<Self> {
         static STORIES: AtomicU32 = AtomicU32::new(0);
         let number = STORIES.fetch_add(1, Ordering::Relaxed);
         // Every folder above is root's, and others may enter it.
@@ -107,8 +115,6 @@ impl System {
                 .then_some(())
         });
         *self.agent() = Some(agent);
-        // What programs load is put into the run directory by its owner's first run.
-        let _staged = finish(&mut self.host.divvy(["run", "--memory", "64MiB", "--", "true"]));
     }
 
     /// Ends the agent as its unit would, and waits until it is gone.

@@ -4,8 +4,9 @@
 
 use std::process::Stdio;
 
-use divvy_tests::MIB;
+use divvy_tests::host::{finish, stderr};
 use divvy_tests::system::System;
+use divvy_tests::{GIB, MIB};
 
 use crate::rounds::rounds;
 
@@ -13,11 +14,10 @@ use crate::rounds::rounds;
 fn f11_a_caller_that_is_dead_decides_nothing() {
     let Some(system) = System::new() else { return };
     let alice = &system.users.alice;
-    // Each round is two callers that die, and of two processes each.
-    let (rounds, _) = rounds();
-    let rounds = (rounds / 200).to_string();
+    let (rounds, seconds) = rounds();
+    let (rounds, seconds) = (rounds.to_string(), seconds.to_string());
     let mut command = system.divvy_as(alice, ["run", "--name", "small", "--memory", "100MiB", "--"]);
-    command.arg(system.program("attacker")).args(["escape", &rounds]);
+    command.arg(system.program("attacker")).args(["escape", &rounds, &seconds]);
     // Its input stays open until the slice has been looked at.
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
     let output = std::io::BufReader::new(child.stdout.take().expect("piped"));
@@ -39,5 +39,24 @@ fn f11_a_caller_that_is_dead_decides_nothing() {
         .filter(|name| name.starts_with("outside"))
         .collect();
     assert_eq!(outside, [""; 0], "from inside a slice others were made outside");
+    system.holds();
+}
+
+/// The same at the slice's own socket: nobody is taken for the dead one, nothing that serves ends.
+#[test]
+fn f11_an_attach_by_a_peer_that_is_dead_ends_nothing() {
+    let Some(system) = System::new() else { return };
+    let alice = &system.users.alice;
+    let id = system.slice_of(alice, "own", "1GiB");
+    let (rounds, seconds) = rounds();
+    let mut attack = system.attacker_as(alice, ["attach-by-the-dead"]);
+    attack
+        .arg(system.slice_folder(&id).join("attach.sock"))
+        .args([rounds.to_string(), seconds.to_string()]);
+    let said = finish(&mut attack);
+    println!("{}", String::from_utf8_lossy(&said.stdout));
+    assert!(said.status.success(), "{}", stderr(&said));
+    assert_eq!(system.limit_seen_by(alice, &id), GIB);
+    assert!(system.slice("own").processes.is_empty(), "none of them is in the slice");
     system.holds();
 }

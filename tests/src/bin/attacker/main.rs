@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 
 mod escape;
+mod fatbin;
 mod flood;
 mod http;
 mod keeper;
@@ -37,8 +38,12 @@ fn main() -> anyhow::Result<()> {
         ["queue", count, bytes] => flood::queue(number(count)?, number(bytes)?),
         ["requests", count, method, path, body] => flood::requests(number(count)?, method, path, body),
         ["attend", name] => flood::attend(name),
-        ["escape", rounds] => escape::by_the_dead(number(rounds)?),
-        ["pass-connection"] => escape::pass_connection(),
+        ["escape", rounds, seconds] => escape::by_the_dead(number(rounds)?, number(seconds)?),
+        ["attach-by-the-dead", socket, rounds, seconds] => {
+            escape::attach_by_the_dead(Path::new(socket), number(rounds)?, number(seconds)?)
+        }
+        ["pass-connection", socket] => escape::pass_connection(Path::new(socket)),
+        ["fatbin", files, mebibytes] => fatbin::load(number(files)?, number(mebibytes)?),
         ["squat", uuid] => names::squat(uuid),
         ["impostor", folder] => names::impostor(Path::new(folder)),
         ["http", method, path, body] => {
