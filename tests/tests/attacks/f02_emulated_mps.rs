@@ -47,7 +47,7 @@ fn f02_a_fifo_in_a_users_folder_of_pipes_holds_up_nobody_else() {
     let mut second = partition(&system, alice, "two");
     let _held = ends_within(second.args(["--device", "0"]), Duration::from_secs(1));
     assert!(
-        ends_within(partition(&system, bob, "bobs").args(["--device", "1"]), Duration::from_secs(10)),
+        ends_within(partition(&system, bob, "bobs").args(["--device", "1"]), Duration::from_secs(5)),
         "bob's slice waits for alice's FIFO"
     );
     system.holds();

@@ -5,7 +5,7 @@ use divvy_tests::GIB;
 use divvy_tests::containers::Podman;
 use divvy_tests::host::{Host, finish, succeeded};
 
-use crate::containers::{HARDENED, image, slice};
+use super::containers::{HARDENED, image, slice};
 
 #[test]
 fn f03_a_containers_root_cannot_bring_its_slice_a_grant_of_its_own() {

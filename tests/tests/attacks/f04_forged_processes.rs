@@ -10,7 +10,7 @@ use divvy_tests::hostile::Hostile;
 use divvy_tests::host::{Host, finish, stderr};
 use divvy_tests::processes;
 
-use crate::containers::{HARDENED, image, slice};
+use super::containers::{HARDENED, image, slice};
 
 /// A process of root's that has nothing to do with any slice; it ends with the story.
 struct Bystander(Child);

@@ -5,7 +5,7 @@ use divvy_tests::containers::Podman;
 use divvy_tests::host::finish;
 use divvy_tests::system::System;
 
-use crate::containers::image;
+use super::containers::image;
 
 #[test]
 fn f06_a_link_in_the_place_of_the_box_is_mounted_into_no_container() {

@@ -11,8 +11,8 @@ use divvy_tests::host::{finish, succeeded};
 use divvy_tests::hostile::Hostile;
 use divvy_tests::system::System;
 
-use crate::containers::{HARDENED, image, slice};
-use crate::rounds::rounds;
+use super::containers::{HARDENED, image, slice};
+use super::rounds::rounds;
 
 /// A kernel that takes its time over fcntl, which asks for seals, gives the keeper all the time that it needs.
 #[test]

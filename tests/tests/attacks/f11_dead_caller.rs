@@ -8,7 +8,7 @@ use divvy_tests::host::{finish, stderr};
 use divvy_tests::system::System;
 use divvy_tests::{GIB, MIB};
 
-use crate::rounds::rounds;
+use super::rounds::rounds;
 
 #[test]
 fn f11_a_caller_that_is_dead_decides_nothing() {

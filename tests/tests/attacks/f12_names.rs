@@ -5,7 +5,7 @@ use divvy_tests::containers::Podman;
 use divvy_tests::host::finish;
 use divvy_tests::system::System;
 
-use crate::containers::image;
+use super::containers::image;
 
 #[test]
 fn f12_a_container_joins_no_other_users_slice_by_a_name_or_a_part_of_an_id() {

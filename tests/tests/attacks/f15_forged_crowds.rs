@@ -26,7 +26,7 @@ fn f15_a_crowd_that_is_not_there_costs_the_others_nothing() {
     };
     let (idle, quick) = (used(), ps().min(ps()));
     let mut forge = system.attacker_as(alice, ["forge"]);
-    let forger = Hostile::start(forge.arg(system.slice_folder(&id).join("attach.sock")).arg("1900"));
+    let forger = Hostile::start(forge.arg(system.slice_folder(&id).join("attach.sock")).arg("1000"));
     println!("{}", forger.line().unwrap_or_default());
     let (busy, slow) = (used(), ps().min(ps()));
     println!("idle {idle} ticks, then {busy}; `divvy ps` {quick:?}, then {slow:?}");

@@ -5,7 +5,7 @@ use divvy_tests::containers::Podman;
 use divvy_tests::host::finish;
 use divvy_tests::system::System;
 
-use crate::containers::{image, slice};
+use super::containers::{image, slice};
 
 #[test]
 fn f18_a_set_id_program_writes_no_log_where_its_caller_says() {

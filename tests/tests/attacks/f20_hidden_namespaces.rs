@@ -10,7 +10,7 @@ use divvy_tests::containers::Podman;
 use divvy_tests::host::{Host, finish, succeeded};
 use divvy_tests::processes;
 
-use crate::containers::{image, slice};
+use super::containers::{image, slice};
 
 /// Opens what a container has of the emulated device, and stays.
 const OPENS: &str = r#"

@@ -27,8 +27,8 @@ fn main() -> anyhow::Result<()> {
         ["swap", folder, name, victim, seconds] => {
             paths::swap(Path::new(folder), name, Path::new(victim), number(seconds)?)
         }
-        ["churn", folder, victim, seconds] => {
-            paths::churn(Path::new(folder), Path::new(victim), number(seconds)?)
+        ["churn", folder, victim, seconds, names @ ..] => {
+            paths::churn(Path::new(folder), Path::new(victim), number(seconds)?, names)
         }
         ["shorten", folder, seconds] => paths::shorten(Path::new(folder), number(seconds)?),
         ["redirect", other] => keeper::redirect(Path::new(other)),

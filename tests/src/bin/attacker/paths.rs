@@ -54,13 +54,14 @@ pub fn swap(folder: &Path, name: &str, victim: &Path, seconds: u64) -> anyhow::R
 }
 
 /// Replaces whatever in `folder`, and below it, this user may replace, by links to `victim`, and puts it back; over and
-/// over, as fast as it can.
-pub fn churn(folder: &Path, victim: &Path, seconds: u64) -> anyhow::Result<()> {
+/// over, as fast as it can. `names` are tried where the folder may not be read.
+pub fn churn(folder: &Path, victim: &Path, seconds: u64, names: &[&str]) -> anyhow::Result<()> {
     let begin = Instant::now();
     let (mut tried, mut swapped) = (0_u64, 0_u64);
     let aside = |path: &Path| path.with_extension("aside");
     while begin.elapsed() < Duration::from_secs(seconds) {
-        for path in below(folder) {
+        let known = names.iter().map(|name| folder.join(name));
+        for path in below(folder).into_iter().chain(known) {
             tried += 1;
             if path.extension().is_some_and(|end| end == "aside") || fs::rename(&path, aside(&path)).is_err() {
                 continue;
