@@ -56,7 +56,12 @@ pub fn tree(pid: u32) -> Vec<u32> {
     let mut found = vec![pid];
     let mut at = 0;
     while let Some(&above) = found.get(at) {
-        found.extend(parents.iter().filter(|(_, parent)| *parent == above).map(|(child, _)| *child));
+        found.extend(
+            parents
+                .iter()
+                .filter(|(_, parent)| *parent == above)
+                .map(|(child, _)| *child),
+        );
         at += 1;
     }
     found
@@ -64,7 +69,9 @@ pub fn tree(pid: u32) -> Vec<u32> {
 
 /// The processes of these users.
 pub fn of_users(users: &[u32]) -> Vec<u32> {
-    all().filter(|&pid| user(pid).is_some_and(|user| users.contains(&user))).collect()
+    all()
+        .filter(|&pid| user(pid).is_some_and(|user| users.contains(&user)))
+        .collect()
 }
 
 /// The effective user of process `pid`.
@@ -101,7 +108,12 @@ pub fn descriptors(pid: u32) -> usize {
 /// A field of /proc/PID/stat by its number in proc(5), from 4.
 fn field(pid: u32, number: usize) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(number - 3)?.parse().ok()
+    stat.rsplit_once(')')?
+        .1
+        .split_whitespace()
+        .nth(number - 3)?
+        .parse()
+        .ok()
 }
 
 /// The processes whose program is called so.

@@ -133,7 +133,11 @@ impl System {
 
     /// The processes of the agent's tree that serve: itself and what it started to help it, no keepers.
     pub fn agent_tree(&self) -> Vec<u32> {
-        let keeps = |pid: u32| processes::arguments(pid).get(1).is_some_and(|word| word == "keep");
+        let keeps = |pid: u32| {
+            processes::arguments(pid)
+                .get(1)
+                .is_some_and(|word| word == "keep")
+        };
         let mut tree = processes::tree(self.agent_pid());
         tree.retain(|&pid| !keeps(pid));
         tree
@@ -171,7 +175,9 @@ impl System {
                 let path = entry.path();
                 let is_wanted = path.is_file()
                     && (path.extension().is_some_and(|kind| kind == "so")
-                        || ["divvy", "probe", "attacker", "divvy-helper"].iter().any(|name| path.ends_with(name)));
+                        || ["divvy", "probe", "attacker", "divvy-helper"]
+                            .iter()
+                            .any(|name| path.ends_with(name)));
                 if is_wanted {
                     fs::copy(&path, own.join(entry.file_name())).expect("copied");
                 }
@@ -308,7 +314,10 @@ impl Drop for System {
         ];
         // A process may be starting another while we look: look until there is none.
         for _ in 0..100 {
-            ours.extend(processes::with_environment("DIVVY_RUN_DIR", &self.run_directory()));
+            ours.extend(processes::with_environment(
+                "DIVVY_RUN_DIR",
+                &self.run_directory(),
+            ));
             ours.extend(processes::of_users(&users));
             ours.retain(|&pid| processes::is_alive(pid));
             if ours.is_empty() {

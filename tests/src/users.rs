@@ -51,11 +51,15 @@ impl Users {
         }
         on_path("useradd", "useradd (passwd)")?;
         static STORIES: AtomicU32 = AtomicU32::new(0);
-        let tail = format!("{}-{}", std::process::id(), STORIES.fetch_add(1, Ordering::Relaxed));
+        let tail = format!(
+            "{}-{}",
+            std::process::id(),
+            STORIES.fetch_add(1, Ordering::Relaxed)
+        );
         let _alone = lock();
         remove(|maker| !processes::is_alive(maker));
-        let [alice, bob, mallory, agent] =
-            ["alice", "bob", "mallory", "agent"].map(|who| make(&format!("{PREFIX}{who}-{tail}"), folder, who));
+        let [alice, bob, mallory, agent] = ["alice", "bob", "mallory", "agent"]
+            .map(|who| make(&format!("{PREFIX}{who}-{tail}"), folder, who));
         Some(Self {
             alice,
             bob,

@@ -50,7 +50,12 @@ fn judge(path: &Path, meta: &Metadata, trusted: &[u32]) -> Option<String> {
 
 /// `<run>/mps/user-UID/DEVICE/pipe` in which a daemon's own FIFO or socket is. An emulated daemon has none.
 fn is_pipe_of_a_daemon(path: &Path) -> bool {
-    let is_place = path.ends_with("pipe") && path.components().rev().nth(3).is_some_and(|part| part.as_os_str() == "mps");
+    let is_place = path.ends_with("pipe")
+        && path
+            .components()
+            .rev()
+            .nth(3)
+            .is_some_and(|part| part.as_os_str() == "mps");
     is_place
         && fs::symlink_metadata(path.join("control"))
             .is_ok_and(|meta| meta.file_type().is_fifo() || meta.file_type().is_socket())

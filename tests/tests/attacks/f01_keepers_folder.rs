@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use divvy_tests::hostile::Hostile;
 use divvy_tests::host::{finish, succeeded};
+use divvy_tests::hostile::Hostile;
 use divvy_tests::system::System;
 
 /// Looks until this is over.
@@ -50,8 +50,9 @@ fn f01_a_link_in_the_place_of_the_socket_is_not_given_away() {
     victim.is_unharmed();
     println!("{}", swap.rest().join(" "));
     // Whatever she did to herself, others go on.
-    succeeded(&finish(
-        &mut system.divvy_as(&system.users.bob, ["slice", "create", "bobs", "--memory", "1GiB"]),
-    ));
+    succeeded(&finish(&mut system.divvy_as(
+        &system.users.bob,
+        ["slice", "create", "bobs", "--memory", "1GiB"],
+    )));
     system.holds();
 }

@@ -8,7 +8,15 @@ use divvy_tests::host::finish;
 use divvy_tests::system::{System, ends_within};
 use divvy_tests::users::User;
 
-const PARTITIONED: [&str; 7] = ["--memory", "1GiB", "--share", "mps", "--compute", "10%", "--cap=hard"];
+const PARTITIONED: [&str; 7] = [
+    "--memory",
+    "1GiB",
+    "--share",
+    "mps",
+    "--compute",
+    "10%",
+    "--cap=hard",
+];
 
 /// A slice with a partition of MPS's, of this user.
 fn partition(system: &System, user: &User, name: &str) -> std::process::Command {
@@ -21,7 +29,11 @@ fn f02_root_writes_nothing_through_links_in_a_users_folder_of_pipes() {
     let alice = &system.users.alice;
     // Where it is refused there is no folder to attack, and the story shows nothing: it has to be admitted.
     let first = finish(&mut partition(&system, alice, "one"));
-    assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
+    assert!(
+        first.status.success(),
+        "{}",
+        String::from_utf8_lossy(&first.stderr)
+    );
     let victim = system.victim("shadow");
     let made = system.folder().join("ld.so.preload");
     let attack = "for pipe in \"$1\"/mps/user-*/*/pipe; do cd \"$pipe\" || continue; rm -f partitions; \
@@ -29,8 +41,17 @@ fn f02_root_writes_nothing_through_links_in_a_users_folder_of_pipes() {
     let run = system.run_directory();
     for target in [victim.path(), &made] {
         system.script_as(alice, attack, &[&run, target]);
-        let _asked = finish(&mut partition(&system, alice, &format!("two-{}", target.as_os_str().len())));
-        assert!(!made.exists(), "root made {}: {:?}", made.display(), std::fs::read_to_string(&made));
+        let _asked = finish(&mut partition(
+            &system,
+            alice,
+            &format!("two-{}", target.as_os_str().len()),
+        ));
+        assert!(
+            !made.exists(),
+            "root made {}: {:?}",
+            made.display(),
+            std::fs::read_to_string(&made)
+        );
         victim.is_unharmed();
     }
     system.holds();
@@ -38,16 +59,25 @@ fn f02_root_writes_nothing_through_links_in_a_users_folder_of_pipes() {
 
 #[test]
 fn f02_a_fifo_in_a_users_folder_of_pipes_holds_up_nobody_else() {
-    let Some(system) = System::with(&[("DIVVY_EMULATED", "h100*2")]) else { return };
+    let Some(system) = System::with(&[("DIVVY_EMULATED", "h100*2")]) else {
+        return;
+    };
     let (alice, bob) = (&system.users.alice, &system.users.bob);
-    assert!(finish(partition(&system, alice, "one").args(["--device", "0"])).status.success());
+    assert!(
+        finish(partition(&system, alice, "one").args(["--device", "0"]))
+            .status
+            .success()
+    );
     let attack = "for pipe in \"$1\"/mps/user-*/*/pipe; do cd \"$pipe\" || continue; rm -f control; mkfifo control; \
                   done; true";
     system.script_as(alice, attack, &[&system.run_directory()]);
     let mut second = partition(&system, alice, "two");
     let _held = ends_within(second.args(["--device", "0"]), Duration::from_secs(1));
     assert!(
-        ends_within(partition(&system, bob, "bobs").args(["--device", "1"]), Duration::from_secs(5)),
+        ends_within(
+            partition(&system, bob, "bobs").args(["--device", "1"]),
+            Duration::from_secs(5)
+        ),
         "bob's slice waits for alice's FIFO"
     );
     system.holds();

@@ -16,7 +16,11 @@ fn f03_a_containers_root_cannot_bring_its_slice_a_grant_of_its_own() {
                   for socket in /run/divvy/slice/*; do /bin/attacker deliver $socket 84825604096; done; \
                   echo limit; /bin/attacker limit /run/divvy/slice/attach.sock; echo info | /bin/probe";
     let flags = [&HARDENED[..], &["--device", &device]].concat();
-    let seen = succeeded(&finish(&mut podman.run(&flags, &image, &["/bin/sh", "-c", attack])));
+    let seen = succeeded(&finish(&mut podman.run(
+        &flags,
+        &image,
+        &["/bin/sh", "-c", attack],
+    )));
     println!("{seen}");
     let mut after = seen.lines().skip_while(|line| *line != "limit").skip(1);
     assert_eq!(after.next(), Some(GIB.to_string().as_str()), "{seen}");

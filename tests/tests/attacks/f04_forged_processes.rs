@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use divvy_tests::containers::Podman;
-use divvy_tests::hostile::Hostile;
 use divvy_tests::host::{Host, finish, stderr};
+use divvy_tests::hostile::Hostile;
 use divvy_tests::processes;
 
 use super::containers::{HARDENED, image, slice};
@@ -17,7 +17,13 @@ struct Bystander(Child);
 
 impl Bystander {
     fn start(command: &mut Command) -> Self {
-        Self(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts"))
+        Self(
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .spawn()
+                .expect("it starts"),
+        )
     }
 
     fn pid(&self) -> u32 {
@@ -90,7 +96,10 @@ fn f04_a_container_that_claims_an_ancestor_of_roots_shell_stops_no_admission() {
         assert!(output.status.success(), "{words:?}: {}", stderr(&output));
     }
     let parent = host.json(["inspect", "other"])["parent_id"].clone();
-    assert!(parent.is_null(), "root's slice was put into the container's: {parent}");
+    assert!(
+        parent.is_null(),
+        "root's slice was put into the container's: {parent}"
+    );
     drop(forger);
     let _gone = finish(&mut podman.command(&["rm", "--all", "--force", "--time", "0"]));
 }

@@ -10,7 +10,9 @@ use super::containers::image;
 #[test]
 fn f06_a_link_in_the_place_of_the_box_is_mounted_into_no_container() {
     let Some(system) = System::new() else { return };
-    let Some(podman) = Podman::new(&system) else { return };
+    let Some(podman) = Podman::new(&system) else {
+        return;
+    };
     let bob = &system.users.bob;
     let image = image(&system);
     let id = system.slice_of(bob, "bobs", "1GiB");
@@ -23,11 +25,18 @@ fn f06_a_link_in_the_place_of_the_box_is_mounted_into_no_container() {
     system.script_as(bob, attack, &[&system.run_directory(), id.as_ref(), &secret]);
     for name in ["bobs", &id] {
         let annotation = format!("divvy.dev/slice={name}");
-        let look = ["/bin/sh", "-c", "ls /run/divvy/slice; cat /run/divvy/slice/hostsecret"];
+        let look = [
+            "/bin/sh",
+            "-c",
+            "ls /run/divvy/slice; cat /run/divvy/slice/hostsecret",
+        ];
         let mut run = podman.run_over_wrapper(&[], &["--annotation", &annotation], &image, &look);
         let output = finish(&mut run);
         let seen = String::from_utf8_lossy(&output.stdout);
-        assert!(!seen.contains("hostsecret"), "a container sees a folder of root's: {seen}");
+        assert!(
+            !seen.contains("hostsecret"),
+            "a container sees a folder of root's: {seen}"
+        );
     }
     system.holds();
 }

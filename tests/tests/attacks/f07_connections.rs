@@ -38,7 +38,9 @@ fn f07_half_open_connections_silence_nobody_and_end_no_slice() {
         system.answers(&system.users.bob, Duration::from_secs(5)),
     );
     drop(flood);
-    until("it answers again", || system.answers_root(Duration::from_secs(5)).then_some(()));
+    until("it answers again", || {
+        system.answers_root(Duration::from_secs(5)).then_some(())
+    });
     let names: Vec<String> = system.slices().into_iter().map(|slice| slice.name).collect();
     for name in ["roots", "bobs"] {
         assert!(
@@ -57,7 +59,9 @@ fn f16_silent_connections_are_not_kept() {
     let Some(system) = System::new() else { return };
     // As a service with a higher limit would have it.
     let mut raise = std::process::Command::new("prlimit");
-    raise.arg(format!("--pid={}", system.agent_pid())).arg("--nofile=20000:20000");
+    raise
+        .arg(format!("--pid={}", system.agent_pid()))
+        .arg("--nofile=20000:20000");
     let _raised = raise.status();
     let before = processes::descriptors(system.agent_pid());
     let mut flood = system.attacker_as(&system.users.mallory, ["connections", &MANY.to_string()]);
@@ -66,7 +70,10 @@ fn f16_silent_connections_are_not_kept() {
     std::thread::sleep(Duration::from_secs(2));
     let open: usize = system.agent_tree().into_iter().map(processes::descriptors).sum();
     println!("{before} descriptors before, {open} then");
-    assert!(open < 600, "the agent keeps {open} descriptors for one silent user");
+    assert!(
+        open < 600,
+        "the agent keeps {open} descriptors for one silent user"
+    );
     assert!(system.answers(&system.users.bob, Duration::from_secs(5)));
     drop(flood);
     system.holds();

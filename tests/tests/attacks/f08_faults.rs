@@ -2,6 +2,7 @@
 //! One that shrank in between ended the root agent by SIGBUS. So did a container that made its emulated device's page
 //! shorter, which the agent had mapped.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -14,21 +15,56 @@ use divvy_tests::system::System;
 use super::containers::{HARDENED, image, slice};
 use super::rounds::rounds;
 
+/// The agent, with a kernel that takes its time over fcntl.
+fn slowed(strace: &Path, system: &System) -> Hostile {
+    let mut slow = Command::new(strace);
+    slow.args([
+        "-f",
+        "-qq",
+        "-e",
+        "trace=fcntl",
+        "-e",
+        "inject=fcntl:delay_enter=40000",
+        "-o",
+        "/dev/null",
+    ])
+    .arg(format!("--attach={}", system.agent_pid()))
+    .stderr(Stdio::null());
+    Hostile::start(&mut slow)
+}
+
 /// A kernel that takes its time over fcntl, which asks for seals, gives the keeper all the time that it needs.
 #[test]
 fn f08_a_keeper_that_shrinks_its_memory_while_it_is_looked_at_ends_no_agent() {
     let Some(strace) = strace() else { return };
     let Some(system) = System::new() else { return };
-    let mut slow = Command::new(strace);
-    slow.args(["-f", "-qq", "-e", "trace=fcntl", "-e", "inject=fcntl:delay_enter=40000", "-o", "/dev/null"])
-        .arg(format!("--attach={}", system.agent_pid()))
-        .stderr(Stdio::null());
-    let slow = Hostile::start(&mut slow);
+    let slow = slowed(&strace, &system);
     std::thread::sleep(Duration::from_millis(300));
     let mut fault = system.attacker_as(&system.users.alice, ["fault", "3"]);
     println!("{}", String::from_utf8_lossy(&finish(&mut fault).stdout));
     drop(slow);
     system.lives();
+    system.holds();
+}
+
+/// The same by a keeper that is its user's own `divvy run`, whose sockets that user takes over, and an agent that asks for
+/// pages because it was started anew.
+#[test]
+fn f08_a_keeper_that_is_taken_over_by_its_user_ends_no_agent() {
+    let Some(strace) = strace() else { return };
+    let Some(system) = System::new() else { return };
+    let alice = &system.users.alice;
+    let thief = Hostile::start(&mut system.attacker_as(alice, ["steal", "hers"]));
+    println!("{}", thief.line().unwrap_or_default());
+    system.stop_agent();
+    system.start_agent();
+    let slow = slowed(&strace, &system);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(system.script_as(alice, "touch go", &[]).status.success());
+    std::thread::sleep(Duration::from_secs(4));
+    drop(slow);
+    system.lives();
+    drop(thief);
     system.holds();
 }
 
@@ -46,7 +82,9 @@ fn f08_a_look_at_memory_that_shrinks_meanwhile_faults_nobody() {
 #[test]
 fn f08_a_container_that_shortens_its_devices_page_ends_nothing_of_the_hosts() {
     let Some(system) = System::new() else { return };
-    let Some(podman) = Podman::new(&system) else { return };
+    let Some(podman) = Podman::new(&system) else {
+        return;
+    };
     let (image, device) = (image(&system), slice(&system, &podman, "own", "1GiB"));
     let other = slice(&system, &podman, "others", "1GiB");
     let (_, seconds) = rounds();
@@ -55,7 +93,10 @@ fn f08_a_container_that_shortens_its_devices_page_ends_nothing_of_the_hosts() {
     let hostile = Hostile::start(&mut podman.run(&flags, &image, &["/bin/sh", "-c", &attack]));
     assert!(hostile.line().is_some(), "its device works");
     let mut asked = 0;
-    while hostile.line_within(Duration::from_millis(100)).is_none_or(|line| !line.contains("rounds")) {
+    while hostile
+        .line_within(Duration::from_millis(100))
+        .is_none_or(|line| !line.contains("rounds"))
+    {
         asked += 1;
         system.lives();
         let devices = finish(&mut system.divvy(["devices"]));

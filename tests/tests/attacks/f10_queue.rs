@@ -10,7 +10,9 @@ use divvy_tests::system::System;
 fn f10_one_user_neither_fills_the_queue_nor_the_agents_memory() {
     const PLACES: usize = 24;
     let Some(system) = System::new() else { return };
-    succeeded(&finish(&mut system.divvy(["slice", "create", "big", "--memory", "70GiB"])));
+    succeeded(&finish(
+        &mut system.divvy(["slice", "create", "big", "--memory", "70GiB"]),
+    ));
     let memory = |system: &System| -> u64 { system.agent_tree().into_iter().map(processes::resident).sum() };
     let before = memory(&system);
     let flood = Hostile::start(
@@ -20,7 +22,10 @@ fn f10_one_user_neither_fills_the_queue_nor_the_agents_memory() {
     let stored = size(&system.run_directory());
     let grown = memory(&system).saturating_sub(before);
     println!("{stored} bytes of state, {grown} bytes more of memory");
-    assert!(stored < 1 << 20, "one user made the agent keep {stored} bytes in its run directory");
+    assert!(
+        stored < 1 << 20,
+        "one user made the agent keep {stored} bytes in its run directory"
+    );
     assert!(grown < 40 << 20, "one user made the agent {grown} bytes larger");
     // bob gets a place all the same: behind alice, and served when the room is there.
     let waiting = Hostile::start(&mut system.divvy_as(
@@ -36,6 +41,8 @@ fn f10_one_user_neither_fills_the_queue_nor_the_agents_memory() {
 /// Bytes of the files directly in the run directory.
 fn size(run: &std::path::Path) -> u64 {
     let entries = std::fs::read_dir(run).expect("a folder").flatten();
-    let files = entries.filter_map(|entry| entry.metadata().ok()).filter(std::fs::Metadata::is_file);
+    let files = entries
+        .filter_map(|entry| entry.metadata().ok())
+        .filter(std::fs::Metadata::is_file);
     files.map(|meta| meta.len()).sum()
 }

@@ -17,9 +17,15 @@ fn f11_a_caller_that_is_dead_decides_nothing() {
     let (rounds, seconds) = rounds();
     let (rounds, seconds) = (rounds.to_string(), seconds.to_string());
     let mut command = system.divvy_as(alice, ["run", "--name", "small", "--memory", "100MiB", "--"]);
-    command.arg(system.program("attacker")).args(["escape", &rounds, &seconds]);
+    command
+        .arg(system.program("attacker"))
+        .args(["escape", &rounds, &seconds]);
     // Its input stays open until the slice has been looked at.
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
     let output = std::io::BufReader::new(child.stdout.take().expect("piped"));
     let said = std::io::BufRead::lines(output)
         .map_while(Result::ok)
@@ -31,8 +37,15 @@ fn f11_a_caller_that_is_dead_decides_nothing() {
     drop(child.stdin.take());
     let _reaped = child.wait();
     assert!(said.is_some(), "the attack was made");
-    let small = slices.iter().find(|slice| slice.name == "small").expect("it is there");
-    assert_eq!(small.memory_limit_bytes, 100 * MIB, "from inside a slice its limit was changed");
+    let small = slices
+        .iter()
+        .find(|slice| slice.name == "small")
+        .expect("it is there");
+    assert_eq!(
+        small.memory_limit_bytes,
+        100 * MIB,
+        "from inside a slice its limit was changed"
+    );
     let outside: Vec<&str> = slices
         .iter()
         .map(|slice| slice.name.as_str())
@@ -57,6 +70,9 @@ fn f11_an_attach_by_a_peer_that_is_dead_ends_nothing() {
     println!("{}", String::from_utf8_lossy(&said.stdout));
     assert!(said.status.success(), "{}", stderr(&said));
     assert_eq!(system.limit_seen_by(alice, &id), GIB);
-    assert!(system.slice("own").processes.is_empty(), "none of them is in the slice");
+    assert!(
+        system.slice("own").processes.is_empty(),
+        "none of them is in the slice"
+    );
     system.holds();
 }

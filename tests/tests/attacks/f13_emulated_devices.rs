@@ -7,9 +7,16 @@ use serde_json::json;
 
 #[test]
 fn f13_what_a_caller_says_of_emulated_devices_is_nothing_to_the_others() {
-    let Some(system) = System::with(&[("DIVVY_EMULATED", "l4")]) else { return };
+    let Some(system) = System::with(&[("DIVVY_EMULATED", "l4")]) else {
+        return;
+    };
     let alice = &system.users.alice;
-    let count = || system.json(["devices"])["items"].as_array().expect("devices").len();
+    let count = || {
+        system.json(["devices"])["items"]
+            .as_array()
+            .expect("devices")
+            .len()
+    };
     assert_eq!(count(), 1);
     for dry_run in [true, false] {
         let body = json!({
@@ -18,7 +25,11 @@ fn f13_what_a_caller_says_of_emulated_devices_is_nothing_to_the_others() {
         });
         let said = finish(&mut system.attacker_as(alice, ["http", "POST", "/v1/slices", &body.to_string()]));
         println!("{}", String::from_utf8_lossy(&said.stdout));
-        assert_eq!(count(), 1, "alice's request made devices for everybody (dry run: {dry_run})");
+        assert_eq!(
+            count(),
+            1,
+            "alice's request made devices for everybody (dry run: {dry_run})"
+        );
     }
     for memory in ["--memory=60GiB", "--memory=100%"] {
         let shown = finish(&mut system.divvy(["slice", "create", "roots", memory]));

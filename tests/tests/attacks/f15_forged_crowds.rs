@@ -26,13 +26,23 @@ fn f15_a_crowd_that_is_not_there_costs_the_others_nothing() {
     };
     let (idle, quick) = (used(), ps().min(ps()));
     let mut forge = system.attacker_as(alice, ["forge"]);
-    let forger = Hostile::start(forge.arg(system.slice_folder(&id).join("attach.sock")).arg("1000"));
+    let forger = Hostile::start(
+        forge
+            .arg(system.slice_folder(&id).join("attach.sock"))
+            .arg("1000"),
+    );
     println!("{}", forger.line().unwrap_or_default());
     let (busy, slow) = (used(), ps().min(ps()));
     println!("idle {idle} ticks, then {busy}; `divvy ps` {quick:?}, then {slow:?}");
     // A tenth of a core more, and as much again of patience on a machine that others share.
-    assert!(busy <= idle + 40, "the agent uses {busy} hundredths of a second in two, {idle} before");
-    assert!(slow < quick + Duration::from_millis(400), "`divvy ps` took {slow:?}, {quick:?} before");
+    assert!(
+        busy <= idle + 40,
+        "the agent uses {busy} hundredths of a second in two, {idle} before"
+    );
+    assert!(
+        slow < quick + Duration::from_millis(400),
+        "`divvy ps` took {slow:?}, {quick:?} before"
+    );
     drop(forger);
     system.holds();
 }

@@ -13,17 +13,25 @@ fn f17_root_takes_no_settings_from_a_file_that_is_another_users() {
     assert!(system.script_as(alice, write, &[]).status.success());
     // Hers it is: for her it counts.
     let own = finish(&mut system.divvy_as(alice, ["config", "show"]));
-    assert!(String::from_utf8_lossy(&own.stdout).contains("/tmp/evil.so"), "{own:?}");
+    assert!(
+        String::from_utf8_lossy(&own.stdout).contains("/tmp/evil.so"),
+        "{own:?}"
+    );
     for variable in ["HOME", "XDG_CONFIG_HOME"] {
         let mut show = system.divvy(["config", "show"]);
         show.env_remove("HOME").env_remove("XDG_CONFIG_HOME");
         match variable {
             "HOME" => show.env("HOME", &alice.home),
-            _ => show.env("HOME", "/root").env(variable, alice.home.join(".config")),
+            _ => show
+                .env("HOME", "/root")
+                .env(variable, alice.home.join(".config")),
         };
         let shown = finish(&mut show);
         let text = String::from_utf8_lossy(&shown.stdout).into_owned();
-        assert!(!text.contains("/tmp/evil"), "by {variable} root took alice's settings: {text}");
+        assert!(
+            !text.contains("/tmp/evil"),
+            "by {variable} root took alice's settings: {text}"
+        );
     }
     // A file of root's that others may write to is theirs too.
     let folder = system.folder().join("loose/divvy");

@@ -10,7 +10,9 @@ use super::containers::{image, slice};
 #[test]
 fn f18_a_set_id_program_writes_no_log_where_its_caller_says() {
     let Some(system) = System::new() else { return };
-    let Some(podman) = Podman::new(&system) else { return };
+    let Some(podman) = Podman::new(&system) else {
+        return;
+    };
     let (image, device) = (image(&system), slice(&system, &podman, "own", "1GiB"));
     image.file(&divvy_tests::clients::probe(), "/bin/as-root");
     let set_id = std::os::unix::fs::PermissionsExt::from_mode(0o4755);

@@ -10,7 +10,14 @@ fn f19_an_image_that_is_large_once_unpacked_is_not_unpacked_whole() {
     let mut run = host.run("1GiB", attacker());
     let said = succeeded(&finish(run.args(["fatbin", "4", "120"])));
     println!("{said}");
-    let grown: u64 = said.lines().last().and_then(|line| line.parse().ok()).expect("bytes");
+    let grown: u64 = said
+        .lines()
+        .last()
+        .and_then(|line| line.parse().ok())
+        .expect("bytes");
     // What a device can run of it is one file. All of them are 480 MiB.
-    assert!(grown < 300 << 20, "an image of 2 MB made its program {grown} bytes larger");
+    assert!(
+        grown < 300 << 20,
+        "an image of 2 MB made its program {grown} bytes larger"
+    );
 }

@@ -43,11 +43,24 @@ fn f20_processes_that_changed_their_root_hide_no_program_past_the_limiter() {
     let (image, device) = (image(&host), slice(&host, &podman, "own", "1GiB"));
     let (source, program) = (host.folder().join("opens.c"), host.folder().join("hidden-opens"));
     std::fs::write(&source, OPENS).expect("written");
-    succeeded(&finish(Command::new(compiler).arg("-static").arg("-o").arg(&program).arg(&source)));
+    succeeded(&finish(
+        Command::new(compiler)
+            .arg("-static")
+            .arg("-o")
+            .arg(&program)
+            .arg(&source),
+    ));
     image.file(&program, "/bin/hidden-opens");
     image.program(Path::new("/usr/sbin/chroot"), "/bin/chroot");
-    for file in ["/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/libc.so.6", "/bin/sleep"] {
-        image.file(&std::fs::canonicalize(file).expect("a file"), &format!("/jail{file}"));
+    for file in [
+        "/lib64/ld-linux-x86-64.so.2",
+        "/lib/x86_64-linux-gnu/libc.so.6",
+        "/bin/sleep",
+    ] {
+        image.file(
+            &std::fs::canonicalize(file).expect("a file"),
+            &format!("/jail{file}"),
+        );
     }
     // The container's first process changes its root too, and becomes the program's elder.
     let attack = "n=0; while [ $n -lt 24 ]; do chroot /jail /bin/sleep 600 & n=$((n+1)); done; sleep 1; \

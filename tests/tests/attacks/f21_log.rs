@@ -26,6 +26,9 @@ fn f21_one_callers_requests_do_not_fill_the_log() {
     }
     let grown = lines() - before;
     println!("{grown} lines");
-    assert!(grown < REQUESTS / 5, "{REQUESTS} requests of one caller made {grown} lines of log");
+    assert!(
+        grown < REQUESTS / 5,
+        "{REQUESTS} requests of one caller made {grown} lines of log"
+    );
     system.holds();
 }

@@ -15,8 +15,13 @@ fn f22_no_user_reads_anothers_command_line() {
     let Some(system) = System::new() else { return };
     let (alice, bob) = (&system.users.alice, &system.users.bob);
     let script = "echo runs; exec sleep 600";
-    let mut run = system.divvy_as(alice, ["run", "--name", "hers", "--memory", "1GiB", "--", "/bin/sh", "-c"]);
-    run.args([script, SECRET]).stdout(Stdio::piped()).stdin(Stdio::piped());
+    let mut run = system.divvy_as(
+        alice,
+        ["run", "--name", "hers", "--memory", "1GiB", "--", "/bin/sh", "-c"],
+    );
+    run.args([script, SECRET])
+        .stdout(Stdio::piped())
+        .stdin(Stdio::piped());
     let mut run = run.spawn().expect("it starts");
     let mut line = String::new();
     let mut output = std::io::BufReader::new(run.stdout.take().expect("piped"));
@@ -29,7 +34,11 @@ fn f22_no_user_reads_anothers_command_line() {
         own.contains(SECRET).then_some(())
     });
     let id = system.id_of("hers");
-    for path in ["/v1/slices".to_owned(), format!("/v1/slices/{id}"), "/metrics".to_owned()] {
+    for path in [
+        "/v1/slices".to_owned(),
+        format!("/v1/slices/{id}"),
+        "/metrics".to_owned(),
+    ] {
         let told = seen(finish(&mut system.attacker_as(bob, ["http", "GET", &path, ""])));
         assert!(!told.contains(SECRET), "{path} tells bob: {told}");
     }

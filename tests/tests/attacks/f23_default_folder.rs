@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use divvy_tests::hostile::Hostile;
 use divvy_tests::host::finish;
+use divvy_tests::hostile::Hostile;
 use divvy_tests::system::System;
 
 #[test]
@@ -17,7 +17,13 @@ fn f23_nobody_is_talked_to_in_anothers_folder() {
     let mut impostor = system.command_as(mallory, system.program("attacker"));
     let impostor = Hostile::start(impostor.arg("impostor").arg(&folder));
     assert_eq!(impostor.line().as_deref(), Some("listens"));
-    for words in [&["ps"][..], &["kill", "own"], &["slice", "delete", "own"], &["inspect", "own"], &["agent", "status"]] {
+    for words in [
+        &["ps"][..],
+        &["kill", "own"],
+        &["slice", "delete", "own"],
+        &["inspect", "own"],
+        &["agent", "status"],
+    ] {
         let mut command = system.divvy_as(alice, words.iter().copied());
         command.env_remove("DIVVY_RUN_DIR").env_remove("XDG_RUNTIME_DIR");
         let _refused = finish(&mut command);

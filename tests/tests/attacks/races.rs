@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use divvy_tests::hostile::Hostile;
 use divvy_tests::host::finish;
+use divvy_tests::hostile::Hostile;
 use divvy_tests::processes;
 use divvy_tests::system::System;
 
@@ -20,24 +20,62 @@ fn links_around_everything_that_users_reach_change_nothing_outside() {
     std::fs::create_dir(&folder).expect("a folder");
     std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("a mode");
     let kept = system.victim("secret/attach.sock");
-    let ids = [system.slice_of(alice, "alices", "1GiB"), system.slice_of(bob, "bobs", "1GiB")];
-    let mut names: Vec<String> = ["agent.sock", "keep.sock", "slices", "boxes", "stages", "containers", "mps", "queue.json"]
-        .map(str::to_owned)
-        .to_vec();
+    let ids = [
+        system.slice_of(alice, "alices", "1GiB"),
+        system.slice_of(bob, "bobs", "1GiB"),
+    ];
+    let mut names: Vec<String> = [
+        "agent.sock",
+        "keep.sock",
+        "slices",
+        "boxes",
+        "stages",
+        "containers",
+        "mps",
+        "queue.json",
+    ]
+    .map(str::to_owned)
+    .to_vec();
     for id in &ids {
-        for place in ["slices/ID", "slices/ID.json", "slices/ID/attach.sock", "slices/ID/control.sock", "slices/ID/box",
-                      "boxes/ID", "boxes/ID/attach.sock", "containers/ID"] {
+        for place in [
+            "slices/ID",
+            "slices/ID.json",
+            "slices/ID/attach.sock",
+            "slices/ID/control.sock",
+            "slices/ID/box",
+            "boxes/ID",
+            "boxes/ID/attach.sock",
+            "containers/ID",
+        ] {
             names.push(place.replace("ID", id));
         }
     }
     // A program of bob's, in the middle of all this.
-    let program = Hostile::start(
-        &mut system.divvy_as(bob, ["run", "--slice", "bobs", "--", "/bin/sh", "-c", "echo runs; sleep 600"]),
-    );
+    let program = Hostile::start(&mut system.divvy_as(
+        bob,
+        [
+            "run",
+            "--slice",
+            "bobs",
+            "--",
+            "/bin/sh",
+            "-c",
+            "echo runs; sleep 600",
+        ],
+    ));
     assert_eq!(program.line().as_deref(), Some("runs"));
-    let racers = [(alice, file.path()), (alice, folder.as_path()), (mallory, file.path())].map(|(user, victim)| {
+    let racers = [
+        (alice, file.path()),
+        (alice, folder.as_path()),
+        (mallory, file.path()),
+    ]
+    .map(|(user, victim)| {
         let mut churn = system.attacker_as(user, ["churn"]);
-        churn.arg(system.run_directory()).arg(victim).arg(seconds.to_string()).args(&names);
+        churn
+            .arg(system.run_directory())
+            .arg(victim)
+            .arg(seconds.to_string())
+            .args(&names);
         Hostile::start(&mut churn)
     });
     let (begin, mut done) = (Instant::now(), 0);
@@ -64,7 +102,10 @@ fn links_around_everything_that_users_reach_change_nothing_outside() {
     assert_eq!(inside.len(), 1, "something was made in root's folder: {inside:?}");
     let mode = std::fs::metadata(&folder).expect("there");
     assert_eq!(
-        (std::os::unix::fs::MetadataExt::mode(&mode) & 0o7777, std::os::unix::fs::MetadataExt::uid(&mode)),
+        (
+            std::os::unix::fs::MetadataExt::mode(&mode) & 0o7777,
+            std::os::unix::fs::MetadataExt::uid(&mode)
+        ),
         (0o700, 0),
         "root's folder"
     );

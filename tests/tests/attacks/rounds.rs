@@ -2,7 +2,10 @@
 
 /// Rounds, and seconds after which a race ends even so.
 pub fn rounds() -> (u64, u64) {
-    match std::env::var("DIVVY_TEST_ROUNDS").ok().and_then(|text| text.parse().ok()) {
+    match std::env::var("DIVVY_TEST_ROUNDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+    {
         Some(rounds) => (rounds, 600),
         None => (10_000, 8),
     }

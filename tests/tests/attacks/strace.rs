@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use divvy_tests::clients::strace;
 use divvy_tests::containers::Podman;
-use divvy_tests::hostile::Hostile;
 use divvy_tests::host::{finish, succeeded};
+use divvy_tests::hostile::Hostile;
 use divvy_tests::system::System;
 use divvy_tests::wait::until;
 
@@ -22,12 +22,16 @@ const CALLS: &str = "trace=open,openat,openat2,creat,truncate,chmod,fchmodat,?fc
 fn the_agent_and_its_helper_change_nothing_by_path_outside_their_own_folders() {
     let Some(strace) = strace() else { return };
     let Some(system) = System::new() else { return };
-    let Some(podman) = Podman::new(&system) else { return };
+    let Some(podman) = Podman::new(&system) else {
+        return;
+    };
     let traces = system.folder().join("traces");
     fs::create_dir(&traces).expect("a folder");
     let traced = system.agent_tree();
     let mut watch = Command::new(strace);
-    watch.args(["-ff", "-qq", "-s", "4096", "-e", CALLS, "-o"]).arg(traces.join("of"));
+    watch
+        .args(["-ff", "-qq", "-s", "4096", "-e", CALLS, "-o"])
+        .arg(traces.join("of"));
     for pid in &traced {
         watch.arg(format!("--attach={pid}"));
     }
@@ -58,7 +62,10 @@ fn the_agent_and_its_helper_change_nothing_by_path_outside_their_own_folders() {
     assert!(calls > 10, "the agent was watched while it worked");
     found.sort();
     found.dedup();
-    assert!(found.is_empty(), "by path, outside the agent's own folders: {found:#?}");
+    assert!(
+        found.is_empty(),
+        "by path, outside the agent's own folders: {found:#?}"
+    );
     system.holds();
 }
 
@@ -77,14 +84,27 @@ fn day(system: &System, podman: &Podman<'_>) {
             succeeded(&finish(&mut system.divvy_as(user, words.iter().copied())));
         }
     }
-    let program = Hostile::start(
-        &mut system.divvy_as(alice, ["run", "--slice", "alices-second", "--", "/bin/sh", "-c", "echo runs; sleep 600"]),
-    );
+    let program = Hostile::start(&mut system.divvy_as(
+        alice,
+        [
+            "run",
+            "--slice",
+            "alices-second",
+            "--",
+            "/bin/sh",
+            "-c",
+            "echo runs; sleep 600",
+        ],
+    ));
     assert_eq!(program.line().as_deref(), Some("runs"));
-    succeeded(&finish(&mut system.divvy_as(alice, ["kill", "alices-second", "--yes"])));
+    succeeded(&finish(
+        &mut system.divvy_as(alice, ["kill", "alices-second", "--yes"]),
+    ));
     drop(program);
     for (user, name) in [(alice, "alices-second"), (bob, "bobs-second")] {
-        succeeded(&finish(&mut system.divvy_as(user, ["slice", "delete", name, "--yes"])));
+        succeeded(&finish(
+            &mut system.divvy_as(user, ["slice", "delete", name, "--yes"]),
+        ));
     }
     slice(system, podman, "boxed", "1GiB");
     succeeded(&finish(&mut system.divvy(["slice", "delete", "boxed", "--yes"])));
@@ -98,10 +118,15 @@ fn foreign_folders(system: &System) -> Vec<PathBuf> {
 }
 
 fn is_watched(pid: u32) -> bool {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
     tasks.into_iter().all(|task| {
         let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
-        status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
+        status
+            .lines()
+            .any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
     })
 }
 
@@ -119,7 +144,9 @@ fn changed_by_path(line: &str) -> Vec<String> {
     let Some((name, arguments)) = call.split_once('(') else {
         return Vec::new();
     };
-    let reads = !["O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC"].iter().any(|flag| arguments.contains(flag));
+    let reads = !["O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC"]
+        .iter()
+        .any(|flag| arguments.contains(flag));
     if outcome.starts_with('-') || outcome.starts_with('?') || (name.starts_with("open") && reads) {
         return Vec::new();
     }
@@ -134,7 +161,9 @@ fn changed_by_path(line: &str) -> Vec<String> {
             continue;
         }
         let before = at.checked_sub(1).and_then(|before| arguments.get(before));
-        let by_descriptor = name.contains("at") && name != "creat" && name != "truncate"
+        let by_descriptor = name.contains("at")
+            && name != "creat"
+            && name != "truncate"
             && before.is_some_and(|before| before.parse::<u32>().is_ok());
         if !by_descriptor || path.starts_with('/') {
             paths.push(path.to_owned());
@@ -150,11 +179,12 @@ fn split(arguments: &str) -> Vec<String> {
         let is_quote = letter == '"' && !escaped;
         escaped = letter == '\\' && !escaped;
         quoted ^= is_quote;
-        match (letter, quoted, all.last_mut()) {
-            (',', false, _) => all.push(String::new()),
-            (' ', false, _) => {}
-            (letter, _, Some(last)) => last.push(letter),
-            (_, _, None) => {}
+        if letter == ',' && !quoted {
+            all.push(String::new());
+        } else if let Some(last) = all.last_mut()
+            && (letter != ' ' || quoted)
+        {
+            last.push(letter);
         }
     }
     all
@@ -163,12 +193,21 @@ fn split(arguments: &str) -> Vec<String> {
 #[test]
 fn a_trace_is_read_as_it_is_meant() {
     for (line, paths) in [
-        (r#"openat(AT_FDCWD, "/etc/passwd", O_RDONLY|O_CLOEXEC) = 3"#, &[][..]),
-        (r#"openat(AT_FDCWD, "/etc/passwd", O_WRONLY|O_CREAT, 0600) = 3"#, &["/etc/passwd"]),
+        (
+            r#"openat(AT_FDCWD, "/etc/passwd", O_RDONLY|O_CLOEXEC) = 3"#,
+            &[][..],
+        ),
+        (
+            r#"openat(AT_FDCWD, "/etc/passwd", O_WRONLY|O_CREAT, 0600) = 3"#,
+            &["/etc/passwd"],
+        ),
         (r#"openat(5, "record", O_WRONLY|O_CREAT, 0600) = 3"#, &[]),
         (r#"openat(5, "/etc/passwd", O_WRONLY) = 3"#, &["/etc/passwd"]),
         (r#"chown("/run/x, y", 1000, -1) = 0"#, &["/run/x, y"]),
-        (r#"chown("/run/x", 1000, -1) = -1 EPERM (Operation not permitted)"#, &[]),
+        (
+            r#"chown("/run/x", 1000, -1) = -1 EPERM (Operation not permitted)"#,
+            &[],
+        ),
         (r#"renameat2(5, "a", 6, "b", RENAME_NOREPLACE) = 0"#, &[]),
         (r#"rename("/a", "/b") = 0"#, &["/a", "/b"]),
         (r#"symlinkat("/etc/shadow", 5, "link") = 0"#, &[]),

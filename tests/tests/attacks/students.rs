@@ -25,16 +25,26 @@ fn a_class_on_one_card_ends_with_nothing_of_roots_but_the_helper() {
     let settings: Vec<(String, String)> = code()
         .iter()
         .filter_map(|line| line.split_once(" = "))
-        .map(|(key, value)| (format!("DIVVY_{}", key.to_uppercase()), value.trim_matches('"').to_owned()))
+        .map(|(key, value)| {
+            (
+                format!("DIVVY_{}", key.to_uppercase()),
+                value.trim_matches('"').to_owned(),
+            )
+        })
         .collect();
     assert!(settings.len() >= 5, "{settings:?}");
     let settings: Vec<(&str, &str)> = settings.iter().map(|(key, value)| (&**key, &**value)).collect();
-    let Some(system) = System::unused(&settings) else { return };
+    let Some(system) = System::unused(&settings) else {
+        return;
+    };
     let programs = system.folder().join("programs");
     std::fs::create_dir(&programs).expect("a folder");
     symlink(python, programs.join("python")).expect("a link");
     symlink(system.program("divvy"), programs.join("divvy")).expect("a link");
-    let commands: Vec<String> = code().into_iter().filter(|line| line.starts_with("divvy ")).collect();
+    let commands: Vec<String> = code()
+        .into_iter()
+        .filter(|line| line.starts_with("divvy "))
+        .collect();
     assert!(commands.len() >= 8, "{commands:?}");
     for user in [&system.users.alice, &system.users.bob] {
         for exercise in ["exercise-1.py", "exercise-2.py"] {
@@ -44,9 +54,17 @@ fn a_class_on_one_card_ends_with_nothing_of_roots_but_the_helper() {
             let mut command = system.command_as(user, "/bin/sh");
             let path = format!("{}:/usr/bin:/bin", programs.display());
             let output = finish(command.args(["-c", line]).env("PATH", path));
-            assert!(output.status.success(), "{}: `{line}`: {}", user.name, stderr(&output));
+            assert!(
+                output.status.success(),
+                "{}: `{line}`: {}",
+                user.name,
+                stderr(&output)
+            );
             let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            assert!(!line.contains("python") || said.contains("done"), "`{line}`: {said}");
+            assert!(
+                !line.contains("python") || said.contains("done"),
+                "`{line}`: {said}"
+            );
         }
     }
     // Each sees the slice that was made without asking, and the other's.
@@ -54,7 +72,12 @@ fn a_class_on_one_card_ends_with_nothing_of_roots_but_the_helper() {
         let shown = finish(&mut system.divvy_as(user, ["ps", "-o", "json"]));
         let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
         for owner in [&system.users.alice, &system.users.bob] {
-            assert!(shown.contains(&owner.name), "{} does not see {}: {shown}", user.name, owner.name);
+            assert!(
+                shown.contains(&owner.name),
+                "{} does not see {}: {shown}",
+                user.name,
+                owner.name
+            );
         }
     }
     let of_root: Vec<String> = processes::tree(system.agent_pid())

@@ -21,7 +21,10 @@ const TESTS: [(&str, &[&str]); 23] = [
             "f02_a_fifo_in_a_users_folder_of_pipes_holds_up_nobody_else",
         ],
     ),
-    ("F3", &["f03_a_containers_root_cannot_bring_its_slice_a_grant_of_its_own"]),
+    (
+        "F3",
+        &["f03_a_containers_root_cannot_bring_its_slice_a_grant_of_its_own"],
+    ),
     (
         "F4",
         &[
@@ -29,19 +32,32 @@ const TESTS: [(&str, &[&str]); 23] = [
             "f04_a_container_that_claims_an_ancestor_of_roots_shell_stops_no_admission",
         ],
     ),
-    ("F5", &["f05_a_user_who_leads_the_agent_to_anothers_keeper_changes_nothing_there"]),
-    ("F6", &["f06_a_link_in_the_place_of_the_box_is_mounted_into_no_container"]),
-    ("F7", &["f07_half_open_connections_silence_nobody_and_end_no_slice"]),
+    (
+        "F5",
+        &["f05_a_user_who_leads_the_agent_to_anothers_keeper_changes_nothing_there"],
+    ),
+    (
+        "F6",
+        &["f06_a_link_in_the_place_of_the_box_is_mounted_into_no_container"],
+    ),
+    (
+        "F7",
+        &["f07_half_open_connections_silence_nobody_and_end_no_slice"],
+    ),
     (
         "F8",
         &[
             "f08_a_keeper_that_shrinks_its_memory_while_it_is_looked_at_ends_no_agent",
+            "f08_a_keeper_that_is_taken_over_by_its_user_ends_no_agent",
             "f08_a_look_at_memory_that_shrinks_meanwhile_faults_nobody",
             "f08_a_container_that_shortens_its_devices_page_ends_nothing_of_the_hosts",
         ],
     ),
     ("F9", &["f09_keepers_that_accept_nothing_hold_up_nobody_else"]),
-    ("F10", &["f10_one_user_neither_fills_the_queue_nor_the_agents_memory"]),
+    (
+        "F10",
+        &["f10_one_user_neither_fills_the_queue_nor_the_agents_memory"],
+    ),
     (
         "F11",
         &[
@@ -49,15 +65,33 @@ const TESTS: [(&str, &[&str]); 23] = [
             "f11_an_attach_by_a_peer_that_is_dead_ends_nothing",
         ],
     ),
-    ("F12", &["f12_a_container_joins_no_other_users_slice_by_a_name_or_a_part_of_an_id"]),
-    ("F13", &["f13_what_a_caller_says_of_emulated_devices_is_nothing_to_the_others"]),
+    (
+        "F12",
+        &["f12_a_container_joins_no_other_users_slice_by_a_name_or_a_part_of_an_id"],
+    ),
+    (
+        "F13",
+        &["f13_what_a_caller_says_of_emulated_devices_is_nothing_to_the_others"],
+    ),
     ("F14", &["f14_a_users_claim_on_a_device_refuses_root_nothing"]),
     ("F15", &["f15_a_crowd_that_is_not_there_costs_the_others_nothing"]),
     ("F16", &["f16_silent_connections_are_not_kept"]),
-    ("F17", &["f17_root_takes_no_settings_from_a_file_that_is_another_users"]),
-    ("F18", &["f18_a_set_id_program_writes_no_log_where_its_caller_says"]),
-    ("F19", &["f19_an_image_that_is_large_once_unpacked_is_not_unpacked_whole"]),
-    ("F20", &["f20_processes_that_changed_their_root_hide_no_program_past_the_limiter"]),
+    (
+        "F17",
+        &["f17_root_takes_no_settings_from_a_file_that_is_another_users"],
+    ),
+    (
+        "F18",
+        &["f18_a_set_id_program_writes_no_log_where_its_caller_says"],
+    ),
+    (
+        "F19",
+        &["f19_an_image_that_is_large_once_unpacked_is_not_unpacked_whole"],
+    ),
+    (
+        "F20",
+        &["f20_processes_that_changed_their_root_hide_no_program_past_the_limiter"],
+    ),
     ("F21", &["f21_one_callers_requests_do_not_fill_the_log"]),
     ("F22", &["f22_no_user_reads_anothers_command_line"]),
     ("F23", &["f23_nobody_is_talked_to_in_anothers_folder"]),
@@ -93,11 +127,19 @@ fn every_finding_has_its_tests() {
         assert_eq!(*finding, format!("F{}", number + 1));
         for test in *tests {
             assert!(there.contains(*test), "{finding}: there is no test {test}");
-            assert!(test.starts_with(&format!("f{:02}_", number + 1)), "{test} is of another finding");
+            assert!(
+                test.starts_with(&format!("f{:02}_", number + 1)),
+                "{test} is of another finding"
+            );
         }
     }
-    let named: BTreeSet<&str> = TESTS.iter().flat_map(|(_, tests)| tests.iter().copied()).collect();
-    let attacks = there.iter().filter(|test| test.starts_with('f') && test[1..].starts_with(|c: char| c.is_ascii_digit()));
+    let named: BTreeSet<&str> = TESTS
+        .iter()
+        .flat_map(|(_, tests)| tests.iter().copied())
+        .collect();
+    let attacks = there
+        .iter()
+        .filter(|test| test.starts_with('f') && test[1..].starts_with(|c: char| c.is_ascii_digit()));
     for test in attacks {
         assert!(named.contains(test.as_str()), "{test} is in no row of the table");
     }
@@ -134,6 +176,9 @@ fn the_threat_model_names_the_tests_that_there_are() {
             assert!(there.contains(name), "F{number}: there is no test {name}");
         }
     }
-    let numbers: BTreeSet<u32> = rows.iter().filter_map(|(number, _)| number.parse().ok()).collect();
+    let numbers: BTreeSet<u32> = rows
+        .iter()
+        .filter_map(|(number, _)| number.parse().ok())
+        .collect();
     assert_eq!(numbers, (1..=23).collect(), "findings in docs/threat-model.md");
 }

@@ -52,12 +52,15 @@ pub fn by_the_dead(rounds: usize, seconds: u64) -> anyhow::Result<()> {
             "request": { "name": format!("outside-{done}"), "memory": { "bytes": 5_u64 << 30 } },
             "command": [], "lasting": true,
         });
-        let made =
-            of_the_dead(&agent).and_then(|dead| http::over(&dead, "POST", "/v1/slices", &outside.to_string()));
+        let made = of_the_dead(&agent)
+            .and_then(|dead| http::over(&dead, "POST", "/v1/slices", &outside.to_string()));
         last = (status(resized), status(made));
         done += 1;
     }
-    println!("by the dead: {done} rounds, the last answers {} {}", last.0, last.1);
+    println!(
+        "by the dead: {done} rounds, the last answers {} {}",
+        last.0, last.1
+    );
     // The slice is there to be looked at until the story has done so.
     let mut line = String::new();
     stdin().read_line(&mut line)?;

@@ -30,7 +30,12 @@ pub fn connections(count: usize, text: &str) -> anyhow::Result<()> {
     raise();
     let address = SocketAddrUnix::new(http::run().join("agent.sock"))?;
     let one = || -> anyhow::Result<UnixStream> {
-        let socket: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let socket: OwnedFd = socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
         set_socket_timeout(&socket, Timeout::Send, Some(Duration::from_millis(50)))?;
         connect(&socket, &address)?;
         let mut stream = UnixStream::from(socket);

@@ -50,6 +50,8 @@ pub fn slice(bytes: u64) -> anyhow::Result<String> {
     let (status, text) = request("POST", "/v1/slices", &body.to_string())?;
     anyhow::ensure!(status == 200 || status == 201, "{status} {text}");
     let created: Value = serde_json::from_str(&text)?;
-    let id = created["slice"]["id"].as_str().context("No slice in the answer")?;
+    let id = created["slice"]["id"]
+        .as_str()
+        .context("No slice in the answer")?;
     Ok(id.to_owned())
 }

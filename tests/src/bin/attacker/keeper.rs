@@ -1,14 +1,19 @@
 //! A keeper that does not keep to what keepers do.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use divvy_ledger::{GRANT_BYTES, Ledger};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::net::sockopt::socket_acceptconn;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
 
 use crate::{http, wire};
 
@@ -73,11 +78,66 @@ fn answer(stream: std::os::fd::BorrowedFd<'_>, pause: Duration) -> anyhow::Resul
     let grant = memfd_create("grant", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&grant, GRANT_BYTES as u64)?;
     let ledger = Ledger::create()?.share()?;
-    wire::send(stream, &wire::message(wire::DONE), &[grant.as_fd(), ledger.as_fd()])?;
+    wire::send(
+        stream,
+        &wire::message(wire::DONE),
+        &[grant.as_fd(), ledger.as_fd()],
+    )?;
     // Between size and seals, both of which the story makes last.
     std::thread::sleep(pause);
     ftruncate(&grant, 0)?;
     fcntl_add_seals(&grant, SealFlags::SHRINK | SealFlags::FUTURE_WRITE)?;
+    Ok(())
+}
+
+/// Runs a program in a slice, stops the `divvy run` that keeps it, and listens in its place: it is this user's process, and
+/// so are its sockets. Until the file `go` is there it says that it has no pages; then it hands out memory that shrinks.
+pub fn steal(name: &str) -> anyhow::Result<()> {
+    let divvy = std::env::current_exe()?.with_file_name("divvy");
+    let mut child = Command::new(divvy)
+        .args([
+            "run",
+            "--name",
+            name,
+            "--memory",
+            "300MiB",
+            "--",
+            "/bin/sh",
+            "-c",
+            "echo runs; sleep 600",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let number = child.id();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().context("Standard output is piped")?).read_line(&mut line)?;
+    let pid = Pid::from_raw(number.try_into()?).context("A process has a number")?;
+    kill_process(pid, Signal::STOP)?;
+    let pinned = pidfd_open(pid, PidfdFlags::empty())?;
+    let mut stolen = 0;
+    for number in 3..256 {
+        let Ok(socket) = pidfd_getfd(&pinned, number, PidfdGetfdFlags::empty()) else {
+            continue;
+        };
+        if !socket_acceptconn(&socket).unwrap_or(false) {
+            continue;
+        }
+        let listener = UnixListener::from(socket);
+        listener.set_nonblocking(false)?;
+        stolen += 1;
+        std::thread::spawn(move || {
+            let mut pauses = [10, 60].into_iter().cycle().map(Duration::from_millis);
+            for stream in listener.incoming().map_while(Result::ok) {
+                let _answered = match Path::new("go").exists() {
+                    true => answer(stream.as_fd(), pauses.next().unwrap_or_default()),
+                    false => wire::receive(stream.as_fd())
+                        .and_then(|_| wire::send(stream.as_fd(), &wire::message(wire::NO_PAGES), &[])),
+                };
+            }
+        });
+    }
+    println!("stole {stolen}");
+    std::thread::sleep(Duration::from_secs(600));
     Ok(())
 }
 

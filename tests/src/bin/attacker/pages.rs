@@ -7,7 +7,9 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use divvy_ledger::{Backing, GRANT_BYTES, Grant, GrantSpec, GrantView, LEDGER_BYTES, Ledger, Slot, SlotOwner};
+use divvy_ledger::{
+    Backing, GRANT_BYTES, Grant, GrantSpec, GrantView, LEDGER_BYTES, Ledger, Slot, SlotOwner,
+};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use crate::wire;
@@ -15,7 +17,9 @@ use crate::wire;
 /// Prints the limit that a program of the slice finds, in bytes.
 pub fn limit(socket: &Path) -> anyhow::Result<()> {
     let (status, fds) = wire::ask(socket, wire::ATTACH, &[])?;
-    let grant = fds.first().with_context(|| format!("No pages came: status {status}"))?;
+    let grant = fds
+        .first()
+        .with_context(|| format!("No pages came: status {status}"))?;
     println!("{}", GrantView::map(grant.as_fd())?.memory_limit_bytes());
     Ok(())
 }

@@ -63,7 +63,8 @@ pub fn churn(folder: &Path, victim: &Path, seconds: u64, names: &[&str]) -> anyh
         let known = names.iter().map(|name| folder.join(name));
         for path in below(folder).into_iter().chain(known) {
             tried += 1;
-            if path.extension().is_some_and(|end| end == "aside") || fs::rename(&path, aside(&path)).is_err() {
+            if path.extension().is_some_and(|end| end == "aside") || fs::rename(&path, aside(&path)).is_err()
+            {
                 continue;
             }
             swapped += 1;
