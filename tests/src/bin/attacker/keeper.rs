@@ -91,8 +91,8 @@ fn answer(stream: std::os::fd::BorrowedFd<'_>, pause: Duration) -> anyhow::Resul
 }
 
 /// Runs a program in a slice, stops the `divvy run` that keeps it, and listens in its place: it is this user's process, and
-/// so are its sockets. Until the file `go` is there it says that it has no pages; then it hands out memory that shrinks.
-pub fn steal(name: &str) -> anyhow::Result<()> {
+/// so are its sockets. Until the file `go` is there it is silent; then it hands out memory that shrinks after so many milliseconds. It is asked once.
+pub fn steal(name: &str, pause: u64) -> anyhow::Result<()> {
     let divvy = std::env::current_exe()?.with_file_name("divvy");
     let mut child = Command::new(divvy)
         .args([
@@ -126,13 +126,13 @@ pub fn steal(name: &str) -> anyhow::Result<()> {
         listener.set_nonblocking(false)?;
         stolen += 1;
         std::thread::spawn(move || {
-            let mut pauses = [10, 60].into_iter().cycle().map(Duration::from_millis);
+            let mut silent = Vec::new();
             for stream in listener.incoming().map_while(Result::ok) {
-                let _answered = match Path::new("go").exists() {
-                    true => answer(stream.as_fd(), pauses.next().unwrap_or_default()),
-                    false => wire::receive(stream.as_fd())
-                        .and_then(|_| wire::send(stream.as_fd(), &wire::message(wire::NO_PAGES), &[])),
-                };
+                match Path::new("go").exists() {
+                    true => drop(answer(stream.as_fd(), Duration::from_millis(pause))),
+                    // It is slow, so it will be asked again.
+                    false => silent.push(stream),
+                }
             }
         });
     }

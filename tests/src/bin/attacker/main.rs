@@ -33,7 +33,7 @@ fn main() -> anyhow::Result<()> {
         ["shorten", folder, seconds] => paths::shorten(Path::new(folder), number(seconds)?),
         ["redirect", other] => keeper::redirect(Path::new(other)),
         ["fault", seconds] => keeper::fault(number(seconds)?),
-        ["steal", name] => keeper::steal(name),
+        ["steal", name, milliseconds] => keeper::steal(name, number(milliseconds)?),
         ["stuck", count] => keeper::stuck(number(count)?),
         ["connections", count, text] => flood::connections(number(count)?, text),
         ["queue", count, bytes] => flood::queue(number(count)?, number(bytes)?),

@@ -22,8 +22,6 @@ pub const RECALL: u32 = 2;
 pub const DELIVER: u32 = 3;
 /// The answer: as asked.
 pub const DONE: u32 = 0;
-/// The answer: there are no pages yet.
-pub const NO_PAGES: u32 = 2;
 /// The answer: the pages that were brought are not fit.
 pub const UNFIT: u32 = 4;
 
