@@ -34,9 +34,9 @@ fn f15_a_crowd_that_is_not_there_costs_the_others_nothing() {
     println!("{}", forger.line().unwrap_or_default());
     let (busy, slow) = (used(), ps().min(ps()));
     println!("idle {idle} ticks, then {busy}; `divvy ps` {quick:?}, then {slow:?}");
-    // A tenth of a core more, and as much again of patience on a machine that others share.
+    // At most a fifth of a core more, and some patience on a machine that others share.
     assert!(
-        busy <= idle + 20,
+        busy <= idle + 40,
         "the agent uses {busy} hundredths of a second in two, {idle} before"
     );
     assert!(

@@ -30,6 +30,10 @@ pub fn impostor(folder: &Path) -> anyhow::Result<()> {
         let mut request = [0; 1024];
         let count = stream.read(&mut request).unwrap_or(0);
         let first = String::from_utf8_lossy(&request[..count]);
+        // Who only looks whose socket it is, and goes, has not been taken in.
+        if count == 0 {
+            continue;
+        }
         println!("asked {}", first.lines().next().unwrap_or_default());
         let body = r#"{"apiVersion":"divvy/v1","kind":"SliceList","items":[],"unmanaged":[]}"#;
         let _answered = write!(
