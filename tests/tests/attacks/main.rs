@@ -2,7 +2,7 @@
 //! attacker's attempt and a look at the victim: what is refused on the way is no failure, harm is. Each failed on the tree
 //! that the review was made on; what was seen there stands above it.
 //!
-//! `cargo test -p divvy-tests attacks` runs them, and those on containers' images among the stories.
+//! `cargo test -p divvy-tests attacks` runs them. Those by containers' images are among the stories.
 //!
 //! They are by real users, made for each story and removed after ([`divvy_tests::users`]), or in podman's containers. After
 //! each story of several users a walker looks for paths that another user may write to.
