@@ -9,6 +9,11 @@ pub fn probe() -> PathBuf {
     binaries().join("probe")
 }
 
+/// The attacker: what a hostile user, or a hostile program in a container, does. See `src/bin/attacker`.
+pub fn attacker() -> PathBuf {
+    binaries().join("attacker")
+}
+
 /// The Rust client of the examples.
 pub fn rust_client() -> PathBuf {
     binaries().join("rust-client")
@@ -54,6 +59,11 @@ pub fn python_tenant() -> PathBuf {
     workspace().join("tests/python/tenant.py")
 }
 
+/// strace.
+pub fn strace() -> Option<PathBuf> {
+    on_path("strace", "strace (cargo xtask setup)")
+}
+
 /// A C compiler.
 pub fn compiler() -> Option<PathBuf> {
     on_path("cc", "C compiler")
@@ -86,7 +96,7 @@ pub fn required_file(path: &str, what: &str) -> Option<PathBuf> {
 
 /// Whether a story may go on. With DIVVY_REQUIRE_ALL set, as in CI, what is missing is a failure; otherwise the story
 /// is skipped and says so.
-fn require(present: bool, what: &str) -> bool {
+pub(crate) fn require(present: bool, what: &str) -> bool {
     if !present {
         assert!(
             std::env::var_os("DIVVY_REQUIRE_ALL").is_none(),

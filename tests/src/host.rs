@@ -20,8 +20,17 @@ const RUN_DIRECTORY: &str = "DIVVY_RUN_DIR";
 
 /// A host with emulated devices and, once something runs, an agent.
 pub struct Host {
-    folder: TempDir,
-    devices: String,
+    folder: Folder,
+    /// What programs are told of emulated devices; nothing where only the agent knows.
+    devices: Option<String>,
+}
+
+/// Where a host's files lie.
+enum Folder {
+    /// In a folder that only this user may enter, removed with the host.
+    Own(TempDir),
+    /// In a folder that others may reach; its maker removes it.
+    Given(PathBuf),
 }
 
 /// A slice as `divvy ps -o json` promises to show it.
@@ -59,19 +68,30 @@ impl Host {
             .tempdir()
             .expect("a temporary folder");
         Self {
-            folder,
-            devices: specification.into(),
+            folder: Folder::Own(folder),
+            devices: Some(specification.into()),
+        }
+    }
+
+    /// A host whose files lie in `folder`, and whose programs are told of no device: its agent alone knows them.
+    pub(crate) fn in_folder(folder: &Path) -> Self {
+        Self {
+            folder: Folder::Given(folder.into()),
+            devices: None,
         }
     }
 
     /// The run directory of this host's agent.
     pub fn run_directory(&self) -> PathBuf {
-        self.folder.path().join("run")
+        self.folder().join("run")
     }
 
     /// A folder for the story's own files.
     pub fn folder(&self) -> &Path {
-        self.folder.path()
+        match &self.folder {
+            Folder::Own(folder) => folder.path(),
+            Folder::Given(folder) => folder,
+        }
     }
 
     /// A command that runs `program` on this host, as a user's shell would.
@@ -86,8 +106,10 @@ impl Host {
             .env_remove("LD_PRELOAD")
             .env_remove("CUDA_VISIBLE_DEVICES")
             .env(RUN_DIRECTORY, self.run_directory())
-            .env("DIVVY_EMULATED", &self.devices)
             .stdin(Stdio::null());
+        if let Some(devices) = &self.devices {
+            command.env("DIVVY_EMULATED", devices);
+        }
         command
     }
 

@@ -9,11 +9,15 @@ pub mod containerd;
 pub mod containers;
 pub mod golden;
 pub mod host;
+pub mod hostile;
 pub mod kubelet;
 pub mod processes;
 pub mod rootless;
+pub mod system;
 pub mod tenant;
+pub mod users;
 pub mod wait;
+pub mod walker;
 
 /// Bytes in a mebibyte.
 pub const MIB: u64 = 1 << 20;

@@ -55,6 +55,9 @@ pub fn for_tests() -> anyhow::Result<()> {
     debian::unpack("libnvidia-ml1", Release::Own, "non-free")?;
     // The one of Debian 12 has no NRI.
     debian::unpack("containerd", Release::Trixie, "main")?;
+    if !is_installed("strace") {
+        debian::install(&["strace"], "the tests that look at the agent's system calls")?;
+    }
     if !is_installed("curl") {
         debian::install(&["curl"], "the tests that talk to containerd as a kubelet does")?;
     }

@@ -1,0 +1,164 @@
+//! A keeper that does not keep to what keepers do.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use divvy_ledger::{GRANT_BYTES, Ledger};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::net::sockopt::socket_acceptconn;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
+
+use crate::{http, wire};
+
+const MIB: u64 = 1 << 20;
+
+/// Where a keeper of the slice listened in the layout in which its folder was the user's.
+fn socket(id: &str) -> PathBuf {
+    http::run().join("slices").join(id).join("attach.sock")
+}
+
+/// Asks for a slice, and leads the agent, which comes to hand its pages over, to another slice's keeper.
+pub fn redirect(other: &Path) -> anyhow::Result<()> {
+    let id = http::slice(300 * MIB)?;
+    match symlink(other, socket(&id)) {
+        Ok(()) => println!("linked"),
+        Err(error) => println!("no link: {error}"),
+    }
+    let (status, _) = http::request("POST", &format!("/v1/slices/{id}/activate"), "")?;
+    println!("activate: {status}");
+    Ok(())
+}
+
+/// Asks for a slice, and hands the agent memory that shrinks and is sealed while it looks at it.
+pub fn fault(seconds: u64) -> anyhow::Result<()> {
+    let id = http::slice(300 * MIB)?;
+    let listener = match UnixListener::bind(socket(&id)) {
+        Ok(listener) => listener,
+        Err(error) => {
+            println!("no socket: {error}");
+            return Ok(());
+        }
+    };
+    std::thread::spawn(move || {
+        // How soon the look comes to its second step depends on how the agent was built.
+        let pauses = [10, 60].into_iter().cycle().map(Duration::from_millis);
+        let mut pauses = pauses.flat_map(|pause| [pause; 2]);
+        for stream in listener.incoming().map_while(Result::ok) {
+            let pause = pauses.next().unwrap_or_default();
+            if let Err(error) = answer(stream.as_fd(), pause) {
+                println!("{error:#}");
+            }
+        }
+    });
+    let begin = Instant::now();
+    let (mut tries, mut last) = (0_u64, (0, String::new()));
+    while begin.elapsed() < Duration::from_secs(seconds) {
+        tries += 1;
+        match http::request("POST", &format!("/v1/slices/{id}/activate"), "") {
+            Ok(answer) => last = answer,
+            Err(_) => break,
+        }
+    }
+    println!("{tries} tries, the last answer {} {}", last.0, last.1);
+    Ok(())
+}
+
+fn answer(stream: std::os::fd::BorrowedFd<'_>, pause: Duration) -> anyhow::Result<()> {
+    let (request, _) = wire::receive(stream)?;
+    if wire::code(&request) != wire::RECALL {
+        return wire::send(stream, &wire::message(wire::UNFIT), &[]);
+    }
+    let grant = memfd_create("grant", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&grant, GRANT_BYTES as u64)?;
+    let ledger = Ledger::create()?.share()?;
+    wire::send(
+        stream,
+        &wire::message(wire::DONE),
+        &[grant.as_fd(), ledger.as_fd()],
+    )?;
+    // Between size and seals, both of which the story makes last.
+    std::thread::sleep(pause);
+    ftruncate(&grant, 0)?;
+    fcntl_add_seals(&grant, SealFlags::SHRINK | SealFlags::FUTURE_WRITE)?;
+    Ok(())
+}
+
+/// Runs a program in a slice, stops the `divvy run` that keeps it, and listens in its place: it is this user's process, and
+/// so are its sockets. Until the file `go` is there it is silent; then it hands out memory that shrinks after so many milliseconds. It is asked once.
+pub fn steal(name: &str, pause: u64) -> anyhow::Result<()> {
+    let divvy = std::env::current_exe()?.with_file_name("divvy");
+    let mut child = Command::new(divvy)
+        .args([
+            "run",
+            "--name",
+            name,
+            "--memory",
+            "300MiB",
+            "--",
+            "/bin/sh",
+            "-c",
+            "echo runs; sleep 600",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let number = child.id();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().context("Standard output is piped")?).read_line(&mut line)?;
+    let pid = Pid::from_raw(number.try_into()?).context("A process has a number")?;
+    kill_process(pid, Signal::STOP)?;
+    let pinned = pidfd_open(pid, PidfdFlags::empty())?;
+    let mut stolen = 0;
+    for number in 3..256 {
+        let Ok(socket) = pidfd_getfd(&pinned, number, PidfdGetfdFlags::empty()) else {
+            continue;
+        };
+        if !socket_acceptconn(&socket).unwrap_or(false) {
+            continue;
+        }
+        let listener = UnixListener::from(socket);
+        listener.set_nonblocking(false)?;
+        stolen += 1;
+        std::thread::spawn(move || {
+            let mut silent = Vec::new();
+            for stream in listener.incoming().map_while(Result::ok) {
+                match Path::new("go").exists() {
+                    true => drop(answer(stream.as_fd(), Duration::from_millis(pause))),
+                    // It is slow, so it will be asked again.
+                    false => silent.push(stream),
+                }
+            }
+        });
+    }
+    println!("stole {stolen}");
+    std::thread::sleep(Duration::from_secs(600));
+    Ok(())
+}
+
+/// Asks for a slice, accepts no connection of the agent's, and has it try `count` times at once, for as long as it is let.
+pub fn stuck(count: usize) -> anyhow::Result<()> {
+    let id = http::slice(300 * MIB)?;
+    // In the layout that has the agent listen for us the socket is there, and nobody accepts either.
+    let _silent = UnixListener::bind(socket(&id));
+    let path = format!("/v1/slices/{id}/activate");
+    println!("begins");
+    std::thread::scope(|scope| {
+        for _ in 0..count {
+            scope.spawn(|| {
+                let begin = Instant::now();
+                while begin.elapsed() < Duration::from_secs(20) {
+                    let _refused = http::request("POST", &path, "");
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            });
+        }
+    });
+    let _gone = fs::remove_file(socket(&id));
+    Ok(())
+}

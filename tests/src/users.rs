@@ -1,0 +1,144 @@
+//! Users of a story's own: real ones, made with useradd, without a login and without a password, and removed after.
+//!
+//! Their names carry the process that made them. What a story left behind that was killed goes when the next one begins.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::clients::{on_path, require};
+use crate::host::{finish, succeeded};
+use crate::processes;
+
+/// What every name begins with.
+const PREFIX: &str = "dvt-";
+
+/// A user of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub uid: u32,
+    /// Its group's number.
+    pub gid: u32,
+    /// A folder of its own.
+    pub home: PathBuf,
+}
+
+/// The users of one story. Dropping them removes them.
+#[derive(Debug)]
+pub struct Users {
+    /// A tenant.
+    pub alice: User,
+    /// Another tenant.
+    pub bob: User,
+    /// A user of the machine who is nothing to Divvy.
+    pub mallory: User,
+    /// Whom the system agent runs as.
+    pub agent: User,
+}
+
+impl Users {
+    /// Makes them, with homes below `folder`; nothing where this process is not root and need not be.
+    pub fn new(folder: &Path) -> Option<Self> {
+        let is_root = rustix::process::getuid().is_root();
+        if !require(is_root, "root, who can make users") {
+            return None;
+        }
+        on_path("useradd", "useradd (passwd)")?;
+        static STORIES: AtomicU32 = AtomicU32::new(0);
+        let tail = format!(
+            "{}-{}",
+            std::process::id(),
+            STORIES.fetch_add(1, Ordering::Relaxed)
+        );
+        let _alone = lock();
+        remove(|maker| !processes::is_alive(maker));
+        let [alice, bob, mallory, agent] = ["alice", "bob", "mallory", "agent"]
+            .map(|who| make(&format!("{PREFIX}{who}-{tail}"), folder, who));
+        Some(Self {
+            alice,
+            bob,
+            mallory,
+            agent,
+        })
+    }
+
+    /// All of them.
+    fn all(&self) -> [&User; 4] {
+        [&self.alice, &self.bob, &self.mallory, &self.agent]
+    }
+}
+
+impl Drop for Users {
+    fn drop(&mut self) {
+        let _alone = lock();
+        for user in self.all() {
+            delete(&user.name);
+        }
+    }
+}
+
+/// The system's files of users have one writer at a time, and who comes second is refused, not kept waiting.
+fn lock() -> File {
+    let file = File::create("/run/divvy-tests.lock").expect("a lock");
+    flock(&file, FlockOperation::LockExclusive).expect("locked");
+    file
+}
+
+fn make(name: &str, folder: &Path, who: &str) -> User {
+    let home = folder.join("home").join(who);
+    let mut add = Command::new("useradd");
+    add.args(["--system", "--no-create-home", "--no-log-init", "--user-group"])
+        .args(["--shell", "/usr/sbin/nologin", "--home-dir"])
+        .arg(&home)
+        .arg(name);
+    succeeded(&finish(&mut add));
+    let line = entries()
+        .into_iter()
+        .find(|line| line.split(':').next() == Some(name))
+        .expect("the user is there");
+    let number = |place: usize| {
+        line.split(':')
+            .nth(place)
+            .and_then(|text| text.parse().ok())
+            .expect("a number")
+    };
+    let user = User {
+        name: name.into(),
+        uid: number(2),
+        gid: number(3),
+        home,
+    };
+    fs::create_dir_all(&user.home).expect("a folder");
+    std::os::unix::fs::chown(&user.home, Some(user.uid), Some(user.gid)).expect("given away");
+    user
+}
+
+/// Removes the users of stories whose process `is_to_go`.
+fn remove(is_to_go: impl Fn(u32) -> bool) {
+    for line in entries() {
+        let name = line.split(':').next().unwrap_or_default();
+        let maker = name
+            .strip_prefix(PREFIX)
+            .and_then(|rest| rest.split('-').nth(1)?.parse().ok());
+        if maker.is_some_and(&is_to_go) {
+            delete(name);
+        }
+    }
+}
+
+fn delete(name: &str) {
+    // Its group of the same name goes with it. A user that is gone already is no error.
+    let _gone = Command::new("userdel").arg("--force").arg(name).output();
+}
+
+/// The lines of /etc/passwd.
+fn entries() -> Vec<String> {
+    let text = fs::read_to_string("/etc/passwd").expect("the users");
+    text.lines().map(str::to_owned).collect()
+}

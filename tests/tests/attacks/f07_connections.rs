@@ -1,0 +1,80 @@
+//! F7. Seen on the old code: a user who is not even admitted opened 1,100 connections and said half a request on each. The
+//! agent had no descriptor left: it answered nobody, and took every process that it could no longer look at for dead, so
+//! that slices were deleted whose attendants lived.
+//!
+//! F16. Seen on the old code, with more descriptors: silent connections were kept for ever, 150 MB of them.
+
+use std::time::Duration;
+
+use divvy_tests::hostile::Hostile;
+use divvy_tests::processes;
+use divvy_tests::system::System;
+use divvy_tests::wait::until;
+
+const HALF: &str = "GET /v1/status HTTP/1.1\r\nHost: ";
+
+#[test]
+fn f07_half_open_connections_silence_nobody_and_end_no_slice() {
+    let Some(system) = System::new() else { return };
+    let attended = |user: Option<&divvy_tests::users::User>, name: &str| {
+        let mut command = match user {
+            Some(user) => system.attacker_as(user, ["attend", name]),
+            None => system.command(system.program("attacker")),
+        };
+        if user.is_none() {
+            command.args(["attend", name]);
+        }
+        let attendant = Hostile::start(&mut command);
+        assert_eq!(attendant.line().as_deref(), Some("attends"));
+        attendant
+    };
+    let kept = [attended(None, "roots"), attended(Some(&system.users.bob), "bobs")];
+    let mut flood = system.attacker_as(&system.users.mallory, ["connections", "1100"]);
+    let flood = Hostile::start(flood.arg(HALF));
+    println!("{}", flood.line().unwrap_or_default());
+    std::thread::sleep(Duration::from_secs(2));
+    let (root, bob) = (
+        system.answers_root(Duration::from_secs(5)),
+        system.answers(&system.users.bob, Duration::from_secs(5)),
+    );
+    drop(flood);
+    until("it answers again", || {
+        system.answers_root(Duration::from_secs(5)).then_some(())
+    });
+    let names: Vec<String> = system.slices().into_iter().map(|slice| slice.name).collect();
+    for name in ["roots", "bobs"] {
+        assert!(
+            names.iter().any(|there| there == name),
+            "slice {name} was deleted, and its attendant lives: {names:?}"
+        );
+    }
+    assert!(root && bob, "the agent answered root: {root}, bob: {bob}");
+    drop(kept);
+    system.holds();
+}
+
+#[test]
+fn f16_silent_connections_are_not_kept() {
+    const MANY: usize = 3000;
+    let Some(system) = System::new() else { return };
+    // As a service with a higher limit would have it.
+    let mut raise = std::process::Command::new("prlimit");
+    raise
+        .arg(format!("--pid={}", system.agent_pid()))
+        .arg("--nofile=20000:20000");
+    let _raised = raise.status();
+    let before = processes::descriptors(system.agent_pid());
+    let mut flood = system.attacker_as(&system.users.mallory, ["connections", &MANY.to_string()]);
+    let flood = Hostile::start(flood.arg(""));
+    println!("{}", flood.line().unwrap_or_default());
+    std::thread::sleep(Duration::from_secs(2));
+    let open: usize = system.agent_tree().into_iter().map(processes::descriptors).sum();
+    println!("{before} descriptors before, {open} then");
+    assert!(
+        open < 600,
+        "the agent keeps {open} descriptors for one silent user"
+    );
+    assert!(system.answers(&system.users.bob, Duration::from_secs(5)));
+    drop(flood);
+    system.holds();
+}

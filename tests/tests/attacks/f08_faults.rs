@@ -1,0 +1,129 @@
+//! F8. Seen on the old code: memory that a hostile keeper handed over was asked for its size first and for its seals after.
+//! One that shrank in between ended the root agent by SIGBUS. So did a container that made its emulated device's page
+//! shorter, which the agent had mapped.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use divvy_tests::clients::{attacker, strace};
+use divvy_tests::containers::Podman;
+use divvy_tests::host::{finish, succeeded};
+use divvy_tests::hostile::Hostile;
+use divvy_tests::system::System;
+
+use super::containers::{HARDENED, image, slice};
+use super::rounds::rounds;
+
+/// The agent, with a kernel that takes its time over fcntl.
+fn slowed(strace: &Path, system: &System) -> Hostile {
+    let mut slow = Command::new(strace);
+    slow.args([
+        "-f",
+        "-qq",
+        "-e",
+        "trace=fcntl",
+        "-e",
+        "inject=fcntl:delay_enter=40000",
+        "-o",
+        "/dev/null",
+    ])
+    .arg(format!("--attach={}", system.agent_pid()))
+    .stderr(Stdio::null());
+    Hostile::start(&mut slow)
+}
+
+/// A kernel that takes its time over fcntl, which asks for seals, gives the keeper all the time that it needs.
+#[test]
+fn f08_a_keeper_that_shrinks_its_memory_while_it_is_looked_at_ends_no_agent() {
+    let Some(strace) = strace() else { return };
+    let Some(system) = System::new() else { return };
+    let slow = slowed(&strace, &system);
+    std::thread::sleep(Duration::from_millis(300));
+    let mut fault = system.attacker_as(&system.users.alice, ["fault", "3"]);
+    println!("{}", String::from_utf8_lossy(&finish(&mut fault).stdout));
+    drop(slow);
+    system.lives();
+    system.holds();
+}
+
+/// The same by a keeper that is its user's own `divvy run`, whose sockets that user takes over, and an agent that asks for
+/// pages because it was started anew.
+#[test]
+fn f08_a_keeper_that_is_taken_over_by_its_user_ends_no_agent() {
+    let Some(strace) = strace() else { return };
+    let Some(system) = System::new() else { return };
+    let alice = &system.users.alice;
+    // How soon the look comes to its second step depends on how the agent was built.
+    let thieves = ["10", "60"].map(|pause| {
+        let name = format!("hers-{pause}");
+        let thief = Hostile::start(&mut system.attacker_as(alice, ["steal", &name, pause]));
+        println!("{}", thief.line().unwrap_or_default());
+        thief
+    });
+    system.stop_agent();
+    system.start_agent();
+    let slow = slowed(&strace, &system);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(system.script_as(alice, "touch go", &[]).status.success());
+    std::thread::sleep(Duration::from_secs(4));
+    drop(slow);
+    system.lives();
+    drop(thieves);
+    system.holds();
+}
+
+/// Ten thousand times the look itself, against memory that shrinks and is sealed meanwhile.
+#[test]
+fn f08_a_look_at_memory_that_shrinks_meanwhile_faults_nobody() {
+    let (rounds, seconds) = rounds();
+    let mut race = Command::new(attacker());
+    race.args(["race-pages", &rounds.to_string(), &seconds.to_string()]);
+    let output = finish(&mut race);
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "who looked ended: {}", output.status);
+}
+
+#[test]
+fn f08_a_container_that_shortens_its_devices_page_ends_nothing_of_the_hosts() {
+    let Some(system) = System::new() else { return };
+    let Some(podman) = Podman::new(&system) else {
+        return;
+    };
+    let (image, device) = (image(&system), slice(&system, &podman, "own", "1GiB"));
+    let other = slice(&system, &podman, "others", "1GiB");
+    let (_, seconds) = rounds();
+    let attack = format!("echo info | /bin/probe; exec /bin/attacker shorten /run/divvy/device {seconds}");
+    let flags = [&HARDENED[..], &["--device", &device]].concat();
+    let hostile = Hostile::start(&mut podman.run(&flags, &image, &["/bin/sh", "-c", &attack]));
+    assert!(hostile.line().is_some(), "its device works");
+    let mut asked = 0;
+    while hostile
+        .line_within(Duration::from_millis(100))
+        .is_none_or(|line| !line.contains("rounds"))
+    {
+        asked += 1;
+        system.lives();
+        let devices = finish(&mut system.divvy(["devices"]));
+        assert!(
+            devices.status.code().is_some(),
+            "a container ended `divvy devices`: {}",
+            devices.status
+        );
+        if asked > 600 {
+            break;
+        }
+    }
+    // It stays short: what looks at it now, and a program of another container.
+    for _ in 0..4 {
+        system.lives();
+        succeeded(&finish(&mut system.divvy(["devices"])));
+    }
+    let flags = [&HARDENED[..], &["--device", &other]].concat();
+    let said = finish(&mut podman.run(&flags, &image, &["/bin/sh", "-c", "echo info | /bin/probe"]));
+    assert!(
+        String::from_utf8_lossy(&said.stdout).contains("total_bytes"),
+        "another container's program: {said:?}"
+    );
+    system.holds();
+}
