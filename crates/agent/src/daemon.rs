@@ -18,6 +18,7 @@ use crate::audit::Look;
 use crate::journal::Journal;
 use crate::leasing::{Incident, Leasing, Member};
 use crate::queue::Waiter;
+use crate::records::stored;
 use crate::settings::Settings;
 use crate::slice::Slice;
 use crate::{RunDir, clock};
@@ -105,7 +106,18 @@ impl Daemon {
             emulated: settings.emulated.clone(),
             run_dir: run.path().into(),
         };
-        let inventory = divvy_host::take(&sources, &nvidia)?;
+        let inventory = match divvy_host::take(&sources, &nvidia) {
+            // With slices to look after, their devices are waited for: an agent without them would take them for gone.
+            Err(silence) if silence.code == Code::Driver && stored(&run).is_empty() => Inventory {
+                run_dir: sources.run_dir.clone(),
+                unanswered: Some(Fault {
+                    code: Code::NoDevice,
+                    ..silence
+                }),
+                ..Inventory::default()
+            },
+            outcome => outcome?,
+        };
         let journal = Arc::new(Journal::default());
         journal.note(Incident {
             kind: EventKind::AgentStarted,

@@ -55,10 +55,7 @@ impl Daemon {
                 Err(refusal) => refusals.add(refusal),
             }
         }
-        Err(refusals.tell().unwrap_or_else(|| {
-            Fault::new(Code::NoDevice, "there is no device to take a slice of")
-                .hint("`--device emulated:h100` uses an emulated one")
-        }))
+        Err(refusals.tell().unwrap_or_else(|| no_device(book)))
     }
 
     /// All of these devices, or why not: first what can never be, then what others wait for or hold.
@@ -289,6 +286,14 @@ impl Daemon {
         }
         Ok(())
     }
+}
+
+/// No device may be had that was not asked for by name.
+fn no_device(book: &Book) -> Fault {
+    book.inventory.unanswered.clone().unwrap_or_else(|| {
+        Fault::new(Code::NoDevice, "there is no device to take a slice of")
+            .hint("`--device emulated:h100` uses an emulated one")
+    })
 }
 
 /// Why none of several places will do.
@@ -528,29 +533,24 @@ pub(crate) fn shown_inside(book: &Book, ask: &CreateSlice, own: &[String]) -> Re
     }
 }
 
-/// Without a selector: the emulated devices of the caller's own specification, else every device, a physical one
-/// before an emulated one that somebody asked for by name.
+/// Without a selector: the emulated devices of the caller's own specification, as far as they are here, else the machine's.
+/// An emulated device that was asked for by name is for those who name it.
 fn default_candidates(book: &Book, ask: &CreateSlice) -> Vec<DeviceRecord> {
     let devices = &book.inventory.devices;
-    let own: Vec<DeviceRecord> = match &ask.emulated {
-        Some(spec) => emulated_devices(spec, &book.inventory.run_dir)
-            .unwrap_or_default()
-            .into_iter()
-            .filter_map(|wanted| {
-                devices
-                    .iter()
-                    .find(|device| device.uuid == wanted.record.uuid)
-                    .cloned()
-            })
-            .collect(),
-        None => Vec::new(),
-    };
-    if !own.is_empty() {
-        let mut own = own;
+    if let Some(spec) = &ask.emulated {
+        let wanted = emulated_devices(spec, &book.inventory.run_dir).unwrap_or_default();
+        let found = wanted.into_iter().filter_map(|wanted| {
+            let mut here = devices.iter();
+            here.find(|device| device.uuid == wanted.record.uuid).cloned()
+        });
+        let mut own: Vec<DeviceRecord> = found.collect();
         own.sort_by_key(DeviceRecord::is_divided);
-        return own;
+        if !own.is_empty() {
+            return own;
+        }
     }
-    let mut candidates = devices.clone();
+    let own = devices.iter().filter(|device| book.inventory.is_own(device));
+    let mut candidates: Vec<DeviceRecord> = own.cloned().collect();
     candidates.sort_by_key(|device| {
         (
             device.kind == DeviceKind::Emulated,
@@ -560,3 +560,6 @@ fn default_candidates(book: &Book, ask: &CreateSlice) -> Vec<DeviceRecord> {
     });
     candidates
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,8 @@ pub fn exit_status(code: Code, is_run: bool) -> u8 {
     match code {
         Code::ProgramNotFound if is_run => 127,
         Code::ProgramCannotRun if is_run => 126,
+        // A machine whose GPU does not answer is told from a program that failed.
+        Code::NoDevice => code.exit_status(),
         _ if is_run => RUN_FAILED,
         _ => code.exit_status(),
     }

@@ -34,8 +34,8 @@ pub struct Inventory {
     pub notes: Vec<String>,
     /// This machine has no GPU at all and none is configured, and an emulated one stands in.
     pub stand_in: bool,
-    /// Emulated devices were configured, in the place of the machine's own.
-    pub configured: bool,
+    /// The specification of the emulated devices that are this machine's own: the configured one, or the stand-in's.
+    pub own_spec: Option<String>,
     /// Why a GPU of this machine cannot be used, where there is one that does not answer.
     pub unanswered: Option<Fault>,
     /// The run directory that emulated devices belong to.
@@ -77,6 +77,7 @@ fn assemble(
     if inventory.devices.is_empty() && inventory.unanswered.is_none() {
         inventory.add(emulated_devices(DEFAULT_EMULATED, &sources.run_dir)?);
         inventory.stand_in = true;
+        inventory.own_spec = Some(DEFAULT_EMULATED.to_owned());
     }
     Ok(inventory)
 }
@@ -85,7 +86,7 @@ impl Inventory {
     fn of_emulated(spec: &str, run_dir: &Path) -> Result<Self, Fault> {
         let mut inventory = Self {
             run_dir: run_dir.to_owned(),
-            configured: true,
+            own_spec: Some(spec.to_owned()),
             ..Self::default()
         };
         inventory.add(emulated_devices(spec, run_dir)?);
@@ -105,10 +106,11 @@ impl Inventory {
         }
     }
 
-    /// Whether an emulated device may be used that was not asked for by name: none does where the machine has a GPU.
+    /// Whether a device is this machine's own: real, or emulated in the place of real ones. Others were asked for by name.
     #[must_use]
-    pub fn may_emulate(&self) -> bool {
-        self.stand_in || self.configured
+    pub fn is_own(&self, device: &DeviceRecord) -> bool {
+        let spec = self.own_spec.as_deref();
+        device.kind != DeviceKind::Emulated || (spec.is_some() && self.emulated_spec(&device.uuid) == spec)
     }
 
     /// Takes in the GPUs that did not answer and do now, as after their driver was loaded.
@@ -211,7 +213,7 @@ impl Inventory {
         }
         let by_place = matches!(selector, Selector::Index(_) | Selector::Pci(_));
         let may_be =
-            |device: &&DeviceRecord| !by_place || self.may_emulate() || device.kind != DeviceKind::Emulated;
+            |device: &&DeviceRecord| !by_place || self.own_spec.is_some() || device.kind != DeviceKind::Emulated;
         let among: Vec<DeviceRecord> = self.devices.iter().filter(may_be).cloned().collect();
         let chosen = selector.choose(&among).map_err(Fault::from);
         match (chosen, &self.unanswered) {
