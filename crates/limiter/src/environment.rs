@@ -39,11 +39,18 @@ impl Setting {
             value(
                 container,
                 self.fixed.filter(|_| *granted),
-                std::env::var_os(self.name),
+                // Who starts a set-id program writes its environment, and is another user than it runs as.
+                std::env::var_os(self.name).filter(|_| !is_secure()),
             )
         });
         value.as_deref()
     }
+}
+
+/// Whether the kernel started this program with more rights than its caller has: set-uid, set-gid, with capabilities.
+fn is_secure() -> bool {
+    // SAFETY: it reads the process's auxiliary vector, which the kernel wrote and nobody changes.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 /// Whether `container` is the folder of a container that was granted something. The folder in it decides, not the socket:
