@@ -261,7 +261,12 @@ impl Daemon {
     }
 
     /// Another user's specification only chooses among the emulated devices that are here already.
-    fn check_emulated(&self, book: &Book, ask: &CreateSlice, devices: &[EmulatedDevice]) -> Result<(), Fault> {
+    fn check_emulated(
+        &self,
+        book: &Book,
+        ask: &CreateSlice,
+        devices: &[EmulatedDevice],
+    ) -> Result<(), Fault> {
         let is_here = |wanted: &EmulatedDevice| {
             let mut here = book.inventory.devices.iter();
             here.any(|device| device.uuid == wanted.record.uuid)
@@ -350,9 +355,14 @@ impl Daemon {
             command: ask.command.clone(),
             keeper_pid: (!ask.lasting).then_some(peer.pid),
             lasting: ask.lasting,
-            attendant: match ask.lasting && ask.attended {
-                true => Some(attendant::of_process(peer.pid)?),
-                false => None,
+            attendant: match (ask.lasting, ask.attended, ask.container_within_ms) {
+                (true, true, _) => Some(attendant::of_process(peer.pid)?),
+                (true, false, Some(within)) => Some(attendant::of_containers(within)),
+                _ => None,
+            },
+            pods: match ask.lasting {
+                true => ask.pods.clone(),
+                false => Vec::new(),
             },
             runs: Vec::new(),
             parent_id: wanted.parent.clone(),

@@ -3,11 +3,13 @@
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use divvy_model::{Code, Fault};
 use rustix::fs::{Access, access};
+
+use crate::trust::check_run_dir;
 
 /// A socket's path has at most 107 bytes, of which `/slices/<id>/box/attach.sock` takes this many.
 const TAIL: usize = "/slices/01234567/box/attach.sock".len();
@@ -100,31 +102,7 @@ impl RunDir {
     }
 
     fn check_owner(&self) -> Result<(), Fault> {
-        let meta = fs::symlink_metadata(&self.path)
-            .map_err(|error| cannot(&self.path, "look at").because(&error))?;
-        let uid = rustix::process::getuid().as_raw();
-        let shown = self.path.display();
-        let fault = |message: String| {
-            Err(Fault::new(Code::RunDir, message)
-                .hint("remove it, or set DIVVY_RUN_DIR to a directory of your own"))
-        };
-        if !meta.is_dir() {
-            return Err(no_directory(&self.path));
-        }
-        if meta.uid() != uid && meta.uid() != 0 {
-            return fault(format!(
-                "the run directory `{shown}` belongs to user {}, not to user {uid}",
-                meta.uid()
-            ));
-        }
-        let mode = meta.permissions().mode();
-        if mode & 0o022 != 0 {
-            return fault(format!(
-                "the run directory `{shown}` is writable by others (mode {:03o})",
-                mode & 0o777
-            ));
-        }
-        Ok(())
+        check_run_dir(&self.path).map(drop)
     }
 
     /// The directory itself.
@@ -258,6 +236,8 @@ fn cannot(path: &Path, verb: &str) -> Fault {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn refused(path: &Path) -> Code {

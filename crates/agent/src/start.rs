@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -32,6 +32,7 @@ pub fn ensure_agent(run: &RunDir, serve: impl FnOnce() -> Command) -> Result<Opt
     if is_listening(run) {
         return Ok(None);
     }
+    own_or_root(run)?;
     let lock = lock_file(&run.start_lock())?;
     flock(&lock, FlockOperation::LockExclusive).map_err(|error| {
         Fault::new(Code::AgentStart, "cannot wait for another start of the agent")
@@ -55,6 +56,23 @@ pub fn ensure_agent(run: &RunDir, serve: impl FnOnce() -> Command) -> Result<Opt
     let _ = child.kill();
     let _ = child.wait();
     Err(did_not_start(run, "the agent did not listen in time"))
+}
+
+/// Only a run directory's owner can start its agent.
+fn own_or_root(run: &RunDir) -> Result<(), Fault> {
+    let user = rustix::process::getuid();
+    let owner = std::fs::symlink_metadata(run.path()).map_or(user.as_raw(), |meta| meta.uid());
+    if user.is_root() || owner == user.as_raw() {
+        return Ok(());
+    }
+    Err(Fault::new(
+        Code::AgentUnreachable,
+        format!(
+            "no agent answers on `{}`, and only user {owner} can start one there",
+            run.socket().display()
+        ),
+    )
+    .hint("`systemctl start divvy-agent` starts the system's; DIVVY_RUN_DIR names a directory of your own"))
 }
 
 fn spawn(run: &RunDir, mut serve: Command) -> Result<Child, Fault> {

@@ -212,8 +212,9 @@ impl Inventory {
             }
         }
         let by_place = matches!(selector, Selector::Index(_) | Selector::Pci(_));
-        let may_be =
-            |device: &&DeviceRecord| !by_place || self.own_spec.is_some() || device.kind != DeviceKind::Emulated;
+        let may_be = |device: &&DeviceRecord| {
+            !by_place || self.own_spec.is_some() || device.kind != DeviceKind::Emulated
+        };
         let among: Vec<DeviceRecord> = self.devices.iter().filter(may_be).cloned().collect();
         let chosen = selector.choose(&among).map_err(Fault::from);
         match (chosen, &self.unanswered) {

@@ -89,6 +89,8 @@ impl Host {
             inside: None,
             lasting: false,
             attended: false,
+            container_within_ms: None,
+            pods: Vec::new(),
             dry_run: true,
         };
         change(&mut ask);
@@ -158,7 +160,10 @@ fn a_dry_run_and_a_refusal_make_no_devices() {
         named("h100")(ask);
         ask.dry_run = false;
     };
-    assert_eq!(host.ask(ALICE, 90, over).expect_err("too much").code, Code::OverDevice);
+    assert_eq!(
+        host.ask(ALICE, 90, over).expect_err("too much").code,
+        Code::OverDevice
+    );
     assert_eq!(host.count(), 1);
 }
 
@@ -172,6 +177,8 @@ fn a_machine_of_emulated_devices_hands_out_its_own_and_no_others() {
         ask.dry_run = false;
     };
     host.ask(ALICE, 1, by_name).expect("asked for by name");
-    let refusal = host.ask(host.daemon.uid, 60, |_| {}).expect_err("the machine's own is an L4");
+    let refusal = host
+        .ask(host.daemon.uid, 60, |_| {})
+        .expect_err("the machine's own is an L4");
     assert_eq!(refusal.code, Code::OverDevice, "{refusal:?}");
 }
