@@ -102,10 +102,14 @@ pub fn may_join(which: &str, namespace: Option<&str>, context: &Context) -> Resu
 pub fn ours(name: &str, agent: &Client) -> Result<Option<SliceRecord>, Fault> {
     let own = rustix::process::geteuid().as_raw();
     let agents = agent.status()?.uid;
-    let mut named: Vec<SliceRecord> = agent.slices()?.body.items;
-    named.retain(|slice| slice.name == name && (slice.uid == own || slice.uid == agents));
-    named.sort_by_key(|slice| slice.uid != own);
-    Ok(named.into_iter().next())
+    Ok(of_these_users(agent.slices()?.body.items, name, [own, agents]))
+}
+
+/// The first user's slice of this name, else the second's.
+fn of_these_users(mut slices: Vec<SliceRecord>, name: &str, users: [u32; 2]) -> Option<SliceRecord> {
+    slices.retain(|slice| slice.name == name && users.contains(&slice.uid));
+    slices.sort_by_key(|slice| slice.uid != users[0]);
+    slices.into_iter().next()
 }
 
 fn admits(pods: &[String], namespace: Option<&str>) -> bool {
@@ -194,6 +198,32 @@ fn wish(request: &mut Request) -> Result<Wish, Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_users_slice_of_the_name_is_not_ours() {
+        let slice = |name: &str, uid: u32| -> SliceRecord {
+            serde_json::from_value(serde_json::json!({
+                "id": format!("{uid:08x}"), "name": name, "uid": uid, "device_uuid": "GPU-1", "memory_limit_bytes": 1,
+                "memory_used_bytes": 0, "isolation": "cooperative", "policy": "strict",
+                "created_at": "2026-01-01T00:00:00Z", "state": "running", "context_bytes": 0, "command": [],
+            }))
+            .expect("a record")
+        };
+        let all = || {
+            vec![
+                slice("train", 1000),
+                slice("train", 990),
+                slice("train", 0),
+                slice("trainer", 0),
+            ]
+        };
+        let found = |name: &str, users| of_these_users(all(), name, users).map(|slice| slice.uid);
+        assert_eq!(found("train", [0, 990]), Some(0));
+        assert_eq!(found("train", [7, 990]), Some(990));
+        assert_eq!(found("train", [7, 8]), None);
+        assert_eq!(found("trai", [0, 0]), None, "the whole name");
+        assert_eq!(found("00000000", [0, 0]), None, "no id");
+    }
 
     #[test]
     fn a_slice_admits_what_it_was_made_for() {
