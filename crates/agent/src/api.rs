@@ -84,6 +84,13 @@ pub struct CreateSlice {
     /// A lasting one: it is to go with the caller's process, until the caller says what it goes with.
     #[serde(default)]
     pub attended: bool,
+    /// A lasting one: it is to go with the containers that have it, of which the first has to come within so many
+    /// milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_within_ms: Option<u64>,
+    /// A lasting one: the pods and containers that may join it by an annotation, see [`SliceRecord::pods`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pods: Vec<String>,
     /// Only say what would happen.
     #[serde(default)]
     pub dry_run: bool,

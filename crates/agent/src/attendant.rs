@@ -1,8 +1,10 @@
 //! Lasting slices that go with something: a container, as its first process or as the folder that its engine keeps of it.
 //! When that is gone and nothing runs in the slice any more, the agent deletes it. docs/adr/0031.
 
+use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use divvy_model::{Attendant, Code, Fault, SliceRecord};
 
@@ -48,6 +50,59 @@ impl Daemon {
     }
 }
 
+impl Daemon {
+    /// Told by the auditor of the slices that have a container: those that go with their containers are noted as taken, and
+    /// deleted when the last has gone, or none came in time.
+    pub(crate) fn note_containers(&self, seen: &HashSet<String>) {
+        /// Rounds without any of a slice's containers that make sure: one of them may be just becoming its program.
+        const SURE: u32 = 2;
+        let now = unix_seconds();
+        let mut book = self.book();
+        let mut missed = Vec::new();
+        for slice in book.slices.values_mut() {
+            let Some(Attendant::Containers { until_unix_s, taken }) = &mut slice.record.attendant else {
+                continue;
+            };
+            let id = slice.record.id.clone();
+            match (seen.contains(&id), *taken) {
+                (true, true) => {}
+                (true, false) => {
+                    *taken = true;
+                    let record = slice.stored_form();
+                    if let Err(fault) = store(&self.run, &record) {
+                        tracing::warn!("{fault}: {}", fault.causes.join(": "));
+                    }
+                }
+                (false, false) if now < *until_unix_s => {}
+                (false, _) => missed.push(id),
+            }
+        }
+        let rounds = |id: String| {
+            let before = book.missed.get(&id).copied().unwrap_or_default();
+            (id, before + 1)
+        };
+        book.missed = missed.into_iter().map(rounds).collect();
+        let sure = book.missed.iter().filter(|(_, rounds)| **rounds >= SURE);
+        let over: Vec<String> = sure.map(|(id, _)| id.clone()).collect();
+        for id in over {
+            let _busy = self.delete(&mut book, &id);
+        }
+    }
+}
+
+fn unix_seconds() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs()
+}
+
+/// The attendant that containers are, the first of which has to come within so many milliseconds.
+pub(crate) fn of_containers(within_ms: u64) -> Attendant {
+    Attendant::Containers {
+        until_unix_s: unix_seconds().saturating_add(within_ms.div_ceil(1000)),
+        taken: false,
+    }
+}
+
 /// The attendant that a process is.
 ///
 /// # Errors
@@ -77,6 +132,8 @@ fn is_gone(attendant: &Attendant) -> bool {
         Attendant::Path(path) => {
             std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
         }
+        // The auditor looks for them: see `note_containers`.
+        Attendant::Containers { .. } => false,
     }
 }
 

@@ -19,6 +19,7 @@ use crate::api::{
     Resize, Share, ShareDevices, SliceList, Standing, Status, Wait,
 };
 use crate::container::{Parts, SharedDevices};
+use crate::trust::check_run_dir;
 use divvy_model::SliceRecord;
 
 /// How long an answer may take. An agent hands pages over within a second; a hung one must not hang its callers.
@@ -313,9 +314,7 @@ impl Client {
         &self,
         request: Request<Full<Bytes>>,
     ) -> Result<(hyper::Response<hyper::body::Incoming>, tokio::task::AbortHandle), Fault> {
-        let stream = tokio::net::UnixStream::connect(self.run.socket())
-            .await
-            .map_err(|error| self.unreachable(&error))?;
+        let stream = self.connect().await?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.unreachable(&error))?;
@@ -325,6 +324,31 @@ impl Client {
             .await
             .map_err(|error| self.unreachable(&error))?;
         Ok((response, driver))
+    }
+
+    /// Connects to the agent, and makes sure that it is the run directory's owner's or root's: in /tmp anybody may have made
+    /// the folder, and anybody may listen in it.
+    async fn connect(&self) -> Result<tokio::net::UnixStream, Fault> {
+        let path = self.run.path();
+        let owner = path.exists().then(|| check_run_dir(path)).transpose()?;
+        let stream = tokio::net::UnixStream::connect(self.run.socket())
+            .await
+            .map_err(|error| self.unreachable(&error))?;
+        let peer = stream
+            .peer_cred()
+            .map_err(|error| self.unreachable(&error))?
+            .uid();
+        if peer == 0 || Some(peer) == owner {
+            return Ok(stream);
+        }
+        Err(Fault::new(
+            Code::RunDir,
+            format!(
+                "what answers on `{}` is user {peer}'s, and the folder is not",
+                self.run.socket().display()
+            ),
+        )
+        .hint("remove the folder, or set DIVVY_RUN_DIR to a directory of your own"))
     }
 
     async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(bool, Bytes), Fault> {

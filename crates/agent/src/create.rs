@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use divvy_host::emulated_devices;
+use divvy_host::{EmulatedDevice, emulated_devices};
 use divvy_model::{
     Bytes, Cap, Class, Code, DeviceRecord, DeviceShare, Fault, Isolation, Mode, SliceRecord, SliceState,
 };
@@ -11,10 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::events::EventKind;
 use crate::api::{CreateSlice, CreatedSlice, Join};
-use crate::daemon::{Daemon, Peer};
+use crate::daemon::{Book, Daemon, Peer};
 use crate::names::{default_slice_name, fresh_id, slice_name};
 use crate::placement::{Ahead, chosen};
 use crate::policy::enforce;
+use crate::queue::may_change;
 use crate::records::{control_socket, discard, make_folder, store};
 use crate::slice::Slice;
 use crate::{attendant, clock, compute, modes, pages};
@@ -136,7 +137,11 @@ impl Daemon {
     fn join_default(&self, peer: Peer, ask: &CreateSlice, name: &str) -> Result<CreatedSlice, Fault> {
         if ask.request.device.is_some() {
             let mut book = self.book();
-            let chosen = chosen(&mut book, &ask.request)?;
+            let before = book.inventory.clone();
+            let chosen = chosen(&mut book, &ask.request);
+            // It joins what is there: nothing is made for it.
+            book.inventory = before;
+            let chosen = chosen?;
             let home = &book.find(name, peer)?.record;
             if let Some(other) = chosen.iter().find(|device| home.place_of(&device.uuid).is_none()) {
                 return Err(Fault::new(
@@ -202,7 +207,7 @@ impl Daemon {
     }
 
     /// A slice that this very process was given and has not taken up: it asks again, because the answer was lost.
-    fn admitted_before(&self, book: &mut crate::daemon::Book, peer: Peer) -> Option<CreatedSlice> {
+    fn admitted_before(&self, book: &mut Book, peer: Peer) -> Option<CreatedSlice> {
         let slice = book.slices.values_mut().find(|slice| {
             let record = &slice.record;
             record.state == SliceState::Starting
@@ -226,10 +231,60 @@ impl Daemon {
         begin.elapsed() < MOMENT && ended_at.is_some_and(|ended| ended.elapsed() < 2 * MOMENT)
     }
 
-    /// Admits a slice and writes it down, or refuses.
+    /// Admits a slice and writes it down, or refuses. Emulated devices that were made for the request go again where
+    /// nothing came of it; one who waits keeps them.
     pub(crate) fn try_create(
         &self,
-        book: &mut crate::daemon::Book,
+        book: &mut Book,
+        peer: Peer,
+        wanted: &Wanted,
+        ahead: &Ahead,
+    ) -> Result<CreatedSlice, Fault> {
+        let before = book.inventory.clone();
+        let outcome = self.try_admit(book, peer, wanted, ahead);
+        let keeps = match &outcome {
+            Ok(_) => !wanted.ask.dry_run,
+            Err(fault) => !wanted.ask.dry_run && may_change(fault.code),
+        };
+        if !keeps {
+            book.inventory = before;
+        }
+        outcome
+    }
+
+    /// Whether a caller's own specification of emulated devices counts: they compute on this host's processors, and stand in
+    /// everybody's list.
+    fn may_emulate(&self, peer: Peer) -> bool {
+        peer.uid == self.uid || peer.uid == 0
+    }
+
+    /// Another user's specification only chooses among the emulated devices that are here already.
+    fn check_emulated(
+        &self,
+        book: &Book,
+        ask: &CreateSlice,
+        devices: &[EmulatedDevice],
+    ) -> Result<(), Fault> {
+        let is_here = |wanted: &EmulatedDevice| {
+            let mut here = book.inventory.devices.iter();
+            here.any(|device| device.uuid == wanted.record.uuid)
+        };
+        if ask.request.device.is_some() || devices.iter().any(is_here) {
+            return Ok(());
+        }
+        Err(Fault::new(
+            Code::NotAllowed,
+            format!(
+                "DIVVY_EMULATED or `emulated` asks for emulated devices, which this agent makes for user {} only",
+                self.uid
+            ),
+        )
+        .hint("unset it to have a slice of what this machine has; `--device emulated:h100` names an emulated device"))
+    }
+
+    fn try_admit(
+        &self,
+        book: &mut Book,
         peer: Peer,
         wanted: &Wanted,
         ahead: &Ahead,
@@ -244,7 +299,11 @@ impl Daemon {
         }
         self.may_weigh(peer, &terms)?;
         if let Some(spec) = &ask.emulated {
-            book.inventory.add(emulated_devices(spec, self.run.path())?);
+            let devices = emulated_devices(spec, self.run.path())?;
+            match self.may_emulate(peer) {
+                true => book.inventory.add(devices),
+                false => self.check_emulated(book, ask, &devices)?,
+            }
         }
         let id = fresh_id(book)?;
         let name = slice_name(book, peer, &ask.request, &ask.command, &id)?;
@@ -295,9 +354,14 @@ impl Daemon {
             keeper_pid: (!ask.lasting).then_some(peer.pid),
             keeper_start_ticks: 0,
             lasting: ask.lasting,
-            attendant: match ask.lasting && ask.attended {
-                true => Some(attendant::of_process(peer.pid)?),
-                false => None,
+            attendant: match (ask.lasting, ask.attended, ask.container_within_ms) {
+                (true, true, _) => Some(attendant::of_process(peer.pid)?),
+                (true, false, Some(within)) => Some(attendant::of_containers(within)),
+                _ => None,
+            },
+            pods: match ask.lasting {
+                true => ask.pods.clone(),
+                false => Vec::new(),
             },
             runs: Vec::new(),
             parent_id: wanted.parent.clone(),

@@ -18,9 +18,12 @@ use crate::audit::Look;
 use crate::journal::Journal;
 use crate::leasing::{Incident, Leasing, Member};
 use crate::members::Roster;
+use crate::owner::Owner;
 use crate::queue::Waiter;
+use crate::records::stored;
 use crate::settings::Settings;
 use crate::slice::Slice;
+use crate::trust::is_system;
 use crate::{RunDir, clock};
 
 /// Who is calling, as the kernel tells it.
@@ -37,6 +40,8 @@ pub struct Daemon {
     pub(crate) run: RunDir,
     pub(crate) settings: Settings,
     pub(crate) uid: u32,
+    /// It is the system agent: no other user's claim keeps it from a device.
+    pub(crate) prevails: bool,
     pub(crate) nvidia: Nvidia,
     started_at: String,
     book: Mutex<Book>,
@@ -72,12 +77,16 @@ pub type KeepCommand = fn(&RunDir, &str) -> Command;
 pub(crate) struct Book {
     pub inventory: Inventory,
     pub owned: HashSet<String>,
+    /// Which of them another user's process claims as well.
+    pub contested: HashMap<String, Owner>,
     pub slices: BTreeMap<String, Slice>,
     /// Who waits for admission, first come first.
     pub queue: Vec<Waiter>,
     pub bypass_total: u64,
     /// When the auditor last looked.
     pub audited_at: Option<Instant>,
+    /// In how many rounds no container was seen of a slice that goes with its containers.
+    pub missed: HashMap<String, u32>,
     /// When a slice last ended.
     pub ended_at: Option<Instant>,
     /// Who was on each device and in no ledger when the auditor last looked, by the device's UUID.
@@ -108,7 +117,18 @@ impl Daemon {
             emulated: settings.emulated.clone(),
             run_dir: run.path().into(),
         };
-        let inventory = divvy_host::take(&sources, &nvidia)?;
+        let inventory = match divvy_host::take(&sources, &nvidia) {
+            // With slices to look after, their devices are waited for: an agent without them would take them for gone.
+            Err(silence) if silence.code == Code::Driver && stored(&run).is_empty() => Inventory {
+                run_dir: sources.run_dir.clone(),
+                unanswered: Some(Fault {
+                    code: Code::NoDevice,
+                    ..silence
+                }),
+                ..Inventory::default()
+            },
+            outcome => outcome?,
+        };
         let journal = Arc::new(Journal::default());
         journal.note(Incident {
             kind: EventKind::AgentStarted,
@@ -126,12 +146,14 @@ impl Daemon {
             Fault::new(Code::Config, "the quantum is from 1 ms to 30 ms")
                 .hint("5ms is the default: shorter ones change the slice that runs more often, longer ones let it wait")
         })?;
+        let user = rustix::process::getuid();
         let daemon = Self {
+            prevails: user.is_root() || is_system(run.path()),
             run,
             leasing: Leasing::start(lengths, journal.clone()),
             journal,
             settings,
-            uid: rustix::process::getuid().as_raw(),
+            uid: user.as_raw(),
             nvidia,
             started_at: clock::now(),
             book: Mutex::new(Book {
@@ -149,6 +171,7 @@ impl Daemon {
             strays: Notify::new(),
         };
         daemon.adopt();
+        daemon.take_all();
         daemon.reopen_queue();
         Ok(daemon)
     }
@@ -187,6 +210,13 @@ impl Daemon {
             .map(|mut device| {
                 let used = self.used_on(&mut book, &device);
                 device.memory_used_bytes = used.device;
+                if let Some(other) = book.contested.get(&device.uuid) {
+                    let health = &mut device.hardware.get_or_insert_default().health;
+                    health.push(format!(
+                        "process {} of user {} claims it too",
+                        other.pid, other.uid
+                    ));
+                }
                 device.sharing = Some(self.device_book(&book, &device, used, self.uid).sharing());
                 device
             })
@@ -370,6 +400,10 @@ impl Book {
     }
 
     fn id_of(&self, which: &str, peer: Peer) -> Result<String, Fault> {
+        // A whole id is that slice's, whatever another user calls a slice.
+        if self.slices.contains_key(which) {
+            return Ok(which.to_owned());
+        }
         let named: Vec<&SliceRecord> = self
             .slices
             .values()

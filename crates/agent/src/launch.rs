@@ -209,6 +209,8 @@ fn create(
         inside: surroundings(),
         lasting: false,
         attended: false,
+        container_within_ms: None,
+        pods: Vec::new(),
         dry_run,
     };
     match launch.wait.filter(|_| !dry_run) {

@@ -32,6 +32,9 @@ fn login_name(uid: u32) -> Option<String> {
     user.ok().flatten().map(|user| user.name)
 }
 
+/// What stands for a slice that was not made: no slice is ever called so.
+pub const REFUSED: &str = "refused";
+
 /// Eight hexadecimal digits that no living slice has.
 pub(crate) fn fresh_id(book: &Book) -> Result<String, Fault> {
     loop {
@@ -71,6 +74,13 @@ pub(crate) fn slice_name(
         return Err(
             Fault::new(Code::SliceName, format!("`{name}` is no name for a slice"))
                 .hint("1 to 63 letters, digits, `-`, `_` or `.`, beginning with a letter or a digit"),
+        );
+    }
+    if name == REFUSED {
+        return Err(
+            Fault::new(Code::SliceName, format!("no slice is called `{name}`")).hint(
+                "`divvy cdi slice` prints that name where it made no slice, so that engines find none: choose another",
+            ),
         );
     }
     // Users name their slices without asking each other.

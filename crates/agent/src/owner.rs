@@ -1,7 +1,10 @@
 //! One owner per device on a host, by an abstract unix socket. docs/adr/0004 says why.
 //!
-//! The name is bound by the agent that first hands out a slice of the device, and is free again when that agent is
-//! dead, by whatever death. Who connects is told where the owner's run directory is.
+//! The name is bound by the system agent when it starts, else by the agent that first hands out a slice of the device. It is
+//! free again when that agent is dead, by whatever death. Who connects is told where the owner's run directory is.
+//!
+//! Anybody can bind a name. It refuses agents of users to each other, never the system agent; and the system agent is asked
+//! at its socket, whose folder root put there.
 
 use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -10,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use divvy_model::{Code, Fault};
+
+use crate::trust::check_run_dir;
 
 /// Whoever owns a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,15 +40,8 @@ pub fn own(uuid: &str, run_dir: &Path) -> Result<(), Fault> {
         |error: io::Error| Fault::new(Code::Internal, format!("cannot take {uuid}")).because(&error);
     let address = address(uuid).map_err(internal)?;
     for _ in 0..3 {
-        match UnixListener::bind_addr(&address) {
-            Ok(listener) => {
-                let run_dir = run_dir.to_path_buf();
-                std::thread::Builder::new()
-                    .name("owner".into())
-                    .spawn(move || answer(&listener, &run_dir))
-                    .map_err(internal)?;
-                return Ok(());
-            }
+        match bind(&address, run_dir) {
+            Ok(()) => return Ok(()),
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => return Err(internal(error)),
             // The owner may die between our two steps: then the name is free again.
             Err(_) => {
@@ -57,6 +55,83 @@ pub fn own(uuid: &str, run_dir: &Path) -> Result<(), Fault> {
         Code::DeviceTaken,
         format!("{uuid} is owned by an agent that does not answer"),
     ))
+}
+
+fn bind(address: &SocketAddr, run_dir: &Path) -> io::Result<()> {
+    let listener = UnixListener::bind_addr(address)?;
+    let run_dir = run_dir.to_path_buf();
+    std::thread::Builder::new()
+        .name("owner".into())
+        .spawn(move || answer(&listener, &run_dir))
+        .map(drop)
+}
+
+/// Takes a device whose name may have become free, and asks nobody.
+pub(crate) fn is_free_now(uuid: &str, run_dir: &Path) -> bool {
+    address(uuid).is_ok_and(|address| bind(&address, run_dir).is_ok())
+}
+
+/// Who claims a device: the taker, or another as well, whom the taker does not give way to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// The taker alone.
+    Own,
+    /// The name is another's.
+    Contested(Owner),
+}
+
+/// Takes a device for an agent that gives way to `yields` only: no other user's claim keeps the system agent from its
+/// devices.
+///
+/// # Errors
+/// As [`own`].
+pub(crate) fn claim(uuid: &str, run_dir: &Path, yields: impl Fn(&Owner) -> bool) -> Result<Claim, Fault> {
+    match own(uuid, run_dir) {
+        Ok(()) => Ok(Claim::Own),
+        Err(fault) if fault.code == Code::DeviceTaken => match owner(uuid) {
+            Some(other) if !yields(&other) => Ok(Claim::Contested(other)),
+            // What holds the name and says nothing may be anybody's: a name alone refuses no system agent.
+            None if !yields(&SILENT) => Ok(Claim::Contested(SILENT)),
+            _ => Err(fault),
+        },
+        Err(fault) => Err(fault),
+    }
+}
+
+/// A process that holds a name and takes no connection.
+const SILENT: Owner = Owner {
+    pid: 0,
+    uid: u32::MAX,
+    run_dir: None,
+};
+
+/// The system agent, if one serves `system` and has this device. It is asked itself: anybody can hold a device's name.
+#[must_use]
+pub fn system_owner(system: &Path, uuid: &str) -> Option<Owner> {
+    /// It lists its devices within milliseconds.
+    const PATIENCE: Duration = Duration::from_secs(2);
+    /// No list of devices is longer.
+    const LARGEST: u64 = 4 << 20;
+    let folder = check_run_dir(system).ok()?;
+    let stream = UnixStream::connect(system.join("agent.sock")).ok()?;
+    let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
+    let uid = peer.uid.as_raw();
+    if uid != folder && uid != 0 {
+        return None;
+    }
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.set_write_timeout(Some(PATIENCE)).ok()?;
+    (&stream)
+        .write_all(b"GET /v1/devices HTTP/1.1\r\nhost: divvy\r\nconnection: close\r\n\r\n")
+        .ok()?;
+    let mut answer = Vec::new();
+    let _cut_off = (&stream).take(LARGEST).read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer);
+    answer.contains(&format!("\"{uuid}\"")).then(|| Owner {
+        pid: peer.pid.as_raw_nonzero().get().unsigned_abs(),
+        uid,
+        run_dir: Some(system.to_owned()),
+    })
 }
 
 /// Who owns a device now, if anybody does.
@@ -139,5 +214,44 @@ mod tests {
             owner(&uuid).expect("owned").uid,
             rustix::process::getuid().as_raw()
         );
+    }
+
+    #[test]
+    fn a_foreign_claim_is_noted_by_who_does_not_give_way_to_it() {
+        let uuid = format!("GPU-test-claim-{}", std::process::id());
+        let run = Path::new("/run/system");
+        own(&uuid, Path::new("/run/squatter")).expect("free");
+        let claimed = claim(&uuid, run, |_| false).expect("it goes on");
+        let Claim::Contested(other) = claimed else {
+            panic!("{claimed:?}");
+        };
+        assert_eq!(other.pid, std::process::id());
+        let refusal = claim(&uuid, run, |_| true).expect_err("it gives way");
+        assert_eq!(refusal.code, Code::DeviceTaken);
+        let free = format!("GPU-test-claim-free-{}", std::process::id());
+        assert_eq!(claim(&free, run, |_| true), Ok(Claim::Own));
+    }
+
+    #[test]
+    fn the_system_agent_is_asked_at_its_socket() {
+        let base = tempfile::tempdir().expect("a folder");
+        let run = base.path().join("run");
+        std::fs::create_dir(&run).expect("a folder");
+        assert_eq!(system_owner(&run, "GPU-1"), None, "nothing serves there");
+        let listener = UnixListener::bind(run.join("agent.sock")).expect("a socket");
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.expect("a caller");
+                let mut asked = [0; 16];
+                let _read = stream.read(&mut asked);
+                let _told = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n{\"items\":[{\"uuid\":\"GPU-1\"}]}");
+            }
+        });
+        let owner = system_owner(&run, "GPU-1").expect("it has that one");
+        assert_eq!(owner.run_dir.as_deref(), Some(&*run));
+        assert_eq!(system_owner(&run, "GPU-2"), None);
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o777)).expect("a mode");
+        assert_eq!(system_owner(&run, "GPU-1"), None, "anybody may listen there");
     }
 }

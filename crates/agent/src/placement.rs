@@ -15,11 +15,12 @@ use crate::api::CreateSlice;
 use crate::create::Wanted;
 use crate::daemon::{Book, Daemon, Peer, UsedOn};
 use crate::modes::{part_of_gpu, part_of_memory};
-use crate::owner;
+use crate::owner::{self, Claim, Owner};
 use crate::pages::uuid_bytes;
 use crate::policy::Enforcement;
 use crate::queue::may_change;
 use crate::quota::{Having, Quota};
+use crate::trust::system_run_dir;
 
 /// Who stands before a request in the queue: what those wait for, it must not take.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,10 +56,7 @@ impl Daemon {
                 Err(refusal) => refusals.add(refusal),
             }
         }
-        Err(refusals.tell().unwrap_or_else(|| {
-            Fault::new(Code::NoDevice, "there is no device to take a slice of")
-                .hint("`--device emulated:h100` uses an emulated one")
-        }))
+        Err(refusals.tell().unwrap_or_else(|| no_device(book)))
     }
 
     /// All of these devices, or why not: first what can never be, then what others wait for or hold.
@@ -275,20 +273,72 @@ impl Daemon {
     /// Refuses a device that another agent owns, without taking it yet.
     fn check_owner(&self, book: &Book, device: &DeviceRecord) -> Result<(), Fault> {
         let key = device.uuid.clone();
+        if book.owned.contains(&key) {
+            return Ok(());
+        }
+        // Emulated devices are their run directory's: no other agent has the same.
+        if !self.prevails && device.kind != DeviceKind::Emulated {
+            let system = system_run_dir();
+            let elsewhere = self.run.path() != system;
+            if let Some(other) = elsewhere.then(|| owner::system_owner(&system, &key)).flatten() {
+                return Err(owner::taken(&key, &other, self.run.path()));
+            }
+        }
         match owner::owner(&key) {
-            Some(other) if !book.owned.contains(&key) => Err(owner::taken(&key, &other, self.run.path())),
+            Some(other) if self.yields(&other) => Err(owner::taken(&key, &other, self.run.path())),
             _ => Ok(()),
         }
     }
 
     pub(crate) fn take_device(&self, book: &mut Book, device: &DeviceRecord) -> Result<(), Fault> {
         let key = device.uuid.clone();
-        if !book.owned.contains(&key) {
-            owner::own(&key, self.run.path())?;
-            book.owned.insert(key);
+        if book.owned.contains(&key) {
+            if book.contested.contains_key(&key) && owner::is_free_now(&key, self.run.path()) {
+                book.contested.remove(&key);
+            }
+            return Ok(());
         }
+        match owner::claim(&key, self.run.path(), |other| self.yields(other))? {
+            Claim::Own => {}
+            Claim::Contested(other) => {
+                tracing::error!(
+                    device = key,
+                    pid = other.pid,
+                    uid = other.uid,
+                    "another user's process claims this device: it is handed out all the same"
+                );
+                book.contested.insert(key.clone(), other);
+            }
+        }
+        book.owned.insert(key);
         Ok(())
     }
+
+    /// Whether this agent leaves a device to one that holds its name. The system agent does so for root only.
+    fn yields(&self, other: &Owner) -> bool {
+        !self.prevails || other.uid == 0 || other.uid == self.uid
+    }
+
+    /// Takes every device at the start, for an agent that serves the whole host.
+    pub(crate) fn take_all(&self) {
+        if !self.prevails && !self.settings.admit_others {
+            return;
+        }
+        let mut book = self.book();
+        for device in book.inventory.devices.clone() {
+            if let Err(fault) = self.take_device(&mut book, &device) {
+                tracing::error!(hint = fault.hint.as_deref(), "{fault}");
+            }
+        }
+    }
+}
+
+/// No device may be had that was not asked for by name.
+fn no_device(book: &Book) -> Fault {
+    book.inventory.unanswered.clone().unwrap_or_else(|| {
+        Fault::new(Code::NoDevice, "there is no device to take a slice of")
+            .hint("`--device emulated:h100` uses an emulated one")
+    })
 }
 
 /// Why none of several places will do.
@@ -528,29 +578,24 @@ pub(crate) fn shown_inside(book: &Book, ask: &CreateSlice, own: &[String]) -> Re
     }
 }
 
-/// Without a selector: the emulated devices of the caller's own specification, else every device, a physical one
-/// before an emulated one that somebody asked for by name.
+/// Without a selector: the emulated devices of the caller's own specification, as far as they are here, else the machine's.
+/// An emulated device that was asked for by name is for those who name it.
 fn default_candidates(book: &Book, ask: &CreateSlice) -> Vec<DeviceRecord> {
     let devices = &book.inventory.devices;
-    let own: Vec<DeviceRecord> = match &ask.emulated {
-        Some(spec) => emulated_devices(spec, &book.inventory.run_dir)
-            .unwrap_or_default()
-            .into_iter()
-            .filter_map(|wanted| {
-                devices
-                    .iter()
-                    .find(|device| device.uuid == wanted.record.uuid)
-                    .cloned()
-            })
-            .collect(),
-        None => Vec::new(),
-    };
-    if !own.is_empty() {
-        let mut own = own;
+    if let Some(spec) = &ask.emulated {
+        let wanted = emulated_devices(spec, &book.inventory.run_dir).unwrap_or_default();
+        let found = wanted.into_iter().filter_map(|wanted| {
+            let mut here = devices.iter();
+            here.find(|device| device.uuid == wanted.record.uuid).cloned()
+        });
+        let mut own: Vec<DeviceRecord> = found.collect();
         own.sort_by_key(DeviceRecord::is_divided);
-        return own;
+        if !own.is_empty() {
+            return own;
+        }
     }
-    let mut candidates = devices.clone();
+    let own = devices.iter().filter(|device| book.inventory.is_own(device));
+    let mut candidates: Vec<DeviceRecord> = own.cloned().collect();
     candidates.sort_by_key(|device| {
         (
             device.kind == DeviceKind::Emulated,
@@ -560,3 +605,6 @@ fn default_candidates(book: &Book, ask: &CreateSlice) -> Vec<DeviceRecord> {
     });
     candidates
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,6 +30,7 @@ pub(crate) const START_LOCK: &str = "start.lock";
 /// See [`RunDir::keep_socket`].
 pub(crate) const KEEP_SOCKET: &str = "keep.sock";
 const STAGES: &str = "stages";
+use crate::trust::check_run_dir;
 
 /// A run directory that exists and is safe to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,31 +159,7 @@ impl RunDir {
     }
 
     fn check_owner(&self) -> Result<(), Fault> {
-        let meta = fs::symlink_metadata(&self.path)
-            .map_err(|error| cannot(&self.path, "look at").because(&error))?;
-        let uid = rustix::process::getuid().as_raw();
-        let shown = self.path.display();
-        let fault = |message: String| {
-            Err(Fault::new(Code::RunDir, message)
-                .hint("remove it, or set DIVVY_RUN_DIR to a directory of your own"))
-        };
-        if !meta.is_dir() {
-            return Err(no_directory(&self.path));
-        }
-        if meta.uid() != uid && meta.uid() != 0 {
-            return fault(format!(
-                "the run directory `{shown}` belongs to user {}, not to user {uid}",
-                meta.uid()
-            ));
-        }
-        let mode = meta.permissions().mode();
-        if mode & 0o022 != 0 {
-            return fault(format!(
-                "the run directory `{shown}` is writable by others (mode {:03o})",
-                mode & 0o777
-            ));
-        }
-        Ok(())
+        check_run_dir(&self.path).map(drop)
     }
 
     /// The directory itself.
@@ -317,6 +294,8 @@ fn cannot(path: &Path, verb: &str) -> Fault {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn refused(path: &Path) -> Code {

@@ -28,6 +28,7 @@ use crate::metrics;
 use crate::settings::Settings;
 use crate::start::hold_agent_lock;
 use crate::stream::EventLines;
+use crate::trust::ADMITS_OTHERS;
 
 /// How often the dead are looked for. A limiter that runs short looks for itself, so this is for the lists.
 const TICK: Duration = Duration::from_millis(100);
@@ -59,7 +60,7 @@ pub fn serve_agent(run: &RunDir, settings: Settings, keep: KeepCommand) -> Resul
 }
 
 async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand) -> Result<(), Fault> {
-    let idle_timeout = settings.idle_timeout;
+    let (idle_timeout, admits_others) = (settings.idle_timeout, settings.admit_others);
     tracing::info!(run_dir = %run.path().display(), version = env!("CARGO_PKG_VERSION"), "agent starts");
     let agent = Agent {
         daemon: Arc::new(Daemon::start(run.clone(), settings, keep)?),
@@ -77,6 +78,7 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand) -> Result<(
     {
         tracing::warn!(code = %fault.code, "{fault}: {}", fault.causes.join(": "));
     }
+    tell_whom_it_admits(run, admits_others)?;
     let listener = bind(run)?;
     let told = std::fs::read_link("/proc/self/ns/pid")
         .and_then(|own| std::fs::write(run.namespace(), own.as_os_str().as_encoded_bytes()));
@@ -91,6 +93,28 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand) -> Result<(
         .with_graceful_shutdown(until)
         .await
         .map_err(|error| Fault::new(Code::Internal, "the agent's loop failed").because(&error))
+}
+
+/// Tells other users' commands whether this agent is theirs too. It stays when the agent ends for want of work: who comes
+/// then is told that it does not run, rather than started an agent of their own beside it.
+fn tell_whom_it_admits(run: &RunDir, admits_others: bool) -> Result<(), Fault> {
+    let marker = run.path().join(ADMITS_OTHERS);
+    let told = match admits_others {
+        true => std::fs::write(&marker, ""),
+        false => std::fs::remove_file(&marker),
+    };
+    match told {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Fault::new(
+            Code::RunDir,
+            format!("cannot write or remove `{}`", marker.display()),
+        )
+        .because(&error)),
+        _ => Ok(()),
+    }
+}
+
+fn forget_whom_it_admits(run: &RunDir) {
+    let _none = std::fs::remove_file(run.path().join(ADMITS_OTHERS));
 }
 
 /// Nobody else serves here, says the lock: a socket that is there is a dead agent's.
@@ -161,9 +185,9 @@ async fn ended(agent: Agent, run: RunDir, idle_timeout: Duration) {
     let mut recall: Option<tokio::task::JoinHandle<()>> = None;
     loop {
         tokio::select! {
-            () = agent.stop.notified() => { tracing::info!("agent stops: asked to"); break; }
-            () = terminate.recv_one() => { tracing::info!("agent stops: SIGTERM"); break; }
-            () = interrupt.recv_one() => { tracing::info!("agent stops: SIGINT"); break; }
+            () = agent.stop.notified() => { tracing::info!("agent stops: asked to"); forget_whom_it_admits(&run); break; }
+            () = terminate.recv_one() => { tracing::info!("agent stops: SIGTERM"); forget_whom_it_admits(&run); break; }
+            () = interrupt.recv_one() => { tracing::info!("agent stops: SIGINT"); forget_whom_it_admits(&run); break; }
             () = tokio::time::sleep(TICK) => {}
         }
         let idle = recall.as_ref().is_none_or(tokio::task::JoinHandle::is_finished);

@@ -145,6 +145,8 @@ mod tests {
             inside: None,
             lasting: false,
             attended: Default::default(),
+            container_within_ms: None,
+            pods: Vec::new(),
             dry_run: false,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -31,14 +32,7 @@ pub fn ensure_agent(run: &RunDir, serve: impl FnOnce() -> Command) -> Result<Opt
     if is_listening(run) {
         return Ok(None);
     }
-    if !run.is_own() {
-        return Err(Fault::new(
-            Code::AgentUnreachable,
-            format!("the agent of `{}` does not run", run.path().display()),
-        )
-        .cause("its directory belongs to another user, who starts it")
-        .hint("root can: `systemctl start divvy-agent`, or `divvy agent serve`"));
-    }
+    own_or_root(run)?;
     let lock = lock_file(run, START_LOCK)?;
     flock(&lock, FlockOperation::LockExclusive).map_err(|error| {
         Fault::new(Code::AgentStart, "cannot wait for another start of the agent")
@@ -62,6 +56,23 @@ pub fn ensure_agent(run: &RunDir, serve: impl FnOnce() -> Command) -> Result<Opt
     let _ = child.kill();
     let _ = child.wait();
     Err(did_not_start(run, "the agent did not listen in time"))
+}
+
+/// Only a run directory's owner can start its agent.
+fn own_or_root(run: &RunDir) -> Result<(), Fault> {
+    let user = rustix::process::getuid();
+    let owner = std::fs::symlink_metadata(run.path()).map_or(user.as_raw(), |meta| meta.uid());
+    if user.is_root() || owner == user.as_raw() {
+        return Ok(());
+    }
+    Err(Fault::new(
+        Code::AgentUnreachable,
+        format!(
+            "no agent answers on `{}`, and only user {owner} can start one there",
+            run.socket().display()
+        ),
+    )
+    .hint("`systemctl start divvy-agent` starts the system's; DIVVY_RUN_DIR names a directory of your own"))
 }
 
 fn spawn(run: &RunDir, mut serve: Command) -> Result<Child, Fault> {

@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use divvy_agent::Settings;
+use divvy_agent::{Settings, admits_others, root_may_believe, system_run_dir};
 use divvy_model::{Bytes, Code, Fault};
 use serde::Serialize;
+
+use crate::report::remark;
 
 /// A setting.
 #[derive(Clone, Copy, Debug)]
@@ -201,6 +203,10 @@ pub struct Sources {
     pub variable: fn(&str) -> Option<String>,
     /// Files, the strongest first; `true` for the folder's own.
     pub files: Vec<(PathBuf, bool)>,
+    /// Only files count that nobody but root can have written: they say what is loaded and executed, and this is root.
+    pub roots_only: bool,
+    /// Where the system agent serves, which is this user's too where it says so.
+    pub system: Option<PathBuf>,
 }
 
 impl Sources {
@@ -220,6 +226,8 @@ impl Sources {
         Self {
             variable: |name| std::env::var(name).ok(),
             files,
+            roots_only: rustix::process::geteuid().is_root(),
+            system: (!rustix::process::getuid().is_root()).then(system_run_dir),
         }
     }
 }
@@ -238,10 +246,22 @@ impl Config {
             }
         }
         for (path, in_folder) in &sources.files {
+            let Some(path) = believed(path, sources.roots_only) else {
+                continue;
+            };
+            let path = &path;
             for (name, value) in read_file(path)? {
                 let key = known(path, &name, *in_folder)?;
                 config.offer(key.name, &value, &path.display().to_string());
             }
+        }
+        if let Some(system) = sources.system.as_ref().filter(|system| admits_others(system)) {
+            let origin = system.join("admits-others");
+            config.offer(
+                "run_dir",
+                &system.to_string_lossy(),
+                &origin.display().to_string(),
+            );
         }
         for key in &KEYS {
             config.offer(key.name, key.default, "default");
@@ -419,6 +439,23 @@ fn known(path: &Path, name: &str, in_folder: bool) -> Result<&'static Key, Fault
     Ok(key)
 }
 
+/// The file, if it counts. Root follows no other user's HOME: `sudo -E` and `su` without `-` leave it set.
+fn believed(path: &Path, roots_only: bool) -> Option<PathBuf> {
+    if !roots_only || std::fs::symlink_metadata(path).is_err() {
+        return Some(path.to_owned());
+    }
+    match root_may_believe(path) {
+        Ok(real) => Some(real),
+        Err(why) => {
+            remark(&format!(
+                "`{}` is ignored: root reads no settings that another user may have written: {why}",
+                path.display()
+            ));
+            None
+        }
+    }
+}
+
 /// The keys and values of a file; none where there is no such file.
 fn read_file(path: &Path) -> Result<Vec<(String, String)>, Fault> {
     let text = match std::fs::read_to_string(path) {
@@ -514,6 +551,8 @@ mod tests {
                 (of_user, false),
                 ("/nonexistent/config.toml".into(), false),
             ],
+            roots_only: false,
+            system: None,
         })
     }
 
@@ -541,6 +580,53 @@ mod tests {
         assert!(origin("max_slices").ends_with("config.toml"));
         assert_eq!(origin("output"), "default");
         assert_eq!(values.len(), KEYS.len());
+    }
+
+    #[test]
+    fn root_ignores_what_another_user_may_have_written() {
+        use std::os::unix::fs::PermissionsExt;
+        let base = tempfile::tempdir().expect("a folder");
+        let file = base.path().join("config.toml");
+        std::fs::write(&file, "driver = \"/tmp/evil.so\"").expect("written");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).expect("a mode");
+        let read = |roots_only| {
+            let sources = Sources {
+                variable: |_| None,
+                files: vec![(file.clone(), false)],
+                roots_only,
+                system: None,
+            };
+            let config = Config::read(&sources).expect("read");
+            config.text("driver").map(str::to_owned)
+        };
+        assert_eq!(read(true), None);
+        assert_eq!(read(false).as_deref(), Some("/tmp/evil.so"));
+    }
+
+    #[test]
+    fn a_system_agent_that_admits_others_is_the_default() {
+        let base = tempfile::tempdir().expect("a folder");
+        let system = base.path().join("system");
+        std::fs::create_dir(&system).expect("a folder");
+        let read = |named: fn(&str) -> Option<String>| {
+            let sources = Sources {
+                variable: named,
+                files: Vec::new(),
+                roots_only: false,
+                system: Some(system.clone()),
+            };
+            let config = Config::read(&sources).expect("read");
+            let values = config.values();
+            let value = values.into_iter().find(|value| value.key == "run_dir");
+            value.expect("a key")
+        };
+        assert_eq!(read(|_| None).origin, "default");
+        std::fs::write(system.join("admits-others"), "").expect("written");
+        let value = read(|_| None);
+        assert_eq!(value.value, system.to_string_lossy());
+        assert!(value.origin.ends_with("/admits-others"), "{value:?}");
+        let own = read(|name| (name == "DIVVY_RUN_DIR").then(|| "/own".to_owned()));
+        assert_eq!(own.value, "/own");
     }
 
     #[test]

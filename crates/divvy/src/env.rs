@@ -10,7 +10,7 @@ pub struct Variable {
 }
 
 /// Variables that people set. Those with a key of the configuration come from the same table: see `config::KEYS`.
-pub const READ: [Variable; 3] = [
+pub const READ: [Variable; 5] = [
     Variable {
         name: "NO_COLOR",
         about: "Set to anything, it turns colours off; CLICOLOR_FORCE turns them on where there is no terminal",
@@ -22,6 +22,14 @@ pub const READ: [Variable; 3] = [
     Variable {
         name: "DIVVY_LOG",
         about: "A file, or `stderr`: where the limiter and the emulated driver in each program say what went wrong",
+    },
+    Variable {
+        name: "DIVVY_SYSROOT",
+        about: "A folder with `sys`, `proc` and `dev` in the place of this machine's, to try what another machine does",
+    },
+    Variable {
+        name: "DIVVY_SYSTEM_RUN_DIR",
+        about: "The system agent's run directory, /run/divvy where it is unset",
     },
 ];
 

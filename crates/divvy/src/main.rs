@@ -27,7 +27,12 @@ fn main() -> ExitCode {
     let words = verbs::nri::words().unwrap_or_else(|| std::env::args_os().collect());
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
-        Err(error) => return report::usage(&error),
+        Err(error) => {
+            if error.use_stderr() {
+                report::stand_in();
+            }
+            return report::usage(&error);
+        }
     };
     let is_run = cli.verb.is_run();
     let mut json = cli.output == Some(output::Format::Json);
@@ -38,6 +43,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(fault) => {
+            report::stand_in();
             report::fault(&fault, json);
             ExitCode::from(report::exit_status(fault.code, is_run))
         }

@@ -4,6 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use divvy_agent::REFUSED;
 use divvy_agent::api::Document;
 use divvy_model::{Code, Fault};
 
@@ -15,8 +16,42 @@ pub fn exit_status(code: Code, is_run: bool) -> u8 {
     match code {
         Code::ProgramNotFound if is_run => 127,
         Code::ProgramCannotRun if is_run => 126,
+        // A machine whose GPU does not answer is told from a program that failed.
+        Code::NoDevice => code.exit_status(),
         _ if is_run => RUN_FAILED,
         _ => code.exit_status(),
+    }
+}
+
+/// Prints on stdout what a shell is to have in the place of an answer that there is none of: of nothing, an engine would
+/// make a container without a slice, and `eval` would go on.
+pub fn stand_in() {
+    let words: Vec<String> = std::env::args_os()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    if let Some(text) = in_place_of(&words) {
+        let _unheard = writeln!(std::io::stdout(), "{text}");
+    }
+}
+
+/// What `$(divvy cdi slice ...)` and `eval "$(divvy env set ...)"` have where those failed.
+fn in_place_of(words: &[String]) -> Option<String> {
+    let (_, json) = glance(words);
+    let mut verbs = Vec::new();
+    let mut words = words.iter().skip(1).map(String::as_str);
+    while let Some(word) = words.next() {
+        match word {
+            "--" => break,
+            "-o" | "--output" | "--run-dir" => drop(words.next()),
+            word if word.starts_with('-') => {}
+            word => verbs.push(word),
+        }
+    }
+    match verbs.as_slice() {
+        _ if json => None,
+        ["cdi", "slice", ..] => Some(format!("{}={REFUSED}", divvy_container::cdi::SLICE_KIND)),
+        ["env", "set", ..] => Some("false".into()),
+        _ => None,
     }
 }
 
@@ -177,7 +212,24 @@ mod tests {
     }
 
     #[test]
+    fn a_shell_gets_what_resolves_to_nothing() {
+        let of = |text: &str| {
+            let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
+            in_place_of(&words)
+        };
+        let refused = Some("divvy.dev/slice=refused".to_owned());
+        assert_eq!(of("divvy cdi slice --memory 1TiB"), refused);
+        assert_eq!(of("divvy --run-dir /r -o name cdi slice --what"), refused);
+        assert_eq!(of("divvy cdi slice -o json"), None, "a document, or none");
+        assert_eq!(of("divvy env set --devices 9"), Some("false".into()));
+        for other in ["divvy cdi list", "divvy run -- cdi slice", "divvy slice create a"] {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
+
+    #[test]
     fn exit_statuses() {
+        assert_eq!(exit_status(Code::NoDevice, true), 5);
         assert_eq!(exit_status(Code::ProgramNotFound, true), 127);
         assert_eq!(exit_status(Code::ProgramCannotRun, true), 126);
         assert_eq!(exit_status(Code::Quantity, true), 125);

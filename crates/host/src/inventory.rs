@@ -3,11 +3,13 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use divvy_model::{DeviceKind, DeviceRecord, Fault, MigPlace, Selector};
+use divvy_model::{Code, DeviceKind, DeviceRecord, Fault, MigPlace, Selector};
 
 use crate::emulated::{DEFAULT_EMULATED, EmulatedDevice, emulated_devices};
+use crate::machine::Sysroot;
 use crate::nvidia::{Nvidia, NvidiaReport};
 use crate::patience::Silence;
+use crate::unanswered;
 
 /// What the inventory is taken from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,23 +32,33 @@ pub struct Inventory {
     pub driver_version: Option<String>,
     /// What was looked for and not found.
     pub notes: Vec<String>,
-    /// No device was found or configured, and an emulated one stands in.
+    /// This machine has no GPU at all and none is configured, and an emulated one stands in.
     pub stand_in: bool,
+    /// The specification of the emulated devices that are this machine's own: the configured one, or the stand-in's.
+    pub own_spec: Option<String>,
+    /// Why a GPU of this machine cannot be used, where there is one that does not answer.
+    pub unanswered: Option<Fault>,
     /// The run directory that emulated devices belong to.
     pub run_dir: PathBuf,
 }
 
-/// Takes the inventory: what is configured, else what NVML finds, else one emulated device as a stand-in.
+/// Takes the inventory: what is configured, else what NVML finds, else one emulated device as a stand-in. Where a GPU is
+/// here and does not answer, nothing stands in for it.
 ///
 /// # Errors
 /// [`divvy_model::Code::Config`] for an emulated specification that is not understood; [`divvy_model::Code::Driver`] where
 /// NVIDIA's library does not answer.
 pub fn take(sources: &Sources, nvidia: &Nvidia) -> Result<Inventory, Fault> {
-    assemble(sources, || nvidia.report())
+    let root = Sysroot::of_process();
+    assemble(sources, (!nvidia.is_absent()).then_some(&root), || {
+        nvidia.report()
+    })
 }
 
+/// `root` is where GPUs are looked for that do not answer; None for a machine whose devices are all emulated.
 fn assemble(
     sources: &Sources,
+    root: Option<&Sysroot>,
     report: impl FnOnce() -> Result<NvidiaReport, Silence>,
 ) -> Result<Inventory, Fault> {
     if let Some(spec) = &sources.emulated {
@@ -55,15 +67,17 @@ fn assemble(
     // No stand-in for devices that are there and cannot be asked.
     let report = report()?;
     let mut inventory = Inventory {
+        unanswered: root.and_then(|root| unanswered::unanswered(root, &report)),
         devices: report.devices,
         driver_version: report.driver_version,
         notes: report.notes,
         run_dir: sources.run_dir.clone(),
         ..Inventory::default()
     };
-    if inventory.devices.is_empty() {
+    if inventory.devices.is_empty() && inventory.unanswered.is_none() {
         inventory.add(emulated_devices(DEFAULT_EMULATED, &sources.run_dir)?);
         inventory.stand_in = true;
+        inventory.own_spec = Some(DEFAULT_EMULATED.to_owned());
     }
     Ok(inventory)
 }
@@ -72,6 +86,7 @@ impl Inventory {
     fn of_emulated(spec: &str, run_dir: &Path) -> Result<Self, Fault> {
         let mut inventory = Self {
             run_dir: run_dir.to_owned(),
+            own_spec: Some(spec.to_owned()),
             ..Self::default()
         };
         inventory.add(emulated_devices(spec, run_dir)?);
@@ -91,8 +106,39 @@ impl Inventory {
         }
     }
 
+    /// Whether a device is this machine's own: real, or emulated in the place of real ones. Others were asked for by name.
+    #[must_use]
+    pub fn is_own(&self, device: &DeviceRecord) -> bool {
+        let spec = self.own_spec.as_deref();
+        device.kind != DeviceKind::Emulated || (spec.is_some() && self.emulated_spec(&device.uuid) == spec)
+    }
+
+    /// Takes in the GPUs that did not answer and do now, as after their driver was loaded.
+    fn look_again(&mut self, nvidia: &Nvidia) {
+        let Some(Ok(report)) = self.unanswered.is_some().then(|| nvidia.report()) else {
+            return;
+        };
+        self.unanswered = unanswered::unanswered(&Sysroot::of_process(), &report);
+        self.notes = report.notes;
+        self.driver_version = report.driver_version;
+        let (emulated, mut real): (Vec<_>, Vec<_>) = std::mem::take(&mut self.devices)
+            .into_iter()
+            .partition(|device| device.kind == DeviceKind::Emulated);
+        for device in report.devices {
+            if real.iter().all(|other| other.uuid != device.uuid) {
+                real.push(device);
+            }
+        }
+        // Emulated ones stand behind: who asked for them did so by name.
+        self.devices = real.into_iter().chain(emulated).collect();
+        for (index, device) in (0..).zip(&mut self.devices) {
+            device.index = index;
+        }
+    }
+
     /// Takes note of MIG instances that were made and removed since, and of MIG modes. GPUs keep their numbers.
     pub fn refresh(&mut self, nvidia: &Nvidia) {
+        self.look_again(nvidia);
         let mut now: Vec<DeviceRecord> = Vec::new();
         let has_mig = |device: &DeviceRecord| {
             device.kind == DeviceKind::Mig
@@ -165,7 +211,17 @@ impl Inventory {
                 self.add(emulated_devices(profile, &self.run_dir)?);
             }
         }
-        Ok(selector.choose(&self.devices)?.clone())
+        let by_place = matches!(selector, Selector::Index(_) | Selector::Pci(_));
+        let may_be = |device: &&DeviceRecord| {
+            !by_place || self.own_spec.is_some() || device.kind != DeviceKind::Emulated
+        };
+        let among: Vec<DeviceRecord> = self.devices.iter().filter(may_be).cloned().collect();
+        let chosen = selector.choose(&among).map_err(Fault::from);
+        match (chosen, &self.unanswered) {
+            // It may well be the one that does not answer.
+            (Err(fault), Some(why)) if fault.code == Code::UnknownDevice => Err(why.clone()),
+            (chosen, _) => chosen.cloned(),
+        }
     }
 
     /// The specification under which an emulated device is shown to its driver; None for a real one.
@@ -181,7 +237,8 @@ impl Inventory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use divvy_model::{Bytes, Code};
+    use crate::built::Built;
+    use divvy_model::Bytes;
 
     fn gpu() -> NvidiaReport {
         NvidiaReport {
@@ -202,24 +259,46 @@ mod tests {
                 hardware: None,
             }],
             driver_version: Some("550.54.15".into()),
-            notes: Vec::new(),
+            ..NvidiaReport::default()
         }
     }
 
     #[test]
     fn a_machine_with_a_gpu_emulates_nothing() {
-        let inventory = assemble(&Sources::default(), || Ok(gpu())).expect("an inventory");
+        let inventory = assemble(&Sources::default(), None, || Ok(gpu())).expect("an inventory");
         assert_eq!(inventory.devices.len(), 1);
         assert!(!inventory.stand_in);
     }
 
     #[test]
     fn a_machine_without_one_gets_a_stand_in() {
-        let inventory = assemble(&Sources::default(), || Ok(NvidiaReport::default())).expect("an inventory");
+        let inventory =
+            assemble(&Sources::default(), None, || Ok(NvidiaReport::default())).expect("an inventory");
         assert_eq!(inventory.devices[0].kind, DeviceKind::Emulated);
         assert!(inventory.stand_in);
         let uuid = inventory.devices[0].uuid.clone();
         assert!(inventory.emulated_spec(&uuid).is_some());
+    }
+
+    #[test]
+    fn nothing_stands_in_for_a_gpu_that_does_not_answer() {
+        let base = tempfile::tempdir().expect("a folder");
+        let root = Sysroot::at(Built::passed_through(base.path()).root());
+        let inventory = assemble(&Sources::default(), Some(&root), || Ok(NvidiaReport::default()));
+        let mut inventory = inventory.expect("an inventory");
+        assert!(inventory.devices.is_empty() && !inventory.stand_in);
+        let by_index = inventory.choose(&Selector::Index(0)).expect_err("no device");
+        assert_eq!(by_index.code, Code::NoDevice);
+        let named = inventory.choose(&Selector::Emulated("h100".into()));
+        assert_eq!(named.expect("asked for by name").kind, DeviceKind::Emulated);
+        // It has a number now, and is not to be had by it.
+        assert!(inventory.choose(&Selector::Index(0)).is_err());
+        let configured = Sources {
+            emulated: Some("l4".into()),
+            ..Sources::default()
+        };
+        let inventory = assemble(&configured, Some(&root), || Ok(NvidiaReport::default()));
+        assert_eq!(inventory.expect("an inventory").devices.len(), 1);
     }
 
     #[test]
@@ -228,7 +307,7 @@ mod tests {
             emulated: Some("h100*2,l4".into()),
             ..Sources::default()
         };
-        let inventory = assemble(&sources, || Ok(gpu())).expect("an inventory");
+        let inventory = assemble(&sources, None, || Ok(gpu())).expect("an inventory");
         let kinds: Vec<_> = inventory.devices.iter().map(|device| device.kind).collect();
         assert_eq!(kinds, [DeviceKind::Emulated; 3]);
         let indices: Vec<_> = inventory.devices.iter().map(|device| device.index).collect();
@@ -237,7 +316,7 @@ mod tests {
 
     #[test]
     fn an_emulated_product_is_made_on_demand() {
-        let mut inventory = assemble(&Sources::default(), || Ok(gpu())).expect("an inventory");
+        let mut inventory = assemble(&Sources::default(), None, || Ok(gpu())).expect("an inventory");
         let l4 = inventory
             .choose(&Selector::Emulated("l4".into()))
             .expect("made on demand");

@@ -50,7 +50,7 @@ pub fn survey(sources: &Sources, root: Option<&Sysroot>) -> Result<Survey, Fault
     }
     let nvidia = Nvidia::open();
     let inventory = take(sources, &nvidia)?;
-    let machine = machine::read(&Sysroot::default());
+    let machine = machine::read(&Sysroot::of_process());
     let accelerators = machine.devices.iter().any(|device| {
         device
             .hardware
@@ -74,10 +74,11 @@ pub fn survey(sources: &Sources, root: Option<&Sysroot>) -> Result<Survey, Fault
         }
     }
     let known: Vec<String> = devices.iter().map(|device| device.pci_address.clone()).collect();
+    // Beside a stand-in there are screens only, which no program computes on: numbers never mix the two.
     let others = machine
         .devices
         .iter()
-        .filter(|device| !known.contains(&device.pci_address));
+        .filter(|device| !inventory.stand_in && !known.contains(&device.pci_address));
     for device in others {
         devices.push(DeviceRecord {
             index: u32::try_from(devices.len()).unwrap_or(u32::MAX),

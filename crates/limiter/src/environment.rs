@@ -39,11 +39,18 @@ impl Setting {
             value(
                 container,
                 self.fixed.filter(|_| *granted),
-                std::env::var_os(self.name),
+                // Who starts a set-id program writes its environment, and is another user than it runs as.
+                std::env::var_os(self.name).filter(|_| !is_secure()),
             )
         });
         value.as_deref()
     }
+}
+
+/// Whether the kernel started this program with more rights than its caller has: set-uid, set-gid, with capabilities.
+fn is_secure() -> bool {
+    // SAFETY: it reads the process's auxiliary vector, which the kernel wrote and nobody changes.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 /// Whether `container` is the folder of a container that was granted something. The folder in it decides, not the socket:
@@ -110,5 +117,55 @@ mod tests {
         assert_eq!(value(&container, fixed(), None), socket);
         assert_eq!(value(&container, None, Some("x".into())), Some("x".into()));
         std::fs::remove_dir_all(&container).expect("removed");
+    }
+
+    /// The other side of the next test: says what a program sees of its variables.
+    #[test]
+    fn child_of_another_user() {
+        if std::env::var_os("DIVVY_TEST_SECURE").is_some() {
+            println!("secure: {}, log: {:?}", is_secure(), LOG.get());
+        }
+    }
+
+    #[test]
+    fn a_set_uid_program_reads_no_variable() {
+        use std::os::unix::fs::PermissionsExt as _;
+        use std::os::unix::process::CommandExt as _;
+        // SAFETY: it asks the kernel for a number.
+        if unsafe { libc::geteuid() } != 0 {
+            return;
+        }
+        let folder = std::env::temp_dir().join(format!("divvy-secure-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let program = folder.join("program");
+        std::fs::copy(std::env::current_exe().expect("a file"), &program).expect("copied");
+        let mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
+        };
+        mode(&folder, 0o755);
+        let told = |bits| {
+            mode(&program, bits);
+            let output = std::process::Command::new(&program)
+                .args([
+                    "--exact",
+                    "environment::tests::child_of_another_user",
+                    "--nocapture",
+                ])
+                .env("DIVVY_TEST_SECURE", "1")
+                .env("DIVVY_LOG", "/somewhere")
+                .current_dir("/")
+                .uid(64_321)
+                .output()
+                .expect("it runs");
+            String::from_utf8(output.stdout).expect("text")
+        };
+        let (plain, secure) = (told(0o755), told(0o4755));
+        std::fs::remove_dir_all(&folder).expect("removed");
+        assert!(plain.contains("secure: false, log: Some"), "{plain}");
+        // Where the file system knows no set-uid, there is nothing to see.
+        assert!(
+            secure.contains("secure: true, log: None") || secure == plain,
+            "{secure}"
+        );
     }
 }

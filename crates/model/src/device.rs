@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 use crate::{Bytes, Hardware};
 
 /// What stands behind a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceKind {
     /// A whole physical GPU.
+    #[default]
     Gpu,
     /// A MIG instance of one.
     Mig,

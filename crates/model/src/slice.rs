@@ -253,7 +253,17 @@ pub enum Attendant {
     },
     /// A file or folder, such as the one that an engine keeps of a container until that is removed.
     Path(PathBuf),
+    /// The containers that have the slice: the last of them, or the time by which the first must have come.
+    Containers {
+        /// The time, in seconds since 1970.
+        until_unix_s: u64,
+        /// Whether one has come.
+        taken: bool,
+    },
 }
+
+/// In the place of a namespace's name: pods of every namespace, and containers that are in no pod.
+pub const ANY_POD: &str = "*";
 
 /// A process inside a slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -390,6 +400,10 @@ pub struct SliceRecord {
     /// What it goes with, where it does not stay until it is deleted: a container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attendant: Option<Attendant>,
+    /// Which pods and containers may join it by naming it in an annotation: the namespaces of pods, or `*` for all of them
+    /// and for containers that are in no pod. None may where this is empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pods: Vec<String>,
     /// The `divvy run`s that joined it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<RunRecord>,

@@ -20,7 +20,7 @@ const ALICE: (&str, &str) = ("divvy.dev/slice", "alice");
 
 fn alice(host: &Host) {
     succeeded(&finish(
-        &mut host.divvy(["slice", "create", "alice", "--memory", "1GiB"]),
+        &mut host.divvy(["slice", "create", "alice", "--memory", "1GiB", "--pods"]),
     ));
 }
 

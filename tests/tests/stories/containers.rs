@@ -294,3 +294,25 @@ fn cve_2025_23266_an_images_own_preloads_stay_in_the_container_and_in_the_slice(
         "a user's LD_PRELOAD works as ever: {ran}"
     );
 }
+
+/// The slice of `$(divvy cdi slice ...)` is there for as long as a container has it.
+#[test]
+fn a_slice_without_a_name_goes_with_its_last_container() {
+    let host = Host::new();
+    let Some(podman) = Podman::new(&host) else { return };
+    let image = image(&host);
+    let mut make = host.divvy(["cdi", "slice", "--memory", "1GiB", "--ttl", "8s", "--directory"]);
+    let device = succeeded(&finish(make.arg(podman.cdi())));
+    let mut tenant = starts(&podman, &["--device", device.trim()], &image);
+    assert_eq!(tenant.memory().1, GIB);
+    std::thread::sleep(std::time::Duration::from_secs(13));
+    assert_eq!(host.slices().len(), 1, "its time is over, and a container has it");
+    assert_eq!(tenant.allocate(MIB), Ok(()));
+    assert!(tenant.end().success());
+    divvy_tests::wait::until("the slice is gone", || host.slices().is_empty().then_some(()));
+    // What the shell has of a slice that cannot be made starts no container.
+    let refused = finish(&mut host.divvy(["cdi", "slice", "--memory", "900GiB"]));
+    let device = String::from_utf8(refused.stdout).expect("text");
+    let ran = finish(&mut podman.run(&["--device", device.trim()], &image, &["/bin/sleep", "0"]));
+    assert!(!ran.status.success(), "{ran:?}");
+}

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use divvy_tests::host::{Host, finish, stderr};
+use divvy_tests::host::{Host, finish, stderr, succeeded};
 use divvy_tests::kubelet::{Kubelet, launched_plugin};
 use divvy_tests::wait::until;
 use divvy_tests::{GIB, MIB};
@@ -135,6 +135,19 @@ fn what_cannot_be_given_is_the_containers_status_and_nothing_is_left() {
     assert!(said.contains("D0027"), "{said}");
     for pod in [&victim, &thief] {
         kubelet.remove(pod);
+    }
+    // A slice that was made for pods of one namespace admits those, and no others.
+    for (namespace, admitted) in [("--pods=default", true), ("--pods=train", false)] {
+        let words = ["slice", "create", "shared", "--memory", "1GiB", namespace];
+        succeeded(&finish(&mut host.divvy(words)));
+        let pod = kubelet.pod("joins", &[("divvy.dev/slice", "shared")]);
+        let made = kubelet.container(&pod, "main", &[], &SLEEPS);
+        match admitted {
+            true => drop(made.expect("admitted")),
+            false => assert!(made.expect_err("refused").contains("D0033")),
+        }
+        kubelet.remove(&pod);
+        succeeded(&finish(&mut host.divvy(["slice", "delete", "shared", "--yes"])));
     }
     until("the victim's slice is gone", || {
         host.slices().is_empty().then_some(())

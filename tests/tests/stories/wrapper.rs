@@ -46,13 +46,35 @@ fn a_container_is_let_into_a_lasting_slice_which_stays() {
     let host = Host::new();
     let Some(podman) = Podman::new(&host) else { return };
     let image = image(&host);
-    succeeded(&finish(
-        &mut host.divvy(["slice", "create", "alice", "--memory", "1GiB"]),
-    ));
+    let create = |name: &str, pods: &[&str]| {
+        let words = [&["slice", "create", name, "--memory", "1GiB"], pods].concat();
+        succeeded(&finish(&mut host.divvy(words)));
+    };
+    create("alice", &["--pods"]);
     let mut tenant = starts(&podman, &[], &["--annotation", "divvy.dev/slice=alice"], &image);
     assert_eq!(tenant.memory().1, GIB);
     assert!(tenant.end().success());
     assert_eq!(host.slices().len(), 1);
+    // Those that were not made for containers admit none, by name or by the beginning of an id.
+    create("bob", &[]);
+    create("carol", &["--pods=train"]);
+    let beginning: String = host.json(["inspect", "alice"])["id"]
+        .as_str()
+        .expect("an id")
+        .chars()
+        .take(2)
+        .collect();
+    for (named, code) in [("bob", "D0033"), ("carol", "D0033"), (&*beginning, "D0020")] {
+        let annotation = format!("divvy.dev/slice={named}");
+        let flags = ["--annotation", &*annotation];
+        let refused = finish(&mut podman.run_over_wrapper(&[], &flags, &image, &["/bin/sleep", "0"]));
+        let said = stderr(&refused);
+        assert!(
+            !refused.status.success() && said.contains(code),
+            "{named}: {said}"
+        );
+    }
+    assert_eq!(host.slices().len(), 3);
 }
 
 /// An emulated device computes on the host's processors: a container gets one where the host has it, and makes none.

@@ -144,11 +144,13 @@ impl Auditor {
         seen: &mut Found,
     ) -> bool {
         let mut unsure = false;
+        let found = containers::look_into(&daemon.run, slices);
+        daemon.note_containers(&found.iter().map(|process| process.slice.clone()).collect());
         for containers::Process {
             slice: id,
             pid,
             unlimited,
-        } in containers::look_into(&daemon.run, slices)
+        } in found
         {
             let slice = slices.iter().find(|slice| slice.id == id && !slice.whole);
             let (Some(slice), Some(began)) = (slice, procs::start_ticks(pid)) else {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use divvy_model::{Bytes, DeviceRecord, Fault, Hardware, PcieLink};
+use divvy_model::{Bytes, DeviceKind, DeviceRecord, Fault, Hardware, PcieLink};
 
 use crate::context::Context;
 use crate::output;
@@ -84,7 +84,7 @@ fn table(devices: &[DeviceRecord], wide: bool) -> Table {
         let told = |value: Option<String>| value.unwrap_or_else(|| "-".into());
         let mut row = vec![
             device.index.to_string(),
-            device.name.clone(),
+            marked(&device.name, device.kind == DeviceKind::Emulated),
             device.uuid.clone(),
             told(
                 Some(device.memory_total_bytes)
@@ -127,6 +127,14 @@ fn table(devices: &[DeviceRecord], wide: bool) -> Table {
         table.row(row);
     }
     table
+}
+
+/// A device's name; of an emulated one it is said that programs run on the CPU there.
+pub fn marked(name: &str, emulated: bool) -> String {
+    match emulated {
+        true => format!("{name} [emulated]"),
+        false => name.to_owned(),
+    }
 }
 
 /// `gen5 x16`, and what it could be where that is more.

@@ -1,10 +1,11 @@
 //! What a container that asks for devices or a slice is given, whoever asked for it: the OCI runtime's caller or the
 //! runtime's plugin.
 
+use divvy_agent::Client;
 use divvy_container::cdi::Edits;
 use divvy_container::oci::{self, Nvidia, Request};
 use divvy_host::machine::Sysroot;
-use divvy_model::{Code, Fault, Selector, SliceRecord};
+use divvy_model::{ANY_POD, Code, Fault, Selector, SliceRecord};
 
 use super::cdi::{Wish, for_one};
 use super::compute;
@@ -66,20 +67,86 @@ pub fn give(
     Ok(given)
 }
 
-/// Whether a container may be let into the slice of this name because its author says so. One that goes with another
-/// container is that one's alone, whoever reads its name.
+/// The slice into which a container may be let because its author names it: root's, or the agent's user's, by its whole
+/// name, where it was made with `--pods`. `namespace` is that of the container's pod. One that goes with another container is
+/// that one's alone, whoever reads its name.
 ///
 /// # Errors
-/// [`Code::NotLasting`] for such a slice; what keeps it from being looked up.
-pub fn may_join(which: &str, context: &Context) -> Result<(), Fault> {
-    let slice = context.agent()?.slice(which)?;
-    match slice.attendant.is_some() || is_noted(context.peek().path(), &slice.name) {
-        false => Ok(()),
-        true => Err(Fault::new(
+/// [`Code::UnknownSlice`] where none of ours has the name, [`Code::NotAllowed`] for one that admits no such container,
+/// [`Code::NotLasting`] for one of another container; what keeps it from being looked up.
+pub fn may_join(which: &str, namespace: Option<&str>, context: &Context) -> Result<SliceRecord, Fault> {
+    let slice = ours(which, &context.agent()?)?.ok_or_else(|| {
+        Fault::new(
+            Code::UnknownSlice,
+            format!("there is no slice `{which}` that containers may join"),
+        )
+        .hint("they join slices of root's by the whole name: `divvy slice create NAME --memory SIZE --pods` makes one")
+    })?;
+    if slice.attendant.is_some() || is_noted(context.peek().path(), &slice.name) {
+        return Err(Fault::new(
             Code::NotLasting,
             format!("slice `{which}` belongs to a container"),
         )
-        .hint("`divvy slice create` makes slices that containers can join")),
+        .hint("`divvy slice create NAME --memory SIZE --pods` makes slices that containers can join"));
+    }
+    match admits(&slice.pods, namespace) {
+        true => Ok(slice),
+        false => Err(not_admitted(&slice, namespace)),
+    }
+}
+
+/// The slice of exactly this name that the caller made, or the agent's own user.
+///
+/// # Errors
+/// What keeps the slices from being listed.
+pub fn ours(name: &str, agent: &Client) -> Result<Option<SliceRecord>, Fault> {
+    let own = rustix::process::geteuid().as_raw();
+    let agents = agent.status()?.uid;
+    Ok(of_these_users(agent.slices()?.body.items, name, [own, agents]))
+}
+
+/// The first user's slice of this name, else the second's.
+fn of_these_users(mut slices: Vec<SliceRecord>, name: &str, users: [u32; 2]) -> Option<SliceRecord> {
+    slices.retain(|slice| slice.name == name && users.contains(&slice.uid));
+    slices.sort_by_key(|slice| slice.uid != users[0]);
+    slices.into_iter().next()
+}
+
+fn admits(pods: &[String], namespace: Option<&str>) -> bool {
+    pods.iter()
+        .any(|admitted| admitted == ANY_POD || Some(admitted.as_str()) == namespace)
+}
+
+fn not_admitted(slice: &SliceRecord, namespace: Option<&str>) -> Fault {
+    let name = &slice.name;
+    let again = "it is made so, not changed: delete it and make it again";
+    match (slice.pods.is_empty(), namespace) {
+        (true, _) => Fault::new(
+            Code::NotAllowed,
+            format!("slice `{name}` was not made for containers to join"),
+        )
+        .hint(format!(
+            "`divvy slice create {name} --memory {} --pods` lets them in; {again}",
+            slice.memory_limit_bytes
+        )),
+        (false, None) => Fault::new(
+            Code::NotAllowed,
+            format!(
+                "slice `{name}` is for pods of {}, and of this container no namespace is known",
+                slice.pods.join(" and ")
+            ),
+        )
+        .hint(format!(
+            "`--pods` without namespaces lets every container in; {again}"
+        )),
+        (false, Some(namespace)) => Fault::new(
+            Code::NotAllowed,
+            format!(
+                "slice `{name}` is for pods of {}, not of {namespace}",
+                slice.pods.join(" and ")
+            ),
+        )
+        .hint(format!("`--pods={namespace}` among them lets it in; {again}")),
     }
 }
 
@@ -126,4 +193,55 @@ fn wish(request: &mut Request) -> Result<Wish, Fault> {
         capabilities: Some(request.capabilities.clone()),
         ..Wish::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_users_slice_of_the_name_is_not_ours() {
+        let slice = |name: &str, uid: u32| -> SliceRecord {
+            serde_json::from_value(serde_json::json!({
+                "id": format!("{uid:08x}"), "name": name, "uid": uid, "device_uuid": "GPU-1", "memory_limit_bytes": 1,
+                "memory_used_bytes": 0, "isolation": "cooperative", "policy": "strict",
+                "created_at": "2026-01-01T00:00:00Z", "state": "running", "context_bytes": 0, "command": [],
+            }))
+            .expect("a record")
+        };
+        let all = || {
+            vec![
+                slice("train", 1000),
+                slice("train", 990),
+                slice("train", 0),
+                slice("trainer", 0),
+            ]
+        };
+        let found = |name: &str, users| of_these_users(all(), name, users).map(|slice| slice.uid);
+        assert_eq!(found("train", [0, 990]), Some(0));
+        assert_eq!(found("train", [7, 990]), Some(990));
+        assert_eq!(found("train", [7, 8]), None);
+        assert_eq!(found("trai", [0, 0]), None, "the whole name");
+        assert_eq!(found("00000000", [0, 0]), None, "no id");
+    }
+
+    #[test]
+    fn a_slice_admits_what_it_was_made_for() {
+        let pods = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        for (made_for, namespace, expected) in [
+            (pods(&[]), None, false),
+            (pods(&[]), Some("train"), false),
+            (pods(&["*"]), None, true),
+            (pods(&["*"]), Some("train"), true),
+            (pods(&["train", "serve"]), Some("serve"), true),
+            (pods(&["train"]), Some("trai"), false),
+            (pods(&["train"]), None, false),
+        ] {
+            assert_eq!(
+                admits(&made_for, namespace),
+                expected,
+                "{made_for:?} {namespace:?}"
+            );
+        }
+    }
 }

@@ -53,8 +53,15 @@ fn in_words(slice: &SliceRecord) -> String {
             None => "until it is deleted".into(),
             Some(Attendant::Process { pid, .. }) => format!("until process {pid} has ended"),
             Some(Attendant::Path(path)) => format!("until {} is gone", path.display()),
+            Some(Attendant::Containers { taken: true, .. }) => "until its last container is gone".into(),
+            Some(Attendant::Containers { taken: false, .. }) => {
+                "until its last container is gone; none has come yet".into()
+            }
         };
         line("lasting", until);
+        if !slice.pods.is_empty() {
+            line("pods", slice.pods.join(", "));
+        }
     }
     line("user", slice.uid.to_string());
     for share in slice.shares() {

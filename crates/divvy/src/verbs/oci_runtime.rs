@@ -201,7 +201,8 @@ fn give(
         }
     }
     if let Some(which) = &request.join {
-        given::may_join(which, context)?;
+        // By its id from here on: another slice may get the name meanwhile.
+        request.join = Some(given::may_join(which, None, context)?.id);
     }
     let given = given::give(&mut request, None, true, context)?;
     let mut add = || -> Result<(), Fault> {

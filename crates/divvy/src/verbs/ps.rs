@@ -12,7 +12,7 @@ use crate::config::parse_duration;
 use crate::context::Context;
 use crate::output::{self, Format};
 use crate::table::Table;
-use crate::verbs::sharing;
+use crate::verbs::{devices, sharing};
 
 /// Flags of `divvy ps`.
 #[derive(Debug, clap::Args)]
@@ -165,7 +165,7 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
         };
         let mut row = vec![
             slice.name.clone(),
-            slice.device_uuid.chars().take(12).collect(),
+            device(slice, &slice.device_uuid),
             used.0,
             slice.memory_limit_bytes.to_string(),
             used.1,
@@ -201,6 +201,12 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
     table
 }
 
+/// The beginning of a device's UUID, and whether it is emulated.
+fn device(slice: &SliceRecord, uuid: &str) -> String {
+    let short: String = uuid.chars().take(12).collect();
+    devices::marked(&short, slice.emulated_spec.is_some())
+}
+
 /// A row for a further device of a slice.
 fn further(slice: &SliceRecord, share: &DeviceShare, columns: usize) -> Vec<String> {
     let (used, bar) = match slice.usage_unknown {
@@ -212,7 +218,7 @@ fn further(slice: &SliceRecord, share: &DeviceShare, columns: usize) -> Vec<Stri
     };
     let mut row = vec![
         format!("({})", slice.name),
-        share.device_uuid.chars().take(12).collect(),
+        device(slice, &share.device_uuid),
         used,
         share.memory_limit_bytes.to_string(),
         bar,

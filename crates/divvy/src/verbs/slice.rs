@@ -7,7 +7,7 @@ use divvy_agent::api::CreateSlice;
 use divvy_agent::bypass::containers::members as container_members;
 use divvy_container::running::Processes;
 use divvy_model::{
-    Attendant, Code, DeviceRecord, DeviceShare, Fault, MemoryAmount, Policy, Selector, SliceRecord,
+    ANY_POD, Attendant, Code, DeviceRecord, DeviceShare, Fault, MemoryAmount, Policy, Selector, SliceRecord,
     SliceRequest,
 };
 
@@ -25,6 +25,7 @@ use crate::verbs::{compute, sharing};
 #[command(before_help = "Examples:
   divvy slice create alice --memory 8GiB
   divvy slice create bob --memory 8GiB --compute 25% --cap hard
+  divvy slice create shared --memory 8GiB --pods=train,serve
   divvy run --slice alice -- python train.py
   divvy slice list
   divvy slice delete alice")]
@@ -54,6 +55,10 @@ struct Create {
     compute: compute::Flags,
     #[command(flatten)]
     sharing: sharing::Flags,
+    /// Let pods and containers join it that name it in the annotation divvy.dev/slice: those of pods in these namespaces, or
+    /// all where none is given [default: none may]
+    #[arg(long, value_name = "NAMESPACES", num_args = 0..=1, require_equals = true, default_missing_value = ANY_POD)]
+    pods: Option<String>,
     /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with room]. Several, as 0,1 or one
     /// --device each, make one slice with that memory of each of them: all or none
     #[arg(long, value_name = "SEL", value_delimiter = ',', value_parser = parse::<Selector>)]
@@ -126,6 +131,8 @@ fn make(args: &Create, context: &Context) -> Result<u8, Fault> {
         inside: None,
         lasting: true,
         attended: false,
+        container_within_ms: None,
+        pods: pods(args.pods.as_deref())?,
         dry_run: args.dry_run,
     };
     let created = context.agent()?.create(&ask)?;
@@ -147,6 +154,22 @@ fn make(args: &Create, context: &Context) -> Result<u8, Fault> {
         output::print(&format!("{would} {}: {}", slice.name, parts.join(" and ")))?;
     }
     Ok(0)
+}
+
+/// The namespaces of `--pods=train,serve`; `*` for the flag alone.
+fn pods(words: Option<&str>) -> Result<Vec<String>, Fault> {
+    let label = |word: &&str| {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        *word == ANY_POD || ((1..=63).contains(&word.len()) && word.bytes().all(plain))
+    };
+    let words: Vec<&str> = words.map_or_else(Vec::new, |words| words.split(',').collect());
+    match words.iter().find(|word| !label(word)) {
+        Some(word) => Err(
+            Fault::new(Code::Usage, format!("`{word}` is no namespace of pods"))
+                .hint("write --pods=train,serve for two namespaces, or --pods for all"),
+        ),
+        None => Ok(words.into_iter().map(str::to_owned).collect()),
+    }
 }
 
 fn show_all(args: &List, context: &Context) -> Result<u8, Fault> {

@@ -26,6 +26,12 @@ pub struct Machine {
     pub notes: Vec<String>,
 }
 
+/// Its display and accelerator functions alone.
+#[must_use]
+pub fn functions(root: &Sysroot) -> Vec<PciFunction> {
+    pci::functions(root, &mut Vec::new())
+}
+
 /// Reads a machine.
 #[must_use]
 pub fn read(root: &Sysroot) -> Machine {
@@ -82,7 +88,7 @@ fn plain(function: &PciFunction) -> DeviceRecord {
     DeviceRecord {
         index: 0,
         uuid: format!("PCI-{}", function.address),
-        name: product.map_or_else(|| unnamed(function), |product| product.name.to_owned()),
+        name: function.name(),
         kind: DeviceKind::Gpu,
         profile: None,
         pci_address: function.address.clone(),
@@ -94,6 +100,14 @@ fn plain(function: &PciFunction) -> DeviceRecord {
         context_bytes: None,
         sharing: None,
         hardware: Some(Box::new(function.hardware())),
+    }
+}
+
+impl PciFunction {
+    /// Its product's name, where that is known.
+    #[must_use]
+    pub fn name(&self) -> String {
+        product::known(&self.pci_id).map_or_else(|| unnamed(self), |product| product.name.to_owned())
     }
 }
 

@@ -29,7 +29,17 @@ impl Default for Sysroot {
     }
 }
 
+/// Names a tree in the place of `/`, to try what Divvy does on machines that are not here.
+pub const SYSROOT: &str = "DIVVY_SYSROOT";
+
 impl Sysroot {
+    /// The tree that `DIVVY_SYSROOT` names, else `/`.
+    #[must_use]
+    pub fn of_process() -> Self {
+        let named = std::env::var_os(SYSROOT).filter(|path| !path.is_empty());
+        named.map_or_else(Self::default, Self::at)
+    }
+
     /// The tree below `root`.
     #[must_use]
     pub fn at(root: impl Into<PathBuf>) -> Self {

@@ -1,7 +1,8 @@
 //! NVML itself. Whoever calls it waits for as long as the driver takes: see [`super::Nvidia`], which does not.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
-use std::ffi::{CString, OsStr};
+use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use divvy_abi::nvml::client::{Client, MemoryFacts};
@@ -12,29 +13,44 @@ use nvml_wrapper::error::NvmlError;
 use super::{DeviceUse, NvidiaReport};
 use crate::topology::Nvlinks;
 
-/// An open NVML, or the reason why there is none.
+/// NVML, open where its driver answers. Where it does not, each report tries again: the driver may be loaded later.
 pub(super) struct Library {
-    nvml: Result<Nvml, NvmlError>,
+    name: OsString,
+    nvml: OnceCell<Nvml>,
     /// The same library again, for what nvml-wrapper does not tell; nothing where it does not open.
-    client: Option<Client>,
+    client: OnceCell<Option<Client>>,
 }
 
 impl Library {
     /// Opens the NVML of this name or path; its absence is an answer, not an error.
     pub fn open(library: &OsStr) -> Self {
-        let nvml = Nvml::builder().lib_path(library).init();
-        let name = CString::new(library.as_bytes()).unwrap_or_default();
-        let client = nvml.is_ok().then(|| Client::open(&name).ok());
-        Self {
-            nvml,
-            client: client.flatten(),
+        let library = Self {
+            name: library.to_owned(),
+            nvml: OnceCell::new(),
+            client: OnceCell::new(),
+        };
+        let _may_answer_later = library.opened();
+        library
+    }
+
+    fn opened(&self) -> Result<&Nvml, NvmlError> {
+        if let Some(nvml) = self.nvml.get() {
+            return Ok(nvml);
         }
+        let nvml = Nvml::builder().lib_path(&self.name).init()?;
+        let name = CString::new(self.name.as_bytes()).unwrap_or_default();
+        self.client.get_or_init(|| Client::open(&name).ok());
+        Ok(self.nvml.get_or_init(|| nvml))
+    }
+
+    fn client(&self) -> Option<&Client> {
+        self.client.get()?.as_ref()
     }
 }
 
 impl super::Asked for Library {
     fn cuda_version(&self) -> Option<(u32, u32)> {
-        let version = self.nvml.as_ref().ok()?.sys_cuda_driver_version().ok()?;
+        let version = self.nvml.get()?.sys_cuda_driver_version().ok()?;
         let version = u32::try_from(version).ok()?;
         Some((version / 1000, version % 1000 / 10))
     }
@@ -43,11 +59,7 @@ impl super::Asked for Library {
         let now = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |since| since.as_micros() as u64);
-        let device = self
-            .nvml
-            .as_ref()
-            .ok()
-            .and_then(|nvml| nvml.device_by_uuid(uuid).ok());
+        let device = self.nvml.get().and_then(|nvml| nvml.device_by_uuid(uuid).ok());
         let samples = device.and_then(|device| {
             device
                 .process_utilization_stats(now.saturating_sub(1_000_000))
@@ -71,12 +83,7 @@ impl super::Asked for Library {
             vendor: Vendor::Nvidia,
             ..Hardware::default()
         };
-        let Some(device) = self
-            .nvml
-            .as_ref()
-            .ok()
-            .and_then(|nvml| nvml.device_by_uuid(uuid).ok())
-        else {
+        let Some(device) = self.nvml.get().and_then(|nvml| nvml.device_by_uuid(uuid).ok()) else {
             return facts;
         };
         facts.mig_mode = device.mig_mode().ok().map(|mode| mode.current == 1);
@@ -119,11 +126,13 @@ impl super::Asked for Library {
     }
 
     fn report(&self) -> NvidiaReport {
-        let nvml = match &self.nvml {
+        let nvml = match self.opened() {
             Ok(nvml) => nvml,
             Err(error) => {
+                let missing = matches!(error, NvmlError::LibloadingError(_));
                 return NvidiaReport {
-                    notes: vec![absence(error)],
+                    failure: (!missing).then(|| absence(&error)),
+                    notes: vec![absence(&error)],
                     ..NvidiaReport::default()
                 };
             }
@@ -164,7 +173,7 @@ impl super::Asked for Library {
         /// More than any board has (`NVML_NVLINK_MAX_LINKS`).
         const MOST: u32 = 36;
         let mut found = Nvlinks::new();
-        let Ok(nvml) = &self.nvml else { return found };
+        let Some(nvml) = self.nvml.get() else { return found };
         for index in 0..nvml.device_count().unwrap_or(0) {
             let Ok(device) = nvml.device_by_index(index) else {
                 continue;
@@ -188,11 +197,7 @@ impl super::Asked for Library {
 
     fn usage(&self, uuid: &str) -> DeviceUse {
         use nvml_wrapper::enums::device::UsedGpuMemory;
-        let device = self
-            .nvml
-            .as_ref()
-            .ok()
-            .and_then(|nvml| nvml.device_by_uuid(uuid).ok());
+        let device = self.nvml.get().and_then(|nvml| nvml.device_by_uuid(uuid).ok());
         let processes = device
             .and_then(|device| device.running_compute_processes().ok())
             .unwrap_or_default();
@@ -211,7 +216,7 @@ impl super::Asked for Library {
 
 impl Library {
     fn memory(&self, uuid: &str) -> Option<MemoryFacts> {
-        let client = self.client.as_ref()?;
+        let client = self.client()?;
         client.memory(client.device_by_uuid(uuid).ok()?).ok()
     }
 
@@ -258,7 +263,7 @@ impl Library {
     /// GPU instance and compute instance of every MIG device, by UUID, which nvml-wrapper does not tell.
     fn instance_ids(&self) -> BTreeMap<String, (u32, u32)> {
         let mut ids = BTreeMap::new();
-        let Some(client) = &self.client else { return ids };
+        let Some(client) = self.client() else { return ids };
         for index in 0..client.device_count().unwrap_or(0) {
             let device = client.device(index);
             let inside = device.and_then(|device| client.mig_devices(device.handle));

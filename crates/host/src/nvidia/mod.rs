@@ -35,6 +35,8 @@ pub struct NvidiaReport {
     pub driver_version: Option<String>,
     /// Why there are no devices, or why one is missing.
     pub notes: Vec<String>,
+    /// The library is there, and its driver does not answer: why.
+    pub failure: Option<String>,
 }
 
 /// What the driver says of who uses a device.
@@ -95,6 +97,12 @@ impl Nvidia {
             start: START,
             question: QUESTION,
         }
+    }
+
+    /// Whether nothing of NVIDIA's is looked for.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        self.library.is_none()
     }
 
     /// Whether the driver has left a question without an answer: nothing is asked of it until it has come back.

@@ -1,6 +1,7 @@
 //! `divvy cdi slice`: a slice for containers.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use divvy_agent::Client;
 use divvy_agent::api::{CreateSlice, Share};
@@ -14,6 +15,7 @@ use divvy_model::{
 use serde::Serialize;
 
 use super::{capabilities, check_free};
+use crate::config::parse_duration;
 use crate::context::Context;
 use crate::output;
 use crate::report::remark;
@@ -27,6 +29,7 @@ use crate::verbs::run::{
 #[command(before_help = "Examples:
   divvy cdi slice --memory 4GiB --compute 30%
   podman run --device \"$(divvy cdi slice --memory 4GiB)\" image python train.py
+  divvy cdi slice --memory 4GiB --ttl 1h
   docker run --device divvy.dev/slice=alice image nvidia-smi
   divvy slice delete alice")]
 pub struct Args {
@@ -35,6 +38,10 @@ pub struct Args {
     /// Let containers into this lasting slice, which `divvy slice create` made, in the place of a new one
     #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "device", "name", "policy", "on_oom", "oversubscribe"])]
     slice: Option<String>,
+    /// How long it waits for its first container, as 60s or 1h; it ends with its last one [default: 60s; with --name it
+    /// stays until it is deleted]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, conflicts_with = "slice")]
+    ttl: Option<Duration>,
     /// Where the CDI file goes
     #[arg(long, value_name = "DIR", default_value = cdi::DYNAMIC)]
     directory: PathBuf,
@@ -72,6 +79,9 @@ pub struct Wish {
     /// Whether it goes with this process, until somebody says what it goes with.
     #[arg(skip)]
     pub attended: bool,
+    /// It goes with its containers, the first of which has to come within this time.
+    #[arg(skip)]
+    pub within: Option<Duration>,
 }
 
 /// A slice that an engine can give to containers.
@@ -87,8 +97,15 @@ pub struct Made {
 
 /// Makes the slice and its file.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    /// A container is made within seconds of its slice, if at all.
+    const TTL: Duration = Duration::from_secs(60);
+    let wish = Wish {
+        // What has a name is meant to be named again.
+        within: args.ttl.or(args.wish.name.is_none().then_some(TTL)),
+        ..args.wish.clone()
+    };
     let made = make(
-        &args.wish,
+        &wish,
         args.slice.as_deref(),
         &args.directory,
         args.dry_run,
@@ -230,6 +247,10 @@ fn created(
         inside: None,
         lasting: true,
         attended: wish.attended,
+        container_within_ms: wish
+            .within
+            .map(|within| u64::try_from(within.as_millis()).unwrap_or(u64::MAX)),
+        pods: Vec::new(),
         dry_run,
     };
     let created = client.create(&ask)?;

@@ -1,6 +1,6 @@
 //! What is looked at, one function per check. Looked at: nothing is made, written or started, but for the trial.
 
-use divvy_agent::{DropIns, RunDir, owner, stage};
+use divvy_agent::{DropIns, Owner, RunDir, owner, stage, system_owner, system_run_dir};
 use divvy_host::{Inventory, Silence, find_driver};
 use divvy_model::{Code, DeviceKind, Fault};
 use rustix::fs::{Access, access};
@@ -50,6 +50,9 @@ pub fn all(context: &Context, with_trial: bool) -> Vec<Check> {
 
 fn devices(inventory: &Inventory) -> Vec<Check> {
     let mut checks = Vec::new();
+    if let Some(fault) = &inventory.unanswered {
+        checks.push(Check::fail("devices", "GPU", fault));
+    }
     let nvidia = match (&inventory.driver_version, inventory.notes.first()) {
         (Some(version), _) => Check::ok("devices", "NVIDIA", format!("driver {version}")),
         (None, Some(note)) => Check::ok("devices", "NVIDIA", note.clone()),
@@ -74,24 +77,37 @@ fn devices(inventory: &Inventory) -> Vec<Check> {
         } else {
             check
         });
-        if let Some(owner) = owner(&device.uuid) {
-            checks.push(Check::ok(
-                "devices",
-                "owner",
-                format!("agent {} of user {}", owner.pid, owner.uid),
-            ));
-        }
+        checks.extend(owner_of(&device.uuid));
     }
     checks
+}
+
+/// Which agent has a device. A name can be bound by anybody, so the system agent is asked itself.
+fn owner_of(uuid: &str) -> Option<Check> {
+    let system = system_run_dir();
+    let (named, asked) = (owner(uuid), system_owner(&system, uuid));
+    let row = |owner: &Owner| {
+        let found = format!("agent {} of user {}", owner.pid, owner.uid);
+        Check::ok("devices", "owner", found)
+    };
+    match (named, asked) {
+        (Some(named), Some(asked)) if named.uid != asked.uid && named.uid != 0 => Some(row(&asked).warn(format!(
+            "process {} of user {} claims the device as well, and keeps users' own agents from it: `kill {}`",
+            named.pid, named.uid, named.pid
+        ))),
+        (_, Some(owner)) | (Some(owner), None) => Some(row(&owner)),
+        (None, None) => None,
+    }
 }
 
 fn driver(context: &Context, inventory: &Inventory, drop_ins: Option<&DropIns>) -> Check {
     let named = context.config.text("driver").map(std::path::Path::new);
     let ours: Vec<_> = drop_ins.iter().map(|found| found.limiter.cuda.clone()).collect();
-    let emulated = inventory
-        .devices
-        .iter()
-        .all(|device| device.kind == DeviceKind::Emulated);
+    let emulated = inventory.unanswered.is_none()
+        && inventory
+            .devices
+            .iter()
+            .all(|device| device.kind == DeviceKind::Emulated);
     match (named, drop_ins) {
         (None, Some(found)) if emulated => Check::ok(
             "driver",

@@ -30,7 +30,7 @@ Pods ask by annotations:
   divvy.dev/memory: 4GiB                        one slice for all the pod's containers
   divvy.dev/compute: 30%
   memory.divvy.dev/container.trainer: 8GiB      a slice of that container's own
-  divvy.dev/slice: alice                        the slice that `divvy slice create alice` made")]
+  divvy.dev/slice: alice                        the slice of `divvy slice create alice --pods`")]
 pub struct Args {
     /// Where the runtime listens for plugins
     #[arg(long, value_name = "PATH", default_value = nri::SOCKET)]

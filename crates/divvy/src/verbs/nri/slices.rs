@@ -9,13 +9,13 @@ use divvy_agent::api::Attend;
 use divvy_container::nri::{Adjustment, Container, Plugin, Pod, Synchronize, adjustment, asks};
 use divvy_container::oci::{self, Request, Trust};
 use divvy_container::unlimited;
-use divvy_model::{Code, Fault, Policy};
+use divvy_model::{Fault, Policy, SliceRecord};
 
 use super::notes::{Note, Notes, Whose};
 use crate::context::Context;
 use crate::report::{line, remark};
 use crate::verbs::engine::end;
-use crate::verbs::given::{Given, give, may_join};
+use crate::verbs::given::{Given, give, may_join, ours};
 use crate::verbs::run::policy_or_setting;
 
 /// The slices of a runtime's pods.
@@ -77,7 +77,8 @@ impl<'a> Slices<'a> {
             return give(request, None, false, self.context);
         }
         if let Some(which) = &request.join {
-            may_join(which, self.context)?;
+            // By its id from here on: another slice may get the name meanwhile.
+            request.join = Some(may_join(which, Some(&pod.namespace), self.context)?.id);
         }
         let own = request.slice.is_some();
         let slice = own.then(|| name(&[&pod.name, &container.name], &container.id));
@@ -97,11 +98,12 @@ impl<'a> Slices<'a> {
             pod: pod.id.clone(),
         };
         let slice = name(&[&pod.name], &pod.id);
-        let known = self.notes.read(Whose::Pod, &pod.id).is_some() && self.exists(&slice)?;
+        let noted = self.notes.read(Whose::Pod, &pod.id).is_some();
+        let known = if noted { self.own(&slice)? } else { None };
         self.notes.write(Whose::Container, &container.id, &note(None))?;
-        let given = if known {
+        let given = if let Some(known) = known {
             request.slice = None;
-            request.join = Some(slice);
+            request.join = Some(known.id);
             give(request, None, false, self.context)
         } else {
             self.notes
@@ -113,23 +115,21 @@ impl<'a> Slices<'a> {
         given.inspect_err(|_| self.notes.remove(Whose::Container, &container.id))
     }
 
-    fn exists(&self, slice: &str) -> Result<bool, Fault> {
-        let Some(agent) = self.context.agent_of_slices()? else {
-            return Ok(false);
-        };
-        match agent.slice(slice) {
-            Ok(_) => Ok(true),
-            Err(fault) if fault.code == Code::UnknownSlice => Ok(false),
-            Err(fault) => Err(fault),
+    /// The slice of this name, if we made it: another user may call one so.
+    fn own(&self, slice: &str) -> Result<Option<SliceRecord>, Fault> {
+        match self.context.agent_of_slices()? {
+            Some(agent) => ours(slice, &agent),
+            None => Ok(None),
         }
     }
 
     /// Has a slice go with a process of the runtime's, if it has told one: then it ends without us, too.
     fn goes_with(&self, slice: &str, process: u32) {
         if process != 0
+            && let Ok(Some(slice)) = self.own(slice)
             && let Ok(Some(agent)) = self.context.agent_of_slices()
         {
-            let _told = agent.attend(slice, &Attend::Process(process));
+            let _told = agent.attend(&slice.id, &Attend::Process(process));
         }
     }
 
@@ -139,8 +139,7 @@ impl<'a> Slices<'a> {
             return;
         };
         if let Some(name) = note.slice
-            && let Ok(Some(agent)) = self.context.agent_of_slices()
-            && let Ok(slice) = agent.slice(&name)
+            && let Ok(Some(slice)) = self.own(&name)
         {
             end(self.context, &slice);
         }

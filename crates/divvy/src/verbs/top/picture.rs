@@ -1,12 +1,12 @@
 //! What `divvy top` shows at one moment: the devices, and each slice's use against its share.
 
 use divvy_agent::api::compute::{ComputeRecord, ComputeStanding};
-use divvy_model::{Bytes, DeviceRecord, Mode, SliceRecord};
+use divvy_model::{Bytes, DeviceKind, DeviceRecord, Mode, SliceRecord};
 use serde::Serialize;
 
 use super::state::Order;
 use crate::table::Table;
-use crate::verbs::sharing;
+use crate::verbs::{devices, sharing};
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -26,6 +26,8 @@ pub struct Device {
     pub uuid: String,
     /// Product name.
     pub name: String,
+    /// What kind of device it is.
+    pub kind: DeviceKind,
     /// How much of the last second its slices were leased; none while nobody counts.
     pub used_1s_ratio: Option<f64>,
     /// For how much of it they kept the device busy; none where its driver does not tell.
@@ -75,6 +77,9 @@ pub struct Item {
     pub memory_limit_bytes: Bytes,
     /// How many there are.
     pub process_count: usize,
+    /// Whether its device is emulated.
+    #[serde(skip)]
+    pub emulated: bool,
 }
 
 /// None of none.
@@ -115,6 +120,7 @@ impl Picture {
                     .map_or(0.0, |sharing| sharing.compute_promised_ratio),
                 uuid: device.uuid,
                 name: device.name,
+                kind: device.kind,
                 memory_used_bytes: device.memory_used_bytes,
                 memory_total_bytes: device.memory_total_bytes,
             }
@@ -145,7 +151,9 @@ impl Picture {
     pub fn table(&self) -> Table {
         let mut table = Table::new(COLUMNS.to_vec());
         for item in &self.items {
-            table.row(item.cells());
+            let mut cells = item.cells();
+            cells[1] = devices::marked(&cells[1], item.emulated);
+            table.row(cells);
         }
         table
     }
@@ -184,6 +192,7 @@ impl Item {
             debt_ns: record.map_or(0, |record| record.debt_ns),
             standing: record.map_or(slice.state.name(), |record| record.standing.name()),
             process_count: slice.processes.len(),
+            emulated: slice.emulated_spec.is_some(),
             ..Self::default()
         }
     }

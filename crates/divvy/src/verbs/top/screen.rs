@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use divvy_model::{Code, Fault};
+use divvy_model::{Code, DeviceKind, Fault};
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -18,6 +18,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::Source;
 use super::picture::{COLUMNS, Device, Picture, percent};
 use super::state::{State, Talk, Wish};
+use crate::verbs::devices::marked;
 
 const HELP: &str = " q, Ctrl-C    leave
  s            sort by the next column
@@ -174,12 +175,13 @@ fn line(device: &Device, width: usize) -> String {
         total => device.memory_used_bytes.0 as f64 / total as f64,
     };
     let used = device.busy_1s_ratio.or(device.used_1s_ratio);
-    let name: String = device
-        .name
-        .replace(char::is_control, "?")
-        .chars()
-        .take(16)
-        .collect();
+    let name = device.name.replace(char::is_control, "?");
+    let cut = |name: &str, most| name.chars().take(most).collect::<String>();
+    let name = match device.kind {
+        // `H100 [emulated]`: the maker is none.
+        DeviceKind::Emulated => marked(cut(name.trim_start_matches("NVIDIA "), 5).trim_end(), true),
+        _ => cut(&name, 16),
+    };
     format!(
         "{:<2} {name:<16} time {} {:>6}  memory {} {} of {}",
         device.index,
