@@ -1,9 +1,9 @@
 //! Attacks by the pages of a slice.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -71,35 +71,50 @@ pub fn forge(socket: &Path, count: usize, pids: &[&str]) -> anyhow::Result<()> {
 /// Hands this very process memory that shrinks and is sealed while it is looked at, as a hostile keeper hands it to the
 /// agent: with a look that asks for the size before the seals this process ends by a signal.
 pub fn race(rounds: u64, seconds: u64) -> anyhow::Result<()> {
+    /// Longer than a look takes, in nanoseconds; a prime steps through it.
+    const SPAN: u64 = 20_000;
     let begin = Instant::now();
-    let (over, taken) = (AtomicBool::new(false), AtomicU64::new(0));
-    let (sender, files) = channel::<std::os::fd::OwnedFd>();
+    let (over, looks) = (AtomicBool::new(false), AtomicU64::new(0));
+    let next: Mutex<Option<OwnedFd>> = Mutex::new(None);
     let mut done = 0;
     std::thread::scope(|scope| -> anyhow::Result<()> {
+        // Never asleep: waking up takes longer than the look.
         scope.spawn(|| {
-            for file in files {
-                // Somewhere within the look, another place each time.
-                for _ in 0..taken.load(Ordering::Relaxed) % 400 {
+            let mut seen = 0;
+            while !over.load(Ordering::Relaxed) {
+                let look = looks.load(Ordering::Acquire);
+                if look == seen {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                seen = look;
+                let began = Instant::now();
+                let file = next.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let pause = Duration::from_nanos(look * 137 % SPAN);
+                while began.elapsed() < pause {
                     std::hint::spin_loop();
                 }
-                let _shrunk = ftruncate(&file, 0);
-                let _sealed = fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::FUTURE_WRITE);
+                if let Some(file) = file {
+                    let _shrunk = ftruncate(&file, 0);
+                    let _sealed = fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::FUTURE_WRITE);
+                }
             }
         });
-        while done < rounds && begin.elapsed() < Duration::from_secs(seconds) {
+        // Where two processors are busy the window is missed for a while: not less than this.
+        let least = Duration::from_secs(3);
+        while (done < rounds || begin.elapsed() < least) && begin.elapsed() < Duration::from_secs(seconds) {
             for (bytes, is_grant) in [(GRANT_BYTES, true), (LEDGER_BYTES, false)] {
                 let file = memfd_create("page", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
                 ftruncate(&file, bytes as u64)?;
-                sender.send(file.try_clone()?)?;
+                *next.lock().unwrap_or_else(PoisonError::into_inner) = Some(file.try_clone()?);
+                looks.fetch_add(1, Ordering::Release);
                 match is_grant {
                     true => drop(GrantView::map(file.as_fd())),
                     false => drop(Ledger::open(file, Backing::Sealed)),
                 }
-                taken.fetch_add(7, Ordering::Relaxed);
             }
             done += 1;
         }
-        drop(sender);
         over.store(true, Ordering::Relaxed);
         Ok(())
     })?;
