@@ -7,7 +7,8 @@ use rustix::process::Signal;
 
 use crate::api::events::EventKind;
 use crate::api::{Kill, Killed};
-use crate::daemon::{Book, Daemon, Peer};
+use crate::daemon::{Book, Daemon};
+use crate::peer::Peer;
 use crate::procs;
 use crate::records::{discard, store};
 use crate::slice::Slice;
@@ -72,7 +73,7 @@ impl Daemon {
         if slice.record.lasting || slice.is_kept() {
             return;
         }
-        if slice.processes().is_empty() {
+        if !slice.may_be_in_use() {
             tracing::info!(slice = slice.record.name, "slice ended");
             self.journal
                 .tell(EventKind::SliceEnded, &slice.record, "nothing uses it any more");

@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::events::EventKind;
 use crate::api::{CreateSlice, CreatedSlice, Join};
-use crate::daemon::{Daemon, Peer};
+use crate::daemon::Daemon;
 use crate::names::{default_slice_name, fresh_id, slice_name};
+use crate::peer::Peer;
 use crate::placement::{Ahead, chosen};
 use crate::policy::enforce;
 use crate::records::{attach_socket, discard, store};
@@ -93,7 +94,7 @@ impl Daemon {
                 then_join,
             })))
         };
-        let Some(parent) = Self::parent(&book, peer, ask.inside.as_deref()) else {
+        let Some(parent) = Self::parent(&book, peer, ask.inside.as_deref())? else {
             drop(book);
             return match self.settings.default_slice.filter(|_| asks_for_nothing(ask)) {
                 Some(memory) => {
@@ -347,6 +348,8 @@ impl Daemon {
             }
         }
         let slice = Slice::new(record.clone(), record.keeper_pid, &answer.devices);
+        // What was pinned as its keeper is the caller, and no other process that has its number now.
+        peer.require_life()?;
         book.slices.insert(id.clone(), slice);
         let written = match &wanted.parent {
             Some(parent) => self.relend(book, parent),
@@ -398,6 +401,11 @@ impl Daemon {
         // A resize may have come in between.
         slice.write_grants();
         slice.set_keeper(Some(peer.pid));
+        if let Err(fault) = peer.require_life() {
+            // What was pinned may be another process that has its number now.
+            slice.set_keeper(None);
+            return Err(fault);
+        }
         slice.record.state = SliceState::Running;
         let record = slice.stored_form();
         store(&self.run, &record)?;
@@ -407,8 +415,8 @@ impl Daemon {
     }
 
     pub(crate) fn may_create(&self, peer: Peer) -> Result<(), Fault> {
-        if peer.uid == self.uid || peer.uid == 0 || self.settings.admit_others {
-            return Ok(());
+        if peer.is_trusted(self.uid) || self.settings.admit_others {
+            return peer.require_life();
         }
         Err(Fault::new(
             Code::NotAllowed,

@@ -17,19 +17,11 @@ use crate::api::{Items, Status};
 use crate::audit::Look;
 use crate::journal::Journal;
 use crate::leasing::{Incident, Leasing, Member};
+use crate::peer::Peer;
 use crate::queue::Waiter;
 use crate::settings::Settings;
 use crate::slice::Slice;
 use crate::{RunDir, clock};
-
-/// Who is calling, as the kernel tells it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// The caller's user.
-    pub uid: u32,
-    /// The caller's process.
-    pub pid: u32,
-}
 
 /// The agent.
 pub struct Daemon {
@@ -399,20 +391,6 @@ impl Book {
 
 fn unknown(which: &str) -> Fault {
     Fault::new(Code::UnknownSlice, format!("there is no slice `{which}`")).hint("`divvy ps` lists them")
-}
-
-impl Peer {
-    /// Whether this caller may change a slice of user `owner`, with an agent of user `agent`.
-    pub(crate) fn may_change(self, owner: u32, agent: u32) -> Result<(), Fault> {
-        if self.uid == owner || self.uid == agent || self.uid == 0 {
-            return Ok(());
-        }
-        Err(Fault::new(
-            Code::NotAllowed,
-            format!("user {} may not change what belongs to user {owner}", self.uid),
-        )
-        .hint("ask its owner or root"))
-    }
 }
 
 #[cfg(test)]

@@ -10,11 +10,12 @@ use divvy_model::{Code, Fault, RunRecord, SliceRecord, SliceState};
 
 use crate::api::events::EventKind;
 use crate::api::{CreatedSlice, Join};
-use crate::daemon::{Book, Daemon, Peer};
+use crate::daemon::{Book, Daemon};
+use crate::pages;
+use crate::peer::Peer;
 use crate::records::{attach_socket, discard, store};
 use crate::slice::Need;
 use crate::start::open_log;
-use crate::{pages, procs};
 
 /// How long a keeper may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -136,7 +137,7 @@ impl Daemon {
             let hint = "`divvy slice create` makes slices that several runs can join";
             slice.record.require_lasting(hint)?;
             let id = slice.record.id.clone();
-            let parent = Self::parent(&book, peer, ask.inside.as_deref()).filter(|parent| *parent != id);
+            let parent = Self::parent(&book, peer, ask.inside.as_deref())?.filter(|parent| *parent != id);
             if let Some(parent) = parent.and_then(|parent| book.slices.get(&parent)) {
                 return Err(Fault::new(
                     Code::OutsideSlice,
@@ -155,7 +156,7 @@ impl Daemon {
         if !ask.dry_run {
             slice.join(RunRecord {
                 pid: peer.pid,
-                start_ticks: procs::start_ticks(peer.pid).unwrap_or(0),
+                start_ticks: peer.since,
                 command: ask.command.clone(),
             });
             let record = slice.stored_form();
@@ -195,6 +196,14 @@ impl Daemon {
                 format!("{busy} processes live in slice `{}`", shown.name),
             )
             .hint("`divvy ps` lists them; `divvy slice delete --yes` ends them first"));
+        }
+        if slice.may_be_in_use() {
+            return Err(Fault::new(
+                Code::SliceBusy,
+                format!("processes may live in slice `{}`", shown.name),
+            )
+            .cause("the system does not tell")
+            .hint("`divvy inspect` says more; try again"));
         }
         slice.end_keeper();
         tracing::info!(slice = shown.name, "slice deleted");

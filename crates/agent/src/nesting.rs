@@ -4,7 +4,8 @@ use divvy_model::{Bytes, Code, DeviceRecord, DeviceShare, Fault, Isolation, Memo
 
 use crate::admission::DeviceBook;
 use crate::api::CreateSlice;
-use crate::daemon::{Book, Daemon, Peer};
+use crate::daemon::{Book, Daemon};
+use crate::peer::Peer;
 use crate::placement::{Ahead, Refusals, chosen, shown_inside};
 use crate::procs;
 use crate::records::store;
@@ -13,23 +14,32 @@ use crate::slice::Slice;
 impl Daemon {
     /// The slice that the caller runs in: by its ancestors, which no variable can hide, and to which a process that
     /// loses its parents goes over; by the ledgers, where one of them has a place; else by what its environment says.
-    pub(crate) fn parent(book: &Book, peer: Peer, told: Option<&str>) -> Option<String> {
+    ///
+    /// # Errors
+    /// [`Code::NotAllowed`] for a caller that has ended, and where the processes above it cannot be told for sure.
+    pub(crate) fn parent(book: &Book, peer: Peer, told: Option<&str>) -> Result<Option<String>, Fault> {
+        let found = Self::parent_by(book, peer, told, &peer.ancestors()?);
+        // What was found is of a caller that still lives: of one that has ended it would be anything.
+        peer.require_life()?;
+        Ok(found)
+    }
+
+    fn parent_by(book: &Book, peer: Peer, told: Option<&str>, ancestors: &[u32]) -> Option<String> {
         let limits = |slice: &&Slice| slice.record.isolation != Isolation::Env;
         // A tenant writes its ledger: what it says binds its own user's processes only.
         let own = |slice: &&Slice| limits(slice) && slice.record.uid == peer.uid;
         let found = |slice: &Slice| Some(slice.record.id.clone());
-        let mut pid = peer.pid;
-        loop {
+        let in_ledger = |pid: u32| {
             let mut slices = book.slices.values().filter(own);
-            if let Some(slice) = slices.find(|slice| slice.has_in_ledger(pid)) {
-                return found(slice);
-            }
-            let Some(above) = procs::parent(pid).filter(|above| *above > 1 && *above != pid) else {
-                break;
-            };
-            pid = above;
+            slices.find(|slice| slice.has_in_ledger(pid))
+        };
+        if let Some(slice) = in_ledger(peer.pid) {
+            return found(slice);
+        }
+        for pid in ancestors.iter().copied() {
             let mut slices = book.slices.values().filter(limits);
-            if let Some(slice) = slices.find(|slice| slice.is_run_by(pid)) {
+            let run = slices.find(|slice| slice.is_run_by(pid));
+            if let Some(slice) = run.or_else(|| in_ledger(pid)) {
                 return found(slice);
             }
         }
@@ -39,22 +49,20 @@ impl Daemon {
 
     /// The slice and the `divvy run`, by its process id, that process `pid` is nearest to.
     pub(crate) fn nearest_run(book: &Book, pid: u32) -> Option<(String, u32)> {
-        let mut pid = pid;
-        while let Some(above) = procs::parent(pid).filter(|above| *above > 1 && *above != pid) {
-            pid = above;
-            if let Some(slice) = book.slices.values().find(|slice| slice.is_run_by(pid)) {
-                return Some((slice.record.id.clone(), pid));
-            }
-        }
-        None
+        let ancestors = procs::ancestors(pid, procs::start_ticks(pid)?).ok()?;
+        ancestors.into_iter().find_map(|above| {
+            let mut slices = book.slices.values();
+            let slice = slices.find(|slice| slice.is_run_by(above))?;
+            Some((slice.record.id.clone(), above))
+        })
     }
 
     /// Whether the caller may change the limits of slice `id`: whoever runs in a slice changes only what is inside that.
     ///
     /// # Errors
-    /// [`Code::OutsideSlice`].
+    /// [`Code::OutsideSlice`]; those of [`Self::parent`].
     pub(crate) fn check_reach(book: &Book, peer: Peer, id: &str) -> Result<(), Fault> {
-        let Some(home) = Self::parent(book, peer, None) else {
+        let Some(home) = Self::parent(book, peer, None)? else {
             return Ok(());
         };
         let around = |id: &str| {

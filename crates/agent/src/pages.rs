@@ -271,7 +271,7 @@ pub fn usage(pages: &Pages, bounds: Bounds) -> Result<Usage, Fault> {
             let now = pages.ledger.process(process.slot);
             now.is_some_and(|now| now.pid == process.pid && now.alive)
         };
-        if process.host_pid != 0 && !procs::is_alive(pid) && lives() {
+        if process.host_pid != 0 && procs::life(pid) == procs::Life::Gone && lives() {
             usage.doubts.push(format!(
                 "its ledger tells of process {pid}, which is not to be found on this host"
             ));

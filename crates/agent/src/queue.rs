@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{CreatedSlice, Standing, Wait};
 use crate::create::{Resolved, Wanted};
-use crate::daemon::{Book, Daemon, Peer};
+use crate::daemon::{Book, Daemon};
 use crate::names::fresh_id;
+use crate::peer::Peer;
 use crate::placement::Ahead;
+use crate::records;
 use crate::watched::Watched;
-use crate::{procs, records};
 
 /// One who waits.
 pub(crate) struct Waiter {
@@ -42,6 +43,7 @@ impl StoredWaiter {
         Peer {
             uid: self.uid,
             pid: self.pid,
+            since: self.start_ticks,
         }
     }
 }
@@ -99,7 +101,7 @@ impl Daemon {
             ticket: ticket.clone(),
             uid: peer.uid,
             pid: peer.pid,
-            start_ticks: procs::start_ticks(peer.pid).unwrap_or(0),
+            start_ticks: peer.since,
             wanted,
         };
         book.queue.push(Waiter {

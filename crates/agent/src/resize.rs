@@ -8,7 +8,8 @@ use divvy_model::{
 use crate::api::Resize;
 use crate::api::events::EventKind;
 use crate::compute;
-use crate::daemon::{Book, Daemon, Peer};
+use crate::daemon::{Book, Daemon};
+use crate::peer::Peer;
 use crate::records::store;
 use crate::slice::Slice;
 

@@ -23,8 +23,9 @@ use tokio::sync::{Notify, watch};
 use crate::RunDir;
 use crate::api::{Document, Items, SliceItems, Wait};
 use crate::bypass::audit::Auditor;
-use crate::daemon::{Daemon, KeepCommand, Peer};
+use crate::daemon::{Daemon, KeepCommand};
 use crate::metrics;
+use crate::peer::Peer;
 use crate::settings::Settings;
 use crate::start::hold_agent_lock;
 use crate::stream::EventLines;
@@ -223,10 +224,11 @@ struct Caller(Option<Peer>);
 
 impl Connected<IncomingStream<'_, UnixListener>> for Caller {
     fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        let peer = stream.io().peer_cred().ok();
-        Self(peer.map(|peer| Peer {
-            uid: peer.uid(),
-            pid: peer.pid().and_then(|pid| pid.try_into().ok()).unwrap_or(0),
+        let socket = stream.io();
+        let peer = socket.peer_cred().ok();
+        Self(peer.map(|peer| {
+            let pid = peer.pid().and_then(|pid| pid.try_into().ok()).unwrap_or(0);
+            Peer::of_connection(socket, peer.uid(), pid)
         }))
     }
 }

@@ -164,7 +164,7 @@ mod tests {
                 "one" => std::process::id(),
                 _ => std::os::unix::process::parent_id(),
             };
-            let peer = Peer { uid: daemon.uid, pid };
+            let peer = Peer::new(daemon.uid, pid);
             daemon.create(peer, &ask(name, gib)).map(drop)
         };
         create("one", 8).expect("there is room");

@@ -4,7 +4,8 @@
 use divvy_model::{Fault, SliceRecord};
 
 use crate::api::events::EventKind;
-use crate::daemon::{Daemon, Peer};
+use crate::daemon::Daemon;
+use crate::peer::Peer;
 
 /// So much of a sentence is told on.
 const LONGEST: usize = 300;
