@@ -33,13 +33,15 @@ impl Daemon {
         let mut targets = members(&shown);
         if !ask.dry_run {
             targets.retain(|pid| procs::signal(*pid, uid, signal).is_ok());
-            tracing::info!(
-                slice = shown.name,
-                signal = ask.signal,
-                ?targets,
-                by = peer.uid,
-                "slice signalled"
-            );
+            if self.may_log(peer.uid) {
+                tracing::info!(
+                    slice = shown.name,
+                    signal = ask.signal,
+                    ?targets,
+                    by = peer.uid,
+                    "slice signalled"
+                );
+            }
         }
         Ok(Killed {
             slice: shown,
@@ -74,7 +76,9 @@ impl Daemon {
             return;
         }
         if !slice.may_be_in_use() {
-            tracing::info!(slice = slice.record.name, "slice ended");
+            if self.may_log(slice.record.uid) {
+                tracing::info!(slice = slice.record.name, "slice ended");
+            }
             self.journal
                 .tell(EventKind::SliceEnded, &slice.record, "nothing uses it any more");
             let parent = slice.record.parent_id.clone();
@@ -85,10 +89,12 @@ impl Daemon {
             self.compute_changed(book);
         } else if slice.record.state != SliceState::Orphaned {
             slice.record.state = SliceState::Orphaned;
-            tracing::warn!(
-                slice = slice.record.name,
-                "the slice's keeper is gone, its processes are not"
-            );
+            if self.may_log(slice.record.uid) {
+                tracing::warn!(
+                    slice = slice.record.name,
+                    "the slice's keeper is gone, its processes are not"
+                );
+            }
             let record = slice.stored_form();
             if let Err(fault) = store(&self.run, &record) {
                 tracing::warn!("{fault}: {}", fault.causes.join(": "));
@@ -122,9 +128,10 @@ impl Daemon {
         }
         self.listen_to_driver();
         self.serve_queue(&mut book);
+        self.store_queue_in_time(&mut book);
         let alive = !book.slices.is_empty() || !book.queue.is_empty() || self.is_untidy();
         drop(book);
-        self.keep_all_up();
+        self.look_after_log();
         alive
     }
 }

@@ -369,11 +369,13 @@ impl Daemon {
         book.bypass_total += record.bypasses.len() as u64;
         let message = format!("{} of {}", record.memory_limit_bytes, record.device_uuid);
         self.journal.tell(EventKind::SliceCreated, &record, message);
-        tracing::info!(
-            slice = record.name, id, uid = peer.uid, by = peer.pid, lasting = record.lasting, inside = record.parent_id,
-            device = record.device_uuid, memory = record.memory_limit_bytes.0, bypasses = ?record.bypasses,
-            "slice admitted"
-        );
+        if self.may_log(peer.uid) {
+            tracing::info!(
+                slice = record.name, id, uid = peer.uid, by = peer.pid, lasting = record.lasting, inside = record.parent_id,
+                device = record.device_uuid, memory = record.memory_limit_bytes.0, bypasses = ?record.bypasses,
+                "slice admitted"
+            );
+        }
         Ok(answer)
     }
 

@@ -26,8 +26,8 @@ impl Daemon {
     /// # Errors
     /// What keeps it from that; [`Code::SliceGone`] when it was deleted meanwhile.
     pub(crate) fn keep_up(&self, id: &str) -> Result<(), Fault> {
-        // One at a time, or a slice would get two keepers.
-        let _alone = self.keeping.lock().unwrap_or_else(PoisonError::into_inner);
+        // One at a time of each, or a slice would get two keepers.
+        let _alone = self.keeping.hold(id);
         let gone = || Fault::new(Code::SliceGone, "the slice was deleted meanwhile");
         let (record, pages) = {
             let mut book = self.book();
@@ -53,7 +53,9 @@ impl Daemon {
             let _reaped = child.wait();
             return Err(gone());
         };
-        tracing::info!(slice = record.name, keeper = child.id(), "keeper started");
+        if self.may_log(record.uid) {
+            tracing::info!(slice = record.name, keeper = child.id(), "keeper started");
+        }
         slice.set_own_keeper(child);
         slice.pages = Some(pages);
         slice.write_grants();
@@ -161,7 +163,9 @@ impl Daemon {
             });
             let record = slice.stored_form();
             store(&self.run, &record)?;
-            tracing::info!(slice = record.name, run = peer.pid, "joined");
+            if self.may_log(peer.uid) {
+                tracing::info!(slice = record.name, run = peer.pid, "joined");
+            }
         }
         let shown = slice.shown();
         self.joined(&book, shown)
@@ -206,7 +210,9 @@ impl Daemon {
             .hint("`divvy inspect` says more; try again"));
         }
         slice.end_keeper();
-        tracing::info!(slice = shown.name, "slice deleted");
+        if self.may_log(shown.uid) {
+            tracing::info!(slice = shown.name, "slice deleted");
+        }
         self.journal.tell(EventKind::SliceEnded, &shown, "deleted");
         book.slices.remove(id);
         book.ended_at = Some(Instant::now());

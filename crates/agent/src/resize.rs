@@ -94,13 +94,15 @@ impl Daemon {
         let limits = |shares: &[DeviceShare]| -> Vec<u64> {
             shares.iter().map(|share| share.memory_limit_bytes.0).collect()
         };
-        tracing::info!(
-            slice = slice.record.name,
-            before = ?limits(&before),
-            after = ?limits(&after),
-            compute = %terms,
-            "slice resized"
-        );
+        if self.may_log(peer.uid) {
+            tracing::info!(
+                slice = slice.record.name,
+                before = ?limits(&before),
+                after = ?limits(&after),
+                compute = %terms,
+                "slice resized"
+            );
+        }
         let message = format!("{} of memory, compute {terms}", slice.record.memory_limit_bytes);
         self.journal.tell(EventKind::SliceResized, &slice.record, message);
         Ok(slice.shown())

@@ -28,6 +28,7 @@ impl Daemon {
         self.journal.note(Incident {
             kind,
             slice: None,
+            owner: None,
             device: None,
             run: None,
             message: message.into(),

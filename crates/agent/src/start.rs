@@ -58,6 +58,7 @@ pub fn ensure_agent(run: &RunDir, serve: impl FnOnce() -> Command) -> Result<Opt
 }
 
 fn spawn(run: &RunDir, mut serve: Command) -> Result<Child, Fault> {
+    crate::log::begin(run);
     let log = open_log(run)?;
     let second = log.try_clone();
     let cannot =

@@ -182,6 +182,12 @@ codes! {
         "The partition, the mask or the share asked for is none that the device offers."
     89 Vgpu ACT "the virtual GPU cannot be changed"
         "There is no such type, none is left of it, or a virtual machine holds the device."
+    90 Busy AGENT "the agent has too much at hand"
+        "Each user has so many connections to the agent, and so many requests in flight, so that one user cannot keep the others waiting. Something of this user's fills them: many event streams, or a `divvy run` that is stopped while the agent waits for it. Commands try again by themselves for some seconds."
+    91 QueueFull ACT "the queue has no place left"
+        "A user has 8 places in the queue, a process one of them, and there are 256 in all, some of which are kept for root. Those that wait keep their places. Try again when one of them has been served."
+    92 TooLarge USAGE "the request is too large or too slow"
+        "The agent reads requests of up to 1 MiB of root and of its own user, of up to 64 KiB of others, and waits ten seconds for one. Commands send less."
     99 Internal ACT "something unforeseen"
         "The operating system refused something Divvy had no reason to expect. The message and the agent's log say what."
 }

@@ -26,7 +26,9 @@ impl Daemon {
             plain(&refusal.message),
             plain(&refusal.causes.join(": "))
         );
-        tracing::warn!(slice = shown.name, message, "a container's program was refused");
+        if self.may_log(peer.uid) {
+            tracing::warn!(slice = shown.name, message, "a container's program was refused");
+        }
         self.journal.tell(EventKind::Refused, &shown, message);
         Ok(shown)
     }
