@@ -54,7 +54,7 @@ pub fn shorten(command: &mut Vec<String>) {
     let mut left = BYTES - MORE.len();
     let fits = command.iter().take(WORDS).take_while(|word| {
         let fits = word.len() <= left;
-        left = left.saturating_sub(word.len());
+        left -= if fits { word.len() } else { 0 };
         fits
     });
     let whole = fits.count();

@@ -137,7 +137,9 @@ fn make_room(events: &mut VecDeque<Entry>) {
         *counts.entry(entry.owner).or_default() += 1;
     }
     let most = counts.into_iter().max_by_key(|(_, count)| *count);
-    let oldest = events.iter().position(|entry| Some(entry.owner) == most.map(|(owner, _)| owner));
+    let oldest = events
+        .iter()
+        .position(|entry| Some(entry.owner) == most.map(|(owner, _)| owner));
     events.remove(oldest.unwrap_or(0));
 }
 

@@ -25,6 +25,7 @@ mod elf;
 mod elf64;
 mod journal;
 mod keeper;
+mod known;
 mod lasting;
 pub mod launch;
 mod leasing;

@@ -71,7 +71,11 @@ mod tests {
         let begin = Instant::now();
         let written = |uid, at: Instant| (0..1000).filter(|_| lines.allow_at(uid, at)).count();
         assert_eq!(written(1000, begin), MOST as usize);
-        assert_eq!(written(1001, begin + SPAN / 2), MOST as usize, "another's are its own");
+        assert_eq!(
+            written(1001, begin + SPAN / 2),
+            MOST as usize,
+            "another's are its own"
+        );
         assert_eq!(lines.settle_at(begin + SPAN / 2), []);
         assert_eq!(lines.settle_at(begin + SPAN), [(1000, 1000 - MOST)]);
         assert_eq!(lines.settle_at(begin + SPAN), [], "once");

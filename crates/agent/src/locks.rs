@@ -59,7 +59,10 @@ mod tests {
                 let _second = locks.hold("a");
                 sender.send(()).expect("heard");
             });
-            assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "it is held");
+            assert!(
+                told.recv_timeout(Duration::from_millis(50)).is_err(),
+                "it is held"
+            );
             drop(first);
             told.recv_timeout(Duration::from_secs(60)).expect("it is free");
         });

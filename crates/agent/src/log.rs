@@ -85,7 +85,10 @@ mod tests {
         let mode = log.metadata().expect("open").mode();
         assert_eq!(mode & 0o777, 0o600);
         let other = File::open("/dev/null").expect("there");
-        assert!(begun(&run, 0, own(&other)).expect("it can").is_none(), "not our log");
+        assert!(
+            begun(&run, 0, own(&other)).expect("it can").is_none(),
+            "not our log"
+        );
         assert!(!bound(&run, 0).expect("it can"), "standard error is the test's");
     }
 }

@@ -9,7 +9,7 @@ use divvy_ledger::attach::{self, AttachError, Pages};
 use divvy_ledger::{Cap, Class, ComputeTerms, GrantSpec, PageError, Terms, is_process_id};
 use divvy_model::{Bytes, Code, DeviceShare, Fault, Mode, Policy, ProcessRecord, SliceRecord};
 
-use crate::procs;
+use crate::known::Known;
 
 /// What the pages say about a slice at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -234,12 +234,15 @@ fn recall_account(
     Ok((pages, keeper))
 }
 
+/// So many doubts are told one by one.
+const DOUBTS: usize = 8;
+
 /// Returns what dead processes held, and reads what the living hold. A tenant can write anything into its ledger: what
 /// cannot be makes the whole page unbelievable, what the system merely does not know of is said so.
 ///
 /// # Errors
 /// [`Code::LedgerCorrupt`].
-pub fn usage(pages: &Pages, bounds: Bounds) -> Result<Usage, Fault> {
+pub fn usage(pages: &Pages, bounds: Bounds, known: &mut Known) -> Result<Usage, Fault> {
     pages
         .ledger
         .reap()
@@ -254,6 +257,7 @@ pub fn usage(pages: &Pages, bounds: Bounds) -> Result<Usage, Fault> {
         spilled,
         ..Usage::default()
     };
+    let mut more = 0_usize;
     for process in pages.ledger.processes().filter(|process| process.alive) {
         let pid = match process.host_pid {
             0 => process.pid,
@@ -271,17 +275,27 @@ pub fn usage(pages: &Pages, bounds: Bounds) -> Result<Usage, Fault> {
             let now = pages.ledger.process(process.slot);
             now.is_some_and(|now| now.pid == process.pid && now.alive)
         };
-        if process.host_pid != 0 && procs::life(pid) == procs::Life::Gone && lives() {
-            usage.doubts.push(format!(
-                "its ledger tells of process {pid}, which is not to be found on this host"
-            ));
+        let told = known.of(pid);
+        if process.host_pid != 0 && told.is_some_and(|told| told.gone) {
+            if usage.doubts.len() == DOUBTS {
+                more += 1;
+            } else if lives() {
+                usage.doubts.push(format!(
+                    "its ledger tells of process {pid}, which is not to be found on this host"
+                ));
+            }
         }
         usage.processes.push(ProcessRecord {
             pid,
-            command: procs::command(pid),
+            command: told.map(|told| told.command.clone()).unwrap_or_default(),
             memory_used_bytes: used,
             memory_spilled_bytes: spilled,
         });
+    }
+    if more > 0 {
+        usage
+            .doubts
+            .push("its ledger tells of more such processes".into());
     }
     Ok(usage)
 }

@@ -15,8 +15,8 @@ use crate::daemon::{Book, Daemon};
 use crate::names::fresh_id;
 use crate::peer::Peer;
 use crate::placement::Ahead;
-use crate::records;
 use crate::procs::Life;
+use crate::records;
 use crate::watched::Watched;
 
 /// As many places one foreign user has.
@@ -307,8 +307,8 @@ impl Queue {
             return Err(Fault::new(Code::QueueFull, message)
                 .hint("wait until one of them is served, or end one that waits"));
         }
-        let full = self.waiters.len() >= ALL
-            || !trusted && count(&|other| !other.is_trusted(agent)) >= FOREIGN;
+        let full =
+            self.waiters.len() >= ALL || !trusted && count(&|other| !other.is_trusted(agent)) >= FOREIGN;
         if full {
             return Err(Fault::new(Code::QueueFull, "the queue is full").hint("try again later"));
         }
@@ -332,5 +332,59 @@ impl Book {
             why: waiter.why.clone(),
             created: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGENT: u32 = 500;
+
+    fn enter(queue: &mut Queue, uid: u32, count: u32) -> usize {
+        let ask = serde_json::json!({ "request": {}, "command": ["true"] });
+        let ask: crate::api::CreateSlice = serde_json::from_value(ask).expect("a request");
+        let wanted = Wanted {
+            ask,
+            parent: None,
+            then_join: false,
+        };
+        let mut entered = 0;
+        for pid in 0..count {
+            let peer = Peer { uid, pid, since: 1 };
+            match queue.require_room(peer, AGENT) {
+                Ok(()) => entered += 1,
+                Err(fault) => {
+                    assert_eq!(fault.code, Code::QueueFull);
+                    break;
+                }
+            }
+            queue.waiters.push(Waiter {
+                stored: StoredWaiter {
+                    ticket: format!("{uid}-{pid}"),
+                    uid,
+                    pid,
+                    start_ticks: 1,
+                    wanted: wanted.clone(),
+                },
+                watched: Watched::new(std::process::id()),
+                on: HashSet::new(),
+                why: None,
+                outcome: None,
+            });
+        }
+        entered
+    }
+
+    #[test]
+    fn a_user_has_few_places_and_root_always_has_some() {
+        let mut queue = Queue::default();
+        assert_eq!(enter(&mut queue, 1000, 10_000), PER_USER);
+        assert_eq!(enter(&mut queue, 1001, 3), 3, "another's are its own");
+        let rest: usize = (1002..1100).map(|uid| enter(&mut queue, uid, 10_000)).sum();
+        assert_eq!(rest + PER_USER + 3, FOREIGN);
+        assert_eq!(enter(&mut queue, 0, 40), 40);
+        assert_eq!(enter(&mut queue, AGENT, 10_000), ALL - FOREIGN - 40);
+        assert_eq!(queue.waiters.len(), ALL);
     }
 }

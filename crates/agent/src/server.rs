@@ -61,12 +61,7 @@ fn raise_descriptors() -> u64 {
     limit.current.unwrap_or(u64::MAX)
 }
 
-async fn listen(
-    run: &RunDir,
-    settings: Settings,
-    keep: KeepCommand,
-    descriptors: u64,
-) -> Result<(), Fault> {
+async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand, descriptors: u64) -> Result<(), Fault> {
     let idle_timeout = settings.idle_timeout;
     tracing::info!(run_dir = %run.path().display(), version = env!("CARGO_PKG_VERSION"), "agent starts");
     let daemon = Arc::new(Daemon::start(run.clone(), settings, keep)?);

@@ -1,5 +1,6 @@
 //! A slice in the agent's hands: its record, its pages, who keeps it and who joined it.
 
+use std::collections::HashMap;
 use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use divvy_model::{
 use crate::admission::Hold;
 use crate::attendant::Anchor;
 use crate::audit::{Audited, Seen, Why};
+use crate::known::Known;
 use crate::modes::HeldMode;
 use crate::pages::{self, Bounds, Usage};
 use crate::procs;
@@ -37,6 +39,8 @@ pub struct Slice {
     blind: bool,
     /// What is known of its devices, in order.
     accounts: Vec<Account>,
+    /// What is known of the processes in its ledgers.
+    known: Known,
     keeper: Option<Watched>,
     /// The keeper as our child, to be reaped: that of a lasting slice, where this agent started it.
     child: Option<Child>,
@@ -90,6 +94,7 @@ impl Slice {
             found: None,
             blind: false,
             accounts,
+            known: Known::default(),
             keeper: None,
             child: None,
             anchor: None,
@@ -295,7 +300,7 @@ impl Slice {
                     device_memory: account.device_memory,
                     spill_limit: share.spill_limit_bytes,
                 };
-                pages::usage(pages, bounds)
+                pages::usage(pages, bounds, &mut self.known)
             })
             .collect();
         match (read, &self.damage) {
@@ -474,20 +479,17 @@ impl Slice {
 /// The processes of all devices, each once.
 pub(crate) fn together(usages: Vec<Usage>) -> Vec<ProcessRecord> {
     let mut all: Vec<ProcessRecord> = Vec::new();
+    // A tenant may have thousands in its ledger.
+    let mut places: HashMap<u32, usize> = HashMap::new();
     for process in usages.into_iter().flat_map(|usage| usage.processes) {
-        match all.iter_mut().find(|known| known.pid == process.pid) {
-            Some(known) => {
-                let sum = known
-                    .memory_used_bytes
-                    .0
-                    .saturating_add(process.memory_used_bytes.0);
-                known.memory_used_bytes = Bytes(sum);
-                let spilled = known.memory_spilled_bytes.0;
-                let sum = spilled.saturating_add(process.memory_spilled_bytes.0);
-                known.memory_spilled_bytes = Bytes(sum);
-            }
-            None => all.push(process),
-        }
+        let place = *places.entry(process.pid).or_insert(all.len());
+        let Some(known) = all.get_mut(place) else {
+            all.push(process);
+            continue;
+        };
+        let sum = |a: Bytes, b: Bytes| Bytes(a.0.saturating_add(b.0));
+        known.memory_used_bytes = sum(known.memory_used_bytes, process.memory_used_bytes);
+        known.memory_spilled_bytes = sum(known.memory_spilled_bytes, process.memory_spilled_bytes);
     }
     all
 }

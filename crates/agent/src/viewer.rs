@@ -119,7 +119,8 @@ mod tests {
             device_uuid: "GPU-1".into(),
             memory_used_bytes: None,
         };
-        let found = viewer(1001, false).unmanaged(vec![process(Some(1000)), process(Some(1001)), process(None)]);
+        let found =
+            viewer(1001, false).unmanaged(vec![process(Some(1000)), process(Some(1001)), process(None)]);
         let commands: Vec<&str> = found.iter().map(|process| process.command.as_str()).collect();
         assert_eq!(commands, ["", "secret", ""]);
     }
@@ -143,7 +144,13 @@ mod tests {
         let told = viewer.event(event(EventKind::Bypassed), Some(1000));
         assert!(!told.message.contains("secret") && told.run_pid.is_none());
         assert_eq!(told.slice.as_deref(), Some("train"));
-        assert_eq!(viewer.event(event(EventKind::Bypassed), Some(1001)), event(EventKind::Bypassed));
-        assert_eq!(viewer.event(event(EventKind::Expired), None), event(EventKind::Expired));
+        assert_eq!(
+            viewer.event(event(EventKind::Bypassed), Some(1001)),
+            event(EventKind::Bypassed)
+        );
+        assert_eq!(
+            viewer.event(event(EventKind::Expired), None),
+            event(EventKind::Expired)
+        );
     }
 }

@@ -110,3 +110,143 @@ pub(super) async fn refuse(stream: UnixStream, answer: Arc<[u8]>) {
     // It is refused either way.
     let _told = said.await;
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use axum::routing::get;
+
+    use super::super::gate::{Gate, Limits};
+    use super::*;
+
+    const SHORT: Times = Times {
+        head: Duration::from_millis(50),
+        life: Duration::from_millis(300),
+    };
+    /// A test that fails ends all the same.
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A client's end of a connection that is being served, and how the serving ends.
+    fn connect(trusted: bool) -> (UnixStream, tokio::task::JoinHandle<()>) {
+        let router = Router::new()
+            .route("/quick", get(|| async { "quick" }))
+            .route("/never", get(std::future::pending::<()>))
+            .route("/lasts", get(last));
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let caller = Caller {
+            peer: None,
+            trusted,
+            lasts: Arc::default(),
+        };
+        let place = Gate::new(0, Limits::within(1024))
+            .enter(1000)
+            .expect("it is empty");
+        let (_open, closing) = watch::channel(false);
+        (
+            ours,
+            tokio::spawn(serve(theirs, router, caller, place, SHORT, closing)),
+        )
+    }
+
+    async fn last(ConnectInfo(caller): ConnectInfo<Caller>) {
+        caller.lasts.store(true, Ordering::Relaxed);
+        std::future::pending::<()>().await;
+    }
+
+    async fn say(stream: &UnixStream, text: &str) {
+        stream.writable().await.expect("open");
+        assert_eq!(stream.try_write(text.as_bytes()).expect("written"), text.len());
+    }
+
+    async fn hear(stream: &UnixStream) -> String {
+        stream.readable().await.expect("open");
+        let mut heard = [0; 4096];
+        let bytes = stream.try_read(&mut heard).expect("something");
+        String::from_utf8_lossy(&heard[..bytes]).into_owned()
+    }
+
+    fn block_on(work: impl Future<Output = ()>) {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().expect("a loop");
+        runtime.block_on(async { tokio::time::timeout(LONG, work).await.expect("in time") });
+    }
+
+    #[test]
+    fn a_connection_that_says_nothing_or_half_a_head_ends_soon() {
+        block_on(async {
+            for said in ["", "GET /quick HT", "GET /quick HTTP/1.1\r\nhost: x\r\n"] {
+                let begin = Instant::now();
+                let (stream, serving) = connect(true);
+                if !said.is_empty() {
+                    say(&stream, said).await;
+                }
+                serving.await.expect("it ends");
+                assert!(begin.elapsed() >= SHORT.head, "{said:?}");
+            }
+            // A head that comes byte by byte has no more time.
+            let (stream, serving) = connect(true);
+            for byte in "GET /quick HTTP/1.1\r\n".chars() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                if stream.try_write(byte.to_string().as_bytes()).is_err() {
+                    break;
+                }
+            }
+            serving.await.expect("it ends");
+        });
+    }
+
+    #[test]
+    fn a_connection_that_asks_and_then_idles_ends_soon() {
+        block_on(async {
+            let (stream, serving) = connect(false);
+            for _ in 0..2 {
+                say(&stream, "GET /quick HTTP/1.1\r\nhost: x\r\n\r\n").await;
+                assert!(hear(&stream).await.ends_with("quick"));
+            }
+            serving.await.expect("it ends");
+        });
+    }
+
+    #[test]
+    fn a_foreign_connection_has_its_time_unless_it_follows_events() {
+        block_on(async {
+            let (stream, serving) = connect(false);
+            say(&stream, "GET /never HTTP/1.1\r\nhost: x\r\n\r\n").await;
+            let begin = Instant::now();
+            serving.await.expect("it ends");
+            assert!(begin.elapsed() >= SHORT.life, "not before its time");
+            for (trusted, path) in [(false, "lasts"), (true, "never")] {
+                let (stream, serving) = connect(trusted);
+                say(&stream, &format!("GET /{path} HTTP/1.1\r\nhost: x\r\n\r\n")).await;
+                tokio::time::sleep(4 * SHORT.life).await;
+                assert!(!serving.is_finished(), "{path}");
+                drop(stream);
+                serving.await.expect("it ends with its caller");
+            }
+        });
+    }
+
+    #[test]
+    fn a_connection_without_room_is_told_so() {
+        block_on(async {
+            let (ours, theirs) = UnixStream::pair().expect("a pair");
+            say(&ours, "GET /v1/slices HTTP/1.1\r\nhost: x\r\n\r\n").await;
+            refuse(theirs, super::super::answer::no_room()).await;
+            let heard = hear(&ours).await;
+            let (head, body) = heard.split_once("\r\n\r\n").expect("an answer");
+            assert!(head.starts_with("HTTP/1.1 429 "), "{head}");
+            assert!(
+                head.contains(&format!("content-length: {}\r\n", body.len())),
+                "{head}"
+            );
+            let told: crate::api::ErrorDocument = serde_json::from_str(body).expect("a document");
+            assert_eq!(told.body.code, divvy_model::Code::Busy);
+            // One that says nothing is closed as well.
+            let (ours, theirs) = UnixStream::pair().expect("a pair");
+            refuse(theirs, super::super::answer::no_room()).await;
+            ours.readable().await.expect("open");
+            assert_eq!(ours.try_read(&mut [0; 8]).expect("its end"), 0);
+        });
+    }
+}

@@ -151,7 +151,10 @@ mod tests {
         assert_eq!(enter(&gate, 3000, 10_000).len(), 32, "what is closed makes room");
         drop(others);
         assert!(gate.is_empty());
-        assert!(gate.inside().by_user.is_empty(), "nothing is kept of a user that is gone");
+        assert!(
+            gate.inside().by_user.is_empty(),
+            "nothing is kept of a user that is gone"
+        );
     }
 
     #[test]

@@ -231,7 +231,9 @@ async fn join(
     let (peer, mut ask) = (caller.known()?, parse::<Join>(&body)?);
     shorten(&mut ask.command);
     agent
-        .answer(peer, "CreatedSlice", move |daemon| daemon.join(peer, &which, &ask))
+        .answer(peer, "CreatedSlice", move |daemon| {
+            daemon.join(peer, &which, &ask)
+        })
         .await
 }
 
@@ -255,7 +257,9 @@ async fn refused(
 ) -> Answer {
     let (peer, refusal) = (caller.known()?, parse(&body)?);
     agent
-        .answer(peer, "Slice", move |daemon| daemon.refused(peer, &which, &refusal))
+        .answer(peer, "Slice", move |daemon| {
+            daemon.refused(peer, &which, &refusal)
+        })
         .await
 }
 
@@ -297,7 +301,9 @@ async fn stop(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Calle
     let peer = caller.known()?;
     peer.may_change(agent.daemon.uid, agent.daemon.uid)?;
     agent.stop.notify_one();
-    agent.answer(peer, "Done", |_| Ok(Items::<()> { items: vec![] })).await
+    agent
+        .answer(peer, "Done", |_| Ok(Items::<()> { items: vec![] }))
+        .await
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
@@ -344,3 +350,46 @@ impl Agent {
     }
 }
 
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use hyper::body::Frame;
+
+    use super::*;
+
+    /// A body of which nothing comes.
+    struct Silent;
+
+    impl hyper::body::Body for Silent {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+            Poll::Pending
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_large_or_does_not_come_is_refused() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_all().build().expect("a loop").block_on(async {
+            let soon = Duration::from_millis(20);
+            let silent = Request::new(Body::new(Silent));
+            let refusal = whole(silent, true, soon).await.expect_err("nothing comes");
+            assert_eq!(refusal.code, Code::TooLarge);
+            let of = |bytes: usize| Request::new(Body::from(vec![b' '; bytes]));
+            for (trusted, most) in [(true, LARGEST), (false, LARGEST_OF_OTHERS)] {
+                whole(of(most), trusted, BODY)
+                    .await
+                    .expect("as large as it may be");
+                let refusal = whole(of(most + 1), trusted, BODY).await.expect_err("larger");
+                assert_eq!(refusal.code, Code::TooLarge);
+            }
+        });
+    }
+}

@@ -108,8 +108,11 @@ impl Turns {
         });
         match taken.await {
             Ok(Some(turn)) => Ok(turn),
-            _ => Err(Fault::new(Code::Busy, "the agent works on other requests of this user")
-                .hint("a slice whose `divvy run` does not answer keeps it waiting; try again in a moment")),
+            _ => Err(
+                Fault::new(Code::Busy, "the agent works on other requests of this user").hint(
+                    "a slice whose `divvy run` does not answer keeps it waiting; try again in a moment",
+                ),
+            ),
         }
     }
 
@@ -166,9 +169,16 @@ mod tests {
             let turns = Turns::new(AGENT);
             let stuck = take(&turns, 1000, 200).await;
             assert_eq!(stuck.len(), PER_USER);
-            let refusal = turns.take_within(1000, SOON).await.expect_err("two are in flight");
+            let refusal = turns
+                .take_within(1000, SOON)
+                .await
+                .expect_err("two are in flight");
             assert_eq!(refusal.code, Code::Busy);
-            assert_eq!(take(&turns, 1001, 200).await.len(), PER_USER, "another's are free");
+            assert_eq!(
+                take(&turns, 1001, 200).await.len(),
+                PER_USER,
+                "another's are free"
+            );
             let mut others = Vec::new();
             for uid in 2000..2020 {
                 others.extend(take(&turns, uid, 2).await);
@@ -219,7 +229,11 @@ mod tests {
                 drop(turns.take(uid).await.expect("a turn"));
             }
             let users = turns.users();
-            assert!(users.len() < REMEMBERED && users.contains_key(&1), "{}", users.len());
+            assert!(
+                users.len() < REMEMBERED && users.contains_key(&1),
+                "{}",
+                users.len()
+            );
             drop(held);
         });
     }
