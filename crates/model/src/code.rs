@@ -107,7 +107,7 @@ codes! {
     32 AgentVersion AGENT "the agent speaks another version"
         "The agent was started by another version of Divvy whose API differs. `divvy agent stop` ends it (tenants keep their limits); the next `divvy run` starts this version's."
     33 NotAllowed PERMISSION "only the owner or root may do that"
-        "Everybody may look; a slice is changed by the user who holds it, or by root. An agent makes slices for its own user and root, unless its configuration says `admit_others = true`."
+        "Everybody may look; a slice is changed by the user who holds it, or by root. An agent makes slices for its own user and root, unless its configuration says `admit_others = true`. A process that has ended changes nothing either, though another goes on with its connection."
     34 OneSlice ACT "these devices cannot be in one slice"
         "A slice of several devices is one program's under one driver: each device once, all real or all of one specification of emulated ones, and no MIG instance, beside which CUDA shows a program nothing else."
     35 OverQuota ACT "more than one user may have"
