@@ -12,6 +12,7 @@ use crate::RunDir;
 use crate::api::events::EventKind;
 use crate::daemon::Daemon;
 use crate::pages::{self, RecallFailure};
+use crate::procs::{Life, life};
 use crate::records::{ATTACH, CONTROL, control_socket, discard, store, stored};
 use crate::slice::Slice;
 
@@ -117,7 +118,8 @@ impl Daemon {
             Err(RecallFailure::Waiting) if !record.lasting => Slice::new(record, keeper, &here),
             // Admitted a moment ago: its `divvy run` does not listen yet.
             Err(RecallFailure::Dead)
-                if record.state == SliceState::Starting && keeper.is_some_and(crate::procs::is_alive) =>
+                if record.state == SliceState::Starting
+                    && keeper.is_some_and(|keeper| life(keeper) != Life::Gone) =>
             {
                 Slice::new(record, keeper, &here)
             }
@@ -139,7 +141,7 @@ impl Daemon {
                 let mut slice = Slice::new(record, None, &here);
                 slice.missing = Some(lost());
                 let processes = slice.processes();
-                if !processes.is_empty() {
+                if slice.may_be_in_use() {
                     slice.record.state = SliceState::Orphaned;
                     tracing::warn!(
                         slice = slice.record.name,

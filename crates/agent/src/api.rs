@@ -45,6 +45,32 @@ pub struct Items<T> {
     pub items: Vec<T>,
 }
 
+/// Cuts a command to what is shown and stored of it: its first words, and a word that says so.
+pub fn shorten(command: &mut Vec<String>) {
+    /// In sum.
+    const BYTES: usize = 4 << 10;
+    const WORDS: usize = 64;
+    const MORE: &str = "…";
+    let mut left = BYTES - MORE.len();
+    let fits = command.iter().take(WORDS).take_while(|word| {
+        let fits = word.len() <= left;
+        left -= if fits { word.len() } else { 0 };
+        fits
+    });
+    let whole = fits.count();
+    if whole == command.len() {
+        return;
+    }
+    // The first that does not fit is shown as far as it does.
+    let part = command.get(whole).filter(|_| whole < WORDS).map_or("", |word| {
+        let end = (0..=left).rev().find(|end| word.is_char_boundary(*end));
+        &word[..end.unwrap_or(0)]
+    });
+    let last = format!("{part}{MORE}");
+    command.truncate(whole.min(WORDS - 1));
+    command.push(last);
+}
+
 /// `DeviceList`.
 pub type DeviceList = Document<Items<DeviceRecord>>;
 /// `SliceList`.
@@ -303,4 +329,33 @@ pub struct Status {
     /// NVIDIA's driver has left a question without an answer: figures of its devices are old, and no slices are made there.
     #[serde(default)]
     pub driver_silent: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_cut_to_so_many_words_and_bytes() {
+        let of = |words: &[String]| {
+            let mut command = words.to_vec();
+            shorten(&mut command);
+            let bytes: usize = command.iter().map(String::len).sum();
+            assert!(command.len() <= 64 && bytes <= 4096, "{} {bytes}", command.len());
+            command
+        };
+        let few = ["train".to_owned(), "--fast".to_owned()];
+        assert_eq!(of(&few), few);
+        assert_eq!(of(&[]), [""; 0]);
+        let many = vec!["x".to_owned(); 1000];
+        let cut = of(&many);
+        assert_eq!((cut.len(), cut[63].as_str()), (64, "…"));
+        let whole = vec!["x".to_owned(); 64];
+        assert_eq!(of(&whole), whole);
+        let long = of(&["train".into(), "ä".repeat(1 << 20), "end".into()]);
+        assert_eq!(long.len(), 2);
+        assert!(long[1].starts_with("ää") && long[1].ends_with('…'));
+        let exact = of(&["y".repeat(4093)]);
+        assert_eq!(exact[0].len(), 4093, "it fits");
+    }
 }

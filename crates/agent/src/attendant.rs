@@ -3,13 +3,14 @@
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use divvy_model::{Attendant, Code, Fault, SliceRecord};
 
 use crate::api::Attend;
-use crate::daemon::{Book, Daemon, Peer};
+use crate::daemon::{Book, Daemon};
+use crate::peer::Peer;
 use crate::procs;
 use crate::records::store;
 use crate::watched::Watched;
@@ -33,7 +34,7 @@ impl Daemon {
         let slice = book.find(which, peer)?;
         peer.may_change(slice.record.uid, self.uid)?;
         slice.record.require_lasting("it ends with its program")?;
-        slice.record.attendant = Some(attendant);
+        slice.go_with(Some(attendant));
         let record = slice.stored_form();
         store(&self.run, &record)?;
         Ok(slice.shown())
@@ -41,8 +42,7 @@ impl Daemon {
 
     /// Deletes the slices whose attendants are gone, unless something runs in them: then it is tried again.
     pub(crate) fn delete_unattended(&self, book: &mut Book) {
-        let gone = |record: &SliceRecord| record.lasting && record.attendant.as_ref().is_some_and(is_gone);
-        let slices = book.slices.values().filter(|slice| gone(&slice.record));
+        let slices = book.slices.values().filter(|slice| slice.is_unattended());
         let ids: Vec<String> = slices.map(|slice| slice.record.id.clone()).collect();
         for id in ids {
             let _busy = self.delete(book, &id);
@@ -115,7 +115,7 @@ pub(crate) fn of_process(pid: u32) -> Result<Attendant, Fault> {
 
 fn of_path(path: &Path) -> Result<Attendant, Fault> {
     let attendant = Attendant::Path(path.into());
-    if !path.is_absolute() || is_gone(&attendant) {
+    if !path.is_absolute() || Anchor::of(&attendant).is_gone() {
         let what = path.display();
         return Err(Fault::new(
             Code::Usage,
@@ -125,21 +125,46 @@ fn of_path(path: &Path) -> Result<Attendant, Fault> {
     Ok(attendant)
 }
 
-/// What cannot be looked at is not gone.
-fn is_gone(attendant: &Attendant) -> bool {
-    match attendant {
-        Attendant::Process { pid, start_ticks } => Watched::again(*pid, *start_ticks).is_none(),
-        Attendant::Path(path) => {
-            std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+/// What a slice goes with, held so that each look costs nothing and cannot mistake it for another.
+#[derive(Debug)]
+pub(crate) enum Anchor {
+    /// A process; none where it was gone from the start.
+    Process(Option<Watched>),
+    /// A file or folder.
+    Path(PathBuf),
+    /// Its containers, which the auditor looks for: see [`Daemon::note_containers`].
+    Containers,
+}
+
+impl Anchor {
+    /// Takes hold of an attendant.
+    pub fn of(attendant: &Attendant) -> Self {
+        match attendant {
+            Attendant::Process { pid, start_ticks } => Self::Process(Watched::again(*pid, *start_ticks)),
+            Attendant::Path(path) => Self::Path(path.clone()),
+            Attendant::Containers { .. } => Self::Containers,
         }
-        // The auditor looks for them: see `note_containers`.
-        Attendant::Containers { .. } => false,
+    }
+
+    /// Whether it is gone. What cannot be looked at is not.
+    pub fn is_gone(&self) -> bool {
+        match self {
+            Self::Process(process) => !process.as_ref().is_some_and(Watched::is_alive),
+            Self::Path(path) => {
+                std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+            }
+            Self::Containers => false,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn is_gone(attendant: &Attendant) -> bool {
+        Anchor::of(attendant).is_gone()
+    }
 
     #[test]
     fn a_process_is_gone_when_it_has_ended_reaped_or_not() {

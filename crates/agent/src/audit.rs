@@ -222,7 +222,7 @@ impl Daemon {
             .filter(|pid| !in_ledgers.contains(pid))
             .collect();
         if book.note_strays(&device.uuid, &strays) {
-            self.strays.notify_one();
+            self.strays.give();
         }
         for (place, usage, shown) in looked.iter().filter(|(_, _, shown)| !shown.usage_unknown) {
             // A process that the driver tells nothing of is taken at its word.

@@ -7,8 +7,9 @@ use rustix::process::Signal;
 
 use crate::api::events::EventKind;
 use crate::api::{Kill, Killed};
-use crate::daemon::{Book, Daemon, Peer};
+use crate::daemon::{Book, Daemon};
 use crate::members::Member;
+use crate::peer::Peer;
 use crate::records::{discard, store};
 use crate::slice::Slice;
 
@@ -67,8 +68,10 @@ impl Daemon {
         if slice.record.lasting || slice.is_kept() {
             return;
         }
-        if slice.processes().is_empty() {
-            tracing::info!(slice = slice.record.name, "slice ended");
+        if !slice.may_be_in_use() {
+            if self.may_log(slice.record.uid) {
+                tracing::info!(slice = slice.record.name, "slice ended");
+            }
             self.journal
                 .tell(EventKind::SliceEnded, &slice.record, "nothing uses it any more");
             let parent = slice.record.parent_id.clone();
@@ -79,10 +82,12 @@ impl Daemon {
             self.compute_changed(book);
         } else if slice.record.state != SliceState::Orphaned {
             slice.record.state = SliceState::Orphaned;
-            tracing::warn!(
-                slice = slice.record.name,
-                "the slice's keeper is gone, its processes are not"
-            );
+            if self.may_log(slice.record.uid) {
+                tracing::warn!(
+                    slice = slice.record.name,
+                    "the slice's keeper is gone, its processes are not"
+                );
+            }
             let record = slice.stored_form();
             if let Err(fault) = store(&self.run, &record) {
                 tracing::warn!("{fault}: {}", fault.causes.join(": "));
@@ -122,9 +127,10 @@ impl Daemon {
         }
         self.listen_to_driver();
         self.serve_queue(&mut book);
+        self.store_queue_in_time(&mut book);
         let alive = !book.slices.is_empty() || !book.queue.is_empty() || self.is_untidy();
         drop(book);
-        self.keep_all_up();
+        self.look_after_log();
         alive
     }
 }

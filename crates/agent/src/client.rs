@@ -16,7 +16,7 @@ use crate::api::compute::ComputeList;
 use crate::api::events::EventRecord;
 use crate::api::{
     Attend, CreateSlice, CreatedSlice, Described, DeviceList, Document, ErrorDocument, Join, Kill, Killed,
-    Resize, Share, ShareDevices, SliceList, Standing, Status, Wait,
+    Resize, Share, ShareDevices, SliceList, Standing, Status, Wait, shorten,
 };
 use crate::container::{Parts, SharedDevices};
 use crate::trust::check_run_dir;
@@ -27,6 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The largest answer that is read, in bytes.
 const LARGEST: usize = 64 << 20;
+
+/// How long a request is sent again that an agent with too much at hand did not take.
+const INSIST: Duration = Duration::from_secs(5);
 
 /// An agent, by its run directory.
 #[derive(Clone, Debug)]
@@ -133,7 +136,9 @@ impl Client {
     /// # Errors
     /// As [`Self::status`]; the refusals of admission.
     pub fn create(&self, body: &CreateSlice) -> Result<CreatedSlice, Fault> {
-        self.send::<_, Document<CreatedSlice>>(Method::POST, "/v1/slices", Some(body))
+        let mut body = body.clone();
+        shorten(&mut body.command);
+        self.send::<_, Document<CreatedSlice>>(Method::POST, "/v1/slices", Some(&body))
             .map(|document| document.body)
     }
 
@@ -142,7 +147,9 @@ impl Client {
     /// # Errors
     /// As [`Self::status`]; a refusal that waiting does not mend.
     pub fn wait(&self, body: &Wait) -> Result<Standing, Fault> {
-        self.send::<_, Document<Standing>>(Method::POST, "/v1/queue", Some(body))
+        let mut body = body.clone();
+        shorten(&mut body.ask.command);
+        self.send::<_, Document<Standing>>(Method::POST, "/v1/queue", Some(&body))
             .map(|document| document.body)
     }
 
@@ -152,7 +159,9 @@ impl Client {
     /// As [`Self::status`]; [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`].
     pub fn join(&self, slice: &str, body: &Join) -> Result<CreatedSlice, Fault> {
         let path = format!("/v1/slices/{}/join", segment(slice)?);
-        self.send::<_, Document<CreatedSlice>>(Method::POST, &path, Some(body))
+        let mut body = body.clone();
+        shorten(&mut body.command);
+        self.send::<_, Document<CreatedSlice>>(Method::POST, &path, Some(&body))
             .map(|document| document.body)
     }
 
@@ -260,7 +269,26 @@ impl Client {
         self.send::<(), R>(Method::GET, path, None)
     }
 
+    /// Sends a request, again and again for a while where the agent did not take it.
     fn send<B: Serialize, R: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&B>,
+    ) -> Result<R, Fault> {
+        const PAUSE: Duration = Duration::from_millis(100);
+        let begin = std::time::Instant::now();
+        loop {
+            match self.send_once(method.clone(), path, body) {
+                Err(fault) if fault.code == Code::Busy && begin.elapsed() < INSIST => {
+                    std::thread::sleep(PAUSE);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn send_once<B: Serialize, R: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use divvy_arbiter::{Part, Share, Terms};
 use divvy_model::{Cap, Class, Code, Compute, ComputeTerms, Fault, Mode, Weight};
 
-use crate::daemon::{Book, Daemon, Peer};
+use crate::daemon::{Book, Daemon};
 use crate::modes::is_leased;
+use crate::peer::Peer;
 use crate::slice::Slice;
 
 /// Refuses terms that nobody can mean, whoever asks and whatever the device.

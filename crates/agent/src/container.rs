@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::RunDir;
 use crate::api::{Described, Share, ShareDevices};
-use crate::daemon::{Daemon, Peer};
+use crate::daemon::Daemon;
 use crate::files::Folder;
+use crate::peer::Peer;
 use crate::rundir::{BOXES, CONTAINERS, ENTER_ONLY};
 use crate::stage::{DropIns, second_name, stage_for_containers};
 

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::events::EventKind;
 use crate::api::{CreateSlice, CreatedSlice, Join};
-use crate::daemon::{Book, Daemon, Peer};
+use crate::daemon::{Book, Daemon};
 use crate::names::{default_slice_name, fresh_id, slice_name};
+use crate::peer::Peer;
 use crate::placement::{Ahead, chosen};
 use crate::policy::enforce;
 use crate::queue::may_change;
@@ -92,7 +93,7 @@ impl Daemon {
                 then_join,
             })))
         };
-        let Some(parent) = self.parent(&book, peer, ask.inside.as_deref()) else {
+        let Some(parent) = self.parent(&book, peer, ask.inside.as_deref())? else {
             drop(book);
             return match self.settings.default_slice.filter(|_| asks_for_nothing(ask)) {
                 Some(memory) => {
@@ -352,7 +353,7 @@ impl Daemon {
             emulated_spec: book.inventory.emulated_spec(&device.uuid).map(str::to_owned),
             command: ask.command.clone(),
             keeper_pid: (!ask.lasting).then_some(peer.pid),
-            keeper_start_ticks: 0,
+            keeper_start_ticks: if ask.lasting { 0 } else { peer.since },
             lasting: ask.lasting,
             attendant: match (ask.lasting, ask.attended, ask.container_within_ms) {
                 (true, true, _) => Some(attendant::of_process(peer.pid)?),
@@ -410,6 +411,8 @@ impl Daemon {
             }
         }
         let slice = Slice::new(record.clone(), record.keeper_pid, &answer.devices);
+        // What was pinned as its keeper is the caller, and no other process that has its number now.
+        peer.require_life()?;
         book.slices.insert(id.clone(), slice);
         let written = match &wanted.parent {
             Some(parent) => self.relend(book, parent),
@@ -429,11 +432,13 @@ impl Daemon {
         book.bypass_total += record.bypasses.len() as u64;
         let message = format!("{} of {}", record.memory_limit_bytes, record.device_uuid);
         self.journal.tell(EventKind::SliceCreated, &record, message);
-        tracing::info!(
-            slice = record.name, id, uid = peer.uid, by = peer.pid, lasting = record.lasting, inside = record.parent_id,
-            device = record.device_uuid, memory = record.memory_limit_bytes.0, bypasses = ?record.bypasses,
-            "slice admitted"
-        );
+        if self.may_log(peer.uid) {
+            tracing::info!(
+                slice = record.name, id, uid = peer.uid, by = peer.pid, lasting = record.lasting, inside = record.parent_id,
+                device = record.device_uuid, memory = record.memory_limit_bytes.0, bypasses = ?record.bypasses,
+                "slice admitted"
+            );
+        }
         Ok(answer)
     }
 
@@ -469,6 +474,7 @@ impl Daemon {
         slice.pages = Some(Arc::new(made));
         // A resize may have come in between.
         slice.write_grants();
+        peer.require_life()?;
         slice.record.state = SliceState::Running;
         let record = slice.stored_form();
         store(&self.run, &record)?;
@@ -478,8 +484,8 @@ impl Daemon {
     }
 
     pub(crate) fn may_create(&self, peer: Peer) -> Result<(), Fault> {
-        if peer.uid == self.uid || peer.uid == 0 || self.settings.admit_others {
-            return Ok(());
+        if peer.is_trusted(self.uid) || self.settings.admit_others {
+            return peer.require_life();
         }
         Err(Fault::new(
             Code::NotAllowed,

@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use divvy_host::{Inventory, Nvidia, Sources};
 use divvy_model::{Bytes, Code, DeviceRecord, Fault, Isolation, SliceRecord};
-use tokio::sync::Notify;
 
 use crate::admission::DeviceBook;
 use crate::api::compute::ComputeRecord;
@@ -17,23 +16,17 @@ use crate::api::{Items, Status};
 use crate::audit::Look;
 use crate::journal::Journal;
 use crate::leasing::{Incident, Leasing, Member};
+use crate::locks::Locks;
 use crate::members::Roster;
+use crate::nudge::Nudge;
 use crate::owner::Owner;
-use crate::queue::Waiter;
+use crate::peer::Peer;
+use crate::queue::Queue;
 use crate::records::stored;
 use crate::settings::Settings;
 use crate::slice::Slice;
 use crate::trust::is_system;
-use crate::{RunDir, clock};
-
-/// Who is calling, as the kernel tells it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// The caller's user.
-    pub uid: u32,
-    /// The caller's process.
-    pub pid: u32,
-}
+use crate::{RunDir, clock, log};
 
 /// The agent.
 pub struct Daemon {
@@ -57,8 +50,8 @@ pub struct Daemon {
     pub(crate) grounds: Mutex<()>,
     /// How often it is still tried to put back what no slice needs any more.
     pub(crate) untidy: AtomicU32,
-    /// Held while a keeper is started.
-    pub(crate) keeping: Mutex<()>,
+    /// Held for a slice while its keeper is started.
+    pub(crate) keeping: Locks,
     /// When it was last said that a keeper cannot be had.
     pub(crate) said_at: Mutex<Option<Instant>>,
     /// Whether it was last told that NVIDIA's driver does not answer.
@@ -66,7 +59,9 @@ pub struct Daemon {
     /// Who is in the slices.
     pub(crate) roster: Roster,
     /// Raised when a process is on a device and in no ledger, and was not at the look before.
-    pub(crate) strays: Notify,
+    pub(crate) strays: Nudge,
+    /// When the log's length was last looked at.
+    log_looked_at: Mutex<Option<Instant>>,
 }
 
 /// Makes the command that calls [`crate::keep`] for a slice of a run directory.
@@ -80,8 +75,8 @@ pub(crate) struct Book {
     /// Which of them another user's process claims as well.
     pub contested: HashMap<String, Owner>,
     pub slices: BTreeMap<String, Slice>,
-    /// Who waits for admission, first come first.
-    pub queue: Vec<Waiter>,
+    /// Who waits for admission.
+    pub queue: Queue,
     pub bypass_total: u64,
     /// When the auditor last looked.
     pub audited_at: Option<Instant>,
@@ -133,6 +128,7 @@ impl Daemon {
         journal.note(Incident {
             kind: EventKind::AgentStarted,
             slice: None,
+            owner: None,
             device: None,
             run: None,
             message: format!(
@@ -164,16 +160,42 @@ impl Daemon {
             recalling: Mutex::new(()),
             grounds: Mutex::new(()),
             untidy: AtomicU32::new(0),
-            keeping: Mutex::new(()),
+            keeping: Locks::default(),
             said_at: Mutex::new(None),
             driver_silent: AtomicBool::new(false),
             roster: Roster::default(),
-            strays: Notify::new(),
+            strays: Nudge::default(),
+            log_looked_at: Mutex::new(None),
         };
         daemon.adopt();
         daemon.take_all();
         daemon.reopen_queue();
         Ok(daemon)
+    }
+
+    /// Has the log begin anew where it is full, and tells of the lines that users caused and that were left out.
+    pub(crate) fn look_after_log(&self) {
+        const LOOK: std::time::Duration = std::time::Duration::from_secs(1);
+        let mut looked = self.log_looked_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if looked.is_some_and(|looked| looked.elapsed() < LOOK) {
+            return;
+        }
+        *looked = Some(Instant::now());
+        drop(looked);
+        for (uid, count) in self.journal.lines.settle() {
+            tracing::warn!(uid, count, "lines about what this user did were left out");
+        }
+        match log::bound(&self.run, log::LARGEST) {
+            Ok(true) => tracing::info!("the log before this one is agent.log.1"),
+            Ok(false) => {}
+            // Each second: at debug, or it would fill what is full.
+            Err(error) => tracing::debug!(%error, "a new log cannot be begun"),
+        }
+    }
+
+    /// Whether a line about what user `uid` did is to be written now. Root and the agent's own user have no bound.
+    pub(crate) fn may_log(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.uid || self.journal.lines.allow(uid)
     }
 
     /// The state. A panic in one request must not end the agent for all: the book is consistent between statements.
@@ -437,20 +459,6 @@ impl Book {
 
 fn unknown(which: &str) -> Fault {
     Fault::new(Code::UnknownSlice, format!("there is no slice `{which}`")).hint("`divvy ps` lists them")
-}
-
-impl Peer {
-    /// Whether this caller may change a slice of user `owner`, with an agent of user `agent`.
-    pub(crate) fn may_change(self, owner: u32, agent: u32) -> Result<(), Fault> {
-        if self.uid == owner || self.uid == agent || self.uid == 0 {
-            return Ok(());
-        }
-        Err(Fault::new(
-            Code::NotAllowed,
-            format!("user {} may not change what belongs to user {owner}", self.uid),
-        )
-        .hint("ask its owner or root"))
-    }
 }
 
 #[cfg(test)]

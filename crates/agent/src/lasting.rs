@@ -12,12 +12,13 @@ use divvy_model::{Code, Fault, RunRecord, SliceRecord, SliceState};
 
 use crate::api::events::EventKind;
 use crate::api::{CreatedSlice, Join};
-use crate::daemon::{Book, Daemon, Peer};
+use crate::daemon::{Book, Daemon};
 use crate::keeper::make_sockets;
+use crate::pages;
+use crate::peer::Peer;
 use crate::records::{control_socket, discard, store};
 use crate::slice::Need;
 use crate::start::open_log;
-use crate::{pages, procs};
 
 /// How long a keeper may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -28,8 +29,8 @@ impl Daemon {
     /// # Errors
     /// What keeps it from that; [`Code::SliceGone`] when it was deleted meanwhile.
     pub(crate) fn keep_up(&self, id: &str) -> Result<(), Fault> {
-        // One at a time, or a slice would get two keepers.
-        let _alone = self.keeping.lock().unwrap_or_else(PoisonError::into_inner);
+        // One at a time of each, or a slice would get two keepers.
+        let _alone = self.keeping.hold(id);
         let gone = || Fault::new(Code::SliceGone, "the slice was deleted meanwhile");
         let (record, pages) = {
             let mut book = self.book();
@@ -55,7 +56,9 @@ impl Daemon {
             let _reaped = child.wait();
             return Err(gone());
         };
-        tracing::info!(slice = record.name, keeper = child.id(), "keeper started");
+        if self.may_log(record.uid) {
+            tracing::info!(slice = record.name, keeper = child.id(), "keeper started");
+        }
         slice.set_own_keeper(child);
         slice.pages = Some(pages);
         slice.write_grants();
@@ -145,7 +148,7 @@ impl Daemon {
             slice.record.require_lasting(hint)?;
             let id = slice.record.id.clone();
             let parent = self
-                .parent(&book, peer, ask.inside.as_deref())
+                .parent(&book, peer, ask.inside.as_deref())?
                 .filter(|parent| *parent != id);
             if let Some(parent) = parent.and_then(|parent| book.slices.get(&parent)) {
                 return Err(Fault::new(
@@ -165,12 +168,14 @@ impl Daemon {
         if !ask.dry_run {
             slice.join(RunRecord {
                 pid: peer.pid,
-                start_ticks: procs::start_ticks(peer.pid).unwrap_or(0),
+                start_ticks: peer.since,
                 command: ask.command.clone(),
             });
             let record = slice.stored_form();
             store(&self.run, &record)?;
-            tracing::info!(slice = record.name, run = peer.pid, "joined");
+            if self.may_log(peer.uid) {
+                tracing::info!(slice = record.name, run = peer.pid, "joined");
+            }
         }
         let shown = slice.shown();
         self.joined(&book, shown)
@@ -207,9 +212,19 @@ impl Daemon {
             .hint("`divvy ps` lists them; `divvy slice delete --yes` ends them first"));
         }
         if let Some(slice) = book.slices.get_mut(id) {
+            if slice.may_be_in_use() {
+                return Err(Fault::new(
+                    Code::SliceBusy,
+                    format!("processes may live in slice `{}`", shown.name),
+                )
+                .cause("the system does not tell")
+                .hint("`divvy inspect` says more; try again"));
+            }
             slice.end_keeper();
         }
-        tracing::info!(slice = shown.name, "slice deleted");
+        if self.may_log(shown.uid) {
+            tracing::info!(slice = shown.name, "slice deleted");
+        }
         self.journal.tell(EventKind::SliceEnded, &shown, "deleted");
         book.slices.remove(id);
         book.ended_at = Some(Instant::now());

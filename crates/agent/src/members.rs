@@ -200,8 +200,9 @@ impl Daemon {
             members.extend(found);
         } else if slice.state == SliceState::Orphaned {
             // Its `divvy run` is gone, and with it the tree: what they have of it tells the programs of its user.
-            let left = procs::in_slice(slice.uid, &slice.id).into_iter();
+            let left = procs::in_slice(slice.uid, &slice.id).unwrap_or_default();
             let left: Vec<Member> = left
+                .into_iter()
                 .filter(|process| !has(&members, process.pid()))
                 .map(|watched| Member {
                     watched,

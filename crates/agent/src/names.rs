@@ -3,7 +3,8 @@
 use divvy_model::{Code, Fault, SliceRequest};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::daemon::{Book, Peer};
+use crate::daemon::Book;
+use crate::peer::Peer;
 use crate::slice::Slice;
 
 /// A user as people call them: the name, else the number.
@@ -121,7 +122,7 @@ mod tests {
     #[test]
     fn a_name_is_made_of_the_programs() {
         let request = SliceRequest::default();
-        let peer = Peer { uid: 1000, pid: 1 };
+        let peer = Peer::new(1000, 1);
         let named =
             |command: &str| slice_name(&Book::default(), peer, &request, &[command.into()], "0123abcd");
         assert_eq!(named("/usr/bin/python3.12").expect("a name"), "python3.12-0123");

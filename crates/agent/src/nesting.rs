@@ -4,7 +4,8 @@ use divvy_model::{Bytes, Code, DeviceRecord, DeviceShare, Fault, Isolation, Memo
 
 use crate::admission::DeviceBook;
 use crate::api::CreateSlice;
-use crate::daemon::{Book, Daemon, Peer};
+use crate::daemon::{Book, Daemon};
+use crate::peer::Peer;
 use crate::placement::{Ahead, Refusals, chosen, shown_inside};
 use crate::procs;
 use crate::records::store;
@@ -13,23 +14,37 @@ use crate::slice::Slice;
 impl Daemon {
     /// The slice that the caller runs in: by its ancestors, which no variable can hide, and to which a process that
     /// loses its parents goes over; by who attached, as the kernel told; else by what its environment says.
-    pub(crate) fn parent(&self, book: &Book, peer: Peer, told: Option<&str>) -> Option<String> {
+    ///
+    /// # Errors
+    /// [`Code::NotAllowed`] for a caller that has ended, and where the processes above it cannot be told for sure.
+    pub(crate) fn parent(
+        &self,
+        book: &Book,
+        peer: Peer,
+        told: Option<&str>,
+    ) -> Result<Option<String>, Fault> {
+        let found = self.parent_by(book, peer, told, &peer.ancestors()?);
+        // What was found is of a caller that still lives: of one that has ended it would be anything.
+        peer.require_life()?;
+        Ok(found)
+    }
+
+    fn parent_by(&self, book: &Book, peer: Peer, told: Option<&str>, ancestors: &[u32]) -> Option<String> {
         let limits = |slice: &&Slice| slice.record.isolation != Isolation::Env;
         // Whoever attached to another user's slice is in it by a container, and not here.
         let own = |slice: &&Slice| limits(slice) && slice.record.uid == peer.uid;
         let found = |slice: &Slice| Some(slice.record.id.clone());
-        let mut pid = peer.pid;
-        loop {
+        let attached = |pid: u32| {
             let mut slices = book.slices.values().filter(own);
-            if let Some(slice) = slices.find(|slice| self.roster.has(&slice.record.id, pid)) {
-                return found(slice);
-            }
-            let Some(above) = procs::parent(pid).filter(|above| *above > 1 && *above != pid) else {
-                break;
-            };
-            pid = above;
+            slices.find(|slice| self.roster.has(&slice.record.id, pid))
+        };
+        if let Some(slice) = attached(peer.pid) {
+            return found(slice);
+        }
+        for pid in ancestors.iter().copied() {
             let mut slices = book.slices.values().filter(limits);
-            if let Some(slice) = slices.find(|slice| slice.is_run_by(pid)) {
+            let run = slices.find(|slice| slice.is_run_by(pid));
+            if let Some(slice) = run.or_else(|| attached(pid)) {
                 return found(slice);
             }
         }
@@ -39,22 +54,20 @@ impl Daemon {
 
     /// The slice and the `divvy run`, by its process id, that process `pid` is nearest to.
     pub(crate) fn nearest_run(book: &Book, pid: u32) -> Option<(String, u32)> {
-        let mut pid = pid;
-        while let Some(above) = procs::parent(pid).filter(|above| *above > 1 && *above != pid) {
-            pid = above;
-            if let Some(slice) = book.slices.values().find(|slice| slice.is_run_by(pid)) {
-                return Some((slice.record.id.clone(), pid));
-            }
-        }
-        None
+        let ancestors = procs::ancestors(pid, procs::start_ticks(pid)?).ok()?;
+        ancestors.into_iter().find_map(|above| {
+            let mut slices = book.slices.values();
+            let slice = slices.find(|slice| slice.is_run_by(above))?;
+            Some((slice.record.id.clone(), above))
+        })
     }
 
     /// Whether the caller may change the limits of slice `id`: whoever runs in a slice changes only what is inside that.
     ///
     /// # Errors
-    /// [`Code::OutsideSlice`].
+    /// [`Code::OutsideSlice`]; those of [`Self::parent`].
     pub(crate) fn check_reach(&self, book: &Book, peer: Peer, id: &str) -> Result<(), Fault> {
-        let Some(home) = self.parent(book, peer, None) else {
+        let Some(home) = self.parent(book, peer, None)? else {
             return Ok(());
         };
         let around = |id: &str| {

@@ -11,7 +11,7 @@ use divvy_model::{Bytes, Code, DeviceShare, Fault, Mode, Policy, ProcessRecord, 
 
 use rustix::io::Errno;
 
-use crate::procs;
+use crate::known::Known;
 
 /// What the pages say about a slice at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -252,12 +252,15 @@ fn is_of(grant: &GrantView, record: &SliceRecord, share: &DeviceShare, account: 
         && grant.device_uuid() == uuid_bytes(&share.device_uuid)
 }
 
+/// So many doubts are told one by one.
+const DOUBTS: usize = 8;
+
 /// Returns what dead processes held, and reads what the living hold. A tenant can write anything into its ledger: what
 /// cannot be makes the whole page unbelievable, what the system merely does not know of is said so.
 ///
 /// # Errors
 /// [`Code::LedgerCorrupt`].
-pub fn usage(pages: &Pages, bounds: Bounds) -> Result<Usage, Fault> {
+pub fn usage(pages: &Pages, bounds: Bounds, known: &mut Known) -> Result<Usage, Fault> {
     pages
         .ledger
         .reap()
@@ -272,6 +275,7 @@ pub fn usage(pages: &Pages, bounds: Bounds) -> Result<Usage, Fault> {
         spilled,
         ..Usage::default()
     };
+    let mut more = 0_usize;
     for process in pages.ledger.processes().filter(|process| process.alive) {
         let pid = match process.host_pid {
             0 => process.pid,
@@ -289,17 +293,27 @@ pub fn usage(pages: &Pages, bounds: Bounds) -> Result<Usage, Fault> {
             let now = pages.ledger.process(process.slot);
             now.is_some_and(|now| now.pid == process.pid && now.alive)
         };
-        if process.host_pid != 0 && !procs::is_alive(pid) && lives() {
-            usage.doubts.push(format!(
-                "its ledger tells of process {pid}, which is not to be found on this host"
-            ));
+        let told = known.of(pid);
+        if process.host_pid != 0 && told.is_some_and(|told| told.gone) {
+            if usage.doubts.len() == DOUBTS {
+                more += 1;
+            } else if lives() {
+                usage.doubts.push(format!(
+                    "its ledger tells of process {pid}, which is not to be found on this host"
+                ));
+            }
         }
         usage.processes.push(ProcessRecord {
             pid,
-            command: procs::command(pid),
+            command: told.map(|told| told.command.clone()).unwrap_or_default(),
             memory_used_bytes: used,
             memory_spilled_bytes: spilled,
         });
+    }
+    if more > 0 {
+        usage
+            .doubts
+            .push("its ledger tells of more such processes".into());
     }
     Ok(usage)
 }

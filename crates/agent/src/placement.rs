@@ -13,10 +13,11 @@ use divvy_model::{
 use crate::admission::{DeviceBook, Hold};
 use crate::api::CreateSlice;
 use crate::create::Wanted;
-use crate::daemon::{Book, Daemon, Peer, UsedOn};
+use crate::daemon::{Book, Daemon, UsedOn};
 use crate::modes::{part_of_gpu, part_of_memory};
 use crate::owner::{self, Claim, Owner};
 use crate::pages::uuid_bytes;
+use crate::peer::Peer;
 use crate::policy::Enforcement;
 use crate::queue::may_change;
 use crate::quota::{Having, Quota};

@@ -1,19 +1,43 @@
 //! The queue: runs that wait for admission, first come, first served. docs/adr/0013 says what "first" means.
 //!
-//! It is a file under the run directory, as all of an agent's state: a restarted agent finds everybody in place.
+//! It is a file under the run directory, as all of an agent's state: a restarted agent finds everybody in place. There are
+//! so many places for each user and in all, and one for each process.
 
 use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 use divvy_model::{Code, Fault};
 use serde::{Deserialize, Serialize};
 
 use crate::api::{CreatedSlice, Standing, Wait};
 use crate::create::{Resolved, Wanted};
-use crate::daemon::{Book, Daemon, Peer};
+use crate::daemon::{Book, Daemon};
 use crate::names::fresh_id;
+use crate::peer::Peer;
 use crate::placement::Ahead;
+use crate::procs::Life;
+use crate::records;
 use crate::watched::Watched;
-use crate::{procs, records};
+
+/// As many places one foreign user has.
+const PER_USER: usize = 8;
+/// As many all foreign users have together.
+const FOREIGN: usize = 192;
+/// As many there are: the rest of them are for root and the agent's own user alone.
+const ALL: usize = 256;
+
+/// Those that come and go are written down so often at most. What is lost with an agent that is killed in between is a
+/// place at the end.
+const STORE: Duration = Duration::from_millis(100);
+
+/// Who waits, first come first.
+#[derive(Default)]
+pub(crate) struct Queue {
+    waiters: Vec<Waiter>,
+    /// Not all of it is written down.
+    unstored: bool,
+    stored_at: Option<Instant>,
+}
 
 /// One who waits.
 pub(crate) struct Waiter {
@@ -42,6 +66,7 @@ impl StoredWaiter {
         Peer {
             uid: self.uid,
             pid: self.pid,
+            since: self.start_ticks,
         }
     }
 }
@@ -72,6 +97,7 @@ impl Daemon {
                 Some(&waiter.stored.ticket) == ask.ticket.as_ref() && waiter.stored.uid == peer.uid
             };
             book.queue
+                .waiters
                 .iter()
                 .find(mine)
                 .map(|waiter| waiter.stored.ticket.clone())
@@ -95,23 +121,33 @@ impl Daemon {
             Resolved::Wanted(wanted) => *wanted,
         };
         let mut book = self.book();
+        let mine = |waiter: &Waiter| waiter.stored.peer() == peer;
+        let mut waiters = book.queue.waiters.iter();
+        if let Some(same) = waiters.find(|waiter| mine(waiter) && waiter.stored.wanted == wanted) {
+            // The answer with its ticket was lost.
+            return Ok(Ok(same.stored.ticket.clone()));
+        }
+        // A process has one place. Another wish goes to the end.
+        book.queue.waiters.retain(|waiter| !mine(waiter));
+        book.queue.require_room(peer, self.uid)?;
         let ticket = fresh_id(&book)?;
         let stored = StoredWaiter {
             ticket: ticket.clone(),
             uid: peer.uid,
             pid: peer.pid,
-            start_ticks: procs::start_ticks(peer.pid).unwrap_or(0),
+            start_ticks: peer.since,
             wanted,
         };
-        book.queue.push(Waiter {
-            watched: Watched::new(peer.pid),
+        book.queue.waiters.push(Waiter {
+            watched: Watched::again(peer.pid, peer.since).ok_or_else(|| gone(peer))?,
             stored,
             on: HashSet::new(),
             why: None,
             outcome: None,
         });
         self.serve_queue(&mut book);
-        self.store_queue(&book);
+        book.queue.unstored = true;
+        self.store_queue_in_time(&mut book);
         Ok(Ok(ticket))
     }
 
@@ -121,14 +157,14 @@ impl Daemon {
         let gone = || Fault::new(Code::Internal, "the place in the queue is gone");
         let at = book
             .queue
+            .waiters
             .iter()
             .position(|waiter| waiter.stored.ticket == ticket)
             .ok_or_else(gone)?;
-        if book.queue[at].outcome.is_none() {
+        if book.queue.waiters[at].outcome.is_none() {
             return Ok(book.standing(at));
         }
-        let waiter = book.queue.remove(at);
-        self.store_queue(&book);
+        let waiter = book.queue.waiters.remove(at);
         drop(book);
         let outcome = waiter.outcome.unwrap_or_else(|| Err(gone()));
         self.settled(peer, &waiter.stored.wanted, outcome)
@@ -141,10 +177,11 @@ impl Daemon {
         if book.queue.is_empty() {
             return ahead;
         }
-        let mut queue = std::mem::take(&mut book.queue);
+        let mut queue = std::mem::take(&mut book.queue.waiters);
         let before = queue.len();
         queue.retain(|waiter| waiter.watched.is_alive());
-        let mut changed = queue.len() != before;
+        book.queue.unstored |= queue.len() != before;
+        let mut changed = false;
         for waiter in queue.iter_mut().filter(|waiter| waiter.outcome.is_none()) {
             let (peer, wanted) = (waiter.stored.peer(), &waiter.stored.wanted);
             match self.try_create(book, peer, wanted, &ahead) {
@@ -155,14 +192,17 @@ impl Daemon {
                     waiter.on = self.stand_in_line(book, peer, wanted, fault.code, &mut ahead);
                     waiter.why = Some(fault);
                 }
+                // It cannot be looked at now, which decides nothing.
+                Err(_) if waiter.watched.life() == Life::Unknown => {}
                 outcome => {
                     changed = true;
                     waiter.outcome = Some(outcome);
                 }
             }
         }
-        book.queue = queue;
+        book.queue.waiters = queue;
         if changed {
+            // At once: another agent must not serve it again.
             self.store_queue(book);
         }
         ahead
@@ -199,8 +239,27 @@ impl Daemon {
         }
     }
 
-    fn store_queue(&self, book: &Book) {
-        let waiting = book.queue.iter().filter(|waiter| waiter.outcome.is_none());
+    /// Writes down who waits, unless that was done a moment ago.
+    pub(crate) fn store_queue_in_time(&self, book: &mut Book) {
+        let queue = &book.queue;
+        if queue.unstored && queue.stored_at.is_none_or(|stored| stored.elapsed() >= STORE) {
+            self.store_queue(book);
+        }
+    }
+
+    /// Writes down what is not written yet, before the agent ends.
+    pub(crate) fn close(&self) {
+        let mut book = self.book();
+        if book.queue.unstored {
+            self.store_queue(&mut book);
+        }
+    }
+
+    fn store_queue(&self, book: &mut Book) {
+        book.queue.unstored = false;
+        book.queue.stored_at = Some(Instant::now());
+        let waiters = book.queue.waiters.iter();
+        let waiting = waiters.filter(|waiter| waiter.outcome.is_none());
         let stored: Vec<&StoredWaiter> = waiting.map(|waiter| &waiter.stored).collect();
         if let Err(fault) = records::store_queue(&self.run, &stored) {
             tracing::warn!("{fault}: {}", fault.causes.join(": "));
@@ -210,8 +269,9 @@ impl Daemon {
     /// Gives those who waited for the agent's predecessor their places back; who has died has none.
     pub(crate) fn reopen_queue(&self) {
         let stored: Vec<StoredWaiter> = records::stored_queue(&self.run);
-        self.book().queue = stored
+        self.book().queue.waiters = stored
             .into_iter()
+            .take(ALL)
             .filter_map(|stored| {
                 Some(Waiter {
                     watched: Watched::again(stored.pid, stored.start_ticks)?,
@@ -225,20 +285,107 @@ impl Daemon {
     }
 }
 
+fn gone(peer: Peer) -> Fault {
+    Fault::new(Code::NotAllowed, format!("process {} has ended", peer.pid))
+}
+
+impl Queue {
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// Refuses one more where there is no place for it.
+    fn require_room(&self, peer: Peer, agent: u32) -> Result<(), Fault> {
+        let count = |fits: &dyn Fn(Peer) -> bool| {
+            let peers = self.waiters.iter().map(|waiter| waiter.stored.peer());
+            peers.filter(|peer| fits(*peer)).count()
+        };
+        let trusted = peer.is_trusted(agent);
+        let own = count(&|other| other.uid == peer.uid);
+        if !trusted && own >= PER_USER {
+            let message = format!("user {} has {own} places in the queue", peer.uid);
+            return Err(Fault::new(Code::QueueFull, message)
+                .hint("wait until one of them is served, or end one that waits"));
+        }
+        let full =
+            self.waiters.len() >= ALL || !trusted && count(&|other| !other.is_trusted(agent)) >= FOREIGN;
+        if full {
+            return Err(Fault::new(Code::QueueFull, "the queue is full").hint("try again later"));
+        }
+        Ok(())
+    }
+}
+
 impl Book {
     fn standing(&self, at: usize) -> Standing {
-        let waiter = &self.queue[at];
+        let queue = &self.queue.waiters;
+        let waiter = &queue[at];
         let rivals = |others: &[Waiter]| {
             let waiting = others.iter().filter(|other| other.outcome.is_none());
             waiting.filter(|other| !other.on.is_disjoint(&waiter.on)).count()
         };
-        let before = rivals(&self.queue[..at]);
+        let before = rivals(&queue[..at]);
         Standing {
             ticket: waiter.stored.ticket.clone(),
             place: u32::try_from(before + 1).unwrap_or(u32::MAX),
-            count: u32::try_from(before + 1 + rivals(&self.queue[at + 1..])).unwrap_or(u32::MAX),
+            count: u32::try_from(before + 1 + rivals(&queue[at + 1..])).unwrap_or(u32::MAX),
             why: waiter.why.clone(),
             created: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGENT: u32 = 500;
+
+    fn enter(queue: &mut Queue, uid: u32, count: u32) -> usize {
+        let ask = serde_json::json!({ "request": {}, "command": ["true"] });
+        let ask: crate::api::CreateSlice = serde_json::from_value(ask).expect("a request");
+        let wanted = Wanted {
+            ask,
+            parent: None,
+            then_join: false,
+        };
+        let mut entered = 0;
+        for pid in 0..count {
+            let peer = Peer { uid, pid, since: 1 };
+            match queue.require_room(peer, AGENT) {
+                Ok(()) => entered += 1,
+                Err(fault) => {
+                    assert_eq!(fault.code, Code::QueueFull);
+                    break;
+                }
+            }
+            queue.waiters.push(Waiter {
+                stored: StoredWaiter {
+                    ticket: format!("{uid}-{pid}"),
+                    uid,
+                    pid,
+                    start_ticks: 1,
+                    wanted: wanted.clone(),
+                },
+                watched: Watched::new(std::process::id()),
+                on: HashSet::new(),
+                why: None,
+                outcome: None,
+            });
+        }
+        entered
+    }
+
+    #[test]
+    fn a_user_has_few_places_and_root_always_has_some() {
+        let mut queue = Queue::default();
+        assert_eq!(enter(&mut queue, 1000, 10_000), PER_USER);
+        assert_eq!(enter(&mut queue, 1001, 3), 3, "another's are its own");
+        let rest: usize = (1002..1100).map(|uid| enter(&mut queue, uid, 10_000)).sum();
+        assert_eq!(rest + PER_USER + 3, FOREIGN);
+        assert_eq!(enter(&mut queue, 0, 40), 40);
+        assert_eq!(enter(&mut queue, AGENT, 10_000), ALL - FOREIGN - 40);
+        assert_eq!(queue.waiters.len(), ALL);
     }
 }

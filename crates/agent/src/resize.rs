@@ -8,7 +8,8 @@ use divvy_model::{
 use crate::api::Resize;
 use crate::api::events::EventKind;
 use crate::compute;
-use crate::daemon::{Book, Daemon, Peer};
+use crate::daemon::{Book, Daemon};
+use crate::peer::Peer;
 use crate::records::store;
 use crate::slice::Slice;
 
@@ -94,13 +95,15 @@ impl Daemon {
         let limits = |shares: &[DeviceShare]| -> Vec<u64> {
             shares.iter().map(|share| share.memory_limit_bytes.0).collect()
         };
-        tracing::info!(
-            slice = slice.record.name,
-            before = ?limits(&before),
-            after = ?limits(&after),
-            compute = %terms,
-            "slice resized"
-        );
+        if self.may_log(peer.uid) {
+            tracing::info!(
+                slice = slice.record.name,
+                before = ?limits(&before),
+                after = ?limits(&after),
+                compute = %terms,
+                "slice resized"
+            );
+        }
         let message = format!("{} of memory, compute {terms}", slice.record.memory_limit_bytes);
         self.journal.tell(EventKind::SliceResized, &slice.record, message);
         Ok(slice.shown())

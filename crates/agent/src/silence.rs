@@ -28,6 +28,7 @@ impl Daemon {
         self.journal.note(Incident {
             kind,
             slice: None,
+            owner: None,
             device: None,
             run: None,
             message: message.into(),
@@ -166,7 +167,7 @@ mod tests {
                 "one" => std::process::id(),
                 _ => std::os::unix::process::parent_id(),
             };
-            let peer = Peer { uid: daemon.uid, pid };
+            let peer = Peer::new(daemon.uid, pid);
             daemon.create(peer, &ask(name, gib)).map(drop)
         };
         create("one", 8).expect("there is room");

@@ -1,17 +1,20 @@
 //! A slice in the agent's hands: its record, its pages, who keeps it and who joined it.
 
+use std::collections::HashMap;
 use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use divvy_ledger::attach::Pages;
 use divvy_model::{
-    Bytes, ComputeTerms, Condition, DeviceRecord, DeviceShare, Fault, Isolation, ProcessRecord, RunRecord,
-    SliceRecord, SliceState,
+    Attendant, Bytes, ComputeTerms, Condition, DeviceRecord, DeviceShare, Fault, Isolation, ProcessRecord,
+    RunRecord, SliceRecord, SliceState,
 };
 
 use crate::admission::Hold;
+use crate::attendant::Anchor;
 use crate::audit::{Audited, Seen, Why};
+use crate::known::Known;
 use crate::modes::HeldMode;
 use crate::pages::{self, Bounds, Usage};
 use crate::procs;
@@ -32,11 +35,17 @@ pub struct Slice {
     pub terms: Option<divvy_arbiter::Terms>,
     /// Without pages: the processes that use it all the same, and when they were looked for.
     found: Option<(Vec<Watched>, Instant)>,
+    /// The last look for those could not see all: nothing is given up for what it did not see.
+    blind: bool,
     /// What is known of its devices, in order.
     accounts: Vec<Account>,
+    /// What is known of the processes in its ledgers.
+    known: Known,
     keeper: Option<Watched>,
     /// The keeper as our child, to be reaped: that of a lasting slice, where this agent started it.
     child: Option<Child>,
+    /// What it goes with, as in the record.
+    anchor: Option<Anchor>,
     /// The `divvy run`s that joined, as in the record.
     runs: Vec<(Watched, RunRecord)>,
 }
@@ -83,11 +92,15 @@ impl Slice {
             missing: None,
             terms: None,
             found: None,
+            blind: false,
             accounts,
+            known: Known::default(),
             keeper: None,
             child: None,
+            anchor: None,
             runs: Vec::new(),
         };
+        slice.go_with(slice.record.attendant.clone());
         // As a version that had one device only did not store it.
         slice.record.set_shares(slice.record.shares());
         slice.keep_by(keeper);
@@ -97,6 +110,18 @@ impl Slice {
             .filter_map(|run| Some((Watched::again(run.pid, run.start_ticks)?, run)));
         slice.runs = living.collect();
         slice
+    }
+
+    /// Sets what it goes with.
+    pub fn go_with(&mut self, attendant: Option<Attendant>) {
+        self.anchor = attendant.as_ref().map(Anchor::of);
+        self.record.attendant = attendant;
+    }
+
+    /// Whether what it goes with is gone.
+    #[must_use]
+    pub fn is_unattended(&self) -> bool {
+        self.record.lasting && self.anchor.as_ref().is_some_and(Anchor::is_gone)
     }
 
     /// Sets who keeps it, a process that lives.
@@ -142,12 +167,13 @@ impl Slice {
     pub fn need(&mut self) -> Need {
         if let Some(fault) = self.missing.clone().or_else(|| self.damage.clone()) {
             let may_answer = self.missing.is_some() && self.is_kept();
-            if may_answer || !self.processes().is_empty() {
+            if may_answer || self.may_be_in_use() {
                 return Need::Patience(fault);
             }
             self.missing = None;
             self.damage = None;
             self.found = None;
+            self.blind = false;
             self.pages = None;
         }
         match &self.pages {
@@ -156,9 +182,10 @@ impl Slice {
         }
     }
 
-    /// Notes a `divvy run` that joins, and lives.
+    /// Notes a `divvy run` that joins; one that has ended does not.
     pub fn join(&mut self, run: RunRecord) {
-        self.runs.push((Watched::new(run.pid), run));
+        let watched = Watched::again(run.pid, run.start_ticks);
+        self.runs.extend(watched.map(|watched| (watched, run)));
     }
 
     /// What the auditor saw on the device at `place`. What is beyond the ledger is taken off the room that is left.
@@ -272,7 +299,7 @@ impl Slice {
                     device_memory: account.device_memory,
                     spill_limit: share.spill_limit_bytes,
                 };
-                pages::usage(pages, bounds)
+                pages::usage(pages, bounds, &mut self.known)
             })
             .collect();
         match (read, &self.damage) {
@@ -305,6 +332,11 @@ impl Slice {
         together(self.usages())
     }
 
+    /// Whether processes use it, as far as that can be told; where it cannot, they may.
+    pub fn may_be_in_use(&mut self) -> bool {
+        !self.processes().is_empty() || self.blind
+    }
+
     /// A slice that waits for its first pages holds nothing. One whose pages cannot be had may hold all it may, as
     /// long as a process that uses it lives.
     fn usage_without_pages(&mut self) -> Usage {
@@ -328,8 +360,14 @@ impl Slice {
             let fresh = looked.elapsed() < FRESH && (kept || !found.is_empty());
             fresh.then_some((found, looked))
         });
-        let look = || (procs::in_slice(self.record.uid, &self.record.id), Instant::now());
-        let (found, looked) = known.unwrap_or_else(look);
+        let (found, looked) = known.unwrap_or_else(|| {
+            let found = procs::in_slice(self.record.uid, &self.record.id);
+            if let (Err(error), false) = (&found, self.blind) {
+                tracing::error!(slice = self.record.name, %error, "cannot look for the slice's processes");
+            }
+            self.blind = found.is_err();
+            (found.unwrap_or_default(), Instant::now())
+        });
         let processes = found.iter().map(Watched::pid).map(of_unknown_use).collect();
         self.found = Some((found, looked));
         processes
@@ -342,6 +380,7 @@ impl Slice {
         self.write_grants();
         self.missing = None;
         self.found = None;
+        self.blind = false;
         let keeper = self.record.keeper_pid.unwrap_or(0);
         tracing::info!(slice = self.record.name, keeper, "slice taken back");
     }
@@ -439,20 +478,17 @@ impl Slice {
 /// The processes of all devices, each once.
 pub(crate) fn together(usages: Vec<Usage>) -> Vec<ProcessRecord> {
     let mut all: Vec<ProcessRecord> = Vec::new();
+    // A tenant may have thousands in its ledger.
+    let mut places: HashMap<u32, usize> = HashMap::new();
     for process in usages.into_iter().flat_map(|usage| usage.processes) {
-        match all.iter_mut().find(|known| known.pid == process.pid) {
-            Some(known) => {
-                let sum = known
-                    .memory_used_bytes
-                    .0
-                    .saturating_add(process.memory_used_bytes.0);
-                known.memory_used_bytes = Bytes(sum);
-                let spilled = known.memory_spilled_bytes.0;
-                let sum = spilled.saturating_add(process.memory_spilled_bytes.0);
-                known.memory_spilled_bytes = Bytes(sum);
-            }
-            None => all.push(process),
-        }
+        let place = *places.entry(process.pid).or_insert(all.len());
+        let Some(known) = all.get_mut(place) else {
+            all.push(process);
+            continue;
+        };
+        let sum = |a: Bytes, b: Bytes| Bytes(a.0.saturating_add(b.0));
+        known.memory_used_bytes = sum(known.memory_used_bytes, process.memory_used_bytes);
+        known.memory_spilled_bytes = sum(known.memory_spilled_bytes, process.memory_spilled_bytes);
     }
     all
 }

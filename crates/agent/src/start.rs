@@ -76,6 +76,7 @@ fn own_or_root(run: &RunDir) -> Result<(), Fault> {
 }
 
 fn spawn(run: &RunDir, mut serve: Command) -> Result<Child, Fault> {
+    crate::log::begin(run);
     let log = open_log(run)?;
     let second = log.try_clone();
     let cannot =

@@ -8,6 +8,7 @@ use hyper::body::{Body, Bytes, Frame};
 use tokio::sync::{mpsc, watch};
 
 use crate::journal::Journal;
+use crate::viewer::Viewer;
 
 /// A body of lines.
 pub(crate) struct EventLines {
@@ -18,16 +19,24 @@ pub(crate) struct EventLines {
 const AHEAD: usize = 16;
 
 impl EventLines {
-    /// The events after number `since`, and if `follow`, all that come, until `closing` says true or the reader goes.
-    pub fn begin(journal: Arc<Journal>, since: u64, follow: bool, closing: watch::Receiver<bool>) -> Self {
+    /// The events after number `since` as `viewer` may see them, and if `follow`, all that come, until `closing` says true
+    /// or the reader goes.
+    pub fn begin(
+        journal: Arc<Journal>,
+        viewer: Viewer,
+        since: u64,
+        follow: bool,
+        closing: watch::Receiver<bool>,
+    ) -> Self {
         let (sender, lines) = mpsc::channel(AHEAD);
-        tokio::spawn(write(journal, since, follow, closing, sender));
+        tokio::spawn(write(journal, viewer, since, follow, closing, sender));
         Self { lines }
     }
 }
 
 async fn write(
     journal: Arc<Journal>,
+    viewer: Viewer,
     mut since: u64,
     follow: bool,
     mut closing: watch::Receiver<bool>,
@@ -36,14 +45,20 @@ async fn write(
     let mut more = journal.follow();
     loop {
         more.mark_unchanged();
-        for event in journal.after(since) {
-            since = event.number;
-            let Ok(mut line) = serde_json::to_vec(&event) else {
-                continue;
-            };
-            line.push(b'\n');
-            if lines.send(line.into()).await.is_err() {
-                return;
+        loop {
+            let next = journal.next(since, viewer);
+            if next.is_empty() {
+                break;
+            }
+            for event in next {
+                since = event.number;
+                let Ok(mut line) = serde_json::to_vec(&event) else {
+                    continue;
+                };
+                line.push(b'\n');
+                if lines.send(line.into()).await.is_err() {
+                    return;
+                }
             }
         }
         if !follow {

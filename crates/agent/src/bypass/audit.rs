@@ -235,7 +235,9 @@ fn deal_with(daemon: &Daemon, slice: &SliceRecord, process: &Who, sight: Sight, 
     let first = rounds == sight.sure();
     if first {
         let bypass = sight.bypass();
-        tracing::warn!(slice = slice.name, pid, %bypass, policy = ?slice.policy, "a process passes the limiter");
+        if daemon.may_log(slice.uid) {
+            tracing::warn!(slice = slice.name, pid, %bypass, policy = ?slice.policy, "a process passes the limiter");
+        }
         daemon.count(&slice.id, bypass);
         let fate = if strict { ": it is ended" } else { "" };
         let message = format!(

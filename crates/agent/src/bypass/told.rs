@@ -4,7 +4,8 @@
 use divvy_model::{Fault, SliceRecord};
 
 use crate::api::events::EventKind;
-use crate::daemon::{Daemon, Peer};
+use crate::daemon::Daemon;
+use crate::peer::Peer;
 
 /// So much of a sentence is told on.
 const LONGEST: usize = 300;
@@ -25,7 +26,9 @@ impl Daemon {
             plain(&refusal.message),
             plain(&refusal.causes.join(": "))
         );
-        tracing::warn!(slice = shown.name, message, "a container's program was refused");
+        if self.may_log(peer.uid) {
+            tracing::warn!(slice = shown.name, message, "a container's program was refused");
+        }
         self.journal.tell(EventKind::Refused, &shown, message);
         Ok(shown)
     }

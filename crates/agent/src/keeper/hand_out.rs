@@ -10,7 +10,7 @@ use divvy_model::{Code, Fault, SliceState};
 
 use super::{door, make_sockets, number_of};
 use crate::daemon::Daemon;
-use crate::procs;
+use crate::peer::Peer;
 use crate::rundir::KEEP_SOCKET;
 
 /// As many are served at once. A silent one has two seconds.
@@ -51,6 +51,10 @@ impl Daemon {
     fn sockets_for(&self, stream: &UnixStream, number: u32) -> Result<Sockets, Status> {
         let peer = rustix::net::sockopt::socket_peercred(stream.as_fd()).map_err(|_| Status::Failed)?;
         let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+        let peer = Peer::of_connection(stream, peer.uid.as_raw(), pid);
+        if !peer.lives() {
+            return Err(Status::NotAllowed);
+        }
         let (id, uid) = {
             let book = self.book();
             let mut slices = book.slices.values().map(|slice| &slice.record);
@@ -58,9 +62,9 @@ impl Daemon {
                 .find(|record| number_of(&record.id) == Some(number))
                 .ok_or(Status::NoPages)?;
             let is_keeper = !record.lasting
-                && record.uid == peer.uid.as_raw()
-                && record.keeper_pid == Some(pid)
-                && procs::start_ticks(pid) == Some(record.keeper_start_ticks);
+                && record.uid == peer.uid
+                && record.keeper_pid == Some(peer.pid)
+                && record.keeper_start_ticks == peer.since;
             if !is_keeper || record.state == SliceState::Orphaned {
                 return Err(Status::NotAllowed);
             }

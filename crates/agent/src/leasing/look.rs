@@ -242,6 +242,7 @@ impl State {
                     ),
                 };
                 self.incidents.push(super::Incident {
+                    owner: None,
                     kind,
                     slice: None,
                     device: self.devices.get(device.0 as usize).cloned(),

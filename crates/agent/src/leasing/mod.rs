@@ -63,6 +63,8 @@ pub(crate) struct Incident {
     pub kind: EventKind,
     /// The slice's id and name, where it is about one.
     pub slice: Option<(String, String)>,
+    /// The slice's user.
+    pub owner: Option<u32>,
     /// The device, where it is about one.
     pub device: Option<String>,
     /// The `divvy run` in which it happened, by its process id, where it is about one.
@@ -193,13 +195,15 @@ impl Leasing {
         // Not while anybody waits for the desk: a log may be slow.
         for incident in incidents {
             let slice = incident.slice.as_ref().map(|(_, name)| name.as_str());
-            tracing::warn!(
-                slice,
-                device = incident.device,
-                kind = incident.kind.name(),
-                "{}",
-                incident.message
-            );
+            if incident.owner.is_none_or(|owner| self.journal.lines.allow(owner)) {
+                tracing::warn!(
+                    slice,
+                    device = incident.device,
+                    kind = incident.kind.name(),
+                    "{}",
+                    incident.message
+                );
+            }
             self.journal.note(incident);
         }
         answer

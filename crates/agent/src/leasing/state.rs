@@ -330,6 +330,7 @@ impl State {
         self.incidents.push(Incident {
             kind,
             slice: member.map(|member| (member.id.clone(), member.name.clone())),
+            owner: member.map(|member| member.uid),
             device: device.and_then(|device| self.devices.get(device.0 as usize).cloned()),
             run: None,
             message,

@@ -7,7 +7,8 @@ use divvy_host::{Nvidia, Nvlinks};
 use divvy_model::{Bytes, Code, DeviceKind, Fault, Hardware, MemoryAmount, Selector, SliceRequest};
 
 use crate::api::{CreateSlice, CreatedSlice};
-use crate::daemon::{Daemon, Peer};
+use crate::daemon::Daemon;
+use crate::peer::Peer;
 use crate::{RunDir, Settings};
 
 const GIB: u64 = 1 << 30;
@@ -95,7 +96,7 @@ impl Host {
         };
         change(&mut ask);
         let pid = std::process::id();
-        self.daemon.create(Peer { uid, pid }, &ask)
+        self.daemon.create(Peer::new(uid, pid), &ask)
     }
 
     fn count(&self) -> usize {

@@ -3,12 +3,13 @@
 //! By getsockopt itself: the kernel says pid 0 of a process that this pid namespace does not see (a keeper in a
 //! container, asked by the agent outside), which a type of non-zero ids cannot hold.
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::error::AttachError;
+use crate::peer_pidfd;
 
 /// The process that connected, or that listens.
 #[derive(Clone, Copy, Debug)]
@@ -48,37 +49,14 @@ pub(super) fn of(socket: BorrowedFd<'_>) -> Result<Peer, AttachError> {
     })
 }
 
-/// SO_PEERPIDFD of Linux 6.5 (asm-generic/socket.h).
-const SO_PEERPIDFD: libc::c_int = 77;
-
 /// A descriptor of the process that connected. On kernels before 6.5 it is that of the process which has the peer's id now.
 pub(super) fn pin(socket: BorrowedFd<'_>, peer: Peer) -> Result<OwnedFd, Errno> {
-    let mut number: libc::c_int = -1;
-    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the socket is open, and the kernel writes at most `length` bytes, into an integer of that size.
-    let answer = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_PEERPIDFD,
-            core::ptr::from_mut(&mut number).cast(),
-            &mut length,
-        )
-    };
-    if answer == 0 && number >= 0 {
-        // SAFETY: the kernel has just made this descriptor for us.
-        return Ok(unsafe { OwnedFd::from_raw_fd(number) });
-    }
-    let code = std::io::Error::last_os_error().raw_os_error();
-    match code.map_or(Errno::IO, Errno::from_raw_os_error) {
-        Errno::NOPROTOOPT => {
-            let pid = i32::try_from(peer.pid)
-                .ok()
-                .and_then(Pid::from_raw)
-                .ok_or(Errno::SRCH)?;
-            pidfd_open(pid, PidfdFlags::empty())
+    match peer_pidfd(socket) {
+        Err(Errno::NOPROTOOPT) => {
+            let pid = i32::try_from(peer.pid).ok().and_then(Pid::from_raw);
+            pidfd_open(pid.ok_or(Errno::SRCH)?, PidfdFlags::empty())
         }
-        errno => Err(errno),
+        pinned => pinned,
     }
 }
 

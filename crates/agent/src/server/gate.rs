@@ -1,0 +1,181 @@
+//! How many connections there are at once: of each user, and in all. One user that opens thousands holds up none but
+//! itself, and there is always room for root and the agent's own user.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How many connections may be open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// Of one foreign user.
+    pub per_user: u32,
+    /// Of all foreign users together.
+    pub foreign: u32,
+    /// More than that, for root and the agent's own user alone.
+    pub reserved: u32,
+}
+
+impl Limits {
+    /// What there is where descriptors are plenty.
+    const USUAL: Self = Self {
+        per_user: 32,
+        foreign: 256,
+        reserved: 64,
+    };
+
+    /// What a process may have that can have so many descriptors: half of them are for slices, devices and processes.
+    pub fn within(descriptors: u64) -> Self {
+        let half = u32::try_from(descriptors / 2).unwrap_or(u32::MAX);
+        let foreign = Self::USUAL.foreign.min(half / 5 * 4);
+        Self {
+            per_user: Self::USUAL.per_user.min(foreign / 2),
+            foreign,
+            reserved: Self::USUAL.reserved.min(half / 5),
+        }
+    }
+}
+
+/// Lets connections in, and counts those that are open.
+#[derive(Debug)]
+pub(super) struct Gate {
+    /// The agent's own user.
+    agent: u32,
+    limits: Limits,
+    inside: Mutex<Inside>,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    by_user: HashMap<u32, u32>,
+    foreign: u32,
+    all: u32,
+}
+
+/// An open connection's place, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    gate: Arc<Gate>,
+    uid: u32,
+}
+
+impl Gate {
+    /// A gate of the agent of user `agent`.
+    pub fn new(agent: u32, limits: Limits) -> Arc<Self> {
+        Arc::new(Self {
+            agent,
+            limits,
+            inside: Mutex::default(),
+        })
+    }
+
+    /// Lets a connection of user `uid` in, if there is room for it.
+    pub fn enter(self: &Arc<Self>, uid: u32) -> Option<Place> {
+        let mut inside = self.inside();
+        let own = inside.by_user.get(&uid).copied().unwrap_or(0);
+        let Limits {
+            per_user,
+            foreign,
+            reserved,
+        } = self.limits;
+        let trusted = self.trusts(uid);
+        let fits = match trusted {
+            true => inside.all < foreign + reserved,
+            // With the sum too: root may have filled more than its own room.
+            false => own < per_user && inside.foreign < foreign && inside.all < foreign,
+        };
+        if !fits {
+            return None;
+        }
+        inside.by_user.insert(uid, own + 1);
+        inside.foreign += u32::from(!trusted);
+        inside.all += 1;
+        drop(inside);
+        Some(Place {
+            gate: Arc::clone(self),
+            uid,
+        })
+    }
+
+    /// Whether no connection is open.
+    pub fn is_empty(&self) -> bool {
+        self.inside().all == 0
+    }
+
+    fn trusts(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.agent
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut inside = self.gate.inside();
+        inside.all -= 1;
+        inside.foreign -= u32::from(!self.gate.trusts(self.uid));
+        if let Some(own) = inside.by_user.get_mut(&self.uid) {
+            *own -= 1;
+            if *own == 0 {
+                inside.by_user.remove(&self.uid);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGENT: u32 = 500;
+
+    fn enter(gate: &Arc<Gate>, uid: u32, count: usize) -> Vec<Place> {
+        std::iter::from_fn(|| gate.enter(uid)).take(count).collect()
+    }
+
+    #[test]
+    fn one_user_leaves_room_for_others_and_all_leave_room_for_root() {
+        let gate = Gate::new(AGENT, Limits::USUAL);
+        let flood = enter(&gate, 1000, 10_000);
+        assert_eq!(flood.len(), 32);
+        let others: Vec<Vec<Place>> = (1001..2000).map(|uid| enter(&gate, uid, 10_000)).collect();
+        assert_eq!(others.iter().map(Vec::len).sum::<usize>(), 256 - 32);
+        let root = enter(&gate, 0, 10_000);
+        assert_eq!(root.len(), 64, "kept for it, and for the agent's own user");
+        assert!(gate.enter(AGENT).is_none());
+        drop(root);
+        assert_eq!(enter(&gate, AGENT, 10_000).len(), 64);
+        assert!(gate.enter(1000).is_none());
+        drop(flood);
+        assert_eq!(enter(&gate, 3000, 10_000).len(), 32, "what is closed makes room");
+        drop(others);
+        assert!(gate.is_empty());
+        assert!(
+            gate.inside().by_user.is_empty(),
+            "nothing is kept of a user that is gone"
+        );
+    }
+
+    #[test]
+    fn the_agents_own_user_may_have_all_of_it_while_others_have_none() {
+        let gate = Gate::new(AGENT, Limits::USUAL);
+        let own = enter(&gate, AGENT, 10_000);
+        assert_eq!(own.len(), 320);
+        assert!(gate.enter(1000).is_none() && gate.enter(0).is_none());
+        drop(own);
+        assert!(gate.enter(1000).is_some());
+    }
+
+    #[test]
+    fn few_descriptors_make_few_connections() {
+        assert_eq!(Limits::within(1 << 20), Limits::USUAL);
+        assert_eq!(Limits::within(1024), Limits::USUAL);
+        let few = Limits {
+            per_user: 20,
+            foreign: 40,
+            reserved: 10,
+        };
+        assert_eq!(Limits::within(100), few);
+    }
+}

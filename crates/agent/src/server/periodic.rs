@@ -1,0 +1,88 @@
+//! What the agent does by the clock, each kind on a thread of its own: requests cannot keep it waiting, and a keeper or
+//! driver that keeps one kind waiting keeps no other.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+use std::thread::{Builder, sleep};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::bypass::audit::Auditor;
+use crate::daemon::Daemon;
+
+/// How often the dead are looked for. A limiter that runs short looks for itself, so this is for the lists.
+const TICK: Duration = Duration::from_millis(100);
+/// How often the processes of slices are looked at for ways past the limiter. Each look reads all of /proc; where a device
+/// has a process that no ledger has, and had none of it before, one comes at once.
+const ROUND: Duration = Duration::from_secs(2);
+/// How soon what one look does not tell for sure is looked at again: longer than a process takes to become another program.
+const AGAIN: Duration = Duration::from_millis(250);
+/// How often pages that a keeper did not give back are asked for again.
+const RECALL: Duration = Duration::from_secs(1);
+
+/// Starts the threads; they end soon after the daemon does. `alive` is told after each tick whether anything lives.
+///
+/// # Errors
+/// The system's reason why a thread cannot be had.
+pub(super) fn start(daemon: &Arc<Daemon>, alive: watch::Sender<bool>) -> io::Result<()> {
+    repeat("ticks", daemon, move |daemon| {
+        alive.send_replace(daemon.tick());
+        TICK
+    })?;
+    repeat("keepers", daemon, |daemon| {
+        daemon.keep_all_up();
+        TICK
+    })?;
+    repeat("recalls", daemon, |daemon| {
+        if daemon.misses_pages() {
+            daemon.recall_missing();
+        }
+        if daemon.is_untidy() {
+            daemon.tidy();
+        }
+        RECALL
+    })?;
+    let mut round = 0_u64;
+    repeat("rounds", daemon, move |daemon| {
+        daemon.meter_compute();
+        round += 1;
+        if round.is_multiple_of(2) {
+            daemon.audit_compute();
+        }
+        ROUND / 2
+    })?;
+    let auditor = Auditor::default();
+    let mut pause = ROUND;
+    repeat("bypasses", daemon, move |daemon| {
+        let stray = daemon.strays.wait(pause);
+        pause = if auditor.look(daemon) { AGAIN } else { ROUND };
+        // However many come: so often and no oftener.
+        if stray { AGAIN } else { Duration::ZERO }
+    })
+}
+
+/// Does something again and again on a thread of this name, each time after the pause that the last time answered.
+fn repeat(
+    name: &'static str,
+    daemon: &Arc<Daemon>,
+    mut work: impl FnMut(&Daemon) -> Duration + Send + 'static,
+) -> io::Result<()> {
+    let daemon: Weak<Daemon> = Arc::downgrade(daemon);
+    let serve = move || {
+        let mut pause = TICK;
+        loop {
+            sleep(pause);
+            let Some(daemon) = daemon.upgrade() else {
+                return;
+            };
+            // A panic in one must not end the agent for all.
+            match catch_unwind(AssertUnwindSafe(|| work(&daemon))) {
+                Ok(next) => pause = next,
+                Err(_) => tracing::error!(thread = name, "it failed, and goes on"),
+            }
+        }
+    };
+    Builder::new().name(name.into()).spawn(serve).map(drop)
+}
