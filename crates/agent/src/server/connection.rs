@@ -1,5 +1,6 @@
 //! One connection: HTTP/1 with a limit on the time of each part of a request, and on the bytes that are kept of it.
 
+use std::io::ErrorKind;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,8 +102,16 @@ pub(super) async fn serve(
 pub(super) async fn refuse(stream: UnixStream, answer: Arc<[u8]>) {
     const PATIENCE: Duration = Duration::from_millis(200);
     let said = tokio::time::timeout(PATIENCE, async {
-        stream.readable().await?;
         let mut question = [0; 4096];
+        loop {
+            stream.readable().await?;
+            match stream.try_read(&mut question) {
+                // Not yet, whatever was said of it.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+                Ok(_) => break,
+            }
+        }
         while stream.try_read(&mut question).is_ok_and(|bytes| bytes > 0) {}
         // It fits: nothing was written before.
         stream.try_write(&answer)
@@ -121,8 +130,8 @@ mod tests {
     use super::*;
 
     const SHORT: Times = Times {
-        head: Duration::from_millis(50),
-        life: Duration::from_millis(300),
+        head: Duration::from_millis(400),
+        life: Duration::from_millis(800),
     };
     /// A test that fails ends all the same.
     const LONG: Duration = Duration::from_secs(60);
@@ -142,11 +151,12 @@ mod tests {
         let place = Gate::new(0, Limits::within(1024))
             .enter(1000)
             .expect("it is empty");
-        let (_open, closing) = watch::channel(false);
-        (
-            ours,
-            tokio::spawn(serve(theirs, router, caller, place, SHORT, closing)),
-        )
+        let (open, closing) = watch::channel(false);
+        let serving = async move {
+            serve(theirs, router, caller, place, SHORT, closing).await;
+            drop(open);
+        };
+        (ours, tokio::spawn(serving))
     }
 
     async fn last(ConnectInfo(caller): ConnectInfo<Caller>) {
@@ -187,7 +197,7 @@ mod tests {
             // A head that comes byte by byte has no more time.
             let (stream, serving) = connect(true);
             for byte in "GET /quick HTTP/1.1\r\n".chars() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
+                tokio::time::sleep(Duration::from_millis(40)).await;
                 if stream.try_write(byte.to_string().as_bytes()).is_err() {
                     break;
                 }
@@ -219,7 +229,7 @@ mod tests {
             for (trusted, path) in [(false, "lasts"), (true, "never")] {
                 let (stream, serving) = connect(trusted);
                 say(&stream, &format!("GET /{path} HTTP/1.1\r\nhost: x\r\n\r\n")).await;
-                tokio::time::sleep(4 * SHORT.life).await;
+                tokio::time::sleep(SHORT.life * 5 / 2).await;
                 assert!(!serving.is_finished(), "{path}");
                 drop(stream);
                 serving.await.expect("it ends with its caller");
