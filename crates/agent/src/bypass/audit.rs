@@ -25,6 +25,8 @@ type Known = (u32, u64, Bypass);
 #[derive(Debug, Default)]
 pub struct Auditor {
     found: Mutex<Found>,
+    /// Who is in a container.
+    evidence: Mutex<containers::Evidence>,
 }
 
 #[derive(Debug, Default)]
@@ -139,11 +141,12 @@ impl Auditor {
         seen: &mut Found,
     ) -> bool {
         let mut unsure = false;
+        let mut evidence = self.evidence.lock().unwrap_or_else(PoisonError::into_inner);
         for containers::Process {
             slice: id,
             pid,
             unlimited,
-        } in containers::look_into(&daemon.run, slices)
+        } in containers::look_into(&daemon.run, slices, &mut evidence)
         {
             let slice = slices.iter().find(|slice| slice.id == id && !slice.whole);
             let (Some(slice), Some(began)) = (slice, procs::start_ticks(pid)) else {
