@@ -3,6 +3,7 @@
 
 pub mod audit;
 pub mod containers;
+mod evidence;
 pub mod program;
 pub mod scan;
 mod told;

@@ -184,10 +184,10 @@ impl Daemon {
             .collect();
         members.extend(vouched);
         if slice.lasting {
-            let inside = bypass::containers::members(slice);
+            let inside = bypass::containers::members(&self.run, slice);
             let pinned: Vec<Watched> = inside.iter().filter_map(|pid| Watched::now(*pid)).collect();
             // Looked at again, now that no number can come to mean another.
-            let still = bypass::containers::members(slice);
+            let still = bypass::containers::members(&self.run, slice);
             let found = pinned
                 .into_iter()
                 .filter(|process| still.contains(&process.pid()) && !has(&members, process.pid()));

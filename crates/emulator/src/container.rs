@@ -7,6 +7,7 @@
 use std::fmt::Write as _;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -15,9 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::device::identity::Uuid;
 use crate::device::spec;
-use crate::engine::page::BYTES as ENGINE_BYTES;
+use crate::engine::page;
 use crate::hardware::{HardwareError, PAGE_MODE, make_pages, run_directory};
 use crate::inventory::{DeviceFacts, devices};
+use crate::shared::lock;
 
 /// Where a container has the folder that [`grant`] makes.
 pub const FOLDER: &str = "/run/divvy/device";
@@ -146,29 +148,27 @@ pub fn grant(folder: &Path, run: &Path, spec: &str, uuids: &[Uuid]) -> Result<Gr
 }
 
 /// Takes back what containers did to the pages in a folder that [`grant`] made: modes, which would make programs of them,
-/// and room beyond a page's own.
+/// and lengths. A page is never mapped here: a container that shortens it again meanwhile does no harm.
 pub fn mend(folder: &Path) {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
     for file in files.map(|entry| entry.path()) {
-        let bytes = match file.extension().and_then(|kind| kind.to_str()) {
-            Some("page") => divvy_ledger::LEDGER_BYTES as u64,
-            Some("engine") => ENGINE_BYTES as u64,
+        let mend: fn(BorrowedFd<'_>) -> bool = match file.extension().and_then(|kind| kind.to_str()) {
+            Some("page") => |open| divvy_ledger::mend_file(open).is_ok(),
+            Some("engine") => |open| page::mend(open).is_ok(),
             _ => continue,
         };
         let Ok(meta) = fs::symlink_metadata(&file) else {
             continue;
         };
-        if !meta.is_file() {
-            continue;
-        }
-        let mode = meta.permissions().mode() & 0o7777;
-        if mode != PAGE_MODE {
+        // First: one that its owner may not open can be given its mode back all the same. No container writes the folder.
+        if meta.is_file() && meta.permissions().mode() & 0o7777 != PAGE_MODE {
             let _gone = fs::set_permissions(&file, Permissions::from_mode(PAGE_MODE));
         }
-        if meta.len() > bytes {
-            let open = File::options().write(true).open(&file);
-            let _gone = open.and_then(|open| open.set_len(bytes));
-        }
+        let Ok(open) = lock::open(&file) else {
+            continue;
+        };
+        // What cannot be mended now is tried again with the next round.
+        let _mended = mend(open.as_fd());
     }
 }
 
@@ -198,6 +198,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use crate::{engine_usage_in, usage_in};
 
     #[test]
     fn a_container_has_the_granted_devices_under_the_hosts_names() {
@@ -233,11 +234,18 @@ mod tests {
         let before: Vec<u64> = sizes().collect();
         for page in &granted.pages {
             fs::set_permissions(page, Permissions::from_mode(0o4755)).expect("a mode");
-            let open = File::options().write(true).open(page).expect("a page");
-            open.set_len(1 << 30).expect("longer");
         }
-        mend(&folder);
-        assert_eq!(sizes().collect::<Vec<_>>(), before);
+        let device = all[1].uuid.to_string();
+        for length in [1 << 30, 4096, 7, 0] {
+            for page in &granted.pages {
+                let open = File::options().write(true).open(page).expect("a page");
+                open.set_len(length).expect("another length");
+            }
+            mend(&folder);
+            assert_eq!(sizes().collect::<Vec<_>>(), before);
+            usage_in(&run, &device).expect("a page as new");
+            engine_usage_in(&run, all[1].uuid).expect("a page as new");
+        }
         assert!(granted.pages.iter().all(|page| mode(page) == 0o600));
         assert!(Granted::read("run_directory /x\n").is_none());
         fs::remove_dir_all(&home).expect("removed");

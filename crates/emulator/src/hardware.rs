@@ -6,14 +6,19 @@
 
 use crate::container;
 use crate::device::identity::Uuid;
-use crate::engine::page::Page;
+use crate::engine::page;
 use crate::engine::usage::page_path;
 use crate::inventory::DeviceFacts;
 use crate::log;
 use crate::memory::heap::{Charge, OutOfMemory};
 use crate::mig::{self, Store, StoreError};
 use crate::shared::deed::Deeds;
-use divvy_ledger::{Backing, Ledger, PAGE_ABI_VERSION, PageError, ReserveError, Slot, SlotOwner, open_file};
+use crate::shared::lock;
+use divvy_ledger::{
+    Backing, Ledger, PAGE_ABI_VERSION, PageError, ReserveError, Slot, SlotOwner, Snapshot, make_file,
+    open_file,
+};
+use rustix::io::Errno;
 use std::fmt;
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -157,13 +162,20 @@ fn of_instance(directory: &Path, memory: Uuid, own: Uuid, place: (u32, u32)) -> 
     Ok(usage)
 }
 
+/// Read and never mapped: whoever uses the device may shorten the file, and is not to end those who only look.
 fn of_page(directory: &Path, page: &Path, deeds: &str) -> Result<Usage, HardwareError> {
     let path = directory.join(page);
-    if !path.exists() {
-        return Ok(Usage::default());
-    }
-    let ledger = open(&path)?;
-    ledger.reap().map_err(|why| HardwareError::Page(path, why))?;
+    let page_error = |why| HardwareError::Page(path.clone(), why);
+    let file = match lock::open(&path) {
+        Err(Errno::NOENT) => return Ok(Usage::default()),
+        opened => opened.map_err(|errno| {
+            page_error(PageError::System {
+                step: "open of a ledger file",
+                errno,
+            })
+        })?,
+    };
+    let ledger = Snapshot::read(file).map_err(page_error)?;
     let mut processes: Vec<ProcessUsage> = ledger
         .processes()
         .filter(|process| process.alive)
@@ -389,9 +401,9 @@ pub(crate) fn make_pages(directory: &Path, uuid: Uuid) -> Result<[PathBuf; 2], H
     let failed = |why| HardwareError::Directory(directory.to_owned(), why);
     make_folder(directory).map_err(failed)?;
     let memory = directory.join(page_name(uuid));
-    open(&memory)?;
+    make_file(&memory, PAGE_MODE).map_err(|why| HardwareError::Page(memory.clone(), why))?;
     let engine = page_path(directory, uuid);
-    Page::open(&engine).map_err(|why| HardwareError::Directory(engine.clone(), why.into()))?;
+    page::make(&engine).map_err(|why| HardwareError::Directory(engine.clone(), why.into()))?;
     Ok([memory, engine])
 }
 

@@ -54,14 +54,23 @@ pub use nvml::{TABLE as NVML_TABLE, nvlinks};
 /// What the fuzz targets under `fuzz/` call; not for use.
 #[doc(hidden)]
 pub mod fuzzing {
-    /// Reads bytes as a fatbin container and decompresses all of its files.
-    pub fn fatbin(bytes: &[u8]) {
-        if let Ok(files) = crate::image::fatbin::files(bytes) {
-            for file in files {
-                let _ = file.contents();
-            }
+    /// Reads bytes as a fatbin container, as a load does, and wants its text for every device there may be. Answers the bytes of
+    /// text after the load, after the first device and in the end.
+    pub fn fatbin(bytes: &[u8]) -> [u64; 3] {
+        let Ok(image) = crate::image::Image::from_fatbin(bytes) else {
+            return [0; 3];
+        };
+        let loaded = image.spent();
+        let _one = image.text(u32::MAX).is_ok();
+        let first = image.spent();
+        for sm in 0..=130 {
+            let _other = image.text(sm).is_ok();
         }
+        [loaded, first, image.spent()]
     }
+
+    /// The most text that one load may come to, in bytes.
+    pub const FATBIN_MOST: u64 = crate::image::fatbin::MAX_TOGETHER;
 
     pub use crate::engine::scribble::engine_page;
 }

@@ -1,6 +1,7 @@
 //! The linker (cuLink*): takes PTX and gives PTX. There is no machine code to make, so what it completes is the
 //! text itself, which the module and library calls accept.
 
+use crate::image::fatbin::{FatbinError, MAX_TOGETHER};
 use crate::image::{Image, ImageError};
 use crate::jit::JitOptions;
 use std::collections::HashSet;
@@ -44,7 +45,12 @@ impl Link {
         }
         let text = image.text(self.sm)?;
         let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
-        self.lock().texts.push(text[..end].to_vec());
+        let mut state = self.lock();
+        let together: u64 = state.texts.iter().map(|text| text.len() as u64).sum();
+        if together.saturating_add(end as u64) > MAX_TOGETHER {
+            return Err(FatbinError::TooMuch.into());
+        }
+        state.texts.push(text[..end].to_vec());
         Ok(())
     }
 

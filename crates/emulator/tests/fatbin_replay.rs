@@ -1,8 +1,42 @@
 //! The fatbin reader on hostile bytes, on stable Rust: real containers, then those cut, flipped and filled with
 //! extremes. `fuzz/` goes on from the same containers.
 
-use divvy_emulator::fuzzing::fatbin;
+use divvy_emulator::fuzzing::{FATBIN_MOST, fatbin};
 use proptest::prelude::*;
+use std::path::Path;
+
+/// `fuzz/corpus/fatbin/bomb-zstd.fatbin`: five texts of 256 MiB of zeros each, for five devices, in 41 KB.
+#[test]
+fn a_bomb_costs_what_one_load_may() {
+    const TEXT: u64 = 256 << 20;
+    let bomb = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/fatbin/bomb-zstd.fatbin");
+    let bomb = std::fs::read(bomb).expect("the corpus");
+    assert!(bomb.len() < 1 << 17);
+    assert_eq!(fatbin(&bomb), [0, TEXT, FATBIN_MOST]);
+    let peak = std::fs::read_to_string("/proc/self/status").expect("a process");
+    let peak = peak.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let peak: u64 = peak
+        .and_then(|line| line.trim().trim_end_matches(" kB").parse().ok())
+        .expect("a number");
+    // Two texts, and the second one's vector while it doubles.
+    assert!(peak << 10 < 2 * FATBIN_MOST, "{peak} kB");
+}
+
+#[test]
+fn the_corpus_is_survived() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/fatbin");
+    let mut texts = 0;
+    let files = std::fs::read_dir(folder).expect("the corpus").flatten();
+    // Those have a test of their own.
+    let seeds = files.filter(|file| !file.file_name().to_string_lossy().starts_with("bomb-"));
+    for file in seeds {
+        let bytes = std::fs::read(file.path()).expect("an input");
+        let [loaded, _, all] = fatbin(&bytes);
+        assert!(loaded == 0 && all <= FATBIN_MOST);
+        texts += u32::from(all > 0);
+    }
+    assert!(texts >= 4, "seeds");
+}
 
 const CONTAINERS: &[&[u8]] = &[
     include_bytes!("fixtures/scale-plain.fatbin"),

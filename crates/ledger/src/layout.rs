@@ -35,6 +35,15 @@ impl Header {
         self.magic.store(magic, core::sync::atomic::Ordering::Release);
     }
 
+    /// The same as the bytes of a file that is not mapped.
+    pub fn bytes_of(magic: u64, bytes: usize) -> [u8; 16] {
+        let mut header = [0; 16];
+        header[..8].copy_from_slice(&magic.to_ne_bytes());
+        header[8..12].copy_from_slice(&PAGE_ABI_VERSION.to_ne_bytes());
+        header[12..].copy_from_slice(&(bytes as u32).to_ne_bytes());
+        header
+    }
+
     /// Refuses a page that is not ours, of another version, or of another size than it says.
     pub fn check(&self, page: &'static str, magic: u64, bytes: usize) -> Result<(), PageError> {
         if self.magic.load(core::sync::atomic::Ordering::Acquire) != magic {

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::accounting::{self, SLOTS, UNIT};
 use crate::bypass::Bypass;
 use crate::error::PageError;
-use crate::layout::{LEDGER_BYTES, LEDGER_MAGIC, LedgerPage};
+use crate::layout::{Header, LEDGER_BYTES, LEDGER_MAGIC, LedgerPage};
 use crate::liveness;
 use crate::mapping::{Access, Mapping};
 use crate::memfd;
@@ -390,6 +390,15 @@ pub fn open_file(path: &Path, mode: u32) -> Result<OwnedFd, PageError> {
         Err(Errno::NOENT) => {}
         answer => return answer.map_err(PageError::system("open of a ledger file")),
     }
+    make_file(path, mode)?;
+    open().map_err(PageError::system("open of a ledger file"))
+}
+
+/// Makes the ledger file at `path` with permissions `mode`, unless something has that name.
+///
+/// # Errors
+/// The system's reason.
+pub fn make_file(path: &Path, mode: u32) -> Result<(), PageError> {
     // A name of its own for each maker: pids repeat in other namespaces, moments within a process.
     static DRAFTS: AtomicU32 = AtomicU32::new(0);
     let moment = SystemTime::now()
@@ -401,7 +410,7 @@ pub fn open_file(path: &Path, mode: u32) -> Result<OwnedFd, PageError> {
         ".{moment:x}.{}.{number}.new",
         rustix::process::getpid().as_raw_nonzero()
     ));
-    let made = make_file(Path::new(&draft), mode).and_then(|()| {
+    let made = make_draft(Path::new(&draft), mode).and_then(|()| {
         match rustix::fs::linkat(CWD, &draft, CWD, path, AtFlags::empty()) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(errno) => Err(PageError::System {
@@ -411,11 +420,34 @@ pub fn open_file(path: &Path, mode: u32) -> Result<OwnedFd, PageError> {
         }
     });
     let _gone = rustix::fs::unlink(&draft);
-    made?;
-    open().map_err(PageError::system("open of a ledger file"))
+    made
 }
 
-fn make_file(path: &Path, mode: u32) -> Result<(), PageError> {
+/// Gives a ledger file back the length and the header that one of its users took from it, without mapping it. Modes are not
+/// looked at.
+///
+/// # Errors
+/// The system's reason.
+pub fn mend_file(fd: BorrowedFd<'_>) -> Result<(), PageError> {
+    let length = rustix::fs::fstat(fd)
+        .map_err(PageError::system("fstat of a page"))?
+        .st_size;
+    if length != LEDGER_BYTES as i64 {
+        rustix::fs::ftruncate(fd, LEDGER_BYTES as u64)
+            .map_err(PageError::system("ftruncate of a ledger file"))?;
+    }
+    let whole = Header::bytes_of(LEDGER_MAGIC, LEDGER_BYTES);
+    let mut found = [0; 16];
+    let read = rustix::io::pread(fd, &mut found, 0).map_err(PageError::system("pread of a page"))?;
+    if read == whole.len() && found == whole {
+        return Ok(());
+    }
+    rustix::io::pwrite(fd, &whole, 0)
+        .map(drop)
+        .map_err(PageError::system("pwrite of a ledger file"))
+}
+
+fn make_draft(path: &Path, mode: u32) -> Result<(), PageError> {
     let mode = Mode::from_raw_mode(mode);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, mode).map_err(PageError::system("creation of a ledger file"))?;
@@ -428,7 +460,7 @@ fn make_file(path: &Path, mode: u32) -> Result<(), PageError> {
             errno => Err(errno),
         })
         .map_err(PageError::system("fallocate of a ledger file"))?;
-    let mapping = Mapping::<LedgerPage>::new(fd.as_fd(), Access::ReadWrite, "mmap of a new ledger file")?;
-    mapping.page().header.write(LEDGER_MAGIC, LEDGER_BYTES);
+    rustix::io::pwrite(&fd, &Header::bytes_of(LEDGER_MAGIC, LEDGER_BYTES), 0)
+        .map_err(PageError::system("pwrite of a new ledger file"))?;
     Ok(())
 }

@@ -74,6 +74,73 @@ impl<P: Page> Mapping<P> {
     }
 }
 
+impl<P: Page> Mapping<P> {
+    /// Memory of this process alone, all zeros, that costs nothing where nothing is written.
+    pub fn private() -> Result<Self, PageError> {
+        const STEP: &str = "mmap of memory for a copy of a page";
+        // SAFETY: as in `new`.
+        let raw = unsafe {
+            rustix::mm::mmap_anonymous(
+                core::ptr::null_mut(),
+                size_of::<P>(),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }
+        .map_err(PageError::system(STEP))?;
+        match NonNull::new(raw.cast()) {
+            Some(page) => Ok(Self {
+                page,
+                _page: PhantomData,
+            }),
+            None => Err(PageError::System {
+                step: STEP,
+                errno: Errno::NOMEM,
+            }),
+        }
+    }
+
+    /// Copies a part of a file to the same place of the page. The part lies inside the page. A file that ends before it is
+    /// an error, and no signal.
+    pub fn read(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        part: core::ops::Range<usize>,
+        page: &'static str,
+    ) -> Result<(), PageError> {
+        assert!(part.start <= part.end && part.end <= size_of::<P>());
+        // SAFETY: the range lies inside the mapping, which is readable and writable (see `private`), and `&mut self` says
+        // that nobody else looks at it. Any bytes are a valid page.
+        let mut into = unsafe {
+            core::slice::from_raw_parts_mut(self.page.as_ptr().cast::<u8>().add(part.start), part.len())
+        };
+        let mut at = part.start;
+        while !into.is_empty() {
+            match rustix::io::pread(fd, &mut *into, at as u64) {
+                Ok(0) => {
+                    return Err(PageError::Size {
+                        page,
+                        expected: size_of::<P>() as u64,
+                        found: at as u64,
+                    });
+                }
+                Ok(count) => {
+                    into = &mut into[count..];
+                    at += count;
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => {
+                    return Err(PageError::System {
+                        step: "pread of a page",
+                        errno,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 impl<P> Mapping<P> {
     #[inline]
     pub fn page(&self) -> &P {

@@ -24,6 +24,8 @@ type Known = (u32, u64, Bypass);
 #[derive(Debug, Default)]
 pub struct Auditor {
     found: Mutex<Found>,
+    /// Who is in a container.
+    evidence: Mutex<containers::Evidence>,
 }
 
 #[derive(Debug, Default)]
@@ -144,7 +146,10 @@ impl Auditor {
         seen: &mut Found,
     ) -> bool {
         let mut unsure = false;
-        let found = containers::look_into(&daemon.run, slices);
+        let found = {
+            let mut evidence = self.evidence.lock().unwrap_or_else(PoisonError::into_inner);
+            containers::look_into(&daemon.run, slices, &mut evidence)
+        };
         daemon.note_containers(&found.iter().map(|process| process.slice.clone()).collect());
         for containers::Process {
             slice: id,

@@ -1,6 +1,6 @@
 //! Programs in containers of a slice that have a device open and no limiter in them: static ones, and those of musl, for
-//! which nothing is preloaded. They are in no ledger and below no `divvy run`. What tells them is what their mount namespace
-//! has mounted, whoever gave it to them: no name and no argument of theirs counts.
+//! which nothing is preloaded. They are in no ledger and below no `divvy run`. What tells them is what the kernel says of
+//! their mounts and cgroups (`evidence`): no name and no argument of theirs counts.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -9,16 +9,13 @@ use std::path::{Path, PathBuf};
 use divvy_model::SliceRecord;
 use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, makedev, statx};
 
+pub use super::evidence::Evidence;
+use super::evidence::SliceBox;
 use super::scan::IN_CONTAINER;
 use crate::RunDir;
-use crate::rundir::BOXES;
 
-/// Where containers have the folder of their slice's socket.
-const SLICE: &str = " /run/divvy/slice ";
 /// Where they have the pages of emulated devices.
 const PAGES: &str = "/run/divvy/device/";
-/// Processes of one mount namespace that are asked what is mounted there: one that has changed its root sees less.
-const ASKED: usize = 16;
 
 /// A process of a container.
 pub struct Process {
@@ -31,7 +28,8 @@ pub struct Process {
 }
 
 /// The processes of these slices' containers. What containers did to the pages that they were granted is taken back.
-pub fn look_into(run: &RunDir, slices: &[SliceRecord]) -> Vec<Process> {
+/// `evidence` is what earlier rounds found out.
+pub fn look_into(run: &RunDir, slices: &[SliceRecord], evidence: &mut Evidence) -> Vec<Process> {
     let slices: Vec<&SliceRecord> = slices
         .iter()
         .filter(|slice| slice.lasting && run.container(&slice.id).is_dir())
@@ -43,58 +41,31 @@ pub fn look_into(run: &RunDir, slices: &[SliceRecord]) -> Vec<Process> {
         divvy_host::mend_granted(&run.container(&slice.id).join("device"));
     }
     let nodes = nodes();
-    let mut found = Vec::new();
-    for (slice, pids) in inside(&slices) {
-        let pages = files(&run.container(&slice.id).join("device"));
-        found.extend(pids.into_iter().map(|pid| Process {
-            slice: slice.id.clone(),
-            pid,
-            unlimited: uses(pid, &nodes, &pages),
-        }));
-    }
-    found
+    let boxes: Vec<SliceBox> = slices.iter().map(|slice| SliceBox::of(run, &slice.id)).collect();
+    let mut pages: HashMap<&str, HashSet<(u64, u64)>> = HashMap::new();
+    evidence
+        .inside(&boxes)
+        .into_iter()
+        .map(|(slice, pid)| {
+            let id = boxes[slice].id.as_str();
+            let pages = pages
+                .entry(id)
+                .or_insert_with(|| files(&run.container(id).join("device")));
+            Process {
+                slice: id.to_owned(),
+                pid,
+                unlimited: uses(pid, &nodes, pages),
+            }
+        })
+        .collect()
 }
 
 /// The processes of the containers that have this slice, whether they use a device or not.
 #[must_use]
-pub fn members(slice: &SliceRecord) -> Vec<u32> {
-    inside(&[slice]).into_iter().flat_map(|(_, pids)| pids).collect()
-}
-
-/// The processes of each mount namespace that has one of these slices.
-fn inside<'a>(slices: &[&'a SliceRecord]) -> Vec<(&'a SliceRecord, Vec<u32>)> {
-    let of = |pids: &[u32]| pids.iter().take(ASKED).find_map(|pid| slice_of(*pid, slices));
-    namespaces()
-        .into_values()
-        .filter_map(|pids| Some((of(&pids)?, pids)))
-        .collect()
-}
-
-/// The processes of each mount namespace but our own.
-fn namespaces() -> HashMap<PathBuf, Vec<u32>> {
-    let own = fs::read_link("/proc/self/ns/mnt").ok();
-    let mut all: HashMap<PathBuf, Vec<u32>> = HashMap::new();
-    for pid in entries(Path::new("/proc")).filter_map(|path| path.file_name()?.to_str()?.parse().ok()) {
-        match fs::read_link(format!("/proc/{pid}/ns/mnt")) {
-            Ok(namespace) if Some(&namespace) != own.as_ref() => all.entry(namespace).or_default().push(pid),
-            _ => {}
-        }
-    }
-    all
-}
-
-/// The slice whose folder this process has where containers have it. Read as text: no path of a container is followed.
-fn slice_of<'a>(pid: u32, slices: &[&'a SliceRecord]) -> Option<&'a SliceRecord> {
-    let mounts = fs::read(format!("/proc/{pid}/mountinfo")).ok()?;
-    let mounts = String::from_utf8_lossy(&mounts);
-    mounts
-        .lines()
-        .filter_map(|line| line.split_once(SLICE))
-        // `36 35 98:0 /boxes/ID`: what of its file system is mounted.
-        .find_map(|(before, _)| {
-            let of = |slice: &&&SliceRecord| before.ends_with(&format!("/{BOXES}/{}", slice.id));
-            slices.iter().find(of).copied()
-        })
+pub fn members(run: &RunDir, slice: &SliceRecord) -> Vec<u32> {
+    let boxes = [SliceBox::of(run, &slice.id)];
+    let inside = Evidence::default().inside(&boxes);
+    inside.into_iter().map(|(_, pid)| pid).collect()
 }
 
 /// Whether the process has one of these device nodes or of these files open or mapped, and no limiter.
@@ -138,7 +109,7 @@ fn files(folder: &Path) -> HashSet<(u64, u64)> {
 }
 
 /// What is known of a file without asking anybody for it: a container's file systems may have servers that never answer.
-fn look(path: &Path) -> Option<Statx> {
+pub(super) fn look(path: &Path) -> Option<Statx> {
     statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS).ok()
 }
 
@@ -151,11 +122,11 @@ fn number(seen: &Statx) -> u64 {
 }
 
 /// A file, whatever it is called.
-fn place(seen: &Statx) -> (u64, u64) {
+pub(super) fn place(seen: &Statx) -> (u64, u64) {
     (makedev(seen.stx_dev_major, seen.stx_dev_minor), seen.stx_ino)
 }
 
-fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+pub(super) fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let all = fs::read_dir(folder).into_iter().flatten().flatten();
     all.map(|entry| entry.path())
 }

@@ -65,7 +65,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     };
     let refused = started(args, engine)
         // The file may hold another container's id, and somebody else have written it.
-        .filter(|program| container_members(&slice).contains(&program.pid))
+        .filter(|program| container_members(&context.peek(), &slice).contains(&program.pid))
         .and_then(|program| judge(&program, slice.policy))
         .inspect(|refused| stop(refused, args, engine, context));
     // Told before `divvy` returns, which waits for a container in the background: nobody's death takes the slice from it then.

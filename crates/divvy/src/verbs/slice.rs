@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Subcommand;
+use divvy_agent::RunDir;
 use divvy_agent::api::CreateSlice;
 use divvy_agent::bypass::containers::members as container_members;
 use divvy_container::running::Processes;
@@ -201,7 +202,7 @@ fn remove(args: &Delete, context: &Context) -> Result<u8, Fault> {
         if args.yes {
             end_all(&agent, &slice.id, args.grace)?;
         }
-        containers(&slice, args.yes)?;
+        containers(&context.peek(), &slice, args.yes)?;
         agent.end(&slice.id)?;
         deleted.push(slice);
     }
@@ -219,9 +220,9 @@ fn remove(args: &Delete, context: &Context) -> Result<u8, Fault> {
 
 /// A container has its slice's parts mounted, whether it uses the device now or not: without the slice it has no device, and
 /// cannot be started again.
-fn containers(slice: &SliceRecord, force: bool) -> Result<(), Fault> {
+fn containers(run: &RunDir, slice: &SliceRecord, force: bool) -> Result<(), Fault> {
     let processes = Processes::default();
-    let mut names: Vec<String> = container_members(slice)
+    let mut names: Vec<String> = container_members(run, slice)
         .into_iter()
         .filter_map(|pid| processes.container(pid))
         .map(|container| format!("{}:{}", container.engine, container.name.unwrap_or(container.id)))

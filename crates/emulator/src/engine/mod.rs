@@ -2,6 +2,7 @@
 //!
 //! - `schedule`: the time line, pure
 //! - `page`: the line as all processes share it
+//! - `copy`: what is read of it by those who only look
 //! - `model`: how long a kernel lasts
 //! - `mps`: processes that run on it together
 //! - `usage`: who kept it busy
@@ -10,6 +11,7 @@
 //!
 //! docs/adr/0024 has the decisions.
 
+mod copy;
 pub mod line;
 pub mod model;
 pub mod mps;

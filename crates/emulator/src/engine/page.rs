@@ -4,6 +4,7 @@
 //! the words say is under one lock, which is taken away from a holder that is dead or stopped; and whatever they
 //! say, whoever reads them goes on in bounded time: they are made plausible first.
 
+use super::copy;
 use super::mps::Client;
 use super::schedule::{JOBS, Job, Now, PATIENCE, Place, Schedule, State, WHOLE};
 use crate::clock;
@@ -12,7 +13,8 @@ use crate::memory::mapping::Mapping;
 use crate::shared::lock::{FileLock, Hold, is_locked, open};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, OwnedFd};
+use std::mem::offset_of;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -43,10 +45,10 @@ const DEAD_AFTER: u64 = 2_000_000;
 const STOPPED_AFTER: u64 = 50_000_000;
 
 #[repr(C, align(4096))]
-struct Words {
+pub(super) struct Words {
     magic: AtomicU64,
     abi: AtomicU64,
-    lock: AtomicU64,
+    pub(super) lock: AtomicU64,
     cursor: AtomicU64,
     owner: AtomicU64,
     slice_end: AtomicU64,
@@ -56,16 +58,16 @@ struct Words {
     /// Busy time of processes that are gone.
     retired: AtomicU64,
     /// Places below this one may be in use.
-    top: AtomicU64,
+    pub(super) top: AtomicU64,
     /// Time that passed while a stopped process had the next turn.
     idle_wanted: AtomicU64,
     samples: Samples,
     _rest: [AtomicU64; 512 - 11 - 2 * SAMPLES],
-    places: [PlaceWords; PLACES],
+    pub(super) places: [PlaceWords; PLACES],
 }
 
 #[repr(C)]
-struct PlaceWords {
+pub(super) struct PlaceWords {
     /// 0: free.
     pid: AtomicU64,
     busy: AtomicU64,
@@ -102,7 +104,8 @@ struct JobWords {
 struct Samples([[AtomicU64; 2]; SAMPLES]);
 
 const _: () = assert!(size_of::<PlaceWords>() == 1024);
-pub(crate) const BYTES: usize = size_of::<Words>();
+const BYTES: usize = size_of::<Words>();
+const HEAD_BYTES: usize = 16;
 
 /// How busy a process kept the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,11 +149,34 @@ impl Page {
             path: path.to_owned(),
             map,
         };
-        let words = page.words();
-        if words.magic.load(Acquire) != MAGIC || words.abi.load(Relaxed) != u64::from(ENGINE_ABI) {
+        page.check()?;
+        Ok(page)
+    }
+
+    /// A copy of the page, for a look: memory of this process alone, so that a file which is shortened meanwhile is an
+    /// error and no signal. What is done to the copy changes nothing for others.
+    pub fn look(path: &Path) -> Result<Page, Errno> {
+        let file = open(path)?;
+        if rustix::fs::fstat(&file)?.st_size != BYTES as i64 {
             return Err(Errno::PROTO);
         }
+        let map = Mapping::new(BYTES, 4096, false)?;
+        copy::read(file.as_fd(), &map)?;
+        let page = Page {
+            path: path.to_owned(),
+            map,
+        };
+        page.check()?;
+        page.words().lock.store(0, Relaxed);
         Ok(page)
+    }
+
+    fn check(&self) -> Result<(), Errno> {
+        let words = self.words();
+        match words.magic.load(Acquire) == MAGIC && words.abi.load(Relaxed) == u64::from(ENGINE_ABI) {
+            true => Ok(()),
+            false => Err(Errno::PROTO),
+        }
     }
 
     fn words(&self) -> &Words {
@@ -563,12 +589,48 @@ impl JobWords {
     }
 }
 
+/// Sets the slice in the page of that name, made if there is none, without mapping it: for the agent. The word is
+/// checked by all who read it.
+pub fn write_slice(path: &Path, slice: u64) -> Result<(), Errno> {
+    let file = open_or_make(path)?;
+    // Looked at first: a page of another layout has another word there, and a short one would get a hole.
+    Page::look(path)?;
+    let slice = slice.clamp(*SLICES.start(), *SLICES.end());
+    rustix::io::pwrite(&file, &slice.to_ne_bytes(), offset_of!(Words, slice) as u64).map(drop)
+}
+
+/// Gives a page back the length and the head that one of its users took from it, without mapping it.
+pub fn mend(file: BorrowedFd<'_>) -> Result<(), Errno> {
+    if rustix::fs::fstat(file)?.st_size != BYTES as i64 {
+        rustix::fs::ftruncate(file, BYTES as u64)?;
+    }
+    let mut found = [0; HEAD_BYTES];
+    if rustix::io::pread(file, &mut found, 0)? == HEAD_BYTES && found == head() {
+        return Ok(());
+    }
+    rustix::io::pwrite(file, &head(), 0).map(drop)
+}
+
+/// What every page begins with.
+fn head() -> [u8; HEAD_BYTES] {
+    let mut head = [0; HEAD_BYTES];
+    head[..8].copy_from_slice(&MAGIC.to_ne_bytes());
+    head[8..].copy_from_slice(&u64::from(ENGINE_ABI).to_ne_bytes());
+    head
+}
+
 /// Of processes that start together one makes the file, and none finds it half made.
 fn open_or_make(path: &Path) -> Result<OwnedFd, Errno> {
     match open(path) {
         Err(Errno::NOENT) => {}
         answer => return answer,
     }
+    make(path)?;
+    open(path)
+}
+
+/// Makes the page of that name, unless something has it.
+pub fn make(path: &Path) -> Result<(), Errno> {
     static DRAFTS: AtomicU32 = AtomicU32::new(0);
     let number = DRAFTS.fetch_add(1, Relaxed);
     let mut draft = path.as_os_str().to_owned();
@@ -585,8 +647,7 @@ fn open_or_make(path: &Path) -> Result<OwnedFd, Errno> {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => rustix::fs::ftruncate(&file, BYTES as u64)?,
             done => done?,
         }
-        let head = [MAGIC.to_le_bytes(), u64::from(ENGINE_ABI).to_le_bytes()].concat();
-        rustix::io::pwrite(&file, &head, 0)?;
+        rustix::io::pwrite(&file, &head(), 0)?;
         match rustix::fs::linkat(CWD, &draft, CWD, path, AtFlags::empty()) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(why) => Err(why),
@@ -594,6 +655,5 @@ fn open_or_make(path: &Path) -> Result<OwnedFd, Errno> {
     };
     let made = make();
     let _gone = rustix::fs::unlink(&draft);
-    made?;
-    open(path)
+    made
 }

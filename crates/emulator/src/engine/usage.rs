@@ -1,9 +1,10 @@
 //! How busy an emulated device's engine is, and who keeps it so: read from its page, without touching a driver.
 
-use super::page::{Busy, DEFAULT_SLICE, ENGINE_ABI, LONG_SLICE, Page, SAMPLES, SHORT_SLICE};
+use super::page::{Busy, DEFAULT_SLICE, ENGINE_ABI, LONG_SLICE, Page, SAMPLES, SHORT_SLICE, write_slice};
 use crate::device::identity::Uuid;
 use crate::hardware::{HardwareError, make_folder, pages, run_directory};
 use divvy_ledger::PageError;
+use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
 /// What a process had of an engine.
@@ -44,16 +45,19 @@ pub fn engine_usage(uuid: Uuid) -> Result<EngineUsage, HardwareError> {
 /// The same for a device of the run directory `directory`, whatever this process's own is.
 pub fn engine_usage_in(directory: &Path, uuid: Uuid) -> Result<EngineUsage, HardwareError> {
     let path = page_path(directory, uuid);
-    if !path.exists() {
-        return Ok(EngineUsage {
-            now_ns: crate::clock::now_ns(),
-            busy_ns: 0,
-            idle_wanted_ns: 0,
-            processes: Vec::new(),
-            history: Vec::new(),
-        });
-    }
-    let (now_ns, idle_wanted_ns, mut all) = open(&path)?.busy();
+    let page = match Page::look(&path) {
+        Err(Errno::NOENT) => {
+            return Ok(EngineUsage {
+                now_ns: crate::clock::now_ns(),
+                busy_ns: 0,
+                idle_wanted_ns: 0,
+                processes: Vec::new(),
+                history: Vec::new(),
+            });
+        }
+        looked => looked.map_err(|errno| failed(&path, errno))?,
+    };
+    let (now_ns, idle_wanted_ns, mut all) = page.busy();
     let dead = all.remove(0);
     let busy_ns = all
         .iter()
@@ -73,11 +77,9 @@ pub fn engine_usage_in(directory: &Path, uuid: Uuid) -> Result<EngineUsage, Hard
     })
 }
 
-fn open(path: &Path) -> Result<Page, HardwareError> {
-    Page::open(path).map_err(|errno| {
-        let step = "mapping of an engine page";
-        HardwareError::Page(path.to_owned(), PageError::System { step, errno })
-    })
+fn failed(path: &Path, errno: Errno) -> HardwareError {
+    let step = "reading of an engine page";
+    HardwareError::Page(path.to_owned(), PageError::System { step, errno })
 }
 
 /// Sets how long a process keeps a device while others want it, by the driver's numbers (`nvidia-smi compute-policy
@@ -89,8 +91,8 @@ pub fn set_time_slice(directory: &Path, uuid: Uuid, code: u32) -> Result<(), Har
         _ => DEFAULT_SLICE,
     };
     make_folder(directory).map_err(|why| HardwareError::Directory(directory.to_owned(), why))?;
-    open(&page_path(directory, uuid))?.lock().set_slice(slice);
-    Ok(())
+    let path = page_path(directory, uuid);
+    write_slice(&path, slice).map_err(|errno| failed(&path, errno))
 }
 
 /// Busy time since `from`, by earlier readings and the one now.

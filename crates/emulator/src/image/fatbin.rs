@@ -13,6 +13,8 @@ pub const HEADER_BYTES: usize = 16;
 
 /// A file may not claim more than this once uncompressed; the largest PTX of the CUDA libraries is a tenth of it.
 const MAX_UNCOMPRESSED: u64 = 256 << 20;
+/// Texts of one image, or of one linker, together: what a load may cost however many files the image has.
+pub const MAX_TOGETHER: u64 = 512 << 20;
 const FILE_HEADER_MIN: usize = 64;
 const FLAG_LZ4: u64 = 0x2000;
 const FLAG_ZSTD: u64 = 0x8000;
@@ -30,6 +32,8 @@ pub enum FatbinError {
     BadCompression(&'static str),
     /// The header claims more bytes than any real image.
     TooLarge(u64),
+    /// The files of one image that were wanted claim more bytes together than any real image has.
+    TooMuch,
 }
 
 impl fmt::Display for FatbinError {
@@ -42,6 +46,11 @@ impl fmt::Display for FatbinError {
                 write!(f, "a file in the fatbin container is not valid {method}")
             }
             FatbinError::TooLarge(bytes) => write!(f, "a file in the fatbin container claims {bytes} bytes"),
+            FatbinError::TooMuch => write!(
+                f,
+                "the image's files have more than {} MiB of PTX together",
+                MAX_TOGETHER >> 20
+            ),
         }
     }
 }
@@ -68,6 +77,14 @@ pub struct File<'a> {
     pub sm: u32,
     flags: u64,
     payload: &'a [u8],
+    uncompressed: u64,
+}
+
+/// A file that is kept as it is until somebody wants what is in it: most images have files for devices that are not there.
+#[derive(Debug, Default)]
+pub struct Packed {
+    flags: u64,
+    payload: Vec<u8>,
     uncompressed: u64,
 }
 
@@ -130,11 +147,50 @@ fn read_file(bytes: &[u8]) -> Result<(File<'_>, &[u8]), FatbinError> {
     Ok((file, &bytes[end..]))
 }
 
+impl Packed {
+    /// Bytes that the contents take.
+    pub fn cost(&self) -> u64 {
+        match is_compressed(self.flags) {
+            true => self.uncompressed,
+            false => self.payload.len() as u64,
+        }
+    }
+
+    /// The contents, decompressed. They take [`Packed::cost`] and no more.
+    pub fn contents(&self) -> Result<Cow<'_, [u8]>, FatbinError> {
+        let Packed {
+            flags,
+            ref payload,
+            uncompressed,
+        } = *self;
+        File {
+            kind: Kind::Ptx,
+            sm: 0,
+            flags,
+            payload,
+            uncompressed,
+        }
+        .contents()
+    }
+}
+
+fn is_compressed(flags: u64) -> bool {
+    flags & (FLAG_LZ4 | FLAG_ZSTD) != 0
+}
+
 impl<'a> File<'a> {
+    /// A copy of the file as it is.
+    pub fn keep(&self) -> Packed {
+        Packed {
+            flags: self.flags,
+            payload: self.payload.to_vec(),
+            uncompressed: self.uncompressed,
+        }
+    }
+
     /// The payload, decompressed.
-    pub fn contents(&self) -> Result<Cow<'a, [u8]>, FatbinError> {
-        let compressed = self.flags & (FLAG_LZ4 | FLAG_ZSTD) != 0;
-        if !compressed {
+    fn contents(&self) -> Result<Cow<'a, [u8]>, FatbinError> {
+        if !is_compressed(self.flags) {
             return Ok(Cow::Borrowed(self.payload));
         }
         if self.uncompressed > MAX_UNCOMPRESSED {

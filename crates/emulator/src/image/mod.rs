@@ -6,20 +6,25 @@ pub mod source;
 
 use divvy_abi::*;
 use divvy_ptx::{Module, ParseError};
-use fatbin::{FatbinError, Kind};
+use fatbin::{FatbinError, Kind, MAX_TOGETHER, Packed};
+use std::borrow::Cow;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-/// An image: the PTX texts it offers, parsed when first wanted.
+/// An image: the PTX texts it offers, decompressed and parsed when first wanted.
 pub struct Image {
     candidates: Vec<Candidate>,
     has_machine_code: bool,
+    /// Bytes of the texts that were wanted.
+    spent: AtomicU64,
 }
 
 struct Candidate {
     /// The `NN` of the `sm_NN` it needs.
     sm: u32,
-    text: Vec<u8>,
+    packed: Packed,
+    text: OnceLock<Result<Vec<u8>, FatbinError>>,
     module: OnceLock<Result<Arc<Module>, ParseError>>,
 }
 
@@ -88,12 +93,14 @@ impl Image {
     pub fn from_text(text: &[u8]) -> Image {
         let candidate = Candidate {
             sm: target(text).unwrap_or(0),
-            text: text.to_vec(),
+            packed: Packed::default(),
+            text: OnceLock::from(Ok(text.to_vec())),
             module: OnceLock::new(),
         };
         Image {
             candidates: vec![candidate],
             has_machine_code: false,
+            spent: AtomicU64::new(text.len() as u64),
         }
     }
 
@@ -102,6 +109,7 @@ impl Image {
         Image {
             candidates: Vec::new(),
             has_machine_code: true,
+            spent: AtomicU64::new(0),
         }
     }
 
@@ -110,17 +118,16 @@ impl Image {
         let mut image = Image {
             candidates: Vec::new(),
             has_machine_code: false,
+            spent: AtomicU64::new(0),
         };
         for file in fatbin::files(container)? {
             match file.kind {
-                Kind::Ptx => {
-                    let text = file.contents()?.into_owned();
-                    image.candidates.push(Candidate {
-                        sm: file.sm,
-                        text,
-                        module: OnceLock::new(),
-                    });
-                }
+                Kind::Ptx => image.candidates.push(Candidate {
+                    sm: file.sm,
+                    packed: file.keep(),
+                    text: OnceLock::new(),
+                    module: OnceLock::new(),
+                }),
                 Kind::Elf => image.has_machine_code = true,
                 Kind::Other(_) => {}
             }
@@ -130,22 +137,42 @@ impl Image {
 
     /// Takes over another image's texts.
     pub fn extend(&mut self, other: Image) {
-        self.candidates.extend(other.candidates);
+        self.spent.fetch_add(other.spent(), Relaxed);
         self.has_machine_code |= other.has_machine_code;
+        self.candidates.extend(other.candidates);
+    }
+
+    /// Bytes of text that the image has cost so far.
+    pub fn spent(&self) -> u64 {
+        self.spent.load(Relaxed)
     }
 
     /// The module for a device of compute capability `sm`: the newest PTX the device can run.
     pub fn module(&self, sm: u32) -> Result<Arc<Module>, ImageError> {
         let best = self.best(sm)?;
+        let text = self.unpack(best)?;
         best.module
-            .get_or_init(|| Module::parse(&best.text).map(Arc::new))
+            .get_or_init(|| Module::parse(text).map(Arc::new))
             .clone()
             .map_err(ImageError::Parse)
     }
 
     /// The PTX text for a device of compute capability `sm`.
     pub fn text(&self, sm: u32) -> Result<&[u8], ImageError> {
-        Ok(&self.best(sm)?.text)
+        self.unpack(self.best(sm)?)
+    }
+
+    /// Its text, as far as the image may still cost that much.
+    fn unpack<'a>(&self, candidate: &'a Candidate) -> Result<&'a [u8], ImageError> {
+        let text = candidate.text.get_or_init(|| {
+            let cost = candidate.packed.cost();
+            let within = |spent: u64| spent.checked_add(cost).filter(|&sum| sum <= MAX_TOGETHER);
+            self.spent
+                .fetch_update(Relaxed, Relaxed, within)
+                .map_err(|_| FatbinError::TooMuch)?;
+            candidate.packed.contents().map(Cow::into_owned)
+        });
+        text.as_deref().map_err(|why| why.clone().into())
     }
 
     fn best(&self, sm: u32) -> Result<&Candidate, ImageError> {

@@ -116,12 +116,12 @@ impl Drop for MemoryFile {
 /// Whether a descriptor from elsewhere is memory that may be mapped: a memory file of at least `bytes`, whose size
 /// is sealed or can be.
 pub fn is_mappable(fd: BorrowedFd<'_>, bytes: u64) -> bool {
-    let large_enough = rustix::fs::fstat(fd).is_ok_and(|facts| facts.st_size as u64 >= bytes);
     // Only memory files answer this question.
     let sealed = rustix::fs::fcntl_get_seals(fd).is_ok_and(|seals| {
         seals.contains(SealFlags::SHRINK) || rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK).is_ok()
     });
-    large_enough && sealed
+    // Then the size, which from now on only grows: asked before, it could be another by the time the seal is there.
+    sealed && rustix::fs::fstat(fd).is_ok_and(|facts| facts.st_size as u64 >= bytes)
 }
 
 #[cfg(test)]
@@ -157,5 +157,29 @@ mod tests {
         disk.set_len(8192).unwrap();
         assert!(!is_mappable(disk.as_fd(), 1));
         assert!(!is_mappable(std::fs::File::open("/dev/zero").unwrap().as_fd(), 1));
+    }
+
+    #[test]
+    fn what_is_shortened_and_sealed_during_the_look_is_not_mappable() {
+        for _ in 0..10_000 {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            let file = rustix::fs::memfd_create(c"shortened", flags).unwrap();
+            rustix::fs::ftruncate(&file, 4096).unwrap();
+            let start = std::sync::Barrier::new(2);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    start.wait();
+                    let _too_late = rustix::fs::ftruncate(&file, 0);
+                    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+                });
+                start.wait();
+                let said = is_mappable(file.as_fd(), 4096);
+                let length = rustix::fs::fstat(&file).unwrap().st_size;
+                assert!(
+                    !said || length == 4096,
+                    "{length} bytes were said to be 4096 for good"
+                );
+            });
+        }
     }
 }

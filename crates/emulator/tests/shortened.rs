@@ -1,0 +1,66 @@
+//! Whoever may write a device's page may shorten it. Those who only look are not to die of that.
+
+mod common;
+
+use common::alone;
+use divvy_emulator::{devices, engine_usage_in, grant, usage_in};
+use std::fs::OpenOptions;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+#[test]
+fn looks_at_a_page_that_is_shortened_and_regrown_end_in_an_answer_or_an_error() {
+    let test = "looks_at_a_page_that_is_shortened_and_regrown_end_in_an_answer_or_an_error";
+    alone(test, &[("DIVVY_EMULATED", "h100")], || {
+        const LOOKS: usize = 10_000;
+        let directory = PathBuf::from(std::env::var_os("DIVVY_RUN_DIR").unwrap());
+        let device = devices("h100", &directory).unwrap()[0].uuid;
+        let id = device.to_string();
+        let granted = grant(&directory.join("given"), &directory, "h100", &[device]).unwrap();
+        let files: Vec<_> = granted
+            .pages
+            .iter()
+            .map(|page| OpenOptions::new().write(true).open(page).unwrap())
+            .collect();
+        let lengths: Vec<u64> = files.iter().map(|file| file.metadata().unwrap().len()).collect();
+        // As if processes used it, so that the looks read all that there is to read.
+        let used = u32::MAX.to_ne_bytes();
+        std::os::unix::fs::FileExt::write_all_at(&files[0], &used, 20).unwrap();
+        let stop = AtomicBool::new(false);
+        let (mut answers, mut errors) = (0, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    for (file, length) in files.iter().zip(&lengths) {
+                        for short in [0, 4096, 8192] {
+                            file.set_len(short).unwrap();
+                            file.set_len(*length).unwrap();
+                        }
+                    }
+                    divvy_emulator::mend(&directory.join("given"));
+                    std::thread::yield_now();
+                }
+            });
+            for _ in 0..LOOKS {
+                for answer in [
+                    usage_in(&directory, &id).is_ok(),
+                    engine_usage_in(&directory, device).is_ok(),
+                ] {
+                    match answer {
+                        true => answers += 1,
+                        false => errors += 1,
+                    }
+                }
+            }
+            stop.store(true, Relaxed);
+        });
+        assert_eq!(answers + errors, 2 * LOOKS);
+        assert!(
+            errors > 0,
+            "the page was never seen short: the test shows nothing"
+        );
+        divvy_emulator::mend(&directory.join("given"));
+        usage_in(&directory, &id).unwrap();
+        engine_usage_in(&directory, device).unwrap();
+    });
+}

@@ -1,0 +1,66 @@
+//! A copy of a ledger that somebody else may shorten: read, never mapped.
+//!
+//! A mapping of a file faults where the file has been shortened, and the fault ends the program that looks. A file of an
+//! emulated device is the device's users' to write, and so to shorten. Who only wants to know what is in it reads it into
+//! memory of its own.
+
+use core::mem::{offset_of, size_of};
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::error::PageError;
+use crate::layout::{LEDGER_BYTES, LEDGER_MAGIC, LedgerPage, ProcessSlot, Record};
+use crate::ledger::{self, Process};
+use crate::mapping::Mapping;
+use crate::memfd;
+
+/// What a ledger said at one moment. Nothing is returned and nobody is reaped.
+#[derive(Debug)]
+pub struct Snapshot {
+    mapping: Mapping<LedgerPage>,
+    fd: OwnedFd,
+}
+
+impl Snapshot {
+    /// Reads a ledger. `fd` is a descriptor that nobody locks through.
+    ///
+    /// # Errors
+    /// [`PageError::Size`] for a file of another size, also where it is shortened meanwhile; [`PageError`] for a file that is
+    /// no ledger of our version.
+    pub fn read(fd: OwnedFd) -> Result<Self, PageError> {
+        const SLOTS_AT: usize = offset_of!(LedgerPage, slots);
+        memfd::require_size(fd.as_fd(), "ledger", LEDGER_BYTES)?;
+        let mut mapping = Mapping::<LedgerPage>::private()?;
+        mapping.read(fd.as_fd(), 0..SLOTS_AT, "ledger")?;
+        let page = mapping.page();
+        page.header.check("ledger", LEDGER_MAGIC, LEDGER_BYTES)?;
+        let slots = page.slots_in_use();
+        let parts = [
+            (SLOTS_AT, size_of::<ProcessSlot>()),
+            (
+                offset_of!(LedgerPage, spilled),
+                size_of::<[Record; crate::accounting::RECORDS_PER_SLOT]>(),
+            ),
+        ];
+        for (start, each) in parts {
+            mapping.read(fd.as_fd(), start..start + slots * each, "ledger")?;
+        }
+        Ok(Self { mapping, fd })
+    }
+
+    /// Bytes in use by all living processes.
+    ///
+    /// What a dead one holds is subtracted: the next process that needs it takes it back.
+    #[must_use]
+    pub fn total_used(&self) -> u64 {
+        let dead = self.processes().filter(|process| !process.alive);
+        let held_by_dead = dead
+            .map(|process| process.used_bytes)
+            .fold(0, u64::saturating_add);
+        ledger::total(self.mapping.page()).saturating_sub(held_by_dead)
+    }
+
+    /// The processes in the ledger, dead ones not yet reaped among them. Whether one lives is asked of the kernel now.
+    pub fn processes(&self) -> impl Iterator<Item = Process> + '_ {
+        ledger::processes(self.mapping.page(), self.fd.as_fd())
+    }
+}
