@@ -205,7 +205,7 @@ mod tests {
             serde_json::from_value(serde_json::json!({
                 "id": format!("{uid:08x}"), "name": name, "uid": uid, "device_uuid": "GPU-1", "memory_limit_bytes": 1,
                 "memory_used_bytes": 0, "isolation": "cooperative", "policy": "strict",
-                "created_at": "2026-01-01T00:00:00Z", "state": "running", "context_bytes": 0, "command": [],
+                "created_at": "2026-01-01T00:00:00Z", "state": "running", "context_bytes": 0, "command": [], "processes": [],
             }))
             .expect("a record")
         };

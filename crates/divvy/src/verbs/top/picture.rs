@@ -78,7 +78,6 @@ pub struct Item {
     /// How many there are.
     pub process_count: usize,
     /// Whether its device is emulated.
-    #[serde(skip)]
     pub emulated: bool,
 }
 
