@@ -40,7 +40,7 @@ fn main() -> anyhow::Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("A flood by another user needs root: run this with sudo");
     }
-    let mut host = Host::start()?;
+    let host = Host::start()?;
     let mut idle = host.looks(duration / 2, LOOKER)?;
     let (idle_p50, idle_p99) = (idle.part(0.5), idle.part(0.99));
     println!(
