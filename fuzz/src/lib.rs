@@ -5,3 +5,4 @@ pub mod ledger;
 pub mod mutate;
 pub mod nri;
 pub mod oci;
+pub mod privileged;
