@@ -8,6 +8,7 @@ use divvy_model::{Attendant, Code, Fault, SliceRecord};
 
 use crate::api::Attend;
 use crate::daemon::{Book, Daemon, Peer};
+use crate::privilege;
 use crate::procs;
 use crate::records::store;
 use crate::watched::Watched;
@@ -75,7 +76,7 @@ fn is_gone(attendant: &Attendant) -> bool {
     match attendant {
         Attendant::Process { pid, start_ticks } => Watched::again(*pid, *start_ticks).is_none(),
         Attendant::Path(path) => {
-            std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+            privilege::look(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
         }
     }
 }

@@ -12,6 +12,7 @@ use divvy_host::{find_driver, grant_emulated};
 use divvy_model::{Code, DeviceKind, DeviceRecord, Fault, SliceRecord};
 
 use crate::RunDir;
+use crate::privilege;
 use crate::stage::{DropIns, second_name, stage_for_containers};
 
 /// What containers have of a slice.
@@ -149,7 +150,11 @@ pub(crate) fn forget(run: &RunDir, id: &str) {
         // Only ever what we name: the list may have been damaged.
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         if file.is_absolute() && name.starts_with("divvy-") && name.ends_with(".json") {
-            match fs::remove_file(file) {
+            let removed = match fs::remove_file(file) {
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => privilege::remove_cdi(file),
+                removed => removed,
+            };
+            match removed {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
                     tracing::warn!(slice = id, file = %file.display(), %error, "cannot remove a slice's CDI file");
                 }

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use crate::admission::DeviceBook;
 use crate::api::compute::ComputeRecord;
 use crate::api::events::EventKind;
-use crate::api::{Items, Status};
+use crate::api::{HelperState, Items, Status};
 use crate::audit::Look;
 use crate::journal::Journal;
 use crate::leasing::{Incident, Leasing, Member};
@@ -156,6 +156,11 @@ impl Daemon {
 
     /// The agent itself.
     pub fn status(&self) -> Status {
+        let helper = match crate::privilege::helper_state() {
+            None => HelperState::None,
+            Some(Ok(())) => HelperState::Answers,
+            Some(Err(_)) => HelperState::Silent,
+        };
         let totals = self.leasing.totals();
         let book = self.book();
         Status {
@@ -170,6 +175,7 @@ impl Daemon {
             expired_total: totals.expired,
             escaped_ns_total: totals.escaped_ns,
             driver_silent: self.nvidia.is_silent(),
+            helper,
         }
     }
 

@@ -38,6 +38,7 @@ mod owner;
 mod pages;
 mod placement;
 mod policy;
+pub mod privilege;
 mod procs;
 mod queue;
 mod quota;

@@ -4,8 +4,11 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
+use divvy_privileged::request::Owner;
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::privilege;
 use crate::watched::Watched;
 
 /// What the kernel calls a mapped ledger.
@@ -51,16 +54,18 @@ pub fn tree(root: u32, except: u32) -> Vec<u32> {
 /// has a slice's ledger mapped. One that has none mapped holds nothing, and where the keeper is dead never will. Only
 /// the end of the path is compared: the run directory may have another spelling, in a container or through a link.
 fn is_in_slice(pid: u32, uid: u32, id: &str) -> bool {
-    let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else {
+    if fs::metadata(format!("/proc/{pid}")).map_or(true, |meta| meta.uid() != uid) {
+        return false;
+    }
+    let Ok(environment) = privilege::environment(pid, uid) else {
         return false;
     };
     let tail = format!("/{id}/attach.sock");
     environment
         .split(|byte| *byte == 0)
         .any(|entry| entry.starts_with(b"DIVVY_SLICE=") && entry.ends_with(tail.as_bytes()))
-        && fs::read(format!("/proc/{pid}/maps"))
+        && privilege::maps(pid, uid)
             .is_ok_and(|maps| maps.windows(LEDGER.len()).any(|window| window == LEDGER))
-        && fs::metadata(format!("/proc/{pid}")).is_ok_and(|meta| meta.uid() == uid)
 }
 
 /// The living processes of user `uid` that use slice `id`, each watched.
@@ -108,8 +113,11 @@ pub fn signal(pid: u32, uid: u32, signal: Signal) -> io::Result<()> {
     if owner != uid {
         return Err(gone());
     }
-    pidfd_send_signal(pinned, signal)?;
-    Ok(())
+    match pidfd_send_signal(&pinned, signal) {
+        // It is pinned until the helper, which looks again, has answered.
+        Err(Errno::PERM) => privilege::signal(pid, Owner::User(uid), signal),
+        sent => Ok(sent?),
+    }
 }
 
 /// Whether a process of this number lives (a zombie does not).

@@ -2,10 +2,12 @@
 
 use std::os::fd::OwnedFd;
 
+use divvy_privileged::request::Owner;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::procs;
+use crate::{privilege, procs};
 
 /// A process that is known by a descriptor, so that its number cannot come to mean another.
 #[derive(Debug)]
@@ -42,8 +44,11 @@ impl Watched {
 
     /// Sends it a signal; one that has ended is no error.
     pub fn signal(&self, signal: Signal) {
-        if let Some(pidfd) = &self.pidfd {
-            let _ended = pidfd_send_signal(pidfd, signal);
+        if let Some(pidfd) = &self.pidfd
+            && pidfd_send_signal(pidfd, signal) == Err(Errno::PERM)
+        {
+            // Whose it is nobody says here: it is of a container, or not ours to end. Pinned, so the number is its own.
+            let _ended = privilege::signal(self.pid, Owner::Container, signal);
         }
     }
 

@@ -137,7 +137,7 @@ fn check_identity(process: &Process, rules: &Rules) -> Result<(), Answer> {
         }
         Owner::Container => {
             let namespace = mount_namespace(pid).map_err(|error| failed(&error))?;
-            if namespace == rules.host || (rules.separate && !has_slice(pid, namespace)) {
+            if rules.host.contains(&namespace) || (rules.separate && !has_slice(pid, namespace)) {
                 return Err(Answer::Refused(Refusal::NoContainer));
             }
         }

@@ -30,8 +30,9 @@ pub struct Rules {
     pub(crate) separate: bool,
     /// The agent's run directory.
     pub(crate) run: PathBuf,
-    /// The host's mount namespace.
-    pub(crate) host: u64,
+    /// The mount namespaces of the host: this process's own, and the first process's, which differ where a service manager
+    /// gave this process one.
+    pub(crate) host: [u64; 2],
     pub(crate) cdi: [PathBuf; 2],
     pub(crate) tools: Vec<PathBuf>,
 }
@@ -47,7 +48,7 @@ impl Rules {
             agent_pid: 0,
             separate: true,
             run: run.into(),
-            host: process::mount_namespace(std::process::id())?,
+            host: host()?,
             cdi: CDI.map(PathBuf::from),
             tools: TOOLS.iter().map(PathBuf::from).collect(),
         })
@@ -61,7 +62,7 @@ impl Rules {
             agent_pid: std::process::id(),
             separate: false,
             run: run.into(),
-            host: process::mount_namespace(std::process::id()).unwrap_or(0),
+            host: host().unwrap_or_default(),
             cdi: CDI.map(PathBuf::from),
             tools: TOOLS.iter().map(PathBuf::from).collect(),
         }
@@ -85,6 +86,11 @@ impl Rules {
             ..self
         }
     }
+}
+
+fn host() -> std::io::Result<[u64; 2]> {
+    let own = process::mount_namespace(std::process::id())?;
+    Ok([own, process::mount_namespace(1).unwrap_or(own)])
 }
 
 /// Does what a request asks, if the rules let it.

@@ -82,7 +82,7 @@ impl Auditor {
                 let Some(began) = procs::start_ticks(pid) else {
                     continue;
                 };
-                let mut sights: Vec<Sight> = scan::of_process(pid, &drivers)
+                let mut sights: Vec<Sight> = scan::of_process(pid, slice.uid, &drivers)
                     .into_iter()
                     .map(Sight::Mapped)
                     .collect();

@@ -10,7 +10,7 @@ use divvy_model::SliceRecord;
 use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, makedev, statx};
 
 use super::scan::IN_CONTAINER;
-use crate::RunDir;
+use crate::{RunDir, privilege};
 
 /// Where containers have the folder of their slice's socket.
 const SLICE: &str = " /run/divvy/slice ";
@@ -70,13 +70,14 @@ fn inside<'a>(slices: &[&'a SliceRecord]) -> Vec<(&'a SliceRecord, Vec<u32>)> {
 }
 
 /// The processes of each mount namespace but our own.
-fn namespaces() -> HashMap<PathBuf, Vec<u32>> {
-    let own = fs::read_link("/proc/self/ns/mnt").ok();
-    let mut all: HashMap<PathBuf, Vec<u32>> = HashMap::new();
-    for pid in entries(Path::new("/proc")).filter_map(|path| path.file_name()?.to_str()?.parse().ok()) {
-        match fs::read_link(format!("/proc/{pid}/ns/mnt")) {
-            Ok(namespace) if Some(&namespace) != own.as_ref() => all.entry(namespace).or_default().push(pid),
-            _ => {}
+fn namespaces() -> HashMap<u64, Vec<u32>> {
+    let own = divvy_privileged::mount_namespace(std::process::id()).unwrap_or(0);
+    let mut all: HashMap<u64, Vec<u32>> = HashMap::new();
+    let pids = entries(Path::new("/proc")).filter_map(|path| path.file_name()?.to_str()?.parse().ok());
+    let pids: Vec<u32> = pids.collect();
+    for (pid, namespace) in pids.iter().zip(privilege::mount_namespaces(&pids)) {
+        if namespace != 0 && namespace != own {
+            all.entry(namespace).or_default().push(*pid);
         }
     }
     all
@@ -98,19 +99,25 @@ fn slice_of<'a>(pid: u32, slices: &[&'a SliceRecord]) -> Option<&'a SliceRecord>
 
 /// Whether the process has one of these device nodes or of these files open or mapped, and no limiter.
 fn uses(pid: u32, nodes: &HashSet<u64>, pages: &HashSet<(u64, u64)>) -> bool {
-    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = privilege::maps_in_container(pid).unwrap_or_default();
     let maps = String::from_utf8_lossy(&maps);
     if maps.contains(IN_CONTAINER) {
         return false;
     }
+    if maps.contains(PAGES) {
+        return true;
+    }
+    if privilege::is_separate() {
+        let (nodes, pages): (Vec<u64>, Vec<_>) = (nodes.iter().copied().collect(), pages.iter().copied().collect());
+        return privilege::has_open(pid, &nodes, &pages).unwrap_or(false);
+    }
     let open = ["fd", "map_files"].map(|folder| PathBuf::from(format!("/proc/{pid}/{folder}")));
-    maps.contains(PAGES)
-        || open.iter().flat_map(|folder| entries(folder)).any(|file| {
-            look(&file).is_some_and(|seen| match is_node(&seen) {
-                true => nodes.contains(&number(&seen)),
-                false => pages.contains(&place(&seen)),
-            })
+    open.iter().flat_map(|folder| entries(folder)).any(|file| {
+        look(&file).is_some_and(|seen| match is_node(&seen) {
+            true => nodes.contains(&number(&seen)),
+            false => pages.contains(&place(&seen)),
         })
+    })
 }
 
 /// The numbers of this machine's GPUs' nodes, by the names that the vendors give them.
