@@ -11,7 +11,8 @@ use divvy_host::tool::{Tools, first_words};
 use divvy_model::{Code, Fault, TimeSlice};
 use divvy_privileged::answer::Answer;
 use divvy_privileged::request::{
-    CdiFolder, Device, MOST_FILES, MOST_PROCESSES, MigWord, MpsWord, Owner, PartitionName, Process, Request, View,
+    CdiFolder, Device, MOST_FILES, MOST_PROCESSES, MigWord, MpsWord, Owner, PartitionName, Process, Request,
+    View,
 };
 use divvy_privileged::{Privileged, Reply};
 use rustix::process::Signal;
@@ -246,7 +247,10 @@ impl HelperTools {
 
     fn asked(self, request: &Request) -> Result<Answer, Fault> {
         let Some(helper) = HELPER.get() else {
-            return Err(Fault::new(Code::Privilege, "no helper was started for this agent"));
+            return Err(Fault::new(
+                Code::Privilege,
+                "no helper was started for this agent",
+            ));
         };
         helper.ask(request).map(|reply| reply.answer)
     }
@@ -262,7 +266,12 @@ impl HelperTools {
                 word,
             })
         };
-        let unknown = || Fault::new(Code::Privilege, format!("the helper knows no such use of `{tool}`"));
+        let unknown = || {
+            Fault::new(
+                Code::Privilege,
+                format!("the helper knows no such use of `{tool}`"),
+            )
+        };
         match (tool, words, input.as_slice()) {
             ("nvidia-cuda-mps-control", ["-d", more @ ..], []) => {
                 let partitioned = more == ["-S"];
@@ -307,8 +316,12 @@ impl Tools for HelperTools {
         input: &str,
     ) -> Result<String, Fault> {
         // The device stands in the daemon's folder: `mps/user-UID/DEVICE/pipe`.
-        let mut pipes = environment.iter().filter(|(name, _)| *name == "CUDA_MPS_PIPE_DIRECTORY");
-        let device = pipes.next().and_then(|(_, pipe)| Path::new(pipe).parent()?.file_name()?.to_str());
+        let mut pipes = environment
+            .iter()
+            .filter(|(name, _)| *name == "CUDA_MPS_PIPE_DIRECTORY");
+        let device = pipes
+            .next()
+            .and_then(|(_, pipe)| Path::new(pipe).parent()?.file_name()?.to_str());
         let request = self.request(tool, words, device.unwrap_or_default(), input)?;
         match self.asked(&request)? {
             Answer::Words(said) => Ok(said),
@@ -343,7 +356,10 @@ impl<D: MigDriver> HelperMig<D> {
     }
 
     fn not_offered() -> Fault {
-        Fault::new(Code::Privilege, "the helper makes and removes whole instances only")
+        Fault::new(
+            Code::Privilege,
+            "the helper makes and removes whole instances only",
+        )
     }
 }
 
@@ -369,8 +385,12 @@ impl<D: MigDriver> MigDriver for HelperMig<D> {
             .filter(|device| device.uuid == uuid)
             .flat_map(|device| device.instances);
         let made = instances.find(|made| (made.profile_id, made.start) == (profile, start));
-        made.map(|made| made.id)
-            .ok_or_else(|| Fault::new(Code::MigDriver, "the driver does not show the instance that it made"))
+        made.map(|made| made.id).ok_or_else(|| {
+            Fault::new(
+                Code::MigDriver,
+                "the driver does not show the instance that it made",
+            )
+        })
     }
 
     fn destroy(&mut self, uuid: &str, instance: u32) -> Result<(), Fault> {

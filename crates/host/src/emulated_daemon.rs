@@ -99,12 +99,18 @@ mod tests {
     #[test]
     fn what_is_written_is_read_by_all_and_removed() {
         let (_base, pipe) = pipe();
-        assert_eq!(read(&pipe, "control").expect_err("none").kind(), ErrorKind::NotFound);
+        assert_eq!(
+            read(&pipe, "control").expect_err("none").kind(),
+            ErrorKind::NotFound
+        );
         for text in ["GPU-1\n", "GPU-2 partitioned\n"] {
             write(&pipe, "control", text).expect("written");
             assert_eq!(read(&pipe, "control").expect("read"), text);
         }
-        let mode = fs::metadata(pipe.join("control")).expect("there").permissions().mode();
+        let mode = fs::metadata(pipe.join("control"))
+            .expect("there")
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o777, 0o644);
         for _ in 0..2 {
             remove(&pipe, "control").expect("gone");

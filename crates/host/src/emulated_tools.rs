@@ -85,7 +85,8 @@ impl Tools for EmulatedTools {
                 if words.contains(&"-d") {
                     let device = variable("CUDA_VISIBLE_DEVICES").unwrap_or_default();
                     let kind = if words.contains(&"-S") { " partitioned" } else { "" };
-                    daemon::write(pipe, CONTROL, &format!("{device}{kind}\n")).map_err(|error| failed(&error))?;
+                    daemon::write(pipe, CONTROL, &format!("{device}{kind}\n"))
+                        .map_err(|error| failed(&error))?;
                     return Ok(String::new());
                 }
                 self.control(pipe, input.trim())

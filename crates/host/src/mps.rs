@@ -109,13 +109,17 @@ impl Mps {
             return Ok(());
         }
         for name in ["pipe", "log"] {
-            DirBuilder::new().recursive(true).mode(0o755).create(self.folder.join(name)).map_err(|error| {
-                Fault::new(
-                    Code::RunDir,
-                    format!("cannot make `{}`", self.folder.join(name).display()),
-                )
-                .because(&error)
-            })?;
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(self.folder.join(name))
+                .map_err(|error| {
+                    Fault::new(
+                        Code::RunDir,
+                        format!("cannot make `{}`", self.folder.join(name).display()),
+                    )
+                    .because(&error)
+                })?;
         }
         let mut environment = self.environment();
         environment.push(("CUDA_VISIBLE_DEVICES", self.device.clone()));

@@ -385,7 +385,8 @@ fn folders_that_are_swapped_while_they_are_made_give_nothing_away() {
         scope.spawn(|| {
             let flags = rustix::fs::RenameFlags::EXCHANGE;
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                let _swapped = rustix::fs::renameat_with(rustix::fs::CWD, &pipe, rustix::fs::CWD, &link, flags);
+                let _swapped =
+                    rustix::fs::renameat_with(rustix::fs::CWD, &pipe, rustix::fs::CWD, &link, flags);
             }
         });
         for _ in 0..500 {

@@ -108,7 +108,8 @@ fn uses(pid: u32, nodes: &HashSet<u64>, pages: &HashSet<(u64, u64)>) -> bool {
         return true;
     }
     if privilege::is_separate() {
-        let (nodes, pages): (Vec<u64>, Vec<_>) = (nodes.iter().copied().collect(), pages.iter().copied().collect());
+        let (nodes, pages): (Vec<u64>, Vec<_>) =
+            (nodes.iter().copied().collect(), pages.iter().copied().collect());
         return privilege::has_open(pid, &nodes, &pages).unwrap_or(false);
     }
     let open = ["fd", "map_files"].map(|folder| PathBuf::from(format!("/proc/{pid}/{folder}")));

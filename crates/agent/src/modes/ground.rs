@@ -199,9 +199,8 @@ const DAEMONS_OWN: [&str; 2] = ["pipe", "log"];
 /// Removes the folders of a daemon that has ended. What is in the user's own a process of the user's removes.
 fn remove_folders(mps: &Mps, uid: u32) -> Result<(), Fault> {
     let own = rustix::process::getuid().as_raw();
-    let is_others = |name: &&str| {
-        fs::symlink_metadata(mps.folder().join(name)).is_ok_and(|folder| folder.uid() != own)
-    };
+    let is_others =
+        |name: &&str| fs::symlink_metadata(mps.folder().join(name)).is_ok_and(|folder| folder.uid() != own);
     if DAEMONS_OWN.iter().any(|name| is_others(&name)) {
         privilege::mps_folders(uid, &mps.device, false)?;
     }

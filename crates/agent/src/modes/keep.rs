@@ -83,7 +83,8 @@ impl Daemon {
         let tools_of = |device: &str, uid: u32| {
             // A device that was emulated on demand may be gone from the list.
             let mps = divvy_host::mps::Mps::of_user(device, run, uid);
-            let is_emulated = emulated.iter().any(|uuid| uuid == device) || divvy_host::is_emulated_daemon(&mps);
+            let is_emulated =
+                emulated.iter().any(|uuid| uuid == device) || divvy_host::is_emulated_daemon(&mps);
             self.tools_for(is_emulated, uid)
         };
         let outcome = ground::put_back(run, &in_use, &tools_of);

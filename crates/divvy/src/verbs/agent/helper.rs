@@ -17,8 +17,11 @@ pub struct Args {
 /// Serves until the agent hangs up, or without end where standard input listens.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     if !rustix::process::geteuid().is_root() {
-        return Err(Fault::new(Code::Privilege, "the helper does what needs root, and this is not root")
-            .hint("`divvy agent serve` starts it, or systemd does: `divvy agent install`"));
+        return Err(Fault::new(
+            Code::Privilege,
+            "the helper does what needs root, and this is not root",
+        )
+        .hint("`divvy agent serve` starts it, or systemd does: `divvy agent install`"));
     }
     start_log();
     let uid = match args.uid {
@@ -28,14 +31,16 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             user::find(name)?.uid.as_raw()
         }
     };
-    let cannot = |error: &std::io::Error| Fault::new(Code::AgentStart, "the helper cannot serve").because(error);
+    let cannot =
+        |error: &std::io::Error| Fault::new(Code::AgentStart, "the helper cannot serve").because(error);
     let run = context.peek();
     let run = std::fs::canonicalize(run.path()).unwrap_or_else(|_| run.path().to_owned());
     let rules = Rules::of_helper(uid, &run).map_err(|error| cannot(&error))?;
     confine_helper()?;
     tracing::info!(uid, run_dir = %run.display(), "helper serves");
     serve::serve(&rules).map_err(|error| {
-        cannot(&error).hint("its standard input is the agent's channel, or a socket of systemd's that listens")
+        cannot(&error)
+            .hint("its standard input is the agent's channel, or a socket of systemd's that listens")
     })?;
     tracing::info!("helper ends: its agent has");
     Ok(0)

@@ -41,10 +41,11 @@ impl Args {
         if self.root.is_some() || self.dry_run || rustix::process::geteuid().is_root() {
             return Ok(());
         }
-        Err(
-            Fault::new(Code::Privilege, "only root may install or remove the machine's agent")
-                .hint("use sudo; --dry-run shows what would be done; each user may run an agent without all this"),
+        Err(Fault::new(
+            Code::Privilege,
+            "only root may install or remove the machine's agent",
         )
+        .hint("use sudo; --dry-run shows what would be done; each user may run an agent without all this"))
     }
 
     /// Whether systemd runs this machine, and it is this machine that is meant.
@@ -82,9 +83,13 @@ pub fn install(args: &Args) -> Result<u8, Fault> {
         )?;
         return Ok(0);
     }
-    args.step("have systemd read its units again", || systemctl(&["daemon-reload"]))?;
+    args.step("have systemd read its units again", || {
+        systemctl(&["daemon-reload"])
+    })?;
     for unit in UNITS {
-        args.step(&format!("enable and start {unit}"), || systemctl(&["enable", "--now", unit]))?;
+        args.step(&format!("enable and start {unit}"), || {
+            systemctl(&["enable", "--now", unit])
+        })?;
     }
     Ok(0)
 }
@@ -94,7 +99,11 @@ pub fn uninstall(args: &Args) -> Result<u8, Fault> {
     args.check()?;
     let files = files(&program());
     if args.has_systemd() {
-        for unit in ["divvy-agent.service", "divvy-helper.service", "divvy-helper.socket"] {
+        for unit in [
+            "divvy-agent.service",
+            "divvy-helper.service",
+            "divvy-helper.socket",
+        ] {
             if args.place(&format!("/etc/systemd/system/{unit}")).exists() {
                 args.step(&format!("stop and disable {unit}"), || {
                     systemctl(&["disable", "--now", unit])
@@ -106,7 +115,9 @@ pub fn uninstall(args: &Args) -> Result<u8, Fault> {
         remove_file(args, file)?;
     }
     if args.has_systemd() {
-        args.step("have systemd read its units again", || systemctl(&["daemon-reload"]))?;
+        args.step("have systemd read its units again", || {
+            systemctl(&["daemon-reload"])
+        })?;
     }
     if args.root.is_some() {
         return Ok(0);
@@ -147,12 +158,12 @@ fn install_file(args: &Args, file: &Installed) -> Result<(), Fault> {
     let shown = place.display();
     match there(&place, file)? {
         There::Same => output::print(&format!("is there: {shown}")),
-        There::Other if file.is_settings => {
-            output::print(&format!("kept: {shown}, which is yours; it is to say `run_dir = \"/run/divvy\"`"))
-        }
-        There::Other if !args.force => {
-            output::print(&format!("kept: {shown}, which was edited; --force writes it anew"))
-        }
+        There::Other if file.is_settings => output::print(&format!(
+            "kept: {shown}, which is yours; it is to say `run_dir = \"/run/divvy\"`"
+        )),
+        There::Other if !args.force => output::print(&format!(
+            "kept: {shown}, which was edited; --force writes it anew"
+        )),
         There::Other | There::Nothing => args.step(&format!("write {shown}"), || write(&place, &file.text)),
     }
 }
@@ -179,7 +190,11 @@ fn write(place: &Path, text: &str) -> Result<(), Fault> {
         DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
         let name = place.file_name().unwrap_or_default().to_string_lossy();
         let aside = folder.join(format!(".{name}.{}.new", std::process::id()));
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&aside)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o644)
+            .open(&aside)?;
         let whole = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
         whole.and_then(|()| fs::rename(&aside, place)).inspect_err(|_| {
             let _half = fs::remove_file(&aside);

@@ -11,7 +11,9 @@ use divvy_model::{Code, Fault};
 use divvy_privileged::user::{become_user, find};
 use divvy_privileged::{Remote, inherited, pair};
 use nix::unistd::User;
-use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid, chownat, fchmod, fchown, fstat, open, openat, statat};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid, chownat, fchmod, fchown, fstat, open, openat, statat,
+};
 use rustix::io::Errno;
 
 use crate::config::Config;
@@ -73,8 +75,9 @@ pub fn role(config: &Config) -> Result<Role, Fault> {
 /// # Errors
 /// [`Code::RunDir`], [`Code::AgentStart`], [`Code::Privilege`].
 pub fn into_two(run: &Path, config: &Config, user: &User) -> Result<u8, Fault> {
-    let cannot =
-        |what: &str, error: &std::io::Error| Fault::new(Code::AgentStart, format!("cannot start {what}")).because(error);
+    let cannot = |what: &str, error: &std::io::Error| {
+        Fault::new(Code::AgentStart, format!("cannot start {what}")).because(error)
+    };
     let run = divvy_agent::RunDir::peek(run).path().to_owned();
     hand_over(&run, user)?;
     let [(quick, its_quick), (slow, its_slow)] = match (pair(), pair()) {
@@ -129,8 +132,11 @@ pub fn into_two(run: &Path, config: &Config, user: &User) -> Result<u8, Fault> {
 /// they are kept by processes of root's, whose sockets nobody else may serve.
 fn hand_over(run: &Path, user: &User) -> Result<(), Fault> {
     let fault = |what: &str| {
-        Fault::new(Code::RunDir, format!("{what} the run directory `{}`", run.display()))
-            .hint("choose another with DIVVY_RUN_DIR, or remove it")
+        Fault::new(
+            Code::RunDir,
+            format!("{what} the run directory `{}`", run.display()),
+        )
+        .hint("choose another with DIVVY_RUN_DIR, or remove it")
     };
     let failed = |error: Errno| fault("cannot hand over").because(&std::io::Error::from(error));
     if let Some(parent) = run.parent() {
@@ -195,7 +201,13 @@ fn give(folder: &OwnedFd, user: &User, depth: usize) -> Result<(), Errno> {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             give(&openat(folder, name, flags, Mode::empty())?, user, depth + 1)?;
         } else {
-            chownat(folder.as_fd(), name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+            chownat(
+                folder.as_fd(),
+                name,
+                Some(uid),
+                Some(gid),
+                AtFlags::SYMLINK_NOFOLLOW,
+            )?;
         }
     }
     fchown(folder, Some(uid), Some(gid))
