@@ -201,7 +201,7 @@ fn remove_folders(mps: &Mps, uid: u32) -> Result<(), Fault> {
     let own = rustix::process::getuid().as_raw();
     let is_others =
         |name: &&str| fs::symlink_metadata(mps.folder().join(name)).is_ok_and(|folder| folder.uid() != own);
-    if DAEMONS_OWN.iter().any(|name| is_others(&name)) {
+    if DAEMONS_OWN.iter().any(is_others) {
         privilege::mps_folders(uid, &mps.device, false)?;
     }
     fs::remove_dir_all(mps.folder()).map_err(|error| cannot("remove", mps.folder(), &error))

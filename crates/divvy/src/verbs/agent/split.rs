@@ -2,7 +2,7 @@
 
 use std::fs::DirBuilder;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -146,6 +146,12 @@ fn hand_over(run: &Path, user: &User) -> Result<(), Fault> {
             .create(parent)
             .map_err(|error| fault("cannot make").because(&error))?;
     }
+    if let Some(writable) = run.ancestors().skip(1).find(|above| !is_roots(above)) {
+        return Err(fault(&format!(
+            "another user can write in `{}`, which is above",
+            writable.display()
+        )));
+    }
     match DirBuilder::new().mode(0o711).create(run) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
             return Err(fault("cannot make").because(&error));
@@ -170,6 +176,15 @@ fn hand_over(run: &Path, user: &User) -> Result<(), Fault> {
     }
     give(&folder, user, 0).map_err(failed)?;
     fchmod(&folder, Mode::from_raw_mode(0o711)).map_err(failed)
+}
+
+/// Whether nobody but root can put something else in the place of what root made there.
+fn is_roots(folder: &Path) -> bool {
+    const STICKY: u32 = 0o1000;
+    std::fs::metadata(folder).is_ok_and(|seen| {
+        let mode = seen.permissions().mode();
+        seen.uid() == 0 && (mode & 0o022 == 0 || mode & STICKY != 0)
+    })
 }
 
 fn has_entries(folder: &OwnedFd, name: &str) -> Result<bool, Errno> {
