@@ -299,3 +299,69 @@ fn the_helper_is_roots_and_serves_a_channel() {
         }
     }
 }
+
+/// A program of another user's in a slice, until it is dropped.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ended = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+#[test]
+fn another_users_program_runs_in_a_slice_and_is_ended_by_way_of_the_helper() {
+    if !is_root() {
+        return;
+    }
+    let served = Served::new("ends");
+    let other = Account::new("runs");
+    let mut command = served.host.divvy(&[
+        "run", "--name", "theirs", "--memory", "1GiB", "--", "sleep", "600",
+    ]);
+    command.uid(other.uid).gid(other.gid);
+    let run = Program(command.stdout(Stdio::null()).spawn().expect("divvy starts"));
+    until("the slice is there", || {
+        served.host.json(&["ps"])["items"]
+            .as_array()
+            .is_some_and(|items| {
+                items
+                    .iter()
+                    .any(|slice| slice["name"] == "theirs" && slice["uid"] == other.uid)
+            })
+    });
+    let mut run = run;
+    let ended = other.run(&mut served.host.divvy(&["kill", "theirs"]));
+    assert!(ended.status.success(), "{ended:?}: {}", served.log());
+    until("it has ended", || run.0.try_wait().expect("a status").is_some());
+    until("its slice has gone", || {
+        served.host.json(&["ps"])["items"]
+            .as_array()
+            .is_some_and(Vec::is_empty)
+    });
+}
+
+#[test]
+fn another_user_makes_and_deletes_a_lasting_slice() {
+    if !is_root() {
+        return;
+    }
+    let served = Served::new("lasts");
+    let other = Account::new("makes");
+    let made = other.run(
+        &mut served
+            .host
+            .divvy(&["slice", "create", "theirs", "--memory", "1GiB"]),
+    );
+    assert!(made.status.success(), "{made:?}: {}", served.log());
+    let slices = served.host.json(&["ps"]);
+    assert_eq!(slices["items"][0]["uid"], other.uid, "{slices}");
+    // Its user is deleted while it lives: it stays under the number, and root deletes it.
+    let uid = other.uid;
+    drop(other);
+    let slices = served.host.json(&["ps"]);
+    assert_eq!(slices["items"][0]["uid"], uid, "{slices}");
+    served.host.text(&["slice", "delete", "theirs", "--yes"]);
+    assert_eq!(served.host.json(&["ps"])["items"], serde_json::json!([]));
+}

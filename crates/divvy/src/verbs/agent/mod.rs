@@ -8,7 +8,7 @@ mod units;
 use std::os::unix::process::CommandExt;
 
 use clap::Subcommand;
-use divvy_agent::{RunDir, close_inherited, let_go, privilege, serve_agent};
+use divvy_agent::{DropIns, RunDir, close_inherited, let_go, privilege, serve_agent, stage};
 use divvy_model::{Code, Fault};
 use divvy_privileged::{Remote, confine_agent};
 use tracing_subscriber::EnvFilter;
@@ -98,6 +98,7 @@ fn serve(context: &Context, quantum: Option<&str>, background: bool) -> Result<u
     }
     if let Some(helper) = helper {
         be_helped(helper)?;
+        stage_for_others(&run);
     }
     serve_agent(&run, settings, keep_command)?;
     Ok(0)
@@ -106,6 +107,17 @@ fn serve(context: &Context, quantum: Option<&str>, background: bool) -> Result<u
 fn be_helped(helper: Remote) -> Result<(), Fault> {
     privilege::set_helper(Box::new(helper));
     confine_agent()
+}
+
+/// Puts the drop-ins where other users' programs load them from: nobody but the agent writes there.
+fn stage_for_others(run: &RunDir) {
+    let staged = DropIns::find().and_then(|found| {
+        stage(run, &found.limiter.links())?;
+        stage(run, &found.emulated.links())
+    });
+    if let Err(fault) = staged {
+        tracing::warn!(code = %fault.code, "{fault}: {}", fault.causes.join(": "));
+    }
 }
 
 fn start_log() {
