@@ -5,7 +5,7 @@ mod common;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use common::{Host, divvy, until};
@@ -40,15 +40,16 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        let _gone = Command::new("userdel").arg(&self.name).output();
+        let _gone = Command::new("userdel").args(["--force", &self.name]).output();
     }
 }
 
-/// An agent of two processes.
+/// An agent of two processes, in a directory above which only root writes: there other users trust it.
 struct Served {
     agent: Child,
     host: Host,
     user: Account,
+    base: PathBuf,
 }
 
 fn is_root() -> bool {
@@ -59,20 +60,49 @@ impl Served {
     fn new(tag: &str) -> Self {
         let (host, user) = (Host::new(), Account::new(tag));
         std::fs::set_permissions(host.folder(), std::fs::Permissions::from_mode(0o755)).expect("a mode");
+        let base = PathBuf::from(format!("/run/dvt-e-{tag}-{}", std::process::id()));
+        std::fs::create_dir(&base).expect("a folder");
+        std::fs::set_permissions(&base, std::fs::Permissions::from_mode(0o755)).expect("a mode");
         let log = std::fs::File::create(host.folder().join("log")).expect("a log");
         let agent = host
             .divvy(&["agent", "serve"])
+            .env("DIVVY_RUN_DIR", base.join("run"))
             .env("DIVVY_AGENT_USER", &user.name)
             .env("DIVVY_ADMIT_OTHERS", "true")
             .stderr(log)
             .stdout(Stdio::null())
             .spawn()
             .expect("divvy starts");
-        let served = Self { agent, host, user };
+        let served = Self {
+            agent,
+            host,
+            user,
+            base,
+        };
         until("it listens", || {
-            std::os::unix::net::UnixStream::connect(served.host.run_dir().join("agent.sock")).is_ok()
+            std::os::unix::net::UnixStream::connect(served.run_dir().join("agent.sock")).is_ok()
         });
         served
+    }
+
+    fn run_dir(&self) -> PathBuf {
+        self.base.join("run")
+    }
+
+    fn divvy(&self, words: &[&str]) -> Command {
+        let mut command = self.host.divvy(words);
+        command.env("DIVVY_RUN_DIR", self.run_dir());
+        command
+    }
+
+    fn text(&self, words: &[&str]) -> String {
+        let output = self.divvy(words).output().expect("divvy starts");
+        assert!(output.status.success(), "{words:?}: {output:?}: {}", self.log());
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn json(&self, words: &[&str]) -> serde_json::Value {
+        serde_json::from_str(&self.text(&[&["-o", "json"], words].concat())).expect("JSON")
     }
 
     fn log(&self) -> String {
@@ -95,9 +125,10 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        let _stopped = self.host.finish(&["agent", "stop"]);
+        let _stopped = self.divvy(&["agent", "stop"]).output();
         let _ended = self.agent.kill();
         let _reaped = self.agent.wait();
+        let _removed = std::fs::remove_dir_all(&self.base);
     }
 }
 
@@ -135,7 +166,7 @@ fn the_agent_is_no_root_and_the_helper_is_and_both_are_confined() {
         assert_eq!(status_line(pid, "Seccomp"), "2", "a filter");
     }
     // All that lies in the run directory is the agent's user's.
-    let mut folders = vec![served.host.run_dir()];
+    let mut folders = vec![served.run_dir()];
     let mode = std::fs::metadata(&folders[0]).expect("there").mode() & 0o777;
     assert_eq!(mode, 0o711);
     while let Some(folder) = folders.pop() {
@@ -152,17 +183,17 @@ fn the_agent_is_no_root_and_the_helper_is_and_both_are_confined() {
             }
         }
     }
-    let status = served.host.json(&["agent", "status"]);
+    let status = served.json(&["agent", "status"]);
     assert_eq!(status["uid"], uid);
     assert_eq!(status["helper"], "answers");
     // Others look, and see the devices.
     let other = Account::new("sees");
     for words in [&["ps"][..], &["agent", "status"], &["devices"]] {
-        let seen = other.run(&mut served.host.divvy(words));
+        let seen = other.run(&mut served.divvy(words));
         assert!(seen.status.success(), "{words:?}: {seen:?}");
     }
     // It goes with the agent.
-    served.host.text(&["agent", "stop"]);
+    served.text(&["agent", "stop"]);
     until("the helper has ended", || {
         !Path::new(&format!("/proc/{helper}")).exists() || status_line(helper, "State").starts_with('Z')
     });
@@ -178,13 +209,13 @@ fn without_the_helper_the_agent_goes_on_and_says_so() {
     let helper = rustix::process::Pid::from_raw(helper).expect("a process");
     rustix::process::kill_process(helper, rustix::process::Signal::KILL).expect("killed");
     until("it is missed", || {
-        served.host.json(&["agent", "status"])["helper"] == "silent"
+        served.json(&["agent", "status"])["helper"] == "silent"
     });
-    let text = served.host.text(&["agent", "status"]);
+    let text = served.text(&["agent", "status"]);
     assert!(text.contains("helper       does not answer"), "{text}");
-    served.host.text(&["ps"]);
+    served.text(&["ps"]);
     let other = Account::new("lists");
-    assert!(other.run(&mut served.host.divvy(&["ps"])).status.success());
+    assert!(other.run(&mut served.divvy(&["ps"])).status.success());
 }
 
 #[test]
@@ -303,9 +334,37 @@ fn the_helper_is_roots_and_serves_a_channel() {
 /// A program of another user's in a slice, until it is dropped.
 struct Program(Child);
 
+impl Program {
+    fn new(served: &Served, of: &Account) -> Self {
+        let words = [
+            "run", "--name", "theirs", "--memory", "1GiB", "--", "sleep", "600",
+        ];
+        let mut command = served.divvy(&words);
+        command
+            .uid(of.uid)
+            .gid(of.gid)
+            .process_group(0)
+            .stdout(Stdio::null());
+        let program = Self(command.spawn().expect("divvy starts"));
+        until("the slice is there", || {
+            served.json(&["ps"])["items"].as_array().is_some_and(|items| {
+                items.iter().any(|slice| {
+                    slice["name"] == "theirs" && slice["uid"] == of.uid && slice["state"] == "running"
+                })
+            })
+        });
+        program
+    }
+}
+
 impl Drop for Program {
     fn drop(&mut self) {
-        let _ended = self.0.kill();
+        // What it runs is in its group.
+        let group = i32::try_from(self.0.id())
+            .ok()
+            .and_then(rustix::process::Pid::from_raw);
+        let _ended =
+            group.map(|group| rustix::process::kill_process_group(group, rustix::process::Signal::KILL));
         let _reaped = self.0.wait();
     }
 }
@@ -317,26 +376,24 @@ fn another_users_program_runs_in_a_slice_and_is_ended_by_way_of_the_helper() {
     }
     let served = Served::new("ends");
     let other = Account::new("runs");
-    let mut command = served.host.divvy(&[
+    let mut command = served.divvy(&[
         "run", "--name", "theirs", "--memory", "1GiB", "--", "sleep", "600",
     ]);
     command.uid(other.uid).gid(other.gid);
     let run = Program(command.stdout(Stdio::null()).spawn().expect("divvy starts"));
     until("the slice is there", || {
-        served.host.json(&["ps"])["items"]
-            .as_array()
-            .is_some_and(|items| {
-                items
-                    .iter()
-                    .any(|slice| slice["name"] == "theirs" && slice["uid"] == other.uid)
+        served.json(&["ps"])["items"].as_array().is_some_and(|items| {
+            items.iter().any(|slice| {
+                slice["name"] == "theirs" && slice["uid"] == other.uid && slice["state"] == "running"
             })
+        })
     });
     let mut run = run;
-    let ended = other.run(&mut served.host.divvy(&["kill", "theirs"]));
+    let ended = other.run(&mut served.divvy(&["kill", "theirs", "--yes"]));
     assert!(ended.status.success(), "{ended:?}: {}", served.log());
     until("it has ended", || run.0.try_wait().expect("a status").is_some());
     until("its slice has gone", || {
-        served.host.json(&["ps"])["items"]
+        served.json(&["ps"])["items"]
             .as_array()
             .is_some_and(Vec::is_empty)
     });
@@ -349,19 +406,39 @@ fn another_user_makes_and_deletes_a_lasting_slice() {
     }
     let served = Served::new("lasts");
     let other = Account::new("makes");
-    let made = other.run(
-        &mut served
-            .host
-            .divvy(&["slice", "create", "theirs", "--memory", "1GiB"]),
-    );
+    let made = other.run(&mut served.divvy(&["slice", "create", "theirs", "--memory", "1GiB"]));
     assert!(made.status.success(), "{made:?}: {}", served.log());
-    let slices = served.host.json(&["ps"]);
+    let slices = served.json(&["ps"]);
     assert_eq!(slices["items"][0]["uid"], other.uid, "{slices}");
     // Its user is deleted while it lives: it stays under the number, and root deletes it.
     let uid = other.uid;
     drop(other);
-    let slices = served.host.json(&["ps"]);
+    let slices = served.json(&["ps"]);
     assert_eq!(slices["items"][0]["uid"], uid, "{slices}");
-    served.host.text(&["slice", "delete", "theirs", "--yes"]);
-    assert_eq!(served.host.json(&["ps"])["items"], serde_json::json!([]));
+    served.text(&["slice", "delete", "theirs", "--yes"]);
+    assert_eq!(served.json(&["ps"])["items"], serde_json::json!([]));
+}
+
+#[test]
+fn without_the_helper_another_users_program_is_not_ended_and_goes_on() {
+    if !is_root() {
+        return;
+    }
+    let served = Served::new("left");
+    let other = Account::new("goes");
+    let mut run = Program::new(&served, &other);
+    let helper = i32::try_from(served.helper()).expect("a number");
+    let helper = rustix::process::Pid::from_raw(helper).expect("a process");
+    rustix::process::kill_process(helper, rustix::process::Signal::KILL).expect("killed");
+    until("it is missed", || {
+        served.json(&["agent", "status"])["helper"] == "silent"
+    });
+    let _not_ended = other.run(&mut served.divvy(&["kill", "theirs", "--yes"]));
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert!(run.0.try_wait().expect("a status").is_none(), "it goes on");
+    assert_eq!(
+        served.json(&["ps"])["items"][0]["state"],
+        "running",
+        "with its slice"
+    );
 }
