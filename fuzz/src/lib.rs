@@ -6,3 +6,4 @@ pub mod mutate;
 pub mod nri;
 pub mod oci;
 pub mod yaml;
+pub mod privileged;

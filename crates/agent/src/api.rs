@@ -329,6 +329,34 @@ pub struct Status {
     /// NVIDIA's driver has left a question without an answer: figures of its devices are old, and no slices are made there.
     #[serde(default)]
     pub driver_silent: bool,
+    /// Who does for it what needs root.
+    #[serde(default)]
+    pub helper: HelperState,
+}
+
+/// Who does for an agent what needs root.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HelperState {
+    /// The agent itself, as far as its user may.
+    #[default]
+    None,
+    /// A helper, which answers.
+    Answers,
+    /// A helper, which does not answer: what needs root is refused until it does.
+    Silent,
+}
+
+impl HelperState {
+    /// For people.
+    #[must_use]
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::None => "none: the agent is one process",
+            Self::Answers => "answers",
+            Self::Silent => "does not answer: other users' programs cannot be ended, nor MPS and MIG changed",
+        }
+    }
 }
 
 #[cfg(test)]

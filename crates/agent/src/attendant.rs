@@ -11,6 +11,7 @@ use divvy_model::{Attendant, Code, Fault, SliceRecord};
 use crate::api::Attend;
 use crate::daemon::{Book, Daemon};
 use crate::peer::Peer;
+use crate::privilege;
 use crate::procs;
 use crate::records::store;
 use crate::watched::Watched;
@@ -150,9 +151,7 @@ impl Anchor {
     pub fn is_gone(&self) -> bool {
         match self {
             Self::Process(process) => !process.as_ref().is_some_and(Watched::is_alive),
-            Self::Path(path) => {
-                std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
-            }
+            Self::Path(path) => privilege::look(path).is_err_and(|error| error.kind() == ErrorKind::NotFound),
             Self::Containers => false,
         }
     }

@@ -15,6 +15,7 @@ use crate::api::{Described, Share, ShareDevices};
 use crate::daemon::Daemon;
 use crate::files::Folder;
 use crate::peer::Peer;
+use crate::privilege;
 use crate::rundir::{BOXES, CONTAINERS, ENTER_ONLY};
 use crate::stage::{DropIns, second_name, stage_for_containers};
 
@@ -236,7 +237,11 @@ pub(crate) fn forget(run: &RunDir, id: &str) {
         // Only ever what we name: the list may have been damaged.
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         if file.is_absolute() && name.starts_with("divvy-") && name.ends_with(".json") {
-            match fs::remove_file(file) {
+            let removed = match fs::remove_file(file) {
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => privilege::remove_cdi(file),
+                removed => removed,
+            };
+            match removed {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
                     tracing::warn!(slice = id, file = %file.display(), %error, "cannot remove a slice's CDI file");
                 }

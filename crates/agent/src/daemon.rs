@@ -12,7 +12,7 @@ use divvy_model::{Bytes, Code, DeviceRecord, Fault, Isolation, SliceRecord};
 use crate::admission::DeviceBook;
 use crate::api::compute::ComputeRecord;
 use crate::api::events::EventKind;
-use crate::api::{Items, Status};
+use crate::api::{HelperState, Items, Status};
 use crate::audit::Look;
 use crate::journal::Journal;
 use crate::leasing::{Incident, Leasing, Member};
@@ -205,6 +205,11 @@ impl Daemon {
 
     /// The agent itself.
     pub fn status(&self) -> Status {
+        let helper = match crate::privilege::helper_state() {
+            None => HelperState::None,
+            Some(Ok(())) => HelperState::Answers,
+            Some(Err(_)) => HelperState::Silent,
+        };
         let totals = self.leasing.totals();
         let book = self.book();
         Status {
@@ -219,6 +224,7 @@ impl Daemon {
             expired_total: totals.expired,
             escaped_ns_total: totals.escaped_ns,
             driver_silent: self.nvidia.is_silent(),
+            helper,
         }
     }
 

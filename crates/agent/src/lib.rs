@@ -46,6 +46,7 @@ mod pages;
 mod peer;
 mod placement;
 mod policy;
+pub mod privilege;
 mod procs;
 mod queue;
 mod quota;

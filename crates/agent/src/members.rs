@@ -38,8 +38,7 @@ impl Member {
     pub fn signal(&self, uid: u32, signal: Signal) -> bool {
         let may = self.any_user || procs::owner(self.pid()) == Some(uid);
         if may && self.watched.is_alive() {
-            self.watched.signal(signal);
-            return true;
+            return self.watched.signal_as(self.any_user, uid, signal);
         }
         false
     }

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::io::Errno;
 
+use crate::privilege;
 use crate::watched::Watched;
 
 /// What the kernel calls a mapped ledger.
@@ -116,7 +117,11 @@ pub fn tree(root: u32, except: u32) -> Vec<u32> {
 /// # Errors
 /// The system does not tell, for another reason than that there is no such process or that we may not look at it.
 fn is_in_slice(pid: u32, uid: u32, id: &str) -> io::Result<bool> {
-    let Some(environment) = told(fs::read(format!("/proc/{pid}/environ")))? else {
+    let owner = told(fs::metadata(format!("/proc/{pid}")))?.map(|meta| meta.uid());
+    if owner != Some(uid) {
+        return Ok(false);
+    }
+    let Some(environment) = told(privilege::environment(pid, uid))? else {
         return Ok(false);
     };
     let tail = format!("/{id}/attach.sock");
@@ -126,9 +131,8 @@ fn is_in_slice(pid: u32, uid: u32, id: &str) -> io::Result<bool> {
     if !starts_there {
         return Ok(false);
     }
-    let maps = told(fs::read(format!("/proc/{pid}/maps")))?.unwrap_or_default();
-    let owner = told(fs::metadata(format!("/proc/{pid}")))?.map(|meta| meta.uid());
-    Ok(maps.windows(LEDGER.len()).any(|window| window == LEDGER) && owner == Some(uid))
+    let maps = told(privilege::maps(pid, uid))?.unwrap_or_default();
+    Ok(maps.windows(LEDGER.len()).any(|window| window == LEDGER))
 }
 
 /// What the system told of a process; nothing where that is gone, or we may not look at it.

@@ -4,10 +4,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 
+use divvy_privileged::request::Owner;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::privilege;
 use crate::procs::{Life, Stat, is_gone};
 
 /// How the system is asked about processes. Tests put errors in its place.
@@ -83,10 +85,26 @@ impl Watched {
         self.pid
     }
 
-    /// Sends it a signal; one that has ended is no error.
+    /// Sends a signal to a process of this user; one that has ended is no error.
     pub fn signal(&self, signal: Signal) {
         if let Some(pidfd) = self.pinned() {
             let _ended = pidfd_send_signal(pidfd, signal);
+        }
+    }
+
+    /// Sends a signal to a process of user `uid`, or to one of a container where it may be that. Says whether it was sent.
+    pub fn signal_as(&self, in_container: bool, uid: u32, signal: Signal) -> bool {
+        let Some(pidfd) = self.pinned() else {
+            return false;
+        };
+        match pidfd_send_signal(pidfd, signal) {
+            Ok(()) => true,
+            // The helper may, and looks again at whose it is. Pinned, so the number is its own.
+            Err(Errno::PERM) => {
+                let as_one_of = |owner| privilege::signal(self.pid, owner, signal).is_ok();
+                (in_container && as_one_of(Owner::Container)) || as_one_of(Owner::User(uid))
+            }
+            Err(_) => false,
         }
     }
 

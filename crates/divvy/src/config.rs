@@ -35,7 +35,7 @@ const fn key(name: &'static str, default: &'static str, in_folder: bool, about: 
 }
 
 /// Every setting.
-pub const KEYS: [Key; 25] = [
+pub const KEYS: [Key; 27] = [
     key(
         "memory",
         "",
@@ -115,6 +115,18 @@ pub const KEYS: [Key; 25] = [
         "false",
         false,
         "Whether users other than the agent's own may have slices: true, false",
+    ),
+    key(
+        "agent_user",
+        "",
+        false,
+        "The user as whom root's agent serves, beside a helper that stays root; `divvy` where others are admitted",
+    ),
+    key(
+        "helper_socket",
+        "",
+        false,
+        "Where the helper listens for an agent that a service manager started as that user",
     ),
     key(
         "user_memory",

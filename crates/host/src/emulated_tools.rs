@@ -1,18 +1,39 @@
 //! The vendor's tools for emulated devices: the same words and answers as NVIDIA's, so that nothing above knows the
 //! difference. An emulated MPS daemon is a file `control` in its pipe folder that names its device; the emulated driver
-//! of a process takes itself for a client where `CUDA_MPS_PIPE_DIRECTORY` holds one.
+//! of a process takes itself for a client where `CUDA_MPS_PIPE_DIRECTORY` holds one. That folder is never the client's.
 
+use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use divvy_model::{Code, Fault};
 
 use crate::emulated::emulated_processes;
+use crate::emulated_daemon as daemon;
 use crate::tool::Tools;
 
+/// The daemon itself: it names its device.
+const CONTROL: &str = "control";
+/// What it has set apart.
+const PARTITIONS: &str = "partitions";
+
+/// Reads the environment that a process was started with.
+type Environments = Arc<dyn Fn(u32) -> io::Result<Vec<u8>> + Send + Sync>;
+
 /// See the module.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct EmulatedTools {
     run_dir: PathBuf,
+    environments: Environments,
+}
+
+impl fmt::Debug for EmulatedTools {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("EmulatedTools")
+            .field("run_dir", &self.run_dir)
+            .finish_non_exhaustive()
+    }
 }
 
 impl EmulatedTools {
@@ -21,6 +42,19 @@ impl EmulatedTools {
     pub fn of(run_dir: &Path) -> Self {
         Self {
             run_dir: run_dir.into(),
+            environments: Arc::new(|pid| std::fs::read(format!("/proc/{pid}/environ"))),
+        }
+    }
+
+    /// The same, with another way to read the environments of other users' processes.
+    #[must_use]
+    pub fn with_environments(
+        self,
+        environments: impl Fn(u32) -> io::Result<Vec<u8>> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            environments: Arc::new(environments),
+            ..self
         }
     }
 }
@@ -47,14 +81,15 @@ impl Tools for EmulatedTools {
             }
             ("nvidia-cuda-mps-control", words) => {
                 let pipe = variable("CUDA_MPS_PIPE_DIRECTORY").unwrap_or_default();
-                let control = Path::new(pipe).join("control");
+                let pipe = Path::new(pipe);
                 if words.contains(&"-d") {
                     let device = variable("CUDA_VISIBLE_DEVICES").unwrap_or_default();
                     let kind = if words.contains(&"-S") { " partitioned" } else { "" };
-                    std::fs::write(&control, format!("{device}{kind}\n")).map_err(|error| failed(&error))?;
+                    daemon::write(pipe, CONTROL, &format!("{device}{kind}\n"))
+                        .map_err(|error| failed(&error))?;
                     return Ok(String::new());
                 }
-                self.control(&control, input.trim())
+                self.control(pipe, input.trim())
             }
             _ => Err(Fault::new(
                 Code::Tool,
@@ -82,9 +117,12 @@ impl EmulatedTools {
     }
 
     /// A word to the daemon.
-    fn control(&self, control: &Path, line: &str) -> Result<String, Fault> {
-        let Ok(said) = std::fs::read_to_string(control) else {
-            return Ok("Cannot find MPS control daemon process\n".into());
+    fn control(&self, pipe: &Path, line: &str) -> Result<String, Fault> {
+        let said = match daemon::read(pipe, CONTROL) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok("Cannot find MPS control daemon process\n".into());
+            }
+            said => said.map_err(|error| failed(&error))?,
         };
         let (device, partitioned) = match said.trim().split_once(' ') {
             Some((device, _)) => (device, true),
@@ -93,18 +131,19 @@ impl EmulatedTools {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
             ["quit", ..] => {
-                let _none = std::fs::remove_file(control.with_file_name("partitions"));
-                std::fs::remove_file(control).map_err(|error| failed(&error))?;
+                for name in [PARTITIONS, CONTROL] {
+                    daemon::remove(pipe, name).map_err(|error| failed(&error))?;
+                }
                 Ok(String::new())
             }
             // Its server is nobody's process: it goes by the number of none.
-            ["get_server_list"] => Ok(if self.clients(control, device).is_empty() {
+            ["get_server_list"] => Ok(if self.clients(pipe, device).is_empty() {
                 String::new()
             } else {
                 "0\n".into()
             }),
             ["get_client_list", _] => Ok(self
-                .clients(control, device)
+                .clients(pipe, device)
                 .iter()
                 .map(|pid| format!("{pid}\n"))
                 .collect()),
@@ -112,12 +151,12 @@ impl EmulatedTools {
                 Ok(String::new())
             }
             ["sm_partition", "add", device, chunks] if partitioned => {
-                Self::add_partition(control, device, chunks)
+                Self::add_partition(pipe, device, chunks)
             }
             ["sm_partition", "rm", name] if partitioned => {
-                let mut held = partitions(control);
+                let mut held = partitions(pipe);
                 held.retain(|(held, _)| held != name);
-                store(control, &held)?;
+                store(pipe, &held)?;
                 Ok(String::new())
             }
             _ => Ok(format!("Unknown command: {line}\n")),
@@ -125,9 +164,9 @@ impl EmulatedTools {
     }
 
     /// Sets chunks apart, of as many as there are: what an H100 has.
-    fn add_partition(control: &Path, device: &str, chunks: &str) -> Result<String, Fault> {
+    fn add_partition(pipe: &Path, device: &str, chunks: &str) -> Result<String, Fault> {
         const CHUNKS: u32 = 16;
-        let mut held = partitions(control);
+        let mut held = partitions(pipe);
         let used: u32 = held.iter().map(|(_, chunks)| chunks).sum();
         let Ok(chunks) = chunks.parse::<u32>() else {
             return Ok("Invalid number of chunks\n".into());
@@ -140,16 +179,15 @@ impl EmulatedTools {
             .find(|name| held.iter().all(|(held, _)| held != name))
             .unwrap_or_default();
         held.push((name.clone(), chunks));
-        store(control, &held)?;
+        store(pipe, &held)?;
         Ok(format!("{name}\n"))
     }
 
     /// The processes on the device whose environment names this daemon.
-    fn clients(&self, control: &Path, device: &str) -> Vec<u32> {
-        let pipe = control.parent().unwrap_or(control);
+    fn clients(&self, pipe: &Path, device: &str) -> Vec<u32> {
         let ours = format!("CUDA_MPS_PIPE_DIRECTORY={}", pipe.display());
         let is_client = |pid: &u32| {
-            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let environment = (self.environments)(*pid).unwrap_or_default();
             let mut variables = environment.split(|byte| *byte == 0);
             variables.any(|variable| variable == ours.as_bytes())
         };
@@ -159,8 +197,8 @@ impl EmulatedTools {
 }
 
 /// The partitions that were set apart: name and chunks.
-fn partitions(control: &Path) -> Vec<(String, u32)> {
-    let text = std::fs::read_to_string(control.with_file_name("partitions")).unwrap_or_default();
+fn partitions(pipe: &Path) -> Vec<(String, u32)> {
+    let text = daemon::read(pipe, PARTITIONS).unwrap_or_default();
     let line = |line: &str| {
         let (name, chunks) = line.split_once(' ')?;
         Some((name.to_owned(), chunks.parse().ok()?))
@@ -168,12 +206,12 @@ fn partitions(control: &Path) -> Vec<(String, u32)> {
     text.lines().filter_map(line).collect()
 }
 
-fn store(control: &Path, partitions: &[(String, u32)]) -> Result<(), Fault> {
+fn store(pipe: &Path, partitions: &[(String, u32)]) -> Result<(), Fault> {
     let text: String = partitions
         .iter()
         .map(|(name, chunks)| format!("{name} {chunks}\n"))
         .collect();
-    std::fs::write(control.with_file_name("partitions"), text).map_err(|error| failed(&error))
+    daemon::write(pipe, PARTITIONS, &text).map_err(|error| failed(&error))
 }
 
 fn failed(error: &std::io::Error) -> Fault {

@@ -10,6 +10,7 @@ pub mod built;
 mod driver;
 mod elf;
 mod emulated;
+mod emulated_daemon;
 mod emulated_tools;
 mod inventory;
 pub mod ladder;
@@ -33,6 +34,7 @@ pub use emulated::{
     DEFAULT_EMULATED, EmulatedDevice, emulated_busy, emulated_devices, emulated_processes, emulated_use,
     emulated_used, grant_emulated, mend_granted,
 };
+pub use emulated_daemon::is_emulated_daemon;
 pub use emulated_tools::EmulatedTools;
 pub use inventory::{Inventory, Sources, take};
 pub use nvidia::{Nvidia, NvidiaReport};

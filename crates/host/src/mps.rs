@@ -3,6 +3,8 @@
 //! A control daemon for each device and user, with a pipe and a log folder of its own, so that one user's clients never
 //! meet another's daemon. The words of the control program are those of NVIDIA's MPS documentation.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use divvy_model::{Bytes, Code, Compute, DeviceRecord, Fault};
@@ -107,13 +109,17 @@ impl Mps {
             return Ok(());
         }
         for name in ["pipe", "log"] {
-            std::fs::create_dir_all(self.folder.join(name)).map_err(|error| {
-                Fault::new(
-                    Code::RunDir,
-                    format!("cannot make `{}`", self.folder.join(name).display()),
-                )
-                .because(&error)
-            })?;
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(self.folder.join(name))
+                .map_err(|error| {
+                    Fault::new(
+                        Code::RunDir,
+                        format!("cannot make `{}`", self.folder.join(name).display()),
+                    )
+                    .because(&error)
+                })?;
         }
         let mut environment = self.environment();
         environment.push(("CUDA_VISIBLE_DEVICES", self.device.clone()));
@@ -153,11 +159,15 @@ impl Mps {
     /// # Errors
     /// [`Code::Tool`] where the control program hangs or says what is not understood.
     pub fn state(&self, tools: &mut dyn Tools) -> Result<MpsState, Fault> {
-        // The daemon listens there; asked without one, the control program only complains.
-        if !self.folder.join("pipe").join("control").exists() {
+        // The daemon listens there; asked without one, the control program only complains. Another user's folder tells us
+        // nothing.
+        if matches!(self.folder.join("pipe").join("control").try_exists(), Ok(false)) {
             return Ok(MpsState::default());
         }
-        let servers = numbers(&self.say(tools, "get_server_list\n")?)?;
+        let servers = match self.say(tools, "get_server_list\n") {
+            Err(fault) if is_none_there(&fault) => return Ok(MpsState::default()),
+            said => numbers(&said?)?,
+        };
         let mut clients = Vec::new();
         for server in &servers {
             clients.extend(numbers(
@@ -235,6 +245,12 @@ pub fn chunks(device: &DeviceRecord, share: Compute) -> u32 {
     let chunk: u32 = if major.unwrap_or(0_u32) < 9 { 4 } else { 8 };
     let part = u64::from(device.sm_count) * u64::from(share.0) / u64::from(Compute::WHOLE.0);
     (u32::try_from(part).unwrap_or(u32::MAX) / chunk).max(1)
+}
+
+/// Whether the control program complains that there is no daemon.
+fn is_none_there(fault: &Fault) -> bool {
+    let mut causes = fault.causes.iter();
+    causes.any(|cause| cause.to_lowercase().contains("cannot find mps control daemon"))
 }
 
 fn percent(compute: Compute) -> String {

@@ -14,6 +14,11 @@ fn file(name: &str) -> String {
     std::fs::read_to_string(folder.join(name)).expect("an example")
 }
 
+fn of_systemd(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/systemd");
+    std::fs::read_to_string(folder.join(name)).expect("a unit")
+}
+
 /// Runs what stands behind `divvy` in a line. Where it writes a CDI file it writes it for this podman.
 fn does(host: &Host, podman: &Podman<'_>, line: &str) {
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -80,7 +85,7 @@ fn quadlet_and_units_make_a_slice_give_it_and_end_it() {
     let host = Host::new();
     let Some(podman) = Podman::new(&host) else { return };
     let image = image(&host);
-    let (container, slice) = (file("trainer.container"), file("divvy-slice@.service"));
+    let (container, slice) = (file("trainer.container"), of_systemd("divvy-slice@.service"));
     let needs = unit(&container, "Unit", "Requires");
     assert_eq!(
         needs,
@@ -113,7 +118,7 @@ fn quadlet_and_units_make_a_slice_give_it_and_end_it() {
     does(&host, &podman, &command("ExecStop"));
     assert!(host.slices().is_empty());
 
-    let service = file("divvy-nri.service");
+    let service = of_systemd("divvy-nri.service");
     let line = unit(&service, "Service", "ExecStart")[0];
     let line = line.strip_prefix("/usr/bin/divvy ").expect("divvy's own path");
     let words: Vec<&str> = line.split_whitespace().chain(["--help"]).collect();

@@ -88,7 +88,7 @@ impl Auditor {
                 let Some(began) = procs::start_ticks(pid) else {
                     continue;
                 };
-                let mut sights: Vec<Sight> = scan::of_process(pid, &drivers)
+                let mut sights: Vec<Sight> = scan::of_process(pid, slice.uid, &drivers)
                     .into_iter()
                     .map(Sight::Mapped)
                     .collect();
@@ -259,7 +259,7 @@ fn deal_with(daemon: &Daemon, slice: &SliceRecord, process: &Who, sight: Sight, 
         if let Some(pinned) = Watched::again(pid, process.began)
             && (process.in_container || procs::owner(pid) == Some(slice.uid))
         {
-            pinned.signal(signal);
+            let _refused = pinned.signal_as(process.in_container, slice.uid, signal);
         }
     }
 }

@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, makedev, statx};
 pub use super::evidence::Evidence;
 use super::evidence::SliceBox;
 use super::scan::IN_CONTAINER;
-use crate::RunDir;
+use crate::{RunDir, privilege};
 
 /// Where they have the pages of emulated devices.
 const PAGES: &str = "/run/divvy/device/";
@@ -70,19 +70,26 @@ pub fn members(run: &RunDir, slice: &SliceRecord) -> Vec<u32> {
 
 /// Whether the process has one of these device nodes or of these files open or mapped, and no limiter.
 fn uses(pid: u32, nodes: &HashSet<u64>, pages: &HashSet<(u64, u64)>) -> bool {
-    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = privilege::maps_in_container(pid).unwrap_or_default();
     let maps = String::from_utf8_lossy(&maps);
     if maps.contains(IN_CONTAINER) {
         return false;
     }
+    if maps.contains(PAGES) {
+        return true;
+    }
+    if privilege::is_separate() {
+        let (nodes, pages): (Vec<u64>, Vec<_>) =
+            (nodes.iter().copied().collect(), pages.iter().copied().collect());
+        return privilege::has_open(pid, &nodes, &pages).unwrap_or(false);
+    }
     let open = ["fd", "map_files"].map(|folder| PathBuf::from(format!("/proc/{pid}/{folder}")));
-    maps.contains(PAGES)
-        || open.iter().flat_map(|folder| entries(folder)).any(|file| {
-            look(&file).is_some_and(|seen| match is_node(&seen) {
-                true => nodes.contains(&number(&seen)),
-                false => pages.contains(&place(&seen)),
-            })
+    open.iter().flat_map(|folder| entries(folder)).any(|file| {
+        look(&file).is_some_and(|seen| match is_node(&seen) {
+            true => nodes.contains(&number(&seen)),
+            false => pages.contains(&place(&seen)),
         })
+    })
 }
 
 /// The numbers of this machine's GPUs' nodes, by the names that the vendors give them.

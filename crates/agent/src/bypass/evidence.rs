@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use super::containers::{entries, look, place};
 use crate::RunDir;
-use crate::procs;
+use crate::{privilege, procs};
 
 /// Where containers have the folder of their slice's socket.
 const SLICE: &str = "/run/divvy/slice";
@@ -78,7 +78,7 @@ enum Known {
 struct Process {
     pid: u32,
     began: u64,
-    namespace: PathBuf,
+    namespace: u64,
     cgroup: Option<String>,
 }
 
@@ -97,9 +97,7 @@ impl Evidence {
                 .zip(&own)
                 .filter_map(|(one, own)| Some((one, (*own)?)))
         };
-        let namespaces: HashMap<&Path, usize> = seen()
-            .map(|(one, slice)| (one.namespace.as_path(), slice))
-            .collect();
+        let namespaces: HashMap<u64, usize> = seen().map(|(one, slice)| (one.namespace, slice)).collect();
         let cgroups = claims(
             seen().filter_map(|(one, slice)| Some((one.cgroup.as_deref()?, slice))),
             &hosts,
@@ -107,7 +105,7 @@ impl Evidence {
         let slice_of = |(one, own): (&Process, &Option<usize>)| {
             let by_cgroup = || above(one.cgroup.as_deref()?).find_map(|above| cgroups.get(above).copied());
             let slice = own
-                .or_else(|| namespaces.get(one.namespace.as_path()).copied())
+                .or_else(|| namespaces.get(&one.namespace).copied())
                 .or_else(by_cgroup)?;
             Some((slice, one.pid))
         };
@@ -145,14 +143,16 @@ impl Evidence {
 
 /// The cgroups of the machine's own processes, and the processes of other mount namespaces than the machine's.
 fn processes() -> (HashSet<String>, Vec<Process>) {
-    let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/mnt")).ok();
-    let own: Vec<PathBuf> = ["self", "1"].into_iter().filter_map(namespace).collect();
+    let pids: Vec<u32> = entries(Path::new("/proc"))
+        .filter_map(|path| path.file_name()?.to_str()?.parse().ok())
+        .collect();
+    let own = privilege::mount_namespaces(&[std::process::id(), 1]);
     let (mut hosts, mut others) = (HashSet::new(), Vec::new());
-    for pid in entries(Path::new("/proc")).filter_map(|path| path.file_name()?.to_str()?.parse::<u32>().ok())
-    {
-        let Some(namespace) = namespace(&pid.to_string()) else {
+    for (pid, namespace) in pids.iter().copied().zip(privilege::mount_namespaces(&pids)) {
+        // Of a process that has ended, or that is not ours to look at.
+        if namespace == 0 {
             continue;
-        };
+        }
         let cgroup = cgroup(&fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default());
         if own.contains(&namespace) {
             hosts.extend(cgroup);

@@ -1,17 +1,18 @@
 //! What a running process has mapped: libraries that take device memory past the limiter, seen from outside. The limiter
 //! sees the same from inside, in a process that allocates through it.
 
-use std::fs;
 use std::path::Path;
 
 use divvy_ledger::Bypass;
 
-/// The ways past the limiter that a process has mapped, each once. `drivers` are drivers below that are not called
+use crate::privilege;
+
+/// The ways past the limiter that a process of a slice of user `uid` has mapped, each once. `drivers` are drivers below that are not called
 /// libcuda.
 #[must_use]
-pub fn of_process(pid: u32, drivers: &[&Path]) -> Vec<Bypass> {
+pub fn of_process(pid: u32, uid: u32, drivers: &[&Path]) -> Vec<Bypass> {
     // A process that has ended, or that is not ours to look at, has nothing mapped.
-    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = privilege::maps(pid, uid).unwrap_or_default();
     of_maps(&String::from_utf8_lossy(&maps), drivers)
 }
 
@@ -103,6 +104,6 @@ mod tests {
         assert_eq!(of(&["/run/divvy/stages/0a/refusals/libnvcuvid.so.1"]), []);
         assert_eq!(of_maps("", &[]), []);
         assert_eq!(of_maps("7f-7f r-xp 0 0 0\n[heap]\n", &[]), []);
-        assert_eq!(of_process(u32::MAX, &[]), []);
+        assert_eq!(of_process(u32::MAX, 0, &[]), []);
     }
 }

@@ -1,36 +1,26 @@
 //! What the keeper of a lasting slice gives up before it serves: user 0, groups, and all ways to more privileges.
 
-use divvy_model::{Code, Fault};
-use nix::unistd::{Gid, Uid, User, setgroups, setresgid, setresuid};
+use divvy_model::Fault;
+use divvy_privileged::confine_keeper;
+use nix::unistd::User;
 
 /// The user of the system agent and of keepers, where the host has it.
 const SYSTEM_USER: &str = "divvy";
 /// The user of nothing, on every Linux system.
 const NOBODY: u32 = 65_534;
 
-/// Becomes a user without privileges where this process is user 0, for good.
+/// Becomes a user without privileges where this process is user 0, for good, and can make few system calls from then on.
 ///
 /// # Errors
-/// [`Code::Internal`] where the system refuses: then nothing is served.
+/// [`divvy_model::Code::Privilege`] where the system refuses: then nothing is served.
 pub(super) fn give_up_privileges() -> Result<(), Fault> {
-    let cannot = |error: nix::Error| {
-        Fault::new(Code::Internal, "cannot give up the keeper's privileges").because(&error)
-    };
-    nix::sys::prctl::set_no_new_privs().map_err(cannot)?;
-    if !rustix::process::geteuid().is_root() {
-        return Ok(());
+    // Root in a user namespace is some plain user of the host, and may have no other user to become.
+    if !rustix::process::geteuid().is_root() || in_user_namespace() {
+        return confine_keeper(0, 0);
     }
-    let (uid, gid) = match User::from_name(SYSTEM_USER) {
-        Ok(Some(user)) if !user.uid.is_root() => (user.uid, user.gid),
-        _ => (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY)),
-    };
-    // Root in a user namespace may have no other user, or no say over its groups.
-    let alone = setgroups(&[])
-        .and_then(|()| setresgid(gid, gid, gid))
-        .and_then(|()| setresuid(uid, uid, uid));
-    match alone {
-        Err(_) if in_user_namespace() => Ok(()),
-        outcome => outcome.map_err(cannot),
+    match User::from_name(SYSTEM_USER) {
+        Ok(Some(user)) if !user.uid.is_root() => confine_keeper(user.uid.as_raw(), user.gid.as_raw()),
+        _ => confine_keeper(NOBODY, NOBODY),
     }
 }
 

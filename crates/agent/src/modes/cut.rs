@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::CreateSlice;
 use crate::daemon::Daemon;
 use crate::placement::meant;
+use crate::privilege::{self, HelperMig};
 
 /// An instance that this agent made, or one before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -210,6 +211,9 @@ fn driver(run: &Path, emulated: Option<&str>) -> Result<Patient, Fault> {
         Some(spec) => NvmlMig::emulated(spec, run),
         None => NvmlMig::open(),
     }?;
+    if emulated.is_none() && privilege::is_separate() {
+        return Ok(Patient::over(HelperMig(driver), Patient::LOOK, Patient::CHANGE));
+    }
     Ok(Patient::over(driver, Patient::LOOK, Patient::CHANGE))
 }
 

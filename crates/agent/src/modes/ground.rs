@@ -6,14 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder};
-use std::os::unix::fs::{DirBuilderExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use divvy_host::mps::{Mps, chunks, set_time_slice};
 use divvy_host::tool::Tools;
-use divvy_model::{Code, DeviceRecord, Fault, Mode, SliceRecord, TimeSlice};
+use divvy_model::{Code, DeviceKind, DeviceRecord, Fault, Mode, SliceRecord, TimeSlice};
 
 use super::is_partitioned;
+use crate::privilege;
 
 /// Makes a device ready for a slice. What is ready stays as it is. The name of the slice's static partition, where it
 /// is to have one.
@@ -36,7 +37,8 @@ pub fn prepare(
         }
         Mode::Mps => {
             let mps = Mps::of_user(&device.uuid, run, record.uid);
-            make_folders(run, &mps, record.uid)?;
+            let emulated = device.kind == DeviceKind::Emulated;
+            make_folders(run, &mps, record.uid, emulated)?;
             let partitioned = is_partitioned(record.share_mode, record.compute_cap);
             mps.start(tools, partitioned)
                 .map_err(|fault| without_mps(fault, partitioned))?;
@@ -124,9 +126,9 @@ pub fn put_back(
         let mut tools = tools_of(&device, uid);
         let outcome = match in_use.mps.contains(&(uid, device)) {
             true => give_partitions_back(&mps, in_use, tools.as_mut()),
-            false => mps.stop(tools.as_mut(), false).and_then(|()| {
-                fs::remove_dir_all(mps.folder()).map_err(|error| cannot("remove", mps.folder(), &error))
-            }),
+            false => mps
+                .stop(tools.as_mut(), false)
+                .and_then(|()| remove_folders(&mps, uid)),
         };
         first = first.and(outcome);
     }
@@ -170,8 +172,9 @@ fn set_turns(run: &Path, device: &str, length: TimeSlice, tools: &mut dyn Tools)
 }
 
 /// The folders of a user's daemon. All above its pipe and its log are the agent's, so that the user can put nothing in
-/// their place; these two are the user's, and nobody else's programs reach them.
-fn make_folders(run: &Path, mps: &Mps, uid: u32) -> Result<(), Fault> {
+/// their place. These two are the user's, and nobody else's programs reach them; the agent has nothing to do there. An
+/// emulated daemon is no process: the agent writes what it says, in folders of its own, which the user may read.
+fn make_folders(run: &Path, mps: &Mps, uid: u32, emulated: bool) -> Result<(), Fault> {
     let make = |path: &Path, mode: u32| match DirBuilder::new().mode(mode).create(path) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(cannot("make", path, &error)),
         _ => Ok(()),
@@ -182,14 +185,26 @@ fn make_folders(run: &Path, mps: &Mps, uid: u32) -> Result<(), Fault> {
     }
     make(mps.folder(), 0o755)?;
     make(&held(mps), 0o700)?;
-    for name in ["pipe", "log"] {
-        let path = mps.folder().join(name);
-        make(&path, 0o700)?;
-        if uid != rustix::process::getuid().as_raw() {
-            chown(&path, Some(uid), None).map_err(|error| cannot("give away", &path, &error))?;
-        }
+    if !emulated && uid != rustix::process::getuid().as_raw() {
+        return privilege::mps_folders(uid, &mps.device, true);
     }
-    Ok(())
+    let mode = if emulated { 0o755 } else { 0o700 };
+    DAEMONS_OWN
+        .iter()
+        .try_for_each(|name| make(&mps.folder().join(name), mode))
+}
+
+const DAEMONS_OWN: [&str; 2] = ["pipe", "log"];
+
+/// Removes the folders of a daemon that has ended. What is in the user's own a process of the user's removes.
+fn remove_folders(mps: &Mps, uid: u32) -> Result<(), Fault> {
+    let own = rustix::process::getuid().as_raw();
+    let is_others =
+        |name: &&str| fs::symlink_metadata(mps.folder().join(name)).is_ok_and(|folder| folder.uid() != own);
+    if DAEMONS_OWN.iter().any(is_others) {
+        privilege::mps_folders(uid, &mps.device, false)?;
+    }
+    fs::remove_dir_all(mps.folder()).map_err(|error| cannot("remove", mps.folder(), &error))
 }
 
 /// The daemons that were started for slices: user and device.

@@ -10,6 +10,7 @@ use divvy_model::{Code, DeviceKind, Fault, Mode, SliceRecord};
 use super::cut;
 use super::ground::{self, InUse};
 use crate::daemon::{Book, Daemon};
+use crate::privilege::{self, HelperTools};
 use crate::records::{discard, store};
 
 impl Daemon {
@@ -80,11 +81,10 @@ impl Daemon {
         };
         let run = self.run.path();
         let tools_of = |device: &str, uid: u32| {
-            // A device that was emulated on demand may be gone from the list; its daemon's socket is a plain file.
-            let control = divvy_host::mps::Mps::of_user(device, run, uid)
-                .folder()
-                .join("pipe/control");
-            let is_emulated = emulated.iter().any(|uuid| uuid == device) || control.is_file();
+            // A device that was emulated on demand may be gone from the list.
+            let mps = divvy_host::mps::Mps::of_user(device, run, uid);
+            let is_emulated =
+                emulated.iter().any(|uuid| uuid == device) || divvy_host::is_emulated_daemon(&mps);
             self.tools_for(is_emulated, uid)
         };
         let outcome = ground::put_back(run, &in_use, &tools_of);
@@ -103,7 +103,11 @@ impl Daemon {
     /// The vendor's tools for a device, as one user's processes where the agent may start such.
     fn tools_for(&self, emulated: bool, uid: u32) -> Box<dyn Tools> {
         if emulated {
-            return Box::new(EmulatedTools::of(self.run.path()));
+            let environment = move |pid| privilege::environment(pid, uid);
+            return Box::new(EmulatedTools::of(self.run.path()).with_environments(environment));
+        }
+        if privilege::is_separate() {
+            return Box::new(HelperTools::new(uid));
         }
         let user = (uid != self.uid).then(|| (uid, crate::names::group_of(uid).unwrap_or(uid)));
         Box::new(HostTools {

@@ -1,5 +1,6 @@
 //! What is looked at, one function per check. Looked at: nothing is made, written or started, but for the trial.
 
+use divvy_agent::api::HelperState;
 use divvy_agent::{DropIns, Owner, RunDir, owner, stage, system_owner, system_run_dir};
 use divvy_host::{Inventory, Silence, find_driver};
 use divvy_model::{Code, DeviceKind, Fault};
@@ -157,6 +158,9 @@ fn agent(context: &Context) -> Check {
         return Check::ok("agent", "reach", "none runs; `divvy run` starts one by itself");
     };
     match agent.status() {
+        Ok(status) if status.helper == HelperState::Silent => Check::ok("agent", "helper", "it does not answer").warn(
+            "other users' programs cannot be ended, nor MPS and MIG changed: `systemctl restart divvy-helper`, or start the agent again",
+        ),
         Ok(status) if status.driver_silent => Check::fail("agent", "NVIDIA", &Silence::Still.into()),
         Ok(status) if status.version == env!("CARGO_PKG_VERSION") => Check::ok(
             "agent",

@@ -1,14 +1,21 @@
 //! `divvy agent`: the host's daemon.
 
+mod helper;
+mod install;
+mod split;
+mod units;
+
 use std::os::unix::process::CommandExt;
 
 use clap::Subcommand;
-use divvy_agent::{RunDir, close_inherited, let_go, serve_agent};
+use divvy_agent::{DropIns, RunDir, close_inherited, let_go, privilege, serve_agent, stage};
 use divvy_model::{Code, Fault};
+use divvy_privileged::{Remote, confine_agent};
 use tracing_subscriber::EnvFilter;
 
 use crate::context::{Context, keep_command, serve_command};
 use crate::output;
+use split::Role;
 
 /// Flags of `divvy agent`.
 #[derive(Debug, clap::Args)]
@@ -16,7 +23,8 @@ use crate::output;
   divvy agent status
   divvy agent serve
   divvy agent serve --quantum 10ms
-  divvy agent stop")]
+  divvy agent stop
+  divvy agent install --dry-run")]
 pub struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -33,6 +41,13 @@ enum Verb {
         #[arg(long, hide = true)]
         background: bool,
     },
+    /// Do as root what the agent of several users asks for
+    #[command(hide = true)]
+    Helper(helper::Args),
+    /// Make this machine's agent a service: its user, its units and its configuration
+    Install(install::Args),
+    /// Take away what `install` put there
+    Uninstall(install::Args),
     /// Show the agent
     Status,
     /// End the agent; slices keep their limits, and the next agent takes them back
@@ -47,6 +62,9 @@ enum Verb {
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     match &args.verb {
         Verb::Serve { quantum, background } => serve(context, quantum.as_deref(), *background),
+        Verb::Helper(args) => helper::run(args, context),
+        Verb::Install(args) => install::install(args),
+        Verb::Uninstall(args) => install::uninstall(args),
         Verb::Status => status(context),
         Verb::Stop { dry_run } => stop(context, *dry_run),
     }
@@ -59,17 +77,17 @@ fn serve(context: &Context, quantum: Option<&str>, background: bool) -> Result<u
         let _session = rustix::process::setsid();
         let_go()?;
     }
-    let filter = EnvFilter::try_from_env("DIVVY_AGENT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(false)
-        .with_target(false);
-    log.with_writer(std::io::stderr).init();
+    start_log();
     let mut config = context.config.clone();
     if let Some(quantum) = quantum {
         config.set("quantum", quantum);
     }
     let settings = config.agent_settings()?;
+    let helper = match split::role(&config)? {
+        Role::Single => None,
+        Role::Split(user) => return split::into_two(context.peek().path(), &config, &user),
+        Role::Helped(remote) => Some(remote),
+    };
     let run = context.run_dir()?;
     // Emulated devices are accounted for in the run directory, which their driver takes from the environment.
     if std::env::var_os("DIVVY_RUN_DIR").as_deref() != Some(run.path().as_os_str()) {
@@ -78,8 +96,37 @@ fn serve(context: &Context, quantum: Option<&str>, background: bool) -> Result<u
         let error = again.exec();
         return Err(Fault::new(Code::AgentStart, "the agent cannot start itself again").because(&error));
     }
+    if let Some(helper) = helper {
+        be_helped(helper)?;
+        stage_for_others(&run);
+    }
     serve_agent(&run, settings, keep_command)?;
     Ok(0)
+}
+
+fn be_helped(helper: Remote) -> Result<(), Fault> {
+    privilege::set_helper(Box::new(helper));
+    confine_agent()
+}
+
+/// Puts the drop-ins where other users' programs load them from: nobody but the agent writes there.
+fn stage_for_others(run: &RunDir) {
+    let staged = DropIns::find().and_then(|found| {
+        stage(run, &found.limiter.links())?;
+        stage(run, &found.emulated.links())
+    });
+    if let Err(fault) = staged {
+        tracing::warn!(code = %fault.code, "{fault}: {}", fault.causes.join(": "));
+    }
+}
+
+fn start_log() {
+    let filter = EnvFilter::try_from_env("DIVVY_AGENT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_target(false);
+    log.with_writer(std::io::stderr).init();
 }
 
 fn unreachable(run: &RunDir) -> Fault {
@@ -98,7 +145,7 @@ fn status(context: &Context) -> Result<u8, Fault> {
     if !output::document(context.format, "AgentStatus", &status)? {
         output::print(&format!(
             "agent        process {} of user {}, version {}\nrun_dir      {}\nstarted      {}\nslices       {}\n\
-             bypasses     {}\noverstayed   {} leases, {} expired\nescaped      {} ms",
+             bypasses     {}\noverstayed   {} leases, {} expired\nescaped      {} ms\nhelper       {}",
             status.pid,
             status.uid,
             status.version,
@@ -108,7 +155,8 @@ fn status(context: &Context) -> Result<u8, Fault> {
             status.bypass_total,
             status.overdue_total,
             status.expired_total,
-            status.escaped_ns_total / 1_000_000
+            status.escaped_ns_total / 1_000_000,
+            status.helper.in_words()
         ))?;
     }
     Ok(0)

@@ -1,0 +1,32 @@
+//! The few hundred lines that run as root: typed requests, nothing parsed.
+//!
+//! An agent that admits several users runs as a user of its own. What needs root it asks of a helper, over a socket of
+//! whole messages. A request has a fixed layout and names a process, a device or a slice by numbers; the helper checks
+//! each again and trusts nothing that the agent says of them. docs/adr/0033-authority.md has the reasons.
+//!
+//! - [`request`], [`answer`]: what is asked and answered, and their bytes.
+//! - [`Rules`] and [`perform`]: what root does for a request, and what it refuses.
+//! - [`serve`]: the helper's loop. [`Privileged`]: the agent's side, in this process ([`Direct`]) or by a helper ([`Remote`]).
+//! - [`confine`], [`user`]: how a process gives up what it does not need.
+#![forbid(unsafe_code)]
+
+pub mod answer;
+mod calls;
+mod channel;
+mod client;
+pub mod confine;
+mod files;
+mod folders;
+mod process;
+pub mod request;
+mod rules;
+pub mod serve;
+pub mod user;
+mod vendor;
+mod wire;
+
+pub use channel::{Channel, inherited, pair};
+pub use client::{Direct, Privileged, Remote, Reply};
+pub use confine::{confine_agent, confine_helper, confine_keeper};
+pub use process::{effective_user, mount_namespace, start_ticks};
+pub use rules::{Rules, perform};

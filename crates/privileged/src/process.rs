@@ -1,0 +1,251 @@
+//! Processes: pinned by a descriptor, compared with what was said of them, then signalled or looked at.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, makedev, open as open_file, statx};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::answer::{Answer, Refusal};
+use crate::request::{Owner, Process, View};
+use crate::rules::Rules;
+
+/// A thread of the kernel's own, among a process's flags in /proc/PID/stat.
+const KERNEL_THREAD: u64 = 0x0020_0000;
+/// Where containers have the folder of their slice's socket.
+const SLICE: &[u8] = b" /run/divvy/slice ";
+/// So much of what the kernel says of a process is read, in bytes.
+const LONGEST: u64 = 4 << 20;
+/// As many of a process's descriptors and mapped files are looked at.
+const MOST_OPEN: usize = 16 << 10;
+/// As many processes of a mount namespace are asked what is mounted there: one that has changed its root sees less.
+const ASKED: usize = 64;
+
+/// When the process began, in the kernel's ticks since boot.
+///
+/// # Errors
+/// `NotFound` where there is none; what the kernel refuses.
+pub fn start_ticks(pid: u32) -> io::Result<u64> {
+    field(&stat(pid)?, 22)
+}
+
+/// The user whose rights the process has.
+///
+/// # Errors
+/// `NotFound` where there is none; what the kernel refuses.
+pub fn effective_user(pid: u32) -> io::Result<u32> {
+    let status = read(pid, "status")?;
+    let status = String::from_utf8_lossy(&status);
+    // Real, effective, saved, of the file system. A line of the name's cannot look so: the kernel writes it on one.
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let effective = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+    effective.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// The number of a process's mount namespace.
+///
+/// # Errors
+/// `NotFound` where there is no process; what the kernel refuses.
+pub fn mount_namespace(pid: u32) -> io::Result<u64> {
+    let namespace = fs::metadata(format!("/proc/{pid}/ns/mnt"));
+    namespace.map(|namespace| namespace.ino()).map_err(gone)
+}
+
+fn stat(pid: u32) -> io::Result<String> {
+    read(pid, "stat").map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// A field by its number in proc(5), from 4. The name stands in parentheses and may hold any character.
+fn field(stat: &str, number: usize) -> io::Result<u64> {
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let field = rest.split_whitespace().nth(number - 3);
+    let field = field.and_then(|field| field.parse().ok());
+    field.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn read(pid: u32, name: &str) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = fs::File::open(format!("/proc/{pid}/{name}")).map_err(gone)?;
+    file.take(LONGEST).read_to_end(&mut bytes).map_err(gone)?;
+    Ok(bytes)
+}
+
+/// Of a process that ended while it was looked at the kernel says "no such process".
+fn gone(error: io::Error) -> io::Error {
+    match Errno::from_io_error(&error) {
+        Some(Errno::SRCH) => io::ErrorKind::NotFound.into(),
+        _ => error,
+    }
+}
+
+/// An answer of an error: only "there is none" means gone.
+fn failed(error: &io::Error) -> Answer {
+    if error.kind() == io::ErrorKind::NotFound {
+        return Answer::Gone;
+    }
+    Answer::Failed(Errno::from_io_error(error).unwrap_or(Errno::IO))
+}
+
+/// The process, pinned, if it is what was said of it and may be touched.
+fn pin(process: &Process, rules: &Rules) -> Result<OwnedFd, Answer> {
+    let pid = process.pid;
+    let protected = [0, 1, std::process::id(), rules.agent_pid];
+    if rules.separate && protected.contains(&pid) {
+        return Err(Answer::Refused(Refusal::Protected));
+    }
+    let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let pinned = pidfd_open(raw.ok_or(Answer::Gone)?, PidfdFlags::empty());
+    let pinned = pinned.map_err(|error| match error {
+        // No process at all, or a thread of one.
+        Errno::SRCH | Errno::INVAL => Answer::Gone,
+        error => Answer::Failed(error),
+    })?;
+    // What is read from here on is the pinned process's for as long as that has not been reaped: its start says so.
+    check_identity(process, rules)?;
+    check_start(process)?;
+    Ok(pinned)
+}
+
+fn check_start(process: &Process) -> Result<(), Answer> {
+    match start_ticks(process.pid) {
+        Ok(began) if began == process.start_ticks => Ok(()),
+        Ok(_) => Err(Answer::Gone),
+        Err(error) => Err(failed(&error)),
+    }
+}
+
+fn check_identity(process: &Process, rules: &Rules) -> Result<(), Answer> {
+    let pid = process.pid;
+    let stat = stat(pid).map_err(|error| failed(&error))?;
+    if field(&stat, 9).map_err(|error| failed(&error))? & KERNEL_THREAD != 0 {
+        return Err(Answer::Refused(Refusal::Protected));
+    }
+    match process.owner {
+        Owner::User(uid) => {
+            let owner = effective_user(pid).map_err(|error| failed(&error))?;
+            if owner != uid {
+                return Err(Answer::Refused(Refusal::Owner));
+            }
+            // Of root's processes only those that root itself put into a slice of this agent.
+            if uid == 0 && rules.separate && !is_told_of(pid, rules) {
+                return Err(Answer::Refused(Refusal::Root));
+            }
+        }
+        Owner::Container => {
+            let namespace = mount_namespace(pid).map_err(|error| failed(&error))?;
+            if rules.host.contains(&namespace) || (rules.separate && !has_slice(pid, namespace)) {
+                return Err(Answer::Refused(Refusal::NoContainer));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether the environment that a process was started with names the agent's run directory, as every program of a slice
+/// has it. It is root's process: nobody else wrote that.
+fn is_told_of(pid: u32, rules: &Rules) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let environment = read(pid, "environ").unwrap_or_default();
+    let run = rules.run.as_os_str().as_bytes();
+    environment.split(|byte| *byte == 0).any(|variable| {
+        let slice = variable.strip_prefix(b"DIVVY_SLICE=");
+        variable.strip_prefix(b"DIVVY_RUN_DIR=") == Some(run)
+            || slice.is_some_and(|socket| {
+                socket
+                    .strip_prefix(run)
+                    .is_some_and(|rest| rest.starts_with(b"/"))
+            })
+    })
+}
+
+/// Whether a process of this mount namespace sees a slice mounted. The text is searched, no path in it is followed.
+fn has_slice(pid: u32, namespace: u64) -> bool {
+    let sees = |pid: u32| {
+        let mounts = read(pid, "mountinfo").unwrap_or_default();
+        mounts.windows(SLICE.len()).any(|window| window == SLICE)
+    };
+    sees(pid)
+        || fs::read_dir("/proc")
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .filter(|other| mount_namespace(*other).is_ok_and(|its| its == namespace))
+            .take(ASKED)
+            .any(sees)
+}
+
+pub(crate) fn signal(process: &Process, signal: Signal, rules: &Rules) -> Result<Answer, Answer> {
+    let pinned = pin(process, rules)?;
+    match pidfd_send_signal(pinned, signal) {
+        Ok(()) => Ok(Answer::Yes),
+        Err(Errno::SRCH) => Err(Answer::Gone),
+        Err(error) => Err(Answer::Failed(error)),
+    }
+}
+
+pub(crate) fn open(process: &Process, view: View, rules: &Rules) -> Result<OwnedFd, Answer> {
+    let _pinned = pin(process, rules)?;
+    let name = match view {
+        View::Maps => "maps",
+        View::Environment => "environ",
+    };
+    let path = format!("/proc/{}/{name}", process.pid);
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = open_file(path, flags, Mode::empty()).map_err(|error| failed(&error.into()))?;
+    // Its number may have passed to another before it was opened.
+    check_start(process)?;
+    Ok(file)
+}
+
+pub(crate) fn mount_namespaces(pids: &[u32]) -> Answer {
+    let of = |pid: &u32| mount_namespace(*pid).unwrap_or(0);
+    Answer::Numbers(pids.iter().map(of).collect())
+}
+
+pub(crate) fn has_open(
+    process: &Process,
+    nodes: &[u64],
+    files: &[(u64, u64)],
+    rules: &Rules,
+) -> Result<Answer, Answer> {
+    let _pinned = pin(process, rules)?;
+    let folders = ["fd", "map_files"].map(|name| PathBuf::from(format!("/proc/{}/{name}", process.pid)));
+    let mut looked = 0;
+    for folder in folders {
+        let entries = match fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) => return Err(failed(&error)),
+        };
+        for entry in entries.flatten() {
+            looked += 1;
+            if looked > MOST_OPEN {
+                return Err(Answer::Refused(Refusal::TooMuch));
+            }
+            // Nobody is asked for it: a container's file systems may have servers that never answer.
+            let seen = statx(
+                CWD,
+                entry.path(),
+                AtFlags::STATX_DONT_SYNC,
+                StatxFlags::BASIC_STATS,
+            );
+            let Ok(seen) = seen else { continue };
+            let found = match FileType::from_raw_mode(seen.stx_mode.into()) {
+                FileType::CharacterDevice => {
+                    nodes.contains(&makedev(seen.stx_rdev_major, seen.stx_rdev_minor))
+                }
+                _ => files.contains(&(makedev(seen.stx_dev_major, seen.stx_dev_minor), seen.stx_ino)),
+            };
+            if found {
+                check_start(process)?;
+                return Ok(Answer::Yes);
+            }
+        }
+    }
+    check_start(process)?;
+    Ok(Answer::No)
+}

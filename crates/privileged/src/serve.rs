@@ -1,0 +1,103 @@
+//! The helper's loop: a thread for each channel, and few channels.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::{socket_acceptconn, socket_peercred};
+use rustix::net::{SocketFlags, accept_with};
+
+use crate::answer::{Answer, Refusal};
+use crate::channel::{Channel, inherited};
+use crate::request::Request;
+use crate::rules::{Rules, perform};
+
+/// An agent has two connections; while one of its is replaced, there are more for a moment.
+const MOST: usize = 4;
+
+/// Serves the agent until it hangs up, on the channels that are standard input and output; or whoever is the agent's user,
+/// without end, on a socket that listens and is standard input.
+///
+/// # Errors
+/// The system's reason; `InvalidInput` where standard input is neither.
+pub fn serve(rules: &Rules) -> io::Result<()> {
+    let input = rustix::stdio::stdin();
+    if socket_acceptconn(input).unwrap_or(false) {
+        let listener = rustix::io::fcntl_dupfd_cloexec(input, 3)?;
+        return listen(&listener, rules);
+    }
+    let agent = rustix::process::getppid().map_or(0, |agent| agent.as_raw_nonzero().get().unsigned_abs());
+    let rules = Arc::new(rules.for_agent(agent));
+    let [quick, slow] = inherited()?;
+    let its_own = rules.clone();
+    std::thread::Builder::new().spawn(move || answer_all(&slow, &its_own))?;
+    answer_all(&quick, &rules);
+    Ok(())
+}
+
+/// Serves whoever connects and is the agent's user.
+///
+/// # Errors
+/// The system's reason, where nothing can be accepted any more.
+pub fn listen(listener: &OwnedFd, rules: &Rules) -> io::Result<()> {
+    let alive = Arc::new(AtomicUsize::new(0));
+    loop {
+        let connection = match accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(connection) => connection,
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => continue,
+            Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let Ok(peer) = socket_peercred(&connection) else {
+            continue;
+        };
+        if peer.uid.as_raw() != rules.agent_uid || alive.load(Ordering::SeqCst) >= MOST {
+            continue;
+        }
+        let rules = rules.for_agent(peer.pid.as_raw_nonzero().get().unsigned_abs());
+        alive.fetch_add(1, Ordering::SeqCst);
+        let its_own = alive.clone();
+        let thread = std::thread::Builder::new().spawn(move || {
+            answer_all(&Channel::of(connection), &rules);
+            its_own.fetch_sub(1, Ordering::SeqCst);
+        });
+        if thread.is_err() {
+            alive.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Answers until the other side hangs up, or says what is not understood.
+fn answer_all(channel: &Channel, rules: &Rules) {
+    while let Ok(Some(received)) = channel.receive() {
+        // Nothing that is sent along is wanted.
+        drop(received.descriptor);
+        let Ok((number, request)) = Request::decode(&received.bytes) else {
+            let _gone = channel.send(&Answer::Refused(Refusal::Malformed).encode(0), None);
+            return;
+        };
+        let (answer, descriptor) = perform(&request, rules);
+        if let Answer::Refused(why) = &answer {
+            say(&request, *why);
+        }
+        let descriptor = descriptor.as_ref().map(std::os::fd::AsFd::as_fd);
+        if channel.send(&answer.encode(number), descriptor).is_err() {
+            return;
+        }
+    }
+}
+
+/// A refusal is an error of the agent's or an attack: it is written down, once a second at most.
+fn say(request: &Request, why: Refusal) {
+    static SAID: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    if said.is_none_or(|said| said.elapsed() >= Duration::from_secs(1)) {
+        *said = Some(Instant::now());
+        tracing::warn!(?request, "refused: {why}");
+    }
+}

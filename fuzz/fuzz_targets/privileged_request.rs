@@ -1,0 +1,8 @@
+//! Any bytes as what an agent sends to the helper that is root.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let _ = divvy_fuzz::privileged::message(data);
+});
