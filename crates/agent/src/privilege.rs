@@ -22,7 +22,7 @@ const LONGEST: u64 = 16 << 20;
 
 static HELPER: OnceLock<Box<dyn Privileged>> = OnceLock::new();
 
-/// Names who does what needs root, once, before the agent serves. An agent that nobody names one for does all itself.
+/// Names who does what needs root, once, before the agent serves. An agent without one does all itself.
 pub fn set_helper(helper: Box<dyn Privileged>) {
     let _set_already = HELPER.set(helper);
 }
@@ -66,7 +66,7 @@ fn process(pid: u32, owner: Owner) -> io::Result<Process> {
     })
 }
 
-/// Sends a signal that the kernel did not let this process send. The number must be pinned by whoever calls.
+/// Sends a signal that the kernel did not let this process send. The caller has pinned the number.
 ///
 /// # Errors
 /// `NotFound` where it has ended; `PermissionDenied`.

@@ -1,5 +1,5 @@
 //! What an emulated MPS daemon says of itself: two small files in its pipe folder, `control` and `partitions`, which its
-//! clients read. The folder belongs to whoever keeps the daemon; in one that another user can write nothing is opened.
+//! clients read. The folder belongs to the daemon's keeper; in one that another user can write nothing is opened.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};

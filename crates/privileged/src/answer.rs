@@ -21,7 +21,7 @@ pub enum Answer {
     No,
     /// There is no such process any more.
     Gone,
-    /// It is not done for anybody.
+    /// The rules forbid it.
     Refused(Refusal),
     /// The system did not do it.
     Failed(Errno),
@@ -50,7 +50,7 @@ pub enum Refusal {
     NoContainer,
     /// What stands there is not what we made.
     Foreign,
-    /// Nobody has this user id, or it is root's.
+    /// No user can have this id.
     User,
     /// Too much to look through.
     TooMuch,
@@ -78,7 +78,7 @@ impl fmt::Display for Refusal {
             Self::Root => "the process is root's, and in no slice of this agent",
             Self::NoContainer => "the process is in no container",
             Self::Foreign => "what stands there is not what Divvy made",
-            Self::User => "a user's daemon is never root's",
+            Self::User => "no user can have this id",
             Self::TooMuch => "there is too much to look through",
         })
     }

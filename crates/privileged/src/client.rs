@@ -34,7 +34,7 @@ pub trait Privileged: fmt::Debug + Send + Sync {
     /// Has it done.
     ///
     /// # Errors
-    /// [`Code::Privilege`] where there is nobody to do it.
+    /// [`Code::Privilege`] where no helper answers.
     fn ask(&self, request: &Request) -> Result<Reply, Fault>;
 
     /// Whether it is a process of its own.

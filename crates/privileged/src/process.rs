@@ -146,7 +146,7 @@ fn check_identity(process: &Process, rules: &Rules) -> Result<(), Answer> {
 }
 
 /// Whether the environment that a process was started with names the agent's run directory, as every program of a slice
-/// has it. It is root's process: nobody else wrote that.
+/// has it. The process is root's, and so is its environment.
 fn is_told_of(pid: u32, rules: &Rules) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let environment = read(pid, "environ").unwrap_or_default();
@@ -226,7 +226,7 @@ pub(crate) fn has_open(
             if looked > MOST_OPEN {
                 return Err(Answer::Refused(Refusal::TooMuch));
             }
-            // Nobody is asked for it: a container's file systems may have servers that never answer.
+            // No server of a file system is asked: a container's file systems may have servers that never answer.
             let seen = statx(
                 CWD,
                 entry.path(),

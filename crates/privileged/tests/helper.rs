@@ -110,7 +110,7 @@ fn a_helper_that_went_is_told_of_and_found_again() {
 }
 
 #[test]
-fn nobody_but_the_agents_user_is_served() {
+fn only_the_agents_user_is_served() {
     let base = tempfile::tempdir().expect("a folder");
     let path = base.path().join("helper.sock");
     let helper = helper(&path, own_uid() + 1, base.path());

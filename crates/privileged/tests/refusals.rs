@@ -355,7 +355,7 @@ fn no_folder_is_given_away_that_the_helper_did_not_make() {
     std::fs::create_dir(&pipe).expect("a folder");
     assert_eq!(ask(mps(OTHER, MpsWord::MakeFolders), &rules), foreign);
     std::fs::remove_dir(&pipe).expect("removed");
-    // Above it, a folder of somebody else's, one that others write in, a link.
+    // Above it, a folder of another user's, one that others write in, a link.
     chown(&daemon, Some(OTHER), None).expect("root may");
     assert_eq!(ask(mps(OTHER, MpsWord::MakeFolders), &rules), foreign);
     chown(&daemon, Some(0), None).expect("root may");

@@ -172,7 +172,7 @@ fn set_turns(run: &Path, device: &str, length: TimeSlice, tools: &mut dyn Tools)
 }
 
 /// The folders of a user's daemon. All above its pipe and its log are the agent's, so that the user can put nothing in
-/// their place. These two are the user's, and nobody else's programs reach them; the agent has nothing to do there. An
+/// their place. These two are the user's alone; the agent has nothing to do there. An
 /// emulated daemon is no process: the agent writes what it says, in folders of its own, which the user may read.
 fn make_folders(run: &Path, mps: &Mps, uid: u32, emulated: bool) -> Result<(), Fault> {
     let make = |path: &Path, mode: u32| match DirBuilder::new().mode(mode).create(path) {

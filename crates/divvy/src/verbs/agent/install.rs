@@ -161,9 +161,9 @@ fn install_file(args: &Args, file: &Installed) -> Result<(), Fault> {
         There::Other if file.is_settings => output::print(&format!(
             "kept: {shown}, which is yours; it is to say `run_dir = \"/run/divvy\"`"
         )),
-        There::Other if !args.force => output::print(&format!(
-            "kept: {shown}, which was edited; --force writes it anew"
-        )),
+        There::Other if !args.force => {
+            output::print(&format!("kept: {shown}, which was edited; --force replaces it"))
+        }
         There::Other | There::Nothing => args.step(&format!("write {shown}"), || write(&place, &file.text)),
     }
 }

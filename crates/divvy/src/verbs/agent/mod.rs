@@ -109,7 +109,7 @@ fn be_helped(helper: Remote) -> Result<(), Fault> {
     confine_agent()
 }
 
-/// Puts the drop-ins where other users' programs load them from: nobody but the agent writes there.
+/// Puts the drop-ins where other users' programs load them from: only the agent writes there.
 fn stage_for_others(run: &RunDir) {
     let staged = DropIns::find().and_then(|found| {
         stage(run, &found.limiter.links())?;

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use crate::config::Config;
 use crate::context::serve_command;
 
-/// The agent's user where nobody names one.
+/// The agent's user by default.
 pub const USER: &str = "divvy";
 /// Says that standard input and output lead to the helper.
 const CHANNELS: &str = "DIVVY_AGENT_CHANNELS";
@@ -96,7 +96,7 @@ pub fn into_two(run: &Path, config: &Config, user: &User) -> Result<u8, Fault> {
         .process_group(0)
         .stdin(its_quick)
         .stdout(its_slow);
-    // It ends when the agent does: it is reaped by whoever reaps the agent.
+    // It ends when the agent does, and its new parent reaps it.
     let _helper = helper.spawn().map_err(|error| cannot("the helper", &error))?;
     let run_dir = divvy_agent::RunDir::peek(&run);
     let mut agent = serve_command(&run_dir);
@@ -129,7 +129,7 @@ pub fn into_two(run: &Path, config: &Config, user: &User) -> Result<u8, Fault> {
 }
 
 /// Makes the run directory the agent's user's. One that is root's is handed over with all in it, unless slices live there:
-/// they are kept by processes of root's, whose sockets nobody else may serve.
+/// they are kept by processes of root's, whose sockets no other user may serve.
 fn hand_over(run: &Path, user: &User) -> Result<(), Fault> {
     let fault = |what: &str| {
         Fault::new(
@@ -178,7 +178,7 @@ fn hand_over(run: &Path, user: &User) -> Result<(), Fault> {
     fchmod(&folder, Mode::from_raw_mode(0o711)).map_err(failed)
 }
 
-/// Whether nobody but root can put something else in the place of what root made there.
+/// Whether only root can replace what root made there.
 fn is_roots(folder: &Path) -> bool {
     const STICKY: u32 = 0o1000;
     std::fs::metadata(folder).is_ok_and(|seen| {
