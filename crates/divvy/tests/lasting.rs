@@ -113,8 +113,9 @@ fn its_keeper_goes_when_its_directory_does() {
     assert_eq!(made["memory_limit_bytes"], GIB);
     let keeper = u32::try_from(made["keeper_pid"].as_u64().expect("a keeper")).expect("small");
     let run = std::fs::read_dir(format!("/proc/{keeper}/fd")).expect("a living keeper");
-    // Its three standard streams, its two sockets (one for containers), and the two pages.
-    assert!(run.count() <= 7);
+    // Its three standard streams, its three sockets (one for the agent, one for containers), the folder of its sockets, and
+    // the two pages. It may just be serving the agent: a connection and what is sent there.
+    assert!(run.count() <= 12);
     host.kill_agent();
     std::fs::remove_dir_all(host.run_dir().join("slices")).expect("removed");
     until("the keeper ends by itself", || !is_alive(keeper));
