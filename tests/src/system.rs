@@ -98,6 +98,7 @@ impl System {
             .arg(self.program("divvy"))
             .args(["agent", "serve"])
             .env("DIVVY_AGENT_USER", &self.users.agent.name)
+            .env("DIVVY_SYSTEM_RUN_DIR", self.run_directory())
             .envs(self.settings.iter().map(|(name, value)| (name, value)))
             .current_dir("/")
             .stdout(log.try_clone().expect("a log"))
