@@ -94,7 +94,8 @@ fn f08_a_container_that_shortens_its_devices_page_ends_nothing_of_the_hosts() {
     let other = slice(&system, &podman, "others", "1GiB");
     let (_, seconds) = rounds();
     let attack = format!("echo info | /bin/probe; exec /bin/attacker shorten /run/divvy/device {seconds}");
-    let flags = [&HARDENED[..], &["--device", &device]].concat();
+    // With the engine's usual rights: without them a container's root may not open the page of an agent's own user.
+    let flags = ["--device", &device];
     let hostile = Hostile::start(&mut podman.run(&flags, &image, &["/bin/sh", "-c", &attack]));
     assert!(hostile.line().is_some(), "its device works");
     let mut asked = 0;
@@ -110,7 +111,7 @@ fn f08_a_container_that_shortens_its_devices_page_ends_nothing_of_the_hosts() {
             "a container ended `divvy devices`: {}",
             devices.status
         );
-        if asked > 600 {
+        if asked > 60 {
             break;
         }
     }
@@ -119,7 +120,7 @@ fn f08_a_container_that_shortens_its_devices_page_ends_nothing_of_the_hosts() {
         system.lives();
         succeeded(&finish(&mut system.divvy(["devices"])));
     }
-    let flags = [&HARDENED[..], &["--device", &other]].concat();
+    let flags = ["--device", &other];
     let said = finish(&mut podman.run(&flags, &image, &["/bin/sh", "-c", "echo info | /bin/probe"]));
     assert!(
         String::from_utf8_lossy(&said.stdout).contains("total_bytes"),
