@@ -12,7 +12,7 @@ use divvy_tests::host::{finish, succeeded};
 use divvy_tests::hostile::Hostile;
 use divvy_tests::system::System;
 
-use super::containers::{HARDENED, image, slice};
+use super::containers::{image, slice};
 use super::rounds::rounds;
 
 /// The agent, with a kernel that takes its time over fcntl.

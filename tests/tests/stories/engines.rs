@@ -361,7 +361,7 @@ fn a_device_that_is_gone_at_the_start_is_named() {
     std::fs::create_dir(&bin).expect("a folder");
     // The engine finds that what is to be mounted has gone.
     let engine = format!(
-        "#!/bin/sh\nsed -i s,/run/slices/,/run/gone/, {}/*.json; exit 126\n",
+        "#!/bin/sh\nsed -i s,/run/boxes/,/run/gone/, {}/*.json; exit 126\n",
         cdi.display()
     );
     std::fs::write(bin.join("podman"), engine).expect("written");

@@ -1,5 +1,9 @@
 //! Lasting slices: one limit over all that is run in them, whoever dies.
 
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use divvy_ledger::attach::{Sockets, give};
 use divvy_tests::clients::probe;
 use divvy_tests::host::{Host, finish, stderr, succeeded};
 use divvy_tests::tenant::Tenant;
@@ -123,11 +127,23 @@ fn a_keeper_whose_agent_died_before_it_had_pages_gets_no_others_while_the_old_ar
     let id = id.as_str().expect("an id");
     host.kill_agent();
     processes::signal(first, Signal::KILL);
-    let socket = host.run_directory().join("slices").join(id).join("attach.sock");
-    std::fs::remove_file(&socket).expect("the dead keeper's");
-
-    let mut second = host.divvy(["keep", id]).spawn().expect("a keeper");
-    until("it listens", || socket.exists().then_some(()));
+    // As an agent does that dies before it has handed the pages over.
+    let folder = host.run_directory().join("slices").join(id);
+    let listen = |name: &str| {
+        std::fs::remove_file(folder.join(name)).expect("the dead keeper's");
+        UnixListener::bind(folder.join(name)).expect("a socket")
+    };
+    let sockets = Sockets {
+        attach: listen("attach.sock"),
+        control: listen("control.sock"),
+        container: None,
+        uid: rustix::process::getuid().as_raw(),
+    };
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    give(&ours, &sockets).expect("given");
+    drop(sockets);
+    let mut keeper = host.divvy(["keep", id]);
+    let mut second = keeper.stdin(OwnedFd::from(theirs)).spawn().expect("a keeper");
     counted_whole_until_it_ends(&host, tenant);
     until("it has gone", || second.try_wait().expect("a child"));
 }
