@@ -77,7 +77,7 @@ impl Daemon {
     /// Makes ready what containers are to have of a lasting slice.
     ///
     /// # Errors
-    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`]; as [`prepare`].
+    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`], [`Code::RunDir`], [`Code::DropIn`], [`Code::Driver`].
     pub fn share(&self, peer: Peer, which: &str, ask: &Share) -> Result<Parts, Fault> {
         // Whoever mounts into containers is root, or the agent's own user without root.
         peer.may_change(self.uid, self.uid)?;
@@ -107,7 +107,7 @@ impl Daemon {
     /// Makes ready what containers are to have of emulated devices without a slice.
     ///
     /// # Errors
-    /// [`Code::NotAllowed`], [`Code::Usage`] for a name that is none; as [`prepare_emulated`].
+    /// [`Code::NotAllowed`], [`Code::Usage`] for a name that is none, [`Code::RunDir`], [`Code::DropIn`].
     pub fn share_devices(&self, peer: Peer, ask: &ShareDevices) -> Result<SharedDevices, Fault> {
         peer.may_change(self.uid, self.uid)?;
         let uuids: Vec<&str> = ask.uuids.iter().map(String::as_str).collect();
