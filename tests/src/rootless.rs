@@ -9,6 +9,9 @@ use crate::clients::on_path;
 use crate::containers::{Image, in_namespace, wrapper_of};
 use crate::host::{Host, finish, succeeded};
 
+/// Where no agent is, whatever runs on this machine beside the tests.
+const NO_SYSTEM: &str = "/run/divvy-none";
+
 /// See the module.
 pub struct Rootless<'a> {
     host: &'a Host,
@@ -34,8 +37,9 @@ impl<'a> Rootless<'a> {
             &home,
             &[
                 ("DIVVY_CONTAINER_REQUESTS", "variables"),
-                // As for a user who has set nothing: it is found by who he is.
+                // As for a user who has set nothing: it is found by who he is. No system agent is there.
                 ("DIVVY_RUN_DIR", ""),
+                ("DIVVY_SYSTEM_RUN_DIR", NO_SYSTEM),
             ],
             runtime,
         );
@@ -62,6 +66,7 @@ impl<'a> Rootless<'a> {
             .args(program)
             .env("HOME", &self.home)
             .env("DIVVY_RUN_DIR", "")
+            .env("DIVVY_SYSTEM_RUN_DIR", NO_SYSTEM)
             .env("XDG_RUNTIME_DIR", self.home.join("xdg"))
             .env("CONTAINERS_CONF", self.home.join("containers.conf"))
             .env("BINARIES", binaries());

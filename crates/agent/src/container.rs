@@ -2,7 +2,6 @@
 //!
 //! Nothing here knows a container engine. What is mounted where, and how an engine is told, is `crates/container`'s.
 
-use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
@@ -237,7 +236,8 @@ pub(crate) fn forget(run: &RunDir, id: &str) {
         // Only ever what we name: the list may have been damaged.
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         if file.is_absolute() && name.starts_with("divvy-") && name.ends_with(".json") {
-            let removed = match fs::remove_file(file) {
+            let folder = file.parent().unwrap_or(file);
+            let removed = match Folder::settled(folder).and_then(|folder| folder.remove(&name)) {
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => privilege::remove_cdi(file),
                 removed => removed,
             };
@@ -272,6 +272,8 @@ fn write_readable(folder: &Folder, name: &str, text: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

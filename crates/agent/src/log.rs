@@ -1,22 +1,20 @@
 //! The agent's log file: where it is full it is put aside once, and a new one is begun.
 
-use std::fs::{self, File};
+use std::fs::{File, symlink_metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 
 use rustix::fs::{FileType, fstat};
 
 use crate::RunDir;
+use crate::rundir::LOG;
 use crate::start::open_log;
 
 /// How large the log grows, in bytes. With the one before it there is twice as much.
 pub(crate) const LARGEST: u64 = 8 << 20;
 
-/// Where the log before this one lies.
-fn aside(run: &RunDir) -> PathBuf {
-    run.log().with_extension("log.1")
-}
+/// The log before this one.
+const ASIDE: &str = "agent.log.1";
 
 /// Begins a new log where standard error is the log of this run directory, and that has more than `largest` bytes. Says
 /// whether it did.
@@ -38,24 +36,25 @@ pub(crate) fn bound(run: &RunDir, largest: u64) -> io::Result<bool> {
 
 /// A new log, where the file of this device and number is the present one and too large.
 fn begun(run: &RunDir, largest: u64, (device, number): (u64, u64)) -> io::Result<Option<File>> {
-    let there = fs::symlink_metadata(run.log())?;
+    let there = symlink_metadata(run.log())?;
     if (there.dev(), there.ino()) != (device, number) || there.len() <= largest {
         return Ok(None);
     }
-    fs::rename(run.log(), aside(run))?;
+    run.folder()?.rename(LOG, ASIDE)?;
     open_log(run).map(Some).map_err(io::Error::other)
 }
 
 /// Puts a log aside that is too large, before an agent begins to write to it.
 pub(crate) fn begin(run: &RunDir) {
-    if fs::symlink_metadata(run.log()).is_ok_and(|log| log.len() > LARGEST) {
+    if symlink_metadata(run.log()).is_ok_and(|log| log.len() > LARGEST) {
         // Where it cannot be put aside it goes on.
-        let _goes_on = fs::rename(run.log(), aside(run));
+        let _goes_on = run.folder().and_then(|folder| folder.rename(LOG, ASIDE));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::io::Write;
 
     use super::*;
@@ -76,11 +75,17 @@ mod tests {
             }
         };
         write("first", &mut log);
-        assert!(!aside(&run).exists());
+        assert!(!run.path().join(ASIDE).exists());
         write(" line\n", &mut log);
-        assert_eq!(fs::read_to_string(aside(&run)).expect("aside"), "first line\n");
+        assert_eq!(
+            fs::read_to_string(run.path().join(ASIDE)).expect("aside"),
+            "first line\n"
+        );
         write("second line\n", &mut log);
-        assert_eq!(fs::read_to_string(aside(&run)).expect("aside"), "second line\n");
+        assert_eq!(
+            fs::read_to_string(run.path().join(ASIDE)).expect("aside"),
+            "second line\n"
+        );
         assert_eq!(log.metadata().expect("open").len(), 0);
         let mode = log.metadata().expect("open").mode();
         assert_eq!(mode & 0o777, 0o600);

@@ -17,6 +17,8 @@ use divvy_privileged::request::{
 use divvy_privileged::{Privileged, Reply};
 use rustix::process::Signal;
 
+use crate::files::kernel;
+
 /// So much of what the kernel says of a process is read, in bytes.
 const LONGEST: u64 = 16 << 20;
 
@@ -108,7 +110,7 @@ pub(crate) fn environment(pid: u32, uid: u32) -> io::Result<Vec<u8>> {
 }
 
 fn view(pid: u32, owner: Owner, view: View, name: &str) -> io::Result<Vec<u8>> {
-    let file = match File::open(format!("/proc/{pid}/{name}")) {
+    let file = match kernel::open(pid, name) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_separate() => {
             let process = process(pid, owner)?;
             let reply = ask(&Request::Open { process, view })?;

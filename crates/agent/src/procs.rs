@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::io::Errno;
 
+use crate::files::kernel;
 use crate::privilege;
 use crate::watched::Watched;
 
@@ -41,7 +42,7 @@ impl Stat {
     /// # Errors
     /// The system's reason; [`is_gone`] tells whether it means that there is no such process.
     pub fn of(pid: u32) -> io::Result<Self> {
-        let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let text = kernel::text(pid, "stat")?;
         Self::parse(&text).ok_or_else(|| io::Error::from(ErrorKind::InvalidData))
     }
 
@@ -77,14 +78,14 @@ pub fn is_gone(error: &io::Error) -> bool {
 /// The program's name, as `ps` shows it: the base name of its first argument, else the kernel's short name.
 #[must_use]
 pub fn command(pid: u32) -> String {
-    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let line = kernel::bytes(pid, "cmdline").unwrap_or_default();
     let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
     let name = String::from_utf8_lossy(first);
     let name = name.rsplit('/').next().unwrap_or_default().trim();
     if !name.is_empty() {
         return name.to_owned();
     }
-    fs::read_to_string(format!("/proc/{pid}/comm"))
+    kernel::text(pid, "comm")
         .map(|name| name.trim().to_owned())
         .unwrap_or_default()
 }
@@ -93,11 +94,9 @@ pub fn command(pid: u32) -> String {
 /// of /proc: what is born meanwhile is missed.
 #[must_use]
 pub fn tree(root: u32, except: u32) -> Vec<u32> {
-    let pairs: Vec<(u32, u32)> = fs::read_dir("/proc")
+    let pairs: Vec<(u32, u32)> = kernel::processes()
+        .unwrap_or_default()
         .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|pid| *pid != except)
         .filter_map(|pid| Some((pid, parent(pid)?)))
         .collect();
@@ -150,11 +149,7 @@ fn told<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
 /// The system does not tell of all: that some were not seen does not mean that they are gone.
 pub fn in_slice(uid: u32, id: &str) -> io::Result<Vec<Watched>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let name = entry?.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
+    for pid in kernel::processes()? {
         if is_in_slice(pid, uid, id)? {
             let watched = Watched::new(pid);
             // Looked at again, now that its number cannot come to mean another.

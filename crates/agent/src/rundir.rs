@@ -21,6 +21,8 @@ pub(crate) const SLICES: &str = "slices";
 pub(crate) const BOXES: &str = "boxes";
 /// Where that is which containers have mounted besides.
 pub(crate) const CONTAINERS: &str = "containers";
+/// The agent's socket.
+pub(crate) const SOCKET: &str = "agent.sock";
 /// The agent's log.
 pub(crate) const LOG: &str = "agent.log";
 /// Held, by flock, by the one agent of a run directory for as long as it lives.
@@ -29,7 +31,8 @@ pub(crate) const AGENT_LOCK: &str = "agent.lock";
 pub(crate) const START_LOCK: &str = "start.lock";
 /// See [`RunDir::keep_socket`].
 pub(crate) const KEEP_SOCKET: &str = "keep.sock";
-const STAGES: &str = "stages";
+/// Where the drop-ins are, to be read by all.
+pub(crate) const STAGES: &str = "stages";
 use crate::trust::check_run_dir;
 
 /// A run directory that exists and is safe to use.
@@ -177,7 +180,7 @@ impl RunDir {
     /// Where the agent listens.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        self.path.join("agent.sock")
+        self.path.join(SOCKET)
     }
 
     /// Says in which process id namespace its agent is, for emulated devices: ids of another one mean nothing here.
@@ -226,7 +229,8 @@ impl RunDir {
     /// Whether any slice has a directory here.
     #[must_use]
     pub fn has_slices(&self) -> bool {
-        fs::read_dir(self.slices()).is_ok_and(|mut entries| entries.next().is_some())
+        let slices = self.folder().and_then(|folder| folder.below(SLICES)?.names());
+        slices.is_ok_and(|names| !names.is_empty())
     }
 }
 

@@ -7,7 +7,6 @@ mod periodic;
 mod routes;
 mod turns;
 
-use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -19,7 +18,9 @@ use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::RunDir;
 use crate::daemon::{Daemon, KeepCommand};
+use crate::files::Folder;
 use crate::peer::Peer;
+use crate::rundir::SOCKET;
 use crate::settings::Settings;
 use crate::start::hold_agent_lock;
 use crate::trust::ADMITS_OTHERS;
@@ -85,8 +86,11 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand, descriptors
     }
     tell_whom_it_admits(run, admits_others)?;
     let listener = bind(run)?;
-    let told = std::fs::read_link("/proc/self/ns/pid")
-        .and_then(|own| std::fs::write(run.namespace(), own.as_os_str().as_encoded_bytes()));
+    let told = std::fs::read_link("/proc/self/ns/pid").and_then(|own| {
+        let name = divvy_host::EMULATED_NAMESPACE_FILE;
+        run.folder()?
+            .write(name, own.as_os_str().as_encoded_bytes(), 0o644)
+    });
     if let Err(error) = told {
         tracing::warn!(%error, "processes in namespaces of their own will be shown with the ids they have there");
     }
@@ -112,37 +116,36 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand, descriptors
 /// Tells other users' commands whether this agent is theirs too. It stays when the agent ends for want of work: who comes
 /// then is told that it does not run, rather than started an agent of their own beside it.
 fn tell_whom_it_admits(run: &RunDir, admits_others: bool) -> Result<(), Fault> {
-    let marker = run.path().join(ADMITS_OTHERS);
-    let told = match admits_others {
-        true => std::fs::write(&marker, ""),
-        false => std::fs::remove_file(&marker),
+    let tell = |folder: Folder| match admits_others {
+        true => folder.write(ADMITS_OTHERS, b"", 0o644),
+        false => folder.remove(ADMITS_OTHERS),
     };
-    match told {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Fault::new(
+    run.folder().and_then(tell).map_err(|error| {
+        let marker = run.path().join(ADMITS_OTHERS);
+        Fault::new(
             Code::RunDir,
             format!("cannot write or remove `{}`", marker.display()),
         )
-        .because(&error)),
-        _ => Ok(()),
-    }
+        .because(&error)
+    })
 }
 
 fn forget_whom_it_admits(run: &RunDir) {
-    let _none = std::fs::remove_file(run.path().join(ADMITS_OTHERS));
+    let _stays = run.folder().and_then(|folder| folder.remove(ADMITS_OTHERS));
 }
 
 /// Nobody else serves here, says the lock: a socket that is there is a dead agent's.
 fn bind(run: &RunDir) -> Result<UnixListener, Fault> {
-    let path = run.socket();
-    let cannot = |error: &std::io::Error| {
-        Fault::new(Code::AgentStart, format!("cannot listen on `{}`", path.display())).because(error)
+    // All who can reach it may look; what a caller may change is decided by who it is.
+    let listen = || {
+        let listener = run.folder()?.listen(SOCKET, 0o666)?;
+        listener.set_nonblocking(true)?;
+        UnixListener::from_std(listener)
     };
-    let _stale = std::fs::remove_file(&path);
-    let listener = UnixListener::bind(&path).map_err(|error| cannot(&error))?;
-    // Anybody who can reach it may look; what a caller may change is decided by who it is.
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))
-        .map_err(|error| cannot(&error))?;
-    Ok(listener)
+    listen().map_err(|error| {
+        let path = run.socket();
+        Fault::new(Code::AgentStart, format!("cannot listen on `{}`", path.display())).because(&error)
+    })
 }
 
 /// Takes connections for ever: those that the gate lets in are served, the others are closed at once.
@@ -208,7 +211,7 @@ async fn ended(agent: Agent, run: RunDir, idle_timeout: Duration, mut alive: wat
             break;
         }
     }
-    let _gone = std::fs::remove_file(run.socket());
+    let _gone = run.folder().and_then(|folder| folder.remove(SOCKET));
 }
 
 /// A stream of signals, or of none where the system gives no handler.

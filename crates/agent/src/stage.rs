@@ -20,6 +20,7 @@ use crate::RunDir;
 use crate::elf::empty_i386;
 use crate::elf64::library;
 use crate::files::Folder;
+use crate::rundir::STAGES;
 
 /// The limiter's files, CUDA driver and NVML, as cargo and the packages name them.
 const LIMITER: [&str; 2] = ["libdivvy_limit_cuda.so", "libdivvy_limit_nvml.so"];
@@ -211,7 +212,8 @@ fn find_or_build(
     }
     let name = format!("{:016x}{suffix}", hasher.finish());
     let done = run.stages().join(&name);
-    let lib = match fs::read_to_string(done.join(MARKER)) {
+    let marker = || run.folder()?.below(STAGES)?.below(&name)?.read_text(MARKER);
+    let lib = match marker() {
         Ok(lib) => lib,
         Err(_) => {
             let lib = lib();

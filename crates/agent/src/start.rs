@@ -12,6 +12,7 @@ use divvy_model::{Code, Fault};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::RunDir;
+use crate::files::kernel;
 use crate::rundir::{AGENT_LOCK, LOG, START_LOCK};
 
 /// How long an agent may take until it listens. Generous: a cold start on a loaded machine takes a second.
@@ -95,14 +96,8 @@ fn spawn(run: &RunDir, mut serve: Command) -> Result<Child, Fault> {
 /// Closes what a process was started with beside its standard streams: a daemon must not hold its starter's files,
 /// pipes and locks. To be called first of all, before anything of our own is open.
 pub fn close_inherited() {
-    let numbers: Vec<i32> = std::fs::read_dir("/proc/self/fd")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|number| *number > 2)
-        .collect();
-    for number in numbers {
+    let numbers = kernel::numbers("self", "fd").unwrap_or_default();
+    for number in numbers.into_iter().filter(|number| *number > 2) {
         // One of them was the list's own, and is closed already.
         let _closed = nix::unistd::close(number);
     }
@@ -135,7 +130,10 @@ fn lock_file(run: &RunDir, name: &str) -> Result<File, Fault> {
 }
 
 fn did_not_start(run: &RunDir, why: &str) -> Fault {
-    let log = std::fs::read_to_string(run.log()).unwrap_or_default();
+    let log = run
+        .folder()
+        .and_then(|folder| folder.read_text(LOG))
+        .unwrap_or_default();
     let mut fault = Fault::new(Code::AgentStart, why);
     let lines: Vec<&str> = log.lines().collect();
     let tail = lines.len().saturating_sub(3);

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use divvy_model::{Code, Fault};
 
+use crate::files::kernel;
+
 /// The system agent's run directory, unless [`SYSTEM_RUN_DIR`] names another.
 const SYSTEM: &str = "/run/divvy";
 /// Names the system agent's run directory, to try a system agent beside the host's own. Who sets it chooses for programs of
@@ -110,10 +112,10 @@ fn is_writable_by_others(meta: &Metadata) -> bool {
 }
 
 /// In a user namespace of an unprivileged user, the machine's root is shown as nobody.
-fn is_roots(uid: u32) -> bool {
+pub(crate) fn is_roots(uid: u32) -> bool {
     const OVERFLOW: u32 = 65_534;
     let of_machine = || {
-        let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        let map = kernel::text("self", "uid_map").unwrap_or_default();
         map.split_whitespace().eq(["0", "0", "4294967295"])
     };
     uid == 0 || (uid == OVERFLOW && !of_machine())

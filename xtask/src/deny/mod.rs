@@ -79,4 +79,22 @@ mod tests {
             );
         }
     }
+
+    /// What clippy is told of names of code, by file.
+    fn disallowed(file: &str) -> BTreeSet<String> {
+        let text = std::fs::read_to_string(workspace_root().join(file)).expect("it is committed");
+        let settings: toml::Table = text.parse().expect("TOML");
+        let entries = settings["disallowed-methods"].as_array().expect("a list");
+        entries.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_no_crate_calls_the_agent_does_not_call_either() {
+        let (all, agent) = (disallowed("clippy.toml"), disallowed("crates/agent/clippy.toml"));
+        let missing: Vec<&String> = all.difference(&agent).collect();
+        assert!(
+            missing.is_empty(),
+            "crates/agent/clippy.toml is without {missing:?}"
+        );
+    }
 }

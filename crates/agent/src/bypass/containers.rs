@@ -133,7 +133,11 @@ pub(super) fn place(seen: &Statx) -> (u64, u64) {
     (makedev(seen.stx_dev_major, seen.stx_dev_minor), seen.stx_ino)
 }
 
-pub(super) fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+#[expect(
+    clippy::disallowed_methods,
+    reason = "what is found in /dev, in /proc and in the run directory is looked at only"
+)]
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let all = fs::read_dir(folder).into_iter().flatten().flatten();
     all.map(|entry| entry.path())
 }

@@ -11,15 +11,15 @@
 //! number and start time, and what was not found is looked for again in a later round.
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, openat2, statx};
 use rustix::io::Errno;
 
-use super::containers::{entries, look, place};
+use super::containers::{look, place};
 use crate::RunDir;
+use crate::files::kernel;
 use crate::{privilege, procs};
 
 /// Where containers have the folder of their slice's socket.
@@ -143,9 +143,7 @@ impl Evidence {
 
 /// The cgroups of the machine's own processes, and the processes of other mount namespaces than the machine's.
 fn processes() -> (HashSet<String>, Vec<Process>) {
-    let pids: Vec<u32> = entries(Path::new("/proc"))
-        .filter_map(|path| path.file_name()?.to_str()?.parse().ok())
-        .collect();
+    let pids = kernel::processes().unwrap_or_default();
     let own = privilege::mount_namespaces(&[std::process::id(), 1]);
     let (mut hosts, mut others) = (HashSet::new(), Vec::new());
     for (pid, namespace) in pids.iter().copied().zip(privilege::mount_namespaces(&pids)) {
@@ -153,7 +151,7 @@ fn processes() -> (HashSet<String>, Vec<Process>) {
         if namespace == 0 {
             continue;
         }
-        let cgroup = cgroup(&fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default());
+        let cgroup = cgroup(&kernel::text(pid, "cgroup").unwrap_or_default());
         if own.contains(&namespace) {
             hosts.extend(cgroup);
         } else if let Some(began) = procs::start_ticks(pid) {
@@ -224,7 +222,7 @@ fn mounted(pid: u32, boxes: &[SliceBox]) -> Option<usize> {
 
 /// Read as text: no path of a container is followed.
 fn in_mountinfo(pid: u32, boxes: &[SliceBox]) -> Option<usize> {
-    let mounts = fs::read(format!("/proc/{pid}/mountinfo")).ok()?;
+    let mounts = kernel::bytes(pid, "mountinfo").ok()?;
     let mounts = String::from_utf8_lossy(&mounts);
     // `36 35 98:0 /slices/ID/box /run/divvy/slice`: what of its file system is mounted, and where.
     let at = format!(" {SLICE} ");
@@ -236,6 +234,10 @@ fn in_mountinfo(pid: u32, boxes: &[SliceBox]) -> Option<usize> {
 
 /// From the process's root upwards, which ends at the top of its mount namespace and nowhere before, and down to where the
 /// slice is. Nothing is asked of a file system's server: what the kernel does not have at hand is not mounted upon.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the path is the kernel's, and nothing is opened but the place"
+)]
 fn from_the_top(pid: u32, boxes: &[SliceBox]) -> Option<usize> {
     /// Levels of one step: as many as a path has room for.
     const LEVELS: usize = 1300;
@@ -258,6 +260,10 @@ fn from_the_top(pid: u32, boxes: &[SliceBox]) -> Option<usize> {
     boxes.iter().position(|one| one.place == Some(found))
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "from a descriptor, without links, and nothing is opened but the place"
+)]
 fn step(from: &OwnedFd, path: &str) -> Option<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::CACHED | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;

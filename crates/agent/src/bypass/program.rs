@@ -23,6 +23,10 @@ const PT_INTERP: u32 = 3;
 /// Why no drop-in would be loaded into the program at `path`, if so. What cannot be read is left to the system to
 /// refuse.
 #[must_use]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the program is the caller's own, who runs it next"
+)]
 pub fn bypass(path: &Path) -> Option<Bypass> {
     let mut path = path.to_owned();
     for _ in 0..=SCRIPTS {

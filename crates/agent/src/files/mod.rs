@@ -2,7 +2,12 @@
 //! user writes, without following links. clippy.toml keeps the by-path forms out of the other modules.
 //!
 //! What others are to see is built under a name that they do not know, and renamed into sight.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "here they are called with descriptors and with names that have no slash"
+)]
 
+pub(crate) mod kernel;
 mod tree;
 
 use std::ffi::OsStr;
@@ -14,10 +19,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fchmod, fstat, linkat, mkdirat, openat, openat2,
-    renameat, symlinkat, unlinkat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fchmod, fstat, linkat, mkdirat, openat,
+    openat2, renameat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
+
+use crate::trust::is_roots;
 
 /// What is read of one file at most, in bytes: records and notes are far smaller.
 const LARGEST: u64 = 64 << 20;
@@ -60,17 +67,45 @@ impl Folder {
     }
 
     fn opened_at(parent: BorrowedFd<'_>, name: &OsStr, path: PathBuf) -> io::Result<Self> {
+        Self::checked_at(parent, name, path, may_change)
+    }
+
+    fn checked_at(
+        parent: BorrowedFd<'_>,
+        name: &OsStr,
+        path: PathBuf,
+        is_right: fn(&Stat) -> bool,
+    ) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = openat(parent, name, flags, Mode::empty())?;
-        let facts = fstat(&fd)?;
-        let own = rustix::process::geteuid().as_raw();
-        if (facts.st_uid != own && facts.st_uid != 0) || facts.st_mode & 0o022 != 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                format!("another user can write in `{}`", path.display()),
-            ));
+        match is_right(&fstat(&fd)?) {
+            true => Ok(Self { fd, path }),
+            false => Err(not_ours(&path)),
         }
-        Ok(Self { fd, path })
+    }
+
+    /// Opens a folder outside the run directory, once its links are resolved: the folder and all above it belong to this user
+    /// or to root, and no other user can put anything in the place of one.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn settled(path: &Path) -> io::Result<Self> {
+        let real = std::fs::canonicalize(path)?;
+        let mut at = Self::root()?;
+        for part in real.components().skip(1) {
+            let path = at.path.join(part);
+            at = Self::checked_at(at.fd.as_fd(), part.as_os_str(), path, may_pass)?;
+        }
+        // In the last one something is to change, so that a sticky bit is not enough.
+        let facts = fstat(&at.fd)?;
+        match may_change(&facts) {
+            true => Ok(at),
+            false => Err(not_ours(&at.path)),
+        }
+    }
+
+    fn root() -> io::Result<Self> {
+        Self::checked_at(CWD, OsStr::new("/"), "/".into(), may_pass)
     }
 
     /// Where it lies.
@@ -290,6 +325,26 @@ impl Folder {
         });
         Ok(names.collect())
     }
+}
+
+/// A folder of this user's or of root's in which no other user can write.
+fn may_change(folder: &Stat) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    (folder.st_uid == own || folder.st_uid == 0) && folder.st_mode & 0o022 == 0
+}
+
+/// A folder on the way to one of ours. In a sticky one others can put files beside ours, and not in their place.
+fn may_pass(folder: &Stat) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    let is_sticky = folder.st_mode & 0o1000 != 0;
+    (folder.st_uid == own || is_roots(folder.st_uid)) && (is_sticky || folder.st_mode & 0o022 == 0)
+}
+
+fn not_ours(path: &Path) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!("another user can write in `{}`", path.display()),
+    )
 }
 
 /// One name of one entry: no path.

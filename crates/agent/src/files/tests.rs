@@ -141,3 +141,33 @@ fn swaps_of_links_in_mid_operation_change_nothing_outside() {
     assert_eq!(mode(&victim), 0o750);
     assert_eq!(fs::read_dir(&victim).expect("a folder").count(), 1);
 }
+
+#[test]
+fn a_settled_folder_has_no_other_users_above_it() {
+    let (base, _) = base();
+    let deep = base.path().join("a/b");
+    fs::create_dir_all(&deep).expect("folders");
+    symlink(&deep, base.path().join("link")).expect("a link");
+    // Below /tmp, where all may write and none may put anything in the place of another's.
+    let real = deep.canonicalize().expect("there");
+    for path in [&deep, &base.path().join("link")] {
+        assert_eq!(Folder::settled(path).expect("ours").path(), real);
+    }
+    let refused = |path: &Path| Folder::settled(path).expect_err("refused").kind();
+    assert_eq!(refused(&base.path().join("none")), io::ErrorKind::NotFound);
+    let above = base.path().join("a");
+    fs::set_permissions(&above, fs::Permissions::from_mode(0o777)).expect("a mode");
+    assert_eq!(refused(&deep), io::ErrorKind::PermissionDenied);
+    fs::set_permissions(&above, fs::Permissions::from_mode(0o1777)).expect("a mode");
+    assert!(Folder::settled(&deep).is_ok());
+    assert_eq!(
+        refused(&above),
+        io::ErrorKind::PermissionDenied,
+        "others write in it"
+    );
+    if rustix::process::geteuid().is_root() {
+        fs::set_permissions(&above, fs::Permissions::from_mode(0o755)).expect("a mode");
+        std::os::unix::fs::chown(&above, Some(65_534), None).expect("given away");
+        assert_eq!(refused(&deep), io::ErrorKind::PermissionDenied);
+    }
+}

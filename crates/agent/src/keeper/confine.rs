@@ -4,6 +4,8 @@ use divvy_model::Fault;
 use divvy_privileged::confine_keeper;
 use nix::unistd::User;
 
+use crate::files::kernel;
+
 /// The user of the system agent and of keepers, where the host has it.
 const SYSTEM_USER: &str = "divvy";
 /// The user of nothing, on every Linux system.
@@ -26,6 +28,6 @@ pub(super) fn give_up_privileges() -> Result<(), Fault> {
 
 /// Whether user 0 here is some other user of the host's.
 fn in_user_namespace() -> bool {
-    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let map = kernel::text("self", "uid_map").unwrap_or_default();
     map.split_whitespace().collect::<Vec<_>>() != ["0", "0", "4294967295"]
 }

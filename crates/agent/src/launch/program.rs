@@ -66,6 +66,7 @@ fn not_found(program: &OsStr) -> Fault {
 }
 
 /// Of a script that is there the kernel says "not found" as well, when it means its interpreter.
+#[expect(clippy::disallowed_methods, reason = "the program is the caller's own")]
 fn no_interpreter(program: &OsStr) -> Option<Fault> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let path = match program.as_bytes().contains(&b'/') {

@@ -3,8 +3,8 @@
 //! What is made is noted in a file first, so that an agent that comes after one that died removes it. An instance that
 //! somebody made by hand is never removed, and nothing that is there is moved.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::sync::{MutexGuard, PoisonError};
 
 use divvy_host::mig::{Alone, Least, MigDevice, MigDriver, NewInstance, NvmlMig, Patient, room_for};
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::CreateSlice;
 use crate::daemon::Daemon;
+use crate::files::Folder;
 use crate::placement::meant;
 use crate::privilege::{self, HelperMig};
 
@@ -99,11 +100,11 @@ impl Daemon {
         first
     }
 
-    fn put_back(&self, note: &Path, made: &Made) -> Result<(), Fault> {
+    fn put_back(&self, note: &str, made: &Made) -> Result<(), Fault> {
         let _alone = alone(self.run.path(), made.emulated.is_some())?;
         let mut driver = driver(self.run.path(), made.emulated.as_deref())?;
         let Some(device) = find(&mut driver, &made.gpu)? else {
-            return forget(note);
+            return forget(self.run.path(), note);
         };
         let there = |device: &MigDevice| {
             let mut instances = device.instances.clone().into_iter();
@@ -134,7 +135,7 @@ impl Daemon {
             // Who goes last turns it off.
             hand_on(self.run.path(), note, &made.gpu)?;
         }
-        forget(note)?;
+        forget(self.run.path(), note)?;
         self.book().inventory.refresh(&self.nvidia);
         Ok(())
     }
@@ -164,9 +165,9 @@ fn make(
         turned_on: device.mode == Some(false),
         emulated: gpu.emulated.clone(),
     };
-    let note = folder(run).join(format!("{}-{start}", gpu.uuid));
-    // Noted first: what is made and not noted nobody would remove.
-    write(&note, &made)?;
+    let note = format!("{}-{start}", gpu.uuid);
+    // Noted first: what is made and not noted would never be removed.
+    write(run, &note, &made)?;
     let active = match made.turned_on {
         true => driver.set_mode(&gpu.uuid, true),
         false => Ok(true),
@@ -188,14 +189,14 @@ fn make(
     match created {
         Ok(Some(id)) => {
             made.instance = Some(id);
-            write(&note, &made).map(|()| true)
+            write(run, &note, &made).map(|()| true)
         }
-        Ok(None) => forget(&note).map(|()| false),
+        Ok(None) => forget(run, &note).map(|()| false),
         Err(fault) => {
             if made.turned_on {
                 driver.set_mode(&gpu.uuid, false)?;
             }
-            forget(&note)?;
+            forget(run, &note)?;
             Err(fault)
         }
     }
@@ -203,7 +204,7 @@ fn make(
 
 /// Whether anything was made that may have to be removed.
 pub(super) fn is_in_use(run: &Path) -> bool {
-    fs::read_dir(folder(run)).is_ok_and(|mut entries| entries.next().is_some())
+    names(run).is_ok_and(|names| !names.is_empty())
 }
 
 fn driver(run: &Path, emulated: Option<&str>) -> Result<Patient, Fault> {
@@ -229,25 +230,30 @@ fn find(driver: &mut dyn MigDriver, gpu: &str) -> Result<Option<MigDevice>, Faul
 }
 
 /// A file for each instance.
-fn folder(run: &Path) -> PathBuf {
-    run.join("mig-made")
+const MADE: &str = "mig-made";
+
+fn names(run: &Path) -> io::Result<Vec<String>> {
+    Folder::open(run)?.below(MADE)?.names()
 }
 
-fn notes(run: &Path) -> Vec<(PathBuf, Made)> {
-    let entries = fs::read_dir(folder(run)).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| {
-            let text = fs::read(entry.path()).ok()?;
-            Some((entry.path(), serde_json::from_slice(&text).ok()?))
+fn notes(run: &Path) -> Vec<(String, Made)> {
+    let read = |name: &str| Folder::open(run)?.below(MADE)?.read(name);
+    let names = names(run).unwrap_or_default();
+    names
+        .into_iter()
+        .filter_map(|name| {
+            let made = serde_json::from_slice(&read(&name).ok()?).ok()?;
+            Some((name, made))
         })
         .collect()
 }
 
 /// Another instance of the same GPU that is noted is the one with which MIG mode goes.
-fn hand_on(run: &Path, from: &Path, gpu: &str) -> Result<(), Fault> {
+fn hand_on(run: &Path, from: &str, gpu: &str) -> Result<(), Fault> {
     let mut others = notes(run).into_iter();
     match others.find(|(note, made)| note != from && made.gpu == gpu) {
         Some((note, made)) => write(
+            run,
             &note,
             &Made {
                 turned_on: true,
@@ -258,21 +264,20 @@ fn hand_on(run: &Path, from: &Path, gpu: &str) -> Result<(), Fault> {
     }
 }
 
-fn write(note: &Path, made: &Made) -> Result<(), Fault> {
+fn write(run: &Path, note: &str, made: &Made) -> Result<(), Fault> {
     let text = serde_json::to_vec(made).unwrap_or_default();
-    let folder = note.parent().unwrap_or(note);
-    fs::create_dir_all(folder)
-        .and_then(|()| fs::write(note, text))
-        .map_err(|error| {
-            Fault::new(Code::RunDir, format!("cannot write `{}`", note.display())).because(&error)
-        })
+    Folder::open(run)
+        .and_then(|run| run.folder(MADE, 0o755)?.write(note, &text, 0o600))
+        .map_err(|error| cannot("write", run, note, &error))
 }
 
-fn forget(note: &Path) -> Result<(), Fault> {
-    match fs::remove_file(note) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(Fault::new(Code::RunDir, format!("cannot remove `{}`", note.display())).because(&error))
-        }
-        _ => Ok(()),
-    }
+fn forget(run: &Path, note: &str) -> Result<(), Fault> {
+    Folder::open(run)
+        .and_then(|run| run.below(MADE)?.remove(note))
+        .map_err(|error| cannot("remove", run, note, &error))
+}
+
+fn cannot(what: &str, run: &Path, note: &str, error: &io::Error) -> Fault {
+    let note = run.join(MADE).join(note);
+    Fault::new(Code::RunDir, format!("cannot {what} `{}`", note.display())).because(error)
 }

@@ -5,8 +5,8 @@
 //! back. Nothing here holds the book: the vendors' tools take their time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use divvy_host::mps::{Mps, chunks, set_time_slice};
@@ -14,6 +14,7 @@ use divvy_host::tool::Tools;
 use divvy_model::{Code, DeviceKind, DeviceRecord, Fault, Mode, SliceRecord, TimeSlice};
 
 use super::is_partitioned;
+use crate::files::Folder;
 use crate::privilege;
 
 /// Makes a device ready for a slice. What is ready stays as it is. The name of the slice's static partition, where it
@@ -51,10 +52,10 @@ pub fn prepare(
             let name = mps
                 .add_partition(tools, chunks(device, share))
                 .map_err(|fault| without_mps(fault, true))?;
-            let note = held(&mps).join(&record.id);
-            if let Err(error) = fs::write(&note, &name) {
+            let noted = held(run, &mps).and_then(|held| held.write(&record.id, name.as_bytes(), NOTE));
+            if let Err(error) = noted {
                 let _back = mps.remove_partition(tools, &name);
-                return Err(cannot("write", &note, &error));
+                return Err(cannot("write in", &mps.folder().join(HELD), &error));
             }
             Ok(Some(name))
         }
@@ -106,8 +107,7 @@ impl InUse {
 /// Whether anything was made ready that may have to be put back.
 #[must_use]
 pub fn is_in_use(run: &Path) -> bool {
-    let some = |folder: PathBuf| fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
-    some(turns(run)) || !daemons(run).is_empty()
+    !names(turns(run)).is_empty() || !daemons(run).is_empty()
 }
 
 /// Puts back what no slice needs any more. `tools_of` has the tools for a device and a user. Goes on after a failure;
@@ -125,117 +125,142 @@ pub fn put_back(
         let mps = Mps::of_user(&device, run, uid);
         let mut tools = tools_of(&device, uid);
         let outcome = match in_use.mps.contains(&(uid, device)) {
-            true => give_partitions_back(&mps, in_use, tools.as_mut()),
+            true => give_partitions_back(run, &mps, in_use, tools.as_mut()),
             false => mps
                 .stop(tools.as_mut(), false)
-                .and_then(|()| remove_folders(&mps, uid)),
+                .and_then(|()| remove_folders(run, &mps, uid)),
         };
         first = first.and(outcome);
     }
-    for device in names(&turns(run)) {
+    for device in names(turns(run)) {
         if in_use.turns.contains_key(&device) {
             continue;
         }
         let outcome = set_time_slice(tools_of(&device, 0).as_mut(), &device, TimeSlice::Default);
-        let note = turns(run).join(&device);
+        let forget = || turns(run)?.remove(&device);
         let outcome =
-            outcome.and_then(|()| fs::remove_file(&note).map_err(|error| cannot("remove", &note, &error)));
+            outcome.and_then(|()| forget().map_err(|error| cannot("remove", &note(run, &device), &error)));
         first = first.and(outcome);
     }
     first
 }
 
-fn give_partitions_back(mps: &Mps, in_use: &InUse, tools: &mut dyn Tools) -> Result<(), Fault> {
-    for id in names(&held(mps)) {
+fn give_partitions_back(run: &Path, mps: &Mps, in_use: &InUse, tools: &mut dyn Tools) -> Result<(), Fault> {
+    let unreadable = |error: &io::Error| cannot("read", &mps.folder().join(HELD), error);
+    let held = held(run, mps).map_err(|error| unreadable(&error))?;
+    for id in held.names().map_err(|error| unreadable(&error))? {
         if in_use.slices.contains(&id) {
             continue;
         }
-        let note = held(mps).join(&id);
-        let name = fs::read_to_string(&note).map_err(|error| cannot("read", &note, &error))?;
+        let name = held.read_text(&id).map_err(|error| unreadable(&error))?;
         mps.remove_partition(tools, &name)?;
-        fs::remove_file(&note).map_err(|error| cannot("remove", &note, &error))?;
+        held.remove(&id)
+            .map_err(|error| cannot("remove", &held.path().join(&id), &error))?;
     }
     Ok(())
 }
 
 /// Sets how long the hardware's turns are on a device.
 fn set_turns(run: &Path, device: &str, length: TimeSlice, tools: &mut dyn Tools) -> Result<(), Fault> {
-    let note = turns(run).join(device);
-    if fs::read_to_string(&note).is_ok_and(|noted| noted == length.name()) {
+    let failed = |error: &io::Error| cannot("write", &note(run, device), error);
+    let notes = Folder::open(run)
+        .and_then(|run| run.folder(TURNS, READABLE))
+        .map_err(|error| failed(&error))?;
+    if notes.read_text(device).is_ok_and(|noted| noted == length.name()) {
         return Ok(());
     }
-    fs::create_dir_all(turns(run)).map_err(|error| cannot("make", &turns(run), &error))?;
-    // Noted first: what is set and not noted nobody would put back.
-    fs::write(&note, "").map_err(|error| cannot("write", &note, &error))?;
+    // Noted first: what is set and not noted would never be put back.
+    notes.write(device, b"", NOTE).map_err(|error| failed(&error))?;
     set_time_slice(tools, device, length)?;
-    fs::write(&note, length.name()).map_err(|error| cannot("write", &note, &error))
+    notes
+        .write(device, length.name().as_bytes(), NOTE)
+        .map_err(|error| failed(&error))
 }
 
 /// The folders of a user's daemon. All above its pipe and its log are the agent's, so that the user can put nothing in
 /// their place. These two are the user's alone; the agent has nothing to do there. An
 /// emulated daemon is no process: the agent writes what it says, in folders of its own, which the user may read.
 fn make_folders(run: &Path, mps: &Mps, uid: u32, emulated: bool) -> Result<(), Fault> {
-    let make = |path: &Path, mode: u32| match DirBuilder::new().mode(mode).create(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(cannot("make", path, &error)),
-        _ => Ok(()),
+    let failed = |error: io::Error| cannot("make", mps.folder(), &error);
+    let make = || {
+        let own = descend(run, mps.folder(), |folder, name| folder.folder(name, READABLE))?;
+        own.folder(HELD, 0o700)?;
+        Ok(own)
     };
-    make(&run.join("mps"), 0o755)?;
-    if let Some(user) = mps.folder().parent() {
-        make(user, 0o755)?;
-    }
-    make(mps.folder(), 0o755)?;
-    make(&held(mps), 0o700)?;
+    let own = make().map_err(failed)?;
     if !emulated && uid != rustix::process::getuid().as_raw() {
         return privilege::mps_folders(uid, &mps.device, true);
     }
-    let mode = if emulated { 0o755 } else { 0o700 };
+    let mode = if emulated { READABLE } else { 0o700 };
     DAEMONS_OWN
         .iter()
-        .try_for_each(|name| make(&mps.folder().join(name), mode))
+        .try_for_each(|name| own.folder(name, mode).map(drop))
+        .map_err(failed)
 }
 
 const DAEMONS_OWN: [&str; 2] = ["pipe", "log"];
 
 /// Removes the folders of a daemon that has ended. What is in the user's own a process of the user's removes.
-fn remove_folders(mps: &Mps, uid: u32) -> Result<(), Fault> {
+fn remove_folders(run: &Path, mps: &Mps, uid: u32) -> Result<(), Fault> {
     let own = rustix::process::getuid().as_raw();
-    let is_others =
-        |name: &&str| fs::symlink_metadata(mps.folder().join(name)).is_ok_and(|folder| folder.uid() != own);
+    let is_others = |name: &&str| {
+        std::fs::symlink_metadata(mps.folder().join(name)).is_ok_and(|folder| folder.uid() != own)
+    };
     if DAEMONS_OWN.iter().any(is_others) {
         privilege::mps_folders(uid, &mps.device, false)?;
     }
-    fs::remove_dir_all(mps.folder()).map_err(|error| cannot("remove", mps.folder(), &error))
+    let (Some(user), Some(name)) = (mps.folder().parent(), mps.folder().file_name()) else {
+        return Ok(());
+    };
+    descend(run, user, Folder::below)
+        .and_then(|user| user.remove_all(&name.to_string_lossy()))
+        .map_err(|error| cannot("remove", mps.folder(), &error))
 }
 
 /// The daemons that were started for slices: user and device.
 fn daemons(run: &Path) -> Vec<(u32, String)> {
-    let folder = run.join("mps");
-    let users = names(&folder)
+    let all = || Folder::open(run)?.below("mps");
+    let users = names(all())
         .into_iter()
-        .filter_map(|name| name.strip_prefix("user-")?.parse().ok());
+        .filter_map(|name| Some((name.strip_prefix("user-")?.parse().ok()?, name)));
     users
-        .flat_map(|uid: u32| {
-            let devices = names(&folder.join(format!("user-{uid}")));
+        .flat_map(|(uid, name): (u32, String)| {
+            let devices = names(all().and_then(|all| all.below(&name)));
             devices.into_iter().map(move |device| (uid, device))
         })
         .collect()
 }
 
 /// A file for each slice with a static partition, which holds the partition's name.
-fn held(mps: &Mps) -> PathBuf {
-    mps.folder().join("held")
-}
-
+const HELD: &str = "held";
 /// A file for each device whose turns were set.
-fn turns(run: &Path) -> PathBuf {
-    run.join("timeslice")
+const TURNS: &str = "timeslice";
+/// The mode of a folder that others may list, and the mode of a note.
+const READABLE: u32 = 0o755;
+const NOTE: u32 = 0o600;
+
+fn held(run: &Path, mps: &Mps) -> io::Result<Folder> {
+    descend(run, mps.folder(), Folder::below)?.below(HELD)
 }
 
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect()
+/// From a run directory down to a folder below it, a name at a time.
+fn descend(run: &Path, to: &Path, next: impl Fn(&Folder, &str) -> io::Result<Folder>) -> io::Result<Folder> {
+    let below = to.strip_prefix(run).map_err(io::Error::other)?;
+    let names = below.components().map(|part| part.as_os_str().to_string_lossy());
+    names.fold(Folder::open(run), |folder, name| next(&folder?, &name))
+}
+
+fn turns(run: &Path) -> io::Result<Folder> {
+    Folder::open(run)?.below(TURNS)
+}
+
+fn note(run: &Path, device: &str) -> PathBuf {
+    run.join(TURNS).join(device)
+}
+
+/// The names in a folder; none where it is not there.
+fn names(folder: io::Result<Folder>) -> Vec<String> {
+    folder.and_then(|folder| folder.names()).unwrap_or_default()
 }
 
 fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Fault {
@@ -246,6 +271,7 @@ fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Fault {
 mod tests {
     use super::*;
     use std::cell::RefCell;
+    use std::fs;
     use std::rc::Rc;
 
     use divvy_model::Compute;
