@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use divvy_model::{Attendant, Code, Fault, SliceRecord};
@@ -14,6 +15,7 @@ use crate::peer::Peer;
 use crate::privilege;
 use crate::procs;
 use crate::records::store;
+use crate::slice::Slice;
 use crate::watched::Watched;
 
 impl Daemon {
@@ -53,8 +55,8 @@ impl Daemon {
 
 impl Daemon {
     /// Told by the auditor of the slices that have a container: those that go with their containers are noted as taken, and
-    /// deleted when the last has gone, or none came in time.
-    pub(crate) fn note_containers(&self, seen: &HashSet<String>) {
+    /// deleted when the last has gone, or none came in time. Answers whether another round is to make sure of that soon.
+    pub(crate) fn note_containers(&self, seen: &HashSet<String>) -> bool {
         /// Rounds without any of a slice's containers that make sure: one of them may be just becoming its program.
         const SURE: u32 = 2;
         let now = unix_seconds();
@@ -69,10 +71,7 @@ impl Daemon {
                 (true, true) => {}
                 (true, false) => {
                     *taken = true;
-                    let record = slice.stored_form();
-                    if let Err(fault) = store(&self.run, &record) {
-                        tracing::warn!("{fault}: {}", fault.causes.join(": "));
-                    }
+                    self.keep_taken(slice);
                 }
                 (false, false) if now < *until_unix_s => {}
                 (false, _) => missed.push(id),
@@ -83,10 +82,49 @@ impl Daemon {
             (id, before + 1)
         };
         book.missed = missed.into_iter().map(rounds).collect();
+        let is_unsure = book.missed.values().any(|rounds| *rounds < SURE);
         let sure = book.missed.iter().filter(|(_, rounds)| **rounds >= SURE);
         let over: Vec<String> = sure.map(|(id, _)| id.clone()).collect();
         for id in over {
             let _busy = self.delete(&mut book, &id);
+        }
+        is_unsure
+    }
+
+    /// Notes the slices that a container took since the last call, whether it is there still or not, and has the auditor look
+    /// for it.
+    pub(crate) fn note_openings(&self, book: &mut Book) {
+        let opened = self.openings.take();
+        for id in &opened {
+            let Some(slice) = book.slices.get_mut(id) else {
+                continue;
+            };
+            if let Some(Attendant::Containers { taken, .. }) = &mut slice.record.attendant {
+                *taken = true;
+                self.keep_taken(slice);
+            }
+        }
+        if !opened.is_empty() {
+            self.opened.store(true, Ordering::Relaxed);
+            self.strays.give();
+        }
+    }
+
+    /// Waits for the first containers of those slices that an agent before this one made.
+    pub(crate) fn watch_for_containers(&self) {
+        let slices: Vec<SliceRecord> = {
+            let book = self.book();
+            book.slices.values().map(|slice| slice.record.clone()).collect()
+        };
+        for slice in &slices {
+            self.watch_for_container(slice);
+        }
+    }
+
+    fn keep_taken(&self, slice: &mut Slice) {
+        let record = slice.stored_form();
+        if let Err(fault) = store(&self.run, &record) {
+            tracing::warn!("{fault}: {}", fault.causes.join(": "));
         }
     }
 }

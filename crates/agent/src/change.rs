@@ -120,6 +120,7 @@ impl Daemon {
             }
             self.settle(&mut book, &id);
         }
+        self.note_openings(&mut book);
         self.delete_unattended(&mut book);
         if book.audited_at.is_none_or(|looked| looked.elapsed() >= AUDIT) {
             book.audited_at = Some(Instant::now());

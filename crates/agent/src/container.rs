@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use divvy_host::{find_driver, grant_emulated};
-use divvy_model::{Code, DeviceKind, DeviceRecord, Fault, SliceRecord};
+use divvy_model::{Attendant, Code, DeviceKind, DeviceRecord, Fault, SliceRecord};
 use serde::{Deserialize, Serialize};
 
 use crate::RunDir;
@@ -88,7 +88,21 @@ impl Daemon {
             let devices = shares.iter().map(|share| book.device(&share.device_uuid));
             (record.clone(), devices.collect::<Result<Vec<_>, _>>()?)
         };
-        prepare(&self.run, &slice, &devices, &ask.lib, &ask.preloads)
+        let parts = prepare(&self.run, &slice, &devices, &ask.lib, &ask.preloads)?;
+        self.watch_for_container(&slice);
+        Ok(parts)
+    }
+
+    /// Waits for the first container of a slice that goes with its containers.
+    pub(crate) fn watch_for_container(&self, slice: &SliceRecord) {
+        if let Some(Attendant::Containers { taken: false, .. }) = &slice.attendant
+            && let Ok(folder) = self
+                .run
+                .folder()
+                .and_then(|run| run.below(CONTAINERS)?.below(&slice.id))
+        {
+            self.openings.watch(&folder, PRELOAD, &slice.id);
+        }
     }
 
     /// Notes a file that describes a slice to container engines.
@@ -137,7 +151,8 @@ fn prepare(
     };
     let drop_ins = DropIns::find()?;
     let (limiter, limiter_files) = stage_for_containers(run, &drop_ins.limiter.links())?;
-    let folder = own_folder(run, &slice.id).map_err(cannot)?;
+    // An engine mounts files of it. Only containers of the slice, and who may enter here, can open them: see `openings`.
+    let folder = own_folder(run, &slice.id, AGENT_ONLY).map_err(cannot)?;
     write_readable(&folder, PRELOAD, &preload_text(lib, preloads)).map_err(cannot)?;
     // A source of a mount is the agent's own: a container of a slice of an older layout would get what its user put there.
     let own_box = run.folder().and_then(|home| home.below(BOXES)?.below(&slice.id));
@@ -180,7 +195,7 @@ fn prepare(
 fn prepare_emulated(run: &RunDir, name: &str, spec: &str, uuids: &[&str]) -> Result<SharedDevices, Fault> {
     let name = format!("device-{name}");
     let home = run.container(&name);
-    own_folder(run, &name).map_err(|error| {
+    own_folder(run, &name, ENTER_ONLY).map_err(|error| {
         Fault::new(
             Code::RunDir,
             format!("cannot prepare `{}` for containers", home.display()),
@@ -213,7 +228,7 @@ fn preload_text(lib: &str, preloads: &[String]) -> String {
 fn remember(run: &RunDir, id: &str, file: &Path) -> Result<(), Fault> {
     let line = file.to_string_lossy();
     let add = || -> io::Result<()> {
-        let folder = own_folder(run, id)?;
+        let folder = own_folder(run, id, AGENT_ONLY)?;
         let known = folder.read_text(FILES).unwrap_or_default();
         match known.lines().any(|known| known == line) {
             true => Ok(()),
@@ -251,14 +266,14 @@ pub(crate) fn forget(run: &RunDir, id: &str) {
     }
 }
 
+/// The mode of a folder for the agent's user and root.
+const AGENT_ONLY: u32 = 0o700;
 const FILES: &str = "files";
 const PRELOAD: &str = "ld.so.preload";
 
 /// The folder of what containers have of a slice, or of a device.
-fn own_folder(run: &RunDir, name: &str) -> io::Result<Folder> {
-    run.folder()?
-        .folder(CONTAINERS, ENTER_ONLY)?
-        .folder(name, ENTER_ONLY)
+fn own_folder(run: &RunDir, name: &str, mode: u32) -> io::Result<Folder> {
+    run.folder()?.folder(CONTAINERS, ENTER_ONLY)?.folder(name, mode)
 }
 
 /// Containers that run have the file mounted, and keep the one they have: it says the same in all but the preloads of an

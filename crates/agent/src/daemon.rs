@@ -19,6 +19,7 @@ use crate::leasing::{Incident, Leasing, Member};
 use crate::locks::Locks;
 use crate::members::Roster;
 use crate::nudge::Nudge;
+use crate::openings::Openings;
 use crate::owner::Owner;
 use crate::peer::Peer;
 use crate::queue::Queue;
@@ -60,6 +61,10 @@ pub struct Daemon {
     pub(crate) roster: Roster,
     /// Raised when a process is on a device and in no ledger, and was not at the look before.
     pub(crate) strays: Nudge,
+    /// When containers take the slices that wait for one.
+    pub(crate) openings: Openings,
+    /// Set when one has: what the auditor saw of a process before it had its mounts is no evidence against it.
+    pub(crate) opened: AtomicBool,
     /// When the log's length was last looked at.
     log_looked_at: Mutex<Option<Instant>>,
 }
@@ -165,9 +170,12 @@ impl Daemon {
             driver_silent: AtomicBool::new(false),
             roster: Roster::default(),
             strays: Nudge::default(),
+            openings: Openings::default(),
+            opened: AtomicBool::new(false),
             log_looked_at: Mutex::new(None),
         };
         daemon.adopt();
+        daemon.watch_for_containers();
         daemon.take_all();
         daemon.reopen_queue();
         Ok(daemon)

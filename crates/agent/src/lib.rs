@@ -43,6 +43,7 @@ mod modes;
 mod names;
 mod nesting;
 mod nudge;
+mod openings;
 mod owner;
 mod pages;
 mod peer;

@@ -316,3 +316,39 @@ fn a_slice_without_a_name_goes_with_its_last_container() {
     let ran = finish(&mut podman.run(&["--device", device.trim()], &image, &["/bin/sleep", "0"]));
     assert!(!ran.status.success(), "{ran:?}");
 }
+
+/// The book's first commands, four times over: four slices of 25 GiB do not fit on the device at once.
+#[test]
+fn the_first_commands_of_the_book_leave_no_slice_and_start_no_container_without_one() {
+    let host = Host::new();
+    let Some(podman) = Podman::new(&host) else { return };
+    let image = image(&host);
+    let asks = ["cdi", "slice", "--memory", "25GiB", "--ttl", "60s", "--directory"];
+    // A container that was started says so; one without a slice sees no device.
+    let script = "test -e /run/divvy/slice/attach.sock && echo in-a-slice || echo without";
+    let said = |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    for round in 0..4 {
+        let mut make = host.divvy(asks);
+        let device = said(&finish(make.arg(podman.cdi())));
+        let ran = finish(&mut podman.run(&["--device", &device], &image, &["/bin/sh", "-c", script]));
+        assert_eq!(said(&ran), "in-a-slice", "round {round}: {ran:?}");
+        let flags = ["--memory", "25GiB"];
+        let ran = finish(&mut podman.run_by_divvy(&flags, &image, &["/bin/sh", "-c", script]));
+        assert_eq!(said(&ran), "in-a-slice", "round {round}: {ran:?}");
+    }
+    divvy_tests::wait::until("no slice is left", || host.slices().is_empty().then_some(()));
+    // While others have the device, neither command starts anything.
+    succeeded(&finish(
+        &mut host.divvy(["slice", "create", "large", "--memory", "60GiB"]),
+    ));
+    for _ in 0..4 {
+        let mut make = host.divvy(asks);
+        let device = said(&finish(make.arg(podman.cdi())));
+        let ran = finish(&mut podman.run(&["--device", &device], &image, &["/bin/sh", "-c", script]));
+        assert!(!ran.status.success() && said(&ran).is_empty(), "{ran:?}");
+        let flags = ["--memory", "25GiB"];
+        let ran = finish(&mut podman.run_by_divvy(&flags, &image, &["/bin/sh", "-c", script]));
+        assert!(!ran.status.success() && said(&ran).is_empty(), "{ran:?}");
+    }
+    assert_eq!(host.slices().len(), 1, "the large one");
+}

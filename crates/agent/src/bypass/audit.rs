@@ -3,6 +3,7 @@
 //! the program is ended, for nothing else keeps it to its share.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use divvy_ledger::Bypass;
@@ -148,9 +149,12 @@ impl Auditor {
         let mut unsure = false;
         let found = {
             let mut evidence = self.evidence.lock().unwrap_or_else(PoisonError::into_inner);
+            if daemon.opened.swap(false, Ordering::Relaxed) {
+                evidence.look_again();
+            }
             containers::look_into(&daemon.run, slices, &mut evidence)
         };
-        daemon.note_containers(&found.iter().map(|process| process.slice.clone()).collect());
+        unsure |= daemon.note_containers(&found.iter().map(|process| process.slice.clone()).collect());
         for containers::Process {
             slice: id,
             pid,

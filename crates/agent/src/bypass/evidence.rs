@@ -112,6 +112,11 @@ impl Evidence {
         others.iter().zip(&own).filter_map(slice_of).collect()
     }
 
+    /// Has those looked at in the next round in which nothing was seen.
+    pub fn look_again(&mut self) {
+        self.known.retain(|_, known| matches!(known, Known::In(_)));
+    }
+
     fn slice_of(&self, process: &Process, boxes: &[SliceBox]) -> Option<usize> {
         match self.known.get(&(process.pid, process.began))? {
             Known::In(id) => boxes.iter().position(|one| one.id == *id),

@@ -230,9 +230,9 @@ impl Folder {
         check(name)?;
         let aside = aside(name);
         // By the descriptor: binding knows paths only.
-        let place = format!("/proc/self/fd/{}/{aside}", self.fd.as_raw_fd());
+        let place = self.place_of(&aside);
         let listen = || {
-            let listener = UnixListener::bind(place)?;
+            let listener = UnixListener::bind(&place)?;
             rustix::fs::chmodat(&self.fd, &aside, Mode::from_raw_mode(mode), AtFlags::empty())?;
             renameat(&self.fd, &aside, &self.fd, name)?;
             Ok(listener)
@@ -240,6 +240,11 @@ impl Folder {
         listen().inspect_err(|_: &io::Error| {
             let _never_made = unlinkat(&self.fd, &aside, AtFlags::empty());
         })
+    }
+
+    /// A path to what has this name, for calls that know paths only: by the descriptor, and good while this is open.
+    pub fn place_of(&self, name: &str) -> PathBuf {
+        format!("/proc/self/fd/{}/{name}", self.fd.as_raw_fd()).into()
     }
 
     /// Whether there is something of this name.
