@@ -2,6 +2,7 @@
 //! clients. The stories themselves are in `tests/stories`.
 #![forbid(unsafe_code)]
 
+pub mod booted;
 pub mod build;
 pub mod bundles;
 pub mod clients;

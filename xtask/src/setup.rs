@@ -58,6 +58,9 @@ pub fn for_tests() -> anyhow::Result<()> {
     if !is_installed("strace") {
         debian::install(&["strace"], "the tests that look at the agent's system calls")?;
     }
+    if !is_installed("systemctl") {
+        debian::install(&["systemd"], "the test with the agent's units")?;
+    }
     if !is_installed("curl") {
         debian::install(&["curl"], "the tests that talk to containerd as a kubelet does")?;
     }

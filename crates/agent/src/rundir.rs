@@ -31,8 +31,7 @@ pub(crate) const AGENT_LOCK: &str = "agent.lock";
 pub(crate) const START_LOCK: &str = "start.lock";
 /// See [`RunDir::keep_socket`].
 pub(crate) const KEEP_SOCKET: &str = "keep.sock";
-/// Where the drop-ins are, to be read by all.
-pub(crate) const STAGES: &str = "stages";
+const STAGES: &str = "stages";
 use crate::trust::check_run_dir;
 
 /// A run directory that exists and is safe to use.
@@ -226,11 +225,13 @@ impl RunDir {
         self.path.join(STAGES)
     }
 
-    /// Whether any slice has a directory here.
+    /// Whether any slice has a directory here. Of another user's directory, which only its owner lists, there may be some.
     #[must_use]
     pub fn has_slices(&self) -> bool {
-        let slices = self.folder().and_then(|folder| folder.below(SLICES)?.names());
-        slices.is_ok_and(|names| !names.is_empty())
+        match self.folder().and_then(|folder| folder.below(SLICES)?.names()) {
+            Ok(names) => !names.is_empty(),
+            Err(error) => error.kind() != ErrorKind::NotFound,
+        }
     }
 }
 
@@ -318,6 +319,11 @@ mod tests {
         assert!(!run.has_slices());
         fs::create_dir(run.slice("ab")).expect("a slice");
         assert!(RunDir::open(&path).expect("found").has_slices());
+        assert!(!RunDir::peek(&base.path().join("none")).has_slices());
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(65_534), None).expect("given away");
+            assert!(run.has_slices(), "its owner knows");
+        }
     }
 
     #[test]

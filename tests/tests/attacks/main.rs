@@ -38,4 +38,5 @@ mod attacks {
     mod strace;
     mod students;
     mod table;
+    mod units;
 }
