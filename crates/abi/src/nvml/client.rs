@@ -388,11 +388,39 @@ impl Client {
         Ok(instances[..(count as usize).min(64)].to_vec())
     }
 
+    /// The version of the driver, as NVIDIA writes it: `550.54.15`.
+    ///
+    /// # Errors
+    /// What the library answers.
+    pub fn driver_version(&self) -> Result<String, Failure> {
+        let mut version = [0; 96];
+        // SAFETY: the array is live, and the length is its own.
+        let told = unsafe { (self.table.nvmlSystemGetDriverVersion)(version.as_mut_ptr(), 96) };
+        check("nvmlSystemGetDriverVersion", told)?;
+        Ok(text(&version))
+    }
+
+    /// What each process that computes on a device holds of its memory, in bytes, by its id; none where the library does
+    /// not tell.
+    ///
+    /// # Errors
+    /// What the library answers.
+    pub fn process_memory(&self, device: Handle) -> Result<Vec<(u32, Option<u64>)>, Failure> {
+        let infos = self.process_infos(device)?;
+        // NVML_VALUE_NOT_AVAILABLE: all bits are set.
+        let told = |info: &nvmlProcessInfo_t| Some(info.usedGpuMemory).filter(|bytes| *bytes != u64::MAX);
+        Ok(infos.iter().map(|info| (info.pid, told(info))).collect())
+    }
+
     /// Processes on a whole device.
     ///
     /// # Errors
     /// What the library answers.
     pub fn processes(&self, device: Handle) -> Result<Vec<u32>, Failure> {
+        Ok(self.process_infos(device)?.iter().map(|info| info.pid).collect())
+    }
+
+    fn process_infos(&self, device: Handle) -> Result<Vec<nvmlProcessInfo_t>, Failure> {
         let mut infos = [nvmlProcessInfo_t::default(); 256];
         let mut count = infos.len() as u32;
         // SAFETY: the handle is this library's; the array is live and has `count` elements.
@@ -408,8 +436,7 @@ impl Client {
             }) => {}
             Err(failure) => return Err(failure),
         }
-        let infos = &infos[..(count as usize).min(infos.len())];
-        Ok(infos.iter().map(|info| info.pid).collect())
+        Ok(infos[..(count as usize).min(infos.len())].to_vec())
     }
 
     /// The MIG devices of a device in MIG mode.

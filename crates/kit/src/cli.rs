@@ -1,0 +1,147 @@
+//! The command line: `run`, and two words that the kit says to itself.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Subcommand;
+
+use crate::OWN_WORDS;
+use crate::finding::{Finding, Verdict};
+use crate::folder::Folder;
+use crate::kit::Kit;
+use crate::part::{PARTS, find};
+use crate::report::Report;
+use crate::run::{Options, run};
+
+/// What the kit is told to do.
+#[derive(Debug, Subcommand)]
+pub enum Words {
+    /// Run all parts that have not run, in order of worth
+    Run {
+        /// Where the results go; a run that finds results there goes on from them
+        #[arg(long, value_name = "DIR", default_value = "divvy-kit-results")]
+        out: PathBuf,
+        /// Run this part, whether it has run or not; may be given several times
+        #[arg(long, value_name = "NAME")]
+        part: Vec<String>,
+        /// Stop after so many minutes
+        #[arg(long, value_name = "N")]
+        minutes: Option<u64>,
+        /// Ask this device: an index, or emulated:h100 [default: the first GPU]
+        #[arg(long)]
+        device: Option<String>,
+    },
+    /// List the parts
+    List,
+    /// One part, in the process that the runner made for it
+    #[command(hide = true)]
+    Part {
+        /// Which
+        name: String,
+        /// The folder of results
+        #[arg(long)]
+        out: PathBuf,
+        /// How long it may take, in seconds
+        #[arg(long)]
+        limit: u64,
+        /// As for all parts
+        #[arg(long)]
+        device: Option<String>,
+        /// The short form
+        #[arg(long)]
+        short: bool,
+    },
+    /// One of the kit's own CUDA programs
+    #[command(hide = true)]
+    Tenant {
+        /// Which
+        word: String,
+    },
+}
+
+/// Ended as wanted; some promise fails; it could not be done.
+const FAILS: u8 = 1;
+const CANNOT: u8 = 2;
+
+/// Does what it is told. `own_words` stand before these where the program calls itself.
+#[must_use]
+pub fn main(words: Words, own_words: &[&str]) -> ExitCode {
+    let _set_once = OWN_WORDS.set(own_words.iter().map(|word| (*word).to_owned()).collect());
+    let outcome = match words {
+        Words::Run {
+            out,
+            part,
+            minutes,
+            device,
+        } => run_all(&out, part, minutes, device),
+        Words::List => {
+            for part in PARTS {
+                println!("{:12} {}", part.name, part.about);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Words::Part {
+            name,
+            out,
+            limit,
+            device,
+            short,
+        } => run_part(&name, &out, Duration::from_secs(limit), device, short),
+        Words::Tenant { word } => crate::tenant::run(&word).map(|()| ExitCode::SUCCESS),
+    };
+    outcome.unwrap_or_else(|why| {
+        eprintln!("error: {why}");
+        ExitCode::from(CANNOT)
+    })
+}
+
+fn run_all(
+    out: &std::path::Path,
+    parts: Vec<String>,
+    minutes: Option<u64>,
+    device: Option<String>,
+) -> Result<ExitCode, String> {
+    if let Some(unknown) = parts.iter().find(|name| find(name).is_none()) {
+        return Err(format!("there is no part `{unknown}`; `list` names them"));
+    }
+    let results = Folder::open(out).map_err(|error| {
+        format!(
+            "nothing can be written in {}: {error}; choose another with --out",
+            out.display()
+        )
+    })?;
+    let options = Options {
+        parts,
+        budget: minutes.map(|minutes| Duration::from_secs(minutes * 60)),
+        device,
+        is_short: false,
+    };
+    run(&results, &options, |line| println!("{line}")).map_err(|error| error.to_string())?;
+    let report = Report::of(&results, options.device.as_deref());
+    println!("the page: {}", results.path().join("report.md").display());
+    Ok(match report.holds() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(FAILS),
+    })
+}
+
+/// A part, in the process that the runner made for it.
+fn run_part(
+    name: &str,
+    out: &std::path::Path,
+    limit: Duration,
+    device: Option<String>,
+    is_short: bool,
+) -> Result<ExitCode, String> {
+    let part = find(name).ok_or_else(|| format!("there is no part `{name}`"))?;
+    let results = Folder::open(out).map_err(|error| error.to_string())?;
+    let mut kit = Kit::new(results, part.name, device, is_short, limit).map_err(|error| error.to_string())?;
+    match (part.run)(&mut kit) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(why) => {
+            kit.found(&Finding::new(format!("{name}.ended"), Verdict::Fails, why))?;
+            Ok(ExitCode::from(FAILS))
+        }
+    }
+}

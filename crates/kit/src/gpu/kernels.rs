@@ -1,0 +1,132 @@
+//! Kernels, and what they leave in memory.
+
+use core::ffi::{CStr, c_void};
+
+use divvy_abi::{CUdeviceptr, CUfunction};
+
+use super::driver::{CudaError, Gpu, check};
+
+/// One thread reads the device's clock until `nanoseconds` are over, and writes down when it began and when it ended: two
+/// words of eight bytes at `place`, in nanoseconds of %globaltimer.
+pub const SPAN_PTX: &CStr = c"
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry span(.param .u64 nanoseconds, .param .u64 place)
+{
+    .reg .u64 %rd<7>;
+    .reg .pred %p<2>;
+    ld.param.u64 %rd1, [nanoseconds];
+    ld.param.u64 %rd5, [place];
+    cvta.to.global.u64 %rd6, %rd5;
+    mov.u64 %rd2, %globaltimer;
+    st.global.u64 [%rd6], %rd2;
+again:
+    mov.u64 %rd3, %globaltimer;
+    sub.u64 %rd4, %rd3, %rd2;
+    setp.lt.u64 %p1, %rd4, %rd1;
+    @%p1 bra again;
+    st.global.u64 [%rd6+8], %rd3;
+    ret;
+}
+";
+
+/// A function of a loaded module.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel(CUfunction);
+
+impl Gpu {
+    /// Compiles PTX and finds a function in it.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn kernel(&self, source: &CStr, name: &CStr) -> Result<Kernel, CudaError> {
+        let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: C strings, and pointers to live variables.
+        unsafe {
+            let loaded = (self.table.cuModuleLoadData)(&mut module, source.as_ptr().cast());
+            check("cuModuleLoadData", loaded)?;
+            let found = (self.table.cuModuleGetFunction)(&mut function, module, name.as_ptr());
+            check("cuModuleGetFunction", found)?;
+        }
+        Ok(Kernel(function))
+    }
+
+    /// Launches it in the default stream. `parameters` are the bytes of each, as the kernel declares them.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn launch(
+        &self,
+        kernel: Kernel,
+        blocks: u32,
+        threads: u32,
+        parameters: &mut [Vec<u8>],
+    ) -> Result<(), CudaError> {
+        let mut places: Vec<*mut c_void> = parameters
+            .iter_mut()
+            .map(|bytes| bytes.as_mut_ptr().cast())
+            .collect();
+        // SAFETY: one pointer for each parameter, to as many bytes as the kernel declares, read before this returns.
+        let launched = unsafe {
+            (self.table.cuLaunchKernel)(
+                kernel.0,
+                blocks,
+                1,
+                1,
+                threads,
+                1,
+                1,
+                0,
+                std::ptr::null_mut(),
+                places.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        check("cuLaunchKernel", launched)
+    }
+
+    /// Launches [`SPAN_PTX`]'s kernel.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn span(&self, kernel: Kernel, nanoseconds: u64, place: CUdeviceptr) -> Result<(), CudaError> {
+        let word = |word: u64| word.to_le_bytes().to_vec();
+        self.launch(kernel, 1, 1, &mut [word(nanoseconds), word(place)])
+    }
+
+    /// Memory of so many bytes, all of them zero.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn zeroed(&self, bytes: usize) -> Result<CUdeviceptr, CudaError> {
+        let mut address = 0;
+        // SAFETY: a pointer to a live variable; then memory of this length.
+        unsafe {
+            check("cuMemAlloc", (self.table.cuMemAlloc_v2)(&mut address, bytes))?;
+            check("cuMemsetD8", (self.table.cuMemsetD8_v2)(address, 0, bytes))?;
+        }
+        Ok(address)
+    }
+
+    /// Puts bytes there.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn write(&self, address: CUdeviceptr, bytes: &[u8]) -> Result<(), CudaError> {
+        // SAFETY: as many bytes as the slice has; the driver checks what is at the address.
+        let copied = unsafe { (self.table.cuMemcpyHtoD_v2)(address, bytes.as_ptr().cast(), bytes.len()) };
+        check("cuMemcpyHtoD", copied)
+    }
+
+    /// The bytes there. Waits for what was launched before.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn read(&self, address: CUdeviceptr, length: usize) -> Result<Vec<u8>, CudaError> {
+        let mut bytes = vec![0_u8; length];
+        // SAFETY: room for as many bytes; the driver checks what is at the address.
+        let copied = unsafe { (self.table.cuMemcpyDtoH_v2)(bytes.as_mut_ptr().cast(), address, length) };
+        check("cuMemcpyDtoH", copied).map(|()| bytes)
+    }
+}

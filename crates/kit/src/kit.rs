@@ -1,0 +1,158 @@
+//! What a part works with: the programs beside it, the device that it asks, the place where its findings go.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::finding::Finding;
+use crate::folder::{Folder, Sink};
+use crate::part::Failure;
+
+/// See the module.
+pub struct Kit {
+    /// Which device to ask for; none: the machine's first one.
+    pub device: Option<String>,
+    /// Whether this is the short form: fewer rounds of everything.
+    pub is_short: bool,
+    results: Folder,
+    sink: Sink,
+    until: Instant,
+}
+
+impl Kit {
+    /// For a part that may take so long.
+    ///
+    /// # Errors
+    /// The system's reason why nothing can be written down.
+    pub fn new(
+        results: Folder,
+        part: &str,
+        device: Option<String>,
+        is_short: bool,
+        limit: Duration,
+    ) -> std::io::Result<Self> {
+        let sink = results.sink(part)?;
+        Ok(Self {
+            device,
+            is_short,
+            results,
+            sink,
+            until: Instant::now() + limit,
+        })
+    }
+
+    /// Whether the device is an emulated one.
+    #[must_use]
+    pub fn is_emulated(&self) -> bool {
+        self.device
+            .as_deref()
+            .is_some_and(|device| device.starts_with("emulated:"))
+    }
+
+    /// Writes a finding down.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn found(&mut self, finding: &Finding) -> Result<(), Failure> {
+        self.sink
+            .put(finding)
+            .map_err(|error| format!("a finding cannot be written down: {error}"))
+    }
+
+    /// How long this part still has.
+    #[must_use]
+    pub fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    /// Where the results go.
+    #[must_use]
+    pub fn results(&self) -> &Path {
+        self.results.path()
+    }
+
+    /// `divvy` with these words.
+    #[must_use]
+    pub fn divvy(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(beside("divvy"));
+        command.args(words).stdin(Stdio::null());
+        command
+    }
+
+    /// `divvy run` with these flags, of a program that the caller adds. The device is the kit's own.
+    #[must_use]
+    pub fn slice(&self, flags: &[&str]) -> Command {
+        let mut command = self.divvy(&["run"]);
+        if let Some(device) = &self.device {
+            command.args(["--device", device]);
+        }
+        command.args(flags).arg("--");
+        command
+    }
+
+    /// This program again, as a tenant that does `word`: see [`crate::tenant`].
+    #[must_use]
+    pub fn tenant_words(word: &str) -> Vec<std::ffi::OsString> {
+        let own = std::env::current_exe().unwrap_or_else(|_| "divvy-kit".into());
+        let mut words = vec![own.into_os_string()];
+        words.extend(crate::OWN_WORDS.get().into_iter().flatten().map(Into::into));
+        words.extend(["tenant".into(), word.into()]);
+        words
+    }
+
+    /// The same without a slice, on the machine's own driver.
+    #[must_use]
+    pub fn bare_tenant(word: &str) -> Command {
+        let words = Self::tenant_words(word);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).stdin(Stdio::null());
+        command
+    }
+
+    /// The same in a slice of these flags.
+    #[must_use]
+    pub fn tenant(&self, flags: &[&str], word: &str) -> Command {
+        let mut command = self.slice(flags);
+        command.args(Self::tenant_words(word));
+        command
+    }
+}
+
+/// A program of the kit's own, which lies beside this one.
+#[must_use]
+pub fn beside(name: &str) -> PathBuf {
+    let own = std::env::current_exe().unwrap_or_default();
+    own.parent()
+        .map_or_else(|| name.into(), |folder| folder.join(name))
+}
+
+/// Runs a command to its end; what it printed. Why not, where it ended otherwise than well.
+///
+/// # Errors
+/// The command's own last words.
+pub fn output(command: &mut Command) -> Result<String, Failure> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("{name} does not start: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(format!("{}: {}", output.status, last_words(&output)))
+}
+
+/// The end of what a command said, in one line.
+#[must_use]
+pub fn last_words(output: &Output) -> String {
+    const MOST: usize = 400;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    let words = lines[lines.len().saturating_sub(4)..].join(" / ");
+    let begin = words.char_indices().rev().nth(MOST).map_or(0, |(at, _)| at);
+    words[begin..].to_owned()
+}

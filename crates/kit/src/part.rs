@@ -1,0 +1,87 @@
+//! The parts of the kit, in order of worth: what is found out first is what a short loan of a card is for.
+
+use std::time::Duration;
+
+use crate::kit::Kit;
+use crate::parts;
+
+/// Why a part ended before its end, in a sentence.
+pub type Failure = String;
+
+/// One part.
+#[derive(Clone, Copy)]
+pub struct Part {
+    /// Its name, as `--part` has it.
+    pub name: &'static str,
+    /// What it finds out, in a line.
+    pub about: &'static str,
+    /// How long it may take.
+    pub limit: Duration,
+    /// How long it may take in `divvy selftest`; none where it is not part of that.
+    pub short: Option<Duration>,
+    /// What it does.
+    pub run: fn(&mut Kit) -> Result<(), Failure>,
+}
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// All of them.
+pub const PARTS: &[Part] = &[
+    Part {
+        name: "facts",
+        about: "what the driver and NVML say of the card, and which of their functions we know",
+        limit: seconds(60),
+        short: Some(seconds(20)),
+        run: parts::facts::run,
+    },
+    Part {
+        name: "memory",
+        about: "every way of getting memory in a slice, held against what NVML says of the process",
+        limit: seconds(120),
+        short: Some(seconds(40)),
+        run: parts::memory::run,
+    },
+    Part {
+        name: "cost",
+        about: "what a call costs with the limiter and without it",
+        limit: seconds(90),
+        short: Some(seconds(30)),
+        run: parts::cost::run,
+    },
+    Part {
+        name: "compute",
+        about: "who had the device, by a clock that the kernels themselves read",
+        limit: seconds(240),
+        short: Some(seconds(30)),
+        run: parts::compute::run,
+    },
+    Part {
+        name: "clients",
+        about: "PyTorch, CuPy, JAX, Triton and numba, unmodified, in a slice",
+        limit: seconds(180),
+        short: None,
+        run: parts::clients::run,
+    },
+    Part {
+        name: "deaths",
+        about: "programs that are killed under load leave nothing behind",
+        limit: seconds(120),
+        short: None,
+        run: parts::deaths::run,
+    },
+    Part {
+        name: "sharing",
+        about: "the ways of sharing that need no setting of the card",
+        limit: seconds(60),
+        short: None,
+        run: parts::sharing::run,
+    },
+];
+
+/// The part of this name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Part> {
+    PARTS.iter().find(|part| part.name == name)
+}

@@ -1,0 +1,210 @@
+//! Who had the device: tenants launch kernels that write down when they began and ended, by the device's own clock.
+
+use serde_json::{Value, json};
+
+use crate::conversation::Conversation;
+use crate::finding::{Finding, Unit};
+use crate::kit::Kit;
+use crate::part::Failure;
+
+/// How far a share may be off, in parts of a hundred of the device.
+const TOLERANCE: f64 = 2.0;
+
+/// One race: what each tenant was promised, in percent, and how long its kernels last.
+struct Race {
+    name: &'static str,
+    flags: &'static [&'static str],
+    shares: &'static [f64],
+    microseconds: u64,
+}
+
+const RACES: &[Race] = &[
+    Race {
+        name: "30-70.1ms",
+        flags: &[],
+        shares: &[30.0, 70.0],
+        microseconds: 1000,
+    },
+    Race {
+        name: "50-50.1ms",
+        flags: &[],
+        shares: &[50.0, 50.0],
+        microseconds: 1000,
+    },
+    Race {
+        name: "20-30-50.1ms",
+        flags: &[],
+        shares: &[20.0, 30.0, 50.0],
+        microseconds: 1000,
+    },
+    Race {
+        name: "30-70.1ms.hard",
+        flags: &["--cap", "hard"],
+        shares: &[30.0, 70.0],
+        microseconds: 1000,
+    },
+    Race {
+        name: "30-70.50us",
+        flags: &[],
+        shares: &[30.0, 70.0],
+        microseconds: 50,
+    },
+    Race {
+        name: "30-70.20ms",
+        flags: &[],
+        shares: &[30.0, 70.0],
+        microseconds: 20_000,
+    },
+    Race {
+        name: "30-70.80ms",
+        flags: &[],
+        shares: &[30.0, 70.0],
+        microseconds: 80_000,
+    },
+    Race {
+        name: "30-70.300ms",
+        flags: &[],
+        shares: &[30.0, 70.0],
+        microseconds: 300_000,
+    },
+    Race {
+        name: "30-70.300ms.hard",
+        flags: &["--cap", "hard"],
+        shares: &[30.0, 70.0],
+        microseconds: 300_000,
+    },
+];
+
+pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
+    let (races, seconds) = match (kit.is_short, kit.is_emulated()) {
+        (true, _) => (&RACES[..1], 5),
+        (false, true) => (&RACES[..4], 4),
+        (false, false) => (RACES, 10),
+    };
+    for race in races {
+        if kit.left().as_secs() < seconds + 5 {
+            kit.found(&Finding::skipped(
+                format!("compute.{}", race.name),
+                "no time is left for it",
+            ))?;
+            continue;
+        }
+        if let Err(why) = run_race(kit, race, seconds) {
+            kit.found(&Finding::promise(format!("compute.{}", race.name), false, why))?;
+        }
+    }
+    Ok(())
+}
+
+fn run_race(kit: &mut Kit, race: &Race, seconds: u64) -> Result<(), Failure> {
+    let mut tenants = Vec::new();
+    for share in race.shares {
+        let compute = format!("{share}%");
+        let mut flags = vec!["--memory", "1GiB", "--compute", &compute];
+        flags.extend(race.flags);
+        tenants.push(Conversation::start(kit.tenant(&flags, "spans"))?.0);
+    }
+    for tenant in &mut tenants {
+        tenant.say(&format!("run {} 2 {seconds}", race.microseconds * 1000))?;
+    }
+    let spans: Vec<Vec<(u64, u64)>> = tenants
+        .iter_mut()
+        .map(|tenant| tenant.hear().and_then(|answer| spans_of(&answer)))
+        .collect::<Result<_, _>>()?;
+    let had = device_time(&spans);
+    let all: f64 = had.iter().sum();
+    if all <= 0.0 {
+        return Err("no kernel ran while all tenants wanted the device".into());
+    }
+    let shares: Vec<f64> = had.iter().map(|had| 100.0 * had / all).collect();
+    let off = shares
+        .iter()
+        .zip(race.shares)
+        .map(|(had, promised)| (had - promised).abs())
+        .fold(0.0, f64::max);
+    let words: Vec<String> = shares.iter().map(|share| format!("{share:.1}")).collect();
+    let says = format!(
+        "tenants of {} had {} of what all had, with kernels of {} us",
+        race.shares
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("/"),
+        words.join("/"),
+        race.microseconds
+    );
+    kit.found(
+        &Finding::promise(format!("compute.{}", race.name), off <= TOLERANCE, says)
+            .figure(off, Unit::Percent)
+            .details(json!({"shares": shares, "launches": spans.iter().map(Vec::len).collect::<Vec<_>>()})),
+    )
+}
+
+fn spans_of(answer: &Value) -> Result<Vec<(u64, u64)>, Failure> {
+    serde_json::from_value(answer["spans"].clone()).map_err(|error| error.to_string())
+}
+
+/// How much of the device each had while all of them wanted it, in nanoseconds. Where kernels of several overlap, as the
+/// hardware's own turns have them, the time is divided among those that ran.
+fn device_time(spans: &[Vec<(u64, u64)>]) -> Vec<f64> {
+    if spans.iter().any(Vec::is_empty) {
+        return vec![0.0; spans.len()];
+    }
+    let begin = spans
+        .iter()
+        .filter_map(|spans| spans.first())
+        .map(|span| span.0)
+        .max();
+    let end = spans
+        .iter()
+        .filter_map(|spans| spans.last())
+        .map(|span| span.1)
+        .min();
+    let (Some(begin), Some(end)) = (begin, end) else {
+        return vec![0.0; spans.len()];
+    };
+    // Each change: when, of whom, whether it begins.
+    let mut changes: Vec<(u64, usize, i32)> = Vec::new();
+    for (tenant, spans) in spans.iter().enumerate() {
+        for (from, to) in spans {
+            let (from, to) = ((*from).max(begin), (*to).min(end));
+            if from < to {
+                changes.extend([(from, tenant, 1), (to, tenant, -1)]);
+            }
+        }
+    }
+    changes.sort_unstable();
+    let mut running = vec![0; spans.len()];
+    let mut had = vec![0.0; spans.len()];
+    let mut before = begin;
+    for (at, tenant, change) in changes {
+        let active = running.iter().filter(|running| **running > 0).count();
+        if active > 0 {
+            #[expect(clippy::cast_precision_loss, reason = "seconds in nanoseconds")]
+            let each = (at - before) as f64 / active as f64;
+            for (had, running) in had.iter_mut().zip(&running) {
+                if *running > 0 {
+                    *had += each;
+                }
+            }
+        }
+        before = at;
+        running[tenant] += change;
+    }
+    had
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_counts_while_all_want_it_and_is_divided_where_kernels_overlap() {
+        // The second begins at 10 and the first ends at 100.
+        let spans = [vec![(0, 30), (60, 100)], vec![(10, 20), (30, 60), (90, 130)]];
+        let had = device_time(&spans);
+        // 10..20 and 90..100 are divided; 20..30 and 60..90 are the first's, 30..60 the second's.
+        assert_eq!(had, [50.0, 40.0]);
+        assert_eq!(device_time(&[vec![], vec![(1, 2)]]), [0.0, 0.0]);
+    }
+}

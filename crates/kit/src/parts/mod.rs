@@ -1,0 +1,50 @@
+//! The parts. Each writes down what it finds as it finds it, and asks how much of its time is left before what takes long.
+
+pub(crate) mod clients;
+pub(crate) mod compute;
+pub(crate) mod cost;
+pub(crate) mod deaths;
+pub(crate) mod facts;
+pub(crate) mod memory;
+pub(crate) mod sharing;
+
+use divvy_abi::nvml::client::{Client, Handle};
+
+use crate::kit::Kit;
+
+/// The card as NVML has it, outside every slice.
+pub(crate) struct Card {
+    pub nvml: Client,
+    pub handle: Handle,
+    pub name: String,
+}
+
+impl Card {
+    /// The one that the kit asks; why not, where NVML does not have it.
+    pub fn of(kit: &Kit) -> Result<Self, String> {
+        let nvml = Client::open(c"libnvidia-ml.so.1")?;
+        let index = kit.device.as_deref().and_then(|device| device.parse().ok());
+        let facts = nvml
+            .device(index.unwrap_or(0))
+            .map_err(|failure| failure.to_string())?;
+        Ok(Self {
+            nvml,
+            handle: facts.handle,
+            name: facts.name,
+        })
+    }
+
+    /// What NVML says that a process and its children hold, in bytes; none where it does not tell.
+    pub fn held_by(&self, pids: &[u32]) -> Option<u64> {
+        let all = self.nvml.process_memory(self.handle).ok()?;
+        let ours: Vec<Option<u64>> = all
+            .into_iter()
+            .filter(|(pid, _)| pids.contains(pid))
+            .map(|(_, bytes)| bytes)
+            .collect();
+        match ours.is_empty() {
+            true => None,
+            false => ours.into_iter().sum(),
+        }
+    }
+}

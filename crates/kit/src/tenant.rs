@@ -1,0 +1,194 @@
+//! The kit's own CUDA programs. They know nothing of Divvy: parts run them in slices, and without one.
+
+use std::collections::HashMap;
+use std::io::{BufRead, stdin};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::gpu::{CudaError, Gpu, Held, Pool, SPAN_PTX, Way};
+use crate::part::Failure;
+
+/// Runs one of them to its end.
+///
+/// # Errors
+/// Why it could not.
+pub fn run(word: &str) -> Result<(), Failure> {
+    match word {
+        "memory" => memory(),
+        "calls" => calls(),
+        "spans" => spans(),
+        "churn" => churn(),
+        other => Err(format!("there is no tenant `{other}`")),
+    }
+}
+
+fn say(value: &Value) {
+    println!("{value}");
+}
+
+fn hello(gpu: &Gpu) -> Value {
+    let memory = gpu.memory().ok();
+    json!({"pid": std::process::id(), "free": memory.map(|memory| memory.0), "total": memory.map(|memory| memory.1)})
+}
+
+/// Gets memory as it is told: `fill WAY STEP MOST` until it is refused or has the most, `free`. Ends with its input.
+fn memory() -> Result<(), Failure> {
+    let gpu = Gpu::open()?;
+    say(&hello(&gpu));
+    let mut held: Vec<Held> = Vec::new();
+    let mut pool = None;
+    for line in stdin().lock().lines() {
+        let line = line.map_err(|error| error.to_string())?;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let answer = match words[..] {
+            ["fill", way, step, most] => {
+                let way = Way::of(way).ok_or("no such way")?;
+                let number = |word: &str| word.parse::<u64>().map_err(|error| error.to_string());
+                let (step, most) = (number(step)?, number(most)?);
+                if way == Way::Pool && pool.is_none() {
+                    pool = gpu.pool().ok();
+                }
+                fill(&gpu, way, pool, (step, most), &mut held)
+            }
+            ["free"] => {
+                let given: Result<Vec<()>, CudaError> =
+                    held.drain(..).map(|held| gpu.give_back(held)).collect();
+                let given = given.and_then(|_| gpu.synchronize());
+                json!({"error": given.err().map(|error| error.to_string())})
+            }
+            _ => json!({"error": "no such word"}),
+        };
+        say(&answer);
+    }
+    Ok(())
+}
+
+fn fill(gpu: &Gpu, way: Way, pool: Option<Pool>, (step, most): (u64, u64), held: &mut Vec<Held>) -> Value {
+    let mut got = 0;
+    let refused = loop {
+        if got + step > most {
+            break None;
+        }
+        match gpu.get(way, step, pool) {
+            Ok(one) => {
+                held.push(one);
+                got += step;
+            }
+            Err(error) => break Some(error),
+        }
+    };
+    // What a stream was asked for is there once the stream has come to it.
+    let late = gpu.synchronize().err();
+    let error = refused.or(late);
+    json!({
+        "got": got,
+        "error": error.map(|error| error.to_string()),
+        "out_of_memory": error.is_some_and(CudaError::is_out_of_memory),
+        "free": gpu.memory().ok().map(|memory| memory.0),
+    })
+}
+
+/// What calls cost: nanoseconds each, the least of many rounds, which is what the machine's other work disturbs least.
+fn calls() -> Result<(), Failure> {
+    const ROUNDS: u32 = 40;
+    const CALLS: u32 = 500;
+    let gpu = Gpu::open()?;
+    let kernel = gpu.kernel(SPAN_PTX, c"span").map_err(|error| error.to_string())?;
+    let place = gpu.zeroed(16).map_err(|error| error.to_string())?;
+    let mut least: HashMap<&str, f64> = HashMap::new();
+    let mut note = |name, begun: Instant| {
+        let each = begun.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS);
+        let known = least.entry(name).or_insert(f64::INFINITY);
+        *known = known.min(each);
+    };
+    let words = |error: CudaError| error.to_string();
+    for _ in 0..ROUNDS {
+        let begun = Instant::now();
+        for _ in 0..CALLS {
+            gpu.memory().map_err(words)?;
+        }
+        note("cuMemGetInfo", begun);
+        let begun = Instant::now();
+        for _ in 0..CALLS {
+            let held = gpu.get(Way::Plain, 1 << 20, None).map_err(words)?;
+            gpu.give_back(held).map_err(words)?;
+        }
+        note("cuMemAlloc and cuMemFree", begun);
+        gpu.synchronize().map_err(words)?;
+        let begun = Instant::now();
+        for _ in 0..CALLS {
+            gpu.span(kernel, 0, place).map_err(words)?;
+        }
+        gpu.synchronize().map_err(words)?;
+        note("cuLaunchKernel of an empty kernel", begun);
+    }
+    say(&json!({"nanoseconds": least}));
+    Ok(())
+}
+
+/// Spans of device time, one launch after another. It is told `run LENGTH_NS FLIGHT SECONDS`, with so many launches in
+/// flight, and answers when each began and ended by the device's clock.
+fn spans() -> Result<(), Failure> {
+    let gpu = Gpu::open()?;
+    let words = |error: CudaError| error.to_string();
+    let kernel = gpu.kernel(SPAN_PTX, c"span").map_err(words)?;
+    say(&hello(&gpu));
+    for line in stdin().lock().lines() {
+        let line = line.map_err(|error| error.to_string())?;
+        let parsed: Vec<u64> = line
+            .split_whitespace()
+            .skip(1)
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let [length, flight, seconds] = parsed[..] else {
+            return Err("`run` takes three numbers".into());
+        };
+        const MOST: usize = 1 << 18;
+        let place = gpu.zeroed(MOST * 16).map_err(words)?;
+        let begun = Instant::now();
+        let mut launched = 0;
+        while begun.elapsed() < Duration::from_secs(seconds) && launched < MOST {
+            for _ in 0..flight.max(1) {
+                if launched < MOST {
+                    gpu.span(kernel, length, place + 16 * launched as u64)
+                        .map_err(words)?;
+                    launched += 1;
+                }
+            }
+            gpu.synchronize().map_err(words)?;
+        }
+        let bytes = gpu.read(place, launched * 16).map_err(words)?;
+        let words_of: Vec<u64> = bytes
+            .chunks_exact(8)
+            .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()))
+            .collect();
+        let spans: Vec<(u64, u64)> = words_of.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+        say(&json!({"spans": spans}));
+    }
+    Ok(())
+}
+
+/// Gets memory, launches, gives memory back, for ever.
+fn churn() -> Result<(), Failure> {
+    let gpu = Gpu::open()?;
+    let words = |error: CudaError| error.to_string();
+    let kernel = gpu.kernel(SPAN_PTX, c"span").map_err(words)?;
+    let place = gpu.zeroed(16).map_err(words)?;
+    say(&hello(&gpu));
+    let mut held = Vec::new();
+    for round in 0_u64.. {
+        let way = [Way::Plain, Way::Async, Way::Physical, Way::Array][round as usize % 4];
+        match gpu.get(way, (1 + round % 7) << 20, None) {
+            Ok(one) => held.push(one),
+            Err(error) if error.is_out_of_memory() => {
+                for one in held.drain(..) {
+                    gpu.give_back(one).map_err(words)?;
+                }
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+        gpu.span(kernel, 20_000, place).map_err(words)?;
+    }
+    Ok(())
+}
