@@ -115,6 +115,9 @@ impl Daemon {
         }
         let ids: Vec<String> = book.slices.keys().cloned().collect();
         for id in ids {
+            // Between two slices whoever waits for the book has a turn.
+            drop(book);
+            book = self.book();
             if let Some(slice) = book.slices.get_mut(&id) {
                 let _reaps = Slice::usages(slice);
             }

@@ -10,6 +10,7 @@
 
 pub mod admission;
 mod adopt;
+mod allowance;
 pub mod api;
 mod attendant;
 mod audit;
@@ -31,6 +32,7 @@ mod lasting;
 pub mod launch;
 mod leasing;
 mod lines;
+mod lives;
 mod locks;
 mod log;
 mod looks;
