@@ -85,7 +85,10 @@ fn f15_a_crowd_that_is_not_there_costs_the_others_nothing() {
         "{honest:?}, then {hostile:?}, {} ticks of the processor",
         used() - before
     );
-    assert!(hostile.locks > honest.locks, "its crowd was looked at: {hostile:?}");
+    assert!(
+        hostile.locks > honest.locks,
+        "its crowd was looked at: {hostile:?}"
+    );
     assert!(
         hostile.locks <= hostile.ticks * LOOKS * LOCKS / 2,
         "questions about the crowd: {hostile:?}"
