@@ -73,7 +73,7 @@ pub use daemon::{Daemon, KeepCommand};
 pub use keeper::{Keeper, keep};
 pub use names::REFUSED;
 pub use owner::{Owner, owner, system_owner};
-pub use peer::Peer;
+pub use peer::{Peer, callers_are_pinned};
 pub use rundir::{RunDir, default_run_dir};
 pub use server::serve_agent;
 pub use settings::{CONTEXT_OF_A_GPU, Settings};

@@ -32,7 +32,7 @@ fn main() -> anyhow::Result<()> {
         }
         ["shorten", folder, seconds] => paths::shorten(Path::new(folder), number(seconds)?),
         ["redirect", other] => keeper::redirect(Path::new(other)),
-        ["fault", seconds] => keeper::fault(number(seconds)?),
+        ["fault", looks, seconds] => keeper::fault(number(looks)?, number(seconds)?),
         ["steal", name, milliseconds] => keeper::steal(name, number(milliseconds)?),
         ["stuck", count] => keeper::stuck(number(count)?),
         ["connections", count, text] => flood::connections(number(count)?, text),
