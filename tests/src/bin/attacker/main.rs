@@ -43,7 +43,7 @@ fn main() -> anyhow::Result<()> {
         ["attach-by-the-dead", socket, rounds, seconds] => {
             escape::attach_by_the_dead(Path::new(socket), number(rounds)?, number(seconds)?)
         }
-        ["pass-connection", socket] => escape::pass_connection(Path::new(socket)),
+        ["pass-connections", socket, count] => escape::pass_connections(Path::new(socket), number(count)?),
         ["fatbin", files, mebibytes] => fatbin::load(number(files)?, number(mebibytes)?),
         ["squat", uuid] => names::squat(uuid),
         ["impostor", folder] => names::impostor(Path::new(folder)),
