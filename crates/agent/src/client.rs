@@ -434,8 +434,8 @@ fn segment(slice: &str) -> Result<&str, Fault> {
 /// How long a caller stands in the queue for the agent's socket.
 const QUEUE: Duration = Duration::from_secs(10);
 
-/// Connects, and waits for a place where another user's connections fill the socket's queue. The kernel lets those who wait
-/// in by turns; who does not wait is refused.
+/// Connects, and waits for a place where another user's connections fill the socket's queue. The kernel lets in by turns
+/// those that wait, and refuses the others.
 fn connect_in_turn(path: &Path, limit: Duration) -> std::io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(

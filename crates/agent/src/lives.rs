@@ -1,5 +1,5 @@
-//! Which processes of a ledger live, as the system last told. A tenant may have two thousand places in use, so one look asks
-//! about some of them, and the next goes on from there.
+//! Which processes of a ledger live, as the system last told. A tenant may have two thousand places in use, so one look
+//! asks about some of them, and the next goes on from there.
 
 use std::collections::HashMap;
 

@@ -161,7 +161,8 @@ mod tests {
         std::process::abort();
     }
 
-    /// Ten thousand times, which requests to an agent have no time for: users have a pace there. `f11_a_caller_that_is_dead_decides_nothing` is the whole of it.
+    /// Ten thousand times. Requests to an agent have no time for that, because users have a pace there.
+    /// `f11_a_caller_that_is_dead_decides_nothing` is the whole of it.
     #[test]
     fn connections_of_the_dead_decide_nothing() {
         const DEAD: usize = 100;
