@@ -122,3 +122,14 @@ pub fn named(name: &str) -> impl Iterator<Item = u32> {
         fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|own| own.trim_end() == name)
     })
 }
+
+/// Whether each thread of a process is watched by a tracer.
+pub fn is_traced(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    tasks.into_iter().flatten().flatten().all(|task| {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        status
+            .lines()
+            .any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
+    })
+}

@@ -86,6 +86,15 @@ impl System {
 
     /// Starts the agent as root does, and waits until it answers. The agent's log is [`System::log`].
     pub fn start_agent(&self) {
+        self.start_agent_on(None);
+    }
+
+    /// The same, on a kernel before 5.6.
+    pub fn start_agent_on_older_kernel(&self) {
+        self.start_agent_on(Some(&self.program("older-kernel")));
+    }
+
+    fn start_agent_on(&self, kernel: Option<&Path>) {
         let log = File::options()
             .create(true)
             .append(true)
@@ -95,6 +104,7 @@ impl System {
         let mut command = self.host.command("sh");
         command
             .args(["-c", "ulimit -S -n 1024; exec \"$@\"", "sh"])
+            .args(kernel)
             .arg(self.program("divvy"))
             .args(["agent", "serve"])
             .env("DIVVY_AGENT_USER", &self.users.agent.name)
@@ -176,7 +186,7 @@ impl System {
                 let path = entry.path();
                 let is_wanted = path.is_file()
                     && (path.extension().is_some_and(|kind| kind == "so")
-                        || ["divvy", "probe", "attacker", "divvy-helper"]
+                        || ["divvy", "probe", "attacker", "divvy-helper", "older-kernel"]
                             .iter()
                             .any(|name| path.ends_with(name)));
                 if is_wanted {

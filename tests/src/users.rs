@@ -68,6 +68,16 @@ impl Users {
         })
     }
 
+    /// Removes one of them from the machine, whatever it still runs.
+    pub fn remove(&self, user: &User) {
+        let _alone = lock();
+        delete(&user.name);
+        let gone = entries()
+            .iter()
+            .all(|line| line.split(':').next() != Some(&user.name));
+        assert!(gone, "{} is still there", user.name);
+    }
+
     /// All of them.
     fn all(&self) -> [&User; 4] {
         [&self.alice, &self.bob, &self.mallory, &self.agent]

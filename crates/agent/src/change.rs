@@ -20,7 +20,8 @@ impl Daemon {
     /// Signals everything that runs in a slice: the program, its descendants, and what uses the device.
     ///
     /// # Errors
-    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::Usage`] for a number that is no signal.
+    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::Usage`] for a number that is no signal, [`Code::Privilege`] where
+    /// nothing could be signalled for want of the helper.
     pub fn kill(&self, peer: Peer, which: &str, ask: &Kill) -> Result<Killed, Fault> {
         let signal = Signal::from_named_raw(ask.signal)
             .ok_or_else(|| Fault::new(Code::Usage, format!("{} is no signal", ask.signal)))?;
@@ -32,7 +33,14 @@ impl Daemon {
         drop(book);
         let mut targets = self.pinned_members(&shown);
         if !ask.dry_run {
+            let before = targets.len();
             targets.retain(|member| member.signal(uid, signal));
+            if targets.is_empty()
+                && before > 0
+                && let Some(Err(silent)) = crate::privilege::helper_state()
+            {
+                return Err(silent);
+            }
         }
         let pids: Vec<u32> = targets.iter().map(Member::pid).collect();
         if !ask.dry_run {
@@ -115,6 +123,9 @@ impl Daemon {
         }
         let ids: Vec<String> = book.slices.keys().cloned().collect();
         for id in ids {
+            // Between two slices whoever waits for the book has a turn.
+            drop(book);
+            book = self.book();
             if let Some(slice) = book.slices.get_mut(&id) {
                 let _reaps = Slice::usages(slice);
             }

@@ -1,5 +1,6 @@
 //! A caller's side of the agent's socket, blocking: one request, one connection.
 
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,6 +9,8 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -359,8 +362,8 @@ impl Client {
     async fn connect(&self) -> Result<tokio::net::UnixStream, Fault> {
         let path = self.run.path();
         let owner = path.exists().then(|| check_run_dir(path)).transpose()?;
-        let stream = tokio::net::UnixStream::connect(self.run.socket())
-            .await
+        let stream = connect_in_turn(&self.run.socket(), QUEUE)
+            .and_then(tokio::net::UnixStream::from_std)
             .map_err(|error| self.unreachable(&error))?;
         let peer = stream
             .peer_cred()
@@ -426,5 +429,62 @@ fn segment(slice: &str) -> Result<&str, Fault> {
             Fault::new(Code::UnknownSlice, format!("there is no slice `{slice}`"))
                 .hint("`divvy ps` lists them"),
         )
+    }
+}
+/// How long a caller stands in the queue for the agent's socket.
+const QUEUE: Duration = Duration::from_secs(10);
+
+/// Connects, and waits for a place where another user's connections fill the socket's queue. The kernel lets in by turns
+/// those that wait, and refuses the others.
+fn connect_in_turn(path: &Path, limit: Duration) -> std::io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
+    loop {
+        match rustix::net::connect(&socket, &address) {
+            Err(rustix::io::Errno::INTR) => {}
+            outcome => break outcome?,
+        }
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(true)?;
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod queue_tests {
+    use std::os::unix::net::UnixListener;
+
+    use rustix::net::{bind, listen};
+
+    use super::*;
+
+    #[test]
+    fn a_caller_waits_for_its_turn_where_the_queue_is_full() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let socket = socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        );
+        let socket = socket.expect("a socket");
+        bind(&socket, &SocketAddrUnix::new(&path).expect("short")).expect("bound");
+        listen(&socket, 0).expect("it listens");
+        let listener = UnixListener::from(socket);
+        let first = connect_in_turn(&path, QUEUE).expect("there is one place");
+        let full = connect_in_turn(&path, Duration::from_millis(10)).expect_err("and no other");
+        assert_eq!(full.kind(), std::io::ErrorKind::WouldBlock);
+        let waiting = std::thread::spawn(move || connect_in_turn(&path, Duration::from_secs(60)).map(drop));
+        listener.accept().expect("the first");
+        listener.accept().expect("the one that waited");
+        waiting.join().expect("no panic").expect("let in");
+        drop(first);
     }
 }

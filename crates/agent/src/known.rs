@@ -42,6 +42,11 @@ impl Known {
         })
     }
 
+    /// What was told of process `pid`, however long ago.
+    pub fn told(&self, pid: u32) -> Option<&Told> {
+        self.processes.get(&pid)
+    }
+
     fn of_at(&mut self, pid: u32, now: Instant, ask: impl FnOnce(u32) -> (String, bool)) -> Option<&Told> {
         let fresh = |told: &Told| now.saturating_duration_since(told.at) < FRESH;
         if !self.processes.get(&pid).is_some_and(fresh) && self.may_ask(now) {

@@ -12,6 +12,7 @@
 
 pub mod admission;
 mod adopt;
+mod allowance;
 pub mod api;
 mod attendant;
 mod audit;
@@ -33,6 +34,7 @@ mod lasting;
 pub mod launch;
 mod leasing;
 mod lines;
+mod lives;
 mod locks;
 mod log;
 mod looks;
@@ -74,7 +76,7 @@ pub use daemon::{Daemon, KeepCommand};
 pub use keeper::{Keeper, keep};
 pub use names::REFUSED;
 pub use owner::{Owner, owner, system_owner};
-pub use peer::Peer;
+pub use peer::{Peer, callers_are_pinned};
 pub use rundir::{RunDir, default_run_dir};
 pub use server::serve_agent;
 pub use settings::{CONTEXT_OF_A_GPU, Settings};

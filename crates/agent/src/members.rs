@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use divvy_ledger::attach;
-use divvy_model::{SliceRecord, SliceState};
+use divvy_model::{ProcessRecord, SliceRecord, SliceState};
 use rustix::process::Signal;
 
 use crate::daemon::Daemon;
@@ -19,6 +19,8 @@ use crate::{RunDir, bypass, procs};
 const FRESH: Duration = Duration::from_secs(1);
 /// So many processes that a ledger tells of are looked at for each slice and look.
 const LOOKED_AT: usize = 64;
+/// So many are passed over for that: those that are members already.
+const PASSED: usize = 256;
 
 /// A process of a slice, pinned, so that its number cannot come to mean another.
 #[derive(Debug)]
@@ -54,6 +56,8 @@ pub(crate) struct Roster {
 struct Known {
     members: Vec<Watched>,
     asked_at: Option<Instant>,
+    /// From which of the ledger's processes on the next look goes.
+    next: usize,
 }
 
 impl Known {
@@ -61,6 +65,29 @@ impl Known {
         self.members
             .iter()
             .any(|known| known.pid() == pid && known.is_alive())
+    }
+}
+
+impl Known {
+    /// Some of these processes that are no members yet. The next look goes on behind them, so that many of them hide none.
+    fn not_noted(&mut self, processes: &[ProcessRecord]) -> Vec<u32> {
+        let first = self.next.min(processes.len());
+        let (before, after) = processes.split_at(first);
+        let (mut found, mut passed) = (Vec::new(), 0);
+        for process in after.iter().chain(before).take(PASSED) {
+            if found.len() == LOOKED_AT {
+                break;
+            }
+            passed += 1;
+            if !self.has(process.pid) {
+                found.push(process.pid);
+            }
+        }
+        self.next = match processes.len() {
+            0 => 0,
+            count => (first + passed) % count,
+        };
+        found
     }
 }
 
@@ -104,8 +131,7 @@ impl Roster {
             let mut slices = self.slices();
             let known = slices.entry(slice.id.clone()).or_default();
             known.members.retain(Watched::is_alive);
-            let pids = slice.processes.iter().map(|process| process.pid);
-            pids.filter(|pid| !known.has(*pid)).take(LOOKED_AT).collect()
+            known.not_noted(&slice.processes)
         };
         let found: Vec<Watched> = news.into_iter().filter_map(|pid| below(pid, &roots)).collect();
         if !found.is_empty() {
@@ -293,6 +319,25 @@ mod tests {
         child.kill().expect("ours");
         child.wait().expect("reaped");
         assert!(!found.is_alive());
+    }
+
+    #[test]
+    fn a_crowd_is_looked_at_in_turns() {
+        let crowd: Vec<ProcessRecord> = (1..=150)
+            .map(|pid| ProcessRecord {
+                pid,
+                command: String::new(),
+                memory_used_bytes: divvy_model::Bytes(0),
+                memory_spilled_bytes: divvy_model::Bytes(0),
+            })
+            .collect();
+        let mut known = Known::default();
+        let looks: Vec<Vec<u32>> = (0..3).map(|_| known.not_noted(&crowd)).collect();
+        assert_eq!(looks[0], (1..=64).collect::<Vec<u32>>());
+        assert_eq!(looks[1], (65..=128).collect::<Vec<u32>>());
+        assert_eq!(looks[2], (129..=150).chain(1..=42).collect::<Vec<u32>>());
+        assert!(known.not_noted(&[]).is_empty());
+        assert_eq!(known.not_noted(&crowd[..2]), [1, 2], "each once");
     }
 
     #[test]

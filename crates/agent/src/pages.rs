@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use divvy_ledger::attach::wire::Status;
 use divvy_ledger::attach::{self, AttachError, Pages};
-use divvy_ledger::{Cap, Class, ComputeTerms, GrantSpec, GrantView, PageError, Terms, is_process_id};
+use divvy_ledger::{
+    Cap, Class, ComputeTerms, Effort, GrantSpec, GrantView, PageError, Process, Terms, is_process_id,
+};
 use divvy_model::{Bytes, Code, DeviceShare, Fault, Mode, Policy, ProcessRecord, SliceRecord};
 
 use rustix::io::Errno;
 
 use crate::known::Known;
+use crate::lives::Lives;
 
 /// What the pages say about a slice at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -252,6 +255,17 @@ fn is_of(grant: &GrantView, record: &SliceRecord, share: &DeviceShare, account: 
         && grant.device_uuid() == uuid_bytes(&share.device_uuid)
 }
 
+/// What one look goes by, beside the page itself.
+#[derive(Debug)]
+pub struct Look<'a> {
+    /// What the system told of the processes.
+    pub known: &'a mut Known,
+    /// Which of them live.
+    pub lives: &'a mut Lives,
+    /// Whether the system is asked now. Otherwise what it told before has to do.
+    pub asks: bool,
+}
+
 /// So many doubts are told one by one.
 const DOUBTS: usize = 8;
 
@@ -260,15 +274,19 @@ const DOUBTS: usize = 8;
 ///
 /// # Errors
 /// [`Code::LedgerCorrupt`].
-pub fn usage(pages: &Pages, bounds: Bounds, known: &mut Known) -> Result<Usage, Fault> {
-    pages
-        .ledger
-        .reap()
-        .map_err(|error| page_trouble("the slice's ledger cannot be read", &error))?;
-    let (used, spilled) = (
-        Bytes(pages.ledger.total_used()),
-        Bytes(pages.ledger.total_spilled()),
-    );
+pub fn usage(pages: &Pages, bounds: Bounds, look: Look<'_>) -> Result<Usage, Fault> {
+    let Look { known, lives, asks } = look;
+    let ledger = &pages.ledger;
+    let effort = || match asks {
+        true => Effort::of_a_look(),
+        false => Effort::new(0, Duration::ZERO),
+    };
+    if asks {
+        ledger
+            .reap_within(&mut effort())
+            .map_err(|error| page_trouble("the slice's ledger cannot be read", &error))?;
+    }
+    let (used, spilled) = (Bytes(ledger.total_used()), Bytes(ledger.total_spilled()));
     bounds.check("all hold", used, spilled)?;
     let mut usage = Usage {
         used,
@@ -276,7 +294,10 @@ pub fn usage(pages: &Pages, bounds: Bounds, known: &mut Known) -> Result<Usage, 
         ..Usage::default()
     };
     let mut more = 0_usize;
-    for process in pages.ledger.processes().filter(|process| process.alive) {
+    let written: Vec<Process> = ledger.processes_by(|_| true).collect();
+    let mut asking = effort();
+    lives.look(&written, || asking.may_ask(), |slot| ledger.lives(slot));
+    for process in written.into_iter().filter(|process| lives.has(process)) {
         let pid = match process.host_pid {
             0 => process.pid,
             host_pid => host_pid,
@@ -289,15 +310,15 @@ pub fn usage(pages: &Pages, bounds: Bounds, known: &mut Known) -> Result<Usage, 
         let (used, spilled) = (Bytes(process.used_bytes), Bytes(process.spilled_bytes));
         bounds.check(&format!("process {pid} holds"), used, spilled)?;
         // Looked at again: it may have ended since.
-        let lives = || {
-            let now = pages.ledger.process(process.slot);
+        let mut still_lives = || {
+            let now = asking.may_ask().then(|| ledger.process(process.slot)).flatten();
             now.is_some_and(|now| now.pid == process.pid && now.alive)
         };
-        let told = known.of(pid);
+        let told = if asks { known.of(pid) } else { known.told(pid) };
         if process.host_pid != 0 && told.is_some_and(|told| told.gone) {
             if usage.doubts.len() == DOUBTS {
                 more += 1;
-            } else if lives() {
+            } else if still_lives() {
                 usage.doubts.push(format!(
                     "its ledger tells of process {pid}, which is not to be found on this host"
                 ));

@@ -10,6 +10,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::procs::{Lost, Stat, ancestors};
 
+/// Whether this kernel pins the process of a caller. Before Linux 6.5 a caller is known by its number and start time.
+///
+/// # Errors
+/// The system's reason.
+pub fn callers_are_pinned() -> std::io::Result<()> {
+    let (one, _other) = std::os::unix::net::UnixStream::pair()?;
+    divvy_ledger::peer_pidfd(one.as_fd())?;
+    Ok(())
+}
+
 /// Who is calling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -129,9 +139,62 @@ impl Peer {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::path::Path;
+    use std::process::{Command, Stdio};
 
     use super::*;
+
+    /// Names the socket to the process that connects and dies.
+    const SOCKET: &str = "DIVVY_TEST_OF_THE_DEAD";
+    /// So many connections each such process makes, and leaves in the listener's queue.
+    const EACH: usize = 100;
+
+    /// Connects, and dies at a moment of the connections' own.
+    #[test]
+    fn a_process_that_connects_and_dies() {
+        let Some(path) = std::env::var_os(SOCKET) else {
+            return;
+        };
+        let held: Vec<_> = (0..EACH).map(|_| UnixStream::connect(Path::new(&path))).collect();
+        std::mem::forget(held);
+        std::process::abort();
+    }
+
+    /// Ten thousand times. Requests to an agent have no time for that, because users have a pace there.
+    /// `f11_a_caller_that_is_dead_decides_nothing` is the whole of it.
+    #[test]
+    fn connections_of_the_dead_decide_nothing() {
+        const DEAD: usize = 100;
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let listener = UnixListener::bind(&path).expect("it listens");
+        let (mut lived, mut rounds) = (0, 0);
+        for _ in 0..DEAD {
+            let mut command = Command::new(std::env::current_exe().expect("this program"));
+            command
+                .args(["--exact", "peer::tests::a_process_that_connects_and_dies"])
+                .env(SOCKET, &path)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
+            let mut child = command.spawn().expect("it starts");
+            let uid = rustix::process::getuid().as_raw();
+            // While it goes on, and while it dies.
+            let peers: Vec<Peer> = (0..EACH)
+                .map(|_| listener.accept().expect("a connection").0)
+                .map(|stream| Peer::of_connection(stream, uid, child.id()))
+                .collect();
+            lived += peers.iter().filter(|peer| peer.since != Peer::NEVER).count();
+            child.wait().expect("reaped");
+            for peer in peers {
+                rounds += 1;
+                assert!(peer.require_life().is_err(), "{peer:?} is dead");
+                assert!(peer.may_change(uid, uid).is_err() && peer.ancestors().is_err());
+            }
+        }
+        assert_eq!(rounds, DEAD * EACH);
+        println!("{rounds} rounds, in {lived} of which the peer lived at first");
+    }
 
     #[test]
     fn a_caller_that_has_ended_decides_nothing() {

@@ -2,38 +2,37 @@
 
 mod answer;
 mod connection;
+mod door;
 mod gate;
 mod periodic;
 mod routes;
 mod turns;
 
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use divvy_model::{Code, Fault};
 use rustix::process::{Resource, getrlimit, setrlimit};
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::net::UnixStream;
+use tokio::sync::{Notify, watch};
 
 use crate::RunDir;
 use crate::daemon::{Daemon, KeepCommand};
 use crate::files::Folder;
-use crate::peer::Peer;
 use crate::rundir::SOCKET;
 use crate::settings::Settings;
 use crate::start::hold_agent_lock;
 use crate::trust::ADMITS_OTHERS;
 
-use connection::{Caller, Times};
+use connection::Times;
+use door::{Door, Guest};
 use gate::{Gate, Limits};
 use turns::Turns;
 
 /// How long connections may take to end once the agent does.
 const FAREWELL: Duration = Duration::from_secs(5);
-
-/// So many connections that there is no room for are told so at once; others are closed without a word.
-const TOLD: usize = 32;
 
 /// Serves until it is told to stop, or has had no slice and no request for the idle time. `keep` is the command that
 /// keeps a lasting slice.
@@ -98,12 +97,15 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand, descriptors
     periodic::start(&agent.daemon, alive.clone())
         .map_err(|error| Fault::new(Code::AgentStart, "cannot start the agent's threads").because(&error))?;
     let gate = Gate::new(agent.daemon.uid, Limits::within(descriptors));
+    let mut door = Door::open(listener, gate.clone()).map_err(|error| {
+        Fault::new(Code::AgentStart, "cannot start the thread that takes connections").because(&error)
+    })?;
     let until = ended(agent.clone(), run.clone(), idle_timeout, alive.subscribe());
     tokio::select! {
-        () = accept(&listener, &agent, &gate) => {}
+        () = welcome(&mut door, &agent) => {}
         () = until => {}
     }
-    drop(listener);
+    door.close().await;
     agent.closing.send_replace(true);
     let begin = Instant::now();
     while !gate.is_empty() && begin.elapsed() < FAREWELL {
@@ -137,55 +139,36 @@ fn forget_whom_it_admits(run: &RunDir) {
 /// Nobody else serves here, says the lock: a socket that is there is a dead agent's.
 fn bind(run: &RunDir) -> Result<UnixListener, Fault> {
     // All who can reach it may look; what a caller may change is decided by who it is.
-    let listen = || {
-        let listener = run.folder()?.listen(SOCKET, 0o666)?;
-        listener.set_nonblocking(true)?;
-        UnixListener::from_std(listener)
-    };
+    let listen = || run.folder()?.listen(SOCKET, 0o666);
     listen().map_err(|error| {
         let path = run.socket();
         Fault::new(Code::AgentStart, format!("cannot listen on `{}`", path.display())).because(&error)
     })
 }
 
-/// Takes connections for ever: those that the gate lets in are served, the others are closed at once.
-async fn accept(listener: &UnixListener, agent: &Agent, gate: &Arc<Gate>) {
+/// Serves those who were let in, for ever.
+async fn welcome(door: &mut Door, agent: &Agent) {
     let router = routes::router(agent.clone());
-    let refusals = Arc::new(Semaphore::new(TOLD));
-    let no_room = answer::no_room();
-    loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                // Out of descriptors, or one that ended before it was taken: the next may fare better.
-                tracing::debug!(%error, "a connection could not be taken");
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                continue;
-            }
-        };
-        let who = stream.peer_cred().ok();
-        let uid = who.map_or(u32::MAX, |who| who.uid());
-        let Some(place) = gate.enter(uid) else {
-            if let Ok(permit) = refusals.clone().try_acquire_owned() {
-                let no_room = no_room.clone();
-                tokio::spawn(async move {
-                    connection::refuse(stream, no_room).await;
-                    drop(permit);
-                });
-            }
+    while let Some(Guest {
+        stream,
+        caller,
+        place,
+    }) = door.next().await
+    {
+        let Ok(stream) = UnixStream::from_std(stream) else {
             continue;
         };
-        let caller = agent.caller(&stream, who);
-        let serving = connection::serve(
+        let closing = agent.closing.subscribe();
+        tokio::spawn(connection::serve(
             stream,
             router.clone(),
             caller,
             place,
             Times::USUAL,
-            agent.closing.subscribe(),
-        );
-        tokio::spawn(serving);
+            closing,
+        ));
     }
+    tracing::error!("the thread that takes connections has ended");
 }
 
 /// Waits until the agent should end; the socket is gone when this returns.
@@ -240,19 +223,4 @@ struct Agent {
     requests: Arc<AtomicU64>,
     /// Set when the agent ends: what would go on for ever ends then.
     closing: watch::Sender<bool>,
-}
-
-impl Agent {
-    /// Who is at the other end of a connection that has just come.
-    fn caller(&self, stream: &UnixStream, who: Option<tokio::net::unix::UCred>) -> Caller {
-        let peer = who.map(|who| {
-            let pid = who.pid().and_then(|pid| pid.try_into().ok()).unwrap_or(0);
-            Peer::of_connection(stream, who.uid(), pid)
-        });
-        Caller {
-            peer,
-            trusted: peer.is_some_and(|peer| peer.is_trusted(self.daemon.uid)),
-            lasts: Arc::default(),
-        }
-    }
 }

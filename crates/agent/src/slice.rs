@@ -12,9 +12,11 @@ use divvy_model::{
 };
 
 use crate::admission::Hold;
+use crate::allowance::Allowance;
 use crate::attendant::Anchor;
 use crate::audit::{Audited, Seen, Why};
 use crate::known::Known;
+use crate::lives::Lives;
 use crate::modes::HeldMode;
 use crate::pages::{self, Bounds, Usage};
 use crate::procs;
@@ -41,6 +43,8 @@ pub struct Slice {
     accounts: Vec<Account>,
     /// What is known of the processes in its ledgers.
     known: Known,
+    /// What looking at its pages may cost.
+    allowance: Allowance,
     keeper: Option<Watched>,
     /// The keeper as our child, to be reaped: that of a lasting slice, where this agent started it.
     child: Option<Child>,
@@ -51,7 +55,7 @@ pub struct Slice {
 }
 
 /// What is known of a slice on one of its devices.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Account {
     /// The device's memory: no honest ledger says more.
     device_memory: Bytes,
@@ -59,6 +63,8 @@ struct Account {
     last_used: Bytes,
     /// What the auditor found there.
     found_beyond: Audited,
+    /// Which of its processes live.
+    lives: Lives,
 }
 
 /// What a lasting slice lacks.
@@ -95,6 +101,7 @@ impl Slice {
             blind: false,
             accounts,
             known: Known::default(),
+            allowance: Allowance::default(),
             keeper: None,
             child: None,
             anchor: None,
@@ -277,9 +284,18 @@ impl Slice {
     /// What its pages say now of each of its devices, in order. Where some are damaged, all is counted as if the slice
     /// used what it may.
     pub fn usages(&mut self) -> Vec<Usage> {
+        let mut allowance = self.allowance;
+        let asks = allowance.is_left(Instant::now());
+        let usages = allowance.charge(|| self.usages_by(asks));
+        self.allowance = allowance;
+        usages
+    }
+
+    /// [`Slice::usages`]; where the system is not to be asked, by what it told before.
+    fn usages_by(&mut self, asks: bool) -> Vec<Usage> {
         let shares = self.record.shares();
         let Some(pages) = self.pages.clone() else {
-            let usage = self.usage_without_pages();
+            let usage = self.usage_without_pages(asks);
             let nothing = usage == Usage::default();
             let of = |share: &DeviceShare| Usage {
                 used: match nothing {
@@ -292,14 +308,19 @@ impl Slice {
         };
         let read: Result<Vec<Usage>, Fault> = pages
             .iter()
-            .zip(&self.accounts)
+            .zip(&mut self.accounts)
             .zip(&shares)
             .map(|((pages, account), share)| {
                 let bounds = Bounds {
                     device_memory: account.device_memory,
                     spill_limit: share.spill_limit_bytes,
                 };
-                pages::usage(pages, bounds, &mut self.known)
+                let look = pages::Look {
+                    known: &mut self.known,
+                    lives: &mut account.lives,
+                    asks,
+                };
+                pages::usage(pages, bounds, look)
             })
             .collect();
         match (read, &self.damage) {
@@ -315,7 +336,7 @@ impl Slice {
                     self.damage = Some(fault);
                 }
                 // No number of that page is taken: who uses it, the system tells.
-                let found = self.found_processes();
+                let found = self.found_processes(asks);
                 let of = |share: &DeviceShare| Usage {
                     used: share.memory_limit_bytes,
                     processes: found.clone(),
@@ -339,25 +360,25 @@ impl Slice {
 
     /// A slice that waits for its first pages holds nothing. One whose pages cannot be had may hold all it may, as
     /// long as a process that uses it lives.
-    fn usage_without_pages(&mut self) -> Usage {
+    fn usage_without_pages(&mut self, asks: bool) -> Usage {
         if self.missing.is_none() && self.damage.is_none() {
             return Usage::default();
         }
         Usage {
-            processes: self.found_processes(),
+            processes: self.found_processes(asks),
             unknown: true,
             ..Usage::default()
         }
     }
 
     /// The processes that use it as the system tells, where its pages do not.
-    fn found_processes(&mut self) -> Vec<ProcessRecord> {
+    fn found_processes(&mut self, asks: bool) -> Vec<ProcessRecord> {
         const FRESH: Duration = Duration::from_secs(1);
         let kept = self.is_kept();
         let known = self.found.take().and_then(|(mut found, looked)| {
             found.retain(Watched::is_alive);
             // Looking through all processes takes a while, so not at each tick; but before a slice ends.
-            let fresh = looked.elapsed() < FRESH && (kept || !found.is_empty());
+            let fresh = (looked.elapsed() < FRESH || !asks) && (kept || !found.is_empty());
             fresh.then_some((found, looked))
         });
         let (found, looked) = known.unwrap_or_else(|| {

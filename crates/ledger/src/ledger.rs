@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use crate::accounting::{self, SLOTS, UNIT};
 use crate::bypass::Bypass;
+use crate::effort::Effort;
 use crate::error::PageError;
 use crate::layout::{Header, LEDGER_BYTES, LEDGER_MAGIC, LedgerPage};
 use crate::liveness;
@@ -88,7 +89,12 @@ struct Round {
     next: usize,
     /// Whether a look of it took somebody for living for want of a look at him.
     short: bool,
+    /// How many looks in a row found the turn taken and did not wait for it.
+    put_off: u32,
 }
+
+/// So many looks in a row leave a turn to whoever has it. One who has it for longer is stopped, or holds it on purpose.
+const PUT_OFF: u32 = 8;
 
 /// A ledger, with a descriptor of its own to tell the living from the dead.
 #[derive(Debug)]
@@ -212,6 +218,22 @@ impl Ledger {
         processes(self.mapping.page(), self.fd.as_fd())
     }
 
+    /// The processes as the page has them, without a question to the system: `lives` says who of them does.
+    pub fn processes_by(&self, lives: impl Fn(&Process) -> bool) -> impl Iterator<Item = Process> {
+        let page = self.mapping.page();
+        let written = (0..page.slots_in_use()).filter_map(move |slot| written(page, slot));
+        written.map(move |process| Process {
+            alive: lives(&process),
+            ..process
+        })
+    }
+
+    /// Whether the process in `slot` lives. A question that cannot be asked kills nobody.
+    #[must_use]
+    pub fn lives(&self, slot: usize) -> bool {
+        liveness::is_owned(self.fd.as_fd(), slot % SLOTS).unwrap_or(true)
+    }
+
     /// The process in `slot`, if there is one; dead and not yet reaped, it may be.
     #[must_use]
     pub fn process(&self, slot: usize) -> Option<Process> {
@@ -229,7 +251,17 @@ impl Ledger {
     /// The system's reason for not testing a lock, or [`PageError::Corrupted`].
     pub fn reap(&self) -> Result<Reaped, PageError> {
         let mut round = self.reaping.lock().unwrap_or_else(PoisonError::into_inner);
-        self.look(&mut round)
+        self.look(&mut round, None)
+    }
+
+    /// [`Ledger::reap`] for whoever looks at many ledgers, of which some are hostile: it waits for nobody, and ends with
+    /// `effort`. The next look goes on where this one ended.
+    ///
+    /// # Errors
+    /// As [`Ledger::reap`].
+    pub fn reap_within(&self, effort: &mut Effort) -> Result<Reaped, PageError> {
+        let mut round = self.reaping.lock().unwrap_or_else(PoisonError::into_inner);
+        self.look(&mut round, Some(effort))
     }
 
     /// [`Ledger::reap`], until nobody dead is left: for who needs the bytes now and keeps nobody else waiting. An honest
@@ -243,7 +275,7 @@ impl Ledger {
         *round = Round::default();
         let mut all = Reaped::default();
         for _ in 0..LOOKS {
-            let reaped = self.look(&mut round)?;
+            let reaped = self.look(&mut round, None)?;
             all.processes = all.processes.saturating_add(reaped.processes);
             all.bytes = all.bytes.saturating_add(reaped.bytes);
             all.spilled_bytes = all.spilled_bytes.saturating_add(reaped.spilled_bytes);
@@ -256,18 +288,36 @@ impl Ledger {
     }
 
     /// One look: the round goes on.
-    fn look(&self, round: &mut Round) -> Result<Reaped, PageError> {
+    fn look(&self, round: &mut Round, mut effort: Option<&mut Effort>) -> Result<Reaped, PageError> {
         let page = self.mapping.page();
         let fd = self.fd.as_fd();
-        let turn = liveness::Turn::wait(fd).map_err(lock_error)?;
         let mut reaped = Reaped::default();
+        let turn = match effort {
+            None => liveness::Turn::wait(fd).map_err(lock_error)?,
+            Some(_) => match liveness::Turn::at_once(fd).map_err(lock_error)? {
+                Some(turn) => turn,
+                None if round.put_off < PUT_OFF => {
+                    round.put_off += 1;
+                    reaped.unfinished = true;
+                    return Ok(reaped);
+                }
+                None => liveness::Turn::without(),
+            },
+        };
         let mut roll = Roll::new(fd);
-        let Round { next, mut short } = core::mem::take(round);
+        let Round { next, mut short, .. } = core::mem::take(round);
+        let mut cut = false;
         for slot in next..page.slots_in_use() {
             let place = &page.slots.0[slot];
-            if place.claimed.load(Acquire) == claim::FREE
-                || !liveness::try_own(fd, slot).map_err(lock_error)?
-            {
+            if place.claimed.load(Acquire) == claim::FREE {
+                continue;
+            }
+            cut = effort.as_mut().is_some_and(|effort| !effort.may_ask());
+            if cut {
+                round.next = slot;
+                break;
+            }
+            if !liveness::try_own(fd, slot).map_err(lock_error)? {
                 continue;
             }
             if !roll.may_bury() {
@@ -295,7 +345,7 @@ impl Ledger {
             outcome.map_err(|_| PageError::Corrupted { page: "ledger" })?;
         }
         short |= roll.fell_short();
-        reaped.unfinished = short || round.next != 0;
+        reaped.unfinished = short || cut || round.next != 0;
         round.short = short && round.next != 0;
         if reaped.bytes > 0 || reaped.spilled_bytes > 0 {
             page.note_return();
@@ -325,6 +375,15 @@ pub(crate) fn processes<'a>(page: &'a LedgerPage, fd: BorrowedFd<'a>) -> impl It
 }
 
 fn process(page: &LedgerPage, fd: BorrowedFd<'_>, slot: usize) -> Option<Process> {
+    written(page, slot).map(|process| Process {
+        // A question that cannot be asked kills nobody.
+        alive: liveness::is_owned(fd, slot).unwrap_or(true),
+        ..process
+    })
+}
+
+/// The process in `slot` as the page has it, taken for living.
+fn written(page: &LedgerPage, slot: usize) -> Option<Process> {
     let place = &page.slots.0[slot];
     (place.claimed.load(Acquire) == claim::TAKEN).then(|| Process {
         slot,
@@ -333,8 +392,7 @@ fn process(page: &LedgerPage, fd: BorrowedFd<'_>, slot: usize) -> Option<Process
         claimed_at_ns: place.claimed_at_ns.load(Relaxed),
         used_bytes: bytes_held(page, slot),
         spilled_bytes: bytes_spilled(page, slot),
-        // A question that cannot be asked kills nobody.
-        alive: liveness::is_owned(fd, slot).unwrap_or(true),
+        alive: true,
     })
 }
 

@@ -12,6 +12,7 @@
 pub mod accounting;
 pub mod attach;
 mod bypass;
+mod effort;
 mod error;
 mod fork;
 pub mod fresh;
@@ -35,6 +36,7 @@ mod waiting;
 mod worth;
 
 pub use bypass::Bypass;
+pub use effort::Effort;
 pub use error::{PageError, ReserveError};
 pub use grant::{Grant, GrantSpec, GrantView};
 pub use layout::{GRANT_BYTES, LEDGER_BYTES, PAGE_ABI_VERSION, PresenceLine, SHARED_WORDS, monotonic_ns};

@@ -95,6 +95,20 @@ impl<'fd> Turn<'fd> {
         }
         Ok(Self { fd: None })
     }
+
+    /// The turn, if it is free at this moment.
+    ///
+    /// # Errors
+    /// Whatever the system says of the lock.
+    pub fn at_once(fd: BorrowedFd<'fd>) -> Result<Option<Self>, Errno> {
+        // Only then: one that is dropped gives the turn up.
+        Ok(try_own(fd, TURN)?.then(|| Self { fd: Some(fd) }))
+    }
+
+    /// None: each slot's own lock keeps two reapers apart.
+    pub fn without() -> Self {
+        Self { fd: None }
+    }
 }
 
 impl Drop for Turn<'_> {

@@ -92,12 +92,13 @@ mod tests {
     use std::os::fd::AsFd;
 
     use core::sync::atomic::Ordering::Relaxed;
+    use core::time::Duration;
 
     use super::*;
     use crate::layout::SHARED_WORDS;
     use crate::liveness::CALLS;
     use crate::shared::{HOLDER_BITS, Worth};
-    use crate::{Backing, Ledger, Slot, SlotOwner, ledger};
+    use crate::{Backing, Effort, Ledger, Slot, SlotOwner, ledger};
 
     /// What a look may ask: of each place whether its process lives and whether its guest does, each with its answer's undoing;
     /// and the turn.
@@ -177,6 +178,68 @@ mod tests {
         drop(guest);
         ledger.reap_all().expect("a look");
         assert_eq!((ledger.total_used(), ledger.processes().count()), (0, 0));
+    }
+
+    #[test]
+    fn a_crowd_that_lives_costs_a_look_so_many_questions_and_hides_no_death() {
+        const CROWD: usize = 1000;
+        let ledger = Ledger::create().expect("a ledger");
+        let mut crowd: Vec<Slot> = (0..CROWD)
+            .map(|_| {
+                let fd = ledger.share().expect("/proc");
+                Slot::claim(fd, Backing::Sealed, SlotOwner::default()).expect("a slot")
+            })
+            .collect();
+        let look = || {
+            let mut effort = Effort::new(64, Duration::MAX);
+            let mut reaped = None;
+            let calls = asked(|| reaped = ledger.reap_within(&mut effort).ok());
+            (calls, reaped.expect("a look"))
+        };
+        for _ in 0..3 * CROWD / 64 {
+            let (calls, reaped) = look();
+            // The turn, taken and given up.
+            assert!(calls <= 64 + 2, "{calls} questions");
+            assert_eq!(reaped.processes, 0);
+        }
+        // One in the middle dies: a round later at most it is found.
+        drop(crowd.remove(CROWD / 2));
+        let found = (0..=CROWD / 64 + 1).map(|_| look().1.processes).sum::<u32>();
+        assert_eq!(found, 1);
+        let unfinished = (0..=CROWD / 64).filter(|_| look().1.unfinished).count();
+        assert!(unfinished < CROWD / 64 + 1, "a round ends");
+    }
+
+    #[test]
+    fn a_turn_that_is_held_for_ever_keeps_no_look_waiting() {
+        let ledger = Ledger::create().expect("a ledger");
+        let theirs = ledger.share().expect("/proc");
+        let held = liveness::Turn::at_once(theirs.as_fd())
+            .expect("asked")
+            .expect("free");
+        let fd = ledger.share().expect("/proc");
+        drop(Slot::claim(fd, Backing::Sealed, SlotOwner::default()).expect("a slot"));
+        let look = || {
+            let mut reaped = None;
+            let calls = asked(|| reaped = ledger.reap_within(&mut Effort::of_a_look()).ok());
+            (calls, reaped.expect("a look"))
+        };
+        let mut looks = 0;
+        loop {
+            let (calls, reaped) = look();
+            looks += 1;
+            if reaped.processes == 1 {
+                break;
+            }
+            assert_eq!(
+                (calls, reaped.unfinished),
+                (1, true),
+                "asked once, and left: {looks} {reaped:?}"
+            );
+            assert!(looks < 100, "the dead are never found");
+        }
+        assert!(looks > 1, "whoever has it may be at work");
+        drop(held);
     }
 
     #[test]

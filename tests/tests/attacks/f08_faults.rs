@@ -10,10 +10,23 @@ use divvy_tests::clients::{attacker, strace};
 use divvy_tests::containers::Podman;
 use divvy_tests::host::{finish, succeeded};
 use divvy_tests::hostile::Hostile;
+use divvy_tests::processes;
 use divvy_tests::system::System;
+use divvy_tests::wait::until;
 
 use super::containers::{image, slice};
 use super::rounds::rounds;
+
+/// So many looks at hostile memory, half of them for each pause of the keeper's.
+const LOOKS: u64 = 20;
+
+/// Waits until each thread of the agent is watched by strace.
+fn until_traced(system: &System) {
+    let agent = system.agent_pid();
+    until("the agent is watched", || {
+        processes::is_traced(agent).then_some(())
+    });
+}
 
 /// The agent, with a kernel that takes its time over fcntl.
 fn slowed(strace: &Path, system: &System) -> Hostile {
@@ -33,15 +46,24 @@ fn slowed(strace: &Path, system: &System) -> Hostile {
     Hostile::start(&mut slow)
 }
 
-/// A kernel that takes its time over fcntl, which asks for seals, gives the keeper all the time that it needs.
+/// A kernel that takes its time over fcntl, which asks for seals, gives the keeper all the time that it needs. That leaves
+/// no time for ten thousand rounds: `f08_a_look_at_memory_that_shrinks_meanwhile_faults_nobody` makes them with the same code.
 #[test]
 fn f08_a_keeper_that_shrinks_its_memory_while_it_is_looked_at_ends_no_agent() {
     let Some(strace) = strace() else { return };
     let Some(system) = System::new() else { return };
     let slow = slowed(&strace, &system);
-    std::thread::sleep(Duration::from_millis(300));
-    let mut fault = system.attacker_as(&system.users.alice, ["fault", "3"]);
-    println!("{}", String::from_utf8_lossy(&finish(&mut fault).stdout));
+    until_traced(&system);
+    let mut fault = system.attacker_as(&system.users.alice, ["fault", &LOOKS.to_string(), "30"]);
+    let said = succeeded(&finish(&mut fault));
+    println!("{said}");
+    let looks = said
+        .lines()
+        .find_map(|line| line.strip_prefix("looks ")?.parse().ok());
+    assert!(
+        looks.is_some_and(|looks: u64| looks >= LOOKS),
+        "the agent was to look at hostile memory {LOOKS} times: {said}"
+    );
     drop(slow);
     system.lives();
     system.holds();
@@ -64,9 +86,12 @@ fn f08_a_keeper_that_is_taken_over_by_its_user_ends_no_agent() {
     system.stop_agent();
     system.start_agent();
     let slow = slowed(&strace, &system);
-    std::thread::sleep(Duration::from_millis(300));
+    until_traced(&system);
     assert!(system.script_as(alice, "touch go", &[]).status.success());
-    std::thread::sleep(Duration::from_secs(4));
+    for thief in &thieves {
+        assert_eq!(thief.line().as_deref(), Some("looked at"), "its memory was");
+    }
+    system.lives();
     drop(slow);
     system.lives();
     drop(thieves);
@@ -81,7 +106,18 @@ fn f08_a_look_at_memory_that_shrinks_meanwhile_faults_nobody() {
     race.args(["race-pages", &rounds.to_string(), &seconds.to_string()]);
     let output = finish(&mut race);
     println!("{}", String::from_utf8_lossy(&output.stdout));
-    assert!(output.status.success(), "who looked ended: {}", output.status);
+    assert!(
+        output.status.success(),
+        "the look ended its own process: {}",
+        output.status
+    );
+    let said = String::from_utf8_lossy(&output.stdout);
+    let mut counts = said
+        .split_whitespace()
+        .filter_map(|word| word.parse::<u64>().ok());
+    let (done, shrunk) = (counts.next().unwrap_or(0), counts.next().unwrap_or(0));
+    assert!(done >= 10_000, "{said}");
+    assert!(shrunk >= 1000, "the memory was to shrink: {said}");
 }
 
 #[test]

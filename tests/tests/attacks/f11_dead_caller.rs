@@ -10,6 +10,8 @@ use divvy_tests::{GIB, MIB};
 
 use super::rounds::rounds;
 
+/// A foreign user's requests have a pace, and each round is a process or two: ten thousand take minutes. The agent's unit test
+/// `connections_of_the_dead_decide_nothing` makes them with the same code.
 #[test]
 fn f11_a_caller_that_is_dead_decides_nothing() {
     let Some(system) = System::new() else { return };
@@ -61,14 +63,24 @@ fn f11_an_attach_by_a_peer_that_is_dead_ends_nothing() {
     let Some(system) = System::new() else { return };
     let alice = &system.users.alice;
     let id = system.slice_of(alice, "own", "1GiB");
-    let (rounds, seconds) = rounds();
+    let (rounds, _) = rounds();
+    let seconds = 60;
     let mut attack = system.attacker_as(alice, ["attach-by-the-dead"]);
     attack
         .arg(system.slice_folder(&id).join("attach.sock"))
         .args([rounds.to_string(), seconds.to_string()]);
     let said = finish(&mut attack);
-    println!("{}", String::from_utf8_lossy(&said.stdout));
     assert!(said.status.success(), "{}", stderr(&said));
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    println!("{said}");
+    let done = said
+        .split_whitespace()
+        .next()
+        .and_then(|word| word.parse::<u64>().ok());
+    assert!(
+        done.is_some_and(|done| done >= rounds),
+        "rounds were to be made: {said}"
+    );
     assert_eq!(system.limit_seen_by(alice, &id), GIB);
     assert!(
         system.slice("own").processes.is_empty(),

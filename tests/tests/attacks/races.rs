@@ -1,5 +1,8 @@
 //! Names and folders that change while the agent and its helper work: whatever a user may replace is a link to root's files for
 //! half of the time. Nothing outside changes, and nothing that runs ends.
+//!
+//! Each of the agent's rounds is a command, so there are some hundreds beside ten thousands of the racers'. The agent's unit
+//! test `swaps_of_links_in_mid_operation_change_nothing_outside` makes ten thousand with the same operations on files.
 
 use std::time::{Duration, Instant};
 
@@ -95,9 +98,19 @@ fn links_around_everything_that_users_reach_change_nothing_outside() {
         }
     }
     for racer in racers {
-        println!("{}", racer.rest().join(" "));
+        let said = racer.rest().join(" ");
+        println!("{said}");
+        let tried = said
+            .split_whitespace()
+            .next()
+            .and_then(|word| word.parse::<u64>().ok());
+        assert!(
+            tried.is_some_and(|tried| tried >= rounds),
+            "links were to be tried: {said}"
+        );
     }
     println!("{done} rounds of the agent's");
+    assert!(done >= 5, "the agent was to work meanwhile");
     let inside: Vec<_> = std::fs::read_dir(&folder).expect("a folder").flatten().collect();
     assert_eq!(inside.len(), 1, "something was made in root's folder: {inside:?}");
     let mode = std::fs::metadata(&folder).expect("there");

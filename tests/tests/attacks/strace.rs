@@ -9,6 +9,7 @@ use divvy_tests::clients::strace;
 use divvy_tests::containers::Podman;
 use divvy_tests::host::{finish, succeeded};
 use divvy_tests::hostile::Hostile;
+use divvy_tests::processes::is_traced;
 use divvy_tests::system::System;
 use divvy_tests::wait::until;
 
@@ -37,7 +38,7 @@ fn the_agent_and_its_helper_change_nothing_by_path_outside_their_own_folders() {
     }
     let watch = Hostile::start(watch.stderr(Stdio::null()));
     until("the agent is watched", || {
-        traced.iter().all(|pid| is_watched(*pid)).then_some(())
+        traced.iter().all(|pid| is_traced(*pid)).then_some(())
     });
 
     day(&system, &podman);
@@ -115,19 +116,6 @@ fn foreign_folders(system: &System) -> Vec<PathBuf> {
     let found = system.walk();
     let paths = found.iter().filter_map(|words| words.split(" is user ").next());
     paths.map(PathBuf::from).filter(|path| path.is_dir()).collect()
-}
-
-fn is_watched(pid: u32) -> bool {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    tasks.into_iter().all(|task| {
-        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
-        status
-            .lines()
-            .any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
-    })
 }
 
 /// The kernel's own, and what swallows everything.

@@ -29,6 +29,7 @@ mod restart;
 mod rootless;
 mod shortage;
 mod tools;
+mod trouble;
 mod unlimited;
 mod workers;
 mod wrapper;

@@ -1,12 +1,13 @@
 //! The floods: each runs in a process of the foreign user, on plain sockets, as fast as it can.
 
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use divvy_ledger::attach::fetch;
 
 /// What the foreign user does.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -132,9 +133,9 @@ fn stuck_keepers(socket: &Path, duration: Duration) -> anyhow::Result<String> {
     let answer: serde_json::Value = serde_json::from_str(&answer)?;
     let id = answer["slice"]["id"].as_str();
     let id = id.with_context(|| format!("{status}: {answer}"))?;
-    let directory = Path::new(answer["directory"].as_str().context("No directory")?);
-    // Where the folder is ours to listen in. Where it is not, the agent's own sockets wait for us.
-    let _silent = UnixListener::bind(directory.join("attach.sock"));
+    let number = u32::from_str_radix(id, 16).context("The slice's id is no number")?;
+    // As a `divvy run` fetches them. Nothing accepts on them.
+    let _silent = fetch(&socket.with_file_name("keep.sock"), number).context("No sockets came")?;
     let activate = message("POST", &format!("/v1/slices/{id}/activate"), "");
     Ok(self::ask(socket, duration, 200, Duration::ZERO, &activate))
 }

@@ -48,10 +48,10 @@ fn main() -> anyhow::Result<()> {
         idle.count()
     );
     println!(
-        "{:<28} {:>8} {:>8} {:>10} {:>6} {:>6}  what became of the flood",
-        "flood", "p50", "p99", "peak MiB", "fds", "lost"
+        "{:<28} {:>8} {:>8} {:>8} {:>10} {:>6} {:>6}  what became of the flood",
+        "flood", "p50", "p99", "refused", "peak MiB", "fds", "lost"
     );
-    let (mut peak, mut lost) = (0.0_f64, 0);
+    let (mut peak, mut lost, mut refused) = (0.0_f64, 0, 0);
     for flood in Flood::ALL {
         host.forget_peak()?;
         let running = host.flood(flood, args.seconds)?;
@@ -61,13 +61,15 @@ fn main() -> anyhow::Result<()> {
         let memory = host.peak_mib()?;
         let gone = host.lost()?;
         println!(
-            "{:<28} {:>7.2}x {:>7.2}x {memory:>10.1} {descriptors:>6} {gone:>6}  {said}",
+            "{:<28} {:>7.2}x {:>7.2}x {:>8} {memory:>10.1} {descriptors:>6} {gone:>6}  {said}",
             flood.title(),
             looks.part(0.5) / idle_p50,
             looks.part(0.99) / idle_p99,
+            looks.refused(),
         );
         peak = peak.max(memory);
         lost += gone;
+        refused += looks.refused();
     }
     let verdict = |holds: bool| if holds { "ok" } else { "MISSED" };
     println!(
@@ -75,7 +77,8 @@ fn main() -> anyhow::Result<()> {
         verdict(peak < MOST_MIB)
     );
     println!("slices lost {lost}, promise none: {}", verdict(lost == 0));
-    if peak >= MOST_MIB || lost > 0 {
+    println!("looks refused {refused}, promise none: {}", verdict(refused == 0));
+    if peak >= MOST_MIB || lost > 0 || refused > 0 {
         bail!("A promise was missed");
     }
     Ok(())

@@ -133,6 +133,11 @@ impl Account {
         pids.filter(|pid| *pid != 0).take(MOST).collect()
     }
 
+    /// How many processes the last look came to.
+    pub fn crowd(&self) -> usize {
+        self.seen.len()
+    }
+
     /// Whether it is of these pages.
     pub fn is_of(&self, pages: &Arc<Vec<Pages>>) -> bool {
         Arc::ptr_eq(&self.pages, pages)

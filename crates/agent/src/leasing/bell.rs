@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use divvy_ledger::Ledger;
 use divvy_ledger::attach::Pages;
+use divvy_ledger::{Effort, Ledger};
 
 use super::Leasing;
 use super::undertaker::{MOST, Undertaker};
+use crate::allowance::Allowance;
 
 /// How long a thread sleeps where nothing happens. Whoever wants it sooner rings.
 const LONG: Duration = Duration::from_secs(3600);
@@ -119,6 +120,7 @@ fn serve(rope: &Arc<Rope>, leasing: &Weak<Leasing>, undertaker: Option<&Undertak
     let ledger = rope.ledger();
     let mut patience = Patience::of(AT_ONCE, ONE);
     let mut watches = Patience::of(WATCHES_AT_ONCE, WATCH);
+    let mut allowance = Allowance::default();
     let mut looks = 0;
     loop {
         // Taken before the look: what is rung from here on is heard.
@@ -128,9 +130,14 @@ fn serve(rope: &Arc<Rope>, leasing: &Weak<Leasing>, undertaker: Option<&Undertak
         }
         let mut rest = false;
         if rope.reaps.swap(false, Relaxed) {
-            // What is wrong with the ledger the lists will say.
-            let reaped = ledger.reap();
-            rest = reaped.is_ok_and(|reaped| reaped.unfinished);
+            rest = match allowance.is_left(Instant::now()) {
+                // What is wrong with the ledger the lists will say.
+                true => allowance
+                    .charge(|| ledger.reap_within(&mut Effort::of_a_look()))
+                    .is_ok_and(|reaped| reaped.unfinished),
+                // Dear ones are looked at now and then.
+                false => true,
+            };
             rope.reaps.fetch_or(rest, Relaxed);
         }
         let Some(leasing) = leasing.upgrade() else {
@@ -140,12 +147,12 @@ fn serve(rope: &Arc<Rope>, leasing: &Weak<Leasing>, undertaker: Option<&Undertak
         if std::mem::replace(&mut looks, asked) != asked {
             leasing.wanted.add(&rope.device);
         }
-        leasing.look(rope.number);
+        let crowd = leasing.look(rope.number);
         drop(leasing);
         if let Some(undertaker) = undertaker {
             rope.watch_newcomers(undertaker, &mut watches);
         }
-        patience.take();
+        patience.take(crowd);
         let _rung = ledger.wait_bell(rung, if rest { SOON } else { LONG });
     }
 }
@@ -163,6 +170,8 @@ struct Patience {
 const AT_ONCE: u32 = 64;
 const ONE: Duration = Duration::from_micros(100);
 const PAUSE: Duration = Duration::from_millis(1);
+/// A look at so many processes counts as one more.
+const CROWD: u32 = 32;
 
 /// Its new processes are watched a hundred a second.
 const WATCHES_AT_ONCE: u32 = 64;
@@ -178,11 +187,18 @@ impl Patience {
         }
     }
 
-    /// Counts a look, and sleeps where there were too many.
-    fn take(&mut self) {
-        if !self.may_go_on(Instant::now()) {
-            thread::sleep(PAUSE);
+    /// Counts a look at so many processes, and sleeps where there were too many.
+    fn take(&mut self, crowd: u32) {
+        if let Some(pause) = self.pause_after(crowd, Instant::now()) {
+            thread::sleep(pause);
         }
+    }
+
+    fn pause_after(&mut self, crowd: u32, now: Instant) -> Option<Duration> {
+        let looks = 1 + crowd / CROWD;
+        let over = (0..looks).filter(|_| !self.may_go_on(now)).count();
+        let over = u32::try_from(over).ok().filter(|over| *over > 0)?;
+        Some(PAUSE.max(self.one * over))
     }
 
     fn may_go_on(&mut self, now: Instant) -> bool {
@@ -199,6 +215,25 @@ impl Patience {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_crowd_is_looked_at_less_often() {
+        let begin = Instant::now();
+        let looks_at = |crowd: u32| {
+            let mut patience = Patience::of(AT_ONCE, ONE);
+            patience.since = begin;
+            let (mut clock, mut looks) = (begin, 0);
+            while clock < begin + Duration::from_secs(1) {
+                looks += 1;
+                clock += Duration::from_micros(5);
+                clock += patience.pause_after(crowd, clock).unwrap_or_default();
+            }
+            looks
+        };
+        let (few, thousands) = (looks_at(8), looks_at(2000));
+        assert!((5_000..=10_100).contains(&few), "{few}");
+        assert!((50..=400).contains(&thousands), "{thousands}");
+    }
 
     #[test]
     fn who_rings_without_end_is_heard_ten_thousand_times_a_second() {

@@ -2,7 +2,7 @@
 
 use divvy_arbiter::{DeviceId, Event, MILLISECOND, Nanos, TenantId};
 
-use super::account::{Hold, Said};
+use super::account::{Account, Hold, Said};
 use super::seat::Seat;
 use super::state::State;
 use crate::api::events::EventKind;
@@ -12,6 +12,17 @@ impl State {
     pub fn look(&mut self, number: u64, now: Nanos) {
         self.due.push(number);
         self.look_at_due(now);
+    }
+
+    /// How many processes the last look at a slice came to, on all of its devices.
+    pub fn crowd(&self, number: u64) -> u32 {
+        let accounts = self
+            .seats
+            .get(&number)
+            .into_iter()
+            .flat_map(|seat| &seat.accounts);
+        let crowd: usize = accounts.map(Account::crowd).sum();
+        u32::try_from(crowd).unwrap_or(u32::MAX)
     }
 
     /// Looks at all slices: for what no bell told of.

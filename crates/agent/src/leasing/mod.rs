@@ -177,8 +177,11 @@ impl Leasing {
     }
 
     /// A slice's bell rang.
-    fn look(&self, number: u64) {
-        self.with(|state, now| state.look(number, now));
+    fn look(&self, number: u64) -> u32 {
+        self.with(|state, now| {
+            state.look(number, now);
+            state.crowd(number)
+        })
     }
 
     /// Does something, has the alarm ring earlier where it must, and tells what people should know.

@@ -13,9 +13,18 @@ pub(super) type Answer = Result<Response, Refusal>;
 
 /// A document as an answer.
 pub(super) fn json<T: Serialize>(status: StatusCode, document: &T) -> Answer {
-    let bytes = serde_json::to_vec(document)
-        .map_err(|error| Fault::new(Code::Internal, "the answer cannot be written").because(&error))?;
-    Ok((status, [(header::CONTENT_TYPE, "application/json")], bytes).into_response())
+    Ok(written(status, write(document)?))
+}
+
+/// A document as bytes: of a long list that takes a while.
+pub(super) fn write<T: Serialize>(document: &T) -> Result<Vec<u8>, Fault> {
+    serde_json::to_vec(document)
+        .map_err(|error| Fault::new(Code::Internal, "the answer cannot be written").because(&error))
+}
+
+/// A document that is written as an answer.
+pub(super) fn written(status: StatusCode, document: Vec<u8>) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], document).into_response()
 }
 
 /// A fault as an HTTP answer.

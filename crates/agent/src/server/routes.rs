@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Agent;
-use super::answer::{Answer, Refusal, json};
+use super::answer::{Answer, Refusal, json, write, written};
 use super::connection::Caller;
 use crate::api::{CreateSlice, Document, Items, Join, SliceItems, Wait, shorten};
 use crate::daemon::Daemon;
@@ -360,14 +360,14 @@ impl Caller {
 
 impl Agent {
     /// Runs `work` off the loop in the caller's turn, because it may wait for a keeper or a driver.
-    async fn answer<T: Serialize + Send + 'static>(
+    async fn answer<T: Serialize>(
         self,
         peer: Peer,
         kind: &'static str,
         work: impl FnOnce(&Daemon) -> Result<T, Fault> + Send + 'static,
     ) -> Answer {
-        let body = self.work(peer, work).await?;
-        json(StatusCode::OK, &Document::new(kind, body))
+        let bytes = self.work(peer, move |daemon| write(&Document::new(kind, work(daemon)?)));
+        Ok(written(StatusCode::OK, bytes.await?))
     }
 
     /// The same, without a document around it.

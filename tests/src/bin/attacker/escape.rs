@@ -12,26 +12,45 @@ use serde_json::json;
 
 use crate::{http, wire};
 
-/// Connects to a socket, hands the connection to the parent, and ends.
-pub fn pass_connection(socket: &Path) -> anyhow::Result<()> {
-    let connection = UnixStream::connect(socket)?;
-    wire::send(stdin().as_fd(), b"here", &[connection.as_fd()])
+/// Connects to a socket so often, hands the connections to the parent, and ends.
+pub fn pass_connections(socket: &Path, count: usize) -> anyhow::Result<()> {
+    for _ in 0..count {
+        let connection = UnixStream::connect(socket)?;
+        wire::send(
+            stdin().as_fd(),
+            &wire::message(wire::ATTACH),
+            &[connection.as_fd()],
+        )?;
+    }
+    Ok(())
+}
+
+/// Connections whose maker is dead, and reaped.
+fn many_of_the_dead(socket: &Path, count: usize) -> anyhow::Result<Vec<UnixStream>> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg("pass-connections")
+        .arg(socket)
+        .arg(count.to_string())
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .spawn()?;
+    let mut connections = Vec::new();
+    while connections.len() < count
+        && let Ok((_, fds)) = wire::receive(ours.as_fd())
+    {
+        connections.extend(fds.into_iter().map(UnixStream::from));
+    }
+    child.wait()?;
+    for connection in &connections {
+        connection.set_read_timeout(Some(Duration::from_secs(10)))?;
+    }
+    Ok(connections)
 }
 
 /// A connection whose maker is dead, and reaped.
 fn of_the_dead(socket: &Path) -> anyhow::Result<UnixStream> {
-    let (ours, theirs) = UnixStream::pair()?;
-    let mut child = Command::new(std::env::current_exe()?)
-        .arg("pass-connection")
-        .arg(socket)
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .spawn()?;
-    let came = wire::receive(ours.as_fd());
-    child.wait()?;
-    let (_, fds) = came?;
-    let connection = UnixStream::from(fds.into_iter().next().context("No connection came")?);
-    connection.set_read_timeout(Some(Duration::from_secs(10)))?;
-    Ok(connection)
+    let one = many_of_the_dead(socket, 1)?.pop();
+    one.context("No connection came")
 }
 
 /// From inside a slice: asks for more of it, and for another one outside, over such connections.
@@ -69,14 +88,17 @@ pub fn by_the_dead(rounds: usize, seconds: u64) -> anyhow::Result<()> {
 
 /// Attaches to a slice over such connections, and in the half of the rounds hangs up before the answer.
 pub fn attach_by_the_dead(socket: &Path, rounds: usize, seconds: u64) -> anyhow::Result<()> {
+    /// Fewer than a keeper serves at once.
+    const AT_ONCE: usize = 32;
     let (mut done, mut given, begin) = (0, 0, Instant::now());
     while done < rounds && begin.elapsed() < Duration::from_secs(seconds) {
-        let dead = of_the_dead(socket)?;
-        let _sent = wire::send(dead.as_fd(), &wire::message(wire::ATTACH), &[]);
-        if done % 2 == 0 && wire::receive(dead.as_fd()).is_ok_and(|(_, fds)| fds.len() == 2) {
-            given += 1;
+        for dead in many_of_the_dead(socket, AT_ONCE)? {
+            let _sent = wire::send(dead.as_fd(), &wire::message(wire::ATTACH), &[]);
+            if done % 2 == 0 && wire::receive(dead.as_fd()).is_ok_and(|(_, fds)| fds.len() == 2) {
+                given += 1;
+            }
+            done += 1;
         }
-        done += 1;
     }
     println!("{done} rounds, pages given in {given}");
     Ok(())

@@ -1,15 +1,17 @@
 //! A keeper that does not keep to what keepers do.
 
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use divvy_ledger::attach::{Sockets, fetch};
 use divvy_ledger::{GRANT_BYTES, Ledger};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::sockopt::socket_acceptconn;
@@ -36,30 +38,33 @@ pub fn redirect(other: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks for a slice, and hands the agent memory that shrinks and is sealed while it looks at it.
-pub fn fault(seconds: u64) -> anyhow::Result<()> {
+/// The sockets of a slice whose keeper this process is, as a `divvy run` fetches them.
+fn sockets(id: &str) -> anyhow::Result<Sockets> {
+    let number = u32::from_str_radix(id, 16).context("The slice's id is no number")?;
+    Ok(fetch(&http::run().join("keep.sock"), number)?)
+}
+
+/// Asks for a slice, and hands the agent memory that shrinks and is sealed while it looks at it, until it has looked so often
+/// or the time is over.
+pub fn fault(looks: u64, seconds: u64) -> anyhow::Result<()> {
     let id = http::slice(300 * MIB)?;
-    let listener = match UnixListener::bind(socket(&id)) {
-        Ok(listener) => listener,
-        Err(error) => {
-            println!("no socket: {error}");
-            return Ok(());
-        }
-    };
+    let sockets = sockets(&id)?;
+    let looked = Arc::new(AtomicU64::new(0));
+    let count = looked.clone();
     std::thread::spawn(move || {
         // How soon the look comes to its second step depends on how the agent was built.
-        let pauses = [10, 60].into_iter().cycle().map(Duration::from_millis);
-        let mut pauses = pauses.flat_map(|pause| [pause; 2]);
-        for stream in listener.incoming().map_while(Result::ok) {
-            let pause = pauses.next().unwrap_or_default();
-            if let Err(error) = answer(stream.as_fd(), pause) {
-                println!("{error:#}");
+        let mut pauses = [10, 60].into_iter().cycle().map(Duration::from_millis);
+        for stream in sockets.control.incoming().map_while(Result::ok) {
+            match answer(stream.as_fd(), &mut pauses) {
+                Ok(true) => drop(count.fetch_add(1, Ordering::Relaxed)),
+                Ok(false) => {}
+                Err(error) => println!("{error:#}"),
             }
         }
     });
     let begin = Instant::now();
     let (mut tries, mut last) = (0_u64, (0, String::new()));
-    while begin.elapsed() < Duration::from_secs(seconds) {
+    while looked.load(Ordering::Relaxed) < looks && begin.elapsed() < Duration::from_secs(seconds) {
         tries += 1;
         match http::request("POST", &format!("/v1/slices/{id}/activate"), "") {
             Ok(answer) => last = answer,
@@ -67,13 +72,19 @@ pub fn fault(seconds: u64) -> anyhow::Result<()> {
         }
     }
     println!("{tries} tries, the last answer {} {}", last.0, last.1);
+    println!("looks {}", looked.load(Ordering::Relaxed));
     Ok(())
 }
 
-fn answer(stream: std::os::fd::BorrowedFd<'_>, pause: Duration) -> anyhow::Result<()> {
+/// Answers the agent; says whether it was handed memory to look at.
+fn answer(
+    stream: std::os::fd::BorrowedFd<'_>,
+    pauses: &mut impl Iterator<Item = Duration>,
+) -> anyhow::Result<bool> {
     let (request, _) = wire::receive(stream)?;
     if wire::code(&request) != wire::RECALL {
-        return wire::send(stream, &wire::message(wire::UNFIT), &[]);
+        wire::send(stream, &wire::message(wire::UNFIT), &[])?;
+        return Ok(false);
     }
     let grant = memfd_create("grant", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&grant, GRANT_BYTES as u64)?;
@@ -84,10 +95,10 @@ fn answer(stream: std::os::fd::BorrowedFd<'_>, pause: Duration) -> anyhow::Resul
         &[grant.as_fd(), ledger.as_fd()],
     )?;
     // Between size and seals, both of which the story makes last.
-    std::thread::sleep(pause);
+    std::thread::sleep(pauses.next().unwrap_or_default());
     ftruncate(&grant, 0)?;
     fcntl_add_seals(&grant, SealFlags::SHRINK | SealFlags::FUTURE_WRITE)?;
-    Ok(())
+    Ok(true)
 }
 
 /// Runs a program in a slice, stops the `divvy run` that keeps it, and listens in its place: it is this user's process, and
@@ -127,9 +138,14 @@ pub fn steal(name: &str, pause: u64) -> anyhow::Result<()> {
         stolen += 1;
         std::thread::spawn(move || {
             let mut silent = Vec::new();
+            let mut pauses = std::iter::repeat(Duration::from_millis(pause));
             for stream in listener.incoming().map_while(Result::ok) {
                 match Path::new("go").exists() {
-                    true => drop(answer(stream.as_fd(), Duration::from_millis(pause))),
+                    true => {
+                        if answer(stream.as_fd(), &mut pauses).unwrap_or(false) {
+                            println!("looked at");
+                        }
+                    }
                     // It is slow, so it will be asked again.
                     false => silent.push(stream),
                 }
@@ -144,21 +160,27 @@ pub fn steal(name: &str, pause: u64) -> anyhow::Result<()> {
 /// Asks for a slice, accepts no connection of the agent's, and has it try `count` times at once, for as long as it is let.
 pub fn stuck(count: usize) -> anyhow::Result<()> {
     let id = http::slice(300 * MIB)?;
-    // In the layout that has the agent listen for us the socket is there, and nobody accepts either.
-    let _silent = UnixListener::bind(socket(&id));
+    let _silent = sockets(&id)?;
     let path = format!("/v1/slices/{id}/activate");
     println!("begins");
+    let said = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..count {
             scope.spawn(|| {
                 let begin = Instant::now();
                 while begin.elapsed() < Duration::from_secs(20) {
-                    let _refused = http::request("POST", &path, "");
+                    let answer = http::request("POST", &path, "");
+                    // The first that the agent gave up waiting for; not one for which there was no room.
+                    if let Ok((status, text)) = answer
+                        && status != 429
+                        && !said.swap(true, Ordering::Relaxed)
+                    {
+                        println!("{status} {text}");
+                    }
                     std::thread::sleep(Duration::from_millis(10));
                 }
             });
         }
     });
-    let _gone = fs::remove_file(socket(&id));
     Ok(())
 }

@@ -32,7 +32,7 @@ fn main() -> anyhow::Result<()> {
         }
         ["shorten", folder, seconds] => paths::shorten(Path::new(folder), number(seconds)?),
         ["redirect", other] => keeper::redirect(Path::new(other)),
-        ["fault", seconds] => keeper::fault(number(seconds)?),
+        ["fault", looks, seconds] => keeper::fault(number(looks)?, number(seconds)?),
         ["steal", name, milliseconds] => keeper::steal(name, number(milliseconds)?),
         ["stuck", count] => keeper::stuck(number(count)?),
         ["connections", count, text] => flood::connections(number(count)?, text),
@@ -43,7 +43,7 @@ fn main() -> anyhow::Result<()> {
         ["attach-by-the-dead", socket, rounds, seconds] => {
             escape::attach_by_the_dead(Path::new(socket), number(rounds)?, number(seconds)?)
         }
-        ["pass-connection", socket] => escape::pass_connection(Path::new(socket)),
+        ["pass-connections", socket, count] => escape::pass_connections(Path::new(socket), number(count)?),
         ["fatbin", files, mebibytes] => fatbin::load(number(files)?, number(mebibytes)?),
         ["squat", uuid] => names::squat(uuid),
         ["impostor", folder] => names::impostor(Path::new(folder)),

@@ -74,7 +74,7 @@ pub fn race(rounds: u64, seconds: u64) -> anyhow::Result<()> {
     /// Longer than a look takes, in nanoseconds; a prime steps through it.
     const SPAN: u64 = 20_000;
     let begin = Instant::now();
-    let (over, looks) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (over, looks, shrunk) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let next: Mutex<Option<OwnedFd>> = Mutex::new(None);
     let mut done = 0;
     std::thread::scope(|scope| -> anyhow::Result<()> {
@@ -95,7 +95,9 @@ pub fn race(rounds: u64, seconds: u64) -> anyhow::Result<()> {
                     std::hint::spin_loop();
                 }
                 if let Some(file) = file {
-                    let _shrunk = ftruncate(&file, 0);
+                    if ftruncate(&file, 0).is_ok() {
+                        shrunk.fetch_add(1, Ordering::Relaxed);
+                    }
                     let _sealed = fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::FUTURE_WRITE);
                 }
             }
@@ -118,6 +120,6 @@ pub fn race(rounds: u64, seconds: u64) -> anyhow::Result<()> {
         over.store(true, Ordering::Relaxed);
         Ok(())
     })?;
-    println!("{done} rounds");
+    println!("{done} rounds, shrunk {}", shrunk.load(Ordering::Relaxed));
     Ok(())
 }

@@ -32,6 +32,7 @@ pub fn all(context: &Context, with_trial: bool) -> Vec<Check> {
     checks.push(driver(context, &inventory, drop_ins.as_ref().ok()));
     checks.push(run_dir(context));
     checks.push(shared_memory());
+    checks.push(callers());
     checks.push(agent(context));
     if with_trial && let (Ok(run), Ok(found)) = (context.run_dir(), &drop_ins) {
         checks.push(match stage(&run, &found.limiter.links()) {
@@ -150,6 +151,25 @@ fn shared_memory() -> Check {
                 .because(&error)
                 .hint("mount a tmpfs there: emulated devices keep their memory in it"),
         ),
+    }
+}
+
+/// How the agent tells who calls. A kernel before 6.5 pins no caller.
+fn callers() -> Check {
+    match divvy_agent::callers_are_pinned() {
+        Ok(()) => Check::ok(
+            "kernel",
+            "callers",
+            "the kernel pins a caller's process (SO_PEERPIDFD)",
+        ),
+        Err(why) => Check::ok(
+            "kernel",
+            "callers",
+            format!(
+                "a caller is known by its number and start time, for the kernel has no SO_PEERPIDFD: {why}"
+            ),
+        )
+        .warn("Linux 6.5 and later have it; it only matters where several users share the agent"),
     }
 }
 
