@@ -423,30 +423,6 @@ pub fn make_file(path: &Path, mode: u32) -> Result<(), PageError> {
     made
 }
 
-/// Gives a ledger file back the length and the header that one of its users took from it, without mapping it. Modes are not
-/// looked at.
-///
-/// # Errors
-/// The system's reason.
-pub fn mend_file(fd: BorrowedFd<'_>) -> Result<(), PageError> {
-    let length = rustix::fs::fstat(fd)
-        .map_err(PageError::system("fstat of a page"))?
-        .st_size;
-    if length != LEDGER_BYTES as i64 {
-        rustix::fs::ftruncate(fd, LEDGER_BYTES as u64)
-            .map_err(PageError::system("ftruncate of a ledger file"))?;
-    }
-    let whole = Header::bytes_of(LEDGER_MAGIC, LEDGER_BYTES);
-    let mut found = [0; 16];
-    let read = rustix::io::pread(fd, &mut found, 0).map_err(PageError::system("pread of a page"))?;
-    if read == whole.len() && found == whole {
-        return Ok(());
-    }
-    rustix::io::pwrite(fd, &whole, 0)
-        .map(drop)
-        .map_err(PageError::system("pwrite of a ledger file"))
-}
-
 fn make_draft(path: &Path, mode: u32) -> Result<(), PageError> {
     let mode = Mode::from_raw_mode(mode);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
