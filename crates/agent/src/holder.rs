@@ -1,8 +1,8 @@
 //! The holder of emulated devices' pages: a small process of its own, which the agent starts, feeds and, when it dies,
 //! replaces. docs/adr/0035 says more.
 //!
-//! The pages are memory files of sealed size, which live while somebody has them. The agent has each of them too: another
-//! holder goes on with the same. An agent that is started anew takes over a holder that lives.
+//! The pages are memory files of sealed size, which live while a process has them. The agent has each of them too: another
+//! holder goes on with the same. A restarted agent takes over a holder that lives.
 
 mod order;
 mod process;
@@ -49,6 +49,8 @@ pub(crate) struct Holder {
     held: BTreeMap<Id, [OwnedFd; 3]>,
     /// Who has which device, as it was told.
     users: BTreeMap<u32, BTreeSet<Id>>,
+    /// Whether there are slices that outlast their programs, as it was told.
+    lasting: bool,
     /// Containers' doors that it opened.
     doors: BTreeMap<String, Vec<Id>>,
 }
@@ -151,8 +153,8 @@ impl Daemon {
             let fds = fds.map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
             holder.order(&Order::Hold(id), &fds)?;
         }
-        let users = holder.users.clone();
-        tell(holder, &users)?;
+        let (users, lasting) = (holder.users.clone(), holder.lasting);
+        tell(holder, &users, lasting)?;
         self.open_doors(holder)
     }
 
@@ -231,30 +233,25 @@ impl Daemon {
 
     /// Tells the holder who has which device, where that has changed.
     fn tell_users(&self) {
-        let slices: Vec<(u32, Vec<String>)> = {
+        let slices: Vec<SliceRecord> = {
             let book = self.book();
-            let emulated = book.slices.values().map(|slice| &slice.record);
-            emulated
-                .filter(|record| record.emulated_spec.is_some())
-                .map(|record| {
-                    let shares = record.shares();
-                    (
-                        record.uid,
-                        shares.iter().map(|share| share.device_uuid.clone()).collect(),
-                    )
-                })
+            let all = book.slices.values().map(|slice| &slice.record);
+            all.filter(|record| record.emulated_spec.is_some())
+                .cloned()
                 .collect()
         };
+        let lasting = slices.iter().any(|record| record.lasting);
         let mut users: BTreeMap<u32, BTreeSet<Id>> = BTreeMap::new();
-        for (uid, devices) in &slices {
-            let ids = devices
+        for record in &slices {
+            let shares = record.shares();
+            let ids = shares
                 .iter()
-                .flat_map(|name| emulated_pages_of(self.run.path(), name));
-            users.entry(*uid).or_default().extend(ids);
+                .flat_map(|share| emulated_pages_of(self.run.path(), &share.device_uuid));
+            users.entry(record.uid).or_default().extend(ids);
         }
         let mut holder = self.holder();
-        if holder.users != users
-            && let Err(error) = tell(&mut holder, &users)
+        if (&holder.users, holder.lasting) != (&users, lasting)
+            && let Err(error) = tell(&mut holder, &users, lasting)
         {
             // The next look tries again.
             tracing::debug!(%error, "the holder was not told who has which device");
@@ -394,15 +391,19 @@ impl Daemon {
 /// The folder of a container's socket, in the folder of what was granted to it.
 const DOOR: &str = "pages";
 
-fn tell(holder: &mut Holder, users: &BTreeMap<u32, BTreeSet<Id>>) -> io::Result<()> {
+fn tell(holder: &mut Holder, users: &BTreeMap<u32, BTreeSet<Id>>, lasting: bool) -> io::Result<()> {
     holder.users.clone_from(users);
-    let table = users
-        .iter()
-        .map(|(uid, ids)| (*uid, ids.iter().copied().collect()));
-    let order = Order::Users(table.collect());
+    holder.lasting = lasting;
     if holder.stream.is_none() {
         // It is told when there is one.
         return Ok(());
     }
+    let table = users
+        .iter()
+        .map(|(uid, ids)| (*uid, ids.iter().copied().collect()));
+    let order = Order::Users {
+        users: table.collect(),
+        lasting,
+    };
     holder.order(&order, &[]).map(drop)
 }

@@ -88,7 +88,7 @@ fn data(from: &Path, to: &str) -> Mount {
 }
 
 /// What the emulated driver finds of the devices that were granted: what says which, and the socket at which their pages are
-/// to be had, in a file system of the container's own, where its programs put what they share with each other.
+/// to be had. They lie in a file system of the container's own. There its programs put what they share with each other.
 pub(crate) fn pages(grant: &Grant) -> Vec<Mount> {
     let own = Mount {
         host_path: "tmpfs".into(),

@@ -66,7 +66,7 @@ impl fmt::Display for HardwareError {
             ),
             HardwareError::Unheld(socket, AttachError::Declined(Status::NoPages)) => write!(
                 f,
-                "the holder at {} has no pages of this device; the host's `divvy doctor` says more",
+                "the holder at {} has no pages of this device; the log of the host's agent says why",
                 socket.display()
             ),
             HardwareError::Unheld(socket, why) => write!(
@@ -214,7 +214,8 @@ fn of_page(directory: &Path, uuid: Uuid) -> Result<Usage, HardwareError> {
         .collect();
     processes.sort_unstable_by_key(|process| process.pid);
     Ok(Usage {
-        used_bytes: ledger.total_used() + Deeds::new(private(directory, false).join(deeds_name(uuid))).unpaid(),
+        used_bytes: ledger.total_used()
+            + Deeds::new(private(directory, false).join(deeds_name(uuid))).unpaid(),
         processes,
     })
 }
@@ -485,7 +486,7 @@ pub(crate) fn is_own(directory: &Path) -> bool {
     container::granted().is_none() && fs::symlink_metadata(directory).is_ok_and(|meta| meta.uid() == user)
 }
 
-/// Where processes of one user put what they share with each other and with nobody else: deeds and events. In a run
+/// Where processes of one user put what they share with each other alone: deeds and events. In a run
 /// directory of another user's that is a folder of this user's own; `makes`: made where it is missing.
 fn private(directory: &Path, makes: bool) -> PathBuf {
     if is_own(directory) || container::granted().is_some() {

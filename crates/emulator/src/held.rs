@@ -1,8 +1,8 @@
 //! Where the pages of a device are, and how this process reaches them.
 //!
 //! Where an agent serves the run directory, a holder of its has them: memory files whose size is sealed, which it gives to
-//! those whom the agent gave the device. Where there is none, they are files of the user's own, in a folder that nobody
-//! else enters: one user can trace himself anyway. A device's pages are never both: the agent marks the file that it sets
+//! those whom the agent gave the device. Where there is none, they are files of the user's own, in a folder that no other
+//! user enters: one user can trace himself anyway. A device's pages are never both: the agent marks the file that it sets
 //! aside, by a lock that lasts as long as its holder. docs/adr/0035 says more.
 
 use crate::container;
@@ -68,7 +68,7 @@ pub struct Pages {
 }
 
 impl PageFile {
-    /// Opens it: a description of the caller's own, through which nobody else locks.
+    /// Opens it: a description of the caller's own, through which no other caller locks.
     pub fn open(&self) -> Result<OwnedFd, Errno> {
         match self {
             PageFile::Path(path) => lock::open(path),
@@ -126,8 +126,8 @@ fn socket(directory: &Path) -> PathBuf {
     }
 }
 
-/// Finds a device's pages: the holder's, else the user's own files, which need not exist yet. `uuid` names the memory (of a
-/// GPU, or of a GPU instance) for its ledger, or what runs there (a GPU, or a compute instance) for its engine.
+/// Finds a device's pages: the holder's, else the user's own files, which need not exist yet. For a ledger `uuid` is that of
+/// the memory: of a GPU, or of a GPU instance. For an engine it is that of the GPU, or of the compute instance.
 ///
 /// # Errors
 /// [`HardwareError::Unheld`] where this process has no right to them, or the holder does not answer.

@@ -67,7 +67,7 @@ fn looks_at_a_page_that_is_shortened_and_regrown_end_in_an_answer_or_an_error() 
             errors > 0,
             "the page was never seen short: the test shows nothing"
         );
-        // What is left of them is no page; without it nobody uses the device.
+        // What is left of them is no page. Without one the device is not used.
         usage_in(&directory, &id).unwrap_err();
         for path in &paths {
             std::fs::remove_file(path).unwrap();

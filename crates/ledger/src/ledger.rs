@@ -3,6 +3,7 @@
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -41,6 +42,9 @@ impl Backing {
         memfd::require_size(fd.as_fd(), "ledger", LEDGER_BYTES)
     }
 }
+
+/// What the pages of emulated devices are called in proc(5)'s lists: they are not a slice's.
+pub const DEVICE_PAGE: &CStr = c"divvy-emulated";
 
 /// Whether a number can be a process's id at all. A tenant may write anything into its own ledger.
 #[must_use]
@@ -421,6 +425,15 @@ pub fn make_file(path: &Path, mode: u32) -> Result<(), PageError> {
     });
     let _gone = rustix::fs::unlink(&draft);
     made
+}
+
+/// Makes the ledger of an emulated device for the holder of its pages: a memory file of sealed size.
+///
+/// # Errors
+/// The system's reason.
+pub fn new_device_ledger() -> Result<OwnedFd, PageError> {
+    let head = Header::bytes_of(LEDGER_MAGIC, LEDGER_BYTES);
+    memfd::new_page(DEVICE_PAGE, LEDGER_BYTES, &head)
 }
 
 fn make_draft(path: &Path, mode: u32) -> Result<(), PageError> {

@@ -42,7 +42,7 @@ fn a_holder_that_is_killed_is_replaced_and_programs_that_run_lose_nothing() {
     assert_eq!(used(&host), 224);
     let other = holder(&host).expect("another holder");
     assert_ne!(other, killed);
-    // An agent that is started anew takes it over.
+    // A restarted agent takes it over.
     host.kill_agent();
     let mut third = host.probe("third", "1GiB");
     assert_eq!(third.allocate(256 * MIB), Ok(()));

@@ -31,7 +31,12 @@ pub(super) enum Order {
     /// pages: the ledger, then the engine's.
     Hold(Id),
     /// These users, and no others, to have these devices.
-    Users(Vec<(u32, Vec<Id>)>),
+    Users {
+        /// Who has what.
+        users: Vec<(u32, Vec<Id>)>,
+        /// Whether there are slices that outlast their programs, and so an agent: it stays for them.
+        lasting: bool,
+    },
     /// It to give out these devices at the socket that comes with it, to whoever comes there: a container's.
     Open {
         /// What the container's folder is called.
@@ -133,9 +138,11 @@ mod tests {
         assert_eq!(fds.len(), 2);
         let users = (0..2_000).map(|uid| (uid, vec![[9; 16]; 3])).collect();
         std::thread::scope(|scope| {
-            scope.spawn(|| send(&ours, &Order::Users(users), &[]).expect("sent"));
+            let order = Order::Users { users, lasting: true };
+            let ours = &ours;
+            scope.spawn(move || send(ours, &order, &[]).expect("sent"));
             let (got, fds) = receive::<Order>(&theirs).expect("received");
-            assert!(matches!(got, Order::Users(users) if users.len() == 2_000));
+            assert!(matches!(got, Order::Users { users, .. } if users.len() == 2_000));
             assert!(fds.is_empty());
         });
         for said in [&b"\xff\xff\xff\xff"[..], b"\x04\0\0\0null", b"\x10\0"] {

@@ -1,5 +1,5 @@
 //! The holder's process. It has no privilege, opens no file by name, and needs no agent: it stays while an agent follows
-//! it, or a program has a place on one of its devices.
+//! it, a lasting slice is there, or a program has a place on one of its devices.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,7 +29,7 @@ const LATEST: Duration = Duration::from_secs(10);
 /// The doors of containers, by name; what is shut down wakes who listens there.
 type Doors = Mutex<HashMap<String, OwnedFd>>;
 
-/// Holds emulated devices' pages until nobody needs them. The agent that starts it hands it the sockets by its standard
+/// Holds emulated devices' pages while they are needed. The agent that starts it hands it the sockets by its standard
 /// input.
 ///
 /// # Errors
@@ -112,8 +112,9 @@ fn obey(
             });
             held.map_or_else(Answer::Failed, |()| Answer::Done)
         }
-        Order::Users(users) => {
+        Order::Users { users, lasting } => {
             shelf.allow(users);
+            shelf.lasts.store(lasting, SeqCst);
             Answer::Done
         }
         Order::Open { door, devices } => match fds.next() {
@@ -135,8 +136,11 @@ fn open(
     devices: Vec<[u8; 16]>,
     listener: OwnedFd,
 ) -> Answer {
+    let rule = Rule::Container {
+        door: door.clone(),
+        devices,
+    };
     let opened = listener.try_clone().and_then(|own| {
-        let rule = Rule::Container(devices);
         start(UnixListener::from(listener), shelf, rule, MOST_OF_CONTAINER)?;
         Ok(own)
     });

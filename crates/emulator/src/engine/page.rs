@@ -12,7 +12,7 @@ use crate::container;
 use crate::held::PageFile;
 use crate::memory::mapping::Mapping;
 use crate::shared::lock::{FileLock, Hold, is_locked, open};
-use divvy_ledger::{Backing, PageError, check_page, new_page};
+use divvy_ledger::{Backing, DEVICE_PAGE, PageError, check_page, new_page};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::mem::offset_of;
@@ -600,7 +600,7 @@ pub fn write_slice(file: &PageFile, slice: u64) -> Result<(), Errno> {
 
 /// Makes a page for a holder: a memory file of sealed size.
 pub fn new_held() -> Result<OwnedFd, PageError> {
-    new_page(c"divvy-engine", BYTES, &head())
+    new_page(DEVICE_PAGE, BYTES, &head())
 }
 
 /// Refuses a page of another size, and one of a holder that could be shortened.

@@ -31,8 +31,8 @@ pub struct DevicePages {
 /// Asks the holder that listens on `path` for the pages of a device.
 ///
 /// # Errors
-/// [`AttachError::Declined`] with [`Status::NoPages`] for a device that it does not hold, with [`Status::NotAllowed`] for
-/// one that this process was not given; or another [`AttachError`].
+/// [`AttachError::Declined`]: [`Status::NoPages`] for a device that it does not hold, [`Status::NotAllowed`] for one that
+/// this process was not given. Other [`AttachError`]s say why the exchange failed.
 pub fn device_pages(path: &Path, uuid: [u8; 16]) -> Result<DevicePages, AttachError> {
     let deadline = Deadline::after(EXCHANGE_LIMIT);
     let connection = channel::connect(path, deadline)?;
