@@ -285,7 +285,7 @@ impl Daemon {
             let emulated = book.slices.values().map(|slice| &slice.record);
             emulated
                 .filter(|record| record.emulated_spec.is_some())
-                .flat_map(|record| record.shares())
+                .flat_map(SliceRecord::shares)
                 .map(|share| share.device_uuid)
                 .collect()
         };

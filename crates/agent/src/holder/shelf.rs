@@ -268,7 +268,7 @@ mod tests {
         let shelf = shelf();
         let mode = || shelf.with(ONE, |device| fstat(&device.ledger).expect("open").st_mode & 0o777);
         shelf.with(ONE, |device| {
-            fchmod(&device.ledger, Mode::empty()).expect("its owner may")
+            fchmod(&device.ledger, Mode::empty()).expect("its owner may");
         });
         assert_eq!(mode(), Some(0));
         let rule = Arc::new(Rule::Container {

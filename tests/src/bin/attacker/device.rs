@@ -83,7 +83,7 @@ impl Reach {
         }
         // Who comes later is to have the pages all the same.
         for page in &self.pages {
-            let _mode = page.set_permissions(fs::Permissions::from_mode(0));
+            let _mode = page.set_permissions(fs::Permissions::from_mode(0o0));
         }
         println!("{done} rounds, {harm} harmed, {} pages", self.pages.len());
         Ok(())
