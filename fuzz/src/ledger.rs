@@ -6,8 +6,8 @@ use std::net::Shutdown;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 
-use divvy_ledger::attach::wire::{MESSAGE_BYTES, Reply, Request};
-use divvy_ledger::attach::{Door, Keeper};
+use divvy_ledger::attach::wire::{DeviceRequest, MESSAGE_BYTES, Reply, Request, Status};
+use divvy_ledger::attach::{Door, Keeper, serve_device};
 use divvy_ledger::{Backing, Bypass, LEDGER_BYTES, Ledger, Slot, SlotOwner};
 
 const LIMIT: u64 = 1 << 30;
@@ -76,7 +76,12 @@ pub fn message(data: &[u8]) -> usize {
         if let Ok(reply) = Reply::decode(head) {
             assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
         }
+        if let Ok(request) = DeviceRequest::decode(head) {
+            assert_eq!(request.encode(), *head);
+            assert!(Request::decode(head).is_err(), "no message means two things");
+        }
     }
+    device(data);
     let keeper = Keeper::new();
     let Ok((mut peer, served)) = UnixStream::pair() else {
         return 0;
@@ -93,4 +98,33 @@ pub fn message(data: &[u8]) -> usize {
         assert!(Reply::decode(reply).is_ok());
     }
     replied.len()
+}
+
+/// Any bytes as what a process says to the holder of emulated devices' pages.
+fn device(data: &[u8]) {
+    let Ok((mut peer, served)) = UnixStream::pair() else {
+        return;
+    };
+    if peer.write_all(data).is_err() || peer.shutdown(Shutdown::Write).is_err() {
+        return;
+    }
+    let mut asked = None;
+    let _outcome = serve_device(&served, |_user, uuid| {
+        asked = Some(uuid);
+        let null = || File::open("/dev/null").map_err(|_| Status::Failed);
+        match uuid[0] {
+            0 => Err(Status::NotAllowed),
+            _ => Ok((null()?.into(), null()?.into())),
+        }
+    });
+    drop(served);
+    let mut replied = Vec::new();
+    let _ended = peer.read_to_end(&mut replied);
+    let head = data.first_chunk::<MESSAGE_BYTES>();
+    let request = head.and_then(|head| DeviceRequest::decode(head).ok());
+    assert_eq!(asked, request.map(|request| request.uuid));
+    if let Some(reply) = replied.first_chunk::<MESSAGE_BYTES>() {
+        let done = Reply::decode(reply).map(|reply| reply.status) == Ok(Status::Done);
+        assert_eq!(done, asked.is_some_and(|uuid| uuid[0] != 0));
+    }
 }

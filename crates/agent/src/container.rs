@@ -18,20 +18,20 @@ use crate::privilege;
 use crate::rundir::{BOXES, CONTAINERS, ENTER_ONLY};
 use crate::stage::{DropIns, second_name, stage_for_containers};
 
-/// The files that a container is to have of emulated devices, under their own names.
+/// What a container is to have of emulated devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// Says what was granted. For reading.
     pub says: PathBuf,
-    /// The devices' pages. For writing too.
-    pub pages: Vec<PathBuf>,
+    /// The folder of the socket at which its programs get the devices' pages. For reading.
+    pub socket: PathBuf,
 }
 
 impl From<divvy_host::Grant> for Grant {
     fn from(grant: divvy_host::Grant) -> Self {
         Self {
             says: grant.says,
-            pages: grant.pages,
+            socket: grant.socket,
         }
     }
 }
@@ -58,7 +58,7 @@ pub struct Parts {
     pub preload: PathBuf,
     /// The driver below.
     pub below: Below,
-    /// Of emulated devices: what says which, and their pages.
+    /// Of emulated devices: what says which, and where their pages are to be had.
     pub device: Option<Grant>,
 }
 
@@ -89,6 +89,10 @@ impl Daemon {
             (record.clone(), devices.collect::<Result<Vec<_>, _>>()?)
         };
         let parts = prepare(&self.run, &slice, &devices, &ask.lib, &ask.preloads)?;
+        if parts.device.is_some() {
+            let uuids: Vec<&str> = devices.iter().map(|device| device.uuid.as_str()).collect();
+            self.hold_granted(&uuids)?;
+        }
         self.watch_for_container(&slice);
         Ok(parts)
     }
@@ -124,7 +128,9 @@ impl Daemon {
     pub fn share_devices(&self, peer: Peer, ask: &ShareDevices) -> Result<SharedDevices, Fault> {
         peer.may_change(self.uid, self.uid)?;
         let uuids: Vec<&str> = ask.uuids.iter().map(String::as_str).collect();
-        prepare_emulated(&self.run, &ask.name, &ask.spec, &uuids)
+        let shared = prepare_emulated(&self.run, &ask.name, &ask.spec, &uuids)?;
+        self.hold_granted(&uuids)?;
+        Ok(shared)
     }
 }
 

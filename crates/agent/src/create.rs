@@ -190,6 +190,9 @@ impl Daemon {
 
     /// A slice with its device ready for it; it is taken back where that cannot be.
     pub(crate) fn prepared(&self, created: CreatedSlice, dry_run: bool) -> Result<CreatedSlice, Fault> {
+        if !dry_run {
+            self.hold_for(&created.slice);
+        }
         if dry_run || created.slice.share_mode == Mode::Lease {
             return Ok(created);
         }

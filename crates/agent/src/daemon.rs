@@ -14,6 +14,7 @@ use crate::api::compute::ComputeRecord;
 use crate::api::events::EventKind;
 use crate::api::{HelperState, Items, Status};
 use crate::audit::Look;
+use crate::holder::Holder;
 use crate::journal::Journal;
 use crate::leasing::{Incident, Leasing, Member};
 use crate::locks::Locks;
@@ -41,6 +42,8 @@ pub struct Daemon {
     book: Mutex<Book>,
     /// The command that keeps a lasting slice.
     pub(crate) keep: KeepCommand,
+    /// Who holds the pages of emulated devices.
+    pub(crate) holder: Mutex<Holder>,
     /// Who leases which device.
     pub(crate) leasing: Arc<Leasing>,
     /// What happened.
@@ -162,6 +165,7 @@ impl Daemon {
                 ..Book::default()
             }),
             keep,
+            holder: Mutex::default(),
             recalling: Mutex::new(()),
             grounds: Mutex::new(()),
             untidy: AtomicU32::new(0),
@@ -176,6 +180,7 @@ impl Daemon {
         };
         daemon.adopt();
         daemon.watch_for_containers();
+        daemon.adopt_holder();
         daemon.take_all();
         daemon.reopen_queue();
         Ok(daemon)

@@ -14,10 +14,11 @@ use divvy_ledger::attach::{self, AttachError, Door, Sockets};
 use divvy_model::{Code, Fault};
 
 use crate::RunDir;
+use crate::holder::HOLDER;
 use crate::records::{ATTACH, CONTROL, make_box, make_folder};
 
-mod confine;
-mod door;
+pub(crate) mod confine;
+pub(crate) mod door;
 pub(crate) mod hand_out;
 
 /// As many of a container's processes are served at once: they may connect as often as they like, and our threads are not
@@ -111,11 +112,15 @@ pub(crate) fn number_of(id: &str) -> Option<u32> {
 }
 
 /// Keeps a lasting slice, as a process of its own, until the slice is deleted or another keeper has taken over. The agent
-/// that starts it hands it the sockets by its standard input.
+/// that starts it hands it the sockets by its standard input. The id `emulated` is none: it makes the process the holder of
+/// emulated devices' pages.
 ///
 /// # Errors
 /// [`Code::Attach`] when it gets none, or cannot give up its privileges.
 pub fn keep(run: &RunDir, id: &str) -> Result<(), Fault> {
+    if id == HOLDER {
+        return crate::holder::hold();
+    }
     /// How often it looks whether it is still wanted. The agent tells it; this is for when no agent does.
     const LOOK: Duration = Duration::from_secs(1);
     let cannot = |error: &dyn std::error::Error| {

@@ -27,6 +27,7 @@ mod daemon;
 mod elf;
 mod elf64;
 mod files;
+mod holder;
 mod journal;
 mod keeper;
 mod known;

@@ -5,10 +5,10 @@
 //! an environment of its own, and is in the slice all the same. A user's LD_PRELOAD works as ever, before ours.
 //!
 //! All mounts have fixed targets that we name; none is read from an image. All sources are files of the host's own
-//! making, and read-only but for the pages of an emulated device. No folder of the host's is writable in a container:
+//! making, and read-only. No folder of the host's is writable in a container:
 //! what a container put into one would be met later by the host's root, perhaps a link in the place of a file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use divvy_agent::container::{Below, Grant, Parts};
 use divvy_model::{Code, Fault};
@@ -87,8 +87,8 @@ fn data(from: &Path, to: &str) -> Mount {
     mount(from, to, &["ro", "nosuid", "nodev", "noexec", "bind"])
 }
 
-/// What the emulated driver finds of the devices that were granted: each file mounted for itself, in a file system of the
-/// container's own, where its programs put what they share with each other.
+/// What the emulated driver finds of the devices that were granted: what says which, and the socket at which their pages are
+/// to be had. They lie in a file system of the container's own. There its programs put what they share with each other.
 pub(crate) fn pages(grant: &Grant) -> Vec<Mount> {
     let own = Mount {
         host_path: "tmpfs".into(),
@@ -100,11 +100,9 @@ pub(crate) fn pages(grant: &Grant) -> Vec<Mount> {
     };
     let target = |file: &Path| format!("{DEVICE}/{}", file.file_name().unwrap_or_default().display());
     let says = data(&grant.says, &target(&grant.says));
-    let page = |file: &PathBuf| mount(file, &target(file), &["rw", "nosuid", "nodev", "noexec", "bind"]);
-    [own, says]
-        .into_iter()
-        .chain(grant.pages.iter().map(page))
-        .collect()
+    // The holder may be replaced: it is the socket's folder that is mounted.
+    let socket = data(&grant.socket, &target(&grant.socket));
+    vec![own, says, socket]
 }
 
 /// A library over an image's own, whatever the distribution.

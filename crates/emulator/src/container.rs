@@ -1,13 +1,12 @@
 //! Emulated devices in a container.
 //!
 //! A container has no run directory and perhaps no variable of ours. What it was granted of emulated devices is a folder
-//! at a fixed path, as a device node is: the devices' pages, and a file that says which devices they are. Where that is
-//! there, variables say nothing.
+//! at a fixed path, as a device node is: a file that says which devices they are, and the socket at which their pages are to
+//! be had. Where that is there, variables say nothing.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -16,10 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::device::identity::Uuid;
 use crate::device::spec;
-use crate::engine::page;
-use crate::hardware::{HardwareError, PAGE_MODE, make_pages, run_directory};
+use crate::hardware::{HardwareError, run_directory};
+use crate::held;
 use crate::inventory::{DeviceFacts, devices};
-use crate::shared::lock;
 
 /// Where a container has the folder that [`grant`] makes.
 pub const FOLDER: &str = "/run/divvy/device";
@@ -112,64 +110,43 @@ pub fn host_pid() -> u32 {
     }
 }
 
-/// The files that a container is to have in `/run/divvy/device`, under their own names. The folder itself must be one of the
-/// container's own: in a folder of the host's a container could put a link where the host writes a file next time.
+/// What a container is to have in `/run/divvy/device`. The folder itself must be one of the container's own: in a folder of
+/// the host's a container could put a link where the host writes a file next time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Says what was granted. For reading.
     pub says: PathBuf,
-    /// The devices' pages. For writing too.
-    pub pages: Vec<PathBuf>,
+    /// The folder of the socket at which the devices' pages are given out. For reading, under the name `pages`.
+    pub socket: PathBuf,
 }
 
-/// Makes, in `folder`, what a container is to have of these devices of the specification `spec` in the run directory
-/// `run`. It must be on the run directory's file system: a device's page is one file under two names.
+/// Makes, in `folder`, what a container is to have of these devices of the specification `spec` in the run directory `run`.
+/// The socket is the agent's to make.
 ///
 /// # Errors
-/// What keeps the folder or a page from being made.
+/// What keeps the folder or a file from being made.
 pub fn grant(folder: &Path, run: &Path, spec: &str, uuids: &[Uuid]) -> Result<Grant, HardwareError> {
     let failed = |why: io::Error| HardwareError::Directory(folder.to_owned(), why);
-    fs::create_dir_all(folder).map_err(failed)?;
+    let socket = folder.join(held::FOLDER);
+    fs::create_dir_all(&socket).map_err(failed)?;
     // Engines mount what is in it as root; nobody else of the host has to do with it.
     fs::set_permissions(folder, Permissions::from_mode(0o700)).map_err(failed)?;
+    // A container's programs, of whatever user, come to the socket.
+    fs::set_permissions(&socket, Permissions::from_mode(0o711)).map_err(failed)?;
     let mut text = format!("spec {spec}\nrun_directory {}\n", run.display());
-    let mut pages = Vec::new();
     for uuid in uuids {
-        for page in make_pages(run, *uuid)? {
-            let name = folder.join(page.file_name().unwrap_or_default());
-            link(&page, &name).map_err(failed)?;
-            pages.push(name);
-        }
         let _infallible = writeln!(text, "uuid {uuid}");
     }
     let says = folder.join(FILE);
     replace(&says, &text).map_err(failed)?;
-    Ok(Grant { says, pages })
+    Ok(Grant { says, socket })
 }
 
-/// Takes back what containers did to the pages in a folder that [`grant`] made: modes, which would make programs of them,
-/// and lengths. A page is never mapped here: a container that shortens it again meanwhile does no harm.
-pub fn mend(folder: &Path) {
-    let files = fs::read_dir(folder).into_iter().flatten().flatten();
-    for file in files.map(|entry| entry.path()) {
-        let mend: fn(BorrowedFd<'_>) -> bool = match file.extension().and_then(|kind| kind.to_str()) {
-            Some("page") => |open| divvy_ledger::mend_file(open).is_ok(),
-            Some("engine") => |open| page::mend(open).is_ok(),
-            _ => continue,
-        };
-        let Ok(meta) = fs::symlink_metadata(&file) else {
-            continue;
-        };
-        // First: one that its owner may not open can be given its mode back all the same. No container writes the folder.
-        if meta.is_file() && meta.permissions().mode() & 0o7777 != PAGE_MODE {
-            let _gone = fs::set_permissions(&file, Permissions::from_mode(PAGE_MODE));
-        }
-        let Ok(open) = lock::open(&file) else {
-            continue;
-        };
-        // What cannot be mended now is tried again with the next round.
-        let _mended = mend(open.as_fd());
-    }
+/// The devices that [`grant`] wrote into this folder; none where it made none there.
+#[must_use]
+pub fn granted_in(folder: &Path) -> Vec<Uuid> {
+    let text = fs::read_to_string(folder.join(FILE)).unwrap_or_default();
+    Granted::read(&text).map_or_else(Vec::new, |granted| granted.uuids)
 }
 
 /// Puts a new file in the place of whatever has the name, which is not followed.
@@ -183,22 +160,11 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(&aside, path)
 }
 
-fn link(page: &Path, name: &Path) -> io::Result<()> {
-    match fs::hard_link(page, name) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            fs::remove_file(name)?;
-            fs::hard_link(page, name)
-        }
-        linked => linked,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::{engine_usage_in, usage_in};
 
     #[test]
     fn a_container_has_the_granted_devices_under_the_hosts_names() {
@@ -222,31 +188,12 @@ mod tests {
             .expect("devices");
         let names: Vec<_> = seen.iter().map(|facts| (facts.index, facts.uuid)).collect();
         assert_eq!(names, [(0, all[1].uuid), (1, all[2].uuid)]);
-        assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 5);
+        assert_eq!(granted_in(&folder), [all[1].uuid, all[2].uuid]);
+        assert_eq!(granted_in(&home), []);
         let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o7777;
-        assert_eq!((mode(&folder), mode(&run.join("emulated"))), (0o700, 0o700));
-        let sizes = || {
-            granted
-                .pages
-                .iter()
-                .map(|page| fs::metadata(page).expect("there").len())
-        };
-        let before: Vec<u64> = sizes().collect();
-        for page in &granted.pages {
-            fs::set_permissions(page, Permissions::from_mode(0o4755)).expect("a mode");
-        }
-        let device = all[1].uuid.to_string();
-        for length in [1 << 30, 4096, 7, 0] {
-            for page in &granted.pages {
-                let open = File::options().write(true).open(page).expect("a page");
-                open.set_len(length).expect("another length");
-            }
-            mend(&folder);
-            assert_eq!(sizes().collect::<Vec<_>>(), before);
-            usage_in(&run, &device).expect("a page as new");
-            engine_usage_in(&run, all[1].uuid).expect("a page as new");
-        }
-        assert!(granted.pages.iter().all(|page| mode(page) == 0o600));
+        assert_eq!((mode(&folder), mode(&granted.socket)), (0o700, 0o711));
+        let inside = fs::read_dir(&granted.socket).expect("a folder").count();
+        assert_eq!(inside, 0, "no page of the device is a file");
         assert!(Granted::read("run_directory /x\n").is_none());
         fs::remove_dir_all(&home).expect("removed");
     }

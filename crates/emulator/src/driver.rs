@@ -207,10 +207,12 @@ fn open_device(ordinal: usize, facts: DeviceFacts, pools: &Handles<MemoryPool>) 
         default_pool,
         MemoryPool::new(default_pool, ordinal, Arc::clone(&heap), 0),
     );
+    let of_engine = Arc::clone(&hardware);
+    let engine = Box::new(move |joins| of_engine.engine(joins));
     Ok(Arc::new(Device {
         ordinal,
         facts,
-        engine: Line::new(facts.timing, facts.timeslice_ns, client, hardware.engine.clone()),
+        engine: Line::new(facts.timing, facts.timeslice_ns, client, engine),
         hardware,
         array_heap: heap.apart(),
         heap,

@@ -1,27 +1,25 @@
 //! The page an emulated device shares between processes: who holds how much of its memory.
 //!
-//! On hardware the device itself knows. Here it is a ledger in a file on tmpfs, one per device, in the user's run
-//! directory. A process takes a place in it with its first context and loses it when it dies; what the dead held
-//! returns to the device. Unlike hardware, a hostile process of the same user could scribble on the page.
+//! On hardware the device itself knows. Here it is a ledger, one per device: a memory file that an agent's holder gives out,
+//! or a file in the user's run directory (`held`). A process takes a place in it with its first context and loses it when it
+//! dies; what the dead held returns to the device. Unlike hardware, a hostile process of the device could scribble on it.
 
 use crate::container;
 use crate::device::identity::Uuid;
-use crate::engine::page;
-use crate::engine::usage::page_path;
+use crate::held::{self, PageFile, Pages};
 use crate::inventory::DeviceFacts;
 use crate::log;
 use crate::memory::heap::{Charge, OutOfMemory};
 use crate::mig::{self, Store, StoreError};
 use crate::shared::deed::Deeds;
-use crate::shared::lock;
-use divvy_ledger::{
-    Backing, Ledger, PAGE_ABI_VERSION, PageError, ReserveError, Slot, SlotOwner, Snapshot, make_file,
-    open_file,
-};
+use divvy_ledger::attach::AttachError;
+use divvy_ledger::attach::wire::Status;
+use divvy_ledger::{Ledger, PAGE_ABI_VERSION, PageError, ReserveError, Slot, SlotOwner, Snapshot, open_file};
 use rustix::io::Errno;
 use std::fmt;
 use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -35,6 +33,8 @@ pub enum HardwareError {
     Foreign(PathBuf),
     /// The page itself.
     Page(PathBuf, PageError),
+    /// The holder of the pages, at this socket, does not give them to this process.
+    Unheld(PathBuf, AttachError),
     /// What the device is divided into.
     Mig(StoreError),
     /// The device was divided, or its instance removed, since this process began to use CUDA.
@@ -59,6 +59,21 @@ impl fmt::Display for HardwareError {
                 )
             }
             HardwareError::Page(path, why) => write!(f, "hardware page {}: {why}", path.display()),
+            HardwareError::Unheld(socket, AttachError::Declined(Status::NotAllowed)) => write!(
+                f,
+                "the holder of the pages at {} gives this device to those who have a slice on it; `divvy run` makes one",
+                socket.display()
+            ),
+            HardwareError::Unheld(socket, AttachError::Declined(Status::NoPages)) => write!(
+                f,
+                "the holder at {} has no pages of this device; the log of the host's agent says why",
+                socket.display()
+            ),
+            HardwareError::Unheld(socket, why) => write!(
+                f,
+                "the holder of the device's pages at {} cannot be asked: {why}; a running agent starts another",
+                socket.display()
+            ),
             HardwareError::Mig(why) => write!(f, "{why}"),
             HardwareError::Gone(id) => write!(f, "{id} is there no more: MIG was changed since cuInit"),
         }
@@ -73,18 +88,26 @@ pub struct Hardware {
     pub deeds: Arc<Deeds>,
     /// Where events of several processes are.
     pub events: PathBuf,
-    /// Where the page of its engine is.
-    pub engine: PathBuf,
-    path: PathBuf,
-    /// Of a MIG device: where it is told who runs there, and not elsewhere on the same memory.
-    presence: Option<PathBuf>,
+    directory: PathBuf,
+    /// Whether the run directory is this user's own.
+    is_own: bool,
+    /// The pages, once this process has a place in them.
+    joined: OnceLock<Joined>,
     /// Of a product with MIG: what it is divided into.
     division: Option<Store>,
     facts: DeviceFacts,
     limit: Option<u64>,
-    slot: OnceLock<Slot>,
-    present: OnceLock<Slot>,
     claiming: Mutex<()>,
+}
+
+/// This process's place on a device.
+struct Joined {
+    slot: Slot,
+    /// The page that the place is in.
+    ledger: PageFile,
+    engine: PageFile,
+    /// Of a MIG device: where it is told who runs there, and not elsewhere on the same memory.
+    _present: Option<Slot>,
 }
 
 /// What one process holds of a device.
@@ -129,10 +152,10 @@ pub fn usage_in(directory: &Path, id: &str) -> Result<Usage, HardwareError> {
         };
     }
     let state = Store::of(directory, uuid).read().map_err(HardwareError::Mig)?;
-    let mut total = of_page(directory, &page_name(uuid), &deeds_name(uuid))?;
+    let mut total = of_page(directory, uuid)?;
     for held in state.instances.iter().filter(|_| state.on) {
         let memory = mig::gpu_instance_uuid(uuid, held);
-        total.used_bytes += of_page(directory, &page_name(memory), &deeds_name(memory))?.used_bytes;
+        total.used_bytes += of_page(directory, memory)?.used_bytes;
         for compute in &held.compute {
             let own = mig::compute_instance_uuid(memory, compute);
             let usage = of_instance(directory, memory, own, (held.id, compute.id))?;
@@ -145,14 +168,14 @@ pub fn usage_in(directory: &Path, id: &str) -> Result<Usage, HardwareError> {
 
 /// Whether a living process has a context in a compute instance, or on a whole GPU.
 pub fn is_used(directory: &Path, uuid: Uuid) -> Result<bool, HardwareError> {
-    let usage = of_page(directory, &page_name(uuid), &deeds_name(uuid))?;
+    let usage = of_page(directory, uuid)?;
     Ok(!usage.processes.is_empty())
 }
 
 /// The memory is the GPU instance's, and so is its use; the processes are those of one compute instance.
 fn of_instance(directory: &Path, memory: Uuid, own: Uuid, place: (u32, u32)) -> Result<Usage, HardwareError> {
-    let mut usage = of_page(directory, &page_name(memory), &deeds_name(memory))?;
-    let present = of_page(directory, &page_name(own), &deeds_name(own))?.processes;
+    let mut usage = of_page(directory, memory)?;
+    let present = of_page(directory, own)?.processes;
     usage
         .processes
         .retain(|process| present.iter().any(|here| here.pid == process.pid));
@@ -162,15 +185,15 @@ fn of_instance(directory: &Path, memory: Uuid, own: Uuid, place: (u32, u32)) -> 
     Ok(usage)
 }
 
-/// Read and never mapped: whoever uses the device may shorten the file, and is not to end those who only look.
-fn of_page(directory: &Path, page: &Path, deeds: &str) -> Result<Usage, HardwareError> {
-    let path = directory.join(page);
-    let page_error = |why| HardwareError::Page(path.clone(), why);
-    let file = match lock::open(&path) {
+/// Read and never mapped: a file may be shortened meanwhile, which is not to end those who only look.
+fn of_page(directory: &Path, uuid: Uuid) -> Result<Usage, HardwareError> {
+    let page = held::find(directory, uuid)?.ledger;
+    let page_error = |why| HardwareError::Page(page.name().to_owned(), why);
+    let file = match page.open() {
         Err(Errno::NOENT) => return Ok(Usage::default()),
         opened => opened.map_err(|errno| {
             page_error(PageError::System {
-                step: "open of a ledger file",
+                step: "open of a ledger",
                 errno,
             })
         })?,
@@ -191,7 +214,8 @@ fn of_page(directory: &Path, page: &Path, deeds: &str) -> Result<Usage, Hardware
         .collect();
     processes.sort_unstable_by_key(|process| process.pid);
     Ok(Usage {
-        used_bytes: ledger.total_used() + Deeds::new(directory.join(deeds)).unpaid(),
+        used_bytes: ledger.total_used()
+            + Deeds::new(private(directory, false).join(deeds_name(uuid))).unpaid(),
         processes,
     })
 }
@@ -202,50 +226,86 @@ impl Hardware {
     pub fn open(facts: &DeviceFacts, limit: Option<u64>) -> Result<Hardware, HardwareError> {
         let directory = run_directory();
         prepare(&directory)?;
-        let memory = facts.instance.map_or(facts.uuid, |instance| instance.memory);
-        let path = directory.join(page_name(memory));
-        open(&path)?;
-        let presence = facts.instance.map(|_| directory.join(page_name(facts.uuid)));
-        if let Some(presence) = &presence {
-            open(presence)?;
+        let is_own = is_own(&directory);
+        open(&held::find(&directory, memory_of(facts))?.ledger)?;
+        if facts.instance.is_some() {
+            open(&held::find(&directory, facts.uuid)?.ledger)?;
         }
+        let private = private(&directory, true);
         Ok(Hardware {
-            deeds: Deeds::new(directory.join(deeds_name(memory))),
-            events: directory.join(format!("emulated-{}.events", facts.uuid)),
-            engine: page_path(&directory, facts.uuid),
-            path,
-            presence,
+            deeds: Deeds::new(private.join(deeds_name(memory_of(facts)))),
+            events: private.join(format!("emulated-{}.events", facts.uuid)),
             division: facts.mig_product().map(|_| Store::of(&directory, facts.gpu())),
+            directory,
+            is_own,
+            joined: OnceLock::new(),
             facts: *facts,
             limit,
-            slot: OnceLock::new(),
-            present: OnceLock::new(),
             claiming: Mutex::new(()),
         })
     }
 
     /// Shows this process among the device's users.
     pub fn join(&self) -> Result<&Slot, HardwareError> {
-        if let Some(slot) = self.slot.get() {
-            return Ok(slot);
+        self.joined().map(|joined| &joined.slot)
+    }
+
+    fn joined(&self) -> Result<&Joined, HardwareError> {
+        if let Some(joined) = self.joined.get() {
+            return Ok(joined);
         }
         let _one_claim = self.claiming.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.slot.get().is_none() {
+        if self.joined.get().is_none() {
             // Until both places are taken nobody may remove what they are on.
             let _held = match &self.division {
-                None => None,
-                Some(store) => {
+                Some(store) if self.is_own => {
                     let held = store.hold().map_err(HardwareError::Mig)?;
                     self.check(store)?;
                     Some(held)
                 }
+                _ => None,
             };
-            if let Some(presence) = &self.presence {
-                let _ = self.present.set(claim(presence)?);
+            let joined = match self.facts.instance {
+                None => {
+                    let (slot, pages) = claim(&self.directory, self.facts.uuid)?;
+                    Joined {
+                        slot,
+                        ledger: pages.ledger,
+                        engine: pages.engine,
+                        _present: None,
+                    }
+                }
+                Some(instance) => {
+                    let (present, own) = claim(&self.directory, self.facts.uuid)?;
+                    let (slot, memory) = claim(&self.directory, instance.memory)?;
+                    Joined {
+                        slot,
+                        ledger: memory.ledger,
+                        engine: own.engine,
+                        _present: Some(present),
+                    }
+                }
+            };
+            // Another user's lock is not ours to hold: the place says that the device is in use, and then comes the look.
+            if let (Some(store), false) = (&self.division, self.is_own) {
+                self.check(store)?;
             }
-            let _ = self.slot.set(claim(&self.path)?);
+            let _ = self.joined.set(joined);
         }
-        Ok(self.slot.get().expect("claimed above"))
+        Ok(self.joined.get().expect("claimed above"))
+    }
+
+    /// The page of its engine: where `joins` says so, of the device that this process has its place on.
+    pub fn engine(&self, joins: bool) -> Result<PageFile, Errno> {
+        let found = match (joins, self.joined.get()) {
+            (true, _) => self.joined().map(|joined| joined.engine.clone()),
+            (false, Some(joined)) => Ok(joined.engine.clone()),
+            (false, None) => held::find(&self.directory, self.facts.uuid).map(|pages| pages.engine),
+        };
+        found.map_err(|why| {
+            log::once("engine", why);
+            Errno::IO
+        })
     }
 
     /// Whether the device is still what it was when the driver looked.
@@ -283,10 +343,13 @@ impl Hardware {
 
     /// Returns to the device what dead processes held.
     fn reap(&self) {
-        let reaped = open(&self.path).and_then(|ledger| {
+        let Some(page) = self.joined.get().map(|joined| &joined.ledger) else {
+            return;
+        };
+        let reaped = open(page).and_then(|ledger| {
             ledger
                 .reap()
-                .map_err(|why| HardwareError::Page(self.path.clone(), why))
+                .map_err(|why| HardwareError::Page(page.name().to_owned(), why))
         });
         if let Err(why) = reaped {
             log::once("reap", why);
@@ -325,7 +388,7 @@ impl Charge for Hardware {
         first.map_err(|why| {
             log::once(
                 "reserve",
-                format_args!("hardware page {}: {why}", self.path.display()),
+                format_args!("hardware page of {}: {why}", self.facts.uuid),
             );
             OutOfMemory
         })
@@ -340,41 +403,52 @@ impl Charge for Hardware {
     }
 
     fn give(&self, bytes: u64) {
-        if let Some(slot) = self.slot.get()
-            && let Err(why) = slot.release(bytes)
+        if let Some(joined) = self.joined.get()
+            && let Err(why) = joined.slot.release(bytes)
         {
             log::once(
                 "release",
-                format_args!("hardware page {}: {why}", self.path.display()),
+                format_args!("hardware page of {}: {why}", self.facts.uuid),
             );
         }
     }
 }
 
-fn claim(path: &Path) -> Result<Slot, HardwareError> {
-    let page_error = |why| HardwareError::Page(path.to_owned(), why);
-    let file = open_file(path, PAGE_MODE).map_err(page_error)?;
-    let owner = SlotOwner {
-        host_pid: container::host_pid(),
-    };
-    Slot::claim(file, Backing::File, owner).map_err(page_error)
+/// The UUID by which a device's memory is known.
+fn memory_of(facts: &DeviceFacts) -> Uuid {
+    facts.instance.map_or(facts.uuid, |instance| instance.memory)
+}
+
+/// Takes a place in the ledger of that UUID.
+fn claim(directory: &Path, uuid: Uuid) -> Result<(Slot, Pages), HardwareError> {
+    /// The files may be set aside each time anew.
+    const TRIES: u32 = 16;
+    for _ in 0..TRIES {
+        let pages = held::find(directory, uuid)?;
+        let page_error = |why| HardwareError::Page(pages.ledger.name().to_owned(), why);
+        let owner = SlotOwner {
+            host_pid: container::host_pid(),
+        };
+        let slot =
+            Slot::claim(open_or_make(&pages.ledger)?, pages.ledger.backing(), owner).map_err(page_error)?;
+        if !pages.is_set_aside() {
+            return Ok((slot, pages));
+        }
+    }
+    Err(HardwareError::Unheld(directory.to_owned(), AttachError::TimedOut))
 }
 
 /// Only the user's own processes share the user's emulated devices.
 pub(crate) const PAGE_MODE: u32 = 0o600;
 
 /// Pages of another layout are other files: after an upgrade, what still runs goes on with its own.
-fn page_name(uuid: Uuid) -> PathBuf {
+pub(crate) fn page_name(uuid: Uuid) -> PathBuf {
     pages(Path::new("")).join(format!("emulated-{uuid}.{PAGE_ABI_VERSION}.page"))
 }
 
-/// Where a run directory has its devices' pages. A container that was granted one writes to it and gives it any mode: on the
-/// host they lie where no other user enters.
+/// Where a run directory has its devices' files: on the host no other user enters it.
 pub(crate) fn pages(directory: &Path) -> PathBuf {
-    match container::granted() {
-        Some(_) => directory.into(),
-        None => directory.join("emulated"),
-    }
+    directory.join("emulated")
 }
 
 /// Makes that folder, where the run directory is.
@@ -389,22 +463,49 @@ fn deeds_name(uuid: Uuid) -> String {
     format!("emulated-{uuid}.shared")
 }
 
-fn open(path: &Path) -> Result<Ledger, HardwareError> {
-    open_file(path, PAGE_MODE)
-        .and_then(|file| Ledger::open(file, Backing::File))
-        .map_err(|why| HardwareError::Page(path.to_owned(), why))
+fn open(page: &PageFile) -> Result<Ledger, HardwareError> {
+    Ledger::open(open_or_make(page)?, page.backing())
+        .map_err(|why| HardwareError::Page(page.name().to_owned(), why))
 }
 
-/// Finds the pages of a device of the run directory `directory`, making those that nobody has yet: of its memory and of
-/// its engine.
-pub(crate) fn make_pages(directory: &Path, uuid: Uuid) -> Result<[PathBuf; 2], HardwareError> {
-    let failed = |why| HardwareError::Directory(directory.to_owned(), why);
-    make_folder(directory).map_err(failed)?;
-    let memory = directory.join(page_name(uuid));
-    make_file(&memory, PAGE_MODE).map_err(|why| HardwareError::Page(memory.clone(), why))?;
-    let engine = page_path(directory, uuid);
-    page::make(&engine).map_err(|why| HardwareError::Directory(engine.clone(), why.into()))?;
-    Ok([memory, engine])
+/// Opens a ledger's page, made if it is a file that is not there.
+fn open_or_make(page: &PageFile) -> Result<OwnedFd, HardwareError> {
+    let opened = match page {
+        PageFile::Path(path) => open_file(path, PAGE_MODE),
+        PageFile::Held(_) => page.open().map_err(|errno| PageError::System {
+            step: "open of a held page",
+            errno,
+        }),
+    };
+    opened.map_err(|why| HardwareError::Page(page.name().to_owned(), why))
+}
+
+/// Whether a run directory is this user's own, and not a container's part of one.
+pub(crate) fn is_own(directory: &Path) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    container::granted().is_none() && fs::symlink_metadata(directory).is_ok_and(|meta| meta.uid() == user)
+}
+
+/// Where processes of one user put what they share with each other alone: deeds and events. In a run
+/// directory of another user's that is a folder of this user's own; `makes`: made where it is missing.
+fn private(directory: &Path, makes: bool) -> PathBuf {
+    if is_own(directory) || container::granted().is_some() {
+        return directory.to_owned();
+    }
+    // Beside the user's own run directory: root's is perhaps the one that another user's agent serves.
+    let mut own = default_run_directory().into_os_string();
+    own.push(".shared");
+    let own = PathBuf::from(own);
+    if makes {
+        let _exists = DirBuilder::new().mode(0o700).create(&own);
+    }
+    let user = rustix::process::geteuid().as_raw();
+    match fs::symlink_metadata(&own) {
+        // In /tmp anybody may have made it first.
+        Ok(meta) if meta.is_dir() && meta.uid() == user && meta.mode() & 0o022 == 0 => own,
+        // Nothing can be written there: nothing is shared.
+        _ => directory.to_owned(),
+    }
 }
 
 /// What a container has in its place, else `DIVVY_RUN_DIR`, else [`default_run_directory`].
@@ -462,6 +563,10 @@ pub fn prepare(directory: &Path) -> Result<(), HardwareError> {
     let chosen = std::env::var_os("DIVVY_RUN_DIR").is_some() || container::granted().is_some();
     if owner != user && user != 0 && !chosen {
         return Err(HardwareError::Foreign(directory.to_owned()));
+    }
+    // Another user's pages come from a holder.
+    if container::granted().is_some() || owner != user && user != 0 {
+        return Ok(());
     }
     make_folder(directory).map_err(failed)
 }

@@ -20,6 +20,7 @@ mod function;
 mod graph;
 mod handle;
 mod hardware;
+mod held;
 mod image;
 mod inventory;
 mod jit;
@@ -40,13 +41,14 @@ mod shared;
 mod stream;
 
 pub use api::TABLE;
-pub use container::{Grant, NAMESPACE, grant, mend};
+pub use container::{Grant, NAMESPACE, grant, granted_in};
 pub use device::identity::{PciAddress, Uuid};
 pub use device::spec::{SpecError, Timing};
 pub use engine::usage::{EngineUsage, ProcessEngineUsage, engine_usage, engine_usage_in, set_time_slice};
 pub use hardware::{
     HardwareError, ProcessUsage, Usage, default_run_directory, run_directory, usage, usage_in,
 };
+pub use held::{Kept, SOCKET as PAGES_SOCKET, new_engine_page, pages_of, set_aside};
 pub use inventory::{DeviceFacts, devices, devices_from_env, stand_for};
 pub use mig::{Instance, State as MigState, StoreError};
 pub use nvml::{TABLE as NVML_TABLE, nvlinks};

@@ -1,9 +1,10 @@
-//! Whoever may write a device's page may shorten it. Those who only look are not to die of that.
+//! Whoever may write a device's file may shorten it. Those who only look are not to die of that. (What containers and other
+//! users have are memory files that cannot be shortened: crates/agent.)
 
 mod common;
 
 use common::alone;
-use divvy_emulator::{devices, engine_usage_in, grant, usage_in};
+use divvy_emulator::{devices, engine_usage_in, set_aside, set_time_slice, usage_in};
 use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -16,16 +17,24 @@ fn looks_at_a_page_that_is_shortened_and_regrown_end_in_an_answer_or_an_error() 
         let directory = PathBuf::from(std::env::var_os("DIVVY_RUN_DIR").unwrap());
         let device = devices("h100", &directory).unwrap()[0].uuid;
         let id = device.to_string();
-        let granted = grant(&directory.join("given"), &directory, "h100", &[device]).unwrap();
-        let files: Vec<_> = granted
-            .pages
+        // Both make the files.
+        set_time_slice(&directory, device, 2).unwrap();
+        drop(set_aside(&directory, device).unwrap());
+        let mut paths: Vec<PathBuf> = std::fs::read_dir(directory.join("emulated"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        // The engine's, then the memory's.
+        paths.sort_by_key(|path| path.extension().map(ToOwned::to_owned));
+        let files: Vec<_> = paths
             .iter()
             .map(|page| OpenOptions::new().write(true).open(page).unwrap())
             .collect();
+        assert_eq!(files.len(), 2);
         let lengths: Vec<u64> = files.iter().map(|file| file.metadata().unwrap().len()).collect();
         // As if processes used it, so that the looks read all that there is to read.
         let used = u32::MAX.to_ne_bytes();
-        std::os::unix::fs::FileExt::write_all_at(&files[0], &used, 20).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&files[1], &used, 20).unwrap();
         let stop = AtomicBool::new(false);
         let (mut answers, mut errors) = (0, 0);
         std::thread::scope(|scope| {
@@ -37,7 +46,6 @@ fn looks_at_a_page_that_is_shortened_and_regrown_end_in_an_answer_or_an_error() 
                             file.set_len(*length).unwrap();
                         }
                     }
-                    divvy_emulator::mend(&directory.join("given"));
                     std::thread::yield_now();
                 }
             });
@@ -59,7 +67,11 @@ fn looks_at_a_page_that_is_shortened_and_regrown_end_in_an_answer_or_an_error() 
             errors > 0,
             "the page was never seen short: the test shows nothing"
         );
-        divvy_emulator::mend(&directory.join("given"));
+        // What is left of them is no page. Without one the device is not used.
+        usage_in(&directory, &id).unwrap_err();
+        for path in &paths {
+            std::fs::remove_file(path).unwrap();
+        }
         usage_in(&directory, &id).unwrap();
         engine_usage_in(&directory, device).unwrap();
     });

@@ -1,9 +1,10 @@
 //! Emulated devices of this host, by specification.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use divvy_emulator::device::spec;
-use divvy_emulator::{DeviceFacts, Grant};
+use divvy_emulator::{DeviceFacts, Grant, Kept, Uuid};
 use divvy_model::{Bytes, Code, DeviceKind, DeviceRecord, Fault, Hardware, MigPlace, Vendor};
 
 /// What is emulated when nobody says.
@@ -90,7 +91,7 @@ fn record(facts: &DeviceFacts, mig_mode: Option<bool>, run_dir: &Path) -> Device
 /// nodes of real ones.
 ///
 /// # Errors
-/// [`Code::RunDir`] when the folder or a device's page cannot be made.
+/// [`Code::RunDir`] when the folder cannot be made.
 pub fn grant_emulated(folder: &Path, run_dir: &Path, spec: &str, uuids: &[&str]) -> Result<Grant, Fault> {
     if let Some(instance) = uuids.iter().find(|uuid| uuid.starts_with("MIG-")) {
         return Err(Fault::new(
@@ -108,9 +109,54 @@ pub fn grant_emulated(folder: &Path, run_dir: &Path, spec: &str, uuids: &[&str])
     })
 }
 
-/// Takes back what containers did to the modes and lengths of the pages in a folder that [`grant_emulated`] made.
-pub fn mend_granted(folder: &Path) {
-    divvy_emulator::mend(folder);
+/// The devices that [`grant_emulated`] wrote into this folder; none where it made none there.
+#[must_use]
+pub fn granted_emulated(folder: &Path) -> Vec<String> {
+    let granted = divvy_emulator::granted_in(folder);
+    granted.iter().map(ToString::to_string).collect()
+}
+
+/// The UUIDs by which a device's pages are asked for: its own, and that of its GPU instance's memory.
+#[must_use]
+pub fn emulated_pages_of(run_dir: &Path, uuid: &str) -> Vec<[u8; 16]> {
+    divvy_emulator::pages_of(run_dir, uuid)
+        .into_iter()
+        .map(|uuid| uuid.0)
+        .collect()
+}
+
+/// Sets an emulated device's files aside for as long as what is answered is open anywhere: from then on its pages are the
+/// holder's. None where programs use the files, which were started where no agent served.
+///
+/// # Errors
+/// [`Code::RunDir`].
+pub fn set_emulated_aside(run_dir: &Path, uuid: [u8; 16]) -> Result<Option<OwnedFd>, Fault> {
+    match divvy_emulator::set_aside(run_dir, Uuid(uuid)) {
+        Ok(mark) => Ok(Some(mark)),
+        Err(Kept::InUse(_)) => Ok(None),
+        Err(Kept::ByAnother) => Err(Fault::new(
+            Code::RunDir,
+            format!(
+                "another holder has the pages of the emulated device {}",
+                Uuid(uuid)
+            ),
+        )
+        .hint("it leaves when the programs that use them have ended")),
+        Err(Kept::Failed(why)) => Err(Fault::new(
+            Code::RunDir,
+            "the pages of the emulated device cannot be set aside",
+        )
+        .because(&why)),
+    }
+}
+
+/// Makes the page of an emulated device's engine, for the holder.
+///
+/// # Errors
+/// [`Code::RunDir`].
+pub fn new_engine_page() -> Result<OwnedFd, Fault> {
+    divvy_emulator::new_engine_page()
+        .map_err(|why| Fault::new(Code::RunDir, "cannot make a page of an emulated device").because(&why))
 }
 
 /// Memory in use on an emulated device, by anybody, as its page in the run directory tells; None where it cannot be

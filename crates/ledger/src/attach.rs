@@ -9,12 +9,14 @@
 //! - The agent also asks who attached: [`members()`].
 //! - The **keeper** answers them all: [`Keeper::serve`]. It needs no agent for it. What may be asked depends on the socket
 //!   ([`Door`]): tenants and observers come to one, the agent to another where nobody else may connect.
+//! - A process that uses an **emulated device** asks the holder of its pages for them: [`device_pages`].
 //! - The sockets are made by the agent, and handed to the keeper: [`Sockets`].
 //!
 //! docs/adr/0002 says why a socket and not files or inherited descriptors; docs/adr/0033, why two.
 
 mod agent;
 mod channel;
+mod device;
 mod error;
 mod keeper;
 mod members;
@@ -26,6 +28,7 @@ mod wait;
 pub mod wire;
 
 pub use agent::{Pages, Recalled, deliver, members, recall};
+pub use device::{DevicePages, device_pages, serve_device};
 pub use error::AttachError;
 pub use keeper::{Door, Keeper, Served};
 pub use members::Member;

@@ -3,6 +3,7 @@
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -42,6 +43,9 @@ impl Backing {
         memfd::require_size(fd.as_fd(), "ledger", LEDGER_BYTES)
     }
 }
+
+/// What the pages of emulated devices are called in proc(5)'s lists: they are not a slice's.
+pub const DEVICE_PAGE: &CStr = c"divvy-emulated";
 
 /// Whether a number can be a process's id at all. A tenant may write anything into its own ledger.
 #[must_use]
@@ -481,28 +485,13 @@ pub fn make_file(path: &Path, mode: u32) -> Result<(), PageError> {
     made
 }
 
-/// Gives a ledger file back the length and the header that one of its users took from it, without mapping it. Modes are not
-/// looked at.
+/// Makes the ledger of an emulated device for the holder of its pages: a memory file of sealed size.
 ///
 /// # Errors
 /// The system's reason.
-pub fn mend_file(fd: BorrowedFd<'_>) -> Result<(), PageError> {
-    let length = rustix::fs::fstat(fd)
-        .map_err(PageError::system("fstat of a page"))?
-        .st_size;
-    if length != LEDGER_BYTES as i64 {
-        rustix::fs::ftruncate(fd, LEDGER_BYTES as u64)
-            .map_err(PageError::system("ftruncate of a ledger file"))?;
-    }
-    let whole = Header::bytes_of(LEDGER_MAGIC, LEDGER_BYTES);
-    let mut found = [0; 16];
-    let read = rustix::io::pread(fd, &mut found, 0).map_err(PageError::system("pread of a page"))?;
-    if read == whole.len() && found == whole {
-        return Ok(());
-    }
-    rustix::io::pwrite(fd, &whole, 0)
-        .map(drop)
-        .map_err(PageError::system("pwrite of a ledger file"))
+pub fn new_device_ledger() -> Result<OwnedFd, PageError> {
+    let head = Header::bytes_of(LEDGER_MAGIC, LEDGER_BYTES);
+    memfd::new_page(DEVICE_PAGE, LEDGER_BYTES, &head)
 }
 
 fn make_draft(path: &Path, mode: u32) -> Result<(), PageError> {

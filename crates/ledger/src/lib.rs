@@ -41,7 +41,10 @@ pub use error::{PageError, ReserveError};
 pub use grant::{Grant, GrantSpec, GrantView};
 pub use layout::{GRANT_BYTES, LEDGER_BYTES, PAGE_ABI_VERSION, PresenceLine, SHARED_WORDS, monotonic_ns};
 pub use lease::{Gate, GateWord, Lease};
-pub use ledger::{Backing, Ledger, Process, Reaped, is_process_id, make_file, mend_file, open_file};
+pub use ledger::{
+    Backing, DEVICE_PAGE, Ledger, Process, Reaped, is_process_id, make_file, new_device_ledger, open_file,
+};
+pub use memfd::{check_page, new_page, reopen_page};
 pub use peer_pidfd::peer_pidfd;
 pub use presence::Presence;
 pub use slot::{Slot, SlotOwner};

@@ -1,7 +1,7 @@
 //! Memory files: making them, sealing them, and telling sealed ones from others.
 
 use std::ffi::CStr;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
@@ -23,6 +23,35 @@ pub(crate) fn create(name: &CStr, bytes: usize) -> Result<OwnedFd, PageError> {
         .map_err(PageError::system("memfd_create"))?;
     rustix::fs::ftruncate(&fd, bytes as u64).map_err(PageError::system("ftruncate of a memory file"))?;
     Ok(fd)
+}
+
+/// Makes a page that others are to map: a memory file of `bytes`, which begins with `head` and whose size is sealed.
+///
+/// # Errors
+/// The system's reason.
+pub fn new_page(name: &CStr, bytes: usize, head: &[u8]) -> Result<OwnedFd, PageError> {
+    let fd = create(name, bytes)?;
+    rustix::io::pwrite(&fd, head, 0).map_err(PageError::system("pwrite of a new page"))?;
+    seal(fd.as_fd(), SealFlags::empty())?;
+    Ok(fd)
+}
+
+/// Checks that a page from elsewhere can be mapped without fear: its size is sealed, and then that it is `bytes`.
+///
+/// # Errors
+/// [`PageError::Unsealed`], [`PageError::Size`].
+pub fn check_page(fd: BorrowedFd<'_>, page: &'static str, bytes: usize) -> Result<(), PageError> {
+    // In this order: what is not sealed could change its size between two looks.
+    require_seals(fd, page, SealFlags::empty())?;
+    require_size(fd, page, bytes)
+}
+
+/// Opens a page once more, for reading and writing: another open file description, with locks of its own.
+///
+/// # Errors
+/// The system's reason; /proc must be mounted.
+pub fn reopen_page(fd: BorrowedFd<'_>) -> Result<OwnedFd, PageError> {
+    reopen(fd, OFlags::RDWR)
 }
 
 /// Seals for good: the size, the seals, and whatever `more` says.

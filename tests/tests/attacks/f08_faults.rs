@@ -1,6 +1,6 @@
 //! F8. Seen on the old code: memory that a hostile keeper handed over was asked for its size first and for its seals after.
 //! One that shrank in between ended the root agent by SIGBUS. So did a container that made its emulated device's page
-//! shorter, which the agent had mapped.
+//! shorter, which the agent, and every other program of the device, had mapped.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,9 +12,11 @@ use divvy_tests::host::{finish, succeeded};
 use divvy_tests::hostile::Hostile;
 use divvy_tests::processes;
 use divvy_tests::system::System;
+use divvy_tests::tenant::Tenant;
+use divvy_tests::users::User;
 use divvy_tests::wait::until;
 
-use super::containers::{image, slice};
+use super::containers::{HARDENED, image, slice};
 use super::rounds::rounds;
 
 /// So many looks at hostile memory, half of them for each pause of the keeper's.
@@ -120,47 +122,135 @@ fn f08_a_look_at_memory_that_shrinks_meanwhile_faults_nobody() {
     assert!(shrunk >= 1000, "the memory was to shrink: {said}");
 }
 
+/// A tenant of the host's has the same device's pages mapped meanwhile. The container has no capability.
 #[test]
 fn f08_a_container_that_shortens_its_devices_page_ends_nothing_of_the_hosts() {
+    const MIB: u64 = 1 << 20;
     let Some(system) = System::new() else { return };
     let Some(podman) = Podman::new(&system) else {
         return;
     };
     let (image, device) = (image(&system), slice(&system, &podman, "own", "1GiB"));
     let other = slice(&system, &podman, "others", "1GiB");
-    let (_, seconds) = rounds();
-    let attack = format!("echo info | /bin/probe; exec /bin/attacker shorten /run/divvy/device {seconds}");
-    // With the engine's usual rights: without them a container's root may not open the page of an agent's own user.
-    let flags = ["--device", &device];
+    let mut command = system.divvy_as(&system.users.alice, ["run", "--memory", "1GiB", "--"]);
+    command.arg(system.program("probe"));
+    let mut tenant = Tenant::start(command);
+    tenant.allocate(64 * MIB).expect("it fits");
+    let (rounds, seconds) = rounds();
+    let attack = format!(
+        "echo info | /bin/probe; exec /bin/attacker shorten /run/divvy/device \
+         /run/divvy/device/pages/pages.sock granted {rounds} {seconds}"
+    );
+    let flags = [&["--device", &device][..], &HARDENED].concat();
     let hostile = Hostile::start(&mut podman.run(&flags, &image, &["/bin/sh", "-c", &attack]));
-    assert!(hostile.line().is_some(), "its device works");
+    let mut said: Vec<String> = (0..2).filter_map(|_| hostile.line()).collect();
+    assert!(
+        said.concat().contains("total_bytes"),
+        "its device works: {said:?}"
+    );
+    let used = || {
+        let devices = system.json(["devices"]);
+        devices["items"][0]["memory_used_bytes"]
+            .as_u64()
+            .expect("a figure")
+    };
     let mut asked = 0;
-    while hostile
-        .line_within(Duration::from_millis(100))
-        .is_none_or(|line| !line.contains("rounds"))
-    {
-        asked += 1;
-        system.lives();
-        let devices = finish(&mut system.divvy(["devices"]));
-        assert!(
-            devices.status.code().is_some(),
-            "a container ended `divvy devices`: {}",
-            devices.status
-        );
-        if asked > 60 {
-            break;
+    loop {
+        if let Some(line) = hostile.line_within(Duration::from_millis(50)) {
+            let ended = line.contains("rounds");
+            said.push(line);
+            if ended {
+                break;
+            }
         }
+        asked += 1;
+        tenant.allocate(MIB).expect("it fits");
+        assert!(tenant.copies(), "what the tenant computes");
+        tenant.free();
+        assert_eq!(used(), 64 * MIB, "the device's figures");
+        assert!(asked < 600, "the container goes on: {said:?}");
     }
-    // It stays short: what looks at it now, and a program of another container.
-    for _ in 0..4 {
-        system.lives();
-        succeeded(&finish(&mut system.divvy(["devices"])));
-    }
-    let flags = ["--device", &other];
+    println!("{asked} looks, {said:?}");
+    let last = said.last().expect("a line");
+    assert!(
+        last.contains(" 0 harmed, 2 pages"),
+        "the container has the pages and harms nothing: {said:?}"
+    );
+    system.lives();
+    // The modes that it left stand in nobody's way.
+    let flags = [&["--device", &other][..], &HARDENED].concat();
     let said = finish(&mut podman.run(&flags, &image, &["/bin/sh", "-c", "echo info | /bin/probe"]));
     assert!(
         String::from_utf8_lossy(&said.stdout).contains("total_bytes"),
         "another container's program: {said:?}"
     );
+    assert!(tenant.copies());
+    assert_eq!(used(), 64 * MIB);
+    drop(tenant);
+    system.holds();
+}
+
+/// The same by one user of the host against another, each with a slice of one device.
+#[test]
+fn f08_two_users_of_one_device_see_each_others_use_and_shorten_nothing() {
+    const MIB: u64 = 1 << 20;
+    let Some(system) = System::new() else { return };
+    let users = [&system.users.alice, &system.users.bob];
+    let mut tenants = users.map(|user| {
+        let mut command = system.divvy_as(user, ["run", "--memory", "1GiB", "--"]);
+        command.arg(system.program("probe"));
+        Tenant::start(command)
+    });
+    tenants[0].allocate(256 * MIB).expect("it fits");
+    tenants[1].allocate(128 * MIB).expect("it fits");
+    let driver = system.folder().join("driver");
+    std::fs::create_dir(&driver).expect("a folder");
+    std::os::unix::fs::symlink(
+        system.program("libdivvy_emulated_cuda.so"),
+        driver.join("libcuda.so.1"),
+    )
+    .expect("a link");
+    let raw = |user: &User| {
+        let mut command = system.command_as(user, system.program("probe"));
+        command
+            .env("LD_LIBRARY_PATH", &driver)
+            .env("DIVVY_EMULATED", "h100");
+        Tenant::start(command)
+    };
+    for user in users {
+        // Without a slice in front: what the device itself says.
+        let mut look = raw(user);
+        let (free, total) = look.memory();
+        assert_eq!(total - free, 384 * MIB, "what {} sees", user.name);
+    }
+    let device = system.json(["devices"])["items"][0]["uuid"]
+        .as_str()
+        .expect("a UUID")
+        .to_owned();
+    let (rounds, seconds) = rounds();
+    let (rounds, seconds) = (rounds.to_string(), seconds.to_string());
+    let run = system.run_directory();
+    let (run, socket) = (run.to_str().expect("text"), run.join("pages.sock"));
+    let socket = socket.to_str().expect("text");
+    for (user, pages) in [(users[1], 2), (&system.users.mallory, 0)] {
+        let mut attack = system.attacker_as(user, ["shorten", run, socket, &device, &rounds, &seconds]);
+        let said = succeeded(&finish(&mut attack));
+        println!("{}: {said}", user.name);
+        assert!(said.contains(&format!(" 0 harmed, {pages} pages")), "{said}");
+        assert_eq!(said.contains("NotAllowed"), pages == 0, "{said}");
+    }
+    assert!(tenants[0].copies(), "the victim goes on");
+    let mut look = raw(users[0]);
+    let (free, total) = look.memory();
+    assert_eq!(total - free, 384 * MIB);
+    // Of a user without a slice the device is not: the program says so, and its user is told what to do.
+    let mut stranger = system.command_as(&system.users.mallory, system.program("probe"));
+    stranger
+        .env("LD_LIBRARY_PATH", &driver)
+        .env("DIVVY_EMULATED", "h100")
+        .env("DIVVY_LOG", "debug");
+    let refused = finish(&mut stranger);
+    assert!(!refused.status.success(), "{refused:?}");
+    drop((look, tenants));
     system.holds();
 }

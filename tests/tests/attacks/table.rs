@@ -51,6 +51,7 @@ const TESTS: [(&str, &[&str]); 23] = [
             "f08_a_keeper_that_is_taken_over_by_its_user_ends_no_agent",
             "f08_a_look_at_memory_that_shrinks_meanwhile_faults_nobody",
             "f08_a_container_that_shortens_its_devices_page_ends_nothing_of_the_hosts",
+            "f08_two_users_of_one_device_see_each_others_use_and_shorten_nothing",
         ],
     ),
     ("F9", &["f09_keepers_that_accept_nothing_hold_up_nobody_else"]),

@@ -110,9 +110,7 @@ fn slice(name: &str) -> SliceRecord {
 fn grant(folder: &str) -> Grant {
     Grant {
         says: format!("{folder}/granted").into(),
-        pages: ["page", "engine"]
-            .map(|kind| format!("{folder}/emulated-GPU-0.{kind}").into())
-            .into(),
+        socket: format!("{folder}/pages").into(),
     }
 }
 

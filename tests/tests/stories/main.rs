@@ -17,6 +17,7 @@ mod devices;
 mod engines;
 mod examples;
 // The suite that `attacks` names is the other one, which is to be quick.
+mod holder;
 #[path = "attacks.rs"]
 mod images;
 mod lasting;

@@ -147,12 +147,13 @@ impl Auditor {
         seen: &mut Found,
     ) -> bool {
         let mut unsure = false;
+        let pages = daemon.page_files(slices);
         let found = {
             let mut evidence = self.evidence.lock().unwrap_or_else(PoisonError::into_inner);
             if daemon.opened.swap(false, Ordering::Relaxed) {
                 evidence.look_again();
             }
-            containers::look_into(&daemon.run, slices, &mut evidence)
+            containers::look_into(&daemon.run, slices, &pages, &mut evidence)
         };
         unsure |= daemon.note_containers(&found.iter().map(|process| process.slice.clone()).collect());
         for containers::Process {

@@ -14,9 +14,6 @@ use super::evidence::SliceBox;
 use super::scan::IN_CONTAINER;
 use crate::{RunDir, privilege};
 
-/// Where they have the pages of emulated devices.
-const PAGES: &str = "/run/divvy/device/";
-
 /// A process of a container.
 pub struct Process {
     /// Its slice's id.
@@ -27,9 +24,14 @@ pub struct Process {
     pub unlimited: bool,
 }
 
-/// The processes of these slices' containers. What containers did to the pages that they were granted is taken back.
-/// `evidence` is what earlier rounds found out.
-pub fn look_into(run: &RunDir, slices: &[SliceRecord], evidence: &mut Evidence) -> Vec<Process> {
+/// The processes of these slices' containers. `pages` are those of each slice's emulated devices, and `evidence` is what
+/// earlier rounds found out.
+pub fn look_into(
+    run: &RunDir,
+    slices: &[SliceRecord],
+    pages: &HashMap<String, HashSet<(u64, u64)>>,
+    evidence: &mut Evidence,
+) -> Vec<Process> {
     let slices: Vec<&SliceRecord> = slices
         .iter()
         .filter(|slice| slice.lasting && run.container(&slice.id).is_dir())
@@ -37,24 +39,18 @@ pub fn look_into(run: &RunDir, slices: &[SliceRecord], evidence: &mut Evidence) 
     if slices.is_empty() {
         return Vec::new();
     }
-    for slice in &slices {
-        divvy_host::mend_granted(&run.container(&slice.id).join("device"));
-    }
     let nodes = nodes();
     let boxes: Vec<SliceBox> = slices.iter().map(|slice| SliceBox::of(run, &slice.id)).collect();
-    let mut pages: HashMap<&str, HashSet<(u64, u64)>> = HashMap::new();
+    let none = HashSet::new();
     evidence
         .inside(&boxes)
         .into_iter()
         .map(|(slice, pid)| {
             let id = boxes[slice].id.as_str();
-            let pages = pages
-                .entry(id)
-                .or_insert_with(|| files(&run.container(id).join("device")));
             Process {
                 slice: id.to_owned(),
                 pid,
-                unlimited: uses(pid, &nodes, pages),
+                unlimited: uses(pid, &nodes, pages.get(id).unwrap_or(&none)),
             }
         })
         .collect()
@@ -75,7 +71,7 @@ fn uses(pid: u32, nodes: &HashSet<u64>, pages: &HashSet<(u64, u64)>) -> bool {
     if maps.contains(IN_CONTAINER) {
         return false;
     }
-    if maps.contains(PAGES) {
+    if maps.lines().filter_map(mapped).any(|file| pages.contains(&file)) {
         return true;
     }
     if privilege::is_separate() {
@@ -108,11 +104,13 @@ fn nodes() -> HashSet<u64> {
         .collect()
 }
 
-fn files(folder: &Path) -> HashSet<(u64, u64)> {
-    entries(folder)
-        .filter_map(|path| look(&path))
-        .map(|seen| place(&seen))
-        .collect()
+/// The file of a line of proc(5)'s maps: the numbers of its file system and its own.
+fn mapped(line: &str) -> Option<(u64, u64)> {
+    let mut words = line.split_whitespace().skip(3);
+    let (major, minor) = words.next()?.split_once(':')?;
+    let number = |text| u32::from_str_radix(text, 16).ok();
+    let inode = words.next()?.parse().ok()?;
+    Some((makedev(number(major)?, number(minor)?), inode))
 }
 
 /// What is known of a file without asking anybody for it: a container's file systems may have servers that never answer.
@@ -153,8 +151,7 @@ mod tests {
         let page = base.path().join("page");
         fs::write(&page, "x").expect("written");
         let (none, no_page) = (HashSet::new(), HashSet::new());
-        let pages = files(base.path());
-        assert_eq!(pages.len(), 1);
+        let pages = HashSet::from([place(&look(&page).expect("a page"))]);
         assert!(!uses(own, &none, &pages));
         let open = fs::File::open(&page).expect("open");
         assert!(uses(own, &none, &pages) && !uses(own, &none, &no_page));
@@ -167,5 +164,13 @@ mod tests {
         drop(node);
         assert!(!uses(own, &nodes, &no_page));
         assert!(!uses(u32::MAX, &nodes, &pages));
+    }
+
+    #[test]
+    fn a_mapped_file_is_known_by_its_numbers_whatever_it_is_called() {
+        let line = "7f00-7f01 rw-s 00000000 00:1c 4711                       /memfd:divvy-ledger (deleted)";
+        assert_eq!(mapped(line), Some((makedev(0, 0x1c), 4711)));
+        assert_eq!(mapped("7f00-7f01 rw-p 00000000 00:00 0"), Some((0, 0)));
+        assert_eq!(mapped("rubbish"), None);
     }
 }

@@ -15,7 +15,7 @@ const NOBODY: u32 = 65_534;
 ///
 /// # Errors
 /// [`divvy_model::Code::Privilege`] where the system refuses: then nothing is served.
-pub(super) fn give_up_privileges() -> Result<(), Fault> {
+pub(crate) fn give_up_privileges() -> Result<(), Fault> {
     // Root in a user namespace is some plain user of the host, and may have no other user to become.
     if !rustix::process::geteuid().is_root() || in_user_namespace() {
         return confine_keeper(0, 0);

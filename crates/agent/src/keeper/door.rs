@@ -1,6 +1,7 @@
 //! How many are with a keeper at once. Who comes when all places are taken waits in the socket's queue: nobody who starts
 //! in good faith is turned away, and who fills the queue holds up its own slice alone.
 
+use std::io::ErrorKind;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,7 +38,7 @@ impl Drop for Place {
 
 /// Serves who comes to a listener, `most` at once. One thread per connection: a peer that says nothing must not keep the
 /// next one waiting. Where no thread is to be had the connection closes, and the peer is refused like any other.
-pub(super) fn serve(
+pub(crate) fn serve(
     listener: &UnixListener,
     most: usize,
     answer: impl Fn(&UnixStream) + Clone + Send + 'static,
@@ -45,10 +46,15 @@ pub(super) fn serve(
     let door = Arc::new(Door::default());
     loop {
         let place = door.place(most);
-        let Ok((stream, _)) = listener.accept() else {
-            // Out of descriptors: the next try may fare better.
-            std::thread::sleep(Duration::from_millis(10));
-            continue;
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            // It was shut down: there is nothing more to come.
+            Err(error) if error.kind() == ErrorKind::InvalidInput => return,
+            Err(_) => {
+                // Out of descriptors: the next try may fare better.
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            }
         };
         let answer = answer.clone();
         let _refused = std::thread::Builder::new().spawn(move || {

@@ -35,6 +35,15 @@ pub(super) fn start(daemon: &Arc<Daemon>, alive: watch::Sender<bool>) -> io::Res
         daemon.keep_all_up();
         TICK
     })?;
+    let mut look = 0_u64;
+    repeat("holder", daemon, move |daemon| {
+        daemon.replace_holder();
+        look += 1;
+        if look.is_multiple_of(10) {
+            daemon.keep_holder_up();
+        }
+        TICK
+    })?;
     repeat("recalls", daemon, |daemon| {
         if daemon.misses_pages() {
             daemon.recall_missing();

@@ -1,4 +1,4 @@
-//! Emulated devices: no nodes, but the emulated driver's libraries and the devices' pages.
+//! Emulated devices: no nodes, but the emulated driver's libraries, and the socket at which the devices' pages are to be had.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ pub struct Emulated {
     pub name: String,
     /// Its UUID; none for all of them.
     pub uuid: Option<String>,
-    /// What says so, and its pages.
+    /// What says so, and where its pages are to be had.
     pub grant: Grant,
 }
 

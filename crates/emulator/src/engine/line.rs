@@ -10,9 +10,9 @@ use super::schedule::{JOBS, Job, State, WHOLE};
 use crate::device::spec::Timing;
 use crate::exec::pool::{Pool, block_signals};
 use crate::exec::task::{Task, Work};
+use crate::held::PageFile;
 use crate::{clock, log};
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -35,13 +35,17 @@ pub struct EngineWork {
     run: Run,
 }
 
+/// Finds the page of an engine: of the device that this process uses, where the argument says that it is about to; else for
+/// a look before.
+pub type Source = Box<dyn Fn(bool) -> Result<PageFile, rustix::io::Errno> + Send + Sync>;
+
 /// The engine of a device, for this process.
 pub struct Line {
     /// How its time passes.
     pub timing: Timing,
     slice: Option<u64>,
     client: Option<Client>,
-    path: PathBuf,
+    page: Source,
     joined: OnceLock<Option<(Page, OwnPlace)>>,
     inner: Mutex<Inner>,
     changed: Condvar,
@@ -84,13 +88,13 @@ pub struct Running<'a> {
 }
 
 impl Line {
-    /// The engine whose page is at `path`. Takes no place in it.
-    pub fn new(timing: Timing, slice: Option<u64>, client: Option<Client>, path: PathBuf) -> Arc<Line> {
+    /// The engine whose page `page` finds. Takes no place in it.
+    pub fn new(timing: Timing, slice: Option<u64>, client: Option<Client>, page: Source) -> Arc<Line> {
         Arc::new(Line {
             timing,
             slice,
             client,
-            path,
+            page,
             joined: OnceLock::new(),
             inner: Mutex::default(),
             changed: Condvar::new(),
@@ -102,7 +106,7 @@ impl Line {
     /// The page, and this process's place in it; None if there is none, which is logged.
     pub fn join(&self) -> Option<&(Page, OwnPlace)> {
         let join = || {
-            let page = Page::open(&self.path)?;
+            let page = Page::open(&(self.page)(true)?)?;
             let place = page.join()?;
             if let Some(slice) = self.slice {
                 page.lock().suggest_slice(slice);
@@ -119,8 +123,7 @@ impl Line {
                         log::once(
                             "engine",
                             format_args!(
-                                "engine page {}: {why}; nobody sees how busy this process keeps the device. Remove the file if it is damaged",
-                                self.path.display()
+                                "the page of the device's engine: {why}; nobody sees how busy this process keeps it. Remove the file if it is damaged",
                             ),
                         );
                     })
@@ -140,7 +143,9 @@ impl Line {
         let Some(client) = self.client else { return false };
         client.astray
             || self.joined.get().is_none()
-                && Page::open(&self.path).is_ok_and(|page| page.has_failed(client.server))
+                && (self.page)(false)
+                    .and_then(|file| Page::open(&file))
+                    .is_ok_and(|page| page.has_failed(client.server))
     }
 
     /// What failed at this process's MPS server, as a CUresult.

@@ -1,6 +1,6 @@
 //! The page of a device's engine, which every process that uses the device shares: the line, and each process's jobs.
 //!
-//! A file beside the hardware page. A process has a place in it, held by a lock that the kernel ends with the process. What
+//! It lies beside the hardware page, as a holder's memory file or the user's own file. A process has a place in it, held by a lock that the kernel ends with the process. What
 //! the words say is under one lock, which is taken away from a holder that is dead or stopped; and whatever they
 //! say, whoever reads them goes on in bounded time: they are made plausible first.
 
@@ -9,13 +9,15 @@ use super::mps::Client;
 use super::schedule::{JOBS, Job, Now, PATIENCE, Place, Schedule, State, WHOLE};
 use crate::clock;
 use crate::container;
+use crate::held::PageFile;
 use crate::memory::mapping::Mapping;
 use crate::shared::lock::{FileLock, Hold, is_locked, open};
+use divvy_ledger::{Backing, DEVICE_PAGE, PageError, check_page, new_page};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::mem::offset_of;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
@@ -104,7 +106,8 @@ struct JobWords {
 struct Samples([[AtomicU64; 2]; SAMPLES]);
 
 const _: () = assert!(size_of::<PlaceWords>() == 1024);
-const BYTES: usize = size_of::<Words>();
+/// Its size.
+pub const BYTES: usize = size_of::<Words>();
 const HEAD_BYTES: usize = 16;
 
 /// How busy a process kept the engine.
@@ -120,7 +123,7 @@ pub struct Busy {
 
 /// A mapping of the page, without a place in it.
 pub struct Page {
-    path: PathBuf,
+    file: PageFile,
     map: Mapping,
 }
 
@@ -138,15 +141,13 @@ pub struct OwnPlace {
 }
 
 impl Page {
-    /// The page of that name, made if there is none.
-    pub fn open(path: &Path) -> Result<Page, Errno> {
-        let file = open_or_make(path)?;
-        if rustix::fs::fstat(&file)?.st_size != BYTES as i64 {
-            return Err(Errno::PROTO);
-        }
-        let map = Mapping::of_file(file.as_fd(), 0, BYTES, 4096)?;
+    /// Maps the page, made if it is a file that is not there.
+    pub fn open(file: &PageFile) -> Result<Page, Errno> {
+        let fd = open_or_make(file)?;
+        check_size(file, &fd)?;
+        let map = Mapping::of_file(fd.as_fd(), 0, BYTES, 4096)?;
         let page = Page {
-            path: path.to_owned(),
+            file: file.clone(),
             map,
         };
         page.check()?;
@@ -155,15 +156,13 @@ impl Page {
 
     /// A copy of the page, for a look: memory of this process alone, so that a file which is shortened meanwhile is an
     /// error and no signal. What is done to the copy changes nothing for others.
-    pub fn look(path: &Path) -> Result<Page, Errno> {
-        let file = open(path)?;
-        if rustix::fs::fstat(&file)?.st_size != BYTES as i64 {
-            return Err(Errno::PROTO);
-        }
+    pub fn look(file: &PageFile) -> Result<Page, Errno> {
+        let fd = file.open()?;
+        check_size(file, &fd)?;
         let map = Mapping::new(BYTES, 4096, false)?;
-        copy::read(file.as_fd(), &map)?;
+        copy::read(fd.as_fd(), &map)?;
         let page = Page {
-            path: path.to_owned(),
+            file: file.clone(),
             map,
         };
         page.check()?;
@@ -190,7 +189,7 @@ impl Page {
         let pid = container::host_pid();
         for index in 0..PLACES {
             let lock = PLACE_LOCKS + index as u64;
-            let Some(life) = FileLock::take(open(&self.path)?, lock, 1, Hold::Alone)? else {
+            let Some(life) = FileLock::take(self.file.open()?, lock, 1, Hold::Alone)? else {
                 continue;
             };
             let locked = self.lock();
@@ -258,7 +257,7 @@ impl Page {
 
     /// No place of that process is held.
     fn is_dead(&self, pid: u64) -> bool {
-        let Ok(file) = open(&self.path) else { return false };
+        let Ok(file) = self.file.open() else { return false };
         !self.used().any(|index| {
             self.words().places[index].pid.load(Relaxed) == pid
                 && is_locked(file.as_fd(), PLACE_LOCKS + index as u64) != Ok(false)
@@ -279,7 +278,7 @@ impl Page {
 
     /// Frees the places of processes that are gone.
     pub fn reap(&self) {
-        let Ok(file) = open(&self.path) else { return };
+        let Ok(file) = self.file.open() else { return };
         for index in self.used() {
             // Our own place is locked through another description of this process, so it counts as locked.
             if is_locked(file.as_fd(), PLACE_LOCKS + index as u64) == Ok(false) {
@@ -589,26 +588,28 @@ impl JobWords {
     }
 }
 
-/// Sets the slice in the page of that name, made if there is none, without mapping it: for the agent. The word is
-/// checked by all who read it.
-pub fn write_slice(path: &Path, slice: u64) -> Result<(), Errno> {
-    let file = open_or_make(path)?;
+/// Sets the slice in a page, made if it is a file that is not there, without mapping it: for the agent. The word is checked
+/// by all who read it.
+pub fn write_slice(file: &PageFile, slice: u64) -> Result<(), Errno> {
+    let fd = open_or_make(file)?;
     // Looked at first: a page of another layout has another word there, and a short one would get a hole.
-    Page::look(path)?;
+    Page::look(file)?;
     let slice = slice.clamp(*SLICES.start(), *SLICES.end());
-    rustix::io::pwrite(&file, &slice.to_ne_bytes(), offset_of!(Words, slice) as u64).map(drop)
+    rustix::io::pwrite(&fd, &slice.to_ne_bytes(), offset_of!(Words, slice) as u64).map(drop)
 }
 
-/// Gives a page back the length and the head that one of its users took from it, without mapping it.
-pub fn mend(file: BorrowedFd<'_>) -> Result<(), Errno> {
-    if rustix::fs::fstat(file)?.st_size != BYTES as i64 {
-        rustix::fs::ftruncate(file, BYTES as u64)?;
+/// Makes a page for a holder: a memory file of sealed size.
+pub fn new_held() -> Result<OwnedFd, PageError> {
+    new_page(DEVICE_PAGE, BYTES, &head())
+}
+
+/// Refuses a page of another size, and one of a holder that could be shortened.
+fn check_size(file: &PageFile, fd: &OwnedFd) -> Result<(), Errno> {
+    match file.backing() {
+        Backing::Sealed => check_page(fd.as_fd(), "engine", BYTES).map_err(|_| Errno::PROTO),
+        Backing::File if rustix::fs::fstat(fd)?.st_size == BYTES as i64 => Ok(()),
+        Backing::File => Err(Errno::PROTO),
     }
-    let mut found = [0; HEAD_BYTES];
-    if rustix::io::pread(file, &mut found, 0)? == HEAD_BYTES && found == head() {
-        return Ok(());
-    }
-    rustix::io::pwrite(file, &head(), 0).map(drop)
 }
 
 /// What every page begins with.
@@ -620,17 +621,18 @@ fn head() -> [u8; HEAD_BYTES] {
 }
 
 /// Of processes that start together one makes the file, and none finds it half made.
-fn open_or_make(path: &Path) -> Result<OwnedFd, Errno> {
-    match open(path) {
-        Err(Errno::NOENT) => {}
-        answer => return answer,
+fn open_or_make(file: &PageFile) -> Result<OwnedFd, Errno> {
+    match (file, file.open()) {
+        (PageFile::Path(path), Err(Errno::NOENT)) => {
+            make(path)?;
+            open(path)
+        }
+        (_, answer) => answer,
     }
-    make(path)?;
-    open(path)
 }
 
 /// Makes the page of that name, unless something has it.
-pub fn make(path: &Path) -> Result<(), Errno> {
+fn make(path: &Path) -> Result<(), Errno> {
     static DRAFTS: AtomicU32 = AtomicU32::new(0);
     let number = DRAFTS.fetch_add(1, Relaxed);
     let mut draft = path.as_os_str().to_owned();

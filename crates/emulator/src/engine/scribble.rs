@@ -3,6 +3,7 @@
 
 use super::page::{PLACES, Page};
 use super::schedule::{JOBS, Job, State, WHOLE};
+use crate::held::PageFile;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -31,7 +32,8 @@ pub fn engine_page(data: &[u8]) -> usize {
 }
 
 fn open_and_stroke(path: &std::path::Path, data: &[u8]) -> usize {
-    let Ok(page) = Page::open(path) else { return 0 };
+    let file = PageFile::Path(path.to_owned());
+    let Ok(page) = Page::open(&file) else { return 0 };
     let Ok(place) = page.join() else { return 0 };
     let Ok(scribble) = File::options().write(true).open(path) else {
         return 0;
@@ -55,7 +57,7 @@ fn open_and_stroke(path: &std::path::Path, data: &[u8]) -> usize {
             let _written = scribble.write_all_at(&[0; 8], 16);
         }
     }
-    let _another = Page::open(path).and_then(|page| page.join().map(drop));
+    let _another = Page::open(&file).and_then(|page| page.join().map(drop));
     count
 }
 

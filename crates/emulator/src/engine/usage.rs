@@ -1,11 +1,12 @@
 //! How busy an emulated device's engine is, and who keeps it so: read from its page, without touching a driver.
 
-use super::page::{Busy, DEFAULT_SLICE, ENGINE_ABI, LONG_SLICE, Page, SAMPLES, SHORT_SLICE, write_slice};
+use super::page::{Busy, DEFAULT_SLICE, LONG_SLICE, Page, SAMPLES, SHORT_SLICE, write_slice};
 use crate::device::identity::Uuid;
-use crate::hardware::{HardwareError, make_folder, pages, run_directory};
+use crate::hardware::{HardwareError, make_folder, run_directory};
+use crate::held;
 use divvy_ledger::PageError;
 use rustix::io::Errno;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What a process had of an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,11 +32,6 @@ pub struct EngineUsage {
     history: Vec<(u64, u64)>,
 }
 
-/// Where the page of a device's engine is.
-pub fn page_path(directory: &Path, uuid: Uuid) -> PathBuf {
-    pages(directory).join(format!("emulated-{uuid}.{ENGINE_ABI}.engine"))
-}
-
 /// Who kept a device's engine busy and for how long, exact to the nanosecond of the device clock. A device that nobody
 /// has used yet was idle.
 pub fn engine_usage(uuid: Uuid) -> Result<EngineUsage, HardwareError> {
@@ -44,8 +40,8 @@ pub fn engine_usage(uuid: Uuid) -> Result<EngineUsage, HardwareError> {
 
 /// The same for a device of the run directory `directory`, whatever this process's own is.
 pub fn engine_usage_in(directory: &Path, uuid: Uuid) -> Result<EngineUsage, HardwareError> {
-    let path = page_path(directory, uuid);
-    let page = match Page::look(&path) {
+    let file = held::find(directory, uuid)?.engine;
+    let page = match Page::look(&file) {
         Err(Errno::NOENT) => {
             return Ok(EngineUsage {
                 now_ns: crate::clock::now_ns(),
@@ -55,7 +51,7 @@ pub fn engine_usage_in(directory: &Path, uuid: Uuid) -> Result<EngineUsage, Hard
                 history: Vec::new(),
             });
         }
-        looked => looked.map_err(|errno| failed(&path, errno))?,
+        looked => looked.map_err(|errno| failed(file.name(), errno))?,
     };
     let (now_ns, idle_wanted_ns, mut all) = page.busy();
     let dead = all.remove(0);
@@ -91,8 +87,8 @@ pub fn set_time_slice(directory: &Path, uuid: Uuid, code: u32) -> Result<(), Har
         _ => DEFAULT_SLICE,
     };
     make_folder(directory).map_err(|why| HardwareError::Directory(directory.to_owned(), why))?;
-    let path = page_path(directory, uuid);
-    write_slice(&path, slice).map_err(|errno| failed(&path, errno))
+    let file = held::find(directory, uuid)?.engine;
+    write_slice(&file, slice).map_err(|errno| failed(file.name(), errno))
 }
 
 /// Busy time since `from`, by earlier readings and the one now.

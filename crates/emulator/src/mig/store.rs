@@ -5,14 +5,16 @@ use super::state::{Malformed, State, VERSION};
 use crate::device::identity::Uuid;
 use rustix::fs::{FlockOperation, flock};
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Only the user's own processes share the user's emulated devices.
-const MODE: u32 = 0o600;
+/// Only the user's own processes change what the user's emulated devices are divided into, and so take the lock.
+const LOCK_MODE: u32 = 0o600;
+/// Those to whom an agent gave a device read it.
+const MODE: u32 = 0o644;
 /// Changes take microseconds. Whoever was stopped in the middle of one must not hang everybody else.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -105,6 +107,8 @@ impl Store {
                     .truncate(true)
                     .mode(MODE)
                     .open(&aside)?;
+                // The program's umask is not ours to change, and does not decide.
+                file.set_permissions(Permissions::from_mode(MODE))?;
                 file.write_all(state.to_string().as_bytes())?;
                 fs::rename(&aside, &self.path)
             };
@@ -120,7 +124,7 @@ impl Store {
             .write(true)
             .create(true)
             .truncate(false)
-            .mode(MODE)
+            .mode(LOCK_MODE)
             .open(&path)
             .map_err(|why| StoreError::Io(path.clone(), why))?;
         let begin = Instant::now();

@@ -151,6 +151,53 @@ impl Request {
     }
 }
 
+/// What a process asks of the holder of emulated devices' pages: those of one device. Nothing else can be said to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceRequest {
+    /// The UUID of the device, of a MIG instance, or of a GPU instance's memory.
+    pub uuid: [u8; 16],
+}
+
+/// A message whose last 16 bytes are a UUID.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct DeviceMessage {
+    magic: u64,
+    version: u32,
+    code: u32,
+    uuid: [u8; 16],
+}
+
+/// The code of a [`DeviceRequest`], beside those of [`Kind`].
+const DEVICE: u32 = 7;
+
+impl DeviceRequest {
+    /// The request's bytes.
+    #[must_use]
+    pub fn encode(self) -> [u8; MESSAGE_BYTES] {
+        let message = DeviceMessage {
+            magic: MAGIC,
+            version: PAGE_ABI_VERSION,
+            code: DEVICE,
+            uuid: self.uuid,
+        };
+        zerocopy::transmute!(message)
+    }
+
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Result<Self, Malformed> {
+        let head = Message::parse(bytes)?;
+        let message: DeviceMessage = zerocopy::transmute!(*bytes);
+        match head.code {
+            DEVICE => Ok(Self { uuid: message.uuid }),
+            _ => Err(Malformed::Meaning),
+        }
+    }
+}
+
 /// What the keeper sends back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
+mod device;
 mod escape;
 mod fatbin;
 mod flood;
@@ -30,7 +31,10 @@ fn main() -> anyhow::Result<()> {
         ["churn", folder, victim, seconds, names @ ..] => {
             paths::churn(Path::new(folder), Path::new(victim), number(seconds)?, names)
         }
-        ["shorten", folder, seconds] => paths::shorten(Path::new(folder), number(seconds)?),
+        ["shorten", folder, socket, device, rounds, seconds] => {
+            let reach = device::Reach::new(Path::new(folder), Path::new(socket), device)?;
+            reach.shorten(number(rounds)?, number(seconds)?)
+        }
         ["redirect", other] => keeper::redirect(Path::new(other)),
         ["fault", looks, seconds] => keeper::fault(number(looks)?, number(seconds)?),
         ["steal", name, milliseconds] => keeper::steal(name, number(milliseconds)?),

@@ -78,36 +78,8 @@ pub fn churn(folder: &Path, victim: &Path, seconds: u64, names: &[&str]) -> anyh
     Ok(())
 }
 
-/// Makes every file in `folder` shorter, longer and short again; over and over.
-pub fn shorten(folder: &Path, seconds: u64) -> anyhow::Result<()> {
-    let begin = Instant::now();
-    let mut rounds = 0_u64;
-    let mut shortened = 0_u64;
-    while begin.elapsed() < Duration::from_secs(seconds) {
-        for path in below(folder) {
-            let Ok(file) = fs::OpenOptions::new().write(true).open(&path) else {
-                continue;
-            };
-            let length = file.metadata().map_or(0, |meta| meta.len());
-            if file.set_len(0).is_ok() {
-                shortened += 1;
-            }
-            let _again = file.set_len(length);
-        }
-        rounds += 1;
-    }
-    // At last it stays short.
-    for path in below(folder) {
-        let _short = fs::OpenOptions::new()
-            .write(true)
-            .open(&path)
-            .and_then(|file| file.set_len(0));
-    }
-    println!("{rounds} rounds, {shortened} shortened");
-    Ok(())
-}
-
-fn below(folder: &Path) -> Vec<PathBuf> {
+/// All that lies below a folder.
+pub fn below(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
