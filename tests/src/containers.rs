@@ -113,6 +113,21 @@ impl Image {
     }
 }
 
+/// A static program that takes a container's emulated device without the limiter: `opens.c`.
+pub fn opens(host: &Host, compiler: &Path) -> PathBuf {
+    let (source, program) = (host.folder().join("opens.c"), host.folder().join("opens"));
+    fs::write(&source, include_str!("opens.c")).expect("written");
+    let mut compile = Command::new(compiler);
+    compile
+        .arg("-static")
+        .arg(format!("-DPAGE_ABI_VERSION={}", divvy_ledger::PAGE_ABI_VERSION))
+        .arg("-o")
+        .arg(&program)
+        .arg(&source);
+    succeeded(&finish(&mut compile));
+    program
+}
+
 impl<'a> Podman<'a> {
     /// podman over runc, or nothing where it is not installed and need not be.
     pub fn new(host: &'a Host) -> Option<Self> {

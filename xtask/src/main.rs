@@ -14,6 +14,7 @@ mod dist;
 mod examples;
 mod floor;
 mod generate_abi;
+mod gpu_kit;
 mod oracle;
 mod pin;
 mod python;
@@ -49,6 +50,8 @@ enum Task {
     Examples(examples::Args),
     /// Build the drop-ins against an old glibc and check what they need and export
     Floor(floor::Args),
+    /// Pack what shows on a machine with a GPU which promises hold there
+    GpuKit(gpu_kit::Args),
     /// Have the crate container-device-interface inject our CDI files, and compare what comes of it with ours
     Oracle(oracle::Args),
     /// Write the lists of Python packages with their hashes
@@ -70,6 +73,7 @@ fn main() -> anyhow::Result<()> {
         Task::Demo(args) => demo::run(&args),
         Task::Deny(args) => deny::run(&args),
         Task::Dist(args) => dist::run(&args),
+        Task::GpuKit(args) => gpu_kit::run(&args),
         Task::Examples(args) => examples::run(&args),
         Task::Floor(args) => floor::run(&args),
         Task::Oracle(args) => oracle::run(&args),

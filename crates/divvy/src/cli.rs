@@ -9,8 +9,8 @@ use crate::env;
 use crate::output::Format;
 use crate::verbs::{
     agent, attend, cdi, completions, config, devices, doctor, engine, enter, environment, events, explain,
-    inspect, keep, kill, man, mig, mps, nri, oci_runtime, partition, ps, resize, run, runtime, slice, top,
-    topology, vgpu,
+    inspect, keep, kill, man, mig, mps, nri, oci_runtime, partition, ps, resize, run, runtime, selftest,
+    slice, top, topology, vgpu,
 };
 
 const EXAMPLES: &str = "\
@@ -106,6 +106,8 @@ pub enum Verb {
     /// Become a program inside a slice
     #[command(hide = true)]
     Enter(enter::Args),
+    /// Show which of Divvy's promises hold on this machine, in two minutes
+    Selftest(selftest::Args),
     /// Keep a lasting slice
     #[command(hide = true)]
     Keep(keep::Args),
@@ -164,6 +166,7 @@ impl Verb {
             Self::Top(args) => top::run(args, context),
             Self::Events(args) => events::run(args, context),
             Self::Slice(args) => slice::run(args, context),
+            Self::Selftest(args) => selftest::run(args),
             Self::Keep(args) => keep::run(args, context),
             Self::Inspect(args) => inspect::run(args, context),
             Self::Resize(args) => resize::run(args, context),

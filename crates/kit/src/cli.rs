@@ -34,6 +34,14 @@ pub enum Words {
     },
     /// List the parts
     List,
+    /// What the kit tells itself
+    #[command(flatten)]
+    Inner(Inner),
+}
+
+/// What the kit tells itself.
+#[derive(Debug, Subcommand)]
+pub enum Inner {
     /// One part, in the process that the runner made for it
     #[command(hide = true)]
     Part {
@@ -64,10 +72,9 @@ pub enum Words {
 const FAILS: u8 = 1;
 const CANNOT: u8 = 2;
 
-/// Does what it is told. `own_words` stand before these where the program calls itself.
+/// Does what it is told.
 #[must_use]
-pub fn main(words: Words, own_words: &[&str]) -> ExitCode {
-    let _set_once = OWN_WORDS.set(own_words.iter().map(|word| (*word).to_owned()).collect());
+pub fn main(words: Words) -> ExitCode {
     let outcome = match words {
         Words::Run {
             out,
@@ -81,18 +88,35 @@ pub fn main(words: Words, own_words: &[&str]) -> ExitCode {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Words::Part {
+        Words::Inner(inner) => Ok(ExitCode::from(main_inner(&inner))),
+    };
+    outcome.unwrap_or_else(|why| {
+        eprintln!("error: {why}");
+        ExitCode::from(CANNOT)
+    })
+}
+
+/// Says which words stand before these where this program calls itself, as the kit is a verb of it.
+pub fn called_by(own_words: &[&str]) {
+    let _set_once = OWN_WORDS.set(own_words.iter().map(|word| (*word).to_owned()).collect());
+}
+
+/// Does what the kit told itself; the exit status.
+#[must_use]
+pub fn main_inner(inner: &Inner) -> u8 {
+    let outcome = match inner {
+        Inner::Part {
             name,
             out,
             limit,
             device,
             short,
-        } => run_part(&name, &out, Duration::from_secs(limit), device, short),
-        Words::Tenant { word } => crate::tenant::run(&word).map(|()| ExitCode::SUCCESS),
+        } => run_part(name, out, Duration::from_secs(*limit), device.clone(), *short),
+        Inner::Tenant { word } => crate::tenant::run(word).map(|()| 0),
     };
     outcome.unwrap_or_else(|why| {
         eprintln!("error: {why}");
-        ExitCode::from(CANNOT)
+        CANNOT
     })
 }
 
@@ -133,15 +157,15 @@ fn run_part(
     limit: Duration,
     device: Option<String>,
     is_short: bool,
-) -> Result<ExitCode, String> {
+) -> Result<u8, String> {
     let part = find(name).ok_or_else(|| format!("there is no part `{name}`"))?;
     let results = Folder::open(out).map_err(|error| error.to_string())?;
     let mut kit = Kit::new(results, part.name, device, is_short, limit).map_err(|error| error.to_string())?;
     match (part.run)(&mut kit) {
-        Ok(()) => Ok(ExitCode::SUCCESS),
+        Ok(()) => Ok(0),
         Err(why) => {
             kit.found(&Finding::new(format!("{name}.ended"), Verdict::Fails, why))?;
-            Ok(ExitCode::from(FAILS))
+            Ok(FAILS)
         }
     }
 }

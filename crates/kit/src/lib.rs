@@ -20,7 +20,7 @@ mod tenant;
 
 use std::sync::OnceLock;
 
-pub use cli::{Words, main};
+pub use cli::{Inner, Words, called_by, main, main_inner};
 pub use finding::{Figure, Finding, Unit, Verdict};
 pub use folder::{Ending, Folder, Outcome};
 pub use kit::Kit;

@@ -13,5 +13,5 @@ struct Program {
 }
 
 fn main() -> ExitCode {
-    divvy_kit::main(Program::parse().words, &[])
+    divvy_kit::main(Program::parse().words)
 }

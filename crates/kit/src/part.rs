@@ -72,6 +72,13 @@ pub const PARTS: &[Part] = &[
         run: parts::deaths::run,
     },
     Part {
+        name: "differences",
+        about: "the same kernels on the card and on the emulated device, bit for bit",
+        limit: seconds(120),
+        short: None,
+        run: parts::differences::run,
+    },
+    Part {
         name: "sharing",
         about: "the ways of sharing that need no setting of the card",
         limit: seconds(60),

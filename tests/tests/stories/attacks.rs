@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use divvy_host::built::Built;
 use divvy_tests::GIB;
@@ -57,6 +58,9 @@ fn cve_2025_23359_targets_that_change_while_containers_start_lead_nowhere_out_of
                         renameat_with(CWD, target, CWD, link, RenameFlags::EXCHANGE).expect("swapped");
                         swaps.fetch_add(1, Ordering::Relaxed);
                     }
+                    // Sometimes a container comes through: a runtime looks at a target several times.
+                    let pause = swaps.load(Ordering::Relaxed) % 97 * 300;
+                    std::thread::sleep(Duration::from_micros(pause.into()));
                 }
             });
             for round in 0..ROUNDS {

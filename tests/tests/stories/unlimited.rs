@@ -4,44 +4,16 @@ use std::path::Path;
 use std::process::Command;
 
 use divvy_tests::clients::compiler;
-use divvy_tests::containers::{Image, Podman};
+use divvy_tests::containers::{Image, Podman, opens};
 use divvy_tests::host::{Host, finish, stderr, succeeded};
 
 use divvy_tests::wait::until;
 
 use crate::containers::{image, slice};
 
-/// A program that opens what a container has of the emulated device, says so, and stays.
-const OPENS: &str = r#"
-#include <dirent.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-int main(void) {
-    DIR *folder = opendir("/run/divvy/device");
-    struct dirent *entry;
-    char path[512];
-    int opened = 0;
-    while (folder && (entry = readdir(folder)))
-        if (entry->d_name[0] != '.' && strcmp(entry->d_name, "granted")) {
-            snprintf(path, sizeof path, "/run/divvy/device/%s", entry->d_name);
-            opened += open(path, O_RDWR | O_CLOEXEC) >= 0;
-        }
-    printf("opened %d\n", opened);
-    fflush(stdout);
-    sleep(600);
-    return 0;
-}
-"#;
-
 /// The program, static, in the image.
 fn put(host: &Host, image: &Image, compiler: &Path) {
-    let (source, program) = (host.folder().join("opens.c"), host.folder().join("opens"));
-    std::fs::write(&source, OPENS).expect("written");
-    let mut compile = Command::new(compiler);
-    compile.arg("-static").arg("-o").arg(&program).arg(&source);
-    succeeded(&finish(&mut compile));
+    let program = opens(host, compiler);
     image.file(&program, "/bin/opens");
 }
 

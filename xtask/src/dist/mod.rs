@@ -3,7 +3,7 @@
 //! Everything is built against the oldest glibc that the drop-ins promise. The same sources, compiler and tools give the
 //! same archive: no time and no path of this machine gets into it.
 
-mod archive;
+pub(crate) mod archive;
 mod sbom;
 
 use std::fs;
@@ -17,7 +17,7 @@ use crate::zig;
 use archive::Entry;
 
 /// The packages whose binaries are shipped, and the files that cargo makes of them.
-const SHIPPED: [(&str, &str); 5] = [
+pub(crate) const SHIPPED: [(&str, &str); 5] = [
     ("divvy", "divvy"),
     ("emulated-cuda", "libdivvy_emulated_cuda.so"),
     ("emulated-nvml", "libdivvy_emulated_nvml.so"),
@@ -131,6 +131,11 @@ fn output(command: &mut Command) -> anyhow::Result<String> {
 
 /// Builds what is shipped; the folder with the files.
 fn build(profile: &str) -> anyhow::Result<std::path::PathBuf> {
+    build_packages(profile, &SHIPPED.map(|(package, _)| package))
+}
+
+/// Builds packages for the oldest glibc that we promise, without paths of this machine; the folder with the files.
+pub(crate) fn build_packages(profile: &str, packages: &[&str]) -> anyhow::Result<std::path::PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map_or_else(
         || std::env::home_dir().unwrap_or_default().join(".cargo"),
         std::path::PathBuf::from,
@@ -139,7 +144,7 @@ fn build(profile: &str) -> anyhow::Result<std::path::PathBuf> {
     let flags = [remap(workspace_root(), "/divvy"), remap(&home, "/cargo")];
     zig::Build {
         profile,
-        packages: &SHIPPED.map(|(package, _)| package),
+        packages,
         // A folder of its own: other flags would have everything built twice.
         folder: &workspace_root().join("target/dist/build"),
         variables: &[

@@ -28,6 +28,7 @@ pub mod ps;
 pub mod resize;
 pub mod run;
 pub mod runtime;
+pub mod selftest;
 pub mod sharing;
 pub mod slice;
 pub mod top;

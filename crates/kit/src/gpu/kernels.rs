@@ -109,6 +109,15 @@ impl Gpu {
         Ok(address)
     }
 
+    /// Gives such memory back.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn free(&self, address: CUdeviceptr) -> Result<(), CudaError> {
+        // SAFETY: the driver checks the address.
+        check("cuMemFree", unsafe { (self.table.cuMemFree_v2)(address) })
+    }
+
     /// Puts bytes there.
     ///
     /// # Errors

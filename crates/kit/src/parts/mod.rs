@@ -4,6 +4,7 @@ pub(crate) mod clients;
 pub(crate) mod compute;
 pub(crate) mod cost;
 pub(crate) mod deaths;
+pub(crate) mod differences;
 pub(crate) mod facts;
 pub(crate) mod memory;
 pub(crate) mod sharing;

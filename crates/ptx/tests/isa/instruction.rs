@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
 
+use crate::record::record;
 use crate::support::{Buffer, Loaded};
 use crate::types::Ty;
 use crate::want::Want;
@@ -169,6 +170,10 @@ impl Instruction {
         }
         run.end().map_err(|fault| format!("{fault}\n{text}"))?;
         let outputs: Vec<Vec<u64>> = outputs.iter().map(Buffer::u64s).collect();
+        if shape == Shape::Plain {
+            let types: Vec<String> = self.results.iter().map(|ty| format!("{ty:?}")).collect();
+            record(&self.text, &text, lanes, &types, &outputs, model);
+        }
         for (at, lane) in lanes.iter().enumerate() {
             let mut lane = lane.clone();
             match shape {

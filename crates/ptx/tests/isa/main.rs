@@ -18,6 +18,7 @@ mod integer;
 mod integer_model;
 mod minmax;
 mod moves;
+mod record;
 mod soft;
 mod types;
 mod want;

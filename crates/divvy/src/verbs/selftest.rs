@@ -1,0 +1,85 @@
+//! `divvy selftest`: the short form of the kit for machines with a GPU.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use divvy_kit::{Folder, Inner, Options, Report, Verdict};
+use divvy_model::{Code, Fault};
+
+use crate::output;
+
+/// All of it ends within this time.
+const BUDGET: Duration = Duration::from_secs(120);
+/// Some promise does not hold.
+const FAILS: u8 = 1;
+
+/// Flags of `divvy selftest`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  divvy selftest
+  divvy selftest --report report.md          # to attach to an issue: it names no host, user, path or serial number
+  divvy selftest --device emulated:h100      # where there is no GPU")]
+pub struct Args {
+    /// Write all that was found into this file, as a page in Markdown; with the ending .json, as a document
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Ask this device: an index, or emulated:h100 [default: the first GPU]
+    #[arg(long)]
+    device: Option<String>,
+    #[command(subcommand)]
+    inner: Option<Inner>,
+}
+
+/// Runs the parts and prints a line for each promise.
+pub fn run(args: &Args) -> Result<u8, Fault> {
+    divvy_kit::called_by(&["selftest"]);
+    if let Some(inner) = &args.inner {
+        return Ok(divvy_kit::main_inner(inner));
+    }
+    let folder = std::env::temp_dir().join(format!("divvy-selftest-{}", std::process::id()));
+    let cannot = |error: &dyn std::error::Error| {
+        Fault::new(
+            Code::RunDir,
+            format!("cannot keep results in `{}`", folder.display()),
+        )
+        .because(error)
+        .hint("TMPDIR names another folder")
+    };
+    let results = Folder::open(&folder).map_err(|error| cannot(&error))?;
+    let options = Options {
+        budget: Some(BUDGET),
+        device: args.device.clone(),
+        is_short: true,
+        ..Options::default()
+    };
+    let outcome = divvy_kit::run(&results, &options, |_| {}).map_err(|error| cannot(&error));
+    let report = Report::of(&results, options.device.as_deref());
+    let _left = fs::remove_dir_all(&folder);
+    outcome?;
+    for part in report.parts.iter().filter(|part| !part.findings.is_empty()) {
+        for finding in part
+            .findings
+            .iter()
+            .filter(|finding| finding.verdict != Verdict::Fact)
+        {
+            output::print(&format!(
+                "{:8} {}: {}",
+                finding.verdict.word(),
+                finding.check,
+                finding.says
+            ))?;
+        }
+    }
+    if let Some(file) = &args.report {
+        let text = match file.extension().is_some_and(|ending| ending == "json") {
+            true => serde_json::to_string_pretty(&report).unwrap_or_default(),
+            false => report.page(),
+        };
+        fs::write(file, text).map_err(|error| {
+            Fault::new(Code::Usage, format!("cannot write `{}`", file.display())).because(&error)
+        })?;
+        output::print(&format!("the report: {}", file.display()))?;
+    }
+    Ok(if report.holds() { 0 } else { FAILS })
+}

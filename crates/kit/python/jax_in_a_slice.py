@@ -1,0 +1,22 @@
+"""JAX in a slice of 4 GiB: what it takes before the first number is inside the slice."""
+
+import jax
+import jax.numpy as numpy
+from said import LIMIT, fact, promise, version
+
+version(jax)
+device = jax.devices()[0]
+promise("device", device.platform in ("gpu", "cuda"), f"JAX computes on {device.platform}")
+stats = device.memory_stats() or {}
+taken = stats.get("bytes_limit", 0)
+promise("preallocated", 0 < taken <= LIMIT, "what JAX takes before the first number is inside the slice", bytes=taken)
+values = numpy.arange(1 << 20, dtype=numpy.float32)
+promise("computes", bool((values * 2 == values + values).all()), "a kernel computes the right numbers")
+try:
+    # More than the slice, at once.
+    numpy.ones((5 << 30,), dtype=numpy.uint8).block_until_ready()
+except Exception as error:  # noqa: BLE001 - XLA's own class moves between versions
+    promise("refused", "RESOURCE_EXHAUSTED" in str(error), f"refused with {type(error).__name__}")
+else:
+    promise("refused", False, "more than the slice has was given out")
+fact("goes_on", f"it goes on after a refusal: {float(numpy.ones(10).sum())}")

@@ -1,0 +1,40 @@
+"""numba-cuda in a slice of 4 GiB."""
+
+import numpy
+from numba import cuda
+from numba.cuda.cudadrv.driver import CudaAPIError
+
+import numba
+from said import LIMIT, promise, refuses, version
+
+version(numba)
+context = cuda.current_context()
+free, total = context.get_memory_info()
+promise("total", total == LIMIT, "the slice is all the memory that numba sees", bytes=total)
+
+
+@cuda.jit
+def twice(values):
+    at = cuda.grid(1)
+    if at < values.size:
+        values[at] *= 2
+
+
+values = cuda.to_device(numpy.arange(1 << 20, dtype=numpy.float32))
+twice[4096, 256](values)
+right = (values.copy_to_host() == numpy.arange(1 << 20, dtype=numpy.float32) * 2).all()
+promise("computes", right, "a kernel computes the right numbers")
+
+held = []
+
+
+def too_much():
+    for _ in range(80):
+        held.append(cuda.device_array(64 << 20, dtype=numpy.uint8))
+
+
+refuses("refused", too_much, CudaAPIError, lambda error: "MEMORY" in str(error))
+held.clear()
+twice[4096, 256](values)
+cuda.synchronize()
+promise("goes_on", True, "it goes on after a refusal")

@@ -1,0 +1,103 @@
+"""PyTorch in a slice of 4 GiB: what it sees, its own error, its retry, its three back ends, a training step and a captured one."""
+
+import os
+import subprocess
+import sys
+import time
+
+import torch
+from said import LIMIT, fact, promise, refuses, version
+
+MIB = 1 << 20
+
+
+def out_of_memory(check):
+    held = []
+
+    def too_much():
+        for _ in range(80):
+            held.append(torch.empty(64 * MIB, dtype=torch.uint8, device="cuda"))
+
+    refuses(check, too_much, torch.cuda.OutOfMemoryError, lambda error: "out of memory" in str(error).lower())
+    got = len(held) * 64 * MIB
+    promise(f"{check}.limit", got <= LIMIT, "what was got stays inside the slice", bytes=got)
+    held.clear()
+    torch.cuda.empty_cache()
+
+
+def backend(name):
+    """One of the allocator's back ends, which are chosen once in a process."""
+    version(torch)
+    free, total = torch.cuda.mem_get_info()
+    promise(f"{name}.total", total == LIMIT, "the slice is all the memory that PyTorch sees", bytes=total)
+    out_of_memory(f"{name}.refused")
+    # Cached blocks that do not fit are given back before PyTorch gives up: three quarters twice, in two sizes.
+    first = torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
+    del first
+    second = [torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(3)]
+    promise(f"{name}.retry", len(second) == 3, "cached memory is given back and got again")
+    del second
+    torch.cuda.empty_cache()
+
+
+def training(name):
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 1024)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    values = torch.randn(512, 1024, device="cuda")
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        loss = torch.nn.functional.mse_loss(model(values), values)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    first = step().item()
+    for _ in range(20):
+        last = step()
+    promise(f"{name}.learns", last.item() < first, f"the loss goes from {first:.4f} to {last.item():.4f}")
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(200):
+        step()
+    torch.cuda.synchronize()
+    each = (time.perf_counter() - begin) / 200
+    fact(f"{name}.step", f"a training step takes {each * 1e6:.1f} us")
+
+
+def captured():
+    values = torch.randn(1024, 1024, device="cuda")
+    result = torch.empty_like(values)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            torch.mm(values, values, out=result)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.mm(values, values, out=result)
+    result.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    promise("captured", torch.allclose(result, values @ values, rtol=1e-3, atol=1e-2), "a captured graph computes")
+
+
+def main():
+    if len(sys.argv) > 1:
+        backend(sys.argv[1])
+        return
+    training("training")
+    captured()
+    for name, setting in [
+        ("native", ""),
+        ("expandable", "expandable_segments:True"),
+        ("async", "backend:cudaMallocAsync"),
+    ]:
+        # Its lines are ours; a back end that ends badly is a finding, and not the end.
+        ended = subprocess.run([sys.executable, __file__, name], env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": setting}, check=False)
+        promise(f"{name}.ran", ended.returncode == 0, f"it ended with {ended.returncode}")
+
+
+main()

@@ -1,0 +1,22 @@
+"""Triton in a slice of 4 GiB: its own compiler and launcher."""
+
+import torch
+import triton
+import triton.language as language
+from said import promise, version
+
+version(triton)
+
+
+@triton.jit
+def add(a, b, result, count, block: language.constexpr):
+    at = language.program_id(0) * block + language.arange(0, block)
+    inside = at < count
+    language.store(result + at, language.load(a + at, mask=inside) + language.load(b + at, mask=inside), mask=inside)
+
+
+a = torch.arange(1 << 20, dtype=torch.float32, device="cuda")
+b = torch.ones_like(a)
+result = torch.empty_like(a)
+add[(triton.cdiv(a.numel(), 1024),)](a, b, result, a.numel(), block=1024)
+promise("computes", torch.equal(result, a + b), "a kernel computes the right numbers")

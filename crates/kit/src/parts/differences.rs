@@ -1,0 +1,165 @@
+//! The same kernels on the card and on the emulated device, bit for bit. What the emulated device answered was written down
+//! when the kit was packed. Each difference is a bug of ours, or a line of docs/emulated-device.md.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::finding::{Finding, Unit};
+use crate::gpu::Gpu;
+use crate::kit::{Kit, beside};
+use crate::part::Failure;
+
+/// One kernel: an instruction between loads and stores, a lane for each set of operands.
+#[derive(Debug, Deserialize)]
+struct Case {
+    /// The instruction.
+    name: String,
+    /// The kernel, whose entry is `probe`: the number of lanes, then the operands' and the results' memory.
+    ptx: String,
+    /// For each operand, its value in each lane.
+    inputs: Vec<Vec<u64>>,
+    results: Vec<Answers>,
+}
+
+/// What the emulated device answered.
+#[derive(Debug, Deserialize)]
+struct Answers {
+    #[serde(rename = "type")]
+    of: String,
+    /// In each lane.
+    bits: Vec<u64>,
+    /// `1` for each lane in which the ISA says which bits it has to be; `0` where it leaves them open.
+    exact: String,
+}
+
+/// How many lanes differ, and the first of them.
+#[derive(Debug, Default)]
+struct Difference {
+    exact: usize,
+    open: usize,
+    first: Option<serde_json::Value>,
+}
+
+/// Where the cases are: beside the programs of an archive, unless the developer says where.
+fn cases_file() -> PathBuf {
+    std::env::var_os("KIT_CASES").map_or_else(|| beside("../cases/isa.jsonl"), PathBuf::from)
+}
+
+pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
+    let Ok(file) = File::open(cases_file()) else {
+        return kit.found(&Finding::skipped(
+            "differences.isa",
+            "this kit was packed without the cases",
+        ));
+    };
+    let gpu = Gpu::open()?;
+    let (mut same, mut other, mut open, mut refused) = (0_u32, 0_u32, 0_u32, Vec::new());
+    for line in BufReader::new(file).lines() {
+        let line = line.map_err(|error| error.to_string())?;
+        let case: Case =
+            serde_json::from_str(&line).map_err(|error| format!("a case is damaged: {error}"))?;
+        if kit.left().as_secs() < 3 {
+            kit.found(&Finding::skipped(
+                "differences.rest",
+                "no time is left for the other cases",
+            ))?;
+            break;
+        }
+        match compare(&gpu, &case) {
+            Err(why) => refused.push(json!({"instruction": case.name, "why": why})),
+            Ok(difference) if difference.exact > 0 => {
+                other += 1;
+                let says = format!("`{}` differs in {} lanes", case.name, difference.exact);
+                let finding = Finding::promise(format!("differences.isa.{other}"), false, says);
+                kit.found(&finding.details(json!({"first": difference.first})))?;
+            }
+            Ok(difference) => {
+                same += 1;
+                if difference.open > 0 {
+                    open += 1;
+                    let says = format!(
+                        "`{}` differs in {} lanes, in which the ISA leaves the bits open",
+                        case.name, difference.open
+                    );
+                    let finding = Finding::fact(format!("differences.open.{open}"), says);
+                    kit.found(&finding.details(json!({"first": difference.first})))?;
+                }
+            }
+        }
+    }
+    if !refused.is_empty() {
+        let says = format!("{} kernels do not load or run on this card", refused.len());
+        kit.found(&Finding::skipped("differences.refused", says).details(json!(refused)))?;
+    }
+    kit.found(
+        &Finding::promise(
+            "differences.isa",
+            other == 0 && same > 0,
+            format!("{same} instructions answer the same on both, {other} do not"),
+        )
+        .figure(f64::from(other), Unit::Count),
+    )
+}
+
+fn compare(gpu: &Gpu, case: &Case) -> Result<Difference, Failure> {
+    const THREADS: u32 = 96;
+    let words = |error: crate::gpu::CudaError| error.to_string();
+    let source = CString::new(case.ptx.as_str()).map_err(|error| error.to_string())?;
+    let kernel = gpu.kernel(&source, c"probe").map_err(words)?;
+    let lanes = case.inputs.first().map_or(0, Vec::len);
+    let count = u32::try_from(lanes).map_err(|error| error.to_string())?;
+    let mut places = Vec::new();
+    for input in &case.inputs {
+        let place = gpu.zeroed(lanes * 8).map_err(words)?;
+        let bytes: Vec<u8> = input.iter().flat_map(|value| value.to_le_bytes()).collect();
+        gpu.write(place, &bytes).map_err(words)?;
+        places.push(place);
+    }
+    for _ in &case.results {
+        places.push(gpu.zeroed(lanes * 8).map_err(words)?);
+    }
+    let mut parameters = vec![count.to_le_bytes().to_vec()];
+    parameters.extend(places.iter().map(|place| place.to_le_bytes().to_vec()));
+    let launched = gpu
+        .launch(kernel, count.div_ceil(THREADS), THREADS, &mut parameters)
+        .and_then(|()| gpu.synchronize());
+    launched.map_err(words)?;
+    let mut difference = Difference::default();
+    for (answers, place) in case.results.iter().zip(&places[case.inputs.len()..]) {
+        let bytes = gpu.read(*place, lanes * 8).map_err(words)?;
+        let got = bytes
+            .chunks_exact(8)
+            .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
+        for (lane, ((got, wanted), exact)) in got.zip(&answers.bits).zip(answers.exact.bytes()).enumerate() {
+            if got == *wanted {
+                continue;
+            }
+            match exact {
+                b'1' => difference.exact += 1,
+                _ => difference.open += 1,
+            }
+            difference.first.get_or_insert_with(|| {
+                let operands: Vec<String> = case
+                    .inputs
+                    .iter()
+                    .map(|input| format!("{:#x}", input[lane]))
+                    .collect();
+                json!({
+                    "type": answers.of,
+                    "operands": operands,
+                    "card": format!("{got:#x}"),
+                    "emulated": format!("{wanted:#x}"),
+                })
+            });
+        }
+    }
+    for place in places {
+        gpu.free(place).map_err(words)?;
+    }
+    Ok(difference)
+}

@@ -1,0 +1,122 @@
+//! `cargo xtask gpu-kit`: one archive for a machine with a GPU, on which nothing can be fetched and nothing has to be
+//! installed. `crates/kit` has what it does there.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use crate::cargo::{cargo, finish, workspace_root};
+use crate::dist::archive::{self, Entry};
+use crate::dist::{SHIPPED, build_packages};
+
+/// The archive is at most so large, in bytes: it has to go over slow lines.
+const MOST: u64 = 40 << 20;
+
+/// Arguments of `cargo xtask gpu-kit`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Cargo profile to build with
+    #[arg(long, default_value = "release")]
+    profile: String,
+    /// Build for this machine's own C library: quicker, for a try on this machine
+    #[arg(long)]
+    native: bool,
+}
+
+/// What the archive's `run` is.
+const RUN: &str = "#!/bin/sh\n\
+    # Runs all parts that have not run; `./run --help` says more. The results go to ./results.\n\
+    here=$(CDPATH= cd -- \"$(dirname -- \"$0\")\" && pwd) || exit 2\n\
+    exec \"$here/bin/divvy-kit\" run --out \"${KIT_RESULTS:-$here/results}\" \"$@\"\n";
+
+/// Builds and packs.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let root = workspace_root();
+    let out = root.join("target/gpu-kit");
+    fs::create_dir_all(&out).with_context(|| format!("Cannot make {}", out.display()))?;
+    let cases = record_cases(&out)?;
+    let built = build(args)?;
+    let launcher = out.join("run");
+    fs::write(&launcher, RUN)?;
+
+    let mut entries = vec![
+        Entry::program("run".to_owned(), launcher),
+        Entry::program("bin/divvy-kit".to_owned(), built.join("divvy-kit")),
+        Entry::text("cases/isa.jsonl".to_owned(), cases),
+        Entry::text("LICENSE".to_owned(), root.join("LICENSE")),
+        Entry::text("README.md".to_owned(), root.join("docs/gpu-kit.md")),
+    ];
+    for (package, file) in SHIPPED {
+        let place = if package == "divvy" { "bin" } else { "lib/divvy" };
+        entries.push(Entry::program(format!("{place}/{file}"), built.join(file)));
+    }
+    entries.extend(Entry::all_below("python", &root.join("crates/kit/python"))?);
+    let name = format!(
+        "divvy-gpu-kit-{}-{}",
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::ARCH
+    );
+    let packed = archive::pack(&out, &name, &entries)?;
+    let bytes = fs::metadata(&packed)?.len();
+    println!("gpu-kit: {} ({} KiB)", packed.display(), bytes / 1024);
+    if bytes > MOST {
+        bail!("It has more than {} MiB", MOST >> 20);
+    }
+    Ok(())
+}
+
+/// Has the ISA's suite write down what the engine answers, in one file.
+fn record_cases(out: &Path) -> anyhow::Result<PathBuf> {
+    let folder = out.join("cases");
+    // Cases of instructions that are gone must not stay.
+    let _absent = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder)?;
+    finish(
+        cargo()
+            .args(["test", "--quiet", "--workspace", "--test", "isa"])
+            .env("KIT_RECORD", &folder),
+    )?;
+    let mut files: Vec<PathBuf> = fs::read_dir(&folder)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()?;
+    files.sort();
+    if files.is_empty() {
+        bail!("The ISA's suite has written no case");
+    }
+    let all = out.join("isa.jsonl");
+    let mut file = BufWriter::new(File::create(&all)?);
+    for case in &files {
+        file.write_all(&fs::read(case)?)?;
+        file.write_all(b"\n")?;
+    }
+    file.flush()?;
+    println!("gpu-kit: {} cases of the ISA", files.len());
+    Ok(all)
+}
+
+fn build(args: &Args) -> anyhow::Result<PathBuf> {
+    let packages: Vec<&str> = SHIPPED
+        .iter()
+        .map(|(package, _)| *package)
+        .chain(["divvy-kit"])
+        .collect();
+    if !args.native {
+        return build_packages(&args.profile, &packages);
+    }
+    finish(cargo().args([
+        "build",
+        "--quiet",
+        "--workspace",
+        "--lib",
+        "--bins",
+        "--profile",
+        &args.profile,
+    ]))?;
+    let folder = match args.profile.as_str() {
+        "dev" => "debug",
+        profile => profile,
+    };
+    Ok(workspace_root().join("target").join(folder))
+}
