@@ -25,6 +25,7 @@ schemas! {
     Environment
     Error
     Event
+    KitReport
     Killed
     MigChanges
     MigDeviceList

@@ -28,6 +28,9 @@ pub enum Words {
         /// Stop after so many minutes
         #[arg(long, value_name = "N")]
         minutes: Option<u64>,
+        /// Let no part take longer than so many seconds
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
         /// Ask this device: an index, or emulated:h100 [default: the first GPU]
         #[arg(long)]
         device: Option<String>,
@@ -80,8 +83,18 @@ pub fn main(words: Words) -> ExitCode {
             out,
             part,
             minutes,
+            limit,
             device,
-        } => run_all(&out, part, minutes, device),
+        } => {
+            let options = Options {
+                parts: part,
+                budget: minutes.map(|minutes| Duration::from_secs(minutes * 60)),
+                limit: limit.map(Duration::from_secs),
+                device,
+                is_short: false,
+            };
+            run_all(&out, &options)
+        }
         Words::List => {
             for part in PARTS {
                 println!("{:12} {}", part.name, part.about);
@@ -120,13 +133,8 @@ pub fn main_inner(inner: &Inner) -> u8 {
     })
 }
 
-fn run_all(
-    out: &std::path::Path,
-    parts: Vec<String>,
-    minutes: Option<u64>,
-    device: Option<String>,
-) -> Result<ExitCode, String> {
-    if let Some(unknown) = parts.iter().find(|name| find(name).is_none()) {
+fn run_all(out: &std::path::Path, options: &Options) -> Result<ExitCode, String> {
+    if let Some(unknown) = options.parts.iter().find(|name| find(name).is_none()) {
         return Err(format!("there is no part `{unknown}`; `list` names them"));
     }
     let results = Folder::open(out).map_err(|error| {
@@ -135,13 +143,7 @@ fn run_all(
             out.display()
         )
     })?;
-    let options = Options {
-        parts,
-        budget: minutes.map(|minutes| Duration::from_secs(minutes * 60)),
-        device,
-        is_short: false,
-    };
-    run(&results, &options, |line| println!("{line}")).map_err(|error| error.to_string())?;
+    run(&results, options, |line| println!("{line}")).map_err(|error| error.to_string())?;
     let report = Report::of(&results, options.device.as_deref());
     println!("the page: {}", results.path().join("report.md").display());
     Ok(match report.holds() {

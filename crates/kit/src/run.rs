@@ -26,6 +26,8 @@ pub struct Options {
     pub parts: Vec<String>,
     /// How long all of it may take.
     pub budget: Option<Duration>,
+    /// How long one part may take at most, where that is less than it usually may.
+    pub limit: Option<Duration>,
     /// Which device; none: the machine's first one.
     pub device: Option<String>,
     /// The short form.
@@ -51,7 +53,8 @@ pub fn run(results: &Folder, options: &Options, mut tell: impl FnMut(&str)) -> i
             true => part.short.unwrap_or(part.limit),
             false => part.limit,
         };
-        let limit = left.map_or(usual, |left| usual.min(left));
+        let longest = options.limit.map_or(usual, |limit| usual.min(limit));
+        let limit = left.map_or(longest, |left| longest.min(left));
         if limit < LEAST {
             tell(&format!("{}: no time is left for it", part.name));
             continue;

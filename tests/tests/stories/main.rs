@@ -20,6 +20,7 @@ mod examples;
 mod holder;
 #[path = "attacks.rs"]
 mod images;
+mod kit;
 mod lasting;
 mod leases;
 mod memory;

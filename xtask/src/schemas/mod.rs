@@ -68,6 +68,7 @@ const KINDS: &[(&str, Body)] = &[
     ("Environment", Of("crates/divvy/src/verbs/run.rs", "Observation")),
     ("Error", Of("crates/model/src/fault.rs", "Fault")),
     ("Event", Line("crates/agent/src/api/events.rs", "EventRecord")),
+    ("KitReport", Line("crates/kit/src/report.rs", "Report")),
     ("Killed", Of(API, "Killed")),
     ("MigChanges", Of("crates/divvy/src/verbs/mig.rs", "perform::Body")),
     ("MigDeviceList", Of("crates/divvy/src/verbs/mig.rs", "list::Body")),
@@ -108,9 +109,12 @@ const ROOMS: &[&str] = &[
 /// Writes the schemas, or compares them.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let sources = Sources::read(workspace_root(), ROOMS)?;
+    // Its records have names of their own, which others use for other things.
+    let kit = Sources::read(workspace_root(), &["crates/kit/src"])?;
     let folder = workspace_root().join("docs/schema");
     for (kind, body) in KINDS {
-        let schema = serde_json::to_string_pretty(&schema(&sources, kind, body)?)? + "\n";
+        let sources = if *kind == "KitReport" { &kit } else { &sources };
+        let schema = serde_json::to_string_pretty(&schema(sources, kind, body)?)? + "\n";
         write(&folder.join(format!("{kind}.json")), &schema, args.check)?;
     }
     let there = std::fs::read_dir(&folder)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());

@@ -184,6 +184,16 @@ impl<'a> Definitions<'a> {
                 .collect(),
             _ => Vec::new(),
         };
+        // Written out in full: any JSON.
+        if name == "Value"
+            && path
+                .path
+                .segments
+                .first()
+                .is_some_and(|first| first.ident == "serde_json")
+        {
+            return Ok(json!({}));
+        }
         match (name.as_str(), inner.as_slice()) {
             ("String" | "str" | "PathBuf" | "Path", _) => Ok(json!({ "type": "string" })),
             ("bool", _) => Ok(json!({ "type": "boolean" })),

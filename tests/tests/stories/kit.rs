@@ -1,0 +1,258 @@
+//! The kit for machines with a GPU, over the emulated device: all of it, and with faults that the report has to find.
+//!
+//! A fault stands between the kit and `divvy`: a script of that name, as which the kit calls it.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use divvy_tests::build::binaries;
+use divvy_tests::clients::python;
+use divvy_tests::host::{Host, finish};
+use serde_json::{Value, json};
+
+/// An archive's folders, with programs as they were built.
+struct Kit {
+    host: Host,
+    home: PathBuf,
+}
+
+/// What the emulated device answers to one instruction, and the kernel that asks it.
+fn case(wanted: u64) -> Value {
+    let ptx = ".version 8.5\n.target sm_90\n.address_size 64\n\
+        .visible .entry probe(.param .u32 n, .param .u64 pa, .param .u64 pd) {\n\
+        .reg .pred %p; .reg .b32 %n, %i, %t, %a; .reg .b64 %at, %pa, %pd;\n\
+        mov.u32 %i, %ctaid.x; mov.u32 %t, %tid.x; mad.lo.s32 %i, %i, 96, %t;\n\
+        ld.param.u32 %n, [n]; setp.ge.u32 %p, %i, %n; @%p bra DONE;\n\
+        mul.wide.u32 %at, %i, 8; ld.param.u64 %pa, [pa]; add.s64 %pa, %pa, %at;\n\
+        ld.param.u64 %pd, [pd]; add.s64 %pd, %pd, %at;\n\
+        ld.global.u32 %a, [%pa]; add.u32 %a, %a, 1; st.global.u32 [%pd], %a;\n\
+        DONE: ret; }\n";
+    let result = json!({"type": "U32", "bits": [8, wanted, 10], "exact": "111"});
+    json!({"name": "add.u32 {d}, {a}, 1;", "ptx": ptx, "inputs": [[7, 8, 9]], "results": [result]})
+}
+
+impl Kit {
+    /// With `divvy` as it is, or with a script in its place, which finds the real one as `$DIVVY`.
+    fn new(script: Option<&str>) -> Self {
+        let host = Host::new();
+        let home = host.folder().join("kit");
+        let bin = home.join("bin");
+        for folder in [&bin, &home.join("cases")] {
+            fs::create_dir_all(folder).expect("a folder");
+        }
+        for entry in fs::read_dir(binaries()).expect("what was built").flatten() {
+            let path = entry.path();
+            if path.extension().is_some_and(|kind| kind == "so") {
+                symlink(&path, bin.join(entry.file_name())).expect("a link");
+            }
+        }
+        // Which file a program is, is what it takes for its own place: no link.
+        fs::copy(binaries().join("divvy-kit"), bin.join("divvy-kit")).expect("copied");
+        let divvy = bin.join("divvy");
+        match script {
+            None => drop(fs::copy(binaries().join("divvy"), &divvy).expect("copied")),
+            Some(script) => {
+                let real = binaries().join("divvy");
+                let text = format!("#!/bin/sh\nDIVVY={}\n{script}\n", real.display());
+                fs::write(&divvy, text).expect("written");
+                fs::set_permissions(&divvy, Permissions::from_mode(0o755)).expect("a mode");
+            }
+        }
+        let kit = Self { host, home };
+        kit.write_cases(&format!("{}\n", case(9)));
+        kit
+    }
+
+    fn write_cases(&self, text: &str) {
+        fs::write(self.home.join("cases/isa.jsonl"), text).expect("written");
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = self.host.command(self.home.join("bin/divvy-kit"));
+        command
+            .args(["run", "--device", "emulated:h100", "--out"])
+            .arg(self.home.join("results"))
+            .args(words)
+            .env(
+                "KIT_PROGRAMS",
+                divvy_tests::build::workspace().join("crates/kit/python"),
+            );
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        finish(&mut self.command(words))
+    }
+
+    fn report(&self) -> Value {
+        let text = fs::read_to_string(self.home.join("results/report.json")).expect("a report");
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    fn part(&self, name: &str) -> Value {
+        let report = self.report();
+        let parts = report["parts"].as_array().expect("parts");
+        let mut named = parts.iter().filter(|part| part["name"] == name);
+        named.next().expect("this part").clone()
+    }
+
+    fn verdict(&self, part: &str, check: &str) -> Value {
+        let part = self.part(part);
+        let findings = part["findings"].as_array().expect("findings");
+        let found = findings.iter().find(|finding| finding["check"] == check);
+        found.map_or(Value::Null, |finding| finding["verdict"].clone())
+    }
+}
+
+#[test]
+fn the_whole_kit_finds_no_fault_on_the_emulated_device_and_names_nobody() {
+    let kit = Kit::new(None);
+    let mut command = kit.command(&[]);
+    if let Some(python) = python() {
+        command.env("KIT_PYTHON", python);
+    }
+    let output = finish(&mut command);
+    let page = fs::read_to_string(kit.home.join("results/report.md")).expect("a page");
+    assert_eq!(output.status.code(), Some(0), "{page}");
+    for part in kit.report()["parts"].as_array().expect("parts") {
+        assert_eq!(part["outcome"]["ending"], "done", "{part}");
+        assert!(
+            !part["findings"].as_array().expect("findings").is_empty(),
+            "{part}"
+        );
+    }
+    assert_eq!(kit.verdict("clients", "clients.numba.refused"), "holds");
+    assert_eq!(kit.verdict("compute", "compute.30-70.1ms"), "holds");
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    for name in [kit.home.to_str().expect("text"), "GPU-8", &host] {
+        // A host may be called by a word that stands in the page for something else.
+        assert!(name.len() < 4 || !page.contains(name), "{name} is in {page}");
+    }
+    // What has run is not run again.
+    let again = kit.run(&[]);
+    assert!(!String::from_utf8_lossy(&again.stdout).contains("memory:"));
+}
+
+/// Each fault, the part that has to find it, the finding, and its verdict.
+#[test]
+fn planted_faults_are_found_by_the_right_line_of_the_report() {
+    // The program behind `--`, without a slice.
+    const BARE: &str = "if [ \"$1\" = run ]; then while [ \"$1\" != -- ]; do shift; done; shift; exec \"$@\"; fi\n\
+                        exec $DIVVY \"$@\"";
+    // Each word by itself, so that one can be put in the place of another.
+    let swap = |from: &str, to: &str| {
+        format!(
+            "n=$#; while [ $n -gt 0 ]; do w=$1; shift; [ \"$w\" = {from} ] && w={to}; set -- \"$@\" \"$w\"; n=$((n-1)); done\n\
+             exec $DIVVY \"$@\""
+        )
+    };
+    let with =
+        |flag: &str| format!("[ \"$1\" = run ] || exec $DIVVY \"$@\"; shift; exec $DIVVY run {flag} \"$@\"");
+    let faults = [
+        ("there is no limiter", BARE.to_owned(), "memory", "memory.plain.total"),
+        ("there is no gate", BARE.to_owned(), "compute", "compute.30-70.1ms"),
+        ("the slice is too large", swap("4GiB", "5GiB"), "memory", "memory.pool.limit"),
+        ("the slice is too small", swap("4GiB", "3GiB"), "memory", "memory.array.total"),
+        ("managed memory goes past the limit", with("--oversubscribe"), "memory", "memory.managed.limit"),
+        ("shares are exchanged", swap("70%", "30%"), "compute", "compute.30-70.1ms"),
+        (
+            "slices are left behind",
+            "case \"$1\" in ps) echo '{\"items\": [{\"name\": \"left\"}]}';; *) exec $DIVVY \"$@\";; esac".to_owned(),
+            "deaths",
+            "deaths.slices",
+        ),
+        (
+            "memory is left behind",
+            "[ \"$1\" = run ] && [ ! -e \"$DIVVY_RUN_DIR/once\" ] && : >\"$DIVVY_RUN_DIR-once\" && \
+             (exec sleep 600 | $DIVVY run --device emulated:h100 --memory 2GiB -- \"${0%/*}/divvy-kit\" tenant churn \
+             >/dev/null 2>&1 &)\n\
+             exec $DIVVY \"$@\""
+                .to_owned(),
+            "deaths",
+            "deaths.memory",
+        ),
+    ];
+    for (fault, script, part, check) in faults {
+        let kit = Kit::new(Some(&script));
+        let output = kit.run(&["--part", part]);
+        let page = fs::read_to_string(kit.home.join("results/report.md")).expect("a page");
+        assert_eq!(kit.verdict(part, check), "fails", "{fault}: {page}");
+        assert_eq!(output.status.code(), Some(1), "{fault}");
+    }
+}
+
+#[test]
+fn a_wrong_result_of_an_instruction_is_found_with_its_operands() {
+    let kit = Kit::new(None);
+    kit.write_cases(&format!("{}\n{}\n", case(9), case(13)));
+    kit.run(&["--part", "differences"]);
+    assert_eq!(kit.verdict("differences", "differences.isa"), "fails");
+    let found = kit.part("differences")["findings"][0].clone();
+    assert_eq!(
+        found["details"]["first"],
+        json!({"type": "U32", "operands": ["0x8"], "card": "0x9", "emulated": "0xd"})
+    );
+    kit.write_cases("{\"name\":");
+    let output = kit.run(&["--part", "differences"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        kit.verdict("differences", "differences.ended"),
+        "fails",
+        "a damaged case"
+    );
+}
+
+/// The next part runs, whatever became of the one before.
+#[test]
+fn a_part_that_dies_or_hangs_is_a_line_of_the_report() {
+    let kit = Kit::new(Some("[ \"$1\" = run ] && kill -SEGV $PPID; exec $DIVVY \"$@\""));
+    kit.run(&["--part", "deaths", "--part", "sharing", "--part", "differences"]);
+    assert_eq!(kit.part("deaths")["outcome"]["ending"], "crashed");
+    assert_eq!(kit.part("differences")["outcome"]["ending"], "done");
+    let kit = Kit::new(Some("[ \"$1\" = run ] && exec sleep 600; exec $DIVVY \"$@\""));
+    kit.run(&["--part", "cost", "--part", "differences", "--limit", "5"]);
+    assert_eq!(kit.part("cost")["outcome"]["ending"], "timed_out");
+    assert_eq!(kit.part("differences")["outcome"]["ending"], "done");
+}
+
+#[test]
+fn what_it_cannot_do_is_said_in_a_sentence() {
+    let kit = Kit::new(None);
+    let unknown = kit.run(&["--part", "nonsense"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("there is no part `nonsense`"));
+    let mut elsewhere = kit.host.command(kit.home.join("bin/divvy-kit"));
+    let refused = finish(elsewhere.args(["run", "--out", "/proc/divvy"]));
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--out"));
+    // No Python is no fault.
+    let mut command = kit.command(&["--part", "clients"]);
+    let output = finish(command.env("KIT_PYTHON", "/nowhere/python3"));
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(kit.verdict("clients", "clients.torch"), "skipped");
+    // A machine without a card, and none named.
+    let mut bare = kit.host.command(kit.home.join("bin/divvy-kit"));
+    let none = finish(
+        bare.args(["run", "--part", "facts", "--out"])
+            .arg(kit.home.join("none")),
+    );
+    assert_eq!(none.status.code(), Some(1));
+    let page = fs::read_to_string(kit.home.join("none/report.md")).expect("a page");
+    assert!(page.contains("libcuda.so.1 does not load"), "{page}");
+}
+
+#[test]
+fn the_selftest_prints_a_line_for_each_promise_and_writes_a_report() {
+    let host = Host::new();
+    let file = host.folder().join("report.md");
+    let mut command = host.divvy(["selftest", "--device", "emulated:h100", "--report"]);
+    let output = finish(command.arg(&file));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("holds    memory.plain.limit"), "{said}");
+    assert!(said.contains("compute.30-70.1ms"), "{said}");
+    let page = fs::read_to_string(file).expect("a page");
+    assert!(page.contains("No promise that was tried fails"), "{page}");
+}
