@@ -1,9 +1,7 @@
 //! Vendors' tools: fixed names in fixed folders, words that are made here of numbers, an environment of our own, a time limit.
 
-use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -73,8 +71,8 @@ fn mps_control(
 
 /// Has a process of the user empty the daemon's folders. The folders themselves it cannot remove: what is above is not its own.
 fn empty(user: User, daemon: &OwnedFd) -> Result<(), Answer> {
-    let place = rustix::fs::readlink(format!("/proc/self/fd/{}", daemon.as_raw_fd()), Vec::new());
-    let place = place.map_err(Answer::Failed)?;
+    // By the descriptor, which the child has until it executes: the agent may give the name to another folder meanwhile.
+    let place = format!("/proc/self/fd/{}", daemon.as_raw_fd());
     let mut command = Command::new("/bin/rm");
     command
         .args(["-rf", "--"])
@@ -82,7 +80,7 @@ fn empty(user: User, daemon: &OwnedFd) -> Result<(), Answer> {
         .env_clear()
         .uid(user.uid)
         .gid(user.gid)
-        .current_dir(OsStr::from_bytes(place.as_bytes()));
+        .current_dir(place);
     // It complains of the two that stay.
     match run(command, "")? {
         Answer::Words(_) | Answer::ToolFailed(_) => Ok(()),

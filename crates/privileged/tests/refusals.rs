@@ -404,3 +404,40 @@ fn folders_that_are_swapped_while_they_are_made_give_nothing_away() {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
+
+#[test]
+fn folders_that_are_swapped_while_they_are_emptied_have_root_remove_nothing_else() {
+    if !is_root() {
+        return;
+    }
+    let base = tempfile::tempdir().expect("a folder");
+    let (_, _, rules) = ground(base.path());
+    // Root's own daemon: what empties its folders is a process of root's.
+    let daemon = base.path().join(format!("run/mps/user-0/{}", device()));
+    std::fs::create_dir_all(&daemon).expect("folders");
+    let precious = base.path().join("precious");
+    std::fs::create_dir_all(precious.join("log/deep")).expect("a folder");
+    let link = daemon.with_file_name("link");
+    std::os::unix::fs::symlink(&precious, &link).expect("a link");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // What an agent may do that was taken over: it owns the folder above.
+        scope.spawn(|| {
+            let flags = rustix::fs::RenameFlags::EXCHANGE;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let _swapped =
+                    rustix::fs::renameat_with(rustix::fs::CWD, &daemon, rustix::fs::CWD, &link, flags);
+            }
+        });
+        let mut emptied = 0;
+        for _ in 0..200 {
+            emptied += u32::from(ask(mps(0, MpsWord::RemoveFolders), &rules) == Answer::Yes);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(emptied > 0, "the folder was to be there at times");
+    });
+    assert!(
+        precious.join("log/deep").exists(),
+        "root removed what a link led to"
+    );
+}
