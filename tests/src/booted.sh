@@ -13,7 +13,7 @@ mkdir /var/tmp /run/divvy-cgroups
 if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
     mount -t cgroup2 cgroup2 /sys/fs/cgroup
 else
-    umount -l /sys/fs/cgroup
+    umount -l /sys/fs/cgroup || true
     mount -t tmpfs -o mode=755 tmpfs /sys/fs/cgroup
     mkdir /sys/fs/cgroup/systemd /sys/fs/cgroup/unified
     mount -t cgroup -o none,name=systemd cgroup /sys/fs/cgroup/systemd

@@ -40,19 +40,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let built = build(args)?;
     let launcher = out.join("run");
     fs::write(&launcher, RUN)?;
-
-    let mut entries = vec![
-        Entry::program("run".to_owned(), launcher),
-        Entry::program("bin/divvy-kit".to_owned(), built.join("divvy-kit")),
-        Entry::text("cases/isa.jsonl".to_owned(), cases),
-        Entry::text("LICENSE".to_owned(), root.join("LICENSE")),
-        Entry::text("README.md".to_owned(), root.join("docs/gpu-kit.md")),
-    ];
-    for (package, file) in SHIPPED {
-        let place = if package == "divvy" { "bin" } else { "lib/divvy" };
-        entries.push(Entry::program(format!("{place}/{file}"), built.join(file)));
-    }
-    entries.extend(Entry::all_below("python", &root.join("crates/kit/python"))?);
+    let mut entries = programs(&built);
+    entries.push(Entry::program("run".to_owned(), launcher));
+    entries.push(Entry::text("cases/isa.jsonl".to_owned(), cases));
+    entries.extend(texts(root)?);
     let name = format!(
         "divvy-gpu-kit-{}-{}",
         env!("CARGO_PKG_VERSION"),
@@ -66,6 +57,27 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         bail!("It has more than {} MiB", MOST >> 20);
     }
     Ok(())
+}
+
+/// What was built.
+fn programs(built: &Path) -> Vec<Entry> {
+    let shipped = SHIPPED.map(|(package, file)| match package {
+        "divvy" => ("bin", file),
+        _ => ("lib/divvy", file),
+    });
+    let all = shipped.into_iter().chain([("bin", "divvy-kit")]);
+    all.map(|(place, file)| Entry::program(format!("{place}/{file}"), built.join(file)))
+        .collect()
+}
+
+/// What comes as it lies in the repository.
+fn texts(root: &Path) -> anyhow::Result<Vec<Entry>> {
+    let mut texts = vec![
+        Entry::text("LICENSE".to_owned(), root.join("LICENSE")),
+        Entry::text("README.md".to_owned(), root.join("docs/gpu-kit.md")),
+    ];
+    texts.extend(Entry::all_below("python", &root.join("crates/kit/python"))?);
+    Ok(texts)
 }
 
 /// Has the ISA's suite write down what the engine answers, in one file.
@@ -120,4 +132,30 @@ fn build(args: &Args) -> anyhow::Result<PathBuf> {
         profile => profile,
     };
     Ok(workspace_root().join("target").join(folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Beside what is built and recorded here, it has committed files only: nothing that was fetched.
+    #[test]
+    fn every_text_of_the_archive_is_a_committed_one() {
+        let root = workspace_root();
+        let texts = texts(root).expect("they are there");
+        assert!(texts.len() > 5);
+        for entry in &texts {
+            let listed = std::process::Command::new("git")
+                .current_dir(root)
+                .args(["ls-files", "--error-unmatch", "--"])
+                .arg(entry.from())
+                .output()
+                .expect("git");
+            assert!(
+                listed.status.success(),
+                "{} is not committed",
+                entry.from().display()
+            );
+        }
+    }
 }

@@ -201,7 +201,8 @@ fn prepare(
 fn prepare_emulated(run: &RunDir, name: &str, spec: &str, uuids: &[&str]) -> Result<SharedDevices, Fault> {
     let name = format!("device-{name}");
     let home = run.container(&name);
-    own_folder(run, &name, ENTER_ONLY).map_err(|error| {
+    // Engines mount what is in it. For another user there is no moment in which it could be entered.
+    own_folder(run, &name, AGENT_ONLY).map_err(|error| {
         Fault::new(
             Code::RunDir,
             format!("cannot prepare `{}` for containers", home.display()),

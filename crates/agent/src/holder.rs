@@ -232,7 +232,7 @@ impl Daemon {
     }
 
     /// Tells the holder who has which device, where that has changed.
-    fn tell_users(&self) {
+    pub(crate) fn tell_users(&self) {
         let slices: Vec<SliceRecord> = {
             let book = self.book();
             let all = book.slices.values().map(|slice| &slice.record);

@@ -154,7 +154,11 @@ fn start(
 ) -> std::io::Result<()> {
     let pages = Arc::clone(pages);
     std::thread::Builder::new().name("keeper".into()).spawn(move || {
-        door::serve(&listener, most, move |stream| {
+        let admits = move |stream: &UnixStream| {
+            rustix::net::sockopt::socket_peercred(stream)
+                .is_ok_and(|peer| door.admits_user(peer.uid.as_raw()))
+        };
+        door::serve(&listener, most, admits, move |stream| {
             // The program's standard streams are not the keeper's to write to: what goes wrong here shows on the other
             // side, which is told.
             let _told = pages.serve(stream, door);

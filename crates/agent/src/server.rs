@@ -111,6 +111,8 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand, descriptors
     while !gate.is_empty() && begin.elapsed() < FAREWELL {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+    // The last word to the holder: what it keeps on for may have ended since the last round.
+    agent.daemon.tell_users();
     agent.daemon.close();
     Ok(())
 }

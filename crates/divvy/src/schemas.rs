@@ -25,8 +25,8 @@ schemas! {
     Environment
     Error
     Event
-    KitReport
     Killed
+    KitReport
     MigChanges
     MigDeviceList
     MigPlan

@@ -98,6 +98,8 @@ fn every_document_is_as_its_schema_says() {
             "CdiSlice",
             "ContainerPlan",
             "EngineConfiguration",
+            // `divvy selftest`, which the stories run.
+            "KitReport",
             "MigChanges",
             "MigPlan",
         ];

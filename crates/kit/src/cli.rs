@@ -20,7 +20,12 @@ pub enum Words {
     /// Run all parts that have not run, in order of worth
     Run {
         /// Where the results go; a run that finds results there goes on from them
-        #[arg(long, value_name = "DIR", default_value = "divvy-kit-results")]
+        #[arg(
+            long,
+            value_name = "DIR",
+            default_value = "divvy-kit-results",
+            overrides_with = "out"
+        )]
         out: PathBuf,
         /// Run this part, whether it has run or not; may be given several times
         #[arg(long, value_name = "NAME")]

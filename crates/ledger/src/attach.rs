@@ -33,6 +33,6 @@ pub use error::AttachError;
 pub use keeper::{Door, Keeper, Served};
 pub use members::Member;
 pub use observe::{Observed, ObservedProcess, observe};
-pub use sockets::{Sockets, answer, fetch, give, take};
+pub use sockets::{Sockets, answer, fetch, give, refuse, take};
 pub use tenant::{Attached, GrantRef, connect};
 pub use wait::Waiting;

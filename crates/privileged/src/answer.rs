@@ -54,10 +54,12 @@ pub enum Refusal {
     User,
     /// Too much to look through.
     TooMuch,
+    /// A daemon of root's would write in folders of the agent's.
+    RootsDaemon,
 }
 
 impl Refusal {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Malformed,
         Self::Protected,
         Self::Owner,
@@ -66,6 +68,7 @@ impl Refusal {
         Self::Foreign,
         Self::User,
         Self::TooMuch,
+        Self::RootsDaemon,
     ];
 }
 
@@ -80,6 +83,7 @@ impl fmt::Display for Refusal {
             Self::Foreign => "what stands there is not what Divvy made",
             Self::User => "no user can have this id",
             Self::TooMuch => "there is too much to look through",
+            Self::RootsDaemon => "an MPS daemon of root's would write where the agent's user can put links",
         })
     }
 }

@@ -131,7 +131,7 @@ fn check_identity(process: &Process, rules: &Rules) -> Result<(), Answer> {
                 return Err(Answer::Refused(Refusal::Owner));
             }
             // Of root's processes only those that root itself put into a slice of this agent.
-            if uid == 0 && rules.separate && !is_told_of(pid, rules) {
+            if uid == 0 && rules.separate && !(is_told_of(pid, rules) && is_roots_alone(pid)) {
                 return Err(Answer::Refused(Refusal::Root));
             }
         }
@@ -145,8 +145,37 @@ fn check_identity(process: &Process, rules: &Rules) -> Result<(), Answer> {
     Ok(())
 }
 
+/// Whether root alone made the process: a set-user-id program has its caller's environment. All of its users are root, its
+/// session is no other user's, and neither is any process above it.
+fn is_roots_alone(pid: u32) -> bool {
+    /// More than any chain of parents.
+    const DEPTH: usize = 1024;
+    const UNSET: &[u8] = b"4294967295";
+    let users_are_root = |pid: u32| {
+        let status = read(pid, "status").unwrap_or_default();
+        let status = String::from_utf8_lossy(&status);
+        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        line.is_some_and(|line| line.split_whitespace().all(|user| user == "0"))
+    };
+    let session = read(pid, "loginuid");
+    if !users_are_root(pid) || session.is_ok_and(|user| ![&b"0"[..], UNSET].contains(&user.as_slice())) {
+        return false;
+    }
+    let mut above = pid;
+    for _ in 0..DEPTH {
+        let parent = stat(above).and_then(|stat| field(&stat, 4));
+        above = match parent.map(u32::try_from) {
+            // The first process of the machine, or of a namespace of processes.
+            Ok(Ok(0)) => return true,
+            Ok(Ok(parent)) if effective_user(parent).is_ok_and(|user| user == 0) => parent,
+            _ => return false,
+        };
+    }
+    false
+}
+
 /// Whether the environment that a process was started with names the agent's run directory, as every program of a slice
-/// has it. The process is root's, and so is its environment.
+/// has it. Of a process that root alone made the environment is root's too.
 fn is_told_of(pid: u32, rules: &Rules) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let environment = read(pid, "environ").unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Refusal};
 use crate::request::Request;
 use crate::{files, folders, process, vendor};
 
@@ -113,6 +113,8 @@ pub fn perform(request: &Request, rules: &Rules) -> (Answer, Option<OwnedFd>) {
         } => process::has_open(process, nodes, files, rules),
         Request::Look { path } => Ok(files::look(path)),
         Request::RemoveCdi { folder, slice } => files::remove_cdi(*folder, *slice, rules),
+        // The daemon writes by names, and the folders above its own are the agent's.
+        Request::Mps { uid: 0, .. } if rules.separate => Ok(Answer::Refused(Refusal::RootsDaemon)),
         Request::Mps { uid, device, word } => match folders::user(*uid) {
             Ok(user) => vendor::mps(user, device, word, rules),
             Err(answer) => Err(answer),

@@ -412,7 +412,12 @@ fn folders_that_are_swapped_while_they_are_emptied_have_root_remove_nothing_else
     }
     let base = tempfile::tempdir().expect("a folder");
     let (_, _, rules) = ground(base.path());
-    // Root's own daemon: what empties its folders is a process of root's.
+    // Root's own daemon: what empties its folders is a process of root's. Beside an agent of another user there is none.
+    assert_eq!(
+        ask(mps(0, MpsWord::RemoveFolders), &rules),
+        Answer::Refused(Refusal::RootsDaemon)
+    );
+    let rules = Rules::of_oneself(&base.path().join("run"));
     let daemon = base.path().join(format!("run/mps/user-0/{}", device()));
     std::fs::create_dir_all(&daemon).expect("folders");
     let precious = base.path().join("precious");

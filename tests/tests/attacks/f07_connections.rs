@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use divvy_tests::host::{finish, stderr};
 use divvy_tests::hostile::Hostile;
 use divvy_tests::processes;
 use divvy_tests::system::System;
@@ -50,6 +51,31 @@ fn f07_half_open_connections_silence_nobody_and_end_no_slice() {
     }
     assert!(root && bob, "the agent answered root: {root}, bob: {bob}");
     drop(kept);
+    system.holds();
+}
+
+/// The same at the sockets beside the API's: where a `divvy run` fetches its own, and where programs join a slice. Seen while
+/// these had no bound for each user: every new `divvy run` ended after two seconds, and so did each program of a slice.
+#[test]
+fn f07_silent_connections_at_the_other_sockets_keep_no_program_from_its_slice() {
+    let Some(system) = System::new() else { return };
+    let id = system.slice_of(&system.users.bob, "own", "1GiB");
+    let sockets = [
+        system.run_directory().join("keep.sock"),
+        system.slice_folder(&id).join("attach.sock"),
+    ];
+    let floods = sockets.map(|socket| {
+        let mut flood = system.attacker_as(&system.users.mallory, ["silent"]);
+        let flood = Hostile::start(flood.arg(socket).arg("400"));
+        assert_eq!(flood.line().as_deref(), Some("400 silent"));
+        flood
+    });
+    let bob = &system.users.bob;
+    let ran = finish(&mut system.divvy_as(bob, ["run", "--memory", "64MiB", "--", "true"]));
+    assert!(ran.status.success(), "a new run: {}", stderr(&ran));
+    let limit = system.limit_seen_by(bob, &id);
+    assert_eq!(limit, 1 << 30, "a program that joins");
+    drop(floods);
     system.holds();
 }
 

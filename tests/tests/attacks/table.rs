@@ -42,7 +42,10 @@ const TESTS: [(&str, &[&str]); 23] = [
     ),
     (
         "F7",
-        &["f07_half_open_connections_silence_nobody_and_end_no_slice"],
+        &[
+            "f07_half_open_connections_silence_nobody_and_end_no_slice",
+            "f07_silent_connections_at_the_other_sockets_keep_no_program_from_its_slice",
+        ],
     ),
     (
         "F8",

@@ -224,7 +224,8 @@ fn what_it_cannot_do_is_said_in_a_sentence() {
     assert_eq!(unknown.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("there is no part `nonsense`"));
     let mut elsewhere = kit.host.command(kit.home.join("bin/divvy-kit"));
-    let refused = finish(elsewhere.args(["run", "--out", "/proc/divvy"]));
+    // The last folder counts: the archive's `run` names one of its own first.
+    let refused = finish(elsewhere.args(["run", "--out", "/tmp", "--out", "/proc/divvy"]));
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--out"));
     // No Python is no fault.

@@ -29,6 +29,12 @@ impl Entry {
         Self { path, from, mode }
     }
 
+    /// Where it lies now.
+    #[cfg(test)]
+    pub fn from(&self) -> &Path {
+        &self.from
+    }
+
     /// A file to be read.
     pub fn text(path: String, from: PathBuf) -> Self {
         let mode = 0o644;

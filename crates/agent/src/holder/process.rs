@@ -64,7 +64,12 @@ pub(crate) fn hold() -> Result<(), Fault> {
 fn start(listener: UnixListener, shelf: &Arc<Shelf>, rule: Rule, most: usize) -> std::io::Result<()> {
     let (shelf, rule) = (Arc::clone(shelf), Arc::new(rule));
     std::thread::Builder::new().name("pages".into()).spawn(move || {
-        door::serve(&listener, most, move |stream| shelf.serve(stream, &rule));
+        door::serve(
+            &listener,
+            most,
+            |_| true,
+            move |stream| shelf.serve(stream, &rule),
+        );
     })?;
     Ok(())
 }
@@ -74,15 +79,20 @@ fn follow(listener: UnixListener, shelf: &Arc<Shelf>) -> std::io::Result<()> {
     let shelf = Arc::clone(shelf);
     let doors = Arc::new(Doors::default());
     std::thread::Builder::new().name("agents".into()).spawn(move || {
-        door::serve(&listener, MOST_AGENTS, move |stream| {
-            shelf.agents.fetch_add(1, SeqCst);
-            while let Ok((order, fds)) = receive(stream) {
-                if obey(stream, order, fds, &shelf, &doors).is_err() {
-                    break;
+        door::serve(
+            &listener,
+            MOST_AGENTS,
+            |_| true,
+            move |stream| {
+                shelf.agents.fetch_add(1, SeqCst);
+                while let Ok((order, fds)) = receive(stream) {
+                    if obey(stream, order, fds, &shelf, &doors).is_err() {
+                        break;
+                    }
                 }
-            }
-            shelf.agents.fetch_sub(1, SeqCst);
-        });
+                shelf.agents.fetch_sub(1, SeqCst);
+            },
+        );
     })?;
     Ok(())
 }

@@ -1,10 +1,16 @@
-//! How many are with a keeper at once. Who comes when all places are taken waits in the socket's queue: nobody who starts
-//! in good faith is turned away, and who fills the queue holds up its own slice alone.
+//! How many are with a keeper at once. A peer that comes when all places are taken waits in the socket's queue. The places
+//! are for peers that may ask here: one that fills them holds up its own slice alone.
 
+use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use divvy_ledger::attach;
+
+/// So many refused connections are kept open, so that their peers read the refusal before they write in vain.
+const REFUSED: usize = 32;
 
 /// Those who are inside.
 #[derive(Debug, Default)]
@@ -38,14 +44,17 @@ impl Drop for Place {
 
 /// Serves who comes to a listener, `most` at once. One thread per connection: a peer that says nothing must not keep the
 /// next one waiting. Where no thread is to be had the connection closes, and the peer is refused like any other.
+///
+/// Whom `admits` does not let in takes no place: it is refused before it has said anything.
 pub(crate) fn serve(
     listener: &UnixListener,
     most: usize,
+    admits: impl Fn(&UnixStream) -> bool,
     answer: impl Fn(&UnixStream) + Clone + Send + 'static,
 ) {
     let door = Arc::new(Door::default());
+    let mut refused = VecDeque::with_capacity(REFUSED);
     loop {
-        let place = door.place(most);
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
             // It was shut down: there is nothing more to come.
@@ -56,6 +65,15 @@ pub(crate) fn serve(
                 continue;
             }
         };
+        if !admits(&stream) {
+            attach::refuse(&stream);
+            if refused.len() == REFUSED {
+                refused.pop_front();
+            }
+            refused.push_back(stream);
+            continue;
+        }
+        let place = door.place(most);
         let answer = answer.clone();
         let _refused = std::thread::Builder::new().spawn(move || {
             answer(&stream);
@@ -84,14 +102,19 @@ mod tests {
         let listener = UnixListener::bind(&path).expect("a socket");
         // It lasts as long as the test's process.
         std::thread::spawn(move || {
-            serve(&listener, MOST, |mut stream| {
-                PEAK.fetch_max(INSIDE.fetch_add(1, SeqCst) + 1, SeqCst);
-                let mut said = [0];
-                if stream.read(&mut said).is_ok_and(|bytes| bytes == 1) {
-                    stream.write_all(&said).expect("it listens");
-                }
-                INSIDE.fetch_sub(1, SeqCst);
-            });
+            serve(
+                &listener,
+                MOST,
+                |_| true,
+                |mut stream| {
+                    PEAK.fetch_max(INSIDE.fetch_add(1, SeqCst) + 1, SeqCst);
+                    let mut said = [0];
+                    if stream.read(&mut said).is_ok_and(|bytes| bytes == 1) {
+                        stream.write_all(&said).expect("it listens");
+                    }
+                    INSIDE.fetch_sub(1, SeqCst);
+                },
+            );
         });
         let speak = |number: u8| {
             let mut stream = UnixStream::connect(&path).expect("a connection");
@@ -113,5 +136,32 @@ mod tests {
             assert_eq!(usize::from(heard[0]), number);
         }
         assert_eq!(PEAK.load(SeqCst), MOST);
+    }
+
+    /// A thousand that may not ask here, silent and open, keep no place from the one that may.
+    #[test]
+    fn peers_that_may_not_ask_take_no_place() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        static SEEN: AtomicUsize = AtomicUsize::new(0);
+        std::thread::spawn(move || {
+            let last = |_: &UnixStream| SEEN.fetch_add(1, SeqCst) == 1000;
+            serve(&listener, 1, last, |mut stream| {
+                stream.write_all(b"served").expect("it listens");
+            });
+        });
+        let mut silent: Vec<UnixStream> = (0..1000)
+            .map(|_| UnixStream::connect(&path).expect("a connection"))
+            .collect();
+        let mut one = UnixStream::connect(&path).expect("a connection");
+        one.set_read_timeout(Some(LONG)).expect("a socket");
+        let mut heard = String::new();
+        one.read_to_string(&mut heard).expect("an answer");
+        assert_eq!(heard, "served");
+        // It was told, and is told so still.
+        let last = silent.last_mut().expect("a thousand");
+        last.set_read_timeout(Some(LONG)).expect("a socket");
+        last.read_exact(&mut [0; 32]).expect("the refusal");
     }
 }

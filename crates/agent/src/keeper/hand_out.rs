@@ -37,7 +37,9 @@ pub(crate) fn start(daemon: &Arc<Daemon>) -> Result<(), Fault> {
     std::thread::Builder::new()
         .name("keep.sock".into())
         .spawn(move || {
-            door::serve(&listener, MOST, move |stream| {
+            let known = Arc::clone(&daemon);
+            let admits = move |stream: &UnixStream| known.knows_keeper(stream);
+            door::serve(&listener, MOST, admits, move |stream| {
                 // A run that went away asks no more.
                 let _gone = attach::answer(stream, |id| daemon.sockets_for(stream, id));
             });
@@ -47,6 +49,20 @@ pub(crate) fn start(daemon: &Arc<Daemon>) -> Result<(), Fault> {
 }
 
 impl Daemon {
+    /// Whether a `divvy run` that keeps a slice is at the other end. Any other process has nothing to ask here, and would
+    /// keep the places from those that have.
+    fn knows_keeper(&self, stream: &UnixStream) -> bool {
+        let Ok(peer) = rustix::net::sockopt::socket_peercred(stream) else {
+            return false;
+        };
+        let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+        let book = self.book();
+        let mut slices = book.slices.values().map(|slice| &slice.record);
+        slices.any(|record| {
+            !record.lasting && record.uid == peer.uid.as_raw() && record.keeper_pid == Some(pid)
+        })
+    }
+
     /// The sockets of a slice, for the process that is to keep it and for no other.
     fn sockets_for(&self, stream: &UnixStream, number: u32) -> Result<Sockets, Status> {
         let peer = rustix::net::sockopt::socket_peercred(stream.as_fd()).map_err(|_| Status::Failed)?;

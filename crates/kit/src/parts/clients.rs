@@ -1,8 +1,10 @@
 //! What people run, unmodified, in a slice of 4 GiB: each program prints one line of JSON for each thing that it looked at.
 
+use std::process::Command;
+
 use serde_json::Value;
 
-use crate::finding::{Finding, Verdict};
+use crate::finding::{Finding, Unit, Verdict};
 use crate::kit::{Kit, beside, last_words};
 use crate::part::Failure;
 
@@ -22,7 +24,7 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
             kit.found(&Finding::skipped(check, "no time is left for it"))?;
             continue;
         }
-        let mut import = std::process::Command::new(python());
+        let mut import = Command::new(python());
         let has = import.args(["-c", &format!("import {module}")]).output();
         match has {
             Err(error) => {
@@ -31,10 +33,57 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
             Ok(output) if !output.status.success() => {
                 kit.found(&Finding::skipped(check, format!("{module} is not installed")))?;
             }
-            Ok(_) => run_client(kit, client)?,
+            Ok(_) => {
+                run_client(kit, client)?;
+                if client == "torch" {
+                    training(kit)?;
+                }
+            }
         }
     }
     Ok(())
+}
+
+/// A training step in a slice and without one, in turns: the promise is one part in a hundred.
+fn training(kit: &mut Kit) -> Result<(), Failure> {
+    const MORE: f64 = 1.01;
+    const ROUNDS: usize = 5;
+    let program = programs().join("torch_in_a_slice.py");
+    let step = |mut command: Command| -> Option<f64> {
+        let output = command.arg(&program).arg("training").output().ok()?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let lines = said
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.filter_map(|line| line["seconds"].as_f64()).next_back()
+    };
+    let mut ratios = Vec::new();
+    for _ in 0..ROUNDS {
+        if kit.left().as_secs() < 30 {
+            break;
+        }
+        let mut sliced = kit.slice(&["--memory", "4GiB"]);
+        sliced.arg(python());
+        if let (Some(bare), Some(sliced)) = (step(Command::new(python())), step(sliced)) {
+            ratios.push(sliced / bare);
+        }
+    }
+    ratios.sort_by(f64::total_cmp);
+    let Some(median) = ratios.get(ratios.len() / 2).copied() else {
+        return kit.found(&Finding::skipped(
+            "clients.torch.cost",
+            "a training step could not be timed",
+        ));
+    };
+    kit.found(
+        &Finding::promise(
+            "clients.torch.cost",
+            median <= MORE,
+            "a training step takes so much of what it takes without the limiter",
+        )
+        .figure(median, Unit::Ratio)
+        .details(serde_json::json!({"ratios": ratios})),
+    )
 }
 
 fn run_client(kit: &mut Kit, client: &str) -> Result<(), Failure> {

@@ -65,6 +65,15 @@ pub enum Door {
 }
 
 impl Door {
+    /// Whether processes of this user may ask for anything here. The others are to take no place of those that may.
+    #[must_use]
+    pub fn admits_user(self, user: u32) -> bool {
+        match self {
+            Self::Host { uid } => user == uid || user == 0,
+            Self::Container | Self::Agent => true,
+        }
+    }
+
     /// Whether a peer may ask for this here.
     fn admits(self, kind: Kind, peer: Peer) -> bool {
         let of_tenants = matches!(kind, Kind::Attach | Kind::Observe);

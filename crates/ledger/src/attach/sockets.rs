@@ -114,6 +114,22 @@ pub fn fetch(path: &Path, id: u32) -> Result<Sockets, AttachError> {
     take(&UnixStream::from(socket))
 }
 
+/// Tells a peer, before it has said anything, that it may not ask here. It takes no time.
+pub fn refuse(stream: &UnixStream) {
+    let reply = Reply {
+        status: Status::NotAllowed,
+        pid: 0,
+        accounts: 0,
+    };
+    // Whoever does not hear it is refused all the same.
+    let _unheard = channel::send(
+        stream.as_fd(),
+        &reply.encode(),
+        None,
+        Deadline::after(Duration::from_millis(1)),
+    );
+}
+
 /// Reads which slice's sockets a `divvy run` asks for, and answers with them, or with why it gets none.
 ///
 /// # Errors

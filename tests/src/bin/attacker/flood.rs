@@ -1,8 +1,10 @@
 //! Attacks by numbers.
 
+use std::collections::VecDeque;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -105,4 +107,23 @@ pub fn attend(name: &str) -> anyhow::Result<()> {
     println!("attends");
     std::thread::sleep(Duration::from_secs(600));
     Ok(())
+}
+
+/// Keeps so many silent connections to a socket, and opens another for each that is closed, for ever. Says when it has them.
+pub fn silent(socket: &Path, count: usize) -> anyhow::Result<()> {
+    let mut held: VecDeque<UnixStream> = VecDeque::new();
+    let mut said = false;
+    loop {
+        // A full queue is waited for: that is where the others wait too.
+        if let Ok(stream) = UnixStream::connect(socket) {
+            held.push_back(stream);
+        }
+        if held.len() > count {
+            held.pop_front();
+            if !said {
+                println!("{count} silent");
+                said = true;
+            }
+        }
+    }
 }

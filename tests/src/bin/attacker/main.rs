@@ -40,6 +40,7 @@ fn main() -> anyhow::Result<()> {
         ["steal", name, milliseconds] => keeper::steal(name, number(milliseconds)?),
         ["stuck", count] => keeper::stuck(number(count)?),
         ["connections", count, text] => flood::connections(number(count)?, text),
+        ["silent", socket, count] => flood::silent(Path::new(socket), number(count)?),
         ["queue", count, bytes] => flood::queue(number(count)?, number(bytes)?),
         ["requests", count, method, path, body] => flood::requests(number(count)?, method, path, body),
         ["attend", name] => flood::attend(name),
