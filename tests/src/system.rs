@@ -317,12 +317,18 @@ impl Drop for System {
             .agent()
             .as_ref()
             .map_or(Vec::new(), |agent| processes::tree(agent.id()));
-        let users = [
-            self.users.alice.uid,
-            self.users.bob.uid,
-            self.users.mallory.uid,
-            self.users.agent.uid,
+        // The number of a user that the story removed may be another story's user by now.
+        let all = [
+            &self.users.alice,
+            &self.users.bob,
+            &self.users.mallory,
+            &self.users.agent,
         ];
+        let users: Vec<u32> = all
+            .iter()
+            .filter(|user| user.exists())
+            .map(|user| user.uid)
+            .collect();
         // A process may be starting another while we look: look until there is none.
         for _ in 0..100 {
             ours.extend(processes::with_environment(

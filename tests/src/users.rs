@@ -29,6 +29,14 @@ pub struct User {
     pub home: PathBuf,
 }
 
+impl User {
+    /// Whether this machine still has the user.
+    pub fn exists(&self) -> bool {
+        let said = finish(Command::new("id").args(["-u", &self.name]));
+        String::from_utf8_lossy(&said.stdout).trim() == self.uid.to_string()
+    }
+}
+
 /// The users of one story. Dropping them removes them.
 #[derive(Debug)]
 pub struct Users {

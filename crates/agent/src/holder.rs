@@ -340,7 +340,7 @@ impl Daemon {
     /// Has the holder give out, at the sockets of containers' folders, what was granted there.
     ///
     /// # Errors
-    /// [`Code::Attach`]; [`Code::DeviceBusy`] where programs use a device that were started where no agent served.
+    /// [`Code::Attach`], also where programs use a device that were started where no agent served.
     pub(crate) fn hold_granted(&self, devices: &[&str]) -> Result<(), Fault> {
         if !self.hold_devices(devices.iter().copied())? {
             return Err(Fault::new(

@@ -90,7 +90,7 @@ impl Kit {
         command
     }
 
-    /// This program again, as a tenant that does `word`: see [`crate::tenant`].
+    /// This program again, as a tenant that does `word`: see `tenant.rs`.
     #[must_use]
     pub fn tenant_words(word: &str) -> Vec<std::ffi::OsString> {
         let own = std::env::current_exe().unwrap_or_else(|_| "divvy-kit".into());
