@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -19,6 +19,7 @@ use crate::journal::Journal;
 use crate::leasing::{Incident, Leasing, Member};
 use crate::locks::Locks;
 use crate::members::Roster;
+use crate::modes::untidy::Untidy;
 use crate::nudge::Nudge;
 use crate::openings::Openings;
 use crate::owner::Owner;
@@ -53,7 +54,7 @@ pub struct Daemon {
     /// Held while a device is made ready for a way of sharing, and while that is put back.
     pub(crate) grounds: Mutex<()>,
     /// How often it is still tried to put back what no slice needs any more.
-    pub(crate) untidy: AtomicU32,
+    pub(crate) untidy: Untidy,
     /// Held for a slice while its keeper is started.
     pub(crate) keeping: Locks,
     /// When it was last said that a keeper cannot be had.
@@ -168,7 +169,7 @@ impl Daemon {
             holder: Mutex::default(),
             recalling: Mutex::new(()),
             grounds: Mutex::new(()),
-            untidy: AtomicU32::new(0),
+            untidy: Untidy::default(),
             keeping: Locks::default(),
             said_at: Mutex::new(None),
             driver_silent: AtomicBool::new(false),

@@ -82,6 +82,6 @@ pub use rundir::{RunDir, default_run_dir};
 pub use server::serve_agent;
 pub use settings::{CONTEXT_OF_A_GPU, Settings};
 pub use stage::{DropIns, Link, Pair, Stage, stage, stage_for_containers};
-pub use start::{close_inherited, ensure_agent, is_listening};
+pub use start::{close_inherited, ensure_agent, is_listening, wait_for_end};
 pub use supervise::{Watch, exit_code, hold_back_file_size, let_go};
 pub use trust::{SYSTEM_RUN_DIR, admits_others, root_may_believe, system_run_dir};

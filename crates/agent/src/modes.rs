@@ -3,6 +3,7 @@
 mod cut;
 pub mod ground;
 mod keep;
+pub(crate) mod untidy;
 
 use divvy_model::{
     Bytes, Cap, Class, Code, Compute, ComputeTerms, DeviceRecord, Fault, Isolation, Mode, ModeTerms,

@@ -17,6 +17,8 @@ use crate::rundir::{AGENT_LOCK, LOG, START_LOCK};
 
 /// How long an agent may take until it listens. Generous: a cold start on a loaded machine takes a second.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long one that listens no more may take to end: less than that, for its successor is waited for meanwhile.
+const WAY_OUT: Duration = Duration::from_secs(10);
 
 /// Whether an agent listens there.
 #[must_use]
@@ -143,20 +145,62 @@ fn did_not_start(run: &RunDir, why: &str) -> Fault {
     fault.hint(format!("its log is {}", run.log().display()))
 }
 
-/// The lock that an agent holds for life: a second agent of the same run directory ends at once.
+/// The lock that an agent holds for life: a second agent of the same run directory ends at once. One that is on its way out
+/// listens no more and still holds it, and is waited for.
 ///
 /// # Errors
 /// [`Code::AgentStart`] when another agent holds it.
 pub(crate) fn hold_agent_lock(run: &RunDir) -> Result<File, Fault> {
+    const PAUSE: Duration = Duration::from_millis(5);
     let lock = lock_file(run, AGENT_LOCK)?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
-        Err(error) if std::io::Error::from(error).kind() == ErrorKind::WouldBlock => Err(Fault::new(
-            Code::AgentStart,
-            format!("another agent serves `{}`", run.path().display()),
-        )
-        .hint("`divvy agent status` shows it")),
-        Err(error) => Err(Fault::new(Code::AgentStart, "cannot lock the run directory")
-            .because(&std::io::Error::from(error))),
+    let begin = Instant::now();
+    loop {
+        let error = match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(lock),
+            Err(error) => std::io::Error::from(error),
+        };
+        if error.kind() != ErrorKind::WouldBlock {
+            return Err(Fault::new(Code::AgentStart, "cannot lock the run directory").because(&error));
+        }
+        if is_listening(run) || begin.elapsed() >= WAY_OUT {
+            return Err(Fault::new(
+                Code::AgentStart,
+                format!("another agent serves `{}`", run.path().display()),
+            )
+            .hint("`divvy agent status` shows it"));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Waits until an agent that was told to stop listens no more, for a while.
+pub fn wait_for_end(run: &RunDir) {
+    let begin = Instant::now();
+    while is_listening(run) && begin.elapsed() < WAY_OUT {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lock_of_an_agent_on_its_way_out_is_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let run = RunDir::open(&folder.path().join("run")).expect("a run directory");
+        let first = hold_agent_lock(&run).expect("free");
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| hold_agent_lock(&run).map(drop));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!second.is_finished(), "the first holds it");
+            drop(first);
+            second.join().expect("no panic").expect("its turn");
+        });
+        // One that listens is not on its way out.
+        let _first = hold_agent_lock(&run).expect("free");
+        let _listener = std::os::unix::net::UnixListener::bind(run.socket()).expect("a socket");
+        let refused = hold_agent_lock(&run).expect_err("it serves");
+        assert_eq!(refused.code, Code::AgentStart);
     }
 }

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
-use crate::OWN_WORDS;
 use crate::finding::{Finding, Verdict};
 use crate::folder::Folder;
-use crate::kit::Kit;
+use crate::kit::{Kit, OWN_WORDS};
 use crate::part::{PARTS, find};
 use crate::report::Report;
-use crate::run::{Options, run};
+use crate::run::{Options, run, try_device};
 
 /// What the kit is told to do.
 #[derive(Debug, Subcommand)]
@@ -148,6 +147,9 @@ fn run_all(out: &std::path::Path, options: &Options) -> Result<ExitCode, String>
             out.display()
         )
     })?;
+    try_device(options.device.as_deref()).map_err(|why| {
+        format!("there is no device to ask: {why}; `divvy doctor` looks for the reason, `--device emulated:h100` asks the emulated device")
+    })?;
     run(&results, options, |line| println!("{line}")).map_err(|error| error.to_string())?;
     let report = Report::of(&results, options.device.as_deref());
     println!("the page: {}", results.path().join("report.md").display());
@@ -167,7 +169,8 @@ fn run_part(
 ) -> Result<u8, String> {
     let part = find(name).ok_or_else(|| format!("there is no part `{name}`"))?;
     let results = Folder::open(out).map_err(|error| error.to_string())?;
-    let mut kit = Kit::new(results, part.name, device, is_short, limit).map_err(|error| error.to_string())?;
+    let mut kit =
+        Kit::new(&results, part.name, device, is_short, limit).map_err(|error| error.to_string())?;
     match (part.run)(&mut kit) {
         Ok(()) => Ok(0),
         Err(why) => {

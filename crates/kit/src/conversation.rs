@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::part::Failure;
+use crate::finding::Failure;
 
 /// See the module. Dropping it ends the tenant.
 pub struct Conversation {

@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Why a part ended before its end, in a sentence.
+pub type Failure = String;
+
 /// What a finding says of a promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -3,7 +3,7 @@
 //!
 //! - `NAME.jsonl`: what the part found, a line each
 //! - `NAME.outcome.json`: how it ended; there once it has
-//! - `report.json` and `report.md`: all of it, written anew after each part
+//! - `report.json` and `report.md`: all of it, written again after each part
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -27,6 +27,20 @@ pub enum Ending {
     TimedOut,
     /// It has not run, or the run was cut off in it.
     Missing,
+}
+
+impl Ending {
+    /// In words.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Failed => "FAILED",
+            Self::Crashed => "CRASHED",
+            Self::TimedOut => "OUT OF TIME",
+            Self::Missing => "not run",
+        }
+    }
 }
 
 /// The outcome of one part.

@@ -1,12 +1,15 @@
 //! What a part works with: the programs beside it, the device that it asks, the place where its findings go.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::finding::Finding;
+use crate::finding::{Failure, Finding};
 use crate::folder::{Folder, Sink};
-use crate::part::Failure;
+
+/// Words that come first when this program calls itself, as the kit is a verb of it.
+pub(crate) static OWN_WORDS: OnceLock<Vec<String>> = OnceLock::new();
 
 /// See the module.
 pub struct Kit {
@@ -14,7 +17,6 @@ pub struct Kit {
     pub device: Option<String>,
     /// Whether this is the short form: fewer rounds of everything.
     pub is_short: bool,
-    results: Folder,
     sink: Sink,
     until: Instant,
 }
@@ -25,7 +27,7 @@ impl Kit {
     /// # Errors
     /// The system's reason why nothing can be written down.
     pub fn new(
-        results: Folder,
+        results: &Folder,
         part: &str,
         device: Option<String>,
         is_short: bool,
@@ -35,7 +37,6 @@ impl Kit {
         Ok(Self {
             device,
             is_short,
-            results,
             sink,
             until: Instant::now() + limit,
         })
@@ -65,15 +66,9 @@ impl Kit {
         self.until.saturating_duration_since(Instant::now())
     }
 
-    /// Where the results go.
-    #[must_use]
-    pub fn results(&self) -> &Path {
-        self.results.path()
-    }
-
     /// `divvy` with these words.
     #[must_use]
-    pub fn divvy(&self, words: &[&str]) -> Command {
+    pub fn divvy(words: &[&str]) -> Command {
         let mut command = Command::new(beside("divvy"));
         command.args(words).stdin(Stdio::null());
         command
@@ -82,8 +77,14 @@ impl Kit {
     /// `divvy run` with these flags, of a program that the caller adds. The device is the kit's own.
     #[must_use]
     pub fn slice(&self, flags: &[&str]) -> Command {
-        let mut command = self.divvy(&["run"]);
-        if let Some(device) = &self.device {
+        Self::slice_of(self.device.as_deref(), flags)
+    }
+
+    /// The same on this device.
+    #[must_use]
+    pub fn slice_of(device: Option<&str>, flags: &[&str]) -> Command {
+        let mut command = Self::divvy(&["run"]);
+        if let Some(device) = device {
             command.args(["--device", device]);
         }
         command.args(flags).arg("--");
@@ -95,7 +96,7 @@ impl Kit {
     pub fn tenant_words(word: &str) -> Vec<std::ffi::OsString> {
         let own = std::env::current_exe().unwrap_or_else(|_| "divvy-kit".into());
         let mut words = vec![own.into_os_string()];
-        words.extend(crate::OWN_WORDS.get().into_iter().flatten().map(Into::into));
+        words.extend(OWN_WORDS.get().into_iter().flatten().map(Into::into));
         words.extend(["tenant".into(), word.into()]);
         words
     }
@@ -139,14 +140,14 @@ pub fn output(command: &mut Command) -> Result<String, Failure> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    Err(format!("{}: {}", output.status, last_words(&output)))
+    Err(format!("{}: {}", output.status, last_words(&output.stderr)))
 }
 
 /// The end of what a command said, in one line.
 #[must_use]
-pub fn last_words(output: &Output) -> String {
+pub fn last_words(said: &[u8]) -> String {
     const MOST: usize = 400;
-    let text = String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(said);
     let lines: Vec<&str> = text
         .lines()
         .map(str::trim)

@@ -13,22 +13,20 @@ mod kit;
 mod machine;
 mod part;
 mod parts;
+mod place;
+mod processors;
 mod report;
 mod run;
 mod scrub;
 mod tenant;
 
-use std::sync::OnceLock;
-
 pub use cli::{Inner, Words, called_by, main, main_inner};
-pub use finding::{Figure, Finding, Unit, Verdict};
+pub use finding::{Failure, Figure, Finding, Unit, Verdict};
 pub use folder::{Ending, Folder, Outcome};
 pub use kit::Kit;
 pub use machine::Machine;
-pub use part::{Failure, PARTS, Part};
+pub use part::{PARTS, Part};
+pub use place::private_folder;
 pub use report::{PartReport, Report};
-pub use run::{Options, run};
+pub use run::{Options, run, try_device};
 pub use scrub::Scrub;
-
-/// Words that come first when this program calls itself, as it is one verb of another.
-pub(crate) static OWN_WORDS: OnceLock<Vec<String>> = OnceLock::new();

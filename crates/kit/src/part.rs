@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
+use crate::finding::Failure;
 use crate::kit::Kit;
 use crate::parts;
-
-/// Why a part ended before its end, in a sentence.
-pub type Failure = String;
 
 /// One part.
 #[derive(Clone, Copy)]

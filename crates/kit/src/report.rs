@@ -38,6 +38,27 @@ pub struct PartReport {
 /// The form that this version writes.
 pub const FORM: u32 = 1;
 
+impl PartReport {
+    /// Whether it was begun.
+    #[must_use]
+    pub fn was_tried(&self) -> bool {
+        self.outcome.ending != Ending::Missing || !self.findings.is_empty()
+    }
+
+    /// Why not all of it was tried, where it was begun.
+    #[must_use]
+    pub fn cut_short(&self) -> Option<String> {
+        let Outcome { ending, why, .. } = &self.outcome;
+        let words = match (ending, why) {
+            (Ending::Done, _) => return None,
+            (Ending::Missing, _) => "the run was cut off in it".to_owned(),
+            (_, Some(why)) => why.clone(),
+            (ending, None) => ending.words().to_owned(),
+        };
+        self.was_tried().then_some(words)
+    }
+}
+
 impl Report {
     /// Of what a folder has, without what tells whose it is.
     #[must_use]
@@ -70,13 +91,9 @@ impl Report {
     /// Whether every promise that was tried holds, and every part came to its end.
     #[must_use]
     pub fn holds(&self) -> bool {
-        let tried = |part: &&PartReport| part.outcome.ending != Ending::Missing;
-        self.parts.iter().filter(tried).all(|part| {
-            part.outcome.ending == Ending::Done
-                && part
-                    .findings
-                    .iter()
-                    .all(|finding| finding.verdict != Verdict::Fails)
+        self.parts.iter().filter(|part| part.was_tried()).all(|part| {
+            let fails = |finding: &Finding| finding.verdict == Verdict::Fails;
+            part.cut_short().is_none() && !part.findings.iter().any(fails)
         })
     }
 
@@ -111,12 +128,23 @@ impl Report {
             .flat_map(|part| &part.findings)
             .filter(|finding| finding.verdict == Verdict::Fails)
             .collect();
-        match failing.len() {
+        let cut: Vec<String> = self
+            .parts
+            .iter()
+            .filter_map(|part| {
+                Some(format!(
+                    "`{}` did not come to its end: {}",
+                    part.name,
+                    part.cut_short()?
+                ))
+            })
+            .collect();
+        match failing.len() + cut.len() {
             0 => writeln!(page, "No promise that was tried fails.\n")?,
             number => {
                 writeln!(page, "## What fails: {number}\n")?;
-                for finding in failing {
-                    writeln!(page, "- {}", sentence(finding))?;
+                for line in cut.into_iter().chain(failing.into_iter().map(sentence)) {
+                    writeln!(page, "- {line}")?;
                 }
                 writeln!(page)?;
             }
@@ -125,10 +153,7 @@ impl Report {
             let Outcome { ending, seconds, why } = &part.outcome;
             let words = match ending {
                 Ending::Done => format!("done in {seconds:.0} s"),
-                Ending::Failed => "FAILED".into(),
-                Ending::Crashed => "CRASHED".into(),
-                Ending::TimedOut => "OUT OF TIME".into(),
-                Ending::Missing => "not run".into(),
+                ending => ending.words().to_owned(),
             };
             let why = why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
             writeln!(page, "## {} ({words}{why})\n", part.name)?;
@@ -164,15 +189,9 @@ pub fn line(results: &Folder, part: &str) -> String {
             .count()
     };
     let outcome = results.outcome(part);
-    let words = match outcome.ending {
-        Ending::Done => "done",
-        Ending::Failed => "FAILED",
-        Ending::Crashed => "CRASHED",
-        Ending::TimedOut => "OUT OF TIME",
-        Ending::Missing => "not run",
-    };
     format!(
-        "{words} in {:.0} s: {} fail, {} hold, {} facts, {} skipped",
+        "{} in {:.0} s: {} fail, {} hold, {} facts, {} skipped",
+        outcome.ending.words(),
         outcome.seconds,
         count(Verdict::Fails),
         count(Verdict::Holds),
@@ -228,7 +247,7 @@ mod tests {
         results.end("memory", &outcome(Ending::Crashed)).expect("ended");
         write(&results, Some("emulated:h100")).expect("written");
         let page = std::fs::read_to_string(results.path().join("report.md")).expect("a page");
-        let fails = page.find("## What fails: 1").expect("first");
+        let fails = page.find("## What fails: 2").expect("first");
         assert!(
             fails < page.find("## facts (not run)").expect("cut off"),
             "{page}"

@@ -2,21 +2,20 @@
 //! or how it dies, is nothing to the next.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, set_child_subreaper};
 
+use crate::finding::Failure;
 use crate::folder::{Ending, Folder, Outcome};
-use crate::kit::beside;
+use crate::kit::{Kit, OWN_WORDS, last_words};
 use crate::part::{PARTS, Part};
+use crate::place::Place;
 use crate::report;
 
 /// What is to be run.
@@ -36,6 +35,8 @@ pub struct Options {
 
 /// A part with less time than this is not begun.
 const LEAST: Duration = Duration::from_secs(5);
+/// How long a driver may take until it has a context. On a machine of eight GPUs that were asleep it takes half of this.
+const TRY: Duration = Duration::from_secs(60);
 
 /// Runs them. `tell` is told of each part as it begins and as it ends.
 ///
@@ -75,6 +76,56 @@ pub fn run(results: &Folder, options: &Options, mut tell: impl FnMut(&str)) -> i
     report::write(results, options.device.as_deref())
 }
 
+/// Finds out whether there is a device to ask at all, before any part does.
+///
+/// # Errors
+/// Why not, in a sentence.
+pub fn try_device(device: Option<&str>) -> Result<(), Failure> {
+    // What is left behind becomes our child, and is ended.
+    let _older_kernel = set_child_subreaper(Some(rustix::process::getpid()));
+    let place = Place::new(device)
+        .map_err(|error| format!("no temporary folder can be had: {error}; TMPDIR names another"))?;
+    let mut sliced = Kit::slice_of(device, &["--memory", "64MiB"]);
+    place.enter(sliced.arg("true"));
+    let mut bare = Kit::bare_tenant("look");
+    place.enter(&mut bare);
+    // An emulated device is named wrongly, or a card's driver does not load: each says it best itself.
+    let (first, second) = match device {
+        Some(_) => (sliced, bare),
+        None => (bare, sliced),
+    };
+    let tried = [first, second]
+        .iter_mut()
+        .try_for_each(|command| try_one(command, &place));
+    end_descendants();
+    tried
+}
+
+/// Runs a command to its end, for a while. It may leave programs behind that have its streams, so nothing waits for those.
+fn try_one(command: &mut Command, place: &Place) -> Result<(), Failure> {
+    let cannot = |error: io::Error| error.to_string();
+    let said = place.file("said");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(&said).map_err(cannot)?);
+    let name = command.get_program().to_string_lossy().into_owned();
+    let child = command
+        .spawn()
+        .map_err(|error| format!("{name} does not start: {error}"))?;
+    match wait(child, TRY) {
+        (Ending::Done, _) => Ok(()),
+        (Ending::TimedOut, _) => Err(format!("the driver does not answer within {} s", TRY.as_secs())),
+        (_, why) => {
+            let words = last_words(&fs::read(&said).unwrap_or_default());
+            Err(match (words.is_empty(), why) {
+                (true, Some(why)) => why,
+                _ => words,
+            })
+        }
+    }
+}
+
 fn chosen(results: &Folder, options: &Options) -> Vec<&'static Part> {
     let wanted = |part: &&Part| match options.parts.is_empty() {
         true => {
@@ -109,7 +160,7 @@ fn run_one(results: &Folder, part: &Part, options: &Options, limit: Duration) ->
 fn command(results: &Folder, part: &Part, options: &Options, limit: Duration, place: &Place) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "divvy-kit".into()));
     command
-        .args(crate::OWN_WORDS.get().into_iter().flatten())
+        .args(OWN_WORDS.get().into_iter().flatten())
         .args(["part", part.name, "--out"])
         .arg(results.path())
         .arg("--limit")
@@ -120,11 +171,8 @@ fn command(results: &Folder, part: &Part, options: &Options, limit: Duration, pl
     if options.is_short {
         command.arg("--short");
     }
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"DIVVY_")) {
-        command.env_remove(name);
-    }
+    place.enter(&mut command);
     command
-        .envs(place.variables())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(
@@ -210,66 +258,4 @@ fn descendants() -> Vec<Pid> {
     };
     let below = parents.keys().copied().filter(|pid| is_below(*pid));
     below.filter_map(Pid::from_raw).collect()
-}
-
-/// A place for the part's agent, and for the names of the emulated driver. Its path is short: sockets have 107 bytes.
-struct Place {
-    folder: PathBuf,
-    emulated: Option<String>,
-}
-
-impl Place {
-    fn new(device: Option<&str>) -> io::Result<Self> {
-        let folder = std::env::temp_dir().join(format!("dvk-{}", std::process::id()));
-        let _former = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder)?;
-        let emulated = device
-            .and_then(|device| device.strip_prefix("emulated:"))
-            .map(str::to_owned);
-        let place = Self { folder, emulated };
-        if place.emulated.is_some() {
-            place.name_libraries()?;
-        }
-        Ok(place)
-    }
-
-    /// Has the loader find the emulated libraries under NVIDIA's names: there they are the machine's driver.
-    fn name_libraries(&self) -> io::Result<()> {
-        for (name, file) in [
-            ("libcuda.so.1", "libdivvy_emulated_cuda.so"),
-            ("libnvidia-ml.so.1", "libdivvy_emulated_nvml.so"),
-        ] {
-            symlink(library(file), self.folder.join(name))?;
-        }
-        Ok(())
-    }
-
-    fn variables(&self) -> Vec<(&'static str, OsString)> {
-        let mut variables = vec![("DIVVY_RUN_DIR", self.folder.join("run").into_os_string())];
-        if let Some(spec) = &self.emulated {
-            variables.push(("DIVVY_EMULATED", spec.into()));
-            variables.push(("LD_LIBRARY_PATH", self.folder.clone().into_os_string()));
-        }
-        variables
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _left = fs::remove_dir_all(&self.folder);
-    }
-}
-
-/// A library of ours: beside the programs where they were built, and in lib/divvy where they were installed.
-#[must_use]
-pub fn library(file: &str) -> PathBuf {
-    let own = beside(file);
-    let installed = own
-        .parent()
-        .and_then(Path::parent)
-        .map(|home| home.join("lib/divvy").join(file));
-    match installed {
-        Some(installed) if !own.exists() && installed.exists() => installed,
-        _ => own,
-    }
 }

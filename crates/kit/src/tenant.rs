@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::finding::Failure;
 use crate::gpu::{CudaError, Gpu, Held, Pool, SPAN_PTX, Way};
-use crate::part::Failure;
+use crate::processors;
 
 /// Runs one of them to its end.
 ///
@@ -15,6 +16,7 @@ use crate::part::Failure;
 /// Why it could not.
 pub fn run(word: &str) -> Result<(), Failure> {
     match word {
+        "look" => Gpu::open().map(drop),
         "memory" => memory(),
         "calls" => calls(),
         "spans" => spans(),
@@ -146,25 +148,37 @@ fn spans() -> Result<(), Failure> {
         };
         const MOST: usize = 1 << 18;
         let place = gpu.zeroed(MOST * 16).map_err(words)?;
+        // Two halves: while one is waited for, the other is there for the device. So this wants the device all the time, and a
+        // processor only now and then.
+        let halves = [gpu.event().map_err(words)?, gpu.event().map_err(words)?];
+        let half = flight.div_ceil(2).max(1);
         let begun = Instant::now();
+        let waited = processors::waited();
         let mut launched = 0;
-        while begun.elapsed() < Duration::from_secs(seconds) && launched < MOST {
-            for _ in 0..flight.max(1) {
+        for round in 0.. {
+            if begun.elapsed() >= Duration::from_secs(seconds) || launched >= MOST {
+                break;
+            }
+            for _ in 0..half {
                 if launched < MOST {
                     gpu.span(kernel, length, place + 16 * launched as u64)
                         .map_err(words)?;
                     launched += 1;
                 }
             }
-            gpu.synchronize().map_err(words)?;
+            gpu.record(halves[round % 2]).map_err(words)?;
+            if round > 0 {
+                gpu.wait(halves[(round - 1) % 2]).map_err(words)?;
+            }
         }
+        let part = 100.0 * (processors::waited() - waited).as_secs_f64() / begun.elapsed().as_secs_f64();
         let bytes = gpu.read(place, launched * 16).map_err(words)?;
         let words_of: Vec<u64> = bytes
             .chunks_exact(8)
             .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()))
             .collect();
         let spans: Vec<(u64, u64)> = words_of.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
-        say(&json!({"spans": spans}));
+        say(&json!({"spans": spans, "waited_percent": part}));
     }
     Ok(())
 }

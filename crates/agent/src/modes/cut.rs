@@ -93,7 +93,11 @@ impl Daemon {
     pub(super) fn put_instances_back(&self) -> Result<(), Fault> {
         let run = self.run.path();
         let mut first = Ok(());
-        for (note, made) in notes(run) {
+        for note in names(run).unwrap_or_default() {
+            // Read now: the one before may have handed it the end of MIG mode.
+            let Some(made) = read(run, &note) else {
+                continue;
+            };
             let outcome = self.put_back(&note, &made);
             first = first.and(outcome);
         }
@@ -236,22 +240,19 @@ fn names(run: &Path) -> io::Result<Vec<String>> {
     Folder::open(run)?.below(MADE)?.names()
 }
 
-fn notes(run: &Path) -> Vec<(String, Made)> {
-    let read = |name: &str| Folder::open(run)?.below(MADE)?.read(name);
-    let names = names(run).unwrap_or_default();
-    names
-        .into_iter()
-        .filter_map(|name| {
-            let made = serde_json::from_slice(&read(&name).ok()?).ok()?;
-            Some((name, made))
-        })
-        .collect()
+fn read(run: &Path, note: &str) -> Option<Made> {
+    let bytes = Folder::open(run).ok()?.below(MADE).ok()?.read(note).ok()?;
+    serde_json::from_slice(&bytes).ok()
 }
 
 /// Another instance of the same GPU that is noted is the one with which MIG mode goes.
 fn hand_on(run: &Path, from: &str, gpu: &str) -> Result<(), Fault> {
-    let mut others = notes(run).into_iter();
-    match others.find(|(note, made)| note != from && made.gpu == gpu) {
+    let others = names(run).unwrap_or_default().into_iter();
+    let mut made = others.filter_map(|note| {
+        let made = read(run, &note)?;
+        Some((note, made))
+    });
+    match made.find(|(note, made)| note != from && made.gpu == gpu) {
         Some((note, made)) => write(
             run,
             &note,

@@ -1,7 +1,6 @@
 //! The agent's part in the ways of sharing: making ready what a new slice needs, putting back what the last one leaves.
 
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
 
 use divvy_host::EmulatedTools;
 use divvy_host::tool::{HostTools, Tools};
@@ -62,18 +61,19 @@ impl Daemon {
     /// Notes that something may have to be put back.
     pub(crate) fn look_at_grounds(&self) {
         if ground::is_in_use(self.run.path()) || cut::is_in_use(self.run.path()) {
-            self.untidy.store(TRIES, Ordering::Relaxed);
+            self.untidy.ask(TRIES);
         }
     }
 
     /// Whether something may have to be put back.
     pub fn is_untidy(&self) -> bool {
-        self.untidy.load(Ordering::Relaxed) > 0
+        self.untidy.is_asked()
     }
 
-    /// Puts back what no slice needs any more. A refusal is tried again some times; the next agent tries anew.
+    /// Puts back what no slice needs any more. A refusal is tried again some times; the next agent tries again.
     pub fn tidy(&self) {
         let _alone = self.grounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let round = self.untidy.begin();
         let (in_use, emulated) = {
             let book = self.book();
             let records: Vec<&SliceRecord> = book.slices.values().map(|slice| &slice.record).collect();
@@ -89,11 +89,9 @@ impl Daemon {
         };
         let outcome = ground::put_back(run, &in_use, &tools_of);
         match outcome.and(self.put_instances_back()) {
-            Ok(()) => self.untidy.store(0, Ordering::Relaxed),
+            Ok(()) => self.untidy.done(round),
             Err(fault) => {
-                let left = self.untidy.load(Ordering::Relaxed).saturating_sub(1);
-                self.untidy.store(left, Ordering::Relaxed);
-                if left == 0 {
+                if self.untidy.failed(round) {
                     tracing::error!(code = %fault.code, "{fault}: {}", fault.causes.join(": "));
                 }
             }

@@ -1,10 +1,11 @@
 //! `divvy selftest`: the short form of the kit for machines with a GPU.
 
-use std::fs;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use divvy_kit::{Folder, Inner, Options, Report, Verdict};
+use divvy_kit::{Folder, Inner, Options, Report, Verdict, private_folder, try_device};
 use divvy_model::{Code, Fault};
 
 use crate::output;
@@ -37,7 +38,18 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
     if let Some(inner) = &args.inner {
         return Ok(divvy_kit::main_inner(inner));
     }
-    let folder = std::env::temp_dir().join(format!("divvy-selftest-{}", std::process::id()));
+    // Before the work, which takes a while.
+    let mut opened = args.report.as_deref().map(create).transpose()?;
+    try_device(args.device.as_deref()).map_err(|why| {
+        Fault::new(Code::NoDevice, "there is no device to test")
+            .cause(why)
+            .hint("`divvy doctor` looks for the reason; `--device emulated:h100` tests the emulated device")
+    })?;
+    let folder = private_folder("divvy-selftest").map_err(|error| {
+        Fault::new(Code::RunDir, "no temporary folder can be had")
+            .because(&error)
+            .hint("TMPDIR names another folder")
+    })?;
     let cannot = |error: &dyn std::error::Error| {
         Fault::new(
             Code::RunDir,
@@ -57,7 +69,7 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
     let report = Report::of(&results, options.device.as_deref());
     let _left = fs::remove_dir_all(&folder);
     outcome?;
-    for part in report.parts.iter().filter(|part| !part.findings.is_empty()) {
+    for part in report.parts.iter().filter(|part| part.was_tried()) {
         for finding in part
             .findings
             .iter()
@@ -70,16 +82,29 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
                 finding.says
             ))?;
         }
+        if let Some(why) = part.cut_short() {
+            output::print(&format!("{:8} {}: {why}", Verdict::Fails.word(), part.name))?;
+        }
     }
-    if let Some(file) = &args.report {
+    if let (Some(file), Some(opened)) = (&args.report, &mut opened) {
         let text = match file.extension().is_some_and(|ending| ending == "json") {
             true => serde_json::to_string_pretty(&report).unwrap_or_default(),
             false => report.page(),
         };
-        fs::write(file, text).map_err(|error| {
-            Fault::new(Code::Usage, format!("cannot write `{}`", file.display())).because(&error)
-        })?;
+        opened
+            .write_all(text.as_bytes())
+            .map_err(|error| unwritable(file, &error))?;
         output::print(&format!("the report: {}", file.display()))?;
     }
     Ok(if report.holds() { 0 } else { FAILS })
+}
+
+fn create(file: &Path) -> Result<File, Fault> {
+    File::create(file).map_err(|error| unwritable(file, &error))
+}
+
+fn unwritable(file: &Path, error: &std::io::Error) -> Fault {
+    Fault::new(Code::Usage, format!("cannot write `{}`", file.display()))
+        .because(error)
+        .hint("--report names a file in a folder that you may write in")
 }

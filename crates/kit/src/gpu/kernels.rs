@@ -2,7 +2,7 @@
 
 use core::ffi::{CStr, c_void};
 
-use divvy_abi::{CUdeviceptr, CUfunction};
+use divvy_abi::{CUdeviceptr, CUevent, CUfunction};
 
 use super::driver::{CudaError, Gpu, check};
 
@@ -34,6 +34,13 @@ again:
 /// A function of a loaded module.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel(CUfunction);
+
+/// A place in a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Event(CUevent);
+
+/// Who waits for it sleeps.
+const CU_EVENT_BLOCKING_SYNC: u32 = 1;
 
 impl Gpu {
     /// Compiles PTX and finds a function in it.
@@ -93,6 +100,38 @@ impl Gpu {
     pub fn span(&self, kernel: Kernel, nanoseconds: u64, place: CUdeviceptr) -> Result<(), CudaError> {
         let word = |word: u64| word.to_le_bytes().to_vec();
         self.launch(kernel, 1, 1, &mut [word(nanoseconds), word(place)])
+    }
+
+    /// An event, which nothing waits for yet.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn event(&self) -> Result<Event, CudaError> {
+        let mut event: CUevent = std::ptr::null_mut();
+        // SAFETY: a pointer to a live variable.
+        let created = unsafe { (self.table.cuEventCreate)(&mut event, CU_EVENT_BLOCKING_SYNC) };
+        check("cuEventCreate", created).map(|()| Event(event))
+    }
+
+    /// Puts an event behind all that was launched in the default stream.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn record(&self, event: Event) -> Result<(), CudaError> {
+        // SAFETY: an event of this driver's, which is never destroyed.
+        let recorded = unsafe { (self.table.cuEventRecord)(event.0, std::ptr::null_mut()) };
+        check("cuEventRecord", recorded)
+    }
+
+    /// Waits for what is before an event.
+    ///
+    /// # Errors
+    /// What the driver answers: also what went wrong in a kernel.
+    pub fn wait(&self, event: Event) -> Result<(), CudaError> {
+        // SAFETY: an event of this driver's, which is never destroyed.
+        check("cuEventSynchronize", unsafe {
+            (self.table.cuEventSynchronize)(event.0)
+        })
     }
 
     /// Memory of so many bytes, all of them zero.

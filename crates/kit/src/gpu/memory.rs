@@ -30,6 +30,10 @@ pub enum Way {
     Pool,
 }
 
+/// Managed memory comes to the device in pieces of at least so many bytes (NVIDIA's open kernel modules, uvm_va_block.c:
+/// "big pages" of 64 KiB).
+const MANAGED_PAGE: usize = 64 << 10;
+
 impl Way {
     /// All of them.
     pub const ALL: [Self; 8] = [
@@ -113,9 +117,10 @@ impl Gpu {
                 Way::Managed => {
                     let got = (self.table.cuMemAllocManaged)(&mut address, length, CU_MEM_ATTACH_GLOBAL.0);
                     check("cuMemAllocManaged", got)?;
-                    // It takes room on the device once the device has used it.
-                    let set = (self.table.cuMemsetD8_v2)(address, 0, length);
-                    check("cuMemsetD8", set)?;
+                    // It takes room on the device once the device has used it: one byte of each page is enough.
+                    let pages = length / MANAGED_PAGE;
+                    let set = (self.table.cuMemsetD2D8_v2)(address, MANAGED_PAGE, 0, 1, pages);
+                    check("cuMemsetD2D8", set)?;
                     check("cuCtxSynchronize", (self.table.cuCtxSynchronize)())?;
                     Ok(Held::Address(address))
                 }

@@ -4,9 +4,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::finding::{Finding, Unit, Verdict};
+use crate::finding::{Failure, Finding, Unit, Verdict};
 use crate::kit::{Kit, beside, last_words};
-use crate::part::Failure;
 
 /// The programs, and the module without which each cannot be tried.
 const CLIENTS: [(&str, &str); 5] = [
@@ -113,7 +112,7 @@ fn run_client(kit: &mut Kit, client: &str) -> Result<(), Failure> {
     }
     let says = match output.status.success() {
         true => format!("it ran to its end, with {lines} findings"),
-        false => format!("{}: {}", output.status, last_words(&output)),
+        false => format!("{}: {}", output.status, last_words(&output.stderr)),
     };
     kit.found(&Finding::promise(
         format!("{check}.ran"),

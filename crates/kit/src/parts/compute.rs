@@ -3,12 +3,18 @@
 use serde_json::{Value, json};
 
 use crate::conversation::Conversation;
-use crate::finding::{Finding, Unit};
+use crate::finding::{Failure, Finding, Unit};
 use crate::kit::Kit;
-use crate::part::Failure;
 
 /// How far a share may be off, in parts of a hundred of the device.
 const TOLERANCE: f64 = 2.0;
+/// How far, where tenants waited for processors: beyond it that is no excuse.
+const STARVED: f64 = 10.0;
+/// A tenant that waited for a processor for more of the time than this, in percent, could not always use what it was given.
+const BUSY: f64 = 20.0;
+
+/// How much work each tenant has launched ahead, in microseconds: more than it ever waits for a processor.
+const AHEAD_US: u64 = 60_000;
 
 /// One race: what each tenant was promised, in percent, and how long its kernels last.
 struct Race {
@@ -105,12 +111,18 @@ fn run_race(kit: &mut Kit, race: &Race, seconds: u64) -> Result<(), Failure> {
         tenants.push(Conversation::start(kit.tenant(&flags, "spans"))?.0);
     }
     for tenant in &mut tenants {
-        tenant.say(&format!("run {} 2 {seconds}", race.microseconds * 1000))?;
+        let flight = (AHEAD_US / race.microseconds).max(2);
+        tenant.say(&format!("run {} {flight} {seconds}", race.microseconds * 1000))?;
     }
-    let spans: Vec<Vec<(u64, u64)>> = tenants
+    let answers: Vec<Value> = tenants
         .iter_mut()
-        .map(|tenant| tenant.hear().and_then(|answer| spans_of(&answer)))
+        .map(Conversation::hear)
         .collect::<Result<_, _>>()?;
+    let spans: Vec<Vec<(u64, u64)>> = answers.iter().map(spans_of).collect::<Result<_, _>>()?;
+    let waits = answers
+        .iter()
+        .filter_map(|answer| answer["waited_percent"].as_f64());
+    let waited = waits.fold(0.0, f64::max);
     let had = device_time(&spans);
     let all: f64 = had.iter().sum();
     if all <= 0.0 {
@@ -133,10 +145,21 @@ fn run_race(kit: &mut Kit, race: &Race, seconds: u64) -> Result<(), Failure> {
         words.join("/"),
         race.microseconds
     );
+    let check = format!("compute.{}", race.name);
+    let finding = match off <= TOLERANCE || off > STARVED || waited <= BUSY {
+        true => Finding::promise(check, off <= TOLERANCE, says),
+        false => Finding::skipped(
+            check,
+            format!(
+                "a tenant waited for a processor {waited:.0} % of the time, so this tells nothing: {says}"
+            ),
+        ),
+    };
+    let launches: Vec<usize> = spans.iter().map(Vec::len).collect();
     kit.found(
-        &Finding::promise(format!("compute.{}", race.name), off <= TOLERANCE, says)
+        &finding
             .figure(off, Unit::Percent)
-            .details(json!({"shares": shares, "launches": spans.iter().map(Vec::len).collect::<Vec<_>>()})),
+            .details(json!({"shares": shares, "launches": launches, "waited_percent": waited})),
     )
 }
 

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::finding::{Finding, Unit};
+use crate::finding::{Failure, Finding, Unit};
 use crate::kit::{Kit, output};
-use crate::part::Failure;
 
 /// What a call may cost more, in nanoseconds: SPECIFICATION.md, "Overhead of the limiter".
 const MORE: [(&str, f64); 3] = [

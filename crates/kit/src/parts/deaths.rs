@@ -5,9 +5,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::Card;
 use super::memory::nothing_is_left;
 use crate::conversation::Conversation;
-use crate::finding::{Finding, Unit};
+use crate::finding::{Failure, Finding, Unit};
 use crate::kit::Kit;
-use crate::part::Failure;
 
 /// Deaths of a whole run.
 const DEATHS: u32 = 200;

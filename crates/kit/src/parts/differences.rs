@@ -9,10 +9,9 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::finding::{Finding, Unit};
+use crate::finding::{Failure, Finding, Unit};
 use crate::gpu::Gpu;
 use crate::kit::{Kit, beside};
-use crate::part::Failure;
 
 /// One kernel: an instruction between loads and stores, a lane for each set of operands.
 #[derive(Debug, Deserialize)]

@@ -6,10 +6,9 @@ use divvy_abi::{Query, Symbol, query};
 use serde_json::json;
 
 use super::Card;
-use crate::finding::{Finding, Unit};
+use crate::finding::{Failure, Finding, Unit};
 use crate::gpu::Gpu;
 use crate::kit::Kit;
-use crate::part::Failure;
 
 pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
     match Card::of(kit) {

@@ -1,17 +1,20 @@
 //! Every way of getting memory in a slice, held against what NVML says of the process from outside.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use super::Card;
 use crate::conversation::Conversation;
-use crate::finding::Finding;
+use crate::finding::{Failure, Finding};
 use crate::gpu::Way;
 use crate::kit::{Kit, output};
-use crate::part::Failure;
 
 const GIB: u64 = 1 << 30;
 /// The slice's limit.
 const LIMIT: u64 = 4 * GIB;
+/// A way is not begun with less time than this.
+const LEAST: Duration = Duration::from_secs(4);
 
 pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
     let card = Card::of(kit);
@@ -19,6 +22,11 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
         kit.found(&Finding::skipped("memory.nvml", why.clone()))?;
     }
     for way in Way::ALL {
+        if kit.left() < LEAST {
+            let check = format!("memory.{}", way.name());
+            kit.found(&Finding::skipped(check, "no time is left for it"))?;
+            continue;
+        }
         match one_way(kit, card.as_ref().ok(), way) {
             Ok(()) => {}
             Err(why) => kit.found(&Finding::promise(format!("memory.{}", way.name()), false, why))?,
@@ -100,7 +108,7 @@ fn one_way(kit: &mut Kit, card: Option<&Card>, way: Way) -> Result<(), Failure> 
 pub(crate) fn nothing_is_left(kit: &mut Kit, check: &str) -> Result<(), Failure> {
     let mut left = Vec::new();
     for _ in 0..50 {
-        let text = output(&mut kit.divvy(&["ps", "-o", "json"]))?;
+        let text = output(&mut Kit::divvy(&["ps", "-o", "json"]))?;
         let listed: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
         left = listed["items"].as_array().cloned().unwrap_or_default();
         if left.is_empty() {

@@ -1,8 +1,7 @@
 //! The ways of sharing that need no setting of the card.
 
-use crate::finding::Finding;
+use crate::finding::{Failure, Finding};
 use crate::kit::{Kit, output};
-use crate::part::Failure;
 
 pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
     for (check, words) in [
@@ -10,7 +9,7 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
         ("sharing.mig", &["mig", "list", "-o", "json"][..]),
         ("sharing.doctor", &["doctor", "-o", "json"][..]),
     ] {
-        match output(&mut kit.divvy(words)) {
+        match output(&mut Kit::divvy(words)) {
             Ok(text) => {
                 let details = serde_json::from_str(&text).unwrap_or_default();
                 kit.found(

@@ -172,6 +172,7 @@ fn stop(context: &Context, dry_run: bool) -> Result<u8, Fault> {
         return Ok(0);
     }
     agent.stop()?;
+    divvy_agent::wait_for_end(&context.peek());
     output::print(&format!("ended the agent, process {pid}"))?;
     Ok(0)
 }
