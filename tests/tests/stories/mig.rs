@@ -191,6 +191,26 @@ fn an_instance_is_made_for_a_slice_where_it_may_and_removed_after_it() {
     assert_eq!(names(), ["1g.10gb"]);
 }
 
+/// The first one hands the end of MIG mode on to the second, which goes in the same round.
+#[test]
+fn all_instances_of_a_dead_agent_go_at_once_and_mig_mode_with_the_last() {
+    let host = Host::new();
+    let start = |memory: &str| {
+        let mut command = host.divvy(["run", "--share", "mig", "--memory", memory, "--"]);
+        command.env("DIVVY_MIG_INSTANCES", "true").arg(probe());
+        Tenant::start(command)
+    };
+    let (small, large) = (start("9GiB"), start("30GiB"));
+    host.kill_agent();
+    assert!(small.end().success() && large.end().success());
+    host.slices();
+    until("MIG mode is off again", || {
+        let list = host.json(["mig", "list"]);
+        (list["items"][0]["mig_mode"] == false).then_some(())
+    });
+    assert_eq!(instances(&host), []);
+}
+
 #[test]
 fn a_slice_in_which_nothing_runs_is_guarded_too() {
     let host = Host::new();

@@ -101,6 +101,19 @@ impl NvmlMig {
         found.instances.sort_by_key(|instance| instance.start);
         Ok(found)
     }
+
+    /// The same, once more where it fails: it takes many calls, and another process may have changed the device between two.
+    fn settled(&self, index: u32) -> Result<MigDevice, Failure> {
+        const TRIES: usize = 3;
+        let mut outcome = self.device(index);
+        for _ in 1..TRIES {
+            if outcome.is_ok() {
+                break;
+            }
+            outcome = self.device(index);
+        }
+        outcome
+    }
 }
 
 fn small(value: u32) -> u8 {
@@ -183,7 +196,7 @@ impl MigDriver for NvmlMig {
     fn devices(&mut self) -> Result<Vec<MigDevice>, Fault> {
         let read = || -> Result<Vec<MigDevice>, Failure> {
             let count = self.client.device_count()?;
-            (0..count).map(|index| self.device(index)).collect()
+            (0..count).map(|index| self.settled(index)).collect()
         };
         read().map_err(|failure| fault("the driver does not tell what the devices hold", &failure))
     }
