@@ -77,6 +77,9 @@ fn texts(root: &Path) -> anyhow::Result<Vec<Entry>> {
         Entry::text("README.md".to_owned(), root.join("docs/gpu-kit.md")),
     ];
     texts.extend(Entry::all_below("python", &root.join("crates/kit/python"))?);
+    let kernels = Entry::all_below("kernels", &root.join("crates/ptx/tests/kernels"))?;
+    let is_ptx = |entry: &Entry| entry.from().extension().is_some_and(|kind| kind == "ptx");
+    texts.extend(kernels.into_iter().filter(is_ptx));
     Ok(texts)
 }
 

@@ -1,13 +1,15 @@
 //! The kit's own CUDA programs. They know nothing of Divvy: parts run them in slices, and without one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, stdin};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::finding::Failure;
-use crate::gpu::{CudaError, Gpu, Held, Pool, SPAN_PTX, Way};
+use crate::gpu::{CudaError, Gpu, Held, PROGRAMS, Pool, SPAN_PTX, Way};
+use crate::kit::beside;
 use crate::processors;
 
 /// Runs one of them to its end.
@@ -21,6 +23,7 @@ pub fn run(word: &str) -> Result<(), Failure> {
         "calls" => calls(),
         "spans" => spans(),
         "churn" => churn(),
+        "answers" => answers(),
         other => Err(format!("there is no tenant `{other}`")),
     }
 }
@@ -181,6 +184,23 @@ fn spans() -> Result<(), Failure> {
         say(&json!({"spans": spans, "waited_percent": part}));
     }
     Ok(())
+}
+
+/// What the driver answers, and what whole kernels compute on its device.
+fn answers() -> Result<(), Failure> {
+    let gpu = Gpu::open()?;
+    let kernels: BTreeMap<&str, Result<Vec<u32>, String>> = PROGRAMS
+        .iter()
+        .map(|program| (program.entry, gpu.results_of(program, &kernels_folder())))
+        .collect();
+    let answers = gpu.answers().map_err(|error| error.to_string())?;
+    say(&json!({"answers": answers, "kernels": kernels}));
+    Ok(())
+}
+
+/// Where the kernels are: beside the programs of an archive, unless the developer says where.
+fn kernels_folder() -> PathBuf {
+    std::env::var_os("KIT_KERNELS").map_or_else(|| beside("../kernels"), PathBuf::from)
 }
 
 /// Gets memory, launches, gives memory back, for ever.

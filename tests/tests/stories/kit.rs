@@ -64,6 +64,8 @@ impl Kit {
                 fs::set_permissions(&divvy, Permissions::from_mode(0o755)).expect("a mode");
             }
         }
+        let kernels = divvy_tests::build::workspace().join("crates/ptx/tests/kernels");
+        symlink(kernels, home.join("kernels")).expect("a link");
         let kit = Self { host, home };
         kit.write_cases(&format!("{}\n", case(9)));
         kit
@@ -208,6 +210,12 @@ fn a_wrong_result_of_an_instruction_is_found_with_its_operands() {
         found["details"]["first"],
         json!({"type": "U32", "operands": ["0x8"], "card": "0x9", "emulated": "0xd"})
     );
+    // A driver that answers otherwise, as another product's does.
+    let mut command = kit.command(&["--part", "differences"]);
+    finish(command.env("KIT_AGAINST", "l4"));
+    assert_eq!(kit.verdict("differences", "differences.attribute"), "fails");
+    assert_eq!(kit.verdict("differences", "differences.error"), "holds");
+    assert_eq!(kit.verdict("differences", "differences.kernel.scan"), "holds");
     kit.write_cases("{\"name\":");
     let output = kit.run(&["--part", "differences"]);
     assert_eq!(output.status.code(), Some(1));

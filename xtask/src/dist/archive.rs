@@ -30,7 +30,6 @@ impl Entry {
     }
 
     /// Where it lies now.
-    #[cfg(test)]
     pub fn from(&self) -> &Path {
         &self.from
     }

@@ -33,7 +33,30 @@ again:
 
 /// A function of a loaded module.
 #[derive(Clone, Copy, Debug)]
-pub struct Kernel(CUfunction);
+pub struct Kernel(pub(super) CUfunction);
+
+/// How many blocks a launch has, and how many threads a block, in two dimensions.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Blocks.
+    pub grid: (u32, u32),
+    /// Threads of a block.
+    pub block: (u32, u32),
+    /// Shared memory of a block beside what its kernel declares, in bytes.
+    pub shared: u32,
+}
+
+impl Shape {
+    /// In one dimension.
+    #[must_use]
+    pub fn line(blocks: u32, threads: u32) -> Self {
+        Self {
+            grid: (blocks, 1),
+            block: (threads, 1),
+            shared: 0,
+        }
+    }
+}
 
 /// A place in a stream.
 #[derive(Clone, Copy, Debug)]
@@ -63,13 +86,7 @@ impl Gpu {
     ///
     /// # Errors
     /// What the driver answers.
-    pub fn launch(
-        &self,
-        kernel: Kernel,
-        blocks: u32,
-        threads: u32,
-        parameters: &mut [Vec<u8>],
-    ) -> Result<(), CudaError> {
+    pub fn launch(&self, kernel: Kernel, shape: Shape, parameters: &mut [Vec<u8>]) -> Result<(), CudaError> {
         let mut places: Vec<*mut c_void> = parameters
             .iter_mut()
             .map(|bytes| bytes.as_mut_ptr().cast())
@@ -78,13 +95,13 @@ impl Gpu {
         let launched = unsafe {
             (self.table.cuLaunchKernel)(
                 kernel.0,
-                blocks,
+                shape.grid.0,
+                shape.grid.1,
                 1,
+                shape.block.0,
+                shape.block.1,
                 1,
-                threads,
-                1,
-                1,
-                0,
+                shape.shared,
                 std::ptr::null_mut(),
                 places.as_mut_ptr(),
                 std::ptr::null_mut(),
@@ -99,7 +116,7 @@ impl Gpu {
     /// What the driver answers.
     pub fn span(&self, kernel: Kernel, nanoseconds: u64, place: CUdeviceptr) -> Result<(), CudaError> {
         let word = |word: u64| word.to_le_bytes().to_vec();
-        self.launch(kernel, 1, 1, &mut [word(nanoseconds), word(place)])
+        self.launch(kernel, Shape::line(1, 1), &mut [word(nanoseconds), word(place)])
     }
 
     /// An event, which nothing waits for yet.

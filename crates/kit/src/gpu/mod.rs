@@ -1,9 +1,12 @@
 //! The driver as a program has it: libcuda.so.1 from wherever the loader finds it, behind safe functions.
 
+mod answers;
 mod driver;
 mod kernels;
 mod memory;
+mod programs;
 
 pub use driver::{CudaError, Gpu};
-pub use kernels::{Kernel, SPAN_PTX};
+pub use kernels::{Kernel, SPAN_PTX, Shape};
 pub use memory::{Held, Pool, Way};
+pub use programs::PROGRAMS;

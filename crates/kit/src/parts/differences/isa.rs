@@ -1,5 +1,4 @@
-//! The same kernels on the card and on the emulated device, bit for bit. What the emulated device answered was written down
-//! when the kit was packed. Each difference is a bug of ours, or a line of docs/emulated-device.md.
+//! Each instruction, bit for bit. What the emulated device answered was written down when the kit was packed.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -10,7 +9,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::finding::{Failure, Finding, Unit};
-use crate::gpu::Gpu;
+use crate::gpu::{Gpu, Shape};
 use crate::kit::{Kit, beside};
 
 /// One kernel: an instruction between loads and stores, a lane for each set of operands.
@@ -49,7 +48,7 @@ fn cases_file() -> PathBuf {
     std::env::var_os("KIT_CASES").map_or_else(|| beside("../cases/isa.jsonl"), PathBuf::from)
 }
 
-pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
+pub(super) fn run(kit: &mut Kit) -> Result<(), Failure> {
     let Ok(file) = File::open(cases_file()) else {
         return kit.found(&Finding::skipped(
             "differences.isa",
@@ -125,7 +124,11 @@ fn compare(gpu: &Gpu, case: &Case) -> Result<Difference, Failure> {
     let mut parameters = vec![count.to_le_bytes().to_vec()];
     parameters.extend(places.iter().map(|place| place.to_le_bytes().to_vec()));
     let launched = gpu
-        .launch(kernel, count.div_ceil(THREADS), THREADS, &mut parameters)
+        .launch(
+            kernel,
+            Shape::line(count.div_ceil(THREADS), THREADS),
+            &mut parameters,
+        )
         .and_then(|()| gpu.synchronize());
     launched.map_err(words)?;
     let mut difference = Difference::default();
