@@ -2,12 +2,13 @@
 
 use core::ffi::{CStr, c_void};
 
-use divvy_abi::{CUdeviceptr, CUevent, CUfunction};
+use divvy_abi::{CUdeviceptr, CUevent, CUfunction, CUstream};
 
 use super::driver::{CudaError, Gpu, check};
 
-/// One thread reads the device's clock until `nanoseconds` are over, and writes down when it began and when it ended: two
-/// words of eight bytes at `place`, in nanoseconds of %globaltimer.
+/// `span`: one thread reads the device's clock until `nanoseconds` are over, and writes down when it began and when it ended:
+/// two words of eight bytes at `place`, in nanoseconds of %globaltimer. `tally` does so at the next place of many, as graphs
+/// need it, whose parameters stay the same: the number of places is at `counter`.
 pub const SPAN_PTX: &CStr = c"
 .version 7.0
 .target sm_70
@@ -27,6 +28,28 @@ again:
     setp.lt.u64 %p1, %rd4, %rd1;
     @%p1 bra again;
     st.global.u64 [%rd6+8], %rd3;
+    ret;
+}
+.visible .entry tally(.param .u64 nanoseconds, .param .u64 counter, .param .u64 place)
+{
+    .reg .u64 %rd<10>;
+    .reg .pred %p<2>;
+    mov.u64 %rd2, %globaltimer;
+    ld.param.u64 %rd1, [nanoseconds];
+    ld.param.u64 %rd5, [counter];
+    cvta.to.global.u64 %rd6, %rd5;
+    atom.global.add.u64 %rd7, [%rd6], 1;
+    ld.param.u64 %rd8, [place];
+    cvta.to.global.u64 %rd9, %rd8;
+    shl.b64 %rd7, %rd7, 4;
+    add.u64 %rd9, %rd9, %rd7;
+    st.global.u64 [%rd9], %rd2;
+again:
+    mov.u64 %rd3, %globaltimer;
+    sub.u64 %rd4, %rd3, %rd2;
+    setp.lt.u64 %p1, %rd4, %rd1;
+    @%p1 bra again;
+    st.global.u64 [%rd9+8], %rd3;
     ret;
 }
 ";
@@ -87,6 +110,16 @@ impl Gpu {
     /// # Errors
     /// What the driver answers.
     pub fn launch(&self, kernel: Kernel, shape: Shape, parameters: &mut [Vec<u8>]) -> Result<(), CudaError> {
+        self.launch_into(std::ptr::null_mut(), kernel, shape, parameters)
+    }
+
+    pub(super) fn launch_into(
+        &self,
+        stream: CUstream,
+        kernel: Kernel,
+        shape: Shape,
+        parameters: &mut [Vec<u8>],
+    ) -> Result<(), CudaError> {
         let mut places: Vec<*mut c_void> = parameters
             .iter_mut()
             .map(|bytes| bytes.as_mut_ptr().cast())
@@ -102,7 +135,7 @@ impl Gpu {
                 shape.block.1,
                 1,
                 shape.shared,
-                std::ptr::null_mut(),
+                stream,
                 places.as_mut_ptr(),
                 std::ptr::null_mut(),
             )

@@ -2,11 +2,13 @@
 
 mod answers;
 mod driver;
+mod graphs;
 mod kernels;
 mod memory;
 mod programs;
 
 pub use driver::{CudaError, Gpu};
+pub use graphs::Graph;
 pub use kernels::{Kernel, SPAN_PTX, Shape};
 pub use memory::{Held, Pool, Way};
 pub use programs::PROGRAMS;

@@ -6,6 +6,7 @@ pub(crate) mod cost;
 pub(crate) mod deaths;
 pub(crate) mod differences;
 pub(crate) mod facts;
+mod latency;
 pub(crate) mod memory;
 pub(crate) mod sharing;
 

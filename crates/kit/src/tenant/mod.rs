@@ -1,16 +1,17 @@
 //! The kit's own CUDA programs. They know nothing of Divvy: parts run them in slices, and without one.
 
+mod time;
+
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, stdin};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use crate::finding::Failure;
 use crate::gpu::{CudaError, Gpu, Held, PROGRAMS, Pool, SPAN_PTX, Way};
 use crate::kit::beside;
-use crate::processors;
 
 /// Runs one of them to its end.
 ///
@@ -21,7 +22,8 @@ pub fn run(word: &str) -> Result<(), Failure> {
         "look" => Gpu::open().map(drop),
         "memory" => memory(),
         "calls" => calls(),
-        "spans" => spans(),
+        "spans" => time::spans(),
+        "latency" => time::latency(),
         "churn" => churn(),
         "answers" => answers(),
         other => Err(format!("there is no tenant `{other}`")),
@@ -129,60 +131,6 @@ fn calls() -> Result<(), Failure> {
         note("cuLaunchKernel of an empty kernel", begun);
     }
     say(&json!({"nanoseconds": least}));
-    Ok(())
-}
-
-/// Spans of device time, one launch after another. It is told `run LENGTH_NS FLIGHT SECONDS`, with so many launches in
-/// flight, and answers when each began and ended by the device's clock.
-fn spans() -> Result<(), Failure> {
-    let gpu = Gpu::open()?;
-    let words = |error: CudaError| error.to_string();
-    let kernel = gpu.kernel(SPAN_PTX, c"span").map_err(words)?;
-    say(&hello(&gpu));
-    for line in stdin().lock().lines() {
-        let line = line.map_err(|error| error.to_string())?;
-        let parsed: Vec<u64> = line
-            .split_whitespace()
-            .skip(1)
-            .filter_map(|word| word.parse().ok())
-            .collect();
-        let [length, flight, seconds] = parsed[..] else {
-            return Err("`run` takes three numbers".into());
-        };
-        const MOST: usize = 1 << 18;
-        let place = gpu.zeroed(MOST * 16).map_err(words)?;
-        // Two halves: while one is waited for, the other is there for the device. So this wants the device all the time, and a
-        // processor only now and then.
-        let halves = [gpu.event().map_err(words)?, gpu.event().map_err(words)?];
-        let half = flight.div_ceil(2).max(1);
-        let begun = Instant::now();
-        let waited = processors::waited();
-        let mut launched = 0;
-        for round in 0.. {
-            if begun.elapsed() >= Duration::from_secs(seconds) || launched >= MOST {
-                break;
-            }
-            for _ in 0..half {
-                if launched < MOST {
-                    gpu.span(kernel, length, place + 16 * launched as u64)
-                        .map_err(words)?;
-                    launched += 1;
-                }
-            }
-            gpu.record(halves[round % 2]).map_err(words)?;
-            if round > 0 {
-                gpu.wait(halves[(round - 1) % 2]).map_err(words)?;
-            }
-        }
-        let part = 100.0 * (processors::waited() - waited).as_secs_f64() / begun.elapsed().as_secs_f64();
-        let bytes = gpu.read(place, launched * 16).map_err(words)?;
-        let words_of: Vec<u64> = bytes
-            .chunks_exact(8)
-            .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()))
-            .collect();
-        let spans: Vec<(u64, u64)> = words_of.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
-        say(&json!({"spans": spans, "waited_percent": part}));
-    }
     Ok(())
 }
 
