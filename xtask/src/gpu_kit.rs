@@ -25,6 +25,12 @@ pub struct Args {
     native: bool,
 }
 
+/// What the kit has beside what is released: the package, the folder, the file.
+const OWN: [(&str, &str, &str); 2] = [
+    ("divvy-kit", "bin", "divvy-kit"),
+    ("kit-record", "lib/divvy", "libdivvy_kit_record.so"),
+];
+
 /// What the archive's `run` is.
 const RUN: &str = "#!/bin/sh\n\
     # Runs all parts that have not run; `./run --help` says more. The results go to ./results.\n\
@@ -65,7 +71,8 @@ fn programs(built: &Path) -> Vec<Entry> {
         "divvy" => ("bin", file),
         _ => ("lib/divvy", file),
     });
-    let all = shipped.into_iter().chain([("bin", "divvy-kit")]);
+    let own = OWN.map(|(_, place, file)| (place, file));
+    let all = shipped.into_iter().chain(own);
     all.map(|(place, file)| Entry::program(format!("{place}/{file}"), built.join(file)))
         .collect()
 }
@@ -116,7 +123,7 @@ fn build(args: &Args) -> anyhow::Result<PathBuf> {
     let packages: Vec<&str> = SHIPPED
         .iter()
         .map(|(package, _)| *package)
-        .chain(["divvy-kit"])
+        .chain(OWN.iter().map(|(package, ..)| *package))
         .collect();
     if !args.native {
         return build_packages(&args.profile, &packages);

@@ -63,6 +63,13 @@ pub const PARTS: &[Part] = &[
         run: parts::clients::run,
     },
     Part {
+        name: "asks",
+        about: "which entry points and export tables programs ask the driver for",
+        limit: seconds(120),
+        short: None,
+        run: parts::asks::run,
+    },
+    Part {
         name: "deaths",
         about: "programs that are killed under load leave nothing behind",
         limit: seconds(120),

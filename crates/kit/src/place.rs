@@ -78,13 +78,24 @@ impl Place {
     }
 
     fn variables(&self) -> Vec<(&'static str, OsString)> {
-        let mut variables = vec![("DIVVY_RUN_DIR", self.folder.join("run").into_os_string())];
+        let mut variables = vec![
+            ("DIVVY_RUN_DIR", self.folder.join("run").into_os_string()),
+            (PLACE, self.folder.clone().into_os_string()),
+        ];
         if let Some(spec) = &self.emulated {
             variables.push(("DIVVY_EMULATED", spec.into()));
             variables.push(("LD_LIBRARY_PATH", self.folder.clone().into_os_string()));
         }
         variables
     }
+}
+
+/// By this a part finds the place that was made for it.
+const PLACE: &str = "KIT_PLACE";
+
+/// A file in this part's own place, which goes with the place however the part ends.
+pub(crate) fn own_file(name: &str) -> Option<PathBuf> {
+    std::env::var_os(PLACE).map(|folder| Path::new(&folder).join(name))
 }
 
 impl Drop for Place {
@@ -94,7 +105,7 @@ impl Drop for Place {
 }
 
 /// A library of ours: beside the programs where they were built, and in lib/divvy where they were installed.
-fn library(file: &str) -> PathBuf {
+pub(crate) fn library(file: &str) -> PathBuf {
     let own = beside(file);
     let installed = own
         .parent()

@@ -239,6 +239,94 @@ fn a_part_that_dies_or_hangs_is_a_line_of_the_report() {
     assert_eq!(kit.part("differences")["outcome"]["ending"], "done");
 }
 
+/// The names that numba 0.68 calls to add two vectors (bound by cuda-bindings 13, which asks for every name by
+/// `cuGetProcAddress`).
+const ASKED_BY_NUMBA: [&str; 10] = [
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuDeviceGetCount",
+    "cuDeviceGetUuid",
+    "cuDevicePrimaryCtxRetain",
+    "cuCtxPushCurrent",
+    "cuLinkCreate",
+    "cuLibraryLoadData",
+    "cuMemAlloc",
+    "cuLaunchKernelEx",
+];
+
+#[test]
+fn what_programs_ask_the_driver_for_is_found_out() {
+    let Some(python) = python() else { return };
+    let kit = Kit::new(None);
+    finish(kit.command(&["--part", "asks"]).env("KIT_PYTHON", &python));
+    let numba = kit.finding("asks", "asks.numba");
+    assert_eq!(numba["verdict"], "fact", "{numba}");
+    let symbols = numba["details"]["symbols"].as_array().expect("names");
+    assert!(symbols.contains(&json!("cuGetProcAddress_v2")), "{symbols:?}");
+    let entries = numba["details"]["entries"].as_array().expect("entries");
+    for name in ASKED_BY_NUMBA {
+        let mut named = entries.iter().filter(|entry| entry["name"] == name);
+        assert!(named.any(|entry| entry["found"] == true), "{name}");
+    }
+    assert_eq!(numba["details"]["tables"], json!([]), "{numba}");
+    let unknown = kit.finding("asks", "asks.numba.unknown");
+    assert_eq!(unknown["details"]["names"], json!([]));
+    // The kit's own program binds each name of our table.
+    let own = kit.finding("asks", "asks.calls");
+    let symbols = own["details"]["symbols"].as_array().expect("names");
+    assert!(symbols.contains(&json!("cuMemGetInfo_v2")), "{own}");
+    assert_eq!(kit.verdict("asks", "asks.torch"), "skipped");
+
+    // A program in numba's place that asks for what nobody has, and for tables: by the name, and by the driver's answer.
+    let programs = kit.home.join("programs");
+    fs::create_dir(&programs).expect("a folder");
+    let program = "import ctypes\n\
+        cuda, nvml = ctypes.CDLL('libcuda.so.1'), ctypes.CDLL('libnvidia-ml.so.1')\n\
+        table, address = ctypes.c_void_p(), ctypes.c_void_p()\n\
+        assert cuda.cuInit(0) == 0 and nvml.nvmlInit_v2() == 0\n\
+        assert cuda.cuGetExportTable(ctypes.byref(table), bytes(range(16))) == 801 and not table\n\
+        def ask(name): return cuda.cuGetProcAddress_v2(name, ctypes.byref(address), 12000, ctypes.c_uint64(0), None)\n\
+        ask(b'cuNoSuchThing')\n\
+        assert not address and ask(b'cuGetExportTable') == 0\n\
+        tables = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(address.value)\n\
+        assert tables(ctypes.addressof(table), bytes([255] * 16)) == 801 and not table\n\
+        raise SystemExit(3)\n";
+    fs::write(programs.join("numba_in_a_slice.py"), program).expect("written");
+    let mut command = kit.command(&["--part", "asks"]);
+    finish(command.env("KIT_PYTHON", &python).env("KIT_PROGRAMS", &programs));
+    let found = kit.finding("asks", "asks.numba");
+    assert_eq!(
+        found["details"],
+        json!({
+            "symbols": ["cuGetExportTable", "cuGetProcAddress_v2", "cuInit", "nvmlInit_v2"],
+            "entries": [
+                {"name": "cuGetExportTable", "version": 12000, "flags": 0, "found": true},
+                {"name": "cuNoSuchThing", "version": 12000, "flags": 0, "found": false},
+            ],
+            "tables": [
+                {"uuid": "000102030405060708090a0b0c0d0e0f", "answered": false},
+                {"uuid": "ffffffffffffffffffffffffffffffff", "answered": false},
+            ],
+        })
+    );
+    let says = found["says"].as_str().expect("a sentence");
+    assert!(says.contains("it ended early, exit status: 3"), "{says}");
+    assert_eq!(
+        kit.finding("asks", "asks.numba.unknown")["details"]["names"],
+        json!([{"name": "cuNoSuchThing", "found": false}])
+    );
+
+    // Without the recorder, and with one that the loader does not take.
+    let recorder = kit.home.join("bin/libdivvy_kit_record.so");
+    fs::remove_file(&recorder).expect("a link");
+    kit.run(&["--part", "asks"]);
+    assert_eq!(kit.verdict("asks", "asks.recorder"), "skipped");
+    fs::write(&recorder, "no library").expect("written");
+    let output = kit.run(&["--part", "asks"]);
+    assert_eq!(kit.verdict("asks", "asks.calls"), "skipped");
+    assert_eq!(output.status.code(), Some(0));
+}
+
 #[test]
 fn what_it_cannot_do_is_said_in_a_sentence() {
     let kit = Kit::new(None);

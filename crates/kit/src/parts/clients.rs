@@ -4,50 +4,25 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use super::python::{each_installed, program, python};
 use crate::finding::{Failure, Finding, Unit, Verdict};
-use crate::kit::{Kit, beside, last_words};
-
-/// The programs, and the module without which each cannot be tried.
-const CLIENTS: [(&str, &str); 5] = [
-    ("torch", "torch"),
-    ("cupy", "cupy"),
-    ("jax", "jax"),
-    ("triton", "triton"),
-    ("numba", "numba.cuda"),
-];
+use crate::kit::{Kit, last_words};
 
 pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
-    for (client, module) in CLIENTS {
-        let check = format!("clients.{client}");
-        if kit.left().as_secs() < 10 {
-            kit.found(&Finding::skipped(check, "no time is left for it"))?;
-            continue;
+    each_installed(kit, "clients", |kit, client| {
+        run_client(kit, client)?;
+        match client {
+            "torch" => training(kit),
+            _ => Ok(()),
         }
-        let mut import = Command::new(python());
-        let has = import.args(["-c", &format!("import {module}")]).output();
-        match has {
-            Err(error) => {
-                kit.found(&Finding::skipped(check, format!("there is no Python: {error}")))?;
-            }
-            Ok(output) if !output.status.success() => {
-                kit.found(&Finding::skipped(check, format!("{module} is not installed")))?;
-            }
-            Ok(_) => {
-                run_client(kit, client)?;
-                if client == "torch" {
-                    training(kit)?;
-                }
-            }
-        }
-    }
-    Ok(())
+    })
 }
 
 /// A training step in a slice and without one, in turns: the promise is one part in a hundred.
 fn training(kit: &mut Kit) -> Result<(), Failure> {
     const MORE: f64 = 1.01;
     const ROUNDS: usize = 5;
-    let program = programs().join("torch_in_a_slice.py");
+    let program = program("torch");
     let step = |mut command: Command| -> Option<f64> {
         let output = command.arg(&program).arg("training").output().ok()?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -87,9 +62,8 @@ fn training(kit: &mut Kit) -> Result<(), Failure> {
 
 fn run_client(kit: &mut Kit, client: &str) -> Result<(), Failure> {
     let check = format!("clients.{client}");
-    let program = programs().join(format!("{client}_in_a_slice.py"));
     let mut command = kit.slice(&["--memory", "4GiB"]);
-    let output = command.arg(python()).arg(program).output();
+    let output = command.arg(python()).arg(program(client)).output();
     let output = output.map_err(|error| error.to_string())?;
     let mut lines = 0;
     for line in String::from_utf8_lossy(&output.stdout).lines() {
@@ -119,14 +93,4 @@ fn run_client(kit: &mut Kit, client: &str) -> Result<(), Failure> {
         output.status.success(),
         says,
     ))
-}
-
-/// Where the programs are: beside those of an archive, unless the developer says where.
-fn programs() -> std::path::PathBuf {
-    std::env::var_os("KIT_PROGRAMS").map_or_else(|| beside("../python"), Into::into)
-}
-
-/// The machine's own, unless the user says which.
-fn python() -> std::ffi::OsString {
-    std::env::var_os("KIT_PYTHON").unwrap_or_else(|| "python3".into())
 }

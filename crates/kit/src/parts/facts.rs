@@ -5,7 +5,7 @@ use std::ffi::CString;
 use divvy_abi::{Query, Symbol, query};
 use serde_json::json;
 
-use super::Card;
+use super::{Card, count};
 use crate::finding::{Failure, Finding, Unit};
 use crate::gpu::Gpu;
 use crate::kit::Kit;
@@ -158,9 +158,4 @@ fn entries(kit: &mut Kit, gpu: &Gpu) -> Result<(), Failure> {
             .figure(count(other.len()), Unit::Count)
             .details(json!({"differ": other})),
     )
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a count to read")]
-fn count(number: usize) -> f64 {
-    number as f64
 }

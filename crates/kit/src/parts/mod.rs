@@ -1,5 +1,7 @@
 //! The parts. Each writes down what it finds as it finds it, and asks how much of its time is left before what takes long.
 
+mod asked;
+pub(crate) mod asks;
 pub(crate) mod clients;
 pub(crate) mod compute;
 pub(crate) mod cost;
@@ -8,6 +10,7 @@ pub(crate) mod differences;
 pub(crate) mod facts;
 mod latency;
 pub(crate) mod memory;
+mod python;
 pub(crate) mod sharing;
 
 use divvy_abi::nvml::client::{Client, Handle};
@@ -49,4 +52,9 @@ impl Card {
             false => ours.into_iter().sum(),
         }
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count to read")]
+fn count(number: usize) -> f64 {
+    number as f64
 }
