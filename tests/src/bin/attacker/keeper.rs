@@ -1,10 +1,11 @@
 //! A keeper that does not keep to what keepers do.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,20 +22,27 @@ use crate::{http, wire};
 
 const MIB: u64 = 1 << 20;
 
-/// Where a keeper of the slice listened in the layout in which its folder was the user's.
-fn socket(id: &str) -> PathBuf {
-    http::run().join("slices").join(id).join("attach.sock")
-}
-
-/// Asks for a slice, and leads the agent, which comes to hand its pages over, to another slice's keeper.
+/// Asks for a slice, and leads the agent, which comes to hand its pages over, to another slice's keeper. Where it may put no
+/// link there it waits for one: the story puts it there as root.
 pub fn redirect(other: &Path) -> anyhow::Result<()> {
     let id = http::slice(300 * MIB)?;
-    match symlink(other, socket(&id)) {
-        Ok(()) => println!("linked"),
-        Err(error) => println!("no link: {error}"),
+    let folder = http::run().join("slices").join(&id);
+    for name in ["attach.sock", "control.sock"] {
+        let place = folder.join(name);
+        match symlink(other, &place) {
+            Ok(()) => println!("{name} linked"),
+            Err(error) => println!("{name} not linked: {error}"),
+        }
     }
-    let (status, _) = http::request("POST", &format!("/v1/slices/{id}/activate"), "")?;
-    println!("activate: {status}");
+    println!("{}", folder.display());
+    let stands = || fs::read_link(folder.join("control.sock")).is_ok_and(|to| to == other);
+    let begin = Instant::now();
+    while !stands() && begin.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let (status, text) = http::request("POST", &format!("/v1/slices/{id}/activate"), "")?;
+    println!("stands {}", stands());
+    println!("activate: {status} {text}");
     Ok(())
 }
 
