@@ -196,6 +196,33 @@ mod tests {
         println!("{rounds} rounds, in {lived} of which the peer lived at first");
     }
 
+    /// As where the caller's number passed to another: the kernel's descriptor is of the caller.
+    #[test]
+    fn a_process_that_got_the_number_of_a_caller_is_not_the_caller() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let listener = UnixListener::bind(&path).expect("it listens");
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command
+            .args(["--exact", "peer::tests::a_process_that_connects_and_dies"])
+            .env(SOCKET, &path)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let mut child = command.spawn().expect("it starts");
+        let (stream, _) = listener.accept().expect("a connection");
+        // The others are refused: it ends without waiting for us.
+        drop(listener);
+        child.wait().expect("reaped");
+        if callers_are_pinned().is_err() {
+            // A kernel before 6.5 cannot tell.
+            return;
+        }
+        assert!(Peer::new(1000, std::process::id()).lives());
+        let heir = Peer::of_connection(&stream, 1000, std::process::id());
+        assert_eq!(heir.since, Peer::NEVER);
+        assert!(!heir.lives());
+    }
+
     #[test]
     fn a_caller_that_has_ended_decides_nothing() {
         let (one, _other) = UnixStream::pair().expect("a pair");

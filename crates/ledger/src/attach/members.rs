@@ -120,6 +120,9 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
+    use rustix::io::Errno;
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+
     use super::*;
 
     #[test]
@@ -139,12 +142,12 @@ mod tests {
         assert_eq!(members.note(ours.as_fd(), unseen), Err(Status::Failed));
     }
 
-    #[test]
-    fn a_peer_that_has_ended_is_refused() {
+    /// A child that has connected, and the connection. The child ends by itself.
+    fn connected() -> (std::process::Child, UnixStream) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("s");
         let listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
-        let mut child = std::process::Command::new("python3")
+        let child = std::process::Command::new("python3")
             .args([
                 "-c",
                 "import socket,sys; s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])",
@@ -153,10 +156,40 @@ mod tests {
             .spawn()
             .expect("python runs");
         let (stream, _) = listener.accept().expect("it connects");
-        child.wait().expect("it ends");
+        (child, stream)
+    }
+
+    #[test]
+    fn a_peer_that_has_ended_is_refused() {
+        let (mut child, stream) = connected();
         let gone = peer::of(stream.as_fd()).expect("credentials stay");
         let members = Members::default();
+        // Ended and not reaped: its number and its start time are there still.
+        let pid = rustix::process::Pid::from_child(&child);
+        let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(pid), ended).expect("it ends");
+        assert!(peer::start_ticks(gone.pid).is_some());
         assert_eq!(members.note(stream.as_fd(), gone), Err(Status::Failed));
+        child.wait().expect("reaped");
+        assert_eq!(members.note(stream.as_fd(), gone), Err(Status::Failed));
+        assert!(members.living().is_empty());
+    }
+
+    #[test]
+    fn a_process_that_got_the_number_of_the_peer_is_not_the_peer() {
+        let (mut child, stream) = connected();
+        child.wait().expect("it ends");
+        if crate::peer_pidfd(stream.as_fd()).err() == Some(Errno::NOPROTOOPT) {
+            // A kernel before 6.5 cannot tell.
+            return;
+        }
+        let gone = peer::of(stream.as_fd()).expect("credentials stay");
+        let heir = Peer {
+            pid: std::process::id(),
+            ..gone
+        };
+        let members = Members::default();
+        assert_eq!(members.note(stream.as_fd(), heir), Err(Status::Failed));
         assert!(members.living().is_empty());
     }
 }
