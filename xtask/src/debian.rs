@@ -71,6 +71,35 @@ pub fn unpack(package: &str, release: Release, component: &str) -> anyhow::Resul
     Ok(folder)
 }
 
+/// An archive of a bare Debian system of this machine's release: its essential packages, and no more. It is made once.
+///
+/// # Errors
+/// What is missing: mmdebstrap has to be installed, and packages are installed into a folder by root only.
+pub fn root() -> anyhow::Result<PathBuf> {
+    let home = workspace_root().join("target/debian");
+    let mirror = Mirror::of(Release::Own)?;
+    let archive = home.join(format!("root-{}.tar", mirror.codename));
+    if archive.exists() {
+        return Ok(archive);
+    }
+    std::fs::create_dir_all(&home).with_context(|| format!("Cannot make {}", home.display()))?;
+    println!("setup: making a bare Debian root");
+    let keys = keyring(&mirror.codename, Path::exists)?;
+    // Renamed when it is whole: an interrupted run leaves nothing that looks finished.
+    let unfinished = archive.with_extension("unfinished.tar");
+    finish(
+        Command::new("mmdebstrap")
+            .args(["--quiet", "--mode=root", "--variant=essential", "--format=tar"])
+            .arg(format!("--keyring={}", keys.display()))
+            .arg(&mirror.codename)
+            .arg(&unfinished)
+            .arg(mirror.source(&keys, "main").trim_end())
+            .stdin(Stdio::null()),
+    )?;
+    std::fs::rename(&unfinished, &archive).with_context(|| format!("Cannot make {}", archive.display()))?;
+    Ok(archive)
+}
+
 /// apt with a source, lists and a cache of its own, in a folder that goes with it.
 ///
 /// The folder is not below ours: run by root, apt fetches as the user `_apt`, which cannot enter a folder of root's.

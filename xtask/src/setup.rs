@@ -64,6 +64,9 @@ pub fn for_tests() -> anyhow::Result<()> {
     if !is_installed("curl") {
         debian::install(&["curl"], "the tests that talk to containerd as a kubelet does")?;
     }
+    if !is_installed("mmdebstrap") {
+        debian::install(&["mmdebstrap"], "the kit's run in a bare Debian root")?;
+    }
     // The index of Python packages has its sources only, which would have to be run to be installed.
     let gpustat = debian::unpack("gpustat", Release::Trixie, "contrib")?;
     python::tools(&gpustat.join("usr/lib/python3/dist-packages"))?;

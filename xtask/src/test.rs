@@ -82,6 +82,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             outcome => outcome,
         }
     });
+    step(&mut steps, "kit", || {
+        finish(cargo().args(["xtask", "gpu-kit", "--native", "--profile", "dev", "--try"]))
+    });
     if !args.suites_only {
         step(&mut steps, "floor", || {
             finish(cargo().args(["xtask", "floor", "--profile", "release-fast"]))

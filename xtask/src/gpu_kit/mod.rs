@@ -1,6 +1,8 @@
 //! `cargo xtask gpu-kit`: one archive for a machine with a GPU, on which nothing can be fetched and nothing has to be
 //! installed. `crates/kit` has what it does there.
 
+mod bare;
+
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -23,6 +25,9 @@ pub struct Args {
     /// Build for this machine's own C library: quicker, for a try on this machine
     #[arg(long)]
     native: bool,
+    /// Run all parts of what was packed, in a bare Debian root over the emulated device
+    #[arg(long = "try")]
+    tries: bool,
 }
 
 /// What the kit has beside what is released: the package, the folder, the file.
@@ -62,7 +67,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if bytes > MOST && !args.native {
         bail!("It has more than {} MiB", MOST >> 20);
     }
-    Ok(())
+    match args.tries {
+        true => bare::run(&packed),
+        false => Ok(()),
+    }
 }
 
 /// What was built.
