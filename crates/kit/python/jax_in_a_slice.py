@@ -2,7 +2,23 @@
 
 import jax
 import jax.numpy as numpy
-from said import LIMIT, fact, promise, version
+from said import LIMIT, fact, is_loop, loop, promise, version
+
+
+def side_by_side():
+    values = numpy.ones((4096, 4096), dtype=numpy.float32)
+    square = jax.jit(lambda matrix: matrix @ matrix)
+    last = [square(values)]
+
+    def step():
+        last[0] = square(values)
+
+    loop(step, lambda: last[0].block_until_ready(), lambda: (last[0] == 4096).all())
+
+
+if is_loop():
+    side_by_side()
+    raise SystemExit
 
 version(jax)
 device = jax.devices()[0]

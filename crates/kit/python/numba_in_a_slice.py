@@ -5,7 +5,37 @@ from numba import cuda
 from numba.cuda.cudadrv.driver import CudaAPIError
 
 import numba
-from said import LIMIT, promise, refuses, version
+from said import LIMIT, is_loop, is_small, loop, promise, refuses, version
+
+
+
+@cuda.jit
+def congruential(values, results, rounds):
+    at = cuda.grid(1)
+    if at < values.size:
+        value = values[at]
+        for _ in range(rounds):
+            value = numpy.uint32(value * numpy.uint32(1664525) + numpy.uint32(1013904223))
+        results[at] = value
+
+
+def side_by_side():
+    count, rounds = (1 << 10, 100) if is_small() else (1 << 20, 20000)
+    values = numpy.arange(count, dtype=numpy.uint32)
+    given, results = cuda.to_device(values), cuda.device_array_like(values)
+
+    def right():
+        wanted = values[:64].copy()
+        for _ in range(rounds):
+            wanted = wanted * numpy.uint32(1664525) + numpy.uint32(1013904223)
+        return (results.copy_to_host()[:64] == wanted).all()
+
+    loop(lambda: congruential[count // 256, 256](given, results, rounds), cuda.synchronize, right)
+
+
+if is_loop():
+    side_by_side()
+    raise SystemExit
 
 version(numba)
 context = cuda.current_context()

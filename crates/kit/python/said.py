@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 
 LIMIT = 4 << 30
 
@@ -31,3 +32,31 @@ def refuses(check, what, errors, wanted):
 def version(module):
     """The library's version, and Python's."""
     fact("version", f"{module.__name__} {module.__version__}, Python {sys.version.split()[0]}")
+
+
+def is_loop():
+    """Whether this program is one of two that run at once. Its steps are few and short where the device is an emulated one."""
+    return sys.argv[1:2] == ["loop"]
+
+
+def is_small():
+    """Whether the device is an emulated one."""
+    return sys.argv[2:] == ["small"]
+
+
+def loop(step, synchronize, right):
+    """Says that it is ready, is told seconds by a line, does steps for so long, and says how many they were."""
+    ahead = 2 if is_small() else 16
+    step()
+    synchronize()
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        begin, steps = time.monotonic(), 0
+        while time.monotonic() - begin < float(line):
+            for _ in range(ahead):
+                step()
+            synchronize()
+            steps += ahead
+        seconds = time.monotonic() - begin
+        # Of two that began together the one with the longer last round would count more.
+        print(json.dumps({"steps": steps * float(line) / seconds, "seconds": seconds, "right": bool(right())}), flush=True)

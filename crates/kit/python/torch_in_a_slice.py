@@ -6,7 +6,7 @@ import sys
 import time
 
 import torch
-from said import LIMIT, fact, promise, refuses, version
+from said import LIMIT, fact, is_loop, loop, promise, refuses, version
 
 MIB = 1 << 20
 
@@ -40,30 +40,70 @@ def backend(name):
     torch.cuda.empty_cache()
 
 
-def training(name):
+def step_of(width, batch):
+    """A step of a training: a model of two layers learns to answer what it is given."""
     torch.manual_seed(7)
-    model = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 1024)).cuda()
+    model = torch.nn.Sequential(
+        torch.nn.Linear(width, 4 * width), torch.nn.ReLU(), torch.nn.Linear(4 * width, width)
+    ).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    values = torch.randn(512, 1024, device="cuda")
+    values = torch.randn(batch, width, device="cuda")
 
     def step():
         optimizer.zero_grad(set_to_none=True)
         loss = torch.nn.functional.mse_loss(model(values), values)
         loss.backward()
         optimizer.step()
-        return loss
+        return loss.detach()
 
-    first = step().item()
-    for _ in range(20):
-        last = step()
-    promise(f"{name}.learns", last.item() < first, f"the loss goes from {first:.4f} to {last.item():.4f}")
+    return step
+
+
+def side_by_side():
+    """A training beside another one."""
+    step = step_of(2048, 2048)
+    first, last = step().item(), [None]
+
+    def again():
+        last[0] = step()
+
+    loop(again, torch.cuda.synchronize, lambda: last[0].item() < first)
+
+
+def timed(step):
+    """Seconds of a step."""
     torch.cuda.synchronize()
     begin = time.perf_counter()
     for _ in range(200):
         step()
     torch.cuda.synchronize()
-    each = (time.perf_counter() - begin) / 200
+    return (time.perf_counter() - begin) / 200
+
+
+def captured_step(step):
+    """The same step as a graph that is launched."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def training(name):
+    step = step_of(1024, 512)
+    first = step().item()
+    for _ in range(20):
+        last = step()
+    promise(f"{name}.learns", last.item() < first, f"the loss goes from {first:.4f} to {last.item():.4f}")
+    each = timed(step)
     fact(f"{name}.step", f"a training step takes {each * 1e6:.1f} us", seconds=each)
+    each = timed(captured_step(step))
+    fact(f"{name}.captured", f"a captured training step takes {each * 1e6:.1f} us", seconds=each)
 
 
 def captured():
@@ -85,6 +125,9 @@ def captured():
 
 
 def main():
+    if is_loop():
+        side_by_side()
+        return
     if sys.argv[1:] == ["training"]:
         training("training")
         return

@@ -3,9 +3,7 @@
 import torch
 import triton
 import triton.language as language
-from said import promise, version
-
-version(triton)
+from said import is_loop, loop, promise, version
 
 
 @triton.jit
@@ -15,6 +13,21 @@ def add(a, b, result, count, block: language.constexpr):
     language.store(result + at, language.load(a + at, mask=inside) + language.load(b + at, mask=inside), mask=inside)
 
 
+def side_by_side():
+    a = torch.ones(1 << 26, dtype=torch.float32, device="cuda")
+    result = torch.empty_like(a)
+    loop(
+        lambda: add[(triton.cdiv(a.numel(), 1024),)](a, a, result, a.numel(), block=1024),
+        torch.cuda.synchronize,
+        lambda: (result == 2).all(),
+    )
+
+
+if is_loop():
+    side_by_side()
+    raise SystemExit
+
+version(triton)
 a = torch.arange(1 << 20, dtype=torch.float32, device="cuda")
 b = torch.ones_like(a)
 result = torch.empty_like(a)

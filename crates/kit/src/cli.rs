@@ -171,6 +171,11 @@ fn run_part(
     let results = Folder::open(out).map_err(|error| error.to_string())?;
     let mut kit =
         Kit::new(&results, part.name, device, is_short, limit).map_err(|error| error.to_string())?;
+    if part.is_shared && !crate::parts::may_share(&kit) {
+        let why = "the card is set to take one program at a time: `nvidia-smi --compute-mode=DEFAULT` lets it be shared";
+        kit.found(&Finding::skipped(part.name, why))?;
+        return Ok(0);
+    }
     match (part.run)(&mut kit) {
         Ok(()) => Ok(0),
         Err(why) => {

@@ -17,6 +17,8 @@ pub struct Part {
     pub limit: Duration,
     /// How long it may take in `divvy selftest`; none where it is not part of that.
     pub short: Option<Duration>,
+    /// Whether several programs use the card at once in it.
+    pub is_shared: bool,
     /// What it does.
     pub run: fn(&mut Kit) -> Result<(), Failure>,
 }
@@ -32,6 +34,7 @@ pub const PARTS: &[Part] = &[
         about: "what the driver and NVML say of the card, and which of their functions we know",
         limit: seconds(60),
         short: Some(seconds(20)),
+        is_shared: false,
         run: parts::facts::run,
     },
     Part {
@@ -39,6 +42,7 @@ pub const PARTS: &[Part] = &[
         about: "every way of getting memory in a slice, held against what NVML says of the process",
         limit: seconds(120),
         short: Some(seconds(40)),
+        is_shared: false,
         run: parts::memory::run,
     },
     Part {
@@ -46,6 +50,7 @@ pub const PARTS: &[Part] = &[
         about: "what a call costs with the limiter and without it",
         limit: seconds(90),
         short: Some(seconds(30)),
+        is_shared: false,
         run: parts::cost::run,
     },
     Part {
@@ -53,20 +58,31 @@ pub const PARTS: &[Part] = &[
         about: "who had the device, by a clock that the kernels themselves read",
         limit: seconds(240),
         short: Some(seconds(30)),
+        is_shared: true,
         run: parts::compute::run,
     },
     Part {
         name: "clients",
-        about: "PyTorch, CuPy, JAX, Triton and numba, unmodified, in a slice",
-        limit: seconds(180),
+        about: "PyTorch, CuPy, JAX, Triton and numba, unmodified: in a slice, and two at once",
+        limit: seconds(300),
         short: None,
+        is_shared: false,
         run: parts::clients::run,
+    },
+    Part {
+        name: "tools",
+        about: "nvidia-smi, gpustat and nvitop inside a slice and outside",
+        limit: seconds(60),
+        short: None,
+        is_shared: true,
+        run: parts::tools::run,
     },
     Part {
         name: "asks",
         about: "which entry points and export tables programs ask the driver for",
         limit: seconds(120),
         short: None,
+        is_shared: false,
         run: parts::asks::run,
     },
     Part {
@@ -74,6 +90,7 @@ pub const PARTS: &[Part] = &[
         about: "programs that are killed under load leave nothing behind",
         limit: seconds(120),
         short: None,
+        is_shared: false,
         run: parts::deaths::run,
     },
     Part {
@@ -81,6 +98,7 @@ pub const PARTS: &[Part] = &[
         about: "the same kernels on the card and on the emulated device, bit for bit",
         limit: seconds(120),
         short: None,
+        is_shared: false,
         run: parts::differences::run,
     },
     Part {
@@ -88,6 +106,7 @@ pub const PARTS: &[Part] = &[
         about: "the ways of sharing that need no setting of the card",
         limit: seconds(60),
         short: None,
+        is_shared: false,
         run: parts::sharing::run,
     },
 ];

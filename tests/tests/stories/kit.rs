@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use divvy_tests::build::binaries;
-use divvy_tests::clients::python;
+use divvy_tests::clients::{python, tools_python};
 use divvy_tests::host::{Host, finish};
 use serde_json::{Value, json};
 
@@ -134,6 +134,11 @@ fn the_whole_kit_finds_no_fault_on_the_emulated_device_and_names_nobody() {
         );
     }
     assert_eq!(kit.verdict("clients", "clients.numba.refused"), "holds");
+    // Two at once: shares are not judged where the device computes on the clients' own processors.
+    let together = kit.finding("clients", "clients.together.numba.30-70.soft");
+    assert_eq!(together["verdict"], "fact", "{together}");
+    let steps = together["details"]["steps"].as_array().expect("both");
+    assert!(steps.iter().all(|steps| steps.as_f64() > Some(0.0)), "{together}");
     // Where others have the processors it may tell nothing, and says so.
     let race = kit.finding("compute", "compute.30-70.1ms");
     let waited = race["details"]["waited_percent"].as_f64().expect("a figure");
@@ -192,7 +197,8 @@ fn planted_faults_are_found_by_the_right_line_of_the_report() {
     ];
     for (fault, script, part, check) in faults {
         let kit = Kit::new(Some(&script));
-        let output = kit.run(&["--part", part]);
+        // Enough for the first of many races.
+        let output = kit.run(&["--part", part, "--limit", "20"]);
         let page = fs::read_to_string(kit.home.join("results/report.md")).expect("a page");
         assert_eq!(kit.verdict(part, check), "fails", "{fault}: {page}");
         assert_eq!(output.status.code(), Some(1), "{fault}");
@@ -210,12 +216,33 @@ fn a_wrong_result_of_an_instruction_is_found_with_its_operands() {
         found["details"]["first"],
         json!({"type": "U32", "operands": ["0x8"], "card": "0x9", "emulated": "0xd"})
     );
-    // A driver that answers otherwise, as another product's does.
+    // A driver that answers otherwise, as another product's does, and a kernel that computes otherwise there.
+    let kernels = kit.home.join("kernels-of-a-fault");
+    let whole = divvy_tests::build::workspace().join("crates/ptx/tests/kernels");
+    fs::create_dir(&kernels).expect("a folder");
+    for entry in fs::read_dir(whole).expect("kernels").flatten() {
+        symlink(entry.path(), kernels.join(entry.file_name())).expect("a link");
+    }
+    let saxpy = kernels.join("saxpy.ptx");
+    let text = fs::read_to_string(&saxpy).expect("a kernel");
+    let wrong = text.replacen(
+        "st.global.f32 \t[%rd7], %f4;",
+        "mov.u32 %r1, %nsmid; cvt.rn.f32.u32 %f4, %r1; st.global.f32 [%rd7], %f4;",
+        1,
+    );
+    assert_ne!(text, wrong);
+    fs::remove_file(&saxpy).expect("a link");
+    fs::write(&saxpy, wrong).expect("written");
     let mut command = kit.command(&["--part", "differences"]);
-    finish(command.env("KIT_AGAINST", "l4"));
+    finish(command.env("KIT_AGAINST", "l4").env("KIT_KERNELS", &kernels));
     assert_eq!(kit.verdict("differences", "differences.attribute"), "fails");
     assert_eq!(kit.verdict("differences", "differences.error"), "holds");
     assert_eq!(kit.verdict("differences", "differences.kernel.scan"), "holds");
+    assert_eq!(kit.verdict("differences", "differences.kernel.saxpy"), "fails");
+    assert_eq!(
+        kit.verdict("differences", "differences.kernel.saxpy_strided"),
+        "holds"
+    );
     kit.write_cases("{\"name\":");
     let output = kit.run(&["--part", "differences"]);
     assert_eq!(output.status.code(), Some(1));
@@ -237,6 +264,37 @@ fn a_part_that_dies_or_hangs_is_a_line_of_the_report() {
     kit.run(&["--part", "cost", "--part", "differences", "--limit", "5"]);
     assert_eq!(kit.part("cost")["outcome"]["ending"], "timed_out");
     assert_eq!(kit.part("differences")["outcome"]["ending"], "done");
+}
+
+#[test]
+fn what_people_watch_gpus_with_shows_the_slice_inside_and_all_outside() {
+    let Some(python) = tools_python() else { return };
+    let kit = Kit::new(None);
+    finish(kit.command(&["--part", "tools"]).env("KIT_PYTHON", &python));
+    for check in [
+        "gpustat.inside",
+        "gpustat.outside",
+        "nvitop.inside",
+        "nvitop.outside",
+    ] {
+        let check = format!("tools.{check}");
+        assert_eq!(
+            kit.verdict("tools", &check),
+            "holds",
+            "{}",
+            kit.finding("tools", &check)
+        );
+    }
+    assert_eq!(kit.verdict("tools", "tools.nvidia-smi"), "skipped");
+    // Without a slice around them, tools show all inside too.
+    let bare = "[ \"$1\" = run ] || exec $DIVVY \"$@\"\n\
+                case \"$*\" in *4057MiB*) while [ \"$1\" != -- ]; do shift; done; shift; exec \"$@\";; esac\n\
+                exec $DIVVY \"$@\"";
+    let kit = Kit::new(Some(bare));
+    let output = finish(kit.command(&["--part", "tools"]).env("KIT_PYTHON", &python));
+    assert_eq!(kit.verdict("tools", "tools.gpustat.inside"), "fails");
+    assert_eq!(kit.verdict("tools", "tools.nvitop.inside"), "fails");
+    assert_eq!(output.status.code(), Some(1));
 }
 
 /// The names that numba 0.68 calls to add two vectors (bound by cuda-bindings 13, which asks for every name by

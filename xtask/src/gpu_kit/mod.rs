@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 
 use crate::cargo::{cargo, finish, workspace_root};
+use crate::debian;
 use crate::dist::archive::{self, Entry};
 use crate::dist::{SHIPPED, build_packages};
 
@@ -25,9 +26,9 @@ pub struct Args {
     /// Build for this machine's own C library: quicker, for a try on this machine
     #[arg(long)]
     native: bool,
-    /// Run all parts of what was packed, in a bare Debian root over the emulated device
-    #[arg(long = "try")]
-    tries: bool,
+    /// Run all parts of what was packed over the emulated device, in a bare Debian root or in the root of this archive
+    #[arg(long = "try", value_name = "ROOT.tar", require_equals = true)]
+    tries: Option<Option<PathBuf>>,
 }
 
 /// What the kit has beside what is released: the package, the folder, the file.
@@ -67,9 +68,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if bytes > MOST && !args.native {
         bail!("It has more than {} MiB", MOST >> 20);
     }
-    match args.tries {
-        true => bare::run(&packed),
-        false => Ok(()),
+    match &args.tries {
+        Some(Some(root)) => bare::run(&packed, root),
+        Some(None) => bare::run(
+            &packed,
+            &debian::root().context("Cannot make a bare Debian root")?,
+        ),
+        None => Ok(()),
     }
 }
 

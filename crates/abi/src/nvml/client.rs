@@ -400,6 +400,35 @@ impl Client {
         Ok(text(&version))
     }
 
+    /// How many programs may have a context on a device at once.
+    ///
+    /// # Errors
+    /// What the library answers.
+    pub fn compute_mode(&self, device: Handle) -> Result<nvmlComputeMode_t, Failure> {
+        let mut mode = NVML_COMPUTEMODE_DEFAULT;
+        // SAFETY: the handle is this library's; the pointer is to a live variable.
+        let told = unsafe { (self.table.nvmlDeviceGetComputeMode)(device.0, &mut mode) };
+        check("nvmlDeviceGetComputeMode", told).map(|()| mode)
+    }
+
+    /// Errors of a device's memory that ECC could not correct, since the driver was loaded.
+    ///
+    /// # Errors
+    /// What the library answers: not supported where the memory has no ECC, or where it is off.
+    pub fn uncorrected_errors(&self, device: Handle) -> Result<u64, Failure> {
+        let mut count = 0;
+        // SAFETY: the handle is this library's; the pointer is to a live variable.
+        let told = unsafe {
+            (self.table.nvmlDeviceGetTotalEccErrors)(
+                device.0,
+                NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                NVML_VOLATILE_ECC,
+                &mut count,
+            )
+        };
+        check("nvmlDeviceGetTotalEccErrors", told).map(|()| count)
+    }
+
     /// What each process that computes on a device holds of its memory, in bytes, by its id; none where the library does
     /// not tell.
     ///

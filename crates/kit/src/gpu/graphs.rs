@@ -1,6 +1,6 @@
 //! Graphs, as a program makes them: launches are captured in a stream, and launched as one.
 
-use divvy_abi::{CU_STREAM_CAPTURE_MODE_RELAXED, CUdeviceptr, CUgraph, CUgraphExec, CUstream};
+use divvy_abi::{CU_STREAM_CAPTURE_MODE_RELAXED, CUgraph, CUgraphExec, CUstream};
 
 use super::driver::{CudaError, Gpu, check};
 use super::kernels::{Kernel, Shape};
@@ -10,17 +10,11 @@ use super::kernels::{Kernel, Shape};
 pub struct Graph(CUgraphExec);
 
 impl Gpu {
-    /// A graph of so many launches of `tally`, each of this length.
+    /// A graph of so many launches of a kernel, each with these parameters, one after the other.
     ///
     /// # Errors
     /// What the driver answers.
-    pub fn graph(
-        &self,
-        tally: Kernel,
-        launches: u32,
-        nanoseconds: u64,
-        (counter, place): (CUdeviceptr, CUdeviceptr),
-    ) -> Result<Graph, CudaError> {
+    pub fn graph(&self, kernel: Kernel, launches: u32, parameters: &[Vec<u8>]) -> Result<Graph, CudaError> {
         let mut stream: CUstream = std::ptr::null_mut();
         let mut graph: CUgraph = std::ptr::null_mut();
         let mut ready: CUgraphExec = std::ptr::null_mut();
@@ -33,9 +27,8 @@ impl Gpu {
             let begun = (self.table.cuStreamBeginCapture_v2)(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
             check("cuStreamBeginCapture", begun)?;
         }
-        let words = [nanoseconds, counter, place].map(|word| word.to_le_bytes().to_vec());
         let captured = (0..launches)
-            .try_for_each(|_| self.launch_into(stream, tally, Shape::line(1, 1), &mut words.clone()));
+            .try_for_each(|_| self.launch_into(stream, kernel, Shape::line(1, 1), &mut parameters.to_vec()));
         // SAFETY: as above. A capture is ended also where a launch was refused.
         unsafe {
             let ended = (self.table.cuStreamEndCapture)(stream, &mut graph);

@@ -2,11 +2,13 @@
 
 use std::ffi::CString;
 
+use divvy_abi::nvml::{NVML_COMPUTEMODE_DEFAULT, NVML_COMPUTEMODE_PROHIBITED, nvmlComputeMode_t};
 use divvy_abi::{Query, Symbol, query};
 use serde_json::json;
 
 use super::{Card, count};
-use crate::finding::{Failure, Finding, Unit};
+use crate::conversation::Conversation;
+use crate::finding::{Failure, Finding, Unit, Verdict};
 use crate::gpu::Gpu;
 use crate::kit::Kit;
 
@@ -26,8 +28,22 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
             .bytes(after.saturating_sub(before));
         kit.found(&finding)?;
     }
+    another_context(kit)?;
     of_driver(kit, &gpu)?;
     entries(kit, &gpu)
+}
+
+/// What the context of a second process takes.
+fn another_context(kit: &mut Kit) -> Result<(), Failure> {
+    let before = used(kit);
+    let (another, _) = Conversation::start(Kit::bare_tenant("memory"))?;
+    let after = used(kit);
+    drop(another);
+    let (Some(before), Some(after)) = (before, after) else {
+        return Ok(());
+    };
+    let says = "device memory that a context of another process takes";
+    kit.found(&Finding::fact("facts.context.another", says).bytes(after.saturating_sub(before)))
 }
 
 fn used(kit: &Kit) -> Option<u64> {
@@ -38,14 +54,15 @@ fn used(kit: &Kit) -> Option<u64> {
 fn of_nvml(kit: &mut Kit, card: &Card) -> Result<(), Failure> {
     kit.found(&Finding::fact("facts.name", card.name.clone()))?;
     if let Ok(version) = card.nvml.driver_version() {
-        // 525 is the first with NVML's version 3 of process lists.
-        let major: Option<u32> = version.split('.').next().and_then(|major| major.parse().ok());
-        let old = !kit.is_emulated() && major.is_some_and(|major| major < 525);
-        let says = match old {
-            true => format!("driver {version} is older than 525, the oldest that Divvy was written for"),
-            false => format!("driver {version}"),
-        };
-        kit.found(&Finding::promise("facts.driver", !old, says))?;
+        kit.found(&of_version(&version, kit.is_emulated()))?;
+    }
+    match card.nvml.compute_mode(card.handle) {
+        Ok(mode) => kit.found(&of_mode(mode))?,
+        Err(failure) => kit.found(&Finding::skipped("facts.mode", failure.to_string()))?,
+    }
+    match card.nvml.uncorrected_errors(card.handle) {
+        Ok(errors) => kit.found(&of_errors(errors))?,
+        Err(failure) => kit.found(&Finding::skipped("facts.ecc", failure.to_string()))?,
     }
     if let Ok(memory) = card.nvml.memory(card.handle) {
         kit.found(&Finding::fact("facts.memory.total", "memory in all, by NVML").bytes(memory.total))?;
@@ -73,6 +90,61 @@ fn of_nvml(kit: &mut Kit, card: &Card) -> Result<(), Failure> {
     }
 }
 
+/// The oldest driver that has version 3 of NVML's process lists, by its major number.
+const OLDEST: u32 = 525;
+
+fn of_version(version: &str, is_emulated: bool) -> Finding {
+    let major: Option<u32> = version.split('.').next().and_then(|major| major.parse().ok());
+    let old = !is_emulated && major.is_some_and(|major| major < OLDEST);
+    let says = match old {
+        true => format!("driver {version} is older than {OLDEST}, the oldest that Divvy was written for"),
+        false => format!("driver {version}"),
+    };
+    Finding::promise("facts.driver", !old, says)
+}
+
+fn of_mode(mode: nvmlComputeMode_t) -> Finding {
+    const CHECK: &str = "facts.mode";
+    match mode {
+        NVML_COMPUTEMODE_DEFAULT => Finding::fact(CHECK, "several programs may use the card at once"),
+        NVML_COMPUTEMODE_PROHIBITED => Finding::skipped(CHECK, "the card is set to take no program"),
+        _ => Finding::skipped(
+            CHECK,
+            "the card is set to take one program at a time: it cannot be shared",
+        ),
+    }
+}
+
+fn of_errors(errors: u64) -> Finding {
+    #[expect(clippy::cast_precision_loss, reason = "a count to read")]
+    let figure = errors as f64;
+    let says = match errors {
+        0 => "the card's memory had no error that ECC could not correct",
+        _ => "errors of the card's memory that ECC could not correct: wrong results may be the card's own",
+    };
+    let verdict = if errors == 0 {
+        Verdict::Fact
+    } else {
+        Verdict::Skipped
+    };
+    Finding::new("facts.ecc", verdict, says).figure(figure, Unit::Count)
+}
+
+/// Whether the driver serves a newer CUDA than our tables have.
+fn of_cuda(version: i32) -> Finding {
+    let (major, minor) = (version / 1000, version % 1000 / 10);
+    let ours = i32::try_from(divvy_abi::CUDA_VERSION).unwrap_or(i32::MAX);
+    let says = match version > ours {
+        true => format!(
+            "the driver serves CUDA {major}.{minor}; our tables end with {}.{}, and what is newer is handed on uncharged",
+            ours / 1000,
+            ours % 1000 / 10
+        ),
+        false => format!("the driver serves CUDA {major}.{minor}"),
+    };
+    Finding::fact("facts.cuda", says)
+}
+
 /// Which of the functions that we know the library exports.
 fn exports(kit: &mut Kit, gpu: &Gpu) -> Result<(), Failure> {
     let missing: Vec<&str> = Symbol::ALL
@@ -95,14 +167,7 @@ fn exports(kit: &mut Kit, gpu: &Gpu) -> Result<(), Failure> {
 fn of_driver(kit: &mut Kit, gpu: &Gpu) -> Result<(), Failure> {
     let words = |error: crate::gpu::CudaError| error.to_string();
     let version = gpu.cuda_version().map_err(words)?;
-    kit.found(&Finding::fact(
-        "facts.cuda",
-        format!(
-            "the driver serves CUDA {}.{}",
-            version / 1000,
-            version % 1000 / 10
-        ),
-    ))?;
+    kit.found(&of_cuda(version))?;
     let (free, total) = gpu.memory().map_err(words)?;
     kit.found(&Finding::fact("facts.cuda.total", "memory in all, by CUDA").bytes(total))?;
     kit.found(&Finding::fact("facts.cuda.free", "free memory, by CUDA").bytes(free))?;
@@ -158,4 +223,43 @@ fn entries(kit: &mut Kit, gpu: &Gpu) -> Result<(), Failure> {
             .figure(count(other.len()), Unit::Count)
             .details(json!({"differ": other})),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use divvy_abi::nvml::NVML_COMPUTEMODE_EXCLUSIVE_PROCESS;
+
+    use super::*;
+
+    #[test]
+    fn a_card_that_is_not_as_usual_is_told_of() {
+        assert_eq!(of_version("520.61.05", false).verdict, Verdict::Fails);
+        for (version, is_emulated) in [
+            ("525.60.13", false),
+            ("999.1", false),
+            ("1.0", true),
+            ("odd", false),
+        ] {
+            assert_eq!(
+                of_version(version, is_emulated).verdict,
+                Verdict::Holds,
+                "{version}"
+            );
+        }
+        assert_eq!(of_mode(NVML_COMPUTEMODE_DEFAULT).verdict, Verdict::Fact);
+        assert!(
+            of_mode(NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
+                .says
+                .contains("one program at a time")
+        );
+        assert!(of_mode(NVML_COMPUTEMODE_PROHIBITED).says.contains("no program"));
+        assert_eq!(of_errors(0).verdict, Verdict::Fact);
+        assert_eq!(of_errors(3).verdict, Verdict::Skipped);
+        assert_eq!(of_cuda(12040).says, "the driver serves CUDA 12.4");
+        assert!(
+            of_cuda(14010)
+                .says
+                .starts_with("the driver serves CUDA 14.1; our tables end with ")
+        );
+    }
 }

@@ -12,10 +12,19 @@ mod latency;
 pub(crate) mod memory;
 mod python;
 pub(crate) mod sharing;
+mod side_by_side;
+pub(crate) mod tools;
 
+use divvy_abi::nvml::NVML_COMPUTEMODE_DEFAULT;
 use divvy_abi::nvml::client::{Client, Handle};
 
 use crate::kit::Kit;
+
+/// Whether the card takes several programs at once. One that does not tell is taken to.
+pub(crate) fn may_share(kit: &Kit) -> bool {
+    let mode = Card::of(kit).map(|card| card.nvml.compute_mode(card.handle));
+    !matches!(mode, Ok(Ok(mode)) if mode != NVML_COMPUTEMODE_DEFAULT)
+}
 
 /// The card as NVML has it, outside every slice.
 pub(crate) struct Card {

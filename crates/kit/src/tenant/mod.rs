@@ -100,12 +100,18 @@ fn fill(gpu: &Gpu, way: Way, pool: Option<Pool>, (step, most): (u64, u64), held:
 fn calls() -> Result<(), Failure> {
     const ROUNDS: u32 = 40;
     const CALLS: u32 = 500;
+    const STEPS: u32 = 5;
+    const OF_A_STEP: u32 = 20;
+    const STEP_NS: u64 = 10_000;
     let gpu = Gpu::open()?;
     let kernel = gpu.kernel(SPAN_PTX, c"span").map_err(|error| error.to_string())?;
     let place = gpu.zeroed(16).map_err(|error| error.to_string())?;
+    let word = |word: u64| word.to_le_bytes().to_vec();
+    let graph = gpu.graph(kernel, OF_A_STEP, &[word(STEP_NS), word(place)]);
+    let graph = graph.map_err(|error| error.to_string())?;
     let mut least: HashMap<&str, f64> = HashMap::new();
-    let mut note = |name, begun: Instant| {
-        let each = begun.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS);
+    let mut note = |name, calls: u32, begun: Instant| {
+        let each = begun.elapsed().as_secs_f64() * 1e9 / f64::from(calls);
         let known = least.entry(name).or_insert(f64::INFINITY);
         *known = known.min(each);
     };
@@ -115,20 +121,35 @@ fn calls() -> Result<(), Failure> {
         for _ in 0..CALLS {
             gpu.memory().map_err(words)?;
         }
-        note("cuMemGetInfo", begun);
+        note("cuMemGetInfo", CALLS, begun);
         let begun = Instant::now();
         for _ in 0..CALLS {
             let held = gpu.get(Way::Plain, 1 << 20, None).map_err(words)?;
             gpu.give_back(held).map_err(words)?;
         }
-        note("cuMemAlloc and cuMemFree", begun);
+        note("cuMemAlloc and cuMemFree", CALLS, begun);
         gpu.synchronize().map_err(words)?;
         let begun = Instant::now();
         for _ in 0..CALLS {
             gpu.span(kernel, 0, place).map_err(words)?;
         }
         gpu.synchronize().map_err(words)?;
-        note("cuLaunchKernel of an empty kernel", begun);
+        note("cuLaunchKernel of an empty kernel", CALLS, begun);
+        let begun = Instant::now();
+        for _ in 0..STEPS {
+            for _ in 0..OF_A_STEP {
+                gpu.span(kernel, STEP_NS, place).map_err(words)?;
+            }
+            gpu.synchronize().map_err(words)?;
+        }
+        note("loop of 20 kernels of 10 us and a wait", STEPS, begun);
+        let begun = Instant::now();
+        for _ in 0..STEPS {
+            gpu.launch_graph(graph)
+                .and_then(|()| gpu.synchronize())
+                .map_err(words)?;
+        }
+        note("graph of 20 kernels of 10 us and a wait", STEPS, begun);
     }
     say(&json!({"nanoseconds": least}));
     Ok(())

@@ -87,8 +87,8 @@ pub(super) fn spans() -> Result<(), Failure> {
 fn graph(gpu: &Gpu, tally: crate::gpu::Kernel, length: u64, place: u64) -> Result<Graph, Failure> {
     let counter = gpu.zeroed(8).map_err(words)?;
     let launches = u32::try_from(OF_A_GRAPH).unwrap_or(1);
-    gpu.graph(tally, launches, length, (counter, place))
-        .map_err(words)
+    let parameters = [length, counter, place].map(|word| word.to_le_bytes().to_vec());
+    gpu.graph(tally, launches, &parameters).map_err(words)
 }
 
 /// One launch now and then, waited for each time. It is told `run LENGTH_NS PAUSE_US TIMES`, and answers how long each took,
