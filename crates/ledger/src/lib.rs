@@ -44,6 +44,7 @@ pub use lease::{Gate, GateWord, Lease};
 pub use ledger::{
     Backing, DEVICE_PAGE, Ledger, Process, Reaped, is_process_id, make_file, new_device_ledger, open_file,
 };
+pub use liveness::check_system;
 pub use memfd::{check_page, new_page, reopen_page};
 pub use peer_pidfd::peer_pidfd;
 pub use presence::Presence;

@@ -6,11 +6,13 @@
 //! the moment of its work, so two reapers, or a reaper and a newcomer, never work on one slot.
 
 use core::time::Duration;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
 use crate::accounting::SLOTS;
+use crate::error::PageError;
+use crate::memfd::new_page;
 
 fn lock_of(slot: usize, kind: libc::c_int) -> libc::flock {
     // SAFETY: `flock` is plain integers, for which zero is a value.
@@ -67,6 +69,17 @@ pub(crate) fn is_owned(fd: BorrowedFd<'_>, slot: usize) -> Result<bool, Errno> {
     let mut lock = lock_of(slot, libc::F_WRLCK);
     call(fd, libc::F_OFD_GETLK, &mut lock)?;
     Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)
+}
+
+/// Finds out whether the system has what every slice rests on: memory files whose size is sealed, and locks of open file
+/// descriptions on them. gVisor has no such locks.
+///
+/// # Errors
+/// What the system lacks, with its own reason.
+pub fn check_system() -> Result<(), PageError> {
+    let page = new_page(c"divvy-check", 4096, &[])?;
+    is_owned(page.as_fd(), 0).map_err(PageError::system("fcntl(F_OFD_GETLK)"))?;
+    Ok(())
 }
 
 /// The byte behind the slots': whoever has it is reaping.

@@ -125,7 +125,7 @@ codes! {
     41 RunDirPath ACT "the run directory's path cannot be used"
         "The dynamic loader splits LD_PRELOAD at spaces and colons, and a socket's path has at most 107 bytes: the run directory's path must have no such characters and be short."
     42 SharedMemory ACT "shared memory cannot be made"
-        "Emulated devices keep their memory in /dev/shm, and a slice's pages are memory files. Either the file system is read-only or full, or the system's limits forbid it."
+        "A slice's pages, and an emulated device's, are memory files with locks of open file descriptions. Either the system's limits forbid them, or the kernel is not Linux's own: gVisor has no such locks."
     43 EngineMissing ACT "the container engine is not there"
         "`divvy podman run` and `divvy docker run` translate into the engine's own command, which has to be installed and on the PATH; so has the OCI runtime (runc, crun or youki) that `divvy oci-runtime` calls."
     44 EngineOld ACT "the engine gives out no CDI devices"

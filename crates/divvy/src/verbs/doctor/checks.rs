@@ -4,7 +4,6 @@ use divvy_agent::api::HelperState;
 use divvy_agent::{DropIns, Owner, RunDir, owner, stage, system_owner, system_run_dir};
 use divvy_host::{Inventory, Silence, find_driver};
 use divvy_model::{Code, DeviceKind, Fault};
-use rustix::fs::{Access, access};
 
 use super::{Check, machine, trial};
 use crate::context::Context;
@@ -140,16 +139,16 @@ fn run_dir(context: &Context) -> Check {
     }
 }
 
-/// Emulated devices keep their memory in files there.
+/// What every slice's pages rest on, and emulated devices too.
 fn shared_memory() -> Check {
-    match access("/dev/shm", Access::WRITE_OK).map_err(std::io::Error::from) {
-        Ok(()) => Check::ok("shared memory", "/dev/shm", "writable"),
+    match divvy_ledger::check_system() {
+        Ok(()) => Check::ok("shared memory", "pages", "memory files and their locks"),
         Err(error) => Check::fail(
             "shared memory",
-            "/dev/shm",
-            &Fault::new(Code::SharedMemory, "/dev/shm cannot be written to")
+            "pages",
+            &Fault::new(Code::SharedMemory, "the kernel does not serve a slice's pages")
                 .because(&error)
-                .hint("mount a tmpfs there: emulated devices keep their memory in it"),
+                .hint("slices need Linux's memory files (memfd_create) and locks of open file descriptions (F_OFD_SETLK), which gVisor lacks"),
         ),
     }
 }
