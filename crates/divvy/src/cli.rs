@@ -1,45 +1,38 @@
 //! The grammar: every verb and its flags.
 
-use clap::{Parser, Subcommand};
-use divvy_container::engine::Engine;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use divvy_model::Fault;
 
-use crate::context::Context;
+use crate::context::{Context, Options};
 use crate::env;
 use crate::output::Format;
 use crate::verbs::{
-    agent, attend, cdi, completions, config, devices, doctor, engine, enter, environment, events, explain,
-    inspect, keep, kill, man, mig, mps, nri, oci_runtime, partition, ps, resize, run, runtime, selftest,
-    slice, top, topology, vgpu,
+    agent, completions, config, container, devices, doctor, enter, environment, events, explain, gpu,
+    inspect, keep, kill, man, ps, resize, run, selftest, slice, top,
 };
-
-const EXAMPLES: &str = "\
-Examples:
-  divvy run --memory 4GiB -- python train.py
-  divvy run --memory 4GiB --compute 30% -- python train.py
-  divvy run --memory 50% --device emulated:h100 -- ./saxpy
-  divvy podman run --memory 4GiB image python train.py
-  divvy ps
-  divvy resize train --memory 8GiB
-  divvy doctor";
 
 /// Divvy divides a GPU among programs and keeps each inside its slice
 #[derive(Debug, Parser)]
 #[command(
     name = "divvy",
     version,
-    before_help = EXAMPLES,
-    after_long_help = env::help(),
     disable_help_subcommand = false,
     max_term_width = 100,
     propagate_version = true
 )]
 pub struct Cli {
-    /// How lists are printed
-    #[arg(short = 'o', long, global = true, value_enum, value_name = "FORMAT")]
+    /// How lists are printed: table, wide, json, yaml, name
+    #[arg(
+        short = 'o',
+        long,
+        global = true,
+        value_enum,
+        value_name = "FORMAT",
+        hide_possible_values = true
+    )]
     pub output: Option<Format>,
     /// The run directory of the agent to talk to
-    #[arg(long, global = true, value_name = "DIR", hide_short_help = true)]
+    #[arg(long, global = true, value_name = "DIR")]
     pub run_dir: Option<std::path::PathBuf>,
     /// What to do
     #[command(subcommand)]
@@ -51,81 +44,69 @@ pub struct Cli {
 pub enum Verb {
     /// Run a program in a slice of a device
     Run(run::Args),
-    /// List the devices of this machine
-    Devices(devices::Args),
-    /// Show where the devices sit and how far they are from one another
-    Topology(topology::Args),
-    /// Choose the devices that programs are shown, and explain what they see
-    Env(environment::Args),
-    /// Divide devices into MIG instances
-    Mig(mig::Args),
-    /// Look after NVIDIA's MPS daemons and time slices
-    Mps(mps::Args),
-    /// Divide AMD's accelerators into partitions
-    Partition(partition::Args),
-    /// Make and free virtual GPUs for guests
-    Vgpu(vgpu::Args),
-    /// Let container engines give out devices and slices
-    Cdi(cdi::Args),
-    /// Run a container in a slice of its own, with podman
-    #[command(before_help = engine::PODMAN, after_help = engine::AFTER)]
-    Podman(engine::Args),
-    /// Run a container in a slice of its own, with docker
-    #[command(before_help = engine::DOCKER, after_help = engine::AFTER)]
-    Docker(engine::Args),
-    /// Be the OCI runtime of an engine that knows no CDI
-    OciRuntime(oci_runtime::Args),
-    /// Be a plugin of containerd or CRI-O, which asks it of each container that it makes
-    Nri(nri::Args),
-    /// Tell container engines of the runtime
-    Runtime(runtime::Args),
     /// List the slices
     Ps(ps::Args),
     /// Show who uses the devices, against what each was promised, again and again
     Top(top::Args),
-    /// Tell what happens to slices and devices
-    Events(events::Args),
+    /// List the devices of this machine
+    Devices(devices::Args),
     /// Make, list and delete slices that stay while nothing runs in them
     Slice(slice::Args),
-    /// Show everything about slices
-    Inspect(inspect::Args),
     /// Change the memory or the compute of a running slice
     Resize(resize::Args),
     /// End slices and the programs in them
     Kill(kill::Args),
     /// Check that this machine can run programs in slices
     Doctor(doctor::Args),
+    /// Look at devices and divide them: topology, mig, mps, partition, vgpu
+    Gpu(gpu::Args),
+    /// Give containers slices: run, podman, docker, cdi, runtime, oci-runtime, nri
+    Container(container::Args),
     /// Look after the agent
     Agent(agent::Args),
-    /// Show the settings and where each comes from
+    /// Show everything about slices
+    Inspect(inspect::Args),
+    /// Tell what happens to slices and devices
+    Events(events::Args),
+    /// Choose the devices that programs are shown, and explain what they see
+    Env(environment::Args),
+    /// Show the settings and where each comes from; its --help lists the variables
     Config(config::Args),
     /// Explain an error's code
     Explain(explain::Args),
+    /// Show which of Divvy's promises hold on this machine, in two minutes
+    Selftest(selftest::Args),
     /// Print a shell's completions
     Completions(completions::Args),
     /// Become a program inside a slice
     #[command(hide = true)]
     Enter(enter::Args),
-    /// Show which of Divvy's promises hold on this machine, in two minutes
-    Selftest(selftest::Args),
     /// Keep a lasting slice
     #[command(hide = true)]
     Keep(keep::Args),
     /// End a container's slice when the container has ended
     #[command(hide = true)]
-    Attend(attend::Args),
+    Attend(container::attend::Args),
     /// Write the manual pages
     #[command(hide = true)]
     Man(man::Args),
+    /// The verbs of devices as they were written before they had a group.
+    #[command(flatten)]
+    OfGpu(gpu::Verb),
+    /// Those of containers.
+    #[command(flatten)]
+    OfContainer(container::Verb),
 }
 
 impl Verb {
     /// Whether the exit status follows the rules of `run`.
     pub fn is_run(&self) -> bool {
-        matches!(
-            self,
-            Self::Run(_) | Self::Enter(_) | Self::Podman(_) | Self::Docker(_)
-        )
+        match self {
+            Self::Run(_) | Self::Enter(_) => true,
+            Self::Container(args) => args.verb.is_run(),
+            Self::OfContainer(verb) => verb.is_run(),
+            _ => false,
+        }
     }
 
     /// Does it; the exit status.
@@ -133,62 +114,154 @@ impl Verb {
     /// # Errors
     /// Whatever stopped it.
     pub fn run(&self, context: &Context) -> Result<u8, Fault> {
-        let outcome = self.perform(context);
-        let divides = match self {
-            Self::Mig(args) => args.changes(),
-            Self::Partition(args) => args.changes(),
-            _ => false,
-        };
-        if divides {
-            cdi::refresh(context);
-        }
-        outcome
-    }
-
-    fn perform(&self, context: &Context) -> Result<u8, Fault> {
         match self {
             Self::Run(args) => run::run(args, context),
-            Self::Devices(args) => devices::run(args, context),
-            Self::Topology(args) => topology::run(args, context),
-            Self::Mig(args) => mig::run(args, context),
-            Self::Mps(args) => mps::run(args, context),
-            Self::Partition(args) => partition::run(args, context),
-            Self::Vgpu(args) => vgpu::run(args, context),
-            Self::Env(args) => environment::run(args, context),
-            Self::Cdi(args) => cdi::run(args, context),
-            Self::Podman(args) => engine::run(Engine::Podman, args, context),
-            Self::Docker(args) => engine::run(Engine::Docker, args, context),
-            Self::OciRuntime(args) => oci_runtime::run(args, context),
-            Self::Nri(args) => nri::run(args, context),
-            Self::Runtime(args) => runtime::run(args, context),
-            Self::Attend(args) => attend::run(args, context),
             Self::Ps(args) => ps::run(args, context),
             Self::Top(args) => top::run(args, context),
-            Self::Events(args) => events::run(args, context),
+            Self::Devices(args) => devices::run(args, context),
             Self::Slice(args) => slice::run(args, context),
-            Self::Selftest(args) => selftest::run(args),
-            Self::Keep(args) => keep::run(args, context),
-            Self::Inspect(args) => inspect::run(args, context),
             Self::Resize(args) => resize::run(args, context),
             Self::Kill(args) => kill::run(args, context),
             Self::Doctor(args) => doctor::run(args, context),
+            Self::Gpu(args) => gpu::run(&args.verb, context),
+            Self::Container(args) => container::run_grouped(&args.verb, context),
             Self::Agent(args) => agent::run(args, context),
+            Self::Inspect(args) => inspect::run(args, context),
+            Self::Events(args) => events::run(args, context),
+            Self::Env(args) => environment::run(args, context),
             Self::Config(args) => config::run(args, context),
             Self::Explain(args) => explain::run(args, context),
-            Self::Completions(args) => completions::run(args),
+            Self::Selftest(args) => selftest::run(args),
+            Self::Completions(args) => completions::run(args, grammar()),
             Self::Enter(args) => enter::run(args),
-            Self::Man(args) => man::run(args),
+            Self::Keep(args) => keep::run(args, context),
+            Self::Attend(args) => container::attend::run(args, context),
+            Self::Man(args) => man::run(args, grammar().after_long_help(env::help())),
+            Self::OfGpu(verb) => gpu::run(verb, context),
+            Self::OfContainer(verb) => container::run(verb, context),
         }
     }
+}
+
+impl Cli {
+    /// Reads a command line.
+    ///
+    /// # Errors
+    /// What clap says of it: help and version too.
+    pub fn read(words: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Self, clap::Error> {
+        Self::from_arg_matches(&grammar().try_get_matches_from(words)?)
+    }
+
+    /// What it says beside its verb.
+    pub fn options(&self) -> Options {
+        Options {
+            output: self.output,
+            run_dir: self.run_dir.clone(),
+            runs_program: self.verb.is_run(),
+        }
+    }
+}
+
+/// The first screen's lists of verbs: what people use every day, the groups, the rest.
+const LISTS: [(&str, &[&str]); 3] = [
+    (
+        "Every day",
+        &["run", "ps", "top", "devices", "slice", "resize", "kill", "doctor"],
+    ),
+    ("Groups", &["gpu", "container", "agent"]),
+    (
+        "More",
+        &[
+            "inspect",
+            "events",
+            "env",
+            "config",
+            "explain",
+            "selftest",
+            "completions",
+        ],
+    ),
+];
+
+const EXAMPLES: &str = "\
+Examples:
+  divvy run --memory 4GiB --compute 30% -- python train.py
+  divvy run --memory 50% --device emulated:h100 -- ./saxpy
+  divvy container run --memory 4GiB image python train.py
+  divvy resize train --memory 8GiB";
+
+/// The whole grammar, with a first screen of help that fits one.
+pub fn grammar() -> clap::Command {
+    let mut grammar = Cli::command();
+    let old = [
+        gpu::Verb::augment_subcommands,
+        container::Verb::augment_subcommands,
+    ];
+    for augment in old {
+        for verb in augment(clap::Command::new("old")).get_subcommands() {
+            grammar = grammar.mut_subcommand(verb.get_name(), |verb| verb.hide(true));
+        }
+    }
+    let lists = lists(&grammar);
+    grammar.help_template(format!(
+        "{{about}}\n\n{EXAMPLES}\n\n{{usage-heading}} {{usage}}\n{lists}\nOptions:\n{{options}}{{after-help}}"
+    ))
+}
+
+fn lists(grammar: &clap::Command) -> String {
+    use std::fmt::Write;
+    let mut text = String::new();
+    for (heading, verbs) in LISTS {
+        let _ = writeln!(text, "\n{heading}:");
+        for name in verbs {
+            let about = grammar
+                .find_subcommand(name)
+                .and_then(clap::Command::get_about)
+                .map(ToString::to_string);
+            let _ = writeln!(text, "  {name:<13}{}", about.unwrap_or_default());
+        }
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_grammar_is_consistent() {
-        Cli::command().debug_assert();
+        grammar().debug_assert();
+    }
+
+    #[test]
+    fn the_first_screen_names_every_verb_that_is_not_hidden_once() {
+        let mut listed: Vec<&str> = LISTS
+            .iter()
+            .flat_map(|(_, verbs)| verbs.iter().copied())
+            .collect();
+        listed.sort_unstable();
+        let grammar = grammar();
+        let mut visible: Vec<&str> = grammar
+            .get_subcommands()
+            .filter(|verb| !verb.is_hide_set())
+            .map(clap::Command::get_name)
+            .collect();
+        visible.sort_unstable();
+        assert_eq!(listed, visible);
+    }
+
+    #[test]
+    fn verbs_of_a_group_can_be_given_without_it() {
+        for words in ["mig list", "cdi list", "podman run image", "topology"] {
+            for group in ["", "gpu ", "container "] {
+                let line = format!("divvy {group}{words}");
+                let is_container = ["cdi", "podman"].iter().any(|verb| words.starts_with(verb));
+                let read = Cli::read(line.split(' ').map(Into::into));
+                let wanted = group.is_empty() || is_container == group.starts_with("container");
+                assert_eq!(read.is_ok(), wanted, "{line}");
+            }
+        }
+        let run = Cli::read("divvy container run image".split(' ').map(Into::into)).expect("it is one");
+        assert!(run.verb.is_run());
     }
 }

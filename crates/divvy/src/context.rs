@@ -10,9 +10,19 @@ use divvy_host::machine::Sysroot;
 use divvy_host::{Inventory, Nvidia, Sources, Survey};
 use divvy_model::{Code, Fault, UnmanagedRecord};
 
-use crate::cli::Cli;
 use crate::config::{self, Config};
 use crate::output::Format;
+
+/// What the command line says beside its verb.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// How lists are to be printed.
+    pub output: Option<Format>,
+    /// The run directory of the agent to talk to.
+    pub run_dir: Option<PathBuf>,
+    /// Whether the verb runs a program, which the settings of its folder are for too.
+    pub runs_program: bool,
+}
 
 /// See the module.
 pub struct Context {
@@ -24,16 +34,16 @@ pub struct Context {
 }
 
 impl Context {
-    /// Reads the settings for this command line.
+    /// Reads the settings, which the options of the command line come before.
     ///
     /// # Errors
     /// [`Code::Config`].
-    pub fn new(cli: &Cli) -> Result<Self, Fault> {
-        let mut config = Config::read(&config::Sources::of_process(cli.verb.is_run()))?;
-        if let Some(path) = &cli.run_dir {
+    pub fn new(options: &Options) -> Result<Self, Fault> {
+        let mut config = Config::read(&config::Sources::of_process(options.runs_program))?;
+        if let Some(path) = &options.run_dir {
             config.set("run_dir", path.to_string_lossy());
         }
-        let format = match cli.output {
+        let format = match options.output {
             Some(format) => format,
             None => config.get("output")?.unwrap_or_default(),
         };

@@ -73,7 +73,7 @@ pub const SET: [Variable; 9] = [
     },
 ];
 
-/// The end of `divvy --help`.
+/// The end of `divvy config --help` and of the manual page.
 pub fn help() -> String {
     use std::fmt::Write;
     let mut text = String::from("Environment, read:\n");

@@ -5,27 +5,27 @@ mod cli;
 mod config;
 mod context;
 mod env;
+mod flags;
 mod output;
 mod report;
 mod schemas;
+mod share_words;
 mod table;
 mod verbs;
 
 use std::process::ExitCode;
-
-use clap::Parser;
 
 use crate::cli::Cli;
 use crate::context::Context;
 
 fn main() -> ExitCode {
     // A runtime's words are not ours to parse: engines ask it for its `--version`.
-    if let Some(words) = verbs::oci_runtime::words() {
-        return verbs::oci_runtime::main(&words);
+    if let Some(words) = verbs::container::oci_runtime::words() {
+        return verbs::container::oci_runtime::main(&words);
     }
     divvy_agent::hold_back_file_size();
-    let words = verbs::nri::words().unwrap_or_else(|| std::env::args_os().collect());
-    let cli = match Cli::try_parse_from(words) {
+    let words = verbs::container::nri::words().unwrap_or_else(|| std::env::args_os().collect());
+    let cli = match Cli::read(words) {
         Ok(cli) => cli,
         Err(error) => {
             if error.use_stderr() {
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     };
     let is_run = cli.verb.is_run();
     let mut json = cli.output == Some(output::Format::Json);
-    let outcome = Context::new(&cli).and_then(|context| {
+    let outcome = Context::new(&cli.options()).and_then(|context| {
         json = context.format == output::Format::Json;
         cli.verb.run(&context)
     });

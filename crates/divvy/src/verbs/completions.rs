@@ -1,10 +1,8 @@
 //! `divvy completions`: for a shell, from the grammar itself.
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 use divvy_model::Fault;
 
-use crate::cli::Cli;
 use crate::output;
 
 /// Flags of `divvy completions`.
@@ -18,9 +16,9 @@ pub struct Args {
 }
 
 /// Prints them.
-pub fn run(args: &Args) -> Result<u8, Fault> {
+pub fn run(args: &Args, mut grammar: clap::Command) -> Result<u8, Fault> {
     let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "divvy", &mut text);
+    clap_complete::generate(args.shell, &mut grammar, "divvy", &mut text);
     output::print(&String::from_utf8_lossy(&text))?;
     Ok(0)
 }

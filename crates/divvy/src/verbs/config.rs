@@ -10,7 +10,7 @@ use crate::table::Table;
 /// Flags of `divvy config`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
-  divvy config show --origin")]
+  divvy config show --origin", after_long_help = crate::env::help())]
 pub struct Args {
     #[command(subcommand)]
     verb: Verb,

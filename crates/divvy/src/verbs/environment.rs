@@ -50,7 +50,7 @@ struct Set {
     #[arg(long, value_enum, default_value = "shell")]
     format: SetFormat,
     /// Also keep programs on AMD devices to this share of the compute units, by masks
-    #[arg(long, value_name = "SHARE", value_parser = crate::verbs::run::parse::<Compute>)]
+    #[arg(long, value_name = "SHARE", value_parser = crate::flags::parse::<Compute>)]
     compute: Option<Compute>,
     #[command(flatten)]
     list: List,

@@ -114,7 +114,7 @@ fn in_words(slice: &SliceRecord) -> String {
         line("compute", terms.to_string());
     }
     line("policy", slice.policy.name().into());
-    if let Some(words) = crate::verbs::sharing::in_words(slice) {
+    if let Some(words) = crate::share_words::in_words(slice) {
         line("sharing", words);
     }
     if let Some(name) = &slice.mps_partition {

@@ -2,10 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::CommandFactory;
 use divvy_model::{Code, Fault};
-
-use crate::cli::Cli;
 
 /// Flags of `divvy man`.
 #[derive(Debug, clap::Args)]
@@ -15,7 +12,7 @@ pub struct Args {
 }
 
 /// Writes them.
-pub fn run(args: &Args) -> Result<u8, Fault> {
+pub fn run(args: &Args, grammar: clap::Command) -> Result<u8, Fault> {
     let cannot = |error: std::io::Error| {
         Fault::new(
             Code::Internal,
@@ -24,6 +21,6 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
         .because(&error)
     };
     std::fs::create_dir_all(&args.folder).map_err(cannot)?;
-    clap_mangen::generate_to(Cli::command(), &args.folder).map_err(cannot)?;
+    clap_mangen::generate_to(grammar, &args.folder).map_err(cannot)?;
     Ok(0)
 }

@@ -1,36 +1,24 @@
-//! One file per verb: its flags, and what it does.
+//! One file per verb: its flags, and what it does. The verbs of devices and of containers have folders.
 
 pub mod accelerators;
 pub mod agent;
-pub mod attend;
-pub mod cdi;
 pub mod completions;
-pub mod compute;
 pub mod config;
+pub mod container;
 pub mod devices;
 pub mod doctor;
-pub mod engine;
 pub mod enter;
 pub mod environment;
 pub mod events;
 pub mod explain;
-pub mod given;
+pub mod gpu;
 pub mod inspect;
 pub mod keep;
 pub mod kill;
 pub mod man;
-pub mod mig;
-pub mod mps;
-pub mod nri;
-pub mod oci_runtime;
-pub mod partition;
 pub mod ps;
 pub mod resize;
 pub mod run;
-pub mod runtime;
 pub mod selftest;
-pub mod sharing;
 pub mod slice;
 pub mod top;
-pub mod topology;
-pub mod vgpu;

@@ -11,8 +11,9 @@ use divvy_model::{Bytes, ContainerRecord, DeviceShare, Fault, SliceRecord, Slice
 use crate::config::parse_duration;
 use crate::context::Context;
 use crate::output::{self, Format};
+use crate::share_words;
 use crate::table::Table;
-use crate::verbs::{devices, sharing};
+use crate::verbs::devices;
 
 /// Flags of `divvy ps`.
 #[derive(Debug, clap::Args)]
@@ -169,7 +170,7 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
             used.0,
             slice.memory_limit_bytes.to_string(),
             used.1,
-            sharing::part(slice),
+            share_words::part(slice),
             age(&slice.created_at),
             standing(slice),
             processes(slice),

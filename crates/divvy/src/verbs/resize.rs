@@ -4,10 +4,10 @@ use divvy_agent::api::Resize;
 use divvy_model::{Code, Fault, MemoryAmount};
 
 use crate::context::Context;
+use crate::flags::compute;
+use crate::flags::parse;
 use crate::output::{self, Format};
 use crate::report::remark;
-use crate::verbs::compute;
-use crate::verbs::run::parse;
 
 /// Flags of `divvy resize`.
 #[derive(Debug, clap::Args)]

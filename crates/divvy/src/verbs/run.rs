@@ -2,18 +2,22 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use divvy_agent::api::Standing;
 use divvy_agent::launch::{self, Helpers, Launch, Plan};
 use divvy_model::{Bytes, Code, DeviceKind, Fault, Isolation, MemoryAmount, Policy, Selector, SliceRequest};
 
-use crate::config::{Config, IntoFault, parse_duration};
+use crate::config::{Config, parse_duration};
 use crate::context::{Context, enter_command, in_background};
+use crate::flags::{
+    OnOom, compute, devices_or_setting, on_oom, or_setting, parse, policy, policy_or_setting, sharing, times,
+    usage,
+};
 use crate::output::{self, Format};
 use crate::report::remark;
-use crate::verbs::{accelerators, compute, sharing};
+use crate::share_words;
+use crate::verbs::accelerators;
 
 /// Flags of `divvy run`.
 #[derive(Debug, clap::Args)]
@@ -221,30 +225,6 @@ fn request(args: &Args, config: &Config) -> Result<SliceRequest, Fault> {
     Ok(request)
 }
 
-/// The devices: the flag's, else the configuration's, of which there may be several, as 0,1.
-pub fn devices_or_setting(flag: &[Selector], config: &Config) -> Result<Vec<Selector>, Fault> {
-    if !flag.is_empty() {
-        return Ok(flag.to_vec());
-    }
-    Ok(config
-        .get::<Selectors>("device")?
-        .map_or_else(Vec::new, |selectors| selectors.0))
-}
-
-/// Selectors with commas between them.
-struct Selectors(Vec<Selector>);
-
-impl FromStr for Selectors {
-    type Err = <Selector as FromStr>::Err;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.split(',')
-            .map(str::parse)
-            .collect::<Result<_, _>>()
-            .map(Self)
-    }
-}
-
 /// Where one stands, in words.
 fn in_line(standing: &Standing) -> String {
     let why = match &standing.why {
@@ -272,58 +252,6 @@ fn wait(text: &str) -> Result<Wait, Fault> {
         return Ok(Wait(None));
     }
     parse_duration(text).map(|limit| Wait(Some(limit))).map_err(usage)
-}
-
-/// How long an allocation waits, in nanoseconds.
-#[derive(Clone, Copy, Debug)]
-pub struct OnOom(pub u64);
-
-/// What an allocation does that does not fit.
-pub fn on_oom(text: &str) -> Result<OnOom, Fault> {
-    /// What `wait` alone means.
-    const WAIT: Duration = Duration::from_secs(30);
-    let nanoseconds = |limit: Duration| OnOom(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
-    match (text, text.strip_prefix("wait=")) {
-        ("fail", _) => Ok(OnOom(0)),
-        ("wait", _) => Ok(nanoseconds(WAIT)),
-        (_, Some(limit)) => parse_duration(limit).map(nanoseconds).map_err(usage),
-        _ => Err(Fault::new(Code::Usage, format!("`{text}` is nothing to do"))
-            .hint("choose fail, wait or wait=30s")),
-    }
-}
-
-/// How many times the memory may be allocated: `2x` or `1.5x`, in parts per 100.
-pub fn times(text: &str) -> Result<u32, Fault> {
-    let number = text
-        .strip_suffix(['x', 'X'])
-        .and_then(|number| number.parse::<f64>().ok());
-    match number {
-        Some(number) if (1.0..=100.0).contains(&number) => Ok((number * 100.0).round() as u32),
-        _ => Err(Fault::new(Code::Usage, format!("`{text}` is no number of times"))
-            .hint("write 2x or 1.5x: from 1x to 100x")),
-    }
-}
-
-/// The policy: the flag's, else the configuration's, else strict.
-pub fn policy_or_setting(flag: Option<Policy>, config: &Config) -> Result<Policy, Fault> {
-    match flag {
-        Some(policy) => Ok(policy),
-        None => Ok(config
-            .get::<PolicyWord>("policy")?
-            .map_or(Policy::Strict, |word| word.0)),
-    }
-}
-
-/// A flag's value, else the configuration's.
-pub fn or_setting<T>(flag: Option<T>, config: &Config, key: &str) -> Result<Option<T>, Fault>
-where
-    T: FromStr,
-    T::Err: IntoFault,
-{
-    match flag {
-        Some(value) => Ok(Some(value)),
-        None => config.get(key),
-    }
 }
 
 /// What the user should know and did not ask for.
@@ -385,7 +313,7 @@ fn show(format: Format, plan: &Plan) -> Result<(), Fault> {
         true => String::new(),
         false => format!("compute      {terms}\n"),
     };
-    if let Some(words) = sharing::in_words(slice) {
+    if let Some(words) = share_words::in_words(slice) {
         compute.push_str(&format!("sharing      {words}\n"));
     }
     let devices: String = plan
@@ -413,41 +341,6 @@ fn show(format: Format, plan: &Plan) -> Result<(), Fault> {
     output::print(&text)
 }
 
-/// A value's parser for clap, whose failure keeps its code and hint.
-pub fn parse<T>(text: &str) -> Result<T, Fault>
-where
-    T: FromStr,
-    T::Err: IntoFault,
-{
-    text.parse().map_err(IntoFault::into_fault)
-}
-
 fn isolation(text: &str) -> Result<Isolation, Fault> {
     parse(text).map_err(usage)
-}
-
-/// A policy by its word.
-pub fn policy(text: &str) -> Result<Policy, Fault> {
-    parse::<PolicyWord>(text).map(|word| word.0).map_err(usage)
-}
-
-fn usage(fault: Fault) -> Fault {
-    Fault {
-        code: Code::Usage,
-        ..fault
-    }
-}
-
-struct PolicyWord(Policy);
-
-impl FromStr for PolicyWord {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "strict" => Ok(Self(Policy::Strict)),
-            "best-effort" => Ok(Self(Policy::BestEffort)),
-            _ => Err(format!("`{text}` is no policy; choose strict or best-effort")),
-        }
-    }
 }

@@ -14,12 +14,12 @@ use divvy_model::{
 
 use crate::config::parse_duration;
 use crate::context::Context;
+use crate::flags::{OnOom, devices_or_setting, on_oom, parse, policy, policy_or_setting, times};
+use crate::flags::{compute, sharing};
 use crate::output::{self, Format};
 use crate::report::remark;
 use crate::verbs::kill::end_all;
 use crate::verbs::ps;
-use crate::verbs::run::{OnOom, devices_or_setting, on_oom, parse, policy, policy_or_setting, times};
-use crate::verbs::{compute, sharing};
 
 /// Flags of `divvy slice`.
 #[derive(Debug, clap::Args)]

@@ -1,5 +1,6 @@
 //! `divvy top`: who uses the devices, against what each was promised, again and again.
 
+mod order;
 mod picture;
 mod screen;
 mod state;
@@ -10,8 +11,9 @@ use std::time::Duration;
 use divvy_agent::Client;
 use divvy_model::Fault;
 
+use self::order::Order;
 use self::picture::Picture;
-use self::state::{Order, State};
+use self::state::State;
 use crate::config::parse_duration;
 use crate::context::Context;
 use crate::output::{self, Format};

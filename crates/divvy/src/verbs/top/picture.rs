@@ -4,9 +4,10 @@ use divvy_agent::api::compute::{ComputeRecord, ComputeStanding};
 use divvy_model::{Bytes, DeviceKind, DeviceRecord, Mode, SliceRecord};
 use serde::Serialize;
 
-use super::state::Order;
+use super::order::Order;
+use crate::share_words;
 use crate::table::Table;
-use crate::verbs::{devices, sharing};
+use crate::verbs::devices;
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -180,7 +181,7 @@ impl Item {
             slice: slice.name.clone(),
             slice_id: slice.id.clone(),
             share_mode: slice.share_mode,
-            share: sharing::part(slice),
+            share: share_words::part(slice),
             effective_ratio: record.map(|record| ratio(u32::from(record.effective.0))),
             used_1s_ratio: record.and_then(|record| record.used_1s).map(ratio),
             used_10s_ratio: record.and_then(|record| record.used_10s).map(ratio),

@@ -241,7 +241,7 @@ fn counted(number: usize, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::state::Order;
+    use super::super::order::Order;
     use super::*;
     use divvy_agent::api::compute::ComputeRecord;
     use divvy_model::{DeviceRecord, SliceRecord};

@@ -1,47 +1,9 @@
 //! What a person has chosen to see in `divvy top`, and what each key does to that.
 
-use clap::ValueEnum;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
+use super::order::Order;
 use super::picture::{Item, Picture};
-
-/// What the slices are sorted by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Order {
-    /// What each had of the last second.
-    #[default]
-    Use,
-    /// What each comes to.
-    Share,
-    /// How long each waits.
-    Queue,
-    /// What each has to repay.
-    Debt,
-    /// What each holds of the memory.
-    Memory,
-    /// Its name.
-    Name,
-}
-
-impl Order {
-    /// The word on the screen.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Use => "use",
-            Self::Share => "share",
-            Self::Queue => "queue",
-            Self::Debt => "debt",
-            Self::Memory => "memory",
-            Self::Name => "name",
-        }
-    }
-
-    fn next(self) -> Self {
-        let all = Self::value_variants();
-        let at = all.iter().position(|order| *order == self).unwrap_or(0);
-        all[(at + 1) % all.len()]
-    }
-}
 
 /// What stands in the last line, and takes the keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -8,7 +8,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use clap::Parser;
 use divvy_agent::api::Attend;
 use divvy_agent::{Watch, clock, exit_code};
 use divvy_container::engine::on_path;
@@ -19,9 +18,8 @@ use serde_json::json;
 
 use super::engine::end;
 use super::given;
-use crate::cli::Cli;
-use crate::context::Context;
-use crate::verbs::run::policy_or_setting;
+use crate::context::{Context, Options};
+use crate::flags::policy_or_setting;
 
 /// Flags of `divvy oci-runtime`.
 #[derive(Debug, clap::Args)]
@@ -53,10 +51,7 @@ pub fn words() -> Option<Vec<OsString>> {
 
 /// The whole of it, for a process that is nothing else.
 pub fn main(words: &[OsString]) -> ExitCode {
-    let outcome = Cli::try_parse_from(["divvy", "oci-runtime", "state"])
-        .map_err(|error| crate::report::words(&error))
-        .and_then(|cli| Context::new(&cli))
-        .and_then(|context| pass(words, &context));
+    let outcome = Context::new(&Options::default()).and_then(|context| pass(words, &context));
     match outcome {
         Ok(status) => ExitCode::from(status),
         Err(fault) => {

@@ -8,8 +8,8 @@ use divvy_model::{Bytes, Code, Compute, DeviceKind, Fault, Selector};
 use serde::Serialize;
 
 use crate::context::Context;
+use crate::flags::parse;
 use crate::output;
-use crate::verbs::run::parse;
 
 /// Flags of `divvy mps`.
 #[derive(Debug, clap::Args)]

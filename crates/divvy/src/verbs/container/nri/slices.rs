@@ -13,10 +13,10 @@ use divvy_model::{Fault, Policy, SliceRecord};
 
 use super::notes::{Note, Notes, Whose};
 use crate::context::Context;
+use crate::flags::policy_or_setting;
 use crate::report::{line, remark};
-use crate::verbs::engine::end;
-use crate::verbs::given::{Given, give, may_join, ours};
-use crate::verbs::run::policy_or_setting;
+use crate::verbs::container::engine::end;
+use crate::verbs::container::given::{Given, give, may_join, ours};
 
 /// The slices of a runtime's pods.
 pub struct Slices<'a> {

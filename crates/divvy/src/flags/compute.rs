@@ -3,7 +3,7 @@
 use divvy_model::{Cap, Class, Code, Compute, ComputeTerms, Fault, Mode, Weight};
 
 use crate::config::Config;
-use crate::verbs::run::{or_setting, parse};
+use crate::flags::{or_setting, parse};
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]

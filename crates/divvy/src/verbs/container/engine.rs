@@ -19,9 +19,9 @@ use serde::Serialize;
 
 use super::cdi::{Made, Wish, make};
 use crate::context::Context;
+use crate::flags::policy_or_setting;
 use crate::output;
 use crate::report::{self, remark};
-use crate::verbs::run::policy_or_setting;
 
 /// Words of `divvy podman` and `divvy docker`.
 #[derive(Debug, clap::Args)]
@@ -35,6 +35,13 @@ pub struct Args {
     )]
     words: Vec<OsString>,
 }
+
+/// Examples of `divvy container run`.
+pub const RUN: &str = "\
+Examples:
+  divvy container run --memory 4GiB --compute 30% image python train.py
+  divvy container run --slice alice image python train.py
+  divvy container run --memory 4GiB --dry-run image";
 
 /// Examples of `divvy podman`.
 pub const PODMAN: &str = "\
@@ -80,6 +87,21 @@ struct Ours {
     /// Print what would happen, and change nothing
     #[arg(long)]
     dry_run: bool,
+}
+
+/// `divvy container run`: with podman, or else with docker.
+pub fn run_with_any(args: &Args, context: &Context) -> Result<u8, Fault> {
+    let engines = [Engine::Podman, Engine::Docker];
+    let Some(engine) = engines.into_iter().find(|engine| engine.find().is_ok()) else {
+        return Err(Fault::new(
+            Code::EngineMissing,
+            "neither `podman` nor `docker` is on the PATH",
+        )
+        .hint("install one of them (Debian: `apt-get install podman`)"));
+    };
+    let mut words = vec![OsString::from("run")];
+    words.extend(args.words.iter().cloned());
+    run(engine, &Args { words }, context)
 }
 
 /// `divvy podman` and `divvy docker`.

@@ -6,7 +6,7 @@ use divvy_container::cdi::{self, Finding, Level};
 use divvy_model::Fault;
 use serde::Serialize;
 
-use super::{directories, read_all};
+use super::directories::{directories, read_all};
 use crate::context::Context;
 use crate::output::{self, Format};
 use crate::table::Table;

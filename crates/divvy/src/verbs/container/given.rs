@@ -8,10 +8,10 @@ use divvy_host::machine::Sysroot;
 use divvy_model::{ANY_POD, Code, Fault, Selector, SliceRecord};
 
 use super::cdi::{Wish, for_one};
-use super::compute;
 use super::engine::end;
-use super::nri::is_noted;
+use super::nri::notes::is_noted;
 use crate::context::Context;
+use crate::flags::compute;
 
 /// What is added to a container.
 #[derive(Debug, Default)]

@@ -82,7 +82,9 @@ impl Notes {
     /// [`Code::RunDir`]; [`Code::Nri`] for an id that is none.
     pub fn write(&self, whose: Whose, id: &str, note: &Note) -> Result<(), Fault> {
         if !is_id(id) {
-            return Err(super::fault("the runtime's id of a pod or container is none"));
+            return Err(super::fault::fault(
+                "the runtime's id of a pod or container is none",
+            ));
         }
         let file = self.of_all(whose).join(id);
         let aside = self.folder.join(format!("{id}.new"));

@@ -9,7 +9,7 @@ use divvy_container::nri::SOCKET_VARIABLE;
 use divvy_model::Fault;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-use super::fault;
+use super::fault::fault;
 
 /// How long a runtime may take to read what we send it.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,12 +1,13 @@
 //! `divvy explain`: the story of an error's code, the ways of sharing compared, and the schemas of JSON documents.
 
+mod sharing;
+
 use divvy_model::{Code, Fault};
 
 use crate::context::Context;
 use crate::output::{self, Format};
 use crate::schemas;
 use crate::table::Table;
-use crate::verbs::sharing;
 
 /// Flags of `divvy explain`.
 #[derive(Debug, clap::Args)]

@@ -1,7 +1,8 @@
 //! `divvy nri`: a plugin of containerd and CRI-O, which gives containers slices by their pods' annotations.
 
 mod connect;
-mod notes;
+mod fault;
+pub mod notes;
 mod slices;
 
 use std::ffi::OsString;
@@ -9,11 +10,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use divvy_container::nri::{self, End, is_index};
-use divvy_model::{Code, Fault};
+use divvy_model::Fault;
 
 use self::connect::{Way, launched};
-pub use self::notes::is_noted;
-
 use self::notes::Notes;
 use self::slices::Slices;
 use crate::context::Context;
@@ -101,8 +100,4 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             };
         }
     })
-}
-
-fn fault(message: impl Into<String>) -> Fault {
-    Fault::new(Code::Nri, message)
 }

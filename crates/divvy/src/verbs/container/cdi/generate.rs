@@ -10,7 +10,7 @@ use divvy_host::machine::Sysroot;
 use divvy_model::{Code, DeviceRecord, Fault, Vendor};
 use serde::Serialize;
 
-use super::{capabilities, check_free, directories};
+use super::directories::{capabilities, check_free, directories};
 use crate::context::Context;
 use crate::output;
 use crate::report::remark;

@@ -14,15 +14,13 @@ use divvy_model::{
 };
 use serde::Serialize;
 
-use super::{capabilities, check_free};
+use super::directories::{capabilities, check_free};
 use crate::config::parse_duration;
 use crate::context::Context;
+use crate::flags::compute;
+use crate::flags::{OnOom, devices_or_setting, on_oom, or_setting, parse, policy, policy_or_setting, times};
 use crate::output;
 use crate::report::remark;
-use crate::verbs::compute;
-use crate::verbs::run::{
-    OnOom, devices_or_setting, on_oom, or_setting, parse, policy, policy_or_setting, times,
-};
 
 /// Flags of `divvy cdi slice`.
 #[derive(Debug, clap::Args)]

@@ -1,0 +1,123 @@
+//! What several verbs read from the command line in the same way, and from the settings where a flag is not given.
+
+pub mod compute;
+pub mod sharing;
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use divvy_model::{Code, Fault, Policy, Selector};
+
+use crate::config::{Config, IntoFault, parse_duration};
+
+/// The devices: the flag's, else the configuration's, of which there may be several, as 0,1.
+pub fn devices_or_setting(flag: &[Selector], config: &Config) -> Result<Vec<Selector>, Fault> {
+    if !flag.is_empty() {
+        return Ok(flag.to_vec());
+    }
+    Ok(config
+        .get::<Selectors>("device")?
+        .map_or_else(Vec::new, |selectors| selectors.0))
+}
+
+/// Selectors with commas between them.
+struct Selectors(Vec<Selector>);
+
+impl FromStr for Selectors {
+    type Err = <Selector as FromStr>::Err;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.split(',')
+            .map(str::parse)
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+}
+
+/// How long an allocation waits, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct OnOom(pub u64);
+
+/// What an allocation does that does not fit.
+pub fn on_oom(text: &str) -> Result<OnOom, Fault> {
+    /// What `wait` alone means.
+    const WAIT: Duration = Duration::from_secs(30);
+    let nanoseconds = |limit: Duration| OnOom(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+    match (text, text.strip_prefix("wait=")) {
+        ("fail", _) => Ok(OnOom(0)),
+        ("wait", _) => Ok(nanoseconds(WAIT)),
+        (_, Some(limit)) => parse_duration(limit).map(nanoseconds).map_err(usage),
+        _ => Err(Fault::new(Code::Usage, format!("`{text}` is nothing to do"))
+            .hint("choose fail, wait or wait=30s")),
+    }
+}
+
+/// How many times the memory may be allocated: `2x` or `1.5x`, in parts per 100.
+pub fn times(text: &str) -> Result<u32, Fault> {
+    let number = text
+        .strip_suffix(['x', 'X'])
+        .and_then(|number| number.parse::<f64>().ok());
+    match number {
+        Some(number) if (1.0..=100.0).contains(&number) => Ok((number * 100.0).round() as u32),
+        _ => Err(Fault::new(Code::Usage, format!("`{text}` is no number of times"))
+            .hint("write 2x or 1.5x: from 1x to 100x")),
+    }
+}
+
+/// The policy: the flag's, else the configuration's, else strict.
+pub fn policy_or_setting(flag: Option<Policy>, config: &Config) -> Result<Policy, Fault> {
+    match flag {
+        Some(policy) => Ok(policy),
+        None => Ok(config
+            .get::<PolicyWord>("policy")?
+            .map_or(Policy::Strict, |word| word.0)),
+    }
+}
+
+/// A flag's value, else the configuration's.
+pub fn or_setting<T>(flag: Option<T>, config: &Config, key: &str) -> Result<Option<T>, Fault>
+where
+    T: FromStr,
+    T::Err: IntoFault,
+{
+    match flag {
+        Some(value) => Ok(Some(value)),
+        None => config.get(key),
+    }
+}
+
+/// A value's parser for clap, whose failure keeps its code and hint.
+pub fn parse<T>(text: &str) -> Result<T, Fault>
+where
+    T: FromStr,
+    T::Err: IntoFault,
+{
+    text.parse().map_err(IntoFault::into_fault)
+}
+
+/// A policy by its word.
+pub fn policy(text: &str) -> Result<Policy, Fault> {
+    parse::<PolicyWord>(text).map(|word| word.0).map_err(usage)
+}
+
+/// The same fault, as one of the command line.
+pub fn usage(fault: Fault) -> Fault {
+    Fault {
+        code: Code::Usage,
+        ..fault
+    }
+}
+
+struct PolicyWord(Policy);
+
+impl FromStr for PolicyWord {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "strict" => Ok(Self(Policy::Strict)),
+            "best-effort" => Ok(Self(Policy::BestEffort)),
+            _ => Err(format!("`{text}` is no policy; choose strict or best-effort")),
+        }
+    }
+}
