@@ -17,7 +17,7 @@ use crate::cargo::workspace_root;
 pub struct Args {
     /// Write nothing; fail if the page is not up to date
     #[arg(long)]
-    check: bool,
+    pub check: bool,
 }
 
 /// One line of the declaration table.

@@ -11,6 +11,8 @@ pub struct Suites {
     /// Of the suite that runs.
     failing: Vec<String>,
     failed: Vec<Failed>,
+    /// What failed and cannot be run again by a test's name.
+    broken: Vec<String>,
 }
 
 /// Tests that failed, and what names their suite among a workspace's: `--test kernels`. Without the package: cargo would
@@ -27,6 +29,8 @@ struct Suite {
     failed: u32,
     ignored: u32,
     seconds: f64,
+    /// Whether it told of its result. One that was aborted does not.
+    ended: bool,
 }
 
 impl Suites {
@@ -53,11 +57,16 @@ impl Suites {
                 failed: 0,
                 ignored: 0,
                 seconds: 0.0,
+                ended: false,
             });
         }
         // A test that runs in a process of its own is told of by both.
         if let Some(test) = failing(line).filter(|test| !self.failing.iter().any(|other| other == test)) {
             self.failing.push(test.to_owned());
+        }
+        if line.starts_with("error: doctest failed") {
+            self.failing.clear();
+            self.broken.push("a documentation's example".to_owned());
         }
         if let Some(suite) = line.strip_prefix("error: test failed, to rerun pass ") {
             let words = suite
@@ -70,6 +79,7 @@ impl Suites {
             });
         }
         if let (Some(counts), Some(suite)) = (line.strip_prefix("test result: "), self.suites.last_mut()) {
+            suite.ended = true;
             suite.passed = number_before(counts, " passed");
             suite.failed = number_before(counts, " failed");
             suite.ignored = number_before(counts, " ignored");
@@ -85,8 +95,15 @@ impl Suites {
         &self.failed
     }
 
-    /// Fails when nothing ran, or when a test was ignored: whoever ignores a test hides what it would say.
+    /// Fails when nothing ran, when a suite did not come to its end, when an example of the documentation failed, or when a
+    /// test was ignored, which hides what it would say.
     pub fn judge(&self) -> anyhow::Result<()> {
+        if let Some(suite) = self.suites.iter().find(|suite| !suite.ended) {
+            bail!("{} did not come to its end", suite.name);
+        }
+        if let Some(broken) = self.broken.first() {
+            bail!("{broken} failed");
+        }
         if self.sum(|suite| suite.passed) == 0 {
             bail!("No test ran");
         }
@@ -182,6 +199,34 @@ mod tests {
             tests: vec!["sums::of_floats".to_owned()],
         };
         assert_eq!(suites.failed(), [failed]);
+    }
+
+    #[test]
+    fn an_abort_and_a_failed_example_are_failures_beside_a_test_that_may_be_run_again() {
+        let one = [
+            "     Running tests/kernels.rs (target/debug/deps/kernels-00ff)",
+            "test sums::of_floats ... FAILED",
+            "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.25s",
+            "error: test failed, to rerun pass `-p divvy-ptx --test kernels`",
+        ];
+        let aborted = [
+            "     Running tests/graph.rs (target/debug/deps/graph-00ff)",
+            "test one ... FAILED",
+            "error: test failed, to rerun pass `-p divvy-ptx --test graph`",
+        ];
+        let example = [
+            "   Doc-tests divvy_ptx",
+            "test crates/ptx/src/lib.rs - parse (line 12) ... FAILED",
+            "test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.25s",
+            "error: doctest failed, to rerun pass `-p divvy-ptx --doc`",
+        ];
+        for (more, is_sound) in [(&[][..], true), (&aborted, false), (&example, false)] {
+            let mut suites = Suites::default();
+            for line in one.iter().chain(more) {
+                suites.note(line);
+            }
+            assert_eq!(suites.judge().is_ok(), is_sound, "{more:?}");
+        }
     }
 
     #[test]

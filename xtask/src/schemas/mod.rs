@@ -52,7 +52,10 @@ const KINDS: &[(&str, Body)] = &[
         "CdiFindingList",
         List("crates/divvy/src/verbs/container/cdi/look.rs", "Finding"),
     ),
-    ("CdiSlice", Of("crates/divvy/src/verbs/container/cdi/slice.rs", "Made")),
+    (
+        "CdiSlice",
+        Of("crates/divvy/src/verbs/container/cdi/slice.rs", "Made"),
+    ),
     ("Code", Of("crates/divvy/src/verbs/explain/mod.rs", "Entry")),
     ("CodeList", List("crates/divvy/src/verbs/explain/mod.rs", "Entry")),
     ("ConfigList", List("crates/divvy/src/config.rs", "Value")),
@@ -70,8 +73,14 @@ const KINDS: &[(&str, Body)] = &[
     ("Event", Line("crates/agent/src/api/events.rs", "EventRecord")),
     ("KitReport", Line("crates/kit/src/report.rs", "Report")),
     ("Killed", Of(API, "Killed")),
-    ("MigChanges", Of("crates/divvy/src/verbs/gpu/mig.rs", "perform::Body")),
-    ("MigDeviceList", Of("crates/divvy/src/verbs/gpu/mig.rs", "list::Body")),
+    (
+        "MigChanges",
+        Of("crates/divvy/src/verbs/gpu/mig.rs", "perform::Body"),
+    ),
+    (
+        "MigDeviceList",
+        Of("crates/divvy/src/verbs/gpu/mig.rs", "list::Body"),
+    ),
     ("MigPlan", Of("crates/divvy/src/verbs/gpu/mig.rs", "plan::Body")),
     ("MpsStatus", Of("crates/divvy/src/verbs/gpu/mps.rs", "Status")),
     (
@@ -85,7 +94,10 @@ const KINDS: &[(&str, Body)] = &[
     ),
     ("Slice", Of(SLICE, "SliceRecord")),
     ("SliceList", Of(API, "SliceItems")),
-    ("Topology", List("crates/divvy/src/verbs/gpu/topology.rs", "Place")),
+    (
+        "Topology",
+        List("crates/divvy/src/verbs/gpu/topology.rs", "Place"),
+    ),
     ("Usage", Of("crates/divvy/src/verbs/top/picture.rs", "Picture")),
     ("VgpuList", Of("crates/divvy/src/verbs/gpu/vgpu.rs", "Body")),
     (
