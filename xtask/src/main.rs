@@ -22,6 +22,7 @@ mod schemas;
 mod setup;
 mod suites;
 mod test;
+mod words;
 mod zig;
 
 use clap::{Parser, Subcommand};
@@ -64,6 +65,8 @@ enum Task {
     GenerateAbi(generate_abi::Args),
     /// Run every check and every suite; CI runs this
     Test(test::Args),
+    /// Hold code and docs to the glossary's list of words that are not used
+    Words(words::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -82,5 +85,6 @@ fn main() -> anyhow::Result<()> {
         Task::Setup(args) => setup::run(&args),
         Task::GenerateAbi(args) => generate_abi::run(&args),
         Task::Test(args) => test::run(&args),
+        Task::Words(args) => words::run(&args),
     }
 }

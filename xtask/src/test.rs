@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 
 use crate::cargo::{cargo, finish};
 use crate::suites::{Failed, Suites};
-use crate::{coverage, deny, schemas, setup};
+use crate::{coverage, deny, schemas, setup, words};
 
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -48,6 +48,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         step(&mut steps, "dependencies", || {
             deny::run(&deny::Args { advisories: false })
         });
+        step(&mut steps, "words", || words::run(&words::Args { of: None }));
         step(&mut steps, "coverage", || {
             coverage::run(&coverage::Args { check: true })
         });
