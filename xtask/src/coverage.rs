@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let nvml = nvml_page(
         &declared_by_nvml()?,
         &named(&read("crates/limiter/src/nvml/mod.rs")?)?,
-        &named(&read("crates/emulator/src/nvml/table.rs")?)?,
+        &named(&read("crates/device/src/nvml/table.rs")?)?,
     );
     for (name, page) in [
         ("docs/driver-coverage.md", driver),

@@ -2,12 +2,13 @@
 
 use crate::Result;
 use crate::driver::{Device, driver};
-use crate::exec::order::{Lane, Manner, Order};
-use crate::exec::task::{Task, Work};
-use crate::memory::heap::Charged;
+use crate::order::{Lane, Manner, Order};
 use crate::print::PrintBuffer;
-use crate::{handle, log, memop};
+use crate::{handle, memop};
 use divvy_abi::*;
+use divvy_device::exec::task::{Task, Work};
+use divvy_device::log;
+use divvy_device::memory::heap::Charged;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem::ManuallyDrop;

@@ -3,13 +3,14 @@
 //! Every address that names device memory is checked against the registry when the call is made, and the
 //! allocation is kept alive until the work is done, so that freeing it meanwhile unmaps nothing in use.
 
+use crate::Result;
 use crate::driver::driver;
-use crate::engine::model;
-use crate::inventory::DeviceFacts;
+use crate::kernel_time;
 use crate::memory::allocation::Allocation;
 use crate::stream::Queue;
-use crate::{Result, clock};
 use divvy_abi::*;
+use divvy_device::clock;
+use divvy_device::inventory::DeviceFacts;
 use std::sync::Arc;
 
 /// A copy from pageable host memory up to this size is staged, so that the call returns at once.
@@ -328,7 +329,7 @@ impl Fill {
         unsafe { fill(&self.block, self.value, self.shape) };
         let bytes = self.shape.width.saturating_mul(self.shape.rows);
         let took = clock::thread_cpu_ns().saturating_sub(since);
-        model::fill_ns(facts.profile, bytes, facts.timing.dilation()).max(took)
+        kernel_time::fill_ns(facts.profile, bytes, facts.timing.dilation()).max(took)
     }
 }
 

@@ -2,26 +2,27 @@
 
 use crate::array::{Array, Mipmap};
 use crate::context::Context;
-use crate::device::visible::{Present, visible};
-use crate::engine::line::Line;
-use crate::engine::mps;
 use crate::event::Event;
-use crate::external::External;
 use crate::graph::Graphs;
 use crate::handle::{self, Handles};
-use crate::hardware::{Hardware, HardwareError};
-use crate::inventory::{self, DeviceFacts};
 use crate::library::{Kernel, Library};
 use crate::link::Link;
-use crate::memory::heap::{Charge, Charged, Heap};
+use crate::memory::external::External;
 use crate::memory::physical::PhysicalHandles;
 use crate::memory::registry::Registry;
 use crate::memory::virtual_range::Reservations;
 use crate::module::{Function, Instance};
 use crate::pool::MemoryPool;
 use crate::stream::Stream;
-use crate::{Result, fork, hardware, log, mig};
+use crate::visible::{Present, visible};
+use crate::{Result, fork};
 use divvy_abi::*;
+use divvy_device::engine::line::Line;
+use divvy_device::engine::mps;
+use divvy_device::hardware::{Hardware, HardwareError};
+use divvy_device::inventory::{self, DeviceFacts};
+use divvy_device::memory::heap::{Charge, Charged, Heap};
+use divvy_device::{hardware, log, mig};
 use divvy_ptx::Engine;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 

@@ -2,13 +2,13 @@
 
 use crate::Result;
 use crate::context::{self, Context};
-use crate::device::profile::SHARED_PER_BLOCK;
 use crate::driver::{Device, driver};
 use crate::launch::{MAX_DYNAMIC_SHARED, max_threads};
 use crate::library::Kernel;
 use crate::module::{Function, Settings};
 use crate::occupancy;
 use divvy_abi::*;
+use divvy_device::product::profile::SHARED_PER_BLOCK;
 use divvy_ptx::{Module, Space};
 use std::ffi::CStr;
 use std::sync::Arc;

@@ -2,17 +2,17 @@
 
 use crate::Result;
 use crate::context::Context;
-use crate::device::profile::{BLOCK_MAX, GRID_MAX, SHARED_PER_BLOCK, THREADS_PER_BLOCK};
 use crate::driver::{Driver, driver};
-use crate::engine::line::Running;
-use crate::engine::model;
+use crate::kernel_time;
 use crate::memory::allocation::Allocation;
 use crate::memory::virtual_range::Accessor;
 use crate::module::Function;
 use crate::occupancy;
 use crate::stream::Queue;
-use crate::{clock, log};
 use divvy_abi::*;
+use divvy_device::engine::line::Running;
+use divvy_device::product::profile::{BLOCK_MAX, GRID_MAX, SHARED_PER_BLOCK, THREADS_PER_BLOCK};
+use divvy_device::{clock, log};
 use divvy_ptx::{AddressSpace, Fault, Launch, Progress, Timing};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -112,7 +112,7 @@ pub fn run(
     let profile = context.device.facts.profile;
     let dilation = context.device.facts.timing.dilation();
     let blocks: u64 = geometry.grid.iter().map(|&size| u64::from(size)).product();
-    let shape = model::Shape {
+    let shape = kernel_time::Shape {
         blocks,
         threads: geometry.block.iter().product(),
         shared_bytes: u64::from(geometry.shared_bytes),
@@ -125,10 +125,10 @@ pub fn run(
             context.cancel.store(true, Ordering::Relaxed);
         }
     };
-    running.set_width(model::width(profile, function.kernel(), shape));
+    running.set_width(kernel_time::width(profile, function.kernel(), shape));
     let timing = Timing {
         start_ns: running.start_ns,
-        instruction_ps: model::instruction_ps(profile, dilation),
+        instruction_ps: kernel_time::instruction_ps(profile, dilation),
         cpu_ns: &clock::thread_cpu_ns,
         progress: &progress,
     };
@@ -148,10 +148,10 @@ pub fn run(
         timing: running.is_modelled().then_some(timing),
     };
     match driver.engine.run(&function.instance.program, &launch) {
-        Ok(stats) => model::length_ns(profile, function.kernel(), shape, &stats, dilation, workers),
+        Ok(stats) => kernel_time::length_ns(profile, function.kernel(), shape, &stats, dilation, workers),
         Err(fault) => {
             context.fail(code(&fault), &fault);
-            model::SHORTEST
+            kernel_time::SHORTEST
         }
     }
 }

@@ -6,12 +6,12 @@
 use crate::Result;
 use crate::context::Context;
 use crate::driver::driver;
-use crate::exec::pool;
-use crate::exec::task::{Task, Work};
 use crate::graph::Foreign;
 use crate::memory::allocation::{Allocation, Kind};
 use crate::stream::Stream;
 use divvy_abi::*;
+use divvy_device::exec::pool;
+use divvy_device::exec::task::{Task, Work};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;

@@ -2,11 +2,12 @@
 
 use crate::Result;
 use crate::context::Context;
+use crate::copy;
 use crate::driver::driver;
 use crate::handle;
 use crate::memory::allocation::{Allocation, Backing, Kind};
-use crate::{copy, log};
 use divvy_abi::*;
+use divvy_device::log;
 use divvy_ptx::{Kernel, Module, Program};
 use std::collections::HashMap;
 use std::ffi::CString;

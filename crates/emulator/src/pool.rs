@@ -4,14 +4,14 @@
 //! leaves open what becomes of the rest. Here such memory stays with its pool, reserved and handed out to nobody, until
 //! the last importer is gone or the pool is destroyed: then it is the importers' alone.
 
-use crate::device::identity::Uuid;
 use crate::driver::Driver;
 use crate::graph::memory::Reserved;
 use crate::memory::allocation::{Allocation, Kind};
-use crate::memory::file::MemoryFile;
-use crate::memory::heap::{Extent, Heap, OutOfMemory};
-use crate::shared::deed::Id;
-use crate::shared::trailer::{self, Trailer};
+use divvy_device::memory::file::MemoryFile;
+use divvy_device::memory::heap::{Extent, Heap, OutOfMemory};
+use divvy_device::product::identity::Uuid;
+use divvy_device::shared::deed::Id;
+use divvy_device::shared::trailer::{self, Trailer};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -276,7 +276,7 @@ const READ_WRITE: u32 = 3;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::heap::Charge;
+    use divvy_device::memory::heap::Charge;
 
     struct Unlimited;
     impl Charge for Unlimited {

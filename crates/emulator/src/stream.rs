@@ -3,11 +3,11 @@
 use crate::Result;
 use crate::context::{self, Context};
 use crate::driver::driver;
-use crate::engine::line::Running;
-use crate::exec::order::{LEGACY, Lane, Manner};
-use crate::exec::task::{Task, Work};
 use crate::graph::capture::Target;
+use crate::order::{LEGACY, Lane, Manner};
 use divvy_abi::*;
+use divvy_device::engine::line::Running;
+use divvy_device::exec::task::{Task, Work};
 use std::sync::{Arc, Weak};
 
 /// A stream the program created.

@@ -1,11 +1,11 @@
 //! Devices: how many, which, and what each is.
 
 use super::args::{Out, Text};
-use crate::device::attributes::attribute;
-use crate::device::identity::PciAddress;
-use crate::device::profile::{BLOCK_MAX, GRID_MAX, SHARED_PER_BLOCK, THREADS_PER_BLOCK, WARP};
 use crate::driver::driver;
 use divvy_abi::*;
+use divvy_device::product::attributes::attribute;
+use divvy_device::product::identity::PciAddress;
+use divvy_device::product::profile::{BLOCK_MAX, GRID_MAX, SHARED_PER_BLOCK, THREADS_PER_BLOCK, WARP};
 
 entry! {
     fn cuDeviceGetCount(count: Out<i32>) {

@@ -5,9 +5,10 @@ use crate::Result;
 use crate::context;
 use crate::driver::driver;
 use crate::graph::capture;
-use crate::memory::allocation::{Allocation, Backing, GRANULE, Kind};
-use crate::memory::mapping::Mapping;
+use crate::memory::allocation::{Allocation, Backing, Kind};
 use divvy_abi::*;
+use divvy_device::memory::heap::GRANULE;
+use divvy_device::memory::mapping::Mapping;
 use std::sync::Arc;
 
 const PAGE: usize = 4096;

@@ -10,9 +10,9 @@ use crate::context;
 use crate::driver::{Driver, driver};
 use crate::graph::capture;
 use crate::memory::allocation::{Allocation, Backing, Kind};
-use crate::shared::import::{Imported, Own, export};
-use crate::shared::key::{BYTES, Key, Lock};
+use crate::memory::imported::{Imported, Own, export};
 use divvy_abi::*;
+use divvy_device::shared::key::{BYTES, Key, Lock};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -69,7 +69,7 @@ entry! {
 pub fn key(
     lock: Lock,
     scope: [u8; 16],
-    place: (crate::shared::deed::Id, u32),
+    place: (divvy_device::shared::deed::Id, u32),
     allocation: &Allocation,
 ) -> Key {
     Key {

@@ -5,10 +5,11 @@ use super::event::known;
 use crate::context::{self, Context};
 use crate::driver::driver;
 use crate::event::Event;
-use crate::shared::event::SharedEvent;
-use crate::shared::key::{BYTES, Key, Lock};
-use crate::{Result, handle, log};
+use crate::{Result, handle};
 use divvy_abi::*;
+use divvy_device::log;
+use divvy_device::shared::event::SharedEvent;
+use divvy_device::shared::key::{BYTES, Key, Lock};
 use rustix::io::Errno;
 use std::sync::Arc;
 

@@ -6,8 +6,9 @@ use crate::driver::driver;
 use crate::image::{Image, ImageError, source};
 use crate::jit::JitOptions;
 use crate::link::Link;
-use crate::{Result, context, handle, log};
+use crate::{Result, context, handle};
 use divvy_abi::*;
+use divvy_device::log;
 use std::sync::Arc;
 
 entry! {

@@ -9,10 +9,10 @@ use crate::context;
 use crate::driver::{Driver, driver};
 use crate::graph::capture;
 use crate::memory::allocation::{Allocation, Backing, Kind};
-use crate::memory::heap::PAGE;
-use crate::memory::mapping::Mapping;
 use crate::stream::StreamName;
 use divvy_abi::*;
+use divvy_device::memory::heap::PAGE;
+use divvy_device::memory::mapping::Mapping;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

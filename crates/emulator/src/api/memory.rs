@@ -5,9 +5,9 @@ use crate::context::{self, Context};
 use crate::driver::driver;
 use crate::graph::{capture, memory};
 use crate::memory::allocation::{Allocation, Backing, Kind};
-use crate::memory::heap::{Extent, Heap};
 use crate::{Result, pool};
 use divvy_abi::*;
+use divvy_device::memory::heap::{Extent, Heap};
 use std::sync::Arc;
 
 /// Rows of a pitched allocation start at multiples of this many bytes.

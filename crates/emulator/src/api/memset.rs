@@ -2,11 +2,11 @@
 
 use crate::Result;
 use crate::copy::{Fill, Known, Value};
-use crate::device::spec::Timing;
 use crate::graph::capture::{self, Target};
 use crate::graph::work::{MemsetWork, Work};
 use crate::stream::StreamName;
 use divvy_abi::*;
+use divvy_device::product::spec::Timing;
 use std::sync::Arc;
 
 entry! {

@@ -1,14 +1,15 @@
 //! Modules: loading an image into the current context, and what is in it.
 
 use super::args::{Handle, In, InMut, Out, Text};
+use crate::Result;
 use crate::context::{self, Context};
 use crate::driver::driver;
 use crate::graph::capture;
 use crate::image::{Image, ImageError, source};
 use crate::jit::JitOptions;
 use crate::module::Instance;
-use crate::{Result, log};
 use divvy_abi::*;
+use divvy_device::log;
 use std::sync::Arc;
 
 entry! {

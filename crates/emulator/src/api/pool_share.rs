@@ -7,11 +7,11 @@ use super::shareable::{check_type, received};
 use crate::driver::driver;
 use crate::handle;
 use crate::memory::allocation::Kind;
+use crate::memory::imported::{Imported, Own, export};
 use crate::pool::MemoryPool;
-use crate::shared::import::{Imported, Own, export};
-use crate::shared::key::{Key, Lock};
-use crate::shared::trailer;
 use divvy_abi::*;
+use divvy_device::shared::key::{Key, Lock};
+use divvy_device::shared::trailer;
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ entry! {
         }
         let name = pool.name.as_ref().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let fd = name.export(driver.devices[pool.device].facts.uuid).map_err(|why| {
-            crate::log::line(format_args!("cuMemPoolExportToShareableHandle: {why}"));
+            divvy_device::log::line(format_args!("cuMemPoolExportToShareableHandle: {why}"));
             CUDA_ERROR_OPERATING_SYSTEM
         })?;
         shareable.set_as(fd.into_raw_fd())

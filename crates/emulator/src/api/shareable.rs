@@ -9,10 +9,10 @@ use super::args::{Handle, Out};
 use super::vmm::check_handle_types;
 use crate::Result;
 use crate::driver::driver;
-use crate::memory::file::Identity;
 use crate::memory::physical::Physical;
-use crate::shared::trailer::Trailer;
 use divvy_abi::*;
+use divvy_device::memory::file::Identity;
+use divvy_device::shared::trailer::Trailer;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 

@@ -3,12 +3,12 @@
 use super::args::{Callback, Handle, Out};
 use super::context::GREATEST_PRIORITY;
 use crate::driver::driver;
-use crate::exec::task::Work;
 use crate::graph::capture::Target;
 use crate::graph::work::{self as graph, HostWork};
 use crate::stream::{PER_THREAD_STREAM, Stream, StreamName};
 use crate::{Result, context, handle};
 use divvy_abi::*;
+use divvy_device::exec::task::Work;
 
 type HostFunction = unsafe extern "C" fn(*mut c_void);
 type StreamFunction = unsafe extern "C" fn(CUstream, CUresult, *mut c_void);

@@ -8,10 +8,10 @@ use super::args::{Handle, In, Out};
 use crate::Result;
 use crate::driver::{Driver, driver};
 use crate::memory::allocation::{Allocation, Backing, Kind};
-use crate::memory::heap::PAGE;
 use crate::memory::physical::{Physical, Place};
 use crate::memory::virtual_range::{Accessor, Mapped, RangeError};
 use divvy_abi::*;
+use divvy_device::memory::heap::PAGE;
 use std::sync::{Arc, Mutex, PoisonError};
 
 entry! {

@@ -12,7 +12,7 @@ use super::topology::Graph;
 use super::work::Work;
 use crate::driver::driver;
 use crate::event::{Event, Mark};
-use crate::exec::order::Manner;
+use crate::order::Manner;
 use crate::stream::Queue;
 use crate::{Result, handle};
 use divvy_abi::*;

@@ -4,12 +4,12 @@ use super::foreign::Foreign;
 use crate::Result;
 use crate::context::{self, Context};
 use crate::driver::Driver;
-use crate::engine::line::Running;
 use crate::function::Target;
 use crate::launch::{self, Geometry};
 use crate::module::Function;
 use crate::params;
 use divvy_abi::*;
+use divvy_device::engine::line::Running;
 use std::sync::Arc;
 
 /// What a kernel node does.

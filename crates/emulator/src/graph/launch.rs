@@ -7,11 +7,11 @@ use super::work::{HostWork, Work};
 use crate::Result;
 use crate::context::Context;
 use crate::driver::{Driver, driver};
-use crate::exec::order::Manner;
-use crate::exec::task::{self, Task};
 use crate::memop;
+use crate::order::Manner;
 use crate::stream::{Queue, Stream, engine_work};
 use divvy_abi::*;
+use divvy_device::exec::task::{self, Task};
 use std::sync::{Arc, Weak};
 
 /// Launches a graph in a stream: behind all that is in it, and behind the graph's own previous launch.

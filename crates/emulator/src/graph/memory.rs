@@ -4,11 +4,11 @@ use super::foreign::Foreign;
 use super::physical::Physical;
 use crate::Result;
 use crate::driver::driver;
-use crate::exec::task::Work;
 use crate::memory::allocation::{Allocation, Backing, Kind};
-use crate::memory::mapping::Mapping;
 use crate::stream::Queue;
 use divvy_abi::*;
+use divvy_device::exec::task::Work;
+use divvy_device::memory::mapping::Mapping;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The memory of one allocation node.

@@ -1,9 +1,9 @@
 //! User objects: the program's resources, kept as long as a graph needs them.
 
 use crate::driver::driver;
-use crate::exec::pool::Pool;
 use crate::{Result, handle};
 use divvy_abi::*;
+use divvy_device::exec::pool::Pool;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -6,9 +6,9 @@
 //! has bytes of its own; and what is no longer used stays reserved until cuDeviceGraphMemTrim.
 
 use crate::driver::{Device, driver};
-use crate::exec::order::Lane;
-use crate::memory::heap::{Charge, OutOfMemory, PAGE};
+use crate::order::Lane;
 use crate::pool;
+use divvy_device::memory::heap::{Charge, OutOfMemory, PAGE};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

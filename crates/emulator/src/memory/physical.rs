@@ -1,13 +1,13 @@
 //! Physical memory of cuMemCreate: bytes with no address of their own, mapped wherever the program likes.
 
-use super::file::{Identity, MemoryFile};
-use super::heap::{Charged, OutOfMemory};
-use super::mapping::{Mapping, map_over};
-use super::store::Piece;
 use crate::driver::{Device, Driver};
-use crate::shared::deed::{self, Deed, Id, Record};
-use crate::shared::trailer::{self, Trailer};
 use divvy_abi::*;
+use divvy_device::memory::file::{Identity, MemoryFile};
+use divvy_device::memory::heap::{Charged, OutOfMemory};
+use divvy_device::memory::mapping::{Mapping, map_over};
+use divvy_device::memory::store::Piece;
+use divvy_device::shared::deed::{self, Deed, Id, Record};
+use divvy_device::shared::trailer::{self, Trailer};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -152,7 +152,7 @@ impl Physical {
             return Err(CUDA_ERROR_INVALID_VALUE);
         };
         let system = |why| {
-            crate::log::line(format_args!("cuMemExportToShareableHandle: {why}"));
+            divvy_device::log::line(format_args!("cuMemExportToShareableHandle: {why}"));
             CUDA_ERROR_OPERATING_SYSTEM
         };
         let mut cost = self.cost.lock().unwrap_or_else(PoisonError::into_inner);

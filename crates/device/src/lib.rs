@@ -1,0 +1,36 @@
+//! An emulated device: memory, an engine on a clock of its own, MIG instances, and the NVML that shows them.
+//!
+//! The driver above it is `divvy-emulator`, which computes. This crate knows no PTX: a caller that only manages or reads emulated devices needs no
+//! more than this. [`devices`], [`usage`] and [`engine_usage`] describe the devices without initialising anything.
+
+pub mod clock;
+mod container;
+pub mod engine;
+pub mod exec;
+pub mod hardware;
+mod held;
+pub mod inventory;
+pub mod log;
+pub mod memory;
+pub mod mig;
+mod nvml;
+pub mod product;
+pub mod shared;
+
+pub use container::{Grant, NAMESPACE, grant, granted_in};
+pub use engine::usage::{EngineUsage, ProcessEngineUsage, engine_usage, engine_usage_in, set_time_slice};
+pub use hardware::{
+    HardwareError, ProcessUsage, Usage, default_run_directory, run_directory, usage, usage_in,
+};
+pub use held::{Kept, SOCKET as PAGES_SOCKET, new_engine_page, pages_of, set_aside};
+pub use inventory::{DeviceFacts, devices, devices_from_env, stand_for};
+pub use mig::{Instance, State as MigState, StoreError};
+pub use nvml::{TABLE as NVML_TABLE, nvlinks};
+pub use product::identity::{PciAddress, Uuid};
+pub use product::spec::{SpecError, Timing};
+
+/// What the fuzz targets under `fuzz/` call; not for use.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::engine::scribble::engine_page;
+}

@@ -1,0 +1,118 @@
+//! Allocations of another process: from their key to their bytes.
+//!
+//! The process that made them has a descriptor of the file they are in, which others of the same user open under
+//! /proc. Whoever maps the file needs the other process no more.
+
+use crate::driver::Device;
+use crate::memory::allocation::Allocation;
+use divvy_abi::*;
+use divvy_device::memory::file::{Identity, is_mappable};
+use divvy_device::memory::heap::GRANULE;
+use divvy_device::memory::heap::PAGE;
+use divvy_device::memory::mapping::Mapping;
+use divvy_device::memory::store::Piece;
+use divvy_device::shared::deed::{Deed, Deeds, Id, Record};
+use divvy_device::shared::key::Key;
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Memory that another process allocated. The bytes go before the part in their deed.
+#[derive(Debug)]
+pub struct Imported {
+    /// What it was opened with.
+    pub key: Key,
+    mapping: Mapping,
+    _deed: Arc<Deed>,
+}
+
+/// Whether a program may open what its own process exports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Own {
+    /// It is refused, as cuIpcOpenMemHandle does.
+    Refused,
+    /// It is mapped a second time.
+    Mapped,
+}
+
+/// The deed of the pages that device memory lies in, with the allocation listed as one that others may open, and where
+/// in the pages it starts.
+pub fn export(device: &Device, allocation: &Allocation) -> Result<(Id, u32), CUresult> {
+    let extent = allocation.extent().ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let (deeds, charge) = (&device.hardware.deeds, device.heap.charge());
+    let write = |piece: &Piece, bytes| {
+        let record = Record {
+            bytes,
+            pid: std::process::id(),
+            number: u32::try_from(piece.file().number()).ok()?,
+            file: piece.file().identity(),
+            offset: piece.offset(),
+        };
+        let made = Id::random().and_then(|id| deeds.create(id, record, charge));
+        made.inspect_err(|why| divvy_device::log::line(format_args!("shared device memory: {why}")))
+            .ok()
+    };
+    let (id, offset) = extent
+        .export(allocation.buffer_id, write)
+        .ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
+    Ok((id, u32::try_from(offset).map_err(|_| CUDA_ERROR_UNKNOWN)?))
+}
+
+impl Imported {
+    /// Opens an allocation of a device.
+    pub fn open(device: &Device, key: Key, own: Own) -> Result<Imported, CUresult> {
+        let deeds: &Arc<Deeds> = &device.hardware.deeds;
+        let gone = CUDA_ERROR_INVALID_HANDLE;
+        let deed = deeds
+            .join(key.id, device.heap.charge())
+            .map_err(|_| gone)?
+            .ok_or(gone)?;
+        let record = &deed.record;
+        let inside = u64::from(key.offset)
+            .checked_add(key.bytes)
+            .is_some_and(|end| end <= record.bytes);
+        if !inside || key.bytes == 0 || deed.listed(u64::from(key.offset)) != Some(key.allocation) {
+            return Err(gone);
+        }
+        let file = reach(record).map_err(|why| {
+            divvy_device::log::line(format_args!(
+                "memory of process {} is out of reach: {why}",
+                record.pid
+            ));
+            gone
+        })?;
+        if own == Own::Refused && record.pid == std::process::id() {
+            return Err(CUDA_ERROR_INVALID_CONTEXT);
+        }
+        let length = usize::try_from(record.bytes).map_err(|_| gone)?;
+        let mapping = Mapping::of_file(file.as_fd(), record.offset, length, PAGE as usize);
+        Ok(Imported {
+            key,
+            mapping: mapping.map_err(|_| CUDA_ERROR_MAP_FAILED)?,
+            _deed: deed,
+        })
+    }
+
+    /// Its first address in this process.
+    pub fn address(&self) -> u64 {
+        self.mapping.address() + u64::from(self.key.offset)
+    }
+
+    /// Bytes that may be touched from there.
+    pub fn reach(&self) -> u64 {
+        self.key.bytes.next_multiple_of(GRANULE)
+    }
+}
+
+/// The file that a process keeps open.
+fn reach(record: &Record) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/{}/fd/{}", record.pid, record.number);
+    let file = divvy_device::shared::lock::open_link(Path::new(&path))?;
+    let end = record.offset.checked_add(record.bytes).ok_or(Errno::INVAL)?;
+    if Identity::of(&file)? == record.file && is_mappable(file.as_fd(), end) {
+        Ok(file)
+    } else {
+        Err(Errno::STALE)
+    }
+}
