@@ -5,6 +5,7 @@
 
 pub mod clock;
 mod container;
+mod device;
 pub mod engine;
 pub mod exec;
 pub mod hardware;
@@ -18,6 +19,7 @@ pub mod product;
 pub mod shared;
 
 pub use container::{Grant, NAMESPACE, grant, granted_in};
+pub use device::{Device, JoinError};
 pub use engine::usage::{EngineUsage, ProcessEngineUsage, engine_usage, engine_usage_in, set_time_slice};
 pub use hardware::{
     HardwareError, ProcessUsage, Usage, default_run_directory, run_directory, usage, usage_in,

@@ -4,10 +4,12 @@
 
 mod api;
 mod array;
+mod block;
 mod context;
 mod copy;
 mod driver;
 mod event;
+mod external;
 mod fork;
 mod function;
 mod graph;

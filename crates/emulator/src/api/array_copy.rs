@@ -2,12 +2,15 @@
 
 use super::args::Handle;
 use super::array::copied;
+use super::capture::unsafe_call;
 use super::memcpy;
+use super::stream_name::StreamName;
 use crate::Result;
 use crate::array::Array;
-use crate::copy::{Place, Shape, Side, Transfer};
-use crate::graph::capture::{self, Target};
-use crate::stream::{Queue, StreamName};
+use crate::copy::{Known, Place, Shape, Side, Transfer};
+use crate::driver::driver;
+use crate::graph::capture::Target;
+use crate::stream::Queue;
 use divvy_abi::*;
 
 entry! {
@@ -94,23 +97,24 @@ fn linear(
     wait: bool,
 ) -> Result {
     let target = if wait {
-        capture::unsafe_call()?;
+        unsafe_call()?;
         Target::Queue(stream.queue()?)
     } else {
         stream.target()?
     };
     let found = copied(array)?;
     inside(&found, offset as u64, bytes as u64)?;
+    let known = Known::Live(&driver()?.addresses);
     if bytes > 0 {
-        Side::linear(address, place, bytes as u64)?;
+        Side::linear(address, place, bytes as u64, known)?;
     }
     let spans = spans(found.format.row_bytes(), offset as u64, bytes as u64);
     match target {
         Target::Queue(queue) => {
             let piece = |span: &Span| {
                 let here = found.block(span.x, span.y, 0, span.shape)?;
-                let there =
-                    Side::linear(address + span.start, place, span.bytes())?.with_pitch(span.shape.width);
+                let there = Side::linear(address + span.start, place, span.bytes(), known)?
+                    .with_pitch(span.shape.width);
                 let (to, from) = if into_array { (here, there) } else { (there, here) };
                 let shape = span.shape;
                 Ok(Transfer { to, from, shape })

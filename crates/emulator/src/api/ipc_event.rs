@@ -1,8 +1,9 @@
 //! Events of one process in another: cuIpcGetEventHandle and cuIpcOpenEventHandle.
 
 use super::args::{Handle, Out};
+use super::current;
 use super::event::known;
-use crate::context::{self, Context};
+use crate::context::Context;
 use crate::driver::driver;
 use crate::event::Event;
 use crate::{Result, handle};
@@ -31,7 +32,7 @@ entry! {
 
     fn cuIpcOpenEventHandle(event: Out<CUevent>, key: CUipcEventHandle) {
         event.required()?;
-        let context = context::usable()?;
+        let context = current::usable()?;
         let bytes: [u8; BYTES] = key.reserved.map(|byte| byte as u8);
         let key = Key::read(&bytes, Lock::Event).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         let driver = driver()?;

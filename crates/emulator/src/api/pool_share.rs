@@ -1,13 +1,13 @@
 //! Memory pools of one process in another. Rules and codes: the driver API's manual, "Stream Ordered Memory Allocator".
 
 use super::args::{Handle, InMut, Out};
-use super::ipc::{key, register};
+use super::ipc::{key, register, share};
 use super::pool::known;
 use super::shareable::{check_type, received};
 use crate::driver::driver;
 use crate::handle;
 use crate::memory::allocation::Kind;
-use crate::memory::imported::{Imported, Own, export};
+use crate::memory::imported::{Imported, Own};
 use crate::pool::MemoryPool;
 use divvy_abi::*;
 use divvy_device::shared::key::{Key, Lock};
@@ -61,13 +61,13 @@ entry! {
     fn cuMemPoolExportPointer(data: Out<CUmemPoolPtrExportData>, pointer: u64) {
         data.required()?;
         let driver = driver()?;
-        let allocation = driver.registry.find(pointer).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let allocation = driver.addresses.live.find(pointer).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let Kind::Pooled { pool } = allocation.kind else {
             return Err(CUDA_ERROR_INVALID_VALUE);
         };
         let pool = driver.pools.get(pool).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let name = pool.name.as_ref().ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let place = export(&driver.devices[pool.device], &allocation)?;
+        let place = share(&driver.devices[pool.device], &allocation)?;
         data.set(CUmemPoolPtrExportData { reserved: key(Lock::Pooled, name.id.0, place, &allocation).to_bytes() })
     }
 

@@ -2,11 +2,13 @@
 
 use super::args::{Callback, Handle, Out};
 use super::context::GREATEST_PRIORITY;
+use super::current;
+use super::stream_name::{PER_THREAD_STREAM, StreamName};
 use crate::driver::driver;
 use crate::graph::capture::Target;
 use crate::graph::work::{self as graph, HostWork};
-use crate::stream::{PER_THREAD_STREAM, Stream, StreamName};
-use crate::{Result, context, handle};
+use crate::stream::Stream;
+use crate::{Result, handle};
 use divvy_abi::*;
 use divvy_device::exec::task::Work;
 
@@ -114,7 +116,7 @@ entry! {
     }
 
     fn cuStreamGetDevice | cuStreamGetDevice_ptsz(stream ; device: Out<CUdevice>) {
-        device.set(stream.queue_even_failed()?.context.device.number())
+        device.set(stream.queue_even_failed()?.context.device.ordinal as CUdevice)
     }
 }
 
@@ -123,7 +125,7 @@ fn create(out: &Out<CUstream>, flags: u32, priority: i32) -> Result {
     if flags & !CU_STREAM_NON_BLOCKING.0 != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let context = context::usable()?;
+    let context = current::usable()?;
     let stream = Stream::new(
         handle::fresh(),
         context,

@@ -6,11 +6,10 @@
 //! then on its streams and events give errors, until cuStreamEndCapture, which gives one more.
 
 use super::edge::{Before, EdgeData, PROGRAMMATIC};
-use super::memory::Reserved;
+use super::memory::GraphMemory;
 use super::physical::StreamKey;
-use super::topology::Graph;
+use super::topology::{Graph, GraphHandles};
 use super::work::Work;
-use crate::driver::driver;
 use crate::event::{Event, Mark};
 use crate::order::Manner;
 use crate::stream::Queue;
@@ -23,8 +22,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
 /// The streams that are captured.
-#[derive(Default)]
 pub struct Captures {
+    /// The live graphs, which new ones join.
+    graphs: Arc<GraphHandles>,
     /// How many captures there are, so that a program without any pays one load.
     active: AtomicUsize,
     lanes: Mutex<HashMap<StreamKey, Lane>>,
@@ -78,15 +78,16 @@ pub struct Info {
 }
 
 /// Where the work of a call goes.
-pub enum Target {
+pub enum Target<'a> {
     /// It runs.
     Queue(Queue),
     /// It becomes a node.
-    Capture(Recorder),
+    Capture(Recorder<'a>),
 }
 
 /// A captured stream to add nodes to.
-pub struct Recorder {
+pub struct Recorder<'a> {
+    captures: &'a Captures,
     /// The stream.
     pub queue: Queue,
 }
@@ -103,24 +104,6 @@ pub fn exchange_mode(new: CUstreamCaptureMode) -> Result<CUstreamCaptureMode> {
     }
     MODE.try_with(|mode| mode.replace(new))
         .map_err(|_| CUDA_ERROR_DEINITIALIZED)
-}
-
-/// Refuses a call that a capture would not see and that may be unsafe meanwhile, such as cuMemAlloc: in a thread
-/// that captures, and while another thread captures in global mode, unless the thread's mode or the capture's says
-/// otherwise.
-pub fn unsafe_call() -> Result {
-    let captures = &driver()?.graphs.captures;
-    if captures.active.load(Ordering::Relaxed) == 0 {
-        return Ok(());
-    }
-    let mode = MODE.try_with(Cell::get).unwrap_or(CU_STREAM_CAPTURE_MODE_RELAXED);
-    let me = std::thread::current().id();
-    captures.refuse_if(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, |_, lane| {
-        let capture = &lane.capture;
-        let own = capture.thread == me && capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-        let global = mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
-        mode != CU_STREAM_CAPTURE_MODE_RELAXED && (own || global)
-    })
 }
 
 impl Capture {
@@ -149,6 +132,33 @@ fn key(queue: &Queue) -> StreamKey {
 }
 
 impl Captures {
+    /// No stream is captured. Captures add to these graphs.
+    pub fn new(graphs: Arc<GraphHandles>) -> Captures {
+        Captures {
+            graphs,
+            active: AtomicUsize::new(0),
+            lanes: Mutex::default(),
+        }
+    }
+
+    /// Refuses a call that a capture would not see and that may be unsafe meanwhile, such as cuMemAlloc: in a thread
+    /// that captures, and while another thread captures in global mode, unless the thread's mode or the capture's says
+    /// otherwise.
+    pub fn unsafe_call(&self) -> Result {
+        if self.active.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        let mode = MODE.try_with(Cell::get).unwrap_or(CU_STREAM_CAPTURE_MODE_RELAXED);
+        let me = std::thread::current().id();
+        self.refuse_if(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, |_, lane| {
+            let capture = &lane.capture;
+            let own = capture.thread == me && capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+            let global =
+                mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+            mode != CU_STREAM_CAPTURE_MODE_RELAXED && (own || global)
+        })
+    }
+
     /// Whether a stream is captured. The legacy stream is in nobody's way as long as no stream it would wait for is.
     fn captures(&self, queue: &Queue) -> Result<bool> {
         if self.active.load(Ordering::Relaxed) == 0 {
@@ -175,9 +185,12 @@ impl Captures {
     }
 
     /// Where the work of a call in this stream goes.
-    pub fn target(&self, queue: Queue) -> Result<Target> {
+    pub fn target(&self, queue: Queue) -> Result<Target<'_>> {
         Ok(if self.captures(&queue)? {
-            Target::Capture(Recorder { queue })
+            Target::Capture(Recorder {
+                captures: self,
+                queue,
+            })
         } else {
             Target::Queue(queue)
         })
@@ -222,7 +235,7 @@ impl Captures {
         let given = into.is_some();
         let (graph, before) = match into {
             Some(into) => into,
-            None => (Graph::create()?, Vec::new()),
+            None => (Graph::create(&self.graphs), Vec::new()),
         };
         {
             let mut inner = graph.lock();
@@ -527,14 +540,20 @@ impl Lane {
     }
 }
 
-impl Recorder {
+impl Recorder<'_> {
     /// Adds a node after what the stream holds.
     pub fn add(&self, work: Work) -> Result<u64> {
-        driver()?.graphs.captures.add(&self.queue, work)
+        self.captures.add(&self.queue, work)
     }
 
     /// Adds an allocation node on a device that others may use as `access` says; its address.
-    pub fn allocate(&self, device: CUdevice, access: &[(CUdevice, u32)], bytes: usize) -> Result<u64> {
+    pub fn allocate(
+        &self,
+        memory: &Arc<GraphMemory>,
+        device: CUdevice,
+        access: &[(CUdevice, u32)],
+        bytes: usize,
+    ) -> Result<u64> {
         let on = |id| CUmemLocation {
             type_: CU_MEM_LOCATION_TYPE_DEVICE,
             anonymous1: CUmemLocation_v1_anonymous1 { id },
@@ -548,7 +567,7 @@ impl Recorder {
             location: on(device),
             flags: CUmemAccess_flags(flags as _),
         });
-        let reserved = Reserved::new(properties, access.collect(), bytes)?;
+        let reserved = memory.reserve(properties, access.collect(), bytes)?;
         reserved.own(self.graph()?);
         let address = reserved.base();
         self.add(Work::Alloc(reserved))?;
@@ -556,8 +575,8 @@ impl Recorder {
     }
 
     /// Adds a free node for memory of an allocation node.
-    pub fn free(&self, pointer: u64) -> Result {
-        let (reserved, graph) = (Reserved::find(pointer)?, self.graph()?);
+    pub fn free(&self, memory: &GraphMemory, pointer: u64) -> Result {
+        let (reserved, graph) = (memory.find(pointer)?, self.graph()?);
         reserved.free_in(graph)?;
         let added = self.add(Work::Free(Arc::clone(&reserved)));
         added.map(drop).inspect_err(|_| reserved.not_free_in(graph))
@@ -565,7 +584,7 @@ impl Recorder {
 
     /// The graph captured into.
     fn graph(&self) -> Result<u64> {
-        let lanes = driver()?.graphs.captures.lock();
+        let lanes = self.captures.lock();
         let lane = lanes.get(&key(&self.queue)).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
         Ok(lane.capture.graph.handle)
     }

@@ -5,8 +5,10 @@ use super::memory::Reserved;
 use super::physical::StreamKey;
 use super::work::{HostWork, Work};
 use crate::Result;
+use crate::array::Array;
 use crate::context::Context;
-use crate::driver::{Driver, driver};
+use crate::handle::Handles;
+use crate::launch::Launcher;
 use crate::memop;
 use crate::order::Manner;
 use crate::stream::{Queue, Stream, engine_work};
@@ -14,9 +16,18 @@ use divvy_abi::*;
 use divvy_device::exec::task::{self, Task};
 use std::sync::{Arc, Weak};
 
+/// What the nodes of a graph run on.
+#[derive(Clone, Copy)]
+pub struct On {
+    /// What runs kernels.
+    pub launcher: &'static Launcher,
+    /// Live arrays, which copies name by handle.
+    pub arrays: &'static Handles<Array>,
+}
+
 /// Launches a graph in a stream: behind all that is in it, and behind the graph's own previous launch.
-pub fn launch(exec: &Arc<Exec>, queue: &Queue) -> Result {
-    let driver = driver()?;
+/// Waits for words of memory end with `stream`, where that can be destroyed.
+pub fn launch(exec: &Arc<Exec>, queue: &Queue, stream: Option<Weak<Stream>>, on: On) -> Result {
     let mut state = exec.lock();
     check_memory(exec)?;
     map(exec, queue)?;
@@ -29,9 +40,9 @@ pub fn launch(exec: &Arc<Exec>, queue: &Queue) -> Result {
         })));
     }
     let launch = Launch {
-        driver,
+        on,
         context: Arc::clone(&queue.context),
-        stream: Stream::of(queue)?,
+        stream,
     };
     let mut ends = launch.submit(&state.plan, &[start]);
     if !exec.memory.shared.is_empty() {
@@ -142,7 +153,7 @@ fn other_contexts(plan: &Plan, main: &Arc<Context>) -> Vec<Arc<Context>> {
 }
 
 struct Launch {
-    driver: &'static Driver,
+    on: On,
     /// The stream's, for nodes that have no context of their own.
     context: Arc<Context>,
     /// The stream, where it can be destroyed: waits for words of memory end with it.
@@ -173,7 +184,7 @@ impl Launch {
         if !step.enabled {
             return Task::submit(&before, task::Work::Marker);
         }
-        let driver = self.driver;
+        let On { launcher, arrays } = self.on;
         match &step.work {
             Work::Empty | Work::Alloc(_) => Task::submit(&before, task::Work::Marker),
             Work::Child(_) => {
@@ -200,12 +211,12 @@ impl Launch {
             Work::Kernel(kernel) => {
                 let kernel = kernel.clone();
                 let context = Arc::clone(kernel.context());
-                let run = engine_work(&context, move |running| kernel.run(driver, running));
+                let run = engine_work(&context, move |running| kernel.run(launcher, running));
                 Task::submit(&before, run)
             }
             Work::Memcpy(copy) => {
                 let copy = copy.clone();
-                run(&before, Arc::clone(&copy.context), move || copy.run())
+                run(&before, Arc::clone(&copy.context), move || copy.run(arrays))
             }
             Work::Memset(fill) => {
                 let fill = fill.clone();

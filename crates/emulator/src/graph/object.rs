@@ -1,7 +1,7 @@
 //! User objects: the program's resources, kept as long as a graph needs them.
 
-use crate::driver::driver;
-use crate::{Result, handle};
+use crate::Result;
+use crate::handle::{self, Handles};
 use divvy_abi::*;
 use divvy_device::exec::pool::Pool;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +14,8 @@ pub type Destructor = unsafe extern "C" fn(*mut c_void);
 pub struct UserObject {
     /// What the program holds.
     pub handle: u64,
+    /// The live ones, of which it is one.
+    live: Arc<Handles<UserObject>>,
     references: AtomicU64,
     end: Mutex<Option<(Destructor, u64)>>,
 }
@@ -26,26 +28,20 @@ pub struct Held {
 
 impl UserObject {
     /// A resource with this many references of the program's.
-    pub fn create(data: u64, destructor: Destructor, references: u32) -> Result<Arc<UserObject>> {
+    pub fn create(
+        live: &Arc<Handles<UserObject>>,
+        data: u64,
+        destructor: Destructor,
+        references: u32,
+    ) -> Arc<UserObject> {
         let object = Arc::new(UserObject {
             handle: handle::fresh(),
+            live: Arc::clone(live),
             references: AtomicU64::new(u64::from(references)),
             end: Mutex::new(Some((destructor, data))),
         });
-        driver()?
-            .graphs
-            .objects
-            .insert(object.handle, Arc::clone(&object));
-        Ok(object)
-    }
-
-    /// The object of a handle.
-    pub fn find(handle: u64) -> Result<Arc<UserObject>> {
-        driver()?
-            .graphs
-            .objects
-            .get(handle)
-            .ok_or(CUDA_ERROR_INVALID_VALUE)
+        live.insert(object.handle, Arc::clone(&object));
+        object
     }
 
     /// More references.
@@ -64,9 +60,7 @@ impl UserObject {
         if left > count {
             return Ok(());
         }
-        if let Ok(driver) = driver() {
-            driver.graphs.objects.remove(self.handle);
-        }
+        self.live.remove(self.handle);
         let end = self.end.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((destructor, data)) = end {
             Pool::global().push(Box::new(move || {

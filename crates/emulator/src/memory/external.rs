@@ -1,13 +1,12 @@
-//! External memory: memory that came as a descriptor, from another API or another process.
+//! Memory that came as a descriptor, from another API or another process.
 
+use super::physical::{Physical, PhysicalHandles, Place};
 use crate::Result;
-use crate::context::Context;
-use crate::driver::Driver;
-use crate::handle;
-use crate::memory::physical::{Physical, Place};
 use divvy_abi::*;
+use divvy_device::Device;
 use divvy_device::memory::file::{Identity, MemoryFile, is_mappable};
 use divvy_device::memory::mapping::Mapping;
+use divvy_device::product::identity::Uuid;
 use divvy_device::shared::trailer::{self, Trailer};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,14 +15,10 @@ use std::sync::Arc;
 /// Bytes of a host page: what a mapping may start at.
 const HOST_PAGE: u64 = 4096;
 
-/// Imported memory.
-pub struct External {
-    /// What the program holds.
-    pub handle: u64,
-    /// The context it was imported in.
-    pub context: Arc<Context>,
-    /// Its size, as the program said it.
-    pub bytes: u64,
+/// External memory.
+pub struct ExternalMemory {
+    /// Its size in bytes, as the program said it.
+    bytes: u64,
     /// Whether the bytes are in host memory.
     pub host: bool,
     source: Arc<Source>,
@@ -51,16 +46,22 @@ impl std::fmt::Debug for ExternalPart {
     }
 }
 
-impl External {
+impl ExternalMemory {
     /// Imports the first bytes of what a descriptor stands for. Memory of a device is imported on that device and no other:
     /// so the programming guide has it, of what graphics APIs export.
-    pub fn import(driver: &Driver, context: Arc<Context>, fd: OwnedFd, bytes: u64) -> Result<External> {
+    pub fn import(
+        devices: &[Arc<Device>],
+        handles: &PhysicalHandles,
+        on: Uuid,
+        fd: OwnedFd,
+        bytes: u64,
+    ) -> Result<ExternalMemory> {
         let (source, host) = match Trailer::read(fd.as_fd()) {
-            Some(trailer) if bytes <= trailer.bytes && is_here(&context, trailer) => {
+            Some(trailer) if bytes <= trailer.bytes && is_here(on, trailer) => {
                 let identity = Identity::of(&fd).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
-                let physical = match driver.physical.of_file(identity) {
+                let physical = match handles.of_file(identity) {
                     Some(known) => known,
-                    None => driver.physical.remember(Physical::import(driver, fd, trailer)?),
+                    None => handles.remember(Physical::import(devices, fd, trailer)?),
                 };
                 let host = matches!(physical.place, Place::Host(_));
                 (Source::Device(physical), host)
@@ -71,9 +72,7 @@ impl External {
             }
             _ => return Err(CUDA_ERROR_INVALID_HANDLE),
         };
-        Ok(External {
-            handle: handle::fresh(),
-            context,
+        Ok(ExternalMemory {
             bytes,
             host,
             source: Arc::new(source),
@@ -99,8 +98,8 @@ impl External {
     }
 }
 
-fn is_here(context: &Context, trailer: Trailer) -> bool {
-    !matches!(trailer.kind, trailer::Kind::Device) || trailer.device == context.device.facts.uuid
+fn is_here(device: Uuid, trailer: Trailer) -> bool {
+    !matches!(trailer.kind, trailer::Kind::Device) || trailer.device == device
 }
 
 impl Source {

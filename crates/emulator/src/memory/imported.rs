@@ -3,12 +3,10 @@
 //! The process that made them has a descriptor of the file they are in, which others of the same user open under
 //! /proc. Whoever maps the file needs the other process no more.
 
-use crate::driver::Device;
-use crate::memory::allocation::Allocation;
 use divvy_abi::*;
+use divvy_device::Device;
 use divvy_device::memory::file::{Identity, is_mappable};
-use divvy_device::memory::heap::GRANULE;
-use divvy_device::memory::heap::PAGE;
+use divvy_device::memory::heap::{Extent, GRANULE, PAGE};
 use divvy_device::memory::mapping::Mapping;
 use divvy_device::memory::store::Piece;
 use divvy_device::shared::deed::{Deed, Deeds, Id, Record};
@@ -38,8 +36,7 @@ pub enum Own {
 
 /// The deed of the pages that device memory lies in, with the allocation listed as one that others may open, and where
 /// in the pages it starts.
-pub fn export(device: &Device, allocation: &Allocation) -> Result<(Id, u32), CUresult> {
-    let extent = allocation.extent().ok_or(CUDA_ERROR_INVALID_VALUE)?;
+pub fn export(device: &Device, extent: &Extent, buffer_id: u64) -> Result<(Id, u32), CUresult> {
     let (deeds, charge) = (&device.hardware.deeds, device.heap.charge());
     let write = |piece: &Piece, bytes| {
         let record = Record {
@@ -53,9 +50,7 @@ pub fn export(device: &Device, allocation: &Allocation) -> Result<(Id, u32), CUr
         made.inspect_err(|why| divvy_device::log::line(format_args!("shared device memory: {why}")))
             .ok()
     };
-    let (id, offset) = extent
-        .export(allocation.buffer_id, write)
-        .ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
+    let (id, offset) = extent.export(buffer_id, write).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
     Ok((id, u32::try_from(offset).map_err(|_| CUDA_ERROR_UNKNOWN)?))
 }
 

@@ -1,7 +1,7 @@
 //! Physical memory of cuMemCreate: bytes with no address of their own, mapped wherever the program likes.
 
-use crate::driver::{Device, Driver};
 use divvy_abi::*;
+use divvy_device::Device;
 use divvy_device::memory::file::{Identity, MemoryFile};
 use divvy_device::memory::heap::{Charged, OutOfMemory};
 use divvy_device::memory::mapping::{Mapping, map_over};
@@ -97,15 +97,11 @@ impl Physical {
     }
 
     /// Memory that another process made, by the descriptor it gave away. It costs the device what it cost there, once.
-    pub fn import(driver: &Driver, fd: OwnedFd, trailer: Trailer) -> Result<Physical, CUresult> {
+    pub fn import(devices: &[Arc<Device>], fd: OwnedFd, trailer: Trailer) -> Result<Physical, CUresult> {
         let found = |device: &&Arc<Device>| device.facts.uuid == trailer.device;
         let (place, cost) = match trailer.kind {
             trailer::Kind::Device => {
-                let device = driver
-                    .devices
-                    .iter()
-                    .find(found)
-                    .ok_or(CUDA_ERROR_INVALID_DEVICE)?;
+                let device = devices.iter().find(found).ok_or(CUDA_ERROR_INVALID_DEVICE)?;
                 let cost = join(device, &fd, &trailer).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
                 (Place::Device(device.ordinal), Cost::Shared(cost))
             }
@@ -147,7 +143,7 @@ impl Physical {
     }
 
     /// A descriptor for another process. From now on the memory lives until the last process lets go.
-    pub fn export(&self, driver: &Driver) -> Result<OwnedFd, CUresult> {
+    pub fn export(&self, devices: &[Arc<Device>]) -> Result<OwnedFd, CUresult> {
         let Bytes::File(file, trailer) = &self.bytes_of else {
             return Err(CUDA_ERROR_INVALID_VALUE);
         };
@@ -159,7 +155,7 @@ impl Physical {
         if let Place::Device(ordinal) = self.place
             && matches!(*cost, Cost::Own(_))
         {
-            let device = &driver.devices[ordinal];
+            let device = &devices[ordinal];
             // The deed pays from here on; if it cannot be written, the memory stays this process's own.
             let deeds = &device.hardware.deeds;
             let charge = device.heap.charge();
