@@ -1,114 +1,15 @@
-//! Emulated devices in a container.
-//!
-//! A container has no run directory and perhaps no variable of ours. What it was granted of emulated devices is a folder
-//! at a fixed path, as a device node is: a file that says which devices they are, and the socket at which their pages are to
-//! be had. Where that is there, variables say nothing.
+//! What a container is given of emulated devices: the folder that [`crate::granted`] reads there.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::hardware::{HardwareError, run_directory};
+use crate::error::HardwareError;
+use crate::granted::FILE;
 use crate::held;
-use crate::inventory::{DeviceFacts, devices};
 use crate::product::identity::Uuid;
-use crate::product::spec;
-
-/// Where a container has the folder that [`grant`] makes.
-pub const FOLDER: &str = "/run/divvy/device";
-/// The file in it that says what the container was granted.
-const FILE: &str = "granted";
-/// Where a container's keeper is asked under which id the host knows us.
-const KEEPER: &str = "/run/divvy/slice/attach.sock";
-
-/// What a container was granted.
-pub struct Granted {
-    /// The host's specification, a value of `DIVVY_EMULATED`.
-    spec: String,
-    /// The run directory on the host: a device's UUID is derived from it.
-    run_directory: PathBuf,
-    /// Those of the specification's devices that were granted.
-    uuids: Vec<Uuid>,
-}
-
-/// What this container was granted; none on a host.
-pub fn granted() -> Option<&'static Granted> {
-    static GRANTED: OnceLock<Option<Granted>> = OnceLock::new();
-    GRANTED
-        .get_or_init(|| Granted::read(&fs::read_to_string(Path::new(FOLDER).join(FILE)).ok()?))
-        .as_ref()
-}
-
-impl Granted {
-    /// Lines of `key value`.
-    fn read(text: &str) -> Option<Self> {
-        let value = |key: &str| {
-            let line = |line: &'_ str| Some(line.strip_prefix(key)?.strip_prefix(' ')?.to_owned());
-            text.lines().find_map(line)
-        };
-        let uuids = text.lines().filter_map(|line| line.strip_prefix("uuid "));
-        Some(Self {
-            spec: value("spec")?,
-            run_directory: value("run_directory")?.into(),
-            uuids: uuids.filter_map(Uuid::parse).collect(),
-        })
-    }
-
-    /// The granted devices, numbered from 0.
-    ///
-    /// # Errors
-    /// A specification that is not understood.
-    pub fn devices(&self) -> Result<Vec<DeviceFacts>, spec::SpecError> {
-        let mut found = devices(&self.spec, &self.run_directory)?;
-        found.retain(|facts| self.uuids.contains(&facts.uuid));
-        for (index, facts) in found.iter_mut().enumerate() {
-            facts.index = index;
-        }
-        Ok(found)
-    }
-}
-
-/// The file of a run directory that says in which process id namespace its agent is: what `/proc/self/ns/pid` says there.
-pub const NAMESPACE: &str = "pid-namespace";
-
-/// Who tells our id where it is not the one that the host knows us by: the keeper of the slice in a container, or of a
-/// slice in which somebody made a namespace of processes.
-fn who_tells() -> Option<PathBuf> {
-    if granted().is_some() {
-        return Some(KEEPER.into());
-    }
-    let keeper = std::env::var_os("DIVVY_SLICE")?;
-    let hosts = fs::read(run_directory().join(NAMESPACE)).ok()?;
-    let own = fs::read_link("/proc/self/ns/pid").ok()?;
-    (own.as_os_str().as_bytes() != hosts).then(|| keeper.into())
-}
-
-/// The id of this process as the host knows it, else its own.
-pub fn host_pid() -> u32 {
-    // Our own id beside the host's: a child has another, and asks anew.
-    static TOLD: AtomicU64 = AtomicU64::new(0);
-    let own = std::process::id();
-    let told = TOLD.load(Ordering::Relaxed);
-    if told >> 32 == u64::from(own) {
-        return told as u32;
-    }
-    let known = |pid: u32| {
-        TOLD.store(u64::from(own) << 32 | u64::from(pid), Ordering::Relaxed);
-        pid
-    };
-    let Some(keeper) = who_tells() else {
-        return known(own);
-    };
-    match divvy_ledger::attach::observe(&keeper, 0) {
-        Ok(seen) if seen.observer_pid != 0 => known(seen.observer_pid),
-        _ => own,
-    }
-}
 
 /// What a container is to have in `/run/divvy/device`. The folder itself must be one of the container's own: in a folder of
 /// the host's a container could put a link where the host writes a file next time.
@@ -142,13 +43,6 @@ pub fn grant(folder: &Path, run: &Path, spec: &str, uuids: &[Uuid]) -> Result<Gr
     Ok(Grant { says, socket })
 }
 
-/// The devices that [`grant`] wrote into this folder; none where it made none there.
-#[must_use]
-pub fn granted_in(folder: &Path) -> Vec<Uuid> {
-    let text = fs::read_to_string(folder.join(FILE)).unwrap_or_default();
-    Granted::read(&text).map_or_else(Vec::new, |granted| granted.uuids)
-}
-
 /// Puts a new file in the place of whatever has the name, which is not followed.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let aside = path.with_extension(format!("{}", std::process::id()));
@@ -165,6 +59,8 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use crate::granted::{Granted, granted_in};
+    use crate::inventory::{devices, granted_devices};
 
     #[test]
     fn a_container_has_the_granted_devices_under_the_hosts_names() {
@@ -182,10 +78,8 @@ mod tests {
         assert_eq!(fs::read_to_string(&precious).expect("there"), "kept");
         assert_eq!(again, granted);
         let text = fs::read_to_string(folder.join(FILE)).expect("written");
-        let seen = Granted::read(&text)
-            .expect("understood")
-            .devices()
-            .expect("devices");
+        let seen = Granted::read(&text).expect("understood");
+        let seen = granted_devices(&seen).expect("devices");
         let names: Vec<_> = seen.iter().map(|facts| (facts.index, facts.uuid)).collect();
         assert_eq!(names, [(0, all[1].uuid), (1, all[2].uuid)]);
         assert_eq!(granted_in(&folder), [all[1].uuid, all[2].uuid]);

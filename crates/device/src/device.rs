@@ -2,7 +2,8 @@
 
 use crate::engine::line::Line;
 use crate::engine::mps;
-use crate::hardware::{Hardware, HardwareError};
+use crate::error::HardwareError;
+use crate::hardware::Hardware;
 use crate::inventory::DeviceFacts;
 use crate::memory::heap::{Charge, Heap};
 use std::fmt;

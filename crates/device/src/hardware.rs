@@ -4,83 +4,23 @@
 //! or a file in the user's run directory (`held`). A process takes a place in it with its first context and loses it when it
 //! dies; what the dead held returns to the device. Unlike hardware, a hostile process of the device could scribble on it.
 
-use crate::container;
-use crate::held::{self, PageFile, Pages};
-use crate::inventory::DeviceFacts;
+use crate::error::HardwareError;
+use crate::held::{self, Pages};
+use crate::inventory::{self, DeviceFacts};
 use crate::log;
 use crate::memory::heap::{Charge, OutOfMemory};
-use crate::mig::{self, Store, StoreError};
+use crate::mig::{self, Store};
+use crate::page_file::PageFile;
+use crate::pid::host_pid;
 use crate::product::identity::Uuid;
+use crate::run_directory::{PAGE_MODE, is_own, prepare, private, run_directory};
 use crate::shared::deed::Deeds;
 use divvy_ledger::attach::AttachError;
-use divvy_ledger::attach::wire::Status;
-use divvy_ledger::{Ledger, PAGE_ABI_VERSION, PageError, ReserveError, Slot, SlotOwner, Snapshot, open_file};
+use divvy_ledger::{Ledger, PageError, ReserveError, Slot, SlotOwner, Snapshot, open_file};
 use rustix::io::Errno;
-use std::fmt;
-use std::fs::{self, DirBuilder};
-use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-
-/// Why a device's page cannot be used; Display is one sentence.
-#[derive(Debug)]
-pub enum HardwareError {
-    /// The run directory cannot be made or read.
-    Directory(PathBuf, io::Error),
-    /// The run directory belongs to somebody else, who could read or replace what is in it.
-    Foreign(PathBuf),
-    /// The page itself.
-    Page(PathBuf, PageError),
-    /// The holder of the pages, at this socket, does not give them to this process.
-    Unheld(PathBuf, AttachError),
-    /// What the device is divided into.
-    Mig(StoreError),
-    /// The device was divided, or its instance removed, since this process began to use CUDA.
-    Gone(String),
-}
-
-impl fmt::Display for HardwareError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            HardwareError::Directory(path, why) => {
-                write!(
-                    f,
-                    "run directory {}: {why}; set DIVVY_RUN_DIR to a writable directory",
-                    path.display()
-                )
-            }
-            HardwareError::Foreign(path) => {
-                write!(
-                    f,
-                    "run directory {} belongs to another user; set DIVVY_RUN_DIR",
-                    path.display()
-                )
-            }
-            HardwareError::Page(path, why) => write!(f, "hardware page {}: {why}", path.display()),
-            HardwareError::Unheld(socket, AttachError::Declined(Status::NotAllowed)) => write!(
-                f,
-                "the holder of the pages at {} gives this device to those who have a slice on it; `divvy run` makes one",
-                socket.display()
-            ),
-            HardwareError::Unheld(socket, AttachError::Declined(Status::NoPages)) => write!(
-                f,
-                "the holder at {} has no pages of this device; the log of the host's agent says why",
-                socket.display()
-            ),
-            HardwareError::Unheld(socket, why) => write!(
-                f,
-                "the holder of the device's pages at {} cannot be asked: {why}; a running agent starts another",
-                socket.display()
-            ),
-            HardwareError::Mig(why) => write!(f, "{why}"),
-            HardwareError::Gone(id) => write!(f, "{id} is there no more: MIG was changed since cuInit"),
-        }
-    }
-}
-
-impl std::error::Error for HardwareError {}
 
 /// A device's memory as shared with every process that uses it.
 pub struct Hardware {
@@ -319,7 +259,7 @@ impl Hardware {
                     instance: None,
                     ..self.facts
                 };
-                let now = mig::compute_instances(&gpu, &state);
+                let now = inventory::compute_instances(&gpu, &state);
                 now.iter().any(|now| now.uuid == self.facts.uuid)
             }
         };
@@ -426,9 +366,7 @@ fn claim(directory: &Path, uuid: Uuid) -> Result<(Slot, Pages), HardwareError> {
     for _ in 0..TRIES {
         let pages = held::find(directory, uuid)?;
         let page_error = |why| HardwareError::Page(pages.ledger.name().to_owned(), why);
-        let owner = SlotOwner {
-            host_pid: container::host_pid(),
-        };
+        let owner = SlotOwner { host_pid: host_pid() };
         let slot =
             Slot::claim(open_or_make(&pages.ledger)?, pages.ledger.backing(), owner).map_err(page_error)?;
         if !pages.is_set_aside() {
@@ -436,27 +374,6 @@ fn claim(directory: &Path, uuid: Uuid) -> Result<(Slot, Pages), HardwareError> {
         }
     }
     Err(HardwareError::Unheld(directory.to_owned(), AttachError::TimedOut))
-}
-
-/// Only the user's own processes share the user's emulated devices.
-pub(crate) const PAGE_MODE: u32 = 0o600;
-
-/// Pages of another layout are other files: after an upgrade, what still runs goes on with its own.
-pub(crate) fn page_name(uuid: Uuid) -> PathBuf {
-    pages(Path::new("")).join(format!("emulated-{uuid}.{PAGE_ABI_VERSION}.page"))
-}
-
-/// Where a run directory has its devices' files: on the host no other user enters it.
-pub(crate) fn pages(directory: &Path) -> PathBuf {
-    directory.join("emulated")
-}
-
-/// Makes that folder, where the run directory is.
-pub(crate) fn make_folder(directory: &Path) -> std::io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(pages(directory)) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
-    }
 }
 
 fn deeds_name(uuid: Uuid) -> String {
@@ -478,114 +395,4 @@ fn open_or_make(page: &PageFile) -> Result<OwnedFd, HardwareError> {
         }),
     };
     opened.map_err(|why| HardwareError::Page(page.name().to_owned(), why))
-}
-
-/// Whether a run directory is this user's own, and not a container's part of one.
-pub(crate) fn is_own(directory: &Path) -> bool {
-    let user = rustix::process::geteuid().as_raw();
-    container::granted().is_none() && fs::symlink_metadata(directory).is_ok_and(|meta| meta.uid() == user)
-}
-
-/// Where processes of one user put what they share with each other alone: deeds and events. In a run
-/// directory of another user's that is a folder of this user's own; `makes`: made where it is missing.
-fn private(directory: &Path, makes: bool) -> PathBuf {
-    if is_own(directory) || container::granted().is_some() {
-        return directory.to_owned();
-    }
-    // Beside the user's own run directory: root's is perhaps the one that another user's agent serves.
-    let mut own = default_run_directory().into_os_string();
-    own.push(".shared");
-    let own = PathBuf::from(own);
-    if makes {
-        let _exists = DirBuilder::new().mode(0o700).create(&own);
-    }
-    let user = rustix::process::geteuid().as_raw();
-    match fs::symlink_metadata(&own) {
-        // In /tmp anybody may have made it first.
-        Ok(meta) if meta.is_dir() && meta.uid() == user && meta.mode() & 0o022 == 0 => own,
-        // Nothing can be written there: nothing is shared.
-        _ => directory.to_owned(),
-    }
-}
-
-/// What a container has in its place, else `DIVVY_RUN_DIR`, else [`default_run_directory`].
-pub fn run_directory() -> PathBuf {
-    if let Some(directory) = crate::inventory::stood_for_directory() {
-        return directory;
-    }
-    if container::granted().is_some() {
-        return container::FOLDER.into();
-    }
-    match std::env::var_os("DIVVY_RUN_DIR").filter(|value| !value.is_empty()) {
-        Some(directory) => std::path::absolute(&directory).unwrap_or_else(|_| directory.into()),
-        None => default_run_directory(),
-    }
-}
-
-/// The run directory when nobody names one: /run/divvy for root, else under $XDG_RUNTIME_DIR, else /tmp/divvy-UID.
-/// The agent keeps its socket and its slices there too.
-pub fn default_run_directory() -> PathBuf {
-    let user = match rustix::process::getuid().as_raw() {
-        // What podman calls for a user without root is root in the user namespace that it made.
-        0 => rootless(
-            std::env::var("_CONTAINERS_ROOTLESS_UID").ok().as_deref(),
-            &fs::read_to_string("/proc/self/uid_map").unwrap_or_default(),
-        ),
-        user => user,
-    };
-    if user == 0 {
-        return "/run/divvy".into();
-    }
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(base) if Path::new(&base).is_absolute() => Path::new(&base).join("divvy"),
-        _ => format!("/tmp/divvy-{user}").into(),
-    }
-}
-
-/// The user whom podman's variable names, in a namespace where root is not the machine's; else root.
-fn rootless(named: Option<&str>, map: &str) -> u32 {
-    let of_machine = map.split_whitespace().eq(["0", "0", "4294967295"]);
-    let named = named.filter(|_| !of_machine).and_then(|text| text.parse().ok());
-    named.unwrap_or(0)
-}
-
-/// Makes the run directory where it is missing, and refuses one that is somebody else's.
-pub fn prepare(directory: &Path) -> Result<(), HardwareError> {
-    let failed = |why| HardwareError::Directory(directory.to_owned(), why);
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory)
-        .map_err(failed)?;
-    // In /tmp anybody may have made it first. Root may look into everybody's anyway.
-    let owner = fs::symlink_metadata(directory).map_err(failed)?.uid();
-    let user = rustix::process::geteuid().as_raw();
-    let chosen = std::env::var_os("DIVVY_RUN_DIR").is_some() || container::granted().is_some();
-    if owner != user && user != 0 && !chosen {
-        return Err(HardwareError::Foreign(directory.to_owned()));
-    }
-    // Another user's pages come from a holder.
-    if container::granted().is_some() || owner != user && user != 0 {
-        return Ok(());
-    }
-    make_folder(directory).map_err(failed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn podmans_user_is_believed_in_a_namespace_only() {
-        let (machine, namespace) = (
-            "         0          0 4294967295\n",
-            "         0      65534          1\n",
-        );
-        assert_eq!(rootless(Some("65534"), namespace), 65534);
-        assert_eq!(rootless(Some("65534"), machine), 0);
-        assert_eq!(
-            (rootless(None, namespace), rootless(Some("x"), namespace)),
-            (0, 0)
-        );
-    }
 }

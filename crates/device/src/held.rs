@@ -5,16 +5,18 @@
 //! user enters: one user can trace himself anyway. A device's pages are never both: the agent marks the file that it sets
 //! aside, by a lock that lasts as long as its holder. docs/adr/0035 says more.
 
-use crate::container;
 use crate::engine::page::{self, ENGINE_ABI};
-use crate::hardware::{HardwareError, PAGE_MODE, is_own, make_folder, page_name, pages};
-use crate::memory::file::{Identity, MemoryFile};
+use crate::error::HardwareError;
+use crate::granted::granted;
+use crate::memory::file::MemoryFile;
 use crate::mig;
+use crate::page_file::{HeldPage, PageFile, Which};
 use crate::product::identity::Uuid;
+use crate::run_directory::{PAGE_MODE, is_own, make_folder, page_name, pages};
 use crate::shared::lock::{self, Hold, is_locked, try_lock};
 use divvy_ledger::attach::wire::Status;
 use divvy_ledger::attach::{AttachError, device_pages};
-use divvy_ledger::{Backing, PageError, Snapshot, open_file, reopen_page};
+use divvy_ledger::{PageError, Snapshot, open_file};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -31,31 +33,6 @@ const SET_ASIDE: u64 = 1 << 40;
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Which of a device's pages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Which {
-    Ledger,
-    Engine,
-}
-
-/// One page of a device.
-#[derive(Debug, Clone)]
-pub enum PageFile {
-    /// A file of the user's own.
-    Path(PathBuf),
-    /// A memory file of sealed size.
-    Held(Arc<HeldPage>),
-}
-
-/// A page that a holder gave this process.
-#[derive(Debug)]
-pub struct HeldPage {
-    file: MemoryFile,
-    socket: PathBuf,
-    uuid: Uuid,
-    which: Which,
-}
-
 /// The pages of a device.
 #[derive(Debug)]
 pub struct Pages {
@@ -67,60 +44,9 @@ pub struct Pages {
     _connection: Option<OwnedFd>,
 }
 
-impl PageFile {
-    /// Opens it: a description of the caller's own, through which no other caller locks.
-    pub fn open(&self) -> Result<OwnedFd, Errno> {
-        match self {
-            PageFile::Path(path) => lock::open(path),
-            PageFile::Held(page) => page.open(),
-        }
-    }
-
-    /// What its descriptor must be.
-    pub fn backing(&self) -> Backing {
-        match self {
-            PageFile::Path(_) => Backing::File,
-            PageFile::Held(_) => Backing::Sealed,
-        }
-    }
-
-    /// What to call it: the file, or the holder's socket.
-    pub fn name(&self) -> &Path {
-        match self {
-            PageFile::Path(path) => path,
-            PageFile::Held(page) => &page.socket,
-        }
-    }
-}
-
-impl HeldPage {
-    fn open(&self) -> Result<OwnedFd, Errno> {
-        let own = self.file.fd().and_then(|fd| reopen_page(fd).map_err(errno));
-        own.or_else(|_| {
-            // The program closed our descriptor, or has no /proc: the holder opens it for us, if it still has this very page.
-            let pages = device_pages(&self.socket, self.uuid.0).map_err(|_| Errno::BADF)?;
-            let page = match self.which {
-                Which::Ledger => pages.ledger,
-                Which::Engine => pages.engine,
-            };
-            match Identity::of(&page)? == self.file.identity() {
-                true => Ok(page),
-                false => Err(Errno::STALE),
-            }
-        })
-    }
-}
-
-fn errno(why: PageError) -> Errno {
-    match why {
-        PageError::System { errno, .. } => errno,
-        _ => Errno::INVAL,
-    }
-}
-
 /// The socket at which this process asks for the pages of a run directory's devices.
 fn socket(directory: &Path) -> PathBuf {
-    match container::granted() {
+    match granted() {
         Some(_) => directory.join(FOLDER).join(SOCKET),
         None => directory.join(SOCKET),
     }
@@ -163,7 +89,7 @@ pub fn find(directory: &Path, uuid: Uuid) -> Result<Pages, HardwareError> {
                 std::thread::sleep(PAUSE);
                 continue;
             }
-            Err(why) if container::granted().is_some() || !is_nobodys(why) => {
+            Err(why) if granted().is_some() || !is_nobodys(why) => {
                 return Err(HardwareError::Unheld(socket, why));
             }
             Err(_) => {}

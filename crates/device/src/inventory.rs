@@ -1,14 +1,14 @@
 //! The emulated devices of this host as anyone may ask for them, without initialising a driver.
 
-use crate::container;
-use crate::hardware::run_directory;
+use crate::granted::{Granted, granted};
 use crate::mig::{self, Instance, State, Store, StoreError};
 use crate::product::identity::{PciAddress, Uuid};
 use crate::product::profile::Profile;
 use crate::product::spec::{self, SpecError, Timing};
+use crate::run_directory::run_directory;
+use crate::stand_in;
 use divvy_model::MigProduct;
-use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock};
+use std::path::Path;
 
 /// What an emulated device is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,13 +96,45 @@ impl DeviceFacts {
     /// As [`Self::division`].
     pub fn mig_devices(&self, run_directory: &Path) -> Result<Vec<DeviceFacts>, StoreError> {
         let state = self.division(run_directory)?.unwrap_or_default();
-        Ok(mig::compute_instances(self, &state))
+        Ok(compute_instances(self, &state))
     }
 
     /// Compute capability, major and minor.
     pub fn compute_capability(&self) -> (u32, u32) {
         self.profile.compute_capability
     }
+}
+
+/// The compute instances of a GPU, in the order of NVML's indices: by GPU instance, then by compute instance.
+pub fn compute_instances(gpu: &DeviceFacts, state: &State) -> Vec<DeviceFacts> {
+    let Some(product) = MigProduct::of_key(gpu.profile.key).filter(|_| state.on) else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for outer_instance in &state.instances {
+        let Some(outer) = mig::profile(product, outer_instance.profile) else {
+            continue;
+        };
+        let memory = mig::gpu_instance_uuid(gpu.uuid, outer_instance);
+        let kinds = mig::compute_kinds(product, outer);
+        for compute in &outer_instance.compute {
+            let kind = kinds.iter().find(|kind| kind.slices == compute.slices);
+            found.push(DeviceFacts {
+                uuid: mig::compute_instance_uuid(memory, compute),
+                instance: Some(Instance {
+                    gpu: gpu.uuid,
+                    memory,
+                    gpu_instance: outer_instance.id,
+                    compute_instance: compute.id,
+                    profile: outer,
+                    slices: compute.slices,
+                    sm_count: kind.map_or(0, |kind| kind.sm_count),
+                }),
+                ..*gpu
+            });
+        }
+    }
+    found
 }
 
 /// The devices that a specification (`h100`, `a100-40gb*2`, the value of `DIVVY_EMULATED`) describes in a run
@@ -122,30 +154,27 @@ pub fn devices(spec: &str, run_directory: &Path) -> Result<Vec<DeviceFacts>, Spe
     Ok(facts.collect())
 }
 
-static STANDS_FOR: RwLock<Option<(String, PathBuf)>> = RwLock::new(None);
-
-/// Has this process's emulated NVML show the devices of `spec` in `run_directory`, whatever the environment says: for a
-/// program that manages emulated devices and is no client of them.
-pub fn stand_for(spec: &str, run_directory: &Path) {
-    let mut settings = STANDS_FOR.write().unwrap_or_else(PoisonError::into_inner);
-    *settings = Some((spec.to_owned(), run_directory.to_owned()));
-}
-
-/// The run directory of [`stand_for`], if it was called.
-pub fn stood_for_directory() -> Option<PathBuf> {
-    let settings = STANDS_FOR.read().unwrap_or_else(PoisonError::into_inner);
-    settings.as_ref().map(|(_, directory)| directory.clone())
+/// The devices that a container was granted, numbered from 0.
+///
+/// # Errors
+/// A specification that is not understood.
+pub fn granted_devices(granted: &Granted) -> Result<Vec<DeviceFacts>, SpecError> {
+    let mut found = devices(&granted.spec, &granted.run_directory)?;
+    found.retain(|facts| granted.uuids.contains(&facts.uuid));
+    for (index, facts) in found.iter_mut().enumerate() {
+        facts.index = index;
+    }
+    Ok(found)
 }
 
 /// The devices that a container was granted; else those `DIVVY_EMULATED` describes, or the default's where it is unset
 /// or empty.
 pub fn devices_from_env() -> Result<Vec<DeviceFacts>, SpecError> {
-    let settings = STANDS_FOR.read().unwrap_or_else(PoisonError::into_inner).clone();
-    if let Some((spec, directory)) = settings {
+    if let Some((spec, directory)) = stand_in::settings() {
         return devices(&spec, &directory);
     }
-    if let Some(granted) = container::granted() {
-        return granted.devices();
+    if let Some(granted) = granted() {
+        return granted_devices(granted);
     }
     let setting = std::env::var("DIVVY_EMULATED").unwrap_or_default();
     let spec = if setting.trim().is_empty() {

@@ -7,7 +7,9 @@ pub mod clock;
 mod container;
 mod device;
 pub mod engine;
+mod error;
 pub mod exec;
+mod granted;
 pub mod hardware;
 mod held;
 pub mod inventory;
@@ -15,21 +17,28 @@ pub mod log;
 pub mod memory;
 pub mod mig;
 mod nvml;
+mod page_file;
+mod pid;
 pub mod product;
+mod run_directory;
 pub mod shared;
+mod stand_in;
 
-pub use container::{Grant, NAMESPACE, grant, granted_in};
+pub use container::{Grant, grant};
 pub use device::{Device, JoinError};
 pub use engine::usage::{EngineUsage, ProcessEngineUsage, engine_usage, engine_usage_in, set_time_slice};
-pub use hardware::{
-    HardwareError, ProcessUsage, Usage, default_run_directory, run_directory, usage, usage_in,
-};
+pub use error::HardwareError;
+pub use granted::granted_in;
+pub use hardware::{ProcessUsage, Usage, usage, usage_in};
 pub use held::{Kept, SOCKET as PAGES_SOCKET, new_engine_page, pages_of, set_aside};
-pub use inventory::{DeviceFacts, devices, devices_from_env, stand_for};
+pub use inventory::{DeviceFacts, devices, devices_from_env};
 pub use mig::{Instance, State as MigState, StoreError};
 pub use nvml::{TABLE as NVML_TABLE, nvlinks};
+pub use pid::NAMESPACE;
 pub use product::identity::{PciAddress, Uuid};
 pub use product::spec::{SpecError, Timing};
+pub use run_directory::{default_run_directory, run_directory};
+pub use stand_in::stand_for;
 
 /// What the fuzz targets under `fuzz/` call; not for use.
 #[doc(hidden)]

@@ -20,7 +20,7 @@ use crate::{Result, fork, memop, pool};
 use divvy_abi::*;
 use divvy_device::inventory::{self, DeviceFacts};
 use divvy_device::memory::heap::Charged;
-use divvy_device::{Device, HardwareError, JoinError, hardware, log, mig};
+use divvy_device::{Device, HardwareError, JoinError, log};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What the driver keeps for a device: its primary context and the pools that allocations come from by default.
@@ -160,14 +160,14 @@ fn visible_devices() -> Result<Vec<DeviceFacts>> {
     let setting = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     let mut divided = Vec::new();
     for gpu in present {
-        let state = gpu.division(&hardware::run_directory()).map_err(|why| {
+        let state = gpu.division(&divvy_device::run_directory()).map_err(|why| {
             log::line(format_args!("cannot use the emulated device {}: {why}", gpu.uuid));
             CUDA_ERROR_OPERATING_SYSTEM
         })?;
         let state = state.filter(|state| state.on);
         divided.push(Present {
             gpu,
-            instances: state.map(|state| mig::compute_instances(&gpu, &state)),
+            instances: state.map(|state| inventory::compute_instances(&gpu, &state)),
         });
     }
     let chosen = visible(setting.as_deref(), &divided);

@@ -9,7 +9,7 @@ use super::page::{OwnPlace, Page};
 use super::schedule::{JOBS, Job, State, WHOLE};
 use crate::exec::pool::{Pool, block_signals};
 use crate::exec::task::{Task, Work};
-use crate::held::PageFile;
+use crate::page_file::PageFile;
 use crate::product::spec::Timing;
 use crate::{clock, log};
 use std::collections::VecDeque;

@@ -6,11 +6,11 @@
 
 use super::copy;
 use super::mps::Client;
-use super::schedule::{JOBS, Job, Now, PATIENCE, Place, Schedule, State, WHOLE};
+use super::schedule::{DEFAULT_SLICE, JOBS, Job, Now, PATIENCE, Place, Schedule, State, WHOLE};
 use crate::clock;
-use crate::container;
-use crate::held::PageFile;
 use crate::memory::mapping::Mapping;
+use crate::page_file::PageFile;
+use crate::pid::host_pid;
 use crate::shared::lock::{FileLock, Hold, is_locked, open};
 use divvy_ledger::{Backing, DEVICE_PAGE, PageError, check_page, new_page};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
@@ -30,12 +30,6 @@ pub const PLACES: usize = 256;
 pub const SAMPLES: usize = 16;
 /// Distance of two of them, in nanoseconds.
 pub const SAMPLE_EVERY: u64 = 100_000_000;
-/// Default slice: about what the driver's is, in nanoseconds.
-pub const DEFAULT_SLICE: u64 = 2_000_000;
-/// What the driver calls short.
-pub const SHORT_SLICE: u64 = 1_000_000;
-/// What the driver calls long.
-pub const LONG_SLICE: u64 = 30_000_000;
 /// Slices that a page may say, in nanoseconds.
 const SLICES: std::ops::RangeInclusive<u64> = 50_000..=1_000_000_000;
 
@@ -186,7 +180,7 @@ impl Page {
     /// Takes a place for this process.
     pub fn join(&self) -> Result<OwnPlace, Errno> {
         self.reap();
-        let pid = container::host_pid();
+        let pid = host_pid();
         for index in 0..PLACES {
             let lock = PLACE_LOCKS + index as u64;
             let Some(life) = FileLock::take(self.file.open()?, lock, 1, Hold::Alone)? else {
@@ -225,7 +219,7 @@ impl Page {
     pub fn lock(&self) -> Locked<'_> {
         static TICKETS: AtomicU32 = AtomicU32::new(1);
         let number = TICKETS.fetch_add(1, Relaxed);
-        let ticket = u64::from(container::host_pid()) << 32 | u64::from(number) | 1;
+        let ticket = u64::from(host_pid()) << 32 | u64::from(number) | 1;
         let lock = &self.words().lock;
         let mut turns = 0u32;
         let mut seen = (0, 0);

@@ -9,6 +9,12 @@
 //! of the job at its head, but never lags more than [`PATIENCE`]: then an open job is charged as if it ran. One whose
 //! process shows no sign of life for that long (it is stopped) does not keep its turn.
 
+/// Default slice: about what the driver's is, in nanoseconds.
+pub const DEFAULT_SLICE: u64 = 2_000_000;
+/// What the driver calls short.
+pub const SHORT_SLICE: u64 = 1_000_000;
+/// What the driver calls long.
+pub const LONG_SLICE: u64 = 30_000_000;
 /// Jobs of a process that can be on the line at once.
 pub const JOBS: usize = 8;
 /// The longest that the line lags behind the clock, and that an open job stays without a sign of life, in nanoseconds.

@@ -3,7 +3,7 @@
 
 use super::page::{PLACES, Page};
 use super::schedule::{JOBS, Job, State, WHOLE};
-use crate::held::PageFile;
+use crate::page_file::PageFile;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

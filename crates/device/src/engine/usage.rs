@@ -1,9 +1,11 @@
 //! How busy an emulated device's engine is, and who keeps it so: read from its page, without touching a driver.
 
-use super::page::{Busy, DEFAULT_SLICE, LONG_SLICE, Page, SAMPLES, SHORT_SLICE, write_slice};
-use crate::hardware::{HardwareError, make_folder, run_directory};
+use super::page::{Busy, Page, SAMPLES, write_slice};
+use super::schedule::{DEFAULT_SLICE, LONG_SLICE, SHORT_SLICE};
+use crate::error::HardwareError;
 use crate::held;
 use crate::product::identity::Uuid;
+use crate::run_directory::{make_folder, run_directory};
 use divvy_ledger::PageError;
 use rustix::io::Errno;
 use std::path::Path;

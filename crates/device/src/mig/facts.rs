@@ -1,10 +1,8 @@
-//! Compute instances as devices: what a program that runs in one sees.
+//! Instances by name: which part of a GPU each is.
 
-use super::rules::{compute_kinds, profile};
-use super::state::{ComputeInstance, GpuInstance, State};
-use crate::inventory::DeviceFacts;
+use super::state::{ComputeInstance, GpuInstance};
 use crate::product::identity::Uuid;
-use divvy_model::{MigProduct, MigProfile};
+use divvy_model::MigProfile;
 
 /// Which part of a GPU a device is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,36 +48,4 @@ pub fn compute_instance_uuid(memory: Uuid, compute: &ComputeInstance) -> Uuid {
         memory,
         &format!("ci {} {} {}", compute.id, compute.slices, compute.start),
     )
-}
-
-/// The compute instances of a GPU, in the order of NVML's indices: by GPU instance, then by compute instance.
-pub fn compute_instances(gpu: &DeviceFacts, state: &State) -> Vec<DeviceFacts> {
-    let Some(product) = MigProduct::of_key(gpu.profile.key).filter(|_| state.on) else {
-        return Vec::new();
-    };
-    let mut found = Vec::new();
-    for held in &state.instances {
-        let Some(outer) = profile(product, held.profile) else {
-            continue;
-        };
-        let memory = gpu_instance_uuid(gpu.uuid, held);
-        let kinds = compute_kinds(product, outer);
-        for compute in &held.compute {
-            let kind = kinds.iter().find(|kind| kind.slices == compute.slices);
-            found.push(DeviceFacts {
-                uuid: compute_instance_uuid(memory, compute),
-                instance: Some(Instance {
-                    gpu: gpu.uuid,
-                    memory,
-                    gpu_instance: held.id,
-                    compute_instance: compute.id,
-                    profile: outer,
-                    slices: compute.slices,
-                    sm_count: kind.map_or(0, |kind| kind.sm_count),
-                }),
-                ..*gpu
-            });
-        }
-    }
-    found
 }

@@ -9,7 +9,7 @@ mod rules;
 mod state;
 mod store;
 
-pub use facts::{Instance, compute_instance_uuid, compute_instances, gpu_instance_uuid};
-pub use rules::{ComputeKind, Refusal, compute_kinds};
+pub use facts::{Instance, compute_instance_uuid, gpu_instance_uuid};
+pub use rules::{ComputeKind, Refusal, compute_kinds, profile};
 pub use state::{ComputeInstance, GpuInstance, State};
 pub use store::{Store, StoreError, find};

@@ -10,14 +10,16 @@ use divvy_abi::nvml::*;
 use divvy_model::{MigProduct, MigProfile};
 
 use super::{Result, state};
-use crate::hardware::{self, HardwareError, run_directory};
-use crate::inventory::DeviceFacts;
+use crate::error::HardwareError;
+use crate::hardware;
+use crate::inventory::{self, DeviceFacts};
 use crate::log;
 use crate::mig::{
     ComputeInstance, ComputeKind, GpuInstance, Refusal, State, Store, StoreError, compute_instance_uuid,
     compute_kinds, gpu_instance_uuid,
 };
 use crate::product::identity::Uuid;
+use crate::run_directory::{prepare, run_directory};
 
 /// What NVML says for a refusal.
 pub fn code(refusal: Refusal) -> nvmlReturn_t {
@@ -93,7 +95,7 @@ impl Divisible {
     /// Changes it.
     pub fn change<T>(self, change: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
         // Nobody may have used an emulated device in this run directory yet.
-        hardware::prepare(&run_directory()).map_err(unprepared)?;
+        prepare(&run_directory()).map_err(unprepared)?;
         self.store().change(change).map_err(unreadable)?
     }
 
@@ -114,7 +116,7 @@ impl Divisible {
 
     /// The MIG devices, in the order of their indices.
     pub fn devices(self) -> Result<Vec<DeviceFacts>> {
-        Ok(crate::mig::compute_instances(self.gpu, &self.divided()?))
+        Ok(inventory::compute_instances(self.gpu, &self.divided()?))
     }
 }
 

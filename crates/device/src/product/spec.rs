@@ -5,7 +5,7 @@
 //! Options are those of the devices before them. Nothing set means one H100.
 
 use super::profile::{PROFILES, Profile};
-use crate::engine::page::{DEFAULT_SLICE, LONG_SLICE, SHORT_SLICE};
+use crate::engine::schedule::{DEFAULT_SLICE, LONG_SLICE, SHORT_SLICE};
 use divvy_model::Bytes;
 use std::fmt;
 use std::ops::Range;
