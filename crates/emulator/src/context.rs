@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::handle;
 use crate::memory::registry::Addresses;
-use crate::order::{Lane, Manner, Order};
+use crate::order::{Manner, Order, StreamId};
 use crate::print::PrintBuffer;
 use divvy_abi::*;
 use divvy_device::exec::task::{Task, Work};
@@ -47,7 +47,7 @@ pub struct Context {
     fault: AtomicU32,
     /// Calls of cuCtxAttach without their cuCtxDetach, and one for whoever made it.
     uses: AtomicU32,
-    next_lane: AtomicU64,
+    next_stream: AtomicU64,
     /// What it costs the device while it lives.
     memory: Mutex<Option<Charged>>,
 }
@@ -80,14 +80,14 @@ impl Context {
             shared_config: AtomicU32::new(1),
             fault: AtomicU32::new(0),
             uses: AtomicU32::new(1),
-            next_lane: AtomicU64::new(1),
+            next_stream: AtomicU64::new(1),
             memory: Mutex::new(memory),
         })
     }
 
-    /// A lane for a new stream.
-    pub fn new_lane(&self) -> Lane {
-        self.next_lane.fetch_add(1, Ordering::Relaxed)
+    /// An id for a new stream.
+    pub fn new_stream_id(&self) -> StreamId {
+        self.next_stream.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The failure that ended this context's work, if there was one. It stays until the context is gone.
@@ -143,9 +143,9 @@ impl Context {
         self.printed.show();
     }
 
-    /// Appends work to a lane. Work that must not run once the context failed checks for itself.
-    pub fn submit(&self, lane: Lane, manner: Manner, also: &[Arc<Task>], work: Work) -> Arc<Task> {
-        self.order.submit(lane, manner, also, work)
+    /// Appends work to a stream. Work that must not run once the context failed checks for itself.
+    pub fn submit(&self, stream: StreamId, manner: Manner, also: &[Arc<Task>], work: Work) -> Arc<Task> {
+        self.order.submit(stream, manner, also, work)
     }
 
     /// Gives the device back what the context cost.

@@ -19,9 +19,9 @@ pub enum Manner {
 }
 
 /// Names one stream inside its context; [`LEGACY`] is the legacy default stream.
-pub type Lane = u64;
-/// The lane of the legacy default stream.
-pub const LEGACY: Lane = 0;
+pub type StreamId = u64;
+/// The legacy default stream.
+pub const LEGACY: StreamId = 0;
 
 /// Entries beyond which finished streams are looked for at every submission.
 const PRUNE_ABOVE: usize = 64;
@@ -29,49 +29,49 @@ const PRUNE_ABOVE: usize = 64;
 /// The last task of each stream of a context.
 #[derive(Default)]
 pub struct Order {
-    lanes: Mutex<HashMap<Lane, (Manner, Arc<Task>)>>,
+    streams: Mutex<HashMap<StreamId, (Manner, Arc<Task>)>>,
 }
 
 impl Order {
     /// Appends work to a stream, after `also` as well.
-    pub fn submit(&self, lane: Lane, manner: Manner, also: &[Arc<Task>], work: Work) -> Arc<Task> {
-        let mut lanes = self.lock();
+    pub fn submit(&self, stream: StreamId, manner: Manner, also: &[Arc<Task>], work: Work) -> Arc<Task> {
+        let mut streams = self.lock();
         // A stream that has nothing to wait for needs no entry; without this, streams made and dropped would add up.
-        if lanes.len() > PRUNE_ABOVE {
-            lanes.retain(|_, (_, last)| !last.is_done());
+        if streams.len() > PRUNE_ABOVE {
+            streams.retain(|_, (_, last)| !last.is_done());
         }
         let mut before = also.to_vec();
         match manner {
             Manner::Legacy => {
-                lanes.retain(|_, (_, last)| !last.is_done());
-                let ordered = lanes
+                streams.retain(|_, (_, last)| !last.is_done());
+                let ordered = streams
                     .values()
                     .filter(|(manner, _)| *manner != Manner::NonBlocking);
                 before.extend(ordered.map(|(_, last)| Arc::clone(last)));
             }
             Manner::Blocking | Manner::NonBlocking => {
-                before.extend(lanes.get(&lane).map(|(_, last)| Arc::clone(last)));
+                before.extend(streams.get(&stream).map(|(_, last)| Arc::clone(last)));
                 if manner == Manner::Blocking {
-                    before.extend(lanes.get(&LEGACY).map(|(_, last)| Arc::clone(last)));
+                    before.extend(streams.get(&LEGACY).map(|(_, last)| Arc::clone(last)));
                 }
             }
         }
         let task = Task::submit(&before, work);
-        lanes.insert(lane, (manner, Arc::clone(&task)));
+        streams.insert(stream, (manner, Arc::clone(&task)));
         task
     }
 
     /// What a wait for this stream waits for. For the legacy stream that is every stream ordered against it.
-    pub fn tail(&self, lane: Lane) -> Vec<Arc<Task>> {
-        let lanes = self.lock();
-        if lane == LEGACY {
-            let ordered = lanes
+    pub fn tail(&self, stream: StreamId) -> Vec<Arc<Task>> {
+        let streams = self.lock();
+        if stream == LEGACY {
+            let ordered = streams
                 .values()
                 .filter(|(manner, _)| *manner != Manner::NonBlocking);
             return ordered.map(|(_, last)| Arc::clone(last)).collect();
         }
-        lanes
-            .get(&lane)
+        streams
+            .get(&stream)
             .map(|(_, last)| Arc::clone(last))
             .into_iter()
             .collect()
@@ -82,8 +82,8 @@ impl Order {
         self.lock().values().map(|(_, last)| Arc::clone(last)).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Lane, (Manner, Arc<Task>)>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<StreamId, (Manner, Arc<Task>)>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -91,8 +91,8 @@ impl Order {
 mod tests {
     use super::*;
 
-    fn marker(order: &Order, lane: Lane, manner: Manner) -> Arc<Task> {
-        order.submit(lane, manner, &[], Work::Marker)
+    fn marker(order: &Order, stream: StreamId, manner: Manner) -> Arc<Task> {
+        order.submit(stream, manner, &[], Work::Marker)
     }
 
     #[test]
@@ -124,8 +124,8 @@ mod tests {
     #[test]
     fn finished_streams_leave_nothing_behind() {
         let order = Order::default();
-        for lane in 1..1000 {
-            marker(&order, lane, Manner::NonBlocking);
+        for stream in 1..1000 {
+            marker(&order, stream, Manner::NonBlocking);
         }
         assert!(order.everything().len() <= PRUNE_ABOVE + 1);
     }

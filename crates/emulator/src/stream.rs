@@ -1,8 +1,8 @@
-//! Streams: handles for lanes of a context, and the queues that work goes to.
+//! Streams of a context, and the queues that work goes to.
 
 use crate::Result;
 use crate::context::Context;
-use crate::order::{Lane, Manner};
+use crate::order::{Manner, StreamId};
 use divvy_device::engine::line::Running;
 use divvy_device::exec::task::{Task, Work};
 use std::sync::Arc;
@@ -17,31 +17,31 @@ pub struct Stream {
     pub flags: u32,
     /// As granted, within the context's range.
     pub priority: i32,
-    /// Its lane in the context.
-    pub lane: Lane,
+    /// Its id in the context.
+    pub id: StreamId,
 }
 
 impl Stream {
     /// A new stream of a context.
     pub fn new(handle: u64, context: Arc<Context>, flags: u32, priority: i32) -> Arc<Stream> {
-        let lane = context.new_lane();
+        let id = context.new_stream_id();
         Arc::new(Stream {
             handle,
             context,
             flags,
             priority,
-            lane,
+            id,
         })
     }
 }
 
-/// Where work goes: one lane of one context.
+/// Where work goes: one stream of one context.
 #[derive(Clone)]
 pub struct Queue {
     /// The context.
     pub context: Arc<Context>,
-    /// The lane.
-    pub lane: Lane,
+    /// The stream's id in the context.
+    pub id: StreamId,
     /// Handle of the stream; 0 for the default streams.
     pub stream: u64,
     /// How it relates to the legacy default stream.
@@ -97,12 +97,12 @@ impl Queue {
 
     /// Appends a mark.
     pub fn mark(&self, also: &[Arc<Task>]) -> Arc<Task> {
-        self.context.submit(self.lane, self.manner, also, Work::Marker)
+        self.context.submit(self.id, self.manner, also, Work::Marker)
     }
 
     /// Appends work as it is.
     pub fn submit(&self, work: Work) -> Arc<Task> {
-        self.context.submit(self.lane, self.manner, &[], work)
+        self.context.submit(self.id, self.manner, &[], work)
     }
 
     /// Appends tasks that are more than one piece of work: they start behind what is there, and what follows waits
@@ -114,7 +114,7 @@ impl Queue {
 
     /// Waits for everything in the queue.
     pub fn synchronize(&self) -> Result {
-        for task in self.context.order.tail(self.lane) {
+        for task in self.context.order.tail(self.id) {
             task.wait_done();
         }
         self.context.printed.show();
@@ -123,10 +123,6 @@ impl Queue {
 
     /// Whether everything in the queue is done.
     pub fn is_idle(&self) -> bool {
-        self.context
-            .order
-            .tail(self.lane)
-            .iter()
-            .all(|task| task.is_done())
+        self.context.order.tail(self.id).iter().all(|task| task.is_done())
     }
 }

@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::context::Context;
 use crate::driver::driver;
-use crate::order::Lane;
+use crate::order::StreamId;
 use divvy_abi::*;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ thread_local! {
     /// thread's other variables are gone by then. [`Ending`] empties those of other threads.
     static STACK: RefCell<ManuallyDrop<Vec<u64>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
     /// This thread's default stream in each context, by context id. Kept as the stack is.
-    static OWN_STREAMS: RefCell<ManuallyDrop<BTreeMap<u64, Lane>>> =
+    static OWN_STREAMS: RefCell<ManuallyDrop<BTreeMap<u64, StreamId>>> =
         const { RefCell::new(ManuallyDrop::new(BTreeMap::new())) };
     static ENDING: Ending = const { Ending };
 }
@@ -29,7 +29,7 @@ impl Drop for Ending {
     fn drop(&mut self) {
         if rustix::thread::gettid() != rustix::process::getpid() {
             STACK.with(|stack| **stack.borrow_mut() = Vec::new());
-            OWN_STREAMS.with(|lanes| lanes.borrow_mut().clear());
+            OWN_STREAMS.with(|streams| streams.borrow_mut().clear());
         }
     }
 }
@@ -99,14 +99,14 @@ pub fn pop() -> Result<u64> {
 }
 
 /// The calling thread's default stream in a context.
-pub fn own_stream(context: &Context) -> Result<Lane> {
+pub fn own_stream(context: &Context) -> Result<StreamId> {
     keep_for_thread();
     OWN_STREAMS
-        .try_with(|lanes| {
-            *lanes
+        .try_with(|streams| {
+            *streams
                 .borrow_mut()
                 .entry(context.id)
-                .or_insert_with(|| context.new_lane())
+                .or_insert_with(|| context.new_stream_id())
         })
         .map_err(|_| CUDA_ERROR_DEINITIALIZED)
 }

@@ -102,7 +102,7 @@ entry! {
     fn cuStreamGetId | cuStreamGetId_ptsz(stream ; id: Out<u64>) {
         let queue = stream.queue_even_failed()?;
         // Unique in the process: handles, context ids included, are never used twice.
-        id.set(if stream.0 <= PER_THREAD_STREAM { queue.context.id + queue.lane } else { stream.0 })
+        id.set(if stream.0 <= PER_THREAD_STREAM { queue.context.id + queue.id } else { stream.0 })
     }
 
     fn cuStreamGetCtx | cuStreamGetCtx_ptsz(stream ; context: Out<CUcontext>) {

@@ -19,7 +19,7 @@ pub const LEGACY_STREAM: u64 = 1;
 pub const PER_THREAD_STREAM: u64 = 2;
 
 impl StreamName {
-    /// The lane this names, in a context that has not failed, for work that cannot be captured.
+    /// The stream this names, in a context that has not failed, for work that cannot be captured.
     pub fn queue(self) -> Result<Queue> {
         let queue = self.queue_even_failed()?;
         queue.context.check()?;
@@ -27,14 +27,14 @@ impl StreamName {
         Ok(queue)
     }
 
-    /// Where work that can be captured goes: the lane this names, or the graph it is captured into.
+    /// Where work that can be captured goes: the stream this names, or the graph it is captured into.
     pub fn target(self) -> Result<Target<'static>> {
         let queue = self.queue_even_failed()?;
         queue.context.check()?;
         driver()?.graphs.captures.target(queue)
     }
 
-    /// The lane this names, whatever state its context is in.
+    /// The stream this names, whatever state its context is in.
     pub fn queue_even_failed(self) -> Result<Queue> {
         if self.0 > PER_THREAD_STREAM {
             let stream = driver()?.streams.get(self.0).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
@@ -45,7 +45,7 @@ impl StreamName {
             };
             return Ok(Queue {
                 context: Arc::clone(&stream.context),
-                lane: stream.lane,
+                id: stream.id,
                 stream: stream.handle,
                 manner,
                 flags: stream.flags,
@@ -53,14 +53,14 @@ impl StreamName {
             });
         }
         let context = current::context()?;
-        let (lane, manner) = if self.0 == PER_THREAD_STREAM {
+        let (id, manner) = if self.0 == PER_THREAD_STREAM {
             (current::own_stream(&context)?, Manner::Blocking)
         } else {
             (LEGACY, Manner::Legacy)
         };
         Ok(Queue {
             context,
-            lane,
+            id,
             stream: 0,
             manner,
             flags: 0,

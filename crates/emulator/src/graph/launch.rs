@@ -51,8 +51,13 @@ pub fn launch(exec: &Arc<Exec>, queue: &Queue, stream: Option<Weak<Stream>>, on:
     let end = queue.mark(&ends);
     for context in other_contexts(&state.plan, &queue.context) {
         // A wait for that context waits for its part of the graph too.
-        let lane = context.new_lane();
-        context.submit(lane, Manner::NonBlocking, &[Arc::clone(&end)], task::Work::Marker);
+        let stream = context.new_stream_id();
+        context.submit(
+            stream,
+            Manner::NonBlocking,
+            &[Arc::clone(&end)],
+            task::Work::Marker,
+        );
     }
     state.last = Some(end);
     Ok(())
@@ -68,7 +73,7 @@ pub fn upload(exec: &Arc<Exec>, queue: &Queue) -> Result {
 }
 
 fn key(queue: &Queue) -> StreamKey {
-    (queue.context.id, queue.lane)
+    (queue.context.id, queue.id)
 }
 
 fn map(exec: &Exec, queue: &Queue) -> Result {

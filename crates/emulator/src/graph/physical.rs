@@ -6,15 +6,15 @@
 //! has bytes of its own; and what is no longer used stays reserved until cuDeviceGraphMemTrim.
 
 use crate::handle::Handles;
-use crate::order::Lane;
+use crate::order::StreamId;
 use crate::pool::{self, MemoryPool};
 use divvy_device::Device;
 use divvy_device::memory::heap::{Charge, OutOfMemory, PAGE};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One stream, in the whole process: the context's id and the lane in it.
-pub type StreamKey = (u64, Lane);
+/// One stream, in the whole process: the context's id and the stream's in it.
+pub type StreamKey = (u64, StreamId);
 
 /// The graph memory of one device.
 pub struct Physical {
