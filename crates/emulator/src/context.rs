@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::handle;
 use crate::memory::registry::Addresses;
-use crate::order::{Manner, Order, StreamId};
+use crate::order::{Order, StreamId, StreamKind};
 use crate::print::PrintBuffer;
 use divvy_abi::*;
 use divvy_device::exec::task::{Task, Work};
@@ -144,8 +144,8 @@ impl Context {
     }
 
     /// Appends work to a stream. Work that must not run once the context failed checks for itself.
-    pub fn submit(&self, stream: StreamId, manner: Manner, also: &[Arc<Task>], work: Work) -> Arc<Task> {
-        self.order.submit(stream, manner, also, work)
+    pub fn submit(&self, stream: StreamId, kind: StreamKind, also: &[Arc<Task>], work: Work) -> Arc<Task> {
+        self.order.submit(stream, kind, also, work)
     }
 
     /// Gives the device back what the context cost.

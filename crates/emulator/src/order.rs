@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How a stream relates to the legacy default stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
+pub enum StreamKind {
     /// It is the legacy default stream.
     Legacy,
     /// Ordered against it.
@@ -29,35 +29,35 @@ const PRUNE_ABOVE: usize = 64;
 /// The last task of each stream of a context.
 #[derive(Default)]
 pub struct Order {
-    streams: Mutex<HashMap<StreamId, (Manner, Arc<Task>)>>,
+    streams: Mutex<HashMap<StreamId, (StreamKind, Arc<Task>)>>,
 }
 
 impl Order {
     /// Appends work to a stream, after `also` as well.
-    pub fn submit(&self, stream: StreamId, manner: Manner, also: &[Arc<Task>], work: Work) -> Arc<Task> {
+    pub fn submit(&self, stream: StreamId, kind: StreamKind, also: &[Arc<Task>], work: Work) -> Arc<Task> {
         let mut streams = self.lock();
         // A stream that has nothing to wait for needs no entry; without this, streams made and dropped would add up.
         if streams.len() > PRUNE_ABOVE {
             streams.retain(|_, (_, last)| !last.is_done());
         }
         let mut before = also.to_vec();
-        match manner {
-            Manner::Legacy => {
+        match kind {
+            StreamKind::Legacy => {
                 streams.retain(|_, (_, last)| !last.is_done());
                 let ordered = streams
                     .values()
-                    .filter(|(manner, _)| *manner != Manner::NonBlocking);
+                    .filter(|(kind, _)| *kind != StreamKind::NonBlocking);
                 before.extend(ordered.map(|(_, last)| Arc::clone(last)));
             }
-            Manner::Blocking | Manner::NonBlocking => {
+            StreamKind::Blocking | StreamKind::NonBlocking => {
                 before.extend(streams.get(&stream).map(|(_, last)| Arc::clone(last)));
-                if manner == Manner::Blocking {
+                if kind == StreamKind::Blocking {
                     before.extend(streams.get(&LEGACY).map(|(_, last)| Arc::clone(last)));
                 }
             }
         }
         let task = Task::submit(&before, work);
-        streams.insert(stream, (manner, Arc::clone(&task)));
+        streams.insert(stream, (kind, Arc::clone(&task)));
         task
     }
 
@@ -67,7 +67,7 @@ impl Order {
         if stream == LEGACY {
             let ordered = streams
                 .values()
-                .filter(|(manner, _)| *manner != Manner::NonBlocking);
+                .filter(|(kind, _)| *kind != StreamKind::NonBlocking);
             return ordered.map(|(_, last)| Arc::clone(last)).collect();
         }
         streams
@@ -82,7 +82,7 @@ impl Order {
         self.lock().values().map(|(_, last)| Arc::clone(last)).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<StreamId, (Manner, Arc<Task>)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<StreamId, (StreamKind, Arc<Task>)>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -91,18 +91,18 @@ impl Order {
 mod tests {
     use super::*;
 
-    fn marker(order: &Order, stream: StreamId, manner: Manner) -> Arc<Task> {
-        order.submit(stream, manner, &[], Work::Marker)
+    fn marker(order: &Order, stream: StreamId, kind: StreamKind) -> Arc<Task> {
+        order.submit(stream, kind, &[], Work::Marker)
     }
 
     #[test]
     fn the_legacy_stream_joins_and_splits_the_blocking_ones() {
         let order = Order::default();
-        let busy = order.submit(1, Manner::Blocking, &[], Work::Caller);
-        let aside = order.submit(2, Manner::NonBlocking, &[], Work::Caller);
-        let legacy = marker(&order, LEGACY, Manner::Legacy);
-        let other = marker(&order, 3, Manner::Blocking);
-        let free = marker(&order, 4, Manner::NonBlocking);
+        let busy = order.submit(1, StreamKind::Blocking, &[], Work::Caller);
+        let aside = order.submit(2, StreamKind::NonBlocking, &[], Work::Caller);
+        let legacy = marker(&order, LEGACY, StreamKind::Legacy);
+        let other = marker(&order, 3, StreamKind::Blocking);
+        let free = marker(&order, 4, StreamKind::NonBlocking);
         assert!(!legacy.is_done(), "it waits for the busy blocking stream");
         assert!(
             !other.is_done(),
@@ -125,7 +125,7 @@ mod tests {
     fn finished_streams_leave_nothing_behind() {
         let order = Order::default();
         for stream in 1..1000 {
-            marker(&order, stream, Manner::NonBlocking);
+            marker(&order, stream, StreamKind::NonBlocking);
         }
         assert!(order.everything().len() <= PRUNE_ABOVE + 1);
     }
@@ -133,8 +133,8 @@ mod tests {
     #[test]
     fn a_stream_keeps_its_order() {
         let order = Order::default();
-        let first = order.submit(7, Manner::NonBlocking, &[], Work::Caller);
-        let second = marker(&order, 7, Manner::NonBlocking);
+        let first = order.submit(7, StreamKind::NonBlocking, &[], Work::Caller);
+        let second = marker(&order, 7, StreamKind::NonBlocking);
         assert!(!second.is_done());
         first.finish();
         assert!(second.is_done());

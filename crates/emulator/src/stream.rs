@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::context::Context;
-use crate::order::{Manner, StreamId};
+use crate::order::{StreamId, StreamKind};
 use divvy_device::engine::line::Running;
 use divvy_device::exec::task::{Task, Work};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub struct Queue {
     /// Handle of the stream; 0 for the default streams.
     pub stream: u64,
     /// How it relates to the legacy default stream.
-    pub manner: Manner,
+    pub kind: StreamKind,
     /// CU_STREAM_*.
     pub flags: u32,
     /// As granted.
@@ -97,12 +97,12 @@ impl Queue {
 
     /// Appends a mark.
     pub fn mark(&self, also: &[Arc<Task>]) -> Arc<Task> {
-        self.context.submit(self.id, self.manner, also, Work::Marker)
+        self.context.submit(self.id, self.kind, also, Work::Marker)
     }
 
     /// Appends work as it is.
     pub fn submit(&self, work: Work) -> Arc<Task> {
-        self.context.submit(self.id, self.manner, &[], work)
+        self.context.submit(self.id, self.kind, &[], work)
     }
 
     /// Appends tasks that are more than one piece of work: they start behind what is there, and what follows waits

@@ -4,7 +4,7 @@ use super::current;
 use crate::Result;
 use crate::driver::driver;
 use crate::graph::capture::Target;
-use crate::order::{LEGACY, Manner};
+use crate::order::{LEGACY, StreamKind};
 use crate::stream::{Queue, Stream};
 use divvy_abi::*;
 use std::sync::{Arc, Weak};
@@ -38,31 +38,31 @@ impl StreamName {
     pub fn queue_even_failed(self) -> Result<Queue> {
         if self.0 > PER_THREAD_STREAM {
             let stream = driver()?.streams.get(self.0).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
-            let manner = if stream.flags & CU_STREAM_NON_BLOCKING.0 != 0 {
-                Manner::NonBlocking
+            let kind = if stream.flags & CU_STREAM_NON_BLOCKING.0 != 0 {
+                StreamKind::NonBlocking
             } else {
-                Manner::Blocking
+                StreamKind::Blocking
             };
             return Ok(Queue {
                 context: Arc::clone(&stream.context),
                 id: stream.id,
                 stream: stream.handle,
-                manner,
+                kind,
                 flags: stream.flags,
                 priority: stream.priority,
             });
         }
         let context = current::context()?;
-        let (id, manner) = if self.0 == PER_THREAD_STREAM {
-            (current::own_stream(&context)?, Manner::Blocking)
+        let (id, kind) = if self.0 == PER_THREAD_STREAM {
+            (current::own_stream(&context)?, StreamKind::Blocking)
         } else {
-            (LEGACY, Manner::Legacy)
+            (LEGACY, StreamKind::Legacy)
         };
         Ok(Queue {
             context,
             id,
             stream: 0,
-            manner,
+            kind,
             flags: 0,
             priority: 0,
         })

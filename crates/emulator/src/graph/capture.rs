@@ -11,7 +11,7 @@ use super::physical::StreamKey;
 use super::topology::{Graph, GraphHandles};
 use super::work::Work;
 use crate::event::{Event, Mark};
-use crate::order::Manner;
+use crate::order::StreamKind;
 use crate::stream::Queue;
 use crate::{Result, handle};
 use divvy_abi::*;
@@ -167,7 +167,7 @@ impl Captures {
         if let Some(captured) = self.lock().get(&key(queue)) {
             return captured.capture.check().map(|()| true);
         }
-        if queue.manner == Manner::Legacy {
+        if queue.kind == StreamKind::Legacy {
             self.refuse_if(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, |stream, captured| {
                 stream.0 == queue.context.id && captured.blocking
             })?;
@@ -227,7 +227,7 @@ impl Captures {
         if mode > CU_STREAM_CAPTURE_MODE_RELAXED {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        if queue.manner == Manner::Legacy {
+        if queue.kind == StreamKind::Legacy {
             return Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
         let mut streams = self.lock();
@@ -290,7 +290,7 @@ impl Captures {
             return Ok(None);
         }
         let mut streams = self.lock();
-        if queue.manner == Manner::Legacy {
+        if queue.kind == StreamKind::Legacy {
             // Only asking spoils nothing.
             let blocked = streams
                 .iter()
@@ -364,7 +364,7 @@ impl Captures {
                 capture.invalidate();
                 Err(CUDA_ERROR_STREAM_CAPTURE_MERGE)
             }
-            None if queue.manner == Manner::Legacy => {
+            None if queue.kind == StreamKind::Legacy => {
                 capture.invalidate();
                 Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
             }
@@ -521,7 +521,7 @@ impl CapturedStream {
         CapturedStream {
             capture,
             before,
-            blocking: queue.manner == Manner::Blocking,
+            blocking: queue.kind == StreamKind::Blocking,
             lent: Lent::default(),
         }
     }

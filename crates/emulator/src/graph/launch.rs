@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::handle::Handles;
 use crate::launch::Launcher;
 use crate::memop;
-use crate::order::Manner;
+use crate::order::StreamKind;
 use crate::stream::{Queue, Stream, engine_work};
 use divvy_abi::*;
 use divvy_device::exec::task::{self, Task};
@@ -54,7 +54,7 @@ pub fn launch(exec: &Arc<Exec>, queue: &Queue, stream: Option<Weak<Stream>>, on:
         let stream = context.new_stream_id();
         context.submit(
             stream,
-            Manner::NonBlocking,
+            StreamKind::NonBlocking,
             &[Arc::clone(&end)],
             task::Work::Marker,
         );
