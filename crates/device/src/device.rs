@@ -1,6 +1,6 @@
 //! A device as this process has it open: what it is, its memory and its engine.
 
-use crate::engine::line::Line;
+use crate::engine::client::EngineClient;
 use crate::engine::mps;
 use crate::error::HardwareError;
 use crate::hardware::Hardware;
@@ -17,8 +17,8 @@ pub struct Device {
     pub facts: DeviceFacts,
     /// The page it shares with every process that uses it.
     pub hardware: Arc<Hardware>,
-    /// Its engine in this process.
-    pub engine: Arc<Line>,
+    /// This process as a client of its engine.
+    pub engine: Arc<EngineClient>,
     /// Its memory in this process.
     pub heap: Arc<Heap>,
     /// The same for arrays, whose order of elements is a matter of the page: they share none with other memory.
@@ -64,7 +64,7 @@ impl Device {
         Ok(Device {
             ordinal,
             facts,
-            engine: Line::new(facts.timing, facts.timeslice_ns, client, engine),
+            engine: EngineClient::new(facts.timing, facts.timeslice_ns, client, engine),
             hardware,
             array_heap: heap.apart(),
             heap,

@@ -12,7 +12,7 @@ use crate::occupancy;
 use crate::pool::{self, MemoryPool};
 use crate::stream::Queue;
 use divvy_abi::*;
-use divvy_device::engine::line::Running;
+use divvy_device::engine::client::Running;
 use divvy_device::product::profile::{BLOCK_MAX, GRID_MAX, SHARED_PER_BLOCK, THREADS_PER_BLOCK};
 use divvy_device::{clock, log};
 use divvy_ptx::{AddressSpace, Engine, Fault, Launch, Progress, Timing};

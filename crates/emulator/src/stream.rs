@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::context::Context;
 use crate::order::{StreamId, StreamKind};
-use divvy_device::engine::line::Running;
+use divvy_device::engine::client::Running;
 use divvy_device::exec::task::{Task, Work};
 use std::sync::Arc;
 

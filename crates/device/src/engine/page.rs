@@ -1,4 +1,4 @@
-//! The page of a device's engine, which every process that uses the device shares: the line, and each process's jobs.
+//! The page of a device's engine, which every process that uses the device shares: the timeline, and each process's jobs.
 //!
 //! It lies beside the hardware page, as a holder's memory file or the user's own file. A process has a place in it, held by a lock that the kernel ends with the process. What
 //! the words say is under one lock, which is taken away from a holder that is dead or stopped; and whatever they
@@ -419,7 +419,7 @@ impl Samples {
 }
 
 impl Locked<'_> {
-    /// The line as the page has it, made plausible.
+    /// The timeline as the page has it, made plausible.
     pub fn load(&self) -> Schedule {
         let words = self.page.words();
         let now = self.page.now();
@@ -453,7 +453,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Writes the line, unless the lock was taken away meanwhile. `own`: the place whose job the caller changed by
+    /// Writes the timeline, unless the lock was taken away meanwhile. `own`: the place whose job the caller changed by
     /// itself; of other places' jobs only what [`Schedule::advance`] changes is written.
     pub fn store(&self, schedule: &Schedule, own: Option<usize>) {
         let words = self.page.words();

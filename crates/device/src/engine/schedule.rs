@@ -1,11 +1,11 @@
-//! Who has the engine when: the time line of a device, as a pure function of what the processes asked for.
+//! Who has the engine when: the timeline of a device, as a pure function of what the processes asked for.
 //!
 //! Every process has a short row of *jobs* (kernels) with the device time each is ready at and the engine time it needs.
 //! [`Schedule::advance`] deals the engine out, from where the last call stopped up to now: one process at a time, in turn, a
-//! slice each while several want it. Nobody needs to be awake for its turn: a job has its time on the line whoever
+//! slice each while several want it. Nobody needs to be awake for its turn: a job has its time on the timeline whoever
 //! computes it, and whenever. That is why a busy machine loses no engine time.
 //!
-//! A job whose kernel is still being executed is *open*: it needs at least `extent`. The line does not go past what is known
+//! A job whose kernel is still being executed is *open*: it needs at least `extent`. The timeline does not go past what is known
 //! of the job at its head, but never lags more than [`PATIENCE`]: then an open job is charged as if it ran. One whose
 //! process shows no sign of life for that long (it is stopped) does not keep its turn.
 
@@ -15,9 +15,9 @@ pub const DEFAULT_SLICE: u64 = 2_000_000;
 pub const SHORT_SLICE: u64 = 1_000_000;
 /// What the driver calls long.
 pub const LONG_SLICE: u64 = 30_000_000;
-/// Jobs of a process that can be on the line at once.
+/// Jobs of a process that can be on the timeline at once.
 pub const JOBS: usize = 8;
-/// The longest that the line lags behind the clock, and that an open job stays without a sign of life, in nanoseconds.
+/// The longest that the timeline lags behind the clock, and that an open job stays without a sign of life, in nanoseconds.
 pub const PATIENCE: u64 = 30_000_000;
 /// The whole device, as widths and shares count it.
 pub const WHOLE: u32 = 10_000;
@@ -89,7 +89,7 @@ pub struct Now {
     pub real: u64,
 }
 
-/// The line of a device.
+/// The timeline of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
     /// Dealt out up to here, in device time.
@@ -123,7 +123,7 @@ enum Want {
 }
 
 impl Job {
-    /// Whether it is on the line and has not ended.
+    /// Whether it is on the timeline and has not ended.
     pub fn waits(&self) -> bool {
         matches!(self.state, State::Open | State::Polling | State::Closed)
     }
@@ -211,7 +211,7 @@ impl Schedule {
         Err(future.cursor)
     }
 
-    /// Gives one stretch of the line to somebody, at most up to `until`.
+    /// Gives one stretch of the timeline to somebody, at most up to `until`.
     fn step(&mut self, until: u64, real: u64, late: u64) -> bool {
         let at = self.cursor;
         let turn = self.choose(at, real, late);
@@ -582,7 +582,7 @@ mod tests {
             }
         }
 
-        /// However often and whenever somebody looks, the line is the same.
+        /// However often and whenever somebody looks, the timeline is the same.
         #[test]
         fn looking_changes_nothing(
             lengths in prop::collection::vec(prop::collection::vec(1..7 * MS, 1..8), 1..5),

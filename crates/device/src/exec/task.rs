@@ -8,7 +8,7 @@
 
 use super::pool::Pool;
 use crate::clock;
-use crate::engine::line::EngineWork;
+use crate::engine::client::EngineWork;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 

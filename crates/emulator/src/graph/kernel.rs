@@ -7,7 +7,7 @@ use crate::launch::{self, Geometry, Launcher};
 use crate::module::Function;
 use crate::params;
 use divvy_abi::*;
-use divvy_device::engine::line::Running;
+use divvy_device::engine::client::Running;
 use std::sync::Arc;
 
 /// What a kernel node does.

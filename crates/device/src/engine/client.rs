@@ -1,8 +1,8 @@
 //! This process's part in an engine.
 //!
 //! A kernel is executed as soon as what it follows has been executed, ahead of the clock; what it takes goes on the
-//! shared line as a job, and its end is signalled when the clock has come there. A kernel that follows another one
-//! has its job before that one's length is known, so the line never runs past it because a thread was late.
+//! shared timeline as a job, and its end is signalled when the clock has come there. A kernel that follows another one
+//! has its job before that one's length is known, so the timeline never runs past it because a thread was late.
 
 use super::mps::Client;
 use super::page::{OwnPlace, Page};
@@ -21,7 +21,7 @@ use std::time::Duration;
 const AHEAD: u64 = 4_000_000;
 /// The thread that signals ends leaves when it had nothing to do for this long.
 const IDLE: Duration = Duration::from_secs(5);
-/// How often to look where the line waits for somebody else.
+/// How often to look where the timeline waits for somebody else.
 const LOOK: Duration = Duration::from_micros(200);
 /// How often to look whether others are dead, in nanoseconds.
 const REAP_EVERY: u64 = 5_000_000;
@@ -31,7 +31,7 @@ pub type Run = Box<dyn FnOnce(&Running<'_>) -> u64 + Send>;
 
 /// A task's work on an engine.
 pub struct EngineWork {
-    line: Arc<Line>,
+    client: Arc<EngineClient>,
     run: Run,
 }
 
@@ -40,11 +40,11 @@ pub struct EngineWork {
 pub type Source = Box<dyn Fn(bool) -> Result<PageFile, rustix::io::Errno> + Send + Sync>;
 
 /// The engine of a device, for this process.
-pub struct Line {
+pub struct EngineClient {
     /// How its time passes.
     pub timing: Timing,
     slice: Option<u64>,
-    client: Option<Client>,
+    mps: Option<Client>,
     page: Source,
     joined: OnceLock<Option<(Page, OwnPlace)>>,
     inner: Mutex<Inner>,
@@ -59,14 +59,14 @@ pub struct Line {
 struct Inner {
     /// Tasks whose turn it is to be executed.
     queue: VecDeque<(Arc<Task>, Run)>,
-    /// Those on the line.
-    jobs: Vec<OnLine>,
+    /// Those on the timeline.
+    jobs: Vec<Scheduled>,
     next: u64,
     thread: bool,
     reaped: u64,
 }
 
-struct OnLine {
+struct Scheduled {
     number: u64,
     task: Arc<Task>,
     /// Its work, until it is started.
@@ -79,7 +79,7 @@ struct OnLine {
 
 /// A kernel that is being executed.
 pub struct Running<'a> {
-    line: &'a Line,
+    client: &'a EngineClient,
     /// Its job; None where time is not modelled.
     number: Option<u64>,
     /// What the device clock shows when it begins.
@@ -87,13 +87,13 @@ pub struct Running<'a> {
     width: AtomicU32,
 }
 
-impl Line {
+impl EngineClient {
     /// The engine whose page `page` finds. Takes no place in it.
-    pub fn new(timing: Timing, slice: Option<u64>, client: Option<Client>, page: Source) -> Arc<Line> {
-        Arc::new(Line {
+    pub fn new(timing: Timing, slice: Option<u64>, mps: Option<Client>, page: Source) -> Arc<EngineClient> {
+        Arc::new(EngineClient {
             timing,
             slice,
-            client,
+            mps,
             page,
             joined: OnceLock::new(),
             inner: Mutex::default(),
@@ -111,7 +111,7 @@ impl Line {
             if let Some(slice) = self.slice {
                 page.lock().suggest_slice(slice);
             }
-            if let Some(client) = self.client {
+            if let Some(client) = self.mps {
                 page.enrol(&place, &client);
             }
             Ok::<_, rustix::io::Errno>((page, place))
@@ -134,13 +134,13 @@ impl Line {
 
     /// Whether the device is not what was asked for without its engine's page.
     pub fn is_needed(&self) -> bool {
-        self.timing != Timing::Free || self.client.is_some()
+        self.timing != Timing::Free || self.mps.is_some()
     }
 
     /// Whether this process would be a client of an MPS server that does not take it: one that has failed takes none until
     /// those it had are gone, and one with static partitions none without.
     pub fn is_refused(&self) -> bool {
-        let Some(client) = self.client else { return false };
+        let Some(client) = self.mps else { return false };
         client.astray
             || self.joined.get().is_none()
                 && (self.page)(false)
@@ -150,36 +150,36 @@ impl Line {
 
     /// What failed at this process's MPS server, as a CUresult.
     pub fn server_fault(&self) -> Option<u32> {
-        self.client?;
+        self.mps?;
         let (page, place) = self.joined.get()?.as_ref()?;
         Some(page.fault(place)).filter(|fault| *fault != 0)
     }
 
     /// Something fatal happened: where there is an MPS server, to all its clients.
     pub fn fail(&self, code: u32) {
-        if let (Some(client), Some(Some((page, _)))) = (self.client, self.joined.get()) {
+        if let (Some(client), Some(Some((page, _)))) = (self.mps, self.joined.get()) {
             page.fail(client.server, code);
         }
     }
 
     /// A task's work that takes the engine.
-    pub fn work(self: &Arc<Line>, run: impl FnOnce(&Running<'_>) -> u64 + Send + 'static) -> Work {
+    pub fn work(self: &Arc<EngineClient>, run: impl FnOnce(&Running<'_>) -> u64 + Send + 'static) -> Work {
         if self.timing != Timing::Free && self.join().is_some() {
             return Work::Engine(EngineWork {
-                line: Arc::clone(self),
+                client: Arc::clone(self),
                 run: Box::new(run),
             });
         }
-        let line = Arc::clone(self);
+        let client = Arc::clone(self);
         Work::Pool(Box::new(move || {
-            line.mark(true);
+            client.mark(true);
             run(&Running {
-                line: &line,
+                client: &client,
                 number: None,
                 start_ns: 0,
                 width: AtomicU32::new(WHOLE),
             });
-            line.mark(false);
+            client.mark(false);
         }))
     }
 
@@ -204,15 +204,15 @@ impl Line {
     }
 
     /// What the task follows has been executed.
-    fn ready(self: &Arc<Line>, task: Arc<Task>, run: Run) {
+    fn ready(self: &Arc<EngineClient>, task: Arc<Task>, run: Run) {
         let mut inner = self.lock();
         inner.queue.push_back((task, run));
         self.admit(&mut inner);
     }
 
-    /// Starts tasks, as far ahead as is allowed, and puts the next one on the line: its place there is kept
+    /// Starts tasks, as far ahead as is allowed, and puts the next one on the timeline: its place there is kept
     /// while it waits.
-    fn admit(self: &Arc<Line>, inner: &mut Inner) {
+    fn admit(self: &Arc<EngineClient>, inner: &mut Inner) {
         let Some((page, place)) = self.join() else { return };
         loop {
             let room = inner.jobs.len() < JOBS;
@@ -225,8 +225,8 @@ impl Line {
                     let (task, number) = (Arc::clone(&job.task), job.number);
                     let Some(run) = job.run.take() else { return };
                     let start_ns = self.begin(page, place, number).max(task.floor_ns());
-                    let line = Arc::clone(self);
-                    Pool::global().push(Box::new(move || line.execute(&task, run, number, start_ns)));
+                    let client = Arc::clone(self);
+                    Pool::global().push(Box::new(move || client.execute(&task, run, number, start_ns)));
                 }
                 None if room => {
                     let Some((task, run)) = inner.queue.pop_front() else {
@@ -238,7 +238,7 @@ impl Line {
                         return;
                     }
                     inner.next = number;
-                    inner.jobs.push(OnLine {
+                    inner.jobs.push(Scheduled {
                         number,
                         task,
                         run: Some(run),
@@ -266,9 +266,9 @@ impl Line {
             .max(self.seen_ns.load(Ordering::Relaxed))
     }
 
-    fn execute(self: &Arc<Line>, task: &Arc<Task>, run: Run, number: u64, start_ns: u64) {
+    fn execute(self: &Arc<EngineClient>, task: &Arc<Task>, run: Run, number: u64, start_ns: u64) {
         let running = Running {
-            line: self,
+            client: self,
             number: Some(number),
             start_ns,
             width: AtomicU32::new(WHOLE),
@@ -276,7 +276,7 @@ impl Line {
         let length = run(&running);
         self.seen_ns
             .fetch_max(start_ns.saturating_add(length), Ordering::Relaxed);
-        // What follows comes on the line before this one's length is known.
+        // What follows comes on the timeline before this one's length is known.
         task.executed();
         self.change(number, |job| {
             job.state = State::Closed;
@@ -290,10 +290,10 @@ impl Line {
         self.admit(&mut inner);
         if !inner.thread {
             inner.thread = true;
-            let line = Arc::clone(self);
+            let client = Arc::clone(self);
             let spawned = std::thread::Builder::new()
                 .name("divvy-engine".into())
-                .spawn(move || line.serve());
+                .spawn(move || client.serve());
             if spawned.is_err() {
                 // Nobody else would: this thread does it, for as long as there is something to do.
                 drop(inner);
@@ -325,8 +325,8 @@ impl Line {
         locked.store(&schedule, Some(place.index));
     }
 
-    /// Signals the ends of what is on the line, each when the clock is there, until nothing is.
-    fn serve(self: &Arc<Line>) {
+    /// Signals the ends of what is on the timeline, each when the clock is there, until nothing is.
+    fn serve(self: &Arc<EngineClient>) {
         block_signals();
         // SAFETY: this changes how exact this thread's own sleep is, and touches no memory.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000 as libc::c_ulong) };
@@ -365,7 +365,7 @@ impl Line {
         }
     }
 
-    /// Advances the line: tasks whose end has come, in order, with their ends; and when to look again.
+    /// Advances the timeline: tasks whose end has come, in order, with their ends; and when to look again.
     fn look(&self, inner: &mut Inner) -> (Vec<(Arc<Task>, u64)>, Duration) {
         let Some((page, place)) = self.join() else {
             return (Vec::new(), LOOK);
@@ -438,7 +438,7 @@ impl Line {
     }
 }
 
-/// Puts a job of unknown length on the line; false if there is no room.
+/// Puts a job of unknown length on the timeline; false if there is no room.
 fn announce(page: &Page, place: &OwnPlace, number: u64, ready: u64) -> bool {
     let locked = page.lock();
     let mut schedule = locked.load();
@@ -462,7 +462,7 @@ fn announce(page: &Page, place: &OwnPlace, number: u64, ready: u64) -> bool {
 }
 
 /// Writes what this process knows of its job, in case somebody wrote over it: nothing may hang on that.
-fn restore(job: &mut Job, known: &OnLine) {
+fn restore(job: &mut Job, known: &Scheduled) {
     job.ready = known.ready;
     if let Some(length) = known.length
         && (job.state != State::Closed || job.extent > length.max(job.consumed))
@@ -475,8 +475,8 @@ fn restore(job: &mut Job, known: &OnLine) {
 impl EngineWork {
     /// What the task follows has been executed.
     pub fn ready(self, task: Arc<Task>) {
-        let line = Arc::clone(&self.line);
-        line.ready(task, self.run);
+        let client = Arc::clone(&self.client);
+        client.ready(task, self.run);
     }
 }
 
@@ -495,7 +495,7 @@ impl Running<'_> {
     pub fn progress(&self, at_least: u64, polling: bool) {
         let Some(number) = self.number else { return };
         let width = self.width.load(Ordering::Relaxed);
-        self.line.change(number, |job| {
+        self.client.change(number, |job| {
             job.width = width;
             job.extent = job.extent.max(at_least);
             if polling {
