@@ -14,7 +14,7 @@ use crate::page_file::PageFile;
 use crate::pid::host_pid;
 use crate::product::identity::Uuid;
 use crate::run_directory::{PAGE_MODE, is_own, prepare, private, run_directory};
-use crate::shared::deed::Deeds;
+use crate::shared::ownership::OwnershipRecords;
 use divvy_ledger::attach::AttachError;
 use divvy_ledger::{Ledger, PageError, ReserveError, Slot, SlotOwner, Snapshot, open_file};
 use rustix::io::Errno;
@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// A device's memory as shared with every process that uses it.
 pub struct Hardware {
     /// Memory of the device that several processes hold.
-    pub deeds: Arc<Deeds>,
+    pub ownership: Arc<OwnershipRecords>,
     /// Where events of several processes are.
     pub events: PathBuf,
     directory: PathBuf,
@@ -155,7 +155,7 @@ fn of_page(directory: &Path, uuid: Uuid) -> Result<Usage, HardwareError> {
     processes.sort_unstable_by_key(|process| process.pid);
     Ok(Usage {
         used_bytes: ledger.total_used()
-            + Deeds::new(private(directory, false).join(deeds_name(uuid))).unpaid(),
+            + OwnershipRecords::new(private(directory, false).join(records_name(uuid))).unpaid(),
         processes,
     })
 }
@@ -173,7 +173,7 @@ impl Hardware {
         }
         let private = private(&directory, true);
         Ok(Hardware {
-            deeds: Deeds::new(private.join(deeds_name(memory_of(facts)))),
+            ownership: OwnershipRecords::new(private.join(records_name(memory_of(facts)))),
             events: private.join(format!("emulated-{}.events", facts.uuid)),
             division: facts.mig_product().map(|_| Store::of(&directory, facts.gpu())),
             directory,
@@ -272,12 +272,15 @@ impl Hardware {
     /// Device memory that no living process holds, in bytes.
     pub fn free_bytes(&self) -> u64 {
         let Ok(slot) = self.join() else { return 0 };
-        self.deeds.settle();
+        self.ownership.settle();
         let own = slot.used().unwrap_or(0);
         if slot.total_used().is_some_and(|total| total != own) {
             self.reap();
         }
-        let used = slot.total_used().unwrap_or(0).saturating_add(self.deeds.unpaid());
+        let used = slot
+            .total_used()
+            .unwrap_or(0)
+            .saturating_add(self.ownership.unpaid());
         self.facts.memory_bytes().saturating_sub(used)
     }
 
@@ -312,14 +315,14 @@ impl Hardware {
         }
         slot.reserve(
             bytes,
-            self.facts.memory_bytes().saturating_sub(self.deeds.unpaid()),
+            self.facts.memory_bytes().saturating_sub(self.ownership.unpaid()),
         )
     }
 }
 
 impl Charge for Hardware {
     fn take(&self, bytes: u64) -> Result<(), OutOfMemory> {
-        self.deeds.settle();
+        self.ownership.settle();
         let first = self.reserve(bytes);
         if matches!(first, Err(ReserveError::Refused { .. })) {
             self.reap();
@@ -376,7 +379,7 @@ fn claim(directory: &Path, uuid: Uuid) -> Result<(Slot, Pages), HardwareError> {
     Err(HardwareError::Unheld(directory.to_owned(), AttachError::TimedOut))
 }
 
-fn deeds_name(uuid: Uuid) -> String {
+fn records_name(uuid: Uuid) -> String {
     format!("emulated-{uuid}.shared")
 }
 

@@ -37,7 +37,7 @@ pub fn is_own(directory: &Path) -> bool {
     granted().is_none() && fs::symlink_metadata(directory).is_ok_and(|meta| meta.uid() == user)
 }
 
-/// Where processes of one user put what they share with each other alone: deeds and events. In a run
+/// Where processes of one user put what they share with each other alone: ownership records and events. In a run
 /// directory of another user's that is a folder of this user's own; `makes`: made where it is missing.
 pub fn private(directory: &Path, makes: bool) -> PathBuf {
     if is_own(directory) || granted().is_some() {

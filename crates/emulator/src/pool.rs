@@ -9,7 +9,7 @@ use crate::memory::allocation::{Allocation, Kind};
 use divvy_device::memory::file::MemoryFile;
 use divvy_device::memory::heap::{Extent, Heap, OutOfMemory};
 use divvy_device::product::identity::Uuid;
-use divvy_device::shared::deed::Id;
+use divvy_device::shared::ownership::Id;
 use divvy_device::shared::trailer::{self, Trailer};
 use rustix::io::Errno;
 use std::collections::HashMap;

@@ -8,7 +8,7 @@ use super::free_list::FreeList;
 use super::mapping::Mapping;
 use super::store::{Piece, Store};
 use crate::log;
-use crate::shared::deed::{Deed, Id};
+use crate::shared::ownership::{Id, OwnershipRecord};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -89,7 +89,7 @@ struct Pages {
     /// None where memory files cannot be had; such pages are nobody else's to see.
     piece: Option<Piece>,
     /// What other processes know of them, once one was told.
-    deed: Mutex<Option<Arc<Deed>>>,
+    record: Mutex<Option<Arc<OwnershipRecord>>>,
     charged: Charged,
     _counted: Counted,
 }
@@ -122,7 +122,7 @@ impl Pages {
             return Ok(Pages {
                 mapping,
                 piece: Some(piece),
-                deed: Mutex::default(),
+                record: Mutex::default(),
                 charged,
                 _counted: counted,
             });
@@ -131,7 +131,7 @@ impl Pages {
         Ok(Pages {
             mapping: Mapping::new(length, PAGE as usize, true).map_err(|_| OutOfMemory)?,
             piece: None,
-            deed: Mutex::default(),
+            record: Mutex::default(),
             charged,
             _counted: counted,
         })
@@ -145,30 +145,37 @@ impl Pages {
         self.charged.bytes
     }
 
-    /// Their deed, written by `write` if there is none yet. None where they have no file.
-    fn deed(&self, write: impl FnOnce(&Piece, u64) -> Option<Arc<Deed>>) -> Option<Arc<Deed>> {
-        let mut deed = self.deed.lock().unwrap_or_else(PoisonError::into_inner);
-        if deed.is_none() {
-            *deed = write(self.piece.as_ref()?, self.bytes());
+    /// Their ownership record, written by `write` if there is none yet. None where they have no file.
+    fn record(
+        &self,
+        write: impl FnOnce(&Piece, u64) -> Option<Arc<OwnershipRecord>>,
+    ) -> Option<Arc<OwnershipRecord>> {
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        if record.is_none() {
+            *record = write(self.piece.as_ref()?, self.bytes());
         }
-        deed.clone()
+        record.clone()
     }
 
     /// Whether another process has them.
     fn is_shared(&self) -> bool {
-        let deed = self.deed.lock().unwrap_or_else(PoisonError::into_inner);
-        deed.as_ref().is_some_and(|deed| deed.is_shared())
+        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        record.as_ref().is_some_and(|record| record.is_shared())
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        let deed = self.deed.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(deed) = deed
-            && deed.is_shared()
+        let record = self
+            .record
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(record) = record
+            && record.is_shared()
             && let Some(piece) = self.piece.take()
         {
-            deed.leave_behind(piece);
+            record.leave_behind(piece);
         }
     }
 }
@@ -177,8 +184,8 @@ impl Drop for Pages {
 pub struct Extent {
     address: u64,
     bytes: u64,
-    /// Where others look it up, once they may: the deed, and the place in it.
-    exported: Mutex<Option<(Arc<Deed>, u64)>>,
+    /// Where others look it up, once they may: the ownership record, and the place in it.
+    exported: Mutex<Option<(Arc<OwnershipRecord>, u64)>>,
     source: Source,
 }
 
@@ -199,23 +206,23 @@ impl Extent {
         self.address
     }
 
-    /// Lists it, as the allocation of this number, in the deed of the pages it lies in, which `write` makes if there is
-    /// none. Gives the deed's name, and where in the pages it starts.
+    /// Lists it, as the allocation of this number, in the ownership record of the pages it lies in, which `write` makes
+    /// if there is none. Gives the ownership record's name, and where in the pages it starts.
     pub fn export(
         &self,
         allocation: u64,
-        write: impl FnOnce(&Piece, u64) -> Option<Arc<Deed>>,
+        write: impl FnOnce(&Piece, u64) -> Option<Arc<OwnershipRecord>>,
     ) -> Option<(Id, u64)> {
-        let (deed, offset) = match &self.source {
-            Source::Own(pages) => (pages.deed(write)?, 0),
+        let (record, offset) = match &self.source {
+            Source::Own(pages) => (pages.record(write)?, 0),
             Source::Shared { heap, slab } => {
                 let slabs = heap.lock();
-                (slabs.get(slab)?.pages.deed(write)?, self.address - slab)
+                (slabs.get(slab)?.pages.record(write)?, self.address - slab)
             }
         };
-        deed.list(offset, allocation).ok()?;
-        let id = deed.id;
-        *self.exported.lock().unwrap_or_else(PoisonError::into_inner) = Some((deed, offset));
+        record.list(offset, allocation).ok()?;
+        let id = record.id;
+        *self.exported.lock().unwrap_or_else(PoisonError::into_inner) = Some((record, offset));
         Some((id, offset))
     }
 
@@ -226,8 +233,8 @@ impl Extent {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        if let Some((deed, offset)) = exported {
-            let _ = deed.list(offset, 0);
+        if let Some((record, offset)) = exported {
+            let _ = record.list(offset, 0);
         }
     }
 

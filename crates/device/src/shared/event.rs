@@ -4,8 +4,8 @@
 //! remembers the newest number and looks until that one, or a later, is reached, or until the process that recorded
 //! it is dead: then nothing is left to wait for.
 
-use super::deed::Id;
 use super::lock::{FILE_BYTES, FileLock, Hold, is_locked, open, try_lock};
+use super::ownership::Id;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{self, DirBuilder};

@@ -3,7 +3,7 @@
 //! The bytes pass through the program's hands, so they are checked like any other input; nothing in them is an
 //! address or a descriptor.
 
-use super::deed::Id;
+use super::ownership::Id;
 
 /// Size of CUipcMemHandle, CUipcEventHandle and CUmemPoolPtrExportData.
 pub const BYTES: usize = 64;
@@ -26,7 +26,7 @@ pub struct Key {
     pub lock: Lock,
     /// UUID of the device, or name of the pool.
     pub scope: [u8; 16],
-    /// Name of the deed of the pages the memory lies in, or of the event.
+    /// Name of the ownership record of the pages the memory lies in, or of the event.
     pub id: Id,
     /// The allocation, among all of the process that made it.
     pub allocation: u64,

@@ -3,7 +3,7 @@
 //! The page is the program's to overwrite, like the memory itself, so nothing in it is believed that could harm more
 //! than the program that wrote it.
 
-use super::deed::Id;
+use super::ownership::Id;
 use crate::memory::file::{MemoryFile, is_mappable};
 use crate::product::identity::Uuid;
 use rustix::io::Errno;

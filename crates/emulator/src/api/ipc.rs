@@ -13,8 +13,8 @@ use crate::memory::allocation::{Allocation, Backing, Kind};
 use crate::memory::imported::{Imported, Own, export};
 use divvy_abi::*;
 use divvy_device::Device;
-use divvy_device::shared::deed::Id;
 use divvy_device::shared::key::{BYTES, Key, Lock};
+use divvy_device::shared::ownership::Id;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -73,7 +73,7 @@ pub fn share(device: &Device, allocation: &Allocation) -> Result<(Id, u32)> {
     export(device, extent, allocation.buffer_id)
 }
 
-/// The key to an allocation whose deed is known.
+/// The key to an allocation whose ownership record is known.
 pub fn key(lock: Lock, scope: [u8; 16], place: (Id, u32), allocation: &Allocation) -> Key {
     Key {
         lock,

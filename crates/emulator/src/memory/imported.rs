@@ -9,20 +9,20 @@ use divvy_device::memory::file::{Identity, is_mappable};
 use divvy_device::memory::heap::{Extent, GRANULE, PAGE};
 use divvy_device::memory::mapping::Mapping;
 use divvy_device::memory::store::Piece;
-use divvy_device::shared::deed::{Deed, Deeds, Id, Record};
 use divvy_device::shared::key::Key;
+use divvy_device::shared::ownership::{Contents, Id, OwnershipRecord, OwnershipRecords};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Memory that another process allocated. The bytes go before the part in their deed.
+/// Memory that another process allocated. The bytes go before the part in their ownership record.
 #[derive(Debug)]
 pub struct Imported {
     /// What it was opened with.
     pub key: Key,
     mapping: Mapping,
-    _deed: Arc<Deed>,
+    _record: Arc<OwnershipRecord>,
 }
 
 /// Whether a program may open what its own process exports.
@@ -34,19 +34,19 @@ pub enum Own {
     Mapped,
 }
 
-/// The deed of the pages that device memory lies in, with the allocation listed as one that others may open, and where
-/// in the pages it starts.
+/// The ownership record of the pages that device memory lies in, with the allocation listed as one that others may
+/// open, and where in the pages it starts.
 pub fn export(device: &Device, extent: &Extent, buffer_id: u64) -> Result<(Id, u32), CUresult> {
-    let (deeds, charge) = (&device.hardware.deeds, device.heap.charge());
+    let (records, charge) = (&device.hardware.ownership, device.heap.charge());
     let write = |piece: &Piece, bytes| {
-        let record = Record {
+        let contents = Contents {
             bytes,
             pid: std::process::id(),
             number: u32::try_from(piece.file().number()).ok()?,
             file: piece.file().identity(),
             offset: piece.offset(),
         };
-        let made = Id::random().and_then(|id| deeds.create(id, record, charge));
+        let made = Id::random().and_then(|id| records.create(id, contents, charge));
         made.inspect_err(|why| divvy_device::log::line(format_args!("shared device memory: {why}")))
             .ok()
     };
@@ -57,35 +57,35 @@ pub fn export(device: &Device, extent: &Extent, buffer_id: u64) -> Result<(Id, u
 impl Imported {
     /// Opens an allocation of a device.
     pub fn open(device: &Device, key: Key, own: Own) -> Result<Imported, CUresult> {
-        let deeds: &Arc<Deeds> = &device.hardware.deeds;
+        let records: &Arc<OwnershipRecords> = &device.hardware.ownership;
         let gone = CUDA_ERROR_INVALID_HANDLE;
-        let deed = deeds
+        let record = records
             .join(key.id, device.heap.charge())
             .map_err(|_| gone)?
             .ok_or(gone)?;
-        let record = &deed.record;
+        let contents = &record.contents;
         let inside = u64::from(key.offset)
             .checked_add(key.bytes)
-            .is_some_and(|end| end <= record.bytes);
-        if !inside || key.bytes == 0 || deed.listed(u64::from(key.offset)) != Some(key.allocation) {
+            .is_some_and(|end| end <= contents.bytes);
+        if !inside || key.bytes == 0 || record.listed(u64::from(key.offset)) != Some(key.allocation) {
             return Err(gone);
         }
-        let file = reach(record).map_err(|why| {
+        let file = reach(contents).map_err(|why| {
             divvy_device::log::line(format_args!(
                 "memory of process {} is out of reach: {why}",
-                record.pid
+                contents.pid
             ));
             gone
         })?;
-        if own == Own::Refused && record.pid == std::process::id() {
+        if own == Own::Refused && contents.pid == std::process::id() {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
-        let length = usize::try_from(record.bytes).map_err(|_| gone)?;
-        let mapping = Mapping::of_file(file.as_fd(), record.offset, length, PAGE as usize);
+        let length = usize::try_from(contents.bytes).map_err(|_| gone)?;
+        let mapping = Mapping::of_file(file.as_fd(), contents.offset, length, PAGE as usize);
         Ok(Imported {
             key,
             mapping: mapping.map_err(|_| CUDA_ERROR_MAP_FAILED)?,
-            _deed: deed,
+            _record: record,
         })
     }
 
@@ -101,11 +101,11 @@ impl Imported {
 }
 
 /// The file that a process keeps open.
-fn reach(record: &Record) -> Result<OwnedFd, Errno> {
-    let path = format!("/proc/{}/fd/{}", record.pid, record.number);
+fn reach(contents: &Contents) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/{}/fd/{}", contents.pid, contents.number);
     let file = divvy_device::shared::lock::open_link(Path::new(&path))?;
-    let end = record.offset.checked_add(record.bytes).ok_or(Errno::INVAL)?;
-    if Identity::of(&file)? == record.file && is_mappable(file.as_fd(), end) {
+    let end = contents.offset.checked_add(contents.bytes).ok_or(Errno::INVAL)?;
+    if Identity::of(&file)? == contents.file && is_mappable(file.as_fd(), end) {
         Ok(file)
     } else {
         Err(Errno::STALE)

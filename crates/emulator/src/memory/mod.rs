@@ -1,4 +1,5 @@
-//! What a program may touch: allocations by address, physical memory, reserved ranges, and what other processes and APIs share.
+//! What a program may touch: allocations by address, physical memory, reserved ranges, and what other processes and
+//! APIs share.
 
 pub mod allocation;
 pub mod external;

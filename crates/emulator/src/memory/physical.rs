@@ -6,7 +6,7 @@ use divvy_device::memory::file::{Identity, MemoryFile};
 use divvy_device::memory::heap::{Charged, OutOfMemory};
 use divvy_device::memory::mapping::{Mapping, map_over};
 use divvy_device::memory::store::Piece;
-use divvy_device::shared::deed::{self, Deed, Id, Record};
+use divvy_device::shared::ownership::{self, Contents, Id, OwnershipRecord};
 use divvy_device::shared::trailer::{self, Trailer};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -54,7 +54,7 @@ enum Cost {
     /// This process's, and nobody else has it.
     Own(#[allow(dead_code, reason = "held for its drop")] Charged),
     /// Other processes have it as well.
-    Shared(#[allow(dead_code, reason = "held for its drop")] Arc<Deed>),
+    Shared(#[allow(dead_code, reason = "held for its drop")] Arc<OwnershipRecord>),
 }
 
 impl Physical {
@@ -156,16 +156,16 @@ impl Physical {
             && matches!(*cost, Cost::Own(_))
         {
             let device = &devices[ordinal];
-            // The deed pays from here on; if it cannot be written, the memory stays this process's own.
-            let deeds = &device.hardware.deeds;
+            // The ownership record pays from here on; if it cannot be written, the memory stays this process's own.
+            let records = &device.hardware.ownership;
             let charge = device.heap.charge();
-            let deed = deeds
-                .create(trailer.id, record(self.bytes, file.identity()), charge)
+            let record = records
+                .create(trailer.id, contents(self.bytes, file.identity()), charge)
                 .map_err(system)?;
             if let Cost::Own(charged) = std::mem::replace(&mut *cost, Cost::Nothing) {
-                deed.pay_with(charged);
+                record.pay_with(charged);
             }
-            *cost = Cost::Shared(deed);
+            *cost = Cost::Shared(record);
         }
         file.export().map_err(system)
     }
@@ -215,12 +215,12 @@ fn file(kind: trailer::Kind, device: &Device, bytes: u64) -> Result<Bytes, OutOf
         };
         Ok(Bytes::File(trailer.create()?, trailer))
     });
-    made.map_err(deed::refused)
+    made.map_err(ownership::refused)
 }
 
 /// Memory with a file of its own is found by its descriptor alone.
-fn record(bytes: u64, file: Identity) -> Record {
-    Record {
+fn contents(bytes: u64, file: Identity) -> Contents {
+    Contents {
         bytes,
         pid: std::process::id(),
         number: 0,
@@ -231,22 +231,22 @@ fn record(bytes: u64, file: Identity) -> Record {
 
 /// This process's part in memory of a device. Where nobody has it any more, only the descriptor kept it: it is paid
 /// for anew.
-fn join(device: &Device, fd: &OwnedFd, trailer: &Trailer) -> Result<Arc<Deed>, OutOfMemory> {
-    let (deeds, charge) = (&device.hardware.deeds, device.heap.charge());
+fn join(device: &Device, fd: &OwnedFd, trailer: &Trailer) -> Result<Arc<OwnershipRecord>, OutOfMemory> {
+    let (records, charge) = (&device.hardware.ownership, device.heap.charge());
     loop {
-        if let Some(deed) = deeds.join(trailer.id, charge).map_err(deed::refused)? {
-            return Ok(deed);
+        if let Some(record) = records.join(trailer.id, charge).map_err(ownership::refused)? {
+            return Ok(record);
         }
         let charged = Charged::take(charge, trailer.bytes)?;
-        let file = Identity::of(fd).map_err(deed::refused)?;
-        match deeds.create(trailer.id, record(trailer.bytes, file), charge) {
-            Ok(deed) => {
-                deed.pay_with(charged);
-                return Ok(deed);
+        let file = Identity::of(fd).map_err(ownership::refused)?;
+        match records.create(trailer.id, contents(trailer.bytes, file), charge) {
+            Ok(record) => {
+                record.pay_with(charged);
+                return Ok(record);
             }
             // Another importer was faster.
             Err(Errno::EXIST) => {}
-            Err(why) => return Err(deed::refused(why)),
+            Err(why) => return Err(ownership::refused(why)),
         }
     }
 }

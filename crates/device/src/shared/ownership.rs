@@ -1,10 +1,11 @@
-//! Deeds: one small file for each piece of device memory that processes share, in the run directory.
+//! Ownership records: one small file for each piece of device memory that processes share, in the run directory.
 //!
 //! The device's ledger knows bytes by process, and returns them when the process dies. Shared memory outlives the
-//! process that made it, and counts once. So each piece has a deed: the process that pays for it in its ledger slot
-//! holds one lock on it, those that merely have the memory hold another. If the payer lets go or dies, a holder takes
-//! the payment over at its next call; until then everybody who asks how much is free counts the piece as taken. A
-//! deed that nobody holds is removed by whoever finds it. Nothing here needs a process that is alive to remember.
+//! process that made it, and counts once. So each piece has an ownership record: the process that pays for it in its
+//! ledger slot holds one lock on it, those that merely have the memory hold another. If the payer lets go or dies, a
+//! holder takes the payment over at its next call; until then everybody who asks how much is free counts the piece as
+//! taken. An ownership record that no process holds is removed by the next process that finds it. Nothing here needs a
+//! process that is alive to remember.
 
 use super::lock::{FILE_BYTES, FileLock, Hold, is_locked, open, try_lock};
 use crate::memory::file::Identity;
@@ -31,7 +32,7 @@ const HOLDER: u64 = 1;
 const LIST_BYTES: u64 = PAGE / GRANULE * 8;
 /// A draft this old was left by a process that died while it wrote.
 const DRAFT_LIFE: Duration = Duration::from_secs(60);
-/// Tries at a deed that somebody removes or replaces at the moment, 1 ms apart.
+/// Tries at an ownership record that somebody removes or replaces at the moment, 1 ms apart.
 const PATIENCE: u32 = 1000;
 
 /// Names a piece of shared memory: random, never used twice.
@@ -57,9 +58,9 @@ impl fmt::Display for Id {
     }
 }
 
-/// What a deed says.
+/// What an ownership record says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record {
+pub struct Contents {
     /// What the memory costs the device, in bytes.
     pub bytes: u64,
     /// The process in which the descriptor below is open.
@@ -75,7 +76,7 @@ pub struct Record {
 const MAGIC: u64 = u64::from_le_bytes(*b"DVYDEED1");
 const WORDS: usize = 7;
 
-impl Record {
+impl Contents {
     fn to_bytes(self) -> [u8; WORDS * 8] {
         let words = [
             MAGIC,
@@ -93,7 +94,7 @@ impl Record {
         bytes
     }
 
-    fn read(file: &fs::File) -> Option<Record> {
+    fn read(file: &fs::File) -> Option<Contents> {
         let mut bytes = [0; WORDS * 8];
         file.read_exact_at(&mut bytes, 0).ok()?;
         let mut words = bytes
@@ -101,7 +102,7 @@ impl Record {
             .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
         let mut next = || words.next();
         (next()? == MAGIC).then_some(())?;
-        Some(Record {
+        Some(Contents {
             bytes: next()?,
             pid: u32::try_from(next()?).ok()?,
             number: u32::try_from(next()?).ok()?,
@@ -114,25 +115,25 @@ impl Record {
     }
 }
 
-/// The deeds of one device, as this process sees them.
+/// The ownership records of one device, as this process sees them.
 #[derive(Debug)]
-pub struct Deeds {
+pub struct OwnershipRecords {
     directory: PathBuf,
-    /// Deeds this process has a part in.
-    held: Mutex<Vec<Weak<Deed>>>,
+    /// Ownership records this process has a part in.
+    held: Mutex<Vec<Weak<OwnershipRecord>>>,
     /// Memory of ours that we let go while others have it; its bytes go when they do.
     left_behind: Mutex<Vec<(PathBuf, Piece)>>,
 }
 
 /// This process's part in a piece of shared memory.
-pub struct Deed {
+pub struct OwnershipRecord {
     /// Its name.
     pub id: Id,
     /// What it says.
-    pub record: Record,
+    pub contents: Contents,
     path: PathBuf,
     charge: Arc<dyn Charge>,
-    deeds: Arc<Deeds>,
+    records: Arc<OwnershipRecords>,
     holder: Option<FileLock>,
     payment: Mutex<Option<Payment>>,
 }
@@ -143,33 +144,33 @@ struct Payment {
     charged: Option<Charged>,
 }
 
-impl fmt::Debug for Deed {
+impl fmt::Debug for OwnershipRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Deed({})", self.id)
+        write!(f, "OwnershipRecord({})", self.id)
     }
 }
 
-impl Deeds {
-    /// The deeds in a directory, which need not exist.
-    pub fn new(directory: PathBuf) -> Arc<Deeds> {
-        Arc::new(Deeds {
+impl OwnershipRecords {
+    /// The ownership records in a directory, which need not exist.
+    pub fn new(directory: PathBuf) -> Arc<OwnershipRecords> {
+        Arc::new(OwnershipRecords {
             directory,
             held: Mutex::default(),
             left_behind: Mutex::default(),
         })
     }
 
-    /// Writes a deed for memory that this process has and pays for, by [`Deed::pay_with`] or by other means that last
-    /// longer than the deed.
+    /// Writes an ownership record for memory that this process has and pays for, by [`OwnershipRecord::pay_with`] or by
+    /// other means that last longer than the ownership record.
     ///
     /// # Errors
     /// `EXIST` if there is one; otherwise the system's reason.
     pub fn create(
-        self: &Arc<Deeds>,
+        self: &Arc<OwnershipRecords>,
         id: Id,
-        record: Record,
+        contents: Contents,
         charge: &Arc<dyn Charge>,
-    ) -> Result<Arc<Deed>, Errno> {
+    ) -> Result<Arc<OwnershipRecord>, Errno> {
         let made = fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -179,59 +180,69 @@ impl Deeds {
         let draft = path.with_extension(DRAFT);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::open(&draft, flags, Mode::RUSR | Mode::WUSR)?;
-        let published = self.publish(file, &draft, &path, record);
+        let published = self.publish(file, &draft, &path, contents);
         let _gone = rustix::fs::unlink(&draft);
-        let deed = Arc::new(Deed {
+        let record = Arc::new(OwnershipRecord {
             id,
-            record,
+            contents,
             path,
             charge: Arc::clone(charge),
-            deeds: Arc::clone(self),
+            records: Arc::clone(self),
             holder: None,
             payment: Mutex::new(Some(Payment {
                 _lock: published?,
                 charged: None,
             })),
         });
-        lock(&self.held).push(Arc::downgrade(&deed));
-        Ok(deed)
+        lock(&self.held).push(Arc::downgrade(&record));
+        Ok(record)
     }
 
-    /// Whoever sees a deed sees it complete and locked.
-    fn publish(&self, file: OwnedFd, draft: &Path, path: &Path, record: Record) -> Result<FileLock, Errno> {
+    /// Whoever sees an ownership record sees it complete and locked.
+    fn publish(
+        &self,
+        file: OwnedFd,
+        draft: &Path,
+        path: &Path,
+        contents: Contents,
+    ) -> Result<FileLock, Errno> {
         rustix::fs::ftruncate(&file, FILE_BYTES as u64 + LIST_BYTES)?;
-        rustix::io::pwrite(&file, &record.to_bytes(), 0)?;
+        rustix::io::pwrite(&file, &contents.to_bytes(), 0)?;
         let lock = FileLock::take(file, PAYER, 1, Hold::Alone)?.ok_or(Errno::AGAIN)?;
         rustix::fs::linkat(CWD, draft, CWD, path, AtFlags::empty())?;
         Ok(lock)
     }
 
-    /// Takes part in memory that another process made. None if there is no such deed: nobody has the memory.
-    pub fn join(self: &Arc<Deeds>, id: Id, charge: &Arc<dyn Charge>) -> Result<Option<Arc<Deed>>, Errno> {
+    /// Takes part in memory that another process made. None if there is no such ownership record: nobody has the memory.
+    pub fn join(
+        self: &Arc<OwnershipRecords>,
+        id: Id,
+        charge: &Arc<dyn Charge>,
+    ) -> Result<Option<Arc<OwnershipRecord>>, Errno> {
         let path = self.path(id);
         for _ in 0..PATIENCE {
             let file = match open(&path) {
                 Err(Errno::NOENT) => return Ok(None),
                 opened => fs::File::from(opened?),
             };
-            let record = Record::read(&file).ok_or(Errno::INVAL)?;
+            let contents = Contents::read(&file).ok_or(Errno::INVAL)?;
             let identity = Identity::of(&file)?;
             // A cleaner has all bytes locked while it removes the file; what is locked then is a file without name.
             if let Some(holder) = FileLock::take(file.into(), HOLDER, 1, Hold::Together)?
                 && open(&path).and_then(Identity::of) == Ok(identity)
             {
-                let deed = Arc::new(Deed {
+                let record = Arc::new(OwnershipRecord {
                     id,
-                    record,
+                    contents,
                     path,
                     charge: Arc::clone(charge),
-                    deeds: Arc::clone(self),
+                    records: Arc::clone(self),
                     holder: Some(holder),
                     payment: Mutex::default(),
                 });
-                lock(&self.held).push(Arc::downgrade(&deed));
+                lock(&self.held).push(Arc::downgrade(&record));
                 self.settle();
-                return Ok(Some(deed));
+                return Ok(Some(record));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -242,17 +253,18 @@ impl Deeds {
     /// is nobody's any more.
     pub fn settle(&self) {
         let mut held = lock(&self.held);
-        held.retain(|deed| deed.strong_count() > 0);
-        let mine: Vec<Arc<Deed>> = held.iter().filter_map(Weak::upgrade).collect();
+        held.retain(|record| record.strong_count() > 0);
+        let mine: Vec<Arc<OwnershipRecord>> = held.iter().filter_map(Weak::upgrade).collect();
         // The last reference to one may end here, which must not find the list locked.
         drop(held);
-        for deed in &mine {
-            deed.take_over();
+        for record in &mine {
+            record.take_over();
         }
         lock(&self.left_behind).retain(|(path, _)| open(path).is_ok_and(|file| is_shared(&file)));
     }
 
-    /// Memory that processes have and none pays for at the moment, in bytes. Removes the deeds of memory that is gone.
+    /// Memory that processes have and none pays for at the moment, in bytes. Removes the ownership records of memory
+    /// that is gone.
     pub fn unpaid(&self) -> u64 {
         let Ok(entries) = fs::read_dir(&self.directory) else {
             return 0;
@@ -282,7 +294,7 @@ fn unpaid(path: &Path) -> u64 {
         return 0;
     }
     match (is_locked(file.as_fd(), PAYER), is_locked(file.as_fd(), HOLDER)) {
-        (Ok(false), Ok(true)) => Record::read(&file).map_or(0, |record| record.bytes),
+        (Ok(false), Ok(true)) => Contents::read(&file).map_or(0, |contents| contents.bytes),
         (Ok(false), Ok(false)) => {
             remove_unused(path, file.into());
             0
@@ -291,7 +303,7 @@ fn unpaid(path: &Path) -> u64 {
     }
 }
 
-/// Removes a deed if nobody has any part in it.
+/// Removes an ownership record if nobody has any part in it.
 fn remove_unused(path: &Path, file: OwnedFd) {
     if try_lock(file.as_fd(), PAYER, 2, Hold::Alone) == Ok(true) {
         let _gone = rustix::fs::unlink(path);
@@ -303,7 +315,7 @@ fn is_shared(file: &OwnedFd) -> bool {
     is_locked(file.as_fd(), HOLDER).unwrap_or(true)
 }
 
-impl Deed {
+impl OwnershipRecord {
     /// Says which allocation starts at an offset into the memory and may be opened; 0 is none.
     pub fn list(&self, offset: u64, allocation: u64) -> Result<(), Errno> {
         let place = place(offset).ok_or(Errno::INVAL)?;
@@ -325,10 +337,10 @@ impl Deed {
 
     /// Lets memory go that others still have: its bytes stay until they let go as well.
     pub fn leave_behind(&self, piece: Piece) {
-        lock(&self.deeds.left_behind).push((self.path.clone(), piece));
+        lock(&self.records.left_behind).push((self.path.clone(), piece));
     }
 
-    /// From now on the payment goes with the deed.
+    /// From now on the payment goes with the ownership record.
     pub fn pay_with(&self, charged: Charged) {
         if let Some(payment) = lock(&self.payment).as_mut() {
             payment.charged = Some(charged);
@@ -343,7 +355,7 @@ impl Deed {
         let free = open(&self.path).is_ok_and(|file| is_locked(file.as_fd(), PAYER) == Ok(false));
         // Paid for first: that others count it as well for a moment refuses them less than it has to.
         if free
-            && let Ok(charged) = Charged::take_over(&self.charge, self.record.bytes)
+            && let Ok(charged) = Charged::take_over(&self.charge, self.contents.bytes)
             && let Ok(file) = open(&self.path)
             && let Ok(Some(lock)) = FileLock::take(file, PAYER, 1, Hold::Alone)
         {
@@ -355,7 +367,7 @@ impl Deed {
     }
 }
 
-impl Drop for Deed {
+impl Drop for OwnershipRecord {
     fn drop(&mut self) {
         drop(lock(&self.payment).take());
         drop(self.holder.take());
@@ -374,7 +386,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the device says when a deed cannot be had: the reason is in the log.
+/// What the device says when an ownership record cannot be had: the reason is in the log.
 pub fn refused(why: Errno) -> OutOfMemory {
     crate::log::line(format_args!("shared device memory: {why}"));
     OutOfMemory
@@ -401,31 +413,38 @@ mod tests {
         }
     }
 
-    /// Two processes' views of one device's deeds. Descriptions, not processes, have locks, so one process can be both.
+    /// Two processes' views of one device's ownership records. Descriptions, not processes, have locks, so one process
+    /// can be both.
     #[test]
     fn memory_is_paid_for_once_until_the_last_lets_go() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("shared");
         let meters = [Arc::new(Meter::default()), Arc::new(Meter::default())];
         let charges = meters.clone().map(|meter| meter as Arc<dyn Charge>);
-        let views = [Deeds::new(path.clone()), Deeds::new(path.clone())];
+        let views = [
+            OwnershipRecords::new(path.clone()),
+            OwnershipRecords::new(path.clone()),
+        ];
         let paid = || meters.each_ref().map(|meter| meter.0.load(Ordering::Relaxed));
         let id = Id::random().unwrap();
         assert!(views[1].join(id, &charges[1]).unwrap().is_none());
-        let record = Record {
+        let contents = Contents {
             bytes: 100,
             pid: 1,
             number: 2,
             file: Identity { device: 3, inode: 4 },
             offset: 5,
         };
-        let first = views[0].create(id, record, &charges[0]).unwrap();
+        let first = views[0].create(id, contents, &charges[0]).unwrap();
         first.pay_with(Charged::take(&charges[0], 100).unwrap());
-        assert_eq!(views[1].create(id, record, &charges[1]).err(), Some(Errno::EXIST));
+        assert_eq!(
+            views[1].create(id, contents, &charges[1]).err(),
+            Some(Errno::EXIST)
+        );
         assert!(!first.is_shared());
         first.list(1024, 42).unwrap();
         let second = views[1].join(id, &charges[1]).unwrap().unwrap();
-        assert_eq!(second.record, record);
+        assert_eq!(second.contents, contents);
         assert_eq!((second.listed(1024), second.listed(0)), (Some(42), None));
         assert_eq!((second.listed(1), second.listed(u64::MAX)), (None, None));
         assert!(first.is_shared());
@@ -443,18 +462,18 @@ mod tests {
         assert_eq!(
             fs::read_dir(&path).unwrap().count(),
             0,
-            "the last one removed the deed"
+            "the last one removed the record"
         );
     }
 
     #[test]
     fn what_a_dead_process_leaves_is_removed() {
         let directory = tempfile::tempdir().unwrap();
-        let deeds = Deeds::new(directory.path().to_owned());
+        let records = OwnershipRecords::new(directory.path().to_owned());
         let abandoned = directory.path().join("00112233445566778899aabbccddeeff");
         fs::write(&abandoned, [0; FILE_BYTES]).unwrap();
         fs::write(abandoned.with_extension(DRAFT), []).unwrap();
-        assert_eq!(deeds.unpaid(), 0);
+        assert_eq!(records.unpaid(), 0);
         assert!(!abandoned.exists());
         assert!(
             abandoned.with_extension(DRAFT).exists(),
