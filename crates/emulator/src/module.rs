@@ -145,7 +145,7 @@ impl Instance {
         {
             match program.initial_bytes(global) {
                 Some(bytes) => copy::initialise(allocation, &bytes),
-                // A reused piece of device memory is not zero.
+                // Reused device memory is not zero.
                 None => copy::initialise(allocation, &vec![0; global.size as usize]),
             }
         }

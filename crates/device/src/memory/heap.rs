@@ -6,7 +6,7 @@
 
 use super::free_list::FreeList;
 use super::mapping::Mapping;
-use super::store::{Piece, Store};
+use super::store::{FileExtent, Store};
 use crate::log;
 use crate::shared::ownership::{Id, OwnershipRecord};
 use std::collections::BTreeMap;
@@ -87,7 +87,7 @@ impl Drop for Charged {
 struct Pages {
     mapping: Mapping,
     /// None where memory files cannot be had; such pages are nobody else's to see.
-    piece: Option<Piece>,
+    file_extent: Option<FileExtent>,
     /// What other processes know of them, once one was told.
     record: Mutex<Option<Arc<OwnershipRecord>>>,
     charged: Charged,
@@ -115,13 +115,13 @@ impl Pages {
         // Counted first, and dropped last.
         let counted = Counted::add(&heap.paged, bytes);
         let charged = Charged::take(&heap.charge, bytes)?;
-        let piece = heap.store().and_then(|store| store.take(bytes));
-        if let Some(piece) = piece
-            && let Ok(mapping) = piece.map(PAGE as usize)
+        let file_extent = heap.store().and_then(|store| store.take(bytes));
+        if let Some(file_extent) = file_extent
+            && let Ok(mapping) = file_extent.map(PAGE as usize)
         {
             return Ok(Pages {
                 mapping,
-                piece: Some(piece),
+                file_extent: Some(file_extent),
                 record: Mutex::default(),
                 charged,
                 _counted: counted,
@@ -130,7 +130,7 @@ impl Pages {
         let length = usize::try_from(bytes).map_err(|_| OutOfMemory)?;
         Ok(Pages {
             mapping: Mapping::new(length, PAGE as usize, true).map_err(|_| OutOfMemory)?,
-            piece: None,
+            file_extent: None,
             record: Mutex::default(),
             charged,
             _counted: counted,
@@ -148,11 +148,11 @@ impl Pages {
     /// Their ownership record, written by `write` if there is none yet. None where they have no file.
     fn record(
         &self,
-        write: impl FnOnce(&Piece, u64) -> Option<Arc<OwnershipRecord>>,
+        write: impl FnOnce(&FileExtent, u64) -> Option<Arc<OwnershipRecord>>,
     ) -> Option<Arc<OwnershipRecord>> {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         if record.is_none() {
-            *record = write(self.piece.as_ref()?, self.bytes());
+            *record = write(self.file_extent.as_ref()?, self.bytes());
         }
         record.clone()
     }
@@ -173,14 +173,14 @@ impl Drop for Pages {
             .take();
         if let Some(record) = record
             && record.is_shared()
-            && let Some(piece) = self.piece.take()
+            && let Some(file_extent) = self.file_extent.take()
         {
-            record.leave_behind(piece);
+            record.leave_behind(file_extent);
         }
     }
 }
 
-/// A piece of device memory; given back on drop.
+/// Device memory of one allocation; given back on drop.
 pub struct Extent {
     address: u64,
     bytes: u64,
@@ -211,7 +211,7 @@ impl Extent {
     pub fn export(
         &self,
         allocation: u64,
-        write: impl FnOnce(&Piece, u64) -> Option<Arc<OwnershipRecord>>,
+        write: impl FnOnce(&FileExtent, u64) -> Option<Arc<OwnershipRecord>>,
     ) -> Option<(Id, u64)> {
         let (record, offset) = match &self.source {
             Source::Own(pages) => (pages.record(write)?, 0),
@@ -293,10 +293,10 @@ impl Heap {
     }
 
     /// Pages of their own, charged, for whoever maps them: `bytes` are whole device pages.
-    pub fn take_pages(&self, bytes: u64) -> Result<(Piece, Charged), OutOfMemory> {
+    pub fn take_pages(&self, bytes: u64) -> Result<(FileExtent, Charged), OutOfMemory> {
         let charged = Charged::take(&self.charge, bytes)?;
-        let piece = self.store().and_then(|store| store.take(bytes));
-        Ok((piece.ok_or(OutOfMemory)?, charged))
+        let file_extent = self.store().and_then(|store| store.take(bytes));
+        Ok((file_extent.ok_or(OutOfMemory)?, charged))
     }
 
     /// Where pages get their bytes, made when first asked for. A program that closed its descriptor gets a new one.
@@ -402,15 +402,15 @@ mod tests {
     #[test]
     fn small_ones_share_a_page_and_give_it_back() {
         let (meter, heap) = heap();
-        let pieces: Vec<Extent> = (0..PAGE / GRANULE).map(|_| heap.take(1).unwrap()).collect();
+        let extents: Vec<Extent> = (0..PAGE / GRANULE).map(|_| heap.take(1).unwrap()).collect();
         assert_eq!(meter.0.load(Ordering::Relaxed), PAGE);
-        let mut addresses: Vec<u64> = pieces.iter().map(Extent::address).collect();
+        let mut addresses: Vec<u64> = extents.iter().map(Extent::address).collect();
         addresses.sort_unstable();
         addresses.dedup();
         assert_eq!(addresses.len() as u64, PAGE / GRANULE);
         let one_more = heap.take(SMALL).unwrap();
         assert_eq!(meter.0.load(Ordering::Relaxed), 2 * PAGE);
-        drop((pieces, one_more));
+        drop((extents, one_more));
         assert_eq!(meter.0.load(Ordering::Relaxed), 0);
     }
 

@@ -1,7 +1,7 @@
-//! Where a device's pages in this process get their bytes: pieces of one memory file, handed out in device pages.
+//! Where a device's pages in this process get their bytes: extents of one memory file, handed out in device pages.
 //!
 //! One file, not one for each allocation, because each costs a descriptor. It is far larger than any device, so that
-//! pieces never run out before the device's memory does, and takes no memory where nothing was written.
+//! extents never run out before the device's memory does, and takes no memory where nothing was written.
 
 use super::file::MemoryFile;
 use super::free_list::FreeList;
@@ -20,7 +20,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// A store with all of its pieces free.
+    /// A store with all of its extents free.
     pub fn create() -> Result<Arc<Store>, Errno> {
         Ok(Arc::new(Store {
             file: MemoryFile::create(BYTES)?,
@@ -33,11 +33,11 @@ impl Store {
         self.file.fd().is_ok()
     }
 
-    /// A piece of zeros; `bytes` are whole device pages.
-    pub fn take(self: &Arc<Store>, bytes: u64) -> Option<Piece> {
+    /// An extent of zeros; `bytes` are whole device pages.
+    pub fn take(self: &Arc<Store>, bytes: u64) -> Option<FileExtent> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let offset = free.take(bytes)?;
-        Some(Piece {
+        Some(FileExtent {
             store: Arc::clone(self),
             offset,
             bytes,
@@ -47,13 +47,13 @@ impl Store {
 
 /// A part of a store; its bytes go back to the system on drop, whatever still maps them.
 #[derive(Debug)]
-pub struct Piece {
+pub struct FileExtent {
     store: Arc<Store>,
     offset: u64,
     bytes: u64,
 }
 
-impl Piece {
+impl FileExtent {
     /// The file it is part of.
     pub fn file(&self) -> &MemoryFile {
         &self.store.file
@@ -71,7 +71,7 @@ impl Piece {
     }
 }
 
-impl Drop for Piece {
+impl Drop for FileExtent {
     fn drop(&mut self) {
         // What could not be emptied is not used again: the next owner is promised zeros.
         if self.store.file.discard(self.offset, self.bytes).is_ok() {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_apart_and_zero_again_when_reused() {
+    fn extents_are_apart_and_zero_again_when_reused() {
         const PAGE: u64 = 2 << 20;
         let store = Store::create().unwrap();
         let first = store.take(PAGE).unwrap();
@@ -96,8 +96,8 @@ mod tests {
         assert_eq!(mapping.address() % PAGE, 0);
         // SAFETY: the mapping holds the byte and this test alone uses it.
         unsafe { (mapping.address() as *mut u8).write(7) };
-        let first_byte = |piece: &Piece| {
-            let mapping = piece.map(4096).unwrap();
+        let first_byte = |extent: &FileExtent| {
+            let mapping = extent.map(4096).unwrap();
             // SAFETY: as above.
             unsafe { (mapping.address() as *const u8).read() }
         };

@@ -1,9 +1,9 @@
-//! Ownership records: one small file for each piece of device memory that processes share, in the run directory.
+//! Ownership records: one small file for each allocation of device memory that processes share, in the run directory.
 //!
 //! The device's ledger knows bytes by process, and returns them when the process dies. Shared memory outlives the
-//! process that made it, and counts once. So each piece has an ownership record: the process that pays for it in its
+//! process that made it, and counts once. So each allocation has an ownership record: the process that pays for it in its
 //! ledger slot holds one lock on it, those that merely have the memory hold another. If the payer lets go or dies, a
-//! holder takes the payment over at its next call; until then everybody who asks how much is free counts the piece as
+//! holder takes the payment over at its next call; until then everybody who asks how much is free counts the allocation as
 //! taken. An ownership record that no process holds is removed by the next process that finds it. Nothing here needs a
 //! process that is alive to remember.
 
@@ -11,7 +11,7 @@ use super::lock::{FILE_BYTES, FileLock, Hold, is_locked, open, try_lock};
 use crate::memory::file::Identity;
 use crate::memory::heap::GRANULE;
 use crate::memory::heap::{Charge, Charged, OutOfMemory, PAGE};
-use crate::memory::store::Piece;
+use crate::memory::store::FileExtent;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -35,7 +35,7 @@ const DRAFT_LIFE: Duration = Duration::from_secs(60);
 /// Tries at an ownership record that somebody removes or replaces at the moment, 1 ms apart.
 const PATIENCE: u32 = 1000;
 
-/// Names a piece of shared memory: random, never used twice.
+/// Names an allocation of shared memory: random, never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Id(pub [u8; 16]);
 
@@ -122,10 +122,10 @@ pub struct OwnershipRecords {
     /// Ownership records this process has a part in.
     held: Mutex<Vec<Weak<OwnershipRecord>>>,
     /// Memory of ours that we let go while others have it; its bytes go when they do.
-    left_behind: Mutex<Vec<(PathBuf, Piece)>>,
+    left_behind: Mutex<Vec<(PathBuf, FileExtent)>>,
 }
 
-/// This process's part in a piece of shared memory.
+/// This process's part in an allocation of shared memory.
 pub struct OwnershipRecord {
     /// Its name.
     pub id: Id,
@@ -336,8 +336,8 @@ impl OwnershipRecord {
     }
 
     /// Lets memory go that others still have: its bytes stay until they let go as well.
-    pub fn leave_behind(&self, piece: Piece) {
-        lock(&self.records.left_behind).push((self.path.clone(), piece));
+    pub fn leave_behind(&self, extent: FileExtent) {
+        lock(&self.records.left_behind).push((self.path.clone(), extent));
     }
 
     /// From now on the payment goes with the ownership record.

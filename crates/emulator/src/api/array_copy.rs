@@ -56,15 +56,15 @@ entry! {
         let (mut to_at, mut from_at, mut left) = (to_offset as u64, from_offset as u64, bytes as u64);
         inside(&to, to_at, left)?;
         inside(&from, from_at, left)?;
-        let mut pieces = Vec::new();
+        let mut transfers = Vec::new();
         while left > 0 {
             let room = |array: &Array, at: u64| array.format.row_bytes() - at % array.format.row_bytes();
             let width = left.min(room(&to, to_at)).min(room(&from, from_at));
             let (to, from) = (row(&to, to_at, width)?, row(&from, from_at, width)?);
-            pieces.push(Transfer { to, from, shape: Shape::linear(width) });
+            transfers.push(Transfer { to, from, shape: Shape::linear(width) });
             (to_at, from_at, left) = (to_at + width, from_at + width, left - width);
         }
-        run(&queue, pieces, true)
+        run(&queue, transfers, true)
     }
 }
 
@@ -111,7 +111,7 @@ fn linear(
     let spans = spans(found.format.row_bytes(), offset as u64, bytes as u64);
     match target {
         Target::Queue(queue) => {
-            let piece = |span: &Span| {
+            let transfer = |span: &Span| {
                 let here = found.block(span.x, span.y, 0, span.shape)?;
                 let there = Side::linear(address + span.start, place, span.bytes(), known)?
                     .with_pitch(span.shape.width);
@@ -119,7 +119,7 @@ fn linear(
                 let shape = span.shape;
                 Ok(Transfer { to, from, shape })
             };
-            run(&queue, spans.iter().map(piece).collect::<Result<_>>()?, wait)
+            run(&queue, spans.iter().map(transfer).collect::<Result<_>>()?, wait)
         }
         Target::Capture(recorder) => spans.iter().try_for_each(|span| {
             let copy = span.described(array, address + span.start, place, into_array);
@@ -205,12 +205,12 @@ impl Span {
     }
 }
 
-fn run(queue: &Queue, pieces: Vec<Transfer>, wait: bool) -> Result {
-    pieces.into_iter().try_for_each(|piece| {
+fn run(queue: &Queue, transfers: Vec<Transfer>, wait: bool) -> Result {
+    transfers.into_iter().try_for_each(|transfer| {
         if wait {
-            piece.now(queue)
+            transfer.now(queue)
         } else {
-            piece.later(queue)
+            transfer.later(queue)
         }
     })
 }

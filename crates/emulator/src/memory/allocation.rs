@@ -70,7 +70,7 @@ impl Kind {
 /// What holds the bytes; dropped with the allocation.
 #[derive(Debug)]
 pub enum Backing {
-    /// A piece of a device's memory.
+    /// Memory of a device.
     Device(Arc<Extent>),
     /// Physical memory and the place it is mapped at.
     Mapped(Arc<Mapped>),
@@ -139,7 +139,7 @@ impl Allocation {
         }
     }
 
-    /// The piece of device memory behind it.
+    /// The device memory behind it.
     pub fn extent(&self) -> Option<&Arc<Extent>> {
         match &self.backing {
             Backing::Device(extent) => Some(extent),

@@ -8,7 +8,7 @@ use divvy_device::Device;
 use divvy_device::memory::file::{Identity, is_mappable};
 use divvy_device::memory::heap::{Extent, GRANULE, PAGE};
 use divvy_device::memory::mapping::Mapping;
-use divvy_device::memory::store::Piece;
+use divvy_device::memory::store::FileExtent;
 use divvy_device::shared::key::Key;
 use divvy_device::shared::ownership::{Contents, Id, OwnershipRecord, OwnershipRecords};
 use rustix::io::Errno;
@@ -38,13 +38,13 @@ pub enum Own {
 /// open, and where in the pages it starts.
 pub fn export(device: &Device, extent: &Extent, buffer_id: u64) -> Result<(Id, u32), CUresult> {
     let (records, charge) = (&device.hardware.ownership, device.heap.charge());
-    let write = |piece: &Piece, bytes| {
+    let write = |pages: &FileExtent, bytes| {
         let contents = Contents {
             bytes,
             pid: std::process::id(),
-            number: u32::try_from(piece.file().number()).ok()?,
-            file: piece.file().identity(),
-            offset: piece.offset(),
+            number: u32::try_from(pages.file().number()).ok()?,
+            file: pages.file().identity(),
+            offset: pages.offset(),
         };
         let made = Id::random().and_then(|id| records.create(id, contents, charge));
         made.inspect_err(|why| divvy_device::log::line(format_args!("shared device memory: {why}")))

@@ -5,7 +5,7 @@ use divvy_device::Device;
 use divvy_device::memory::file::{Identity, MemoryFile};
 use divvy_device::memory::heap::{Charged, OutOfMemory};
 use divvy_device::memory::mapping::{Mapping, map_over};
-use divvy_device::memory::store::Piece;
+use divvy_device::memory::store::FileExtent;
 use divvy_device::shared::ownership::{self, Contents, Id, OwnershipRecord};
 use divvy_device::shared::trailer::{self, Trailer};
 use rustix::io::Errno;
@@ -42,7 +42,7 @@ pub struct Physical {
 /// What holds the bytes.
 enum Bytes {
     /// A part of the device's store.
-    Piece(Piece),
+    Extent(FileExtent),
     /// A file of their own, which can be passed to others.
     File(MemoryFile, Trailer),
 }
@@ -66,8 +66,8 @@ impl Physical {
         flags: CUmemAllocationProp_v1_allocFlags,
     ) -> Result<Physical, OutOfMemory> {
         let (bytes_of, charged) = if handle_types == 0 {
-            let (piece, charged) = device.heap.take_pages(bytes)?;
-            (Bytes::Piece(piece), charged)
+            let (extent, charged) = device.heap.take_pages(bytes)?;
+            (Bytes::Extent(extent), charged)
         } else {
             let charged = Charged::take(device.heap.charge(), bytes)?;
             (file(trailer::Kind::Device, device, bytes)?, charged)
@@ -191,7 +191,7 @@ impl Physical {
     /// The file and the place in it where the bytes are.
     fn source(&self) -> Result<(BorrowedFd<'_>, u64), Errno> {
         match &self.bytes_of {
-            Bytes::Piece(piece) => Ok((piece.file().fd()?, piece.offset())),
+            Bytes::Extent(extent) => Ok((extent.file().fd()?, extent.offset())),
             Bytes::File(file, _) => Ok((file.fd()?, 0)),
         }
     }
@@ -199,7 +199,7 @@ impl Physical {
     /// What the file of shareable memory is, in every process.
     fn identity(&self) -> Option<Identity> {
         match &self.bytes_of {
-            Bytes::Piece(_) => None,
+            Bytes::Extent(_) => None,
             Bytes::File(file, _) => Some(file.identity()),
         }
     }
