@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::HardwareError;
 use crate::granted::FILE;
-use crate::held;
+use crate::pages;
 use crate::product::identity::Uuid;
 
 /// What a container is to have in `/run/divvy/device`. The folder itself must be one of the container's own: in a folder of
@@ -28,7 +28,7 @@ pub struct Grant {
 /// What keeps the folder or a file from being made.
 pub fn grant(folder: &Path, run: &Path, spec: &str, uuids: &[Uuid]) -> Result<Grant, HardwareError> {
     let failed = |why: io::Error| HardwareError::Directory(folder.to_owned(), why);
-    let socket = folder.join(held::FOLDER);
+    let socket = folder.join(pages::FOLDER);
     fs::create_dir_all(&socket).map_err(failed)?;
     // Engines mount what is in it as root; nobody else of the host has to do with it.
     fs::set_permissions(folder, Permissions::from_mode(0o700)).map_err(failed)?;

@@ -18,7 +18,7 @@ pub enum HardwareError {
     /// The page itself.
     Page(PathBuf, PageError),
     /// The holder of the pages, at this socket, does not give them to this process.
-    Unheld(PathBuf, AttachError),
+    NotServed(PathBuf, AttachError),
     /// What the device is divided into.
     Mig(StoreError),
     /// The device was divided, or its instance removed, since this process began to use CUDA.
@@ -43,17 +43,17 @@ impl fmt::Display for HardwareError {
                 )
             }
             HardwareError::Page(path, why) => write!(f, "hardware page {}: {why}", path.display()),
-            HardwareError::Unheld(socket, AttachError::Declined(Status::NotAllowed)) => write!(
+            HardwareError::NotServed(socket, AttachError::Declined(Status::NotAllowed)) => write!(
                 f,
                 "the holder of the pages at {} gives this device to those who have a slice on it; `divvy run` makes one",
                 socket.display()
             ),
-            HardwareError::Unheld(socket, AttachError::Declined(Status::NoPages)) => write!(
+            HardwareError::NotServed(socket, AttachError::Declined(Status::NoPages)) => write!(
                 f,
                 "the holder at {} has no pages of this device; the log of the host's agent says why",
                 socket.display()
             ),
-            HardwareError::Unheld(socket, why) => write!(
+            HardwareError::NotServed(socket, why) => write!(
                 f,
                 "the holder of the device's pages at {} cannot be asked: {why}; a running agent starts another",
                 socket.display()

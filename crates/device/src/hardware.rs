@@ -1,16 +1,16 @@
 //! The page an emulated device shares between processes: who holds how much of its memory.
 //!
 //! On hardware the device itself knows. Here it is a ledger, one per device: a memory file that an agent's holder gives out,
-//! or a file in the user's run directory (`held`). A process takes a place in it with its first context and loses it when it
+//! or a file in the user's run directory (`pages`). A process takes a place in it with its first context and loses it when it
 //! dies; what the dead held returns to the device. Unlike hardware, a hostile process of the device could scribble on it.
 
 use crate::error::HardwareError;
-use crate::held::{self, Pages};
 use crate::inventory::{self, DeviceFacts};
 use crate::log;
 use crate::memory::heap::{Charge, OutOfMemory};
 use crate::mig::{self, Store};
 use crate::page_file::PageFile;
+use crate::pages::{self, Pages};
 use crate::pid::host_pid;
 use crate::product::identity::Uuid;
 use crate::run_directory::{PAGE_MODE, is_own, prepare, private, run_directory};
@@ -127,7 +127,7 @@ fn of_instance(directory: &Path, memory: Uuid, own: Uuid, place: (u32, u32)) -> 
 
 /// Read and never mapped: a file may be shortened meanwhile, which is not to end those who only look.
 fn of_page(directory: &Path, uuid: Uuid) -> Result<Usage, HardwareError> {
-    let page = held::find(directory, uuid)?.ledger;
+    let page = pages::find(directory, uuid)?.ledger;
     let page_error = |why| HardwareError::Page(page.name().to_owned(), why);
     let file = match page.open() {
         Err(Errno::NOENT) => return Ok(Usage::default()),
@@ -167,9 +167,9 @@ impl Hardware {
         let directory = run_directory();
         prepare(&directory)?;
         let is_own = is_own(&directory);
-        open(&held::find(&directory, memory_of(facts))?.ledger)?;
+        open(&pages::find(&directory, memory_of(facts))?.ledger)?;
         if facts.instance.is_some() {
-            open(&held::find(&directory, facts.uuid)?.ledger)?;
+            open(&pages::find(&directory, facts.uuid)?.ledger)?;
         }
         let private = private(&directory, true);
         Ok(Hardware {
@@ -240,7 +240,7 @@ impl Hardware {
         let found = match (joins, self.joined.get()) {
             (true, _) => self.joined().map(|joined| joined.engine.clone()),
             (false, Some(joined)) => Ok(joined.engine.clone()),
-            (false, None) => held::find(&self.directory, self.facts.uuid).map(|pages| pages.engine),
+            (false, None) => pages::find(&self.directory, self.facts.uuid).map(|pages| pages.engine),
         };
         found.map_err(|why| {
             log::once("engine", why);
@@ -367,7 +367,7 @@ fn claim(directory: &Path, uuid: Uuid) -> Result<(Slot, Pages), HardwareError> {
     /// The files may be set aside each time anew.
     const TRIES: u32 = 16;
     for _ in 0..TRIES {
-        let pages = held::find(directory, uuid)?;
+        let pages = pages::find(directory, uuid)?;
         let page_error = |why| HardwareError::Page(pages.ledger.name().to_owned(), why);
         let owner = SlotOwner { host_pid: host_pid() };
         let slot =
@@ -376,7 +376,10 @@ fn claim(directory: &Path, uuid: Uuid) -> Result<(Slot, Pages), HardwareError> {
             return Ok((slot, pages));
         }
     }
-    Err(HardwareError::Unheld(directory.to_owned(), AttachError::TimedOut))
+    Err(HardwareError::NotServed(
+        directory.to_owned(),
+        AttachError::TimedOut,
+    ))
 }
 
 fn records_name(uuid: Uuid) -> String {
@@ -392,8 +395,8 @@ fn open(page: &PageFile) -> Result<Ledger, HardwareError> {
 fn open_or_make(page: &PageFile) -> Result<OwnedFd, HardwareError> {
     let opened = match page {
         PageFile::Path(path) => open_file(path, PAGE_MODE),
-        PageFile::Held(_) => page.open().map_err(|errno| PageError::System {
-            step: "open of a held page",
+        PageFile::Served(_) => page.open().map_err(|errno| PageError::System {
+            step: "open of a served page",
             errno,
         }),
     };

@@ -25,12 +25,12 @@ pub enum PageFile {
     /// A file of the user's own.
     Path(PathBuf),
     /// A memory file of sealed size.
-    Held(Arc<HeldPage>),
+    Served(Arc<ServedPage>),
 }
 
 /// A page that a holder gave this process.
 #[derive(Debug)]
-pub struct HeldPage {
+pub struct ServedPage {
     /// The memory file.
     pub file: MemoryFile,
     /// The holder's socket.
@@ -46,7 +46,7 @@ impl PageFile {
     pub fn open(&self) -> Result<OwnedFd, Errno> {
         match self {
             PageFile::Path(path) => lock::open(path),
-            PageFile::Held(page) => page.open(),
+            PageFile::Served(page) => page.open(),
         }
     }
 
@@ -54,7 +54,7 @@ impl PageFile {
     pub fn backing(&self) -> Backing {
         match self {
             PageFile::Path(_) => Backing::File,
-            PageFile::Held(_) => Backing::Sealed,
+            PageFile::Served(_) => Backing::Sealed,
         }
     }
 
@@ -62,12 +62,12 @@ impl PageFile {
     pub fn name(&self) -> &Path {
         match self {
             PageFile::Path(path) => path,
-            PageFile::Held(page) => &page.socket,
+            PageFile::Served(page) => &page.socket,
         }
     }
 }
 
-impl HeldPage {
+impl ServedPage {
     fn open(&self) -> Result<OwnedFd, Errno> {
         let own = self.file.fd().and_then(|fd| reopen_page(fd).map_err(errno));
         own.or_else(|_| {

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use divvy_device::product::spec;
-use divvy_device::{DeviceFacts, Grant, Kept, Uuid};
+use divvy_device::{DeviceFacts, Grant, SetAsideError, Uuid};
 use divvy_model::{Bytes, Code, DeviceKind, DeviceRecord, Fault, Hardware, MigPlace, Vendor};
 
 /// What is emulated when nobody says.
@@ -133,8 +133,8 @@ pub fn emulated_pages_of(run_dir: &Path, uuid: &str) -> Vec<[u8; 16]> {
 pub fn set_emulated_aside(run_dir: &Path, uuid: [u8; 16]) -> Result<Option<OwnedFd>, Fault> {
     match divvy_device::set_aside(run_dir, Uuid(uuid)) {
         Ok(mark) => Ok(Some(mark)),
-        Err(Kept::InUse(_)) => Ok(None),
-        Err(Kept::ByAnother) => Err(Fault::new(
+        Err(SetAsideError::InUse(_)) => Ok(None),
+        Err(SetAsideError::ByAnother) => Err(Fault::new(
             Code::RunDir,
             format!(
                 "another holder has the pages of the emulated device {}",
@@ -142,7 +142,7 @@ pub fn set_emulated_aside(run_dir: &Path, uuid: [u8; 16]) -> Result<Option<Owned
             ),
         )
         .hint("it leaves when the programs that use them have ended")),
-        Err(Kept::Failed(why)) => Err(Fault::new(
+        Err(SetAsideError::Failed(why)) => Err(Fault::new(
             Code::RunDir,
             "the pages of the emulated device cannot be set aside",
         )

@@ -593,7 +593,7 @@ pub fn write_slice(file: &PageFile, slice: u64) -> Result<(), Errno> {
 }
 
 /// Makes a page for a holder: a memory file of sealed size.
-pub fn new_held() -> Result<OwnedFd, PageError> {
+pub fn new_served() -> Result<OwnedFd, PageError> {
     new_page(DEVICE_PAGE, BYTES, &head())
 }
 

@@ -3,7 +3,7 @@
 use super::page::{Busy, Page, SAMPLES, write_slice};
 use super::schedule::{DEFAULT_SLICE, LONG_SLICE, SHORT_SLICE};
 use crate::error::HardwareError;
-use crate::held;
+use crate::pages;
 use crate::product::identity::Uuid;
 use crate::run_directory::{make_folder, run_directory};
 use divvy_ledger::PageError;
@@ -42,7 +42,7 @@ pub fn engine_usage(uuid: Uuid) -> Result<EngineUsage, HardwareError> {
 
 /// The same for a device of the run directory `directory`, whatever this process's own is.
 pub fn engine_usage_in(directory: &Path, uuid: Uuid) -> Result<EngineUsage, HardwareError> {
-    let file = held::find(directory, uuid)?.engine;
+    let file = pages::find(directory, uuid)?.engine;
     let page = match Page::look(&file) {
         Err(Errno::NOENT) => {
             return Ok(EngineUsage {
@@ -89,7 +89,7 @@ pub fn set_time_slice(directory: &Path, uuid: Uuid, code: u32) -> Result<(), Har
         _ => DEFAULT_SLICE,
     };
     make_folder(directory).map_err(|why| HardwareError::Directory(directory.to_owned(), why))?;
-    let file = held::find(directory, uuid)?.engine;
+    let file = pages::find(directory, uuid)?.engine;
     write_slice(&file, slice).map_err(|errno| failed(file.name(), errno))
 }
 

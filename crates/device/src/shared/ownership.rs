@@ -120,7 +120,7 @@ impl Contents {
 pub struct OwnershipRecords {
     directory: PathBuf,
     /// Ownership records this process has a part in.
-    held: Mutex<Vec<Weak<OwnershipRecord>>>,
+    live: Mutex<Vec<Weak<OwnershipRecord>>>,
     /// Memory of ours that we let go while others have it; its bytes go when they do.
     left_behind: Mutex<Vec<(PathBuf, FileExtent)>>,
 }
@@ -155,7 +155,7 @@ impl OwnershipRecords {
     pub fn new(directory: PathBuf) -> Arc<OwnershipRecords> {
         Arc::new(OwnershipRecords {
             directory,
-            held: Mutex::default(),
+            live: Mutex::default(),
             left_behind: Mutex::default(),
         })
     }
@@ -194,7 +194,7 @@ impl OwnershipRecords {
                 charged: None,
             })),
         });
-        lock(&self.held).push(Arc::downgrade(&record));
+        lock(&self.live).push(Arc::downgrade(&record));
         Ok(record)
     }
 
@@ -240,7 +240,7 @@ impl OwnershipRecords {
                     holder: Some(holder),
                     payment: Mutex::default(),
                 });
-                lock(&self.held).push(Arc::downgrade(&record));
+                lock(&self.live).push(Arc::downgrade(&record));
                 self.settle();
                 return Ok(Some(record));
             }
@@ -252,11 +252,11 @@ impl OwnershipRecords {
     /// Takes over the payment for memory this process has and nobody pays for, and empties what was left behind and
     /// is nobody's any more.
     pub fn settle(&self) {
-        let mut held = lock(&self.held);
-        held.retain(|record| record.strong_count() > 0);
-        let mine: Vec<Arc<OwnershipRecord>> = held.iter().filter_map(Weak::upgrade).collect();
+        let mut live = lock(&self.live);
+        live.retain(|record| record.strong_count() > 0);
+        let mine: Vec<Arc<OwnershipRecord>> = live.iter().filter_map(Weak::upgrade).collect();
         // The last reference to one may end here, which must not find the list locked.
-        drop(held);
+        drop(live);
         for record in &mine {
             record.take_over();
         }

@@ -3,7 +3,7 @@
 use super::args::{Callback, Handle, Out};
 use super::find;
 use crate::driver::driver;
-use crate::graph::object::{Destructor, Held, UserObject};
+use crate::graph::object::{Destructor, ObjectReference, UserObject};
 use divvy_abi::*;
 
 entry! {
@@ -72,14 +72,14 @@ entry! {
         if flags & !CU_GRAPH_USER_OBJECT_MOVE.0 != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let held = Held::new(&object, u64::from(count), flags != 0);
-        graph.lock().objects.push(held);
+        let reference = ObjectReference::new(&object, u64::from(count), flags != 0);
+        graph.lock().objects.push(reference);
         Ok(())
     }
 
     fn cuGraphReleaseUserObject(graph: Handle<CUgraph>, object: Handle<CUuserObject>, count: u32) {
         counted(count)?;
-        Held::release(&mut find::graph(graph.0)?.lock().objects, object.0, u64::from(count))
+        ObjectReference::release(&mut find::graph(graph.0)?.lock().objects, object.0, u64::from(count))
     }
 }
 

@@ -21,7 +21,7 @@ pub struct UserObject {
 }
 
 /// References that a graph holds; given back on drop.
-pub struct Held {
+pub struct ObjectReference {
     object: Arc<UserObject>,
     count: u64,
 }
@@ -72,21 +72,21 @@ impl UserObject {
     }
 }
 
-impl Held {
+impl ObjectReference {
     /// References that are the graph's from here on: new ones, or the caller's own.
-    pub fn new(object: &Arc<UserObject>, count: u64, moved: bool) -> Held {
+    pub fn new(object: &Arc<UserObject>, count: u64, moved: bool) -> ObjectReference {
         if !moved {
             object.retain(count);
         }
-        Held {
+        ObjectReference {
             object: Arc::clone(object),
             count,
         }
     }
 
     /// Gives back some of the references to an object that `held` has.
-    pub fn release(held: &mut Vec<Held>, object: u64, mut count: u64) -> Result {
-        let of_object = |entry: &&mut Held| entry.object.handle == object;
+    pub fn release(held: &mut Vec<ObjectReference>, object: u64, mut count: u64) -> Result {
+        let of_object = |entry: &&mut ObjectReference| entry.object.handle == object;
         let have: u64 = held.iter_mut().filter(of_object).map(|entry| entry.count).sum();
         if have < count {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -102,13 +102,13 @@ impl Held {
     }
 }
 
-impl Clone for Held {
-    fn clone(&self) -> Held {
-        Held::new(&self.object, self.count, false)
+impl Clone for ObjectReference {
+    fn clone(&self) -> ObjectReference {
+        ObjectReference::new(&self.object, self.count, false)
     }
 }
 
-impl Drop for Held {
+impl Drop for ObjectReference {
     fn drop(&mut self) {
         if self.count > 0 {
             let _ = self.object.release(self.count);

@@ -1,7 +1,7 @@
 //! A graph: nodes, the edges between them, and an order in which they can run.
 
 use super::edge::{Before, EdgeData};
-use super::object::Held;
+use super::object::ObjectReference;
 use super::work::Work;
 use crate::Result;
 use crate::handle::{self, Handles};
@@ -55,7 +55,7 @@ pub struct Inner {
     /// Its nodes by handle, which is the order of their creation.
     pub nodes: BTreeMap<u64, Node>,
     /// References to user objects, released with the graph.
-    pub objects: Vec<Held>,
+    pub objects: Vec<ObjectReference>,
     /// Which node of this clone was made for which node of the original.
     pub copies: HashMap<u64, u64>,
     /// Whether the executable graph last made of it lives.

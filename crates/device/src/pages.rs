@@ -10,7 +10,7 @@ use crate::error::HardwareError;
 use crate::granted::granted;
 use crate::memory::file::MemoryFile;
 use crate::mig;
-use crate::page_file::{HeldPage, PageFile, Which};
+use crate::page_file::{PageFile, ServedPage, Which};
 use crate::product::identity::Uuid;
 use crate::run_directory::{PAGE_MODE, is_own, make_folder, page_name, pages};
 use crate::shared::lock::{self, Hold, is_locked, try_lock};
@@ -56,7 +56,7 @@ fn socket(directory: &Path) -> PathBuf {
 /// the memory: of a GPU, or of a GPU instance. For an engine it is that of the GPU, or of the compute instance.
 ///
 /// # Errors
-/// [`HardwareError::Unheld`] where this process has no right to them, or the holder does not answer.
+/// [`HardwareError::NotServed`] where this process has no right to them, or the holder does not answer.
 pub fn find(directory: &Path, uuid: Uuid) -> Result<Pages, HardwareError> {
     let socket = socket(directory);
     let has_files = is_own(directory);
@@ -70,7 +70,7 @@ pub fn find(directory: &Path, uuid: Uuid) -> Result<Pages, HardwareError> {
                         HardwareError::Page(socket.clone(), PageError::System { step, errno })
                     });
                     kept.map(|file| {
-                        PageFile::Held(Arc::new(HeldPage {
+                        PageFile::Served(Arc::new(ServedPage {
                             file,
                             socket: socket.clone(),
                             uuid,
@@ -90,7 +90,7 @@ pub fn find(directory: &Path, uuid: Uuid) -> Result<Pages, HardwareError> {
                 continue;
             }
             Err(why) if granted().is_some() || !is_nobodys(why) => {
-                return Err(HardwareError::Unheld(socket, why));
+                return Err(HardwareError::NotServed(socket, why));
             }
             Err(_) => {}
         }
@@ -99,7 +99,7 @@ pub fn find(directory: &Path, uuid: Uuid) -> Result<Pages, HardwareError> {
             false => return Ok(own),
             // The holder has just gone, or is about to serve.
             true if begin.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
-            true => return Err(HardwareError::Unheld(socket, AttachError::TimedOut)),
+            true => return Err(HardwareError::NotServed(socket, AttachError::TimedOut)),
         }
     }
 }
@@ -161,7 +161,7 @@ pub fn pages_of(directory: &Path, id: &str) -> Vec<Uuid> {
 
 /// Why a device cannot be set aside.
 #[derive(Debug)]
-pub enum Kept {
+pub enum SetAsideError {
     /// Another holder has it.
     ByAnother,
     /// So many programs use the files, which were started where no agent served.
@@ -174,26 +174,26 @@ pub enum Kept {
 /// anywhere. For the agent, before it has its holder make the pages; the holder's socket is there by then.
 ///
 /// # Errors
-/// [`Kept`].
-pub fn set_aside(directory: &Path, uuid: Uuid) -> Result<OwnedFd, Kept> {
+/// [`SetAsideError`].
+pub fn set_aside(directory: &Path, uuid: Uuid) -> Result<OwnedFd, SetAsideError> {
     make_folder(directory)
-        .map_err(|why| Kept::Failed(HardwareError::Directory(directory.to_owned(), why)))?;
+        .map_err(|why| SetAsideError::Failed(HardwareError::Directory(directory.to_owned(), why)))?;
     let path = directory.join(page_name(uuid));
-    let failed = |why| Kept::Failed(HardwareError::Page(path.clone(), why));
+    let failed = |why| SetAsideError::Failed(HardwareError::Page(path.clone(), why));
     let of_lock = |errno| {
         let step = "fcntl(F_OFD_SETLK) on a page's file";
         failed(PageError::System { step, errno })
     };
     let file = open_file(&path, PAGE_MODE).map_err(failed)?;
     if !try_lock(file.as_fd(), SET_ASIDE, 1, Hold::Alone).map_err(of_lock)? {
-        return Err(Kept::ByAnother);
+        return Err(SetAsideError::ByAnother);
     }
     // After the lock: who takes a place after this look finds the lock.
     let look = lock::open(&path).map_err(of_lock)?;
     let seen = Snapshot::read(look).map_err(failed)?;
     match seen.processes().filter(|process| process.alive).count() {
         0 => Ok(file),
-        users => Err(Kept::InUse(users)),
+        users => Err(SetAsideError::InUse(users)),
     }
 }
 
@@ -202,7 +202,7 @@ pub fn set_aside(directory: &Path, uuid: Uuid) -> Result<OwnedFd, Kept> {
 /// # Errors
 /// The system's reason.
 pub fn new_engine_page() -> Result<OwnedFd, PageError> {
-    page::new_held()
+    page::new_served()
 }
 
 #[cfg(test)]
@@ -251,7 +251,7 @@ mod tests {
         slot.reserve(1024, 1 << 20).expect("room");
         assert_eq!(ledger.total_used(), 1024);
         assert!(page.join().is_ok(), "its lock is on a description of its own");
-        let PageFile::Held(held) = &good.ledger else {
+        let PageFile::Served(held) = &good.ledger else {
             panic!("{good:?}");
         };
         assert!(rustix::fs::ftruncate(held.file.fd().expect("open"), 0).is_err());
@@ -278,12 +278,18 @@ mod tests {
         drop(open_file(own.ledger.name(), PAGE_MODE).expect("a file"));
         let slot = claim(&own);
         assert!(!own.is_set_aside());
-        assert!(matches!(set_aside(run.path(), uuid), Err(Kept::InUse(1))));
+        assert!(matches!(
+            set_aside(run.path(), uuid),
+            Err(SetAsideError::InUse(1))
+        ));
         assert!(!own.is_set_aside(), "a refusal leaves no mark");
         drop(slot);
         let mark = set_aside(run.path(), uuid).expect("set aside");
         assert!(own.is_set_aside());
-        assert!(matches!(set_aside(run.path(), uuid), Err(Kept::ByAnother)));
+        assert!(matches!(
+            set_aside(run.path(), uuid),
+            Err(SetAsideError::ByAnother)
+        ));
         drop(mark);
         assert!(!own.is_set_aside());
     }
