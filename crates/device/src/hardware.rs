@@ -2,7 +2,7 @@
 //!
 //! On hardware the device itself knows. Here it is a ledger, one per device: a memory file that an agent's holder gives out,
 //! or a file in the user's run directory (`pages`). A process takes a place in it with its first context and loses it when it
-//! dies; what the dead held returns to the device. Unlike hardware, a hostile process of the device could scribble on it.
+//! dies; what the dead held returns to the device. Unlike hardware, a hostile process of the device could corrupt it.
 
 use crate::error::HardwareError;
 use crate::inventory::{self, DeviceFacts};

@@ -43,5 +43,5 @@ pub use stand_in::stand_for;
 /// What the fuzz targets under `fuzz/` call; not for use.
 #[doc(hidden)]
 pub mod fuzzing {
-    pub use crate::engine::scribble::engine_page;
+    pub use crate::engine::corruption::engine_page;
 }

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
 
-/// Tries to read a page that nobody changes meanwhile. A change takes microseconds; a page that somebody scribbles on all the
+/// Tries to read a page that nobody changes meanwhile. A change takes microseconds; a page that another process changes all the
 /// time is taken as it is.
 const TRIES: u32 = 64;
 const PLACES_AT: usize = offset_of!(Words, places);

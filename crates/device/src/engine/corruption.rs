@@ -35,7 +35,7 @@ fn open_and_stroke(path: &std::path::Path, data: &[u8]) -> usize {
     let file = PageFile::Path(path.to_owned());
     let Ok(page) = Page::open(&file) else { return 0 };
     let Ok(place) = page.join() else { return 0 };
-    let Ok(scribble) = File::options().write(true).open(path) else {
+    let Ok(file_to_corrupt) = File::options().write(true).open(path) else {
         return 0;
     };
     let strokes = data.chunks_exact(STROKE).take(32);
@@ -50,11 +50,11 @@ fn open_and_stroke(path: &std::path::Path, data: &[u8]) -> usize {
             1 | 2 => PLACES_AT + word % (NEAR * PLACE),
             _ => PLACES_AT + word,
         };
-        let _written = scribble.write_all_at(what, at);
+        let _written = file_to_corrupt.write_all_at(what, at);
         go_on(&page, place.index, count as u64, what);
         if at < 512 {
             // A lock that nobody alive holds is waited for, some milliseconds: once is enough.
-            let _written = scribble.write_all_at(&[0; 8], 16);
+            let _written = file_to_corrupt.write_all_at(&[0; 8], 16);
         }
     }
     let _another = Page::open(&file).and_then(|page| page.join().map(drop));
