@@ -8,160 +8,56 @@ use super::{
 };
 
 /// The emulated devices' NVML: a libnvidia-ml.so.1 that needs no GPU.
-pub const TABLE: Table = Table {
-    nvmlComputeInstanceDestroy: compute_instances::nvmlComputeInstanceDestroy,
-    nvmlComputeInstanceGetInfo: compute_instances::nvmlComputeInstanceGetInfo,
-    nvmlComputeInstanceGetInfo_v2: compute_instances::nvmlComputeInstanceGetInfo_v2,
-    nvmlDeviceCreateGpuInstance: gpu_instances::nvmlDeviceCreateGpuInstance,
-    nvmlDeviceCreateGpuInstanceWithPlacement: gpu_instances::nvmlDeviceCreateGpuInstanceWithPlacement,
-    nvmlDeviceGetAccountingMode: modes::nvmlDeviceGetAccountingMode,
-    nvmlDeviceGetApplicationsClock: clocks::nvmlDeviceGetApplicationsClock,
-    nvmlDeviceGetArchitecture: identity::nvmlDeviceGetArchitecture,
-    nvmlDeviceGetAttributes_v2: gpu_instances::nvmlDeviceGetAttributes_v2,
-    nvmlDeviceGetBAR1MemoryInfo: memory::nvmlDeviceGetBAR1MemoryInfo,
-    nvmlDeviceGetBoardId: identity::nvmlDeviceGetBoardId,
-    nvmlDeviceGetBrand: identity::nvmlDeviceGetBrand,
-    nvmlDeviceGetBusType: identity::nvmlDeviceGetBusType,
-    nvmlDeviceGetClock: clocks::nvmlDeviceGetClock,
-    nvmlDeviceGetClockInfo: clocks::nvmlDeviceGetClockInfo,
-    nvmlDeviceGetComputeInstanceId: gpu_instances::nvmlDeviceGetComputeInstanceId,
-    nvmlDeviceGetComputeMode: modes::nvmlDeviceGetComputeMode,
-    nvmlDeviceGetComputeRunningProcesses: processes::nvmlDeviceGetComputeRunningProcesses,
-    nvmlDeviceGetComputeRunningProcesses_v2: processes::nvmlDeviceGetComputeRunningProcesses_v2,
-    nvmlDeviceGetComputeRunningProcesses_v3: processes::nvmlDeviceGetComputeRunningProcesses_v3,
-    nvmlDeviceGetCount: identity::nvmlDeviceGetCount,
-    nvmlDeviceGetCount_v2: identity::nvmlDeviceGetCount_v2,
-    nvmlDeviceGetCudaComputeCapability: identity::nvmlDeviceGetCudaComputeCapability,
-    nvmlDeviceGetCurrPcieLinkGeneration: clocks::nvmlDeviceGetCurrPcieLinkGeneration,
-    nvmlDeviceGetCurrPcieLinkWidth: clocks::nvmlDeviceGetCurrPcieLinkWidth,
-    nvmlDeviceGetCurrentClocksEventReasons: clocks::nvmlDeviceGetCurrentClocksEventReasons,
-    nvmlDeviceGetCurrentClocksThrottleReasons: clocks::nvmlDeviceGetCurrentClocksThrottleReasons,
-    nvmlDeviceGetDecoderUtilization: sensors::nvmlDeviceGetDecoderUtilization,
-    nvmlDeviceGetDefaultApplicationsClock: clocks::nvmlDeviceGetDefaultApplicationsClock,
-    nvmlDeviceGetDefaultEccMode: health::nvmlDeviceGetDefaultEccMode,
-    nvmlDeviceGetDeviceHandleFromMigDeviceHandle: gpu_instances::nvmlDeviceGetDeviceHandleFromMigDeviceHandle,
-    nvmlDeviceGetDisplayActive: modes::nvmlDeviceGetDisplayActive,
-    nvmlDeviceGetDisplayMode: modes::nvmlDeviceGetDisplayMode,
-    nvmlDeviceGetEccMode: health::nvmlDeviceGetEccMode,
-    nvmlDeviceGetEncoderStats: sensors::nvmlDeviceGetEncoderStats,
-    nvmlDeviceGetEncoderUtilization: sensors::nvmlDeviceGetEncoderUtilization,
-    nvmlDeviceGetEnforcedPowerLimit: sensors::nvmlDeviceGetEnforcedPowerLimit,
-    nvmlDeviceGetFBCStats: sensors::nvmlDeviceGetFBCStats,
-    nvmlDeviceGetFieldValues: health::nvmlDeviceGetFieldValues,
-    nvmlDeviceGetGpuInstanceById: gpu_instances::nvmlDeviceGetGpuInstanceById,
-    nvmlDeviceGetGpuInstanceId: gpu_instances::nvmlDeviceGetGpuInstanceId,
-    nvmlDeviceGetGpuInstancePossiblePlacements: gpu_instances::nvmlDeviceGetGpuInstancePossiblePlacements,
-    nvmlDeviceGetGpuInstancePossiblePlacements_v2:
-        gpu_instances::nvmlDeviceGetGpuInstancePossiblePlacements_v2,
-    nvmlDeviceGetGpuInstanceProfileInfo: gpu_instances::nvmlDeviceGetGpuInstanceProfileInfo,
-    nvmlDeviceGetGpuInstanceProfileInfoByIdV: gpu_instances::nvmlDeviceGetGpuInstanceProfileInfoByIdV,
-    nvmlDeviceGetGpuInstanceProfileInfoV: gpu_instances::nvmlDeviceGetGpuInstanceProfileInfoV,
-    nvmlDeviceGetGpuInstanceRemainingCapacity: gpu_instances::nvmlDeviceGetGpuInstanceRemainingCapacity,
-    nvmlDeviceGetGpuInstances: gpu_instances::nvmlDeviceGetGpuInstances,
-    nvmlDeviceGetGpuMaxPcieLinkGeneration: clocks::nvmlDeviceGetGpuMaxPcieLinkGeneration,
-    nvmlDeviceGetGraphicsRunningProcesses: processes::nvmlDeviceGetGraphicsRunningProcesses,
-    nvmlDeviceGetGraphicsRunningProcesses_v2: processes::nvmlDeviceGetGraphicsRunningProcesses_v2,
-    nvmlDeviceGetGraphicsRunningProcesses_v3: processes::nvmlDeviceGetGraphicsRunningProcesses_v3,
-    nvmlDeviceGetHandleByIndex: identity::nvmlDeviceGetHandleByIndex,
-    nvmlDeviceGetHandleByIndex_v2: identity::nvmlDeviceGetHandleByIndex_v2,
-    nvmlDeviceGetHandleByPciBusId: identity::nvmlDeviceGetHandleByPciBusId,
-    nvmlDeviceGetHandleByPciBusId_v2: identity::nvmlDeviceGetHandleByPciBusId_v2,
-    nvmlDeviceGetHandleBySerial: identity::nvmlDeviceGetHandleBySerial,
-    nvmlDeviceGetHandleByUUID: identity::nvmlDeviceGetHandleByUUID,
-    nvmlDeviceGetHandleByUUIDV: identity::nvmlDeviceGetHandleByUUIDV,
-    nvmlDeviceGetIndex: identity::nvmlDeviceGetIndex,
-    nvmlDeviceGetJpgUtilization: sensors::nvmlDeviceGetJpgUtilization,
-    nvmlDeviceGetMPSComputeRunningProcesses: processes::nvmlDeviceGetMPSComputeRunningProcesses,
-    nvmlDeviceGetMPSComputeRunningProcesses_v2: processes::nvmlDeviceGetMPSComputeRunningProcesses_v2,
-    nvmlDeviceGetMPSComputeRunningProcesses_v3: processes::nvmlDeviceGetMPSComputeRunningProcesses_v3,
-    nvmlDeviceGetMaxClockInfo: clocks::nvmlDeviceGetMaxClockInfo,
-    nvmlDeviceGetMaxCustomerBoostClock: clocks::nvmlDeviceGetMaxCustomerBoostClock,
-    nvmlDeviceGetMaxMigDeviceCount: gpu_instances::nvmlDeviceGetMaxMigDeviceCount,
-    nvmlDeviceGetMaxPcieLinkGeneration: clocks::nvmlDeviceGetMaxPcieLinkGeneration,
-    nvmlDeviceGetMaxPcieLinkWidth: clocks::nvmlDeviceGetMaxPcieLinkWidth,
-    nvmlDeviceGetMemoryBusWidth: identity::nvmlDeviceGetMemoryBusWidth,
-    nvmlDeviceGetMemoryErrorCounter: health::nvmlDeviceGetMemoryErrorCounter,
-    nvmlDeviceGetMemoryInfo: memory::nvmlDeviceGetMemoryInfo,
-    nvmlDeviceGetMemoryInfo_v2: memory::nvmlDeviceGetMemoryInfo_v2,
-    nvmlDeviceGetMigDeviceHandleByIndex: gpu_instances::nvmlDeviceGetMigDeviceHandleByIndex,
-    nvmlDeviceGetMigMode: gpu_instances::nvmlDeviceGetMigMode,
-    nvmlDeviceGetMinorNumber: identity::nvmlDeviceGetMinorNumber,
-    nvmlDeviceGetModuleId: identity::nvmlDeviceGetModuleId,
-    nvmlDeviceGetMultiGpuBoard: identity::nvmlDeviceGetMultiGpuBoard,
-    nvmlDeviceGetName: identity::nvmlDeviceGetName,
-    nvmlDeviceGetNumGpuCores: identity::nvmlDeviceGetNumGpuCores,
-    nvmlDeviceGetNvLinkRemoteDeviceType: links::nvmlDeviceGetNvLinkRemoteDeviceType,
-    nvmlDeviceGetNvLinkRemotePciInfo_v2: links::nvmlDeviceGetNvLinkRemotePciInfo_v2,
-    nvmlDeviceGetNvLinkState: links::nvmlDeviceGetNvLinkState,
-    nvmlDeviceGetOfaUtilization: sensors::nvmlDeviceGetOfaUtilization,
-    nvmlDeviceGetPciInfo: identity::nvmlDeviceGetPciInfo,
-    nvmlDeviceGetPciInfoExt: identity::nvmlDeviceGetPciInfoExt,
-    nvmlDeviceGetPciInfo_v2: identity::nvmlDeviceGetPciInfo_v2,
-    nvmlDeviceGetPciInfo_v3: identity::nvmlDeviceGetPciInfo_v3,
-    nvmlDeviceGetPcieReplayCounter: clocks::nvmlDeviceGetPcieReplayCounter,
-    nvmlDeviceGetPcieThroughput: clocks::nvmlDeviceGetPcieThroughput,
-    nvmlDeviceGetPerformanceState: clocks::nvmlDeviceGetPerformanceState,
-    nvmlDeviceGetPersistenceMode: modes::nvmlDeviceGetPersistenceMode,
-    nvmlDeviceGetPowerManagementDefaultLimit: sensors::nvmlDeviceGetPowerManagementDefaultLimit,
-    nvmlDeviceGetPowerManagementLimit: sensors::nvmlDeviceGetPowerManagementLimit,
-    nvmlDeviceGetPowerManagementLimitConstraints: sensors::nvmlDeviceGetPowerManagementLimitConstraints,
-    nvmlDeviceGetPowerManagementMode: sensors::nvmlDeviceGetPowerManagementMode,
-    nvmlDeviceGetPowerState: clocks::nvmlDeviceGetPowerState,
-    nvmlDeviceGetPowerUsage: sensors::nvmlDeviceGetPowerUsage,
-    nvmlDeviceGetProcessUtilization: utilization::nvmlDeviceGetProcessUtilization,
-    nvmlDeviceGetProcessesUtilizationInfo: utilization::nvmlDeviceGetProcessesUtilizationInfo,
-    nvmlDeviceGetRemappedRows: health::nvmlDeviceGetRemappedRows,
-    nvmlDeviceGetRetiredPages: health::nvmlDeviceGetRetiredPages,
-    nvmlDeviceGetRetiredPagesPendingStatus: health::nvmlDeviceGetRetiredPagesPendingStatus,
-    nvmlDeviceGetRunningProcessDetailList: processes::nvmlDeviceGetRunningProcessDetailList,
-    nvmlDeviceGetSerial: identity::nvmlDeviceGetSerial,
-    nvmlDeviceGetSupportedClocksEventReasons: clocks::nvmlDeviceGetSupportedClocksEventReasons,
-    nvmlDeviceGetSupportedClocksThrottleReasons: clocks::nvmlDeviceGetSupportedClocksThrottleReasons,
-    nvmlDeviceGetSupportedEventTypes: events::nvmlDeviceGetSupportedEventTypes,
-    nvmlDeviceGetSupportedGraphicsClocks: clocks::nvmlDeviceGetSupportedGraphicsClocks,
-    nvmlDeviceGetSupportedMemoryClocks: clocks::nvmlDeviceGetSupportedMemoryClocks,
-    nvmlDeviceGetTemperature: sensors::nvmlDeviceGetTemperature,
-    nvmlDeviceGetTemperatureThreshold: sensors::nvmlDeviceGetTemperatureThreshold,
-    nvmlDeviceGetTemperatureV: sensors::nvmlDeviceGetTemperatureV,
-    nvmlDeviceGetTotalEccErrors: health::nvmlDeviceGetTotalEccErrors,
-    nvmlDeviceGetUUID: identity::nvmlDeviceGetUUID,
-    nvmlDeviceGetUtilizationRates: sensors::nvmlDeviceGetUtilizationRates,
-    nvmlDeviceGetVirtualizationMode: modes::nvmlDeviceGetVirtualizationMode,
-    nvmlDeviceIsMigDeviceHandle: gpu_instances::nvmlDeviceIsMigDeviceHandle,
-    nvmlDeviceSetMigMode: gpu_instances::nvmlDeviceSetMigMode,
-    nvmlDeviceValidateInforom: modes::nvmlDeviceValidateInforom,
-    nvmlErrorString: library::nvmlErrorString,
-    nvmlEventSetCreate: events::nvmlEventSetCreate,
-    nvmlEventSetFree: events::nvmlEventSetFree,
-    nvmlEventSetWait: events::nvmlEventSetWait,
-    nvmlEventSetWait_v2: events::nvmlEventSetWait_v2,
-    nvmlGetBlacklistDeviceCount: library::nvmlGetBlacklistDeviceCount,
-    nvmlGetExcludedDeviceCount: library::nvmlGetExcludedDeviceCount,
-    nvmlGpuInstanceCreateComputeInstance: compute_instances::nvmlGpuInstanceCreateComputeInstance,
-    nvmlGpuInstanceCreateComputeInstanceWithPlacement:
-        compute_instances::nvmlGpuInstanceCreateComputeInstanceWithPlacement,
-    nvmlGpuInstanceDestroy: gpu_instances::nvmlGpuInstanceDestroy,
-    nvmlGpuInstanceGetComputeInstanceById: compute_instances::nvmlGpuInstanceGetComputeInstanceById,
-    nvmlGpuInstanceGetComputeInstancePossiblePlacements:
-        compute_instances::nvmlGpuInstanceGetComputeInstancePossiblePlacements,
-    nvmlGpuInstanceGetComputeInstanceProfileInfo:
-        compute_instances::nvmlGpuInstanceGetComputeInstanceProfileInfo,
-    nvmlGpuInstanceGetComputeInstanceProfileInfoV:
-        compute_instances::nvmlGpuInstanceGetComputeInstanceProfileInfoV,
-    nvmlGpuInstanceGetComputeInstanceRemainingCapacity:
-        compute_instances::nvmlGpuInstanceGetComputeInstanceRemainingCapacity,
-    nvmlGpuInstanceGetComputeInstances: compute_instances::nvmlGpuInstanceGetComputeInstances,
-    nvmlGpuInstanceGetInfo: gpu_instances::nvmlGpuInstanceGetInfo,
-    nvmlInit: library::nvmlInit,
-    nvmlInitWithFlags: library::nvmlInitWithFlags,
-    nvmlInit_v2: library::nvmlInit_v2,
-    nvmlInternalGetExportTable: library::nvmlInternalGetExportTable,
-    nvmlShutdown: library::nvmlShutdown,
-    nvmlSystemGetCudaDriverVersion: library::nvmlSystemGetCudaDriverVersion,
-    nvmlSystemGetCudaDriverVersion_v2: library::nvmlSystemGetCudaDriverVersion_v2,
-    nvmlSystemGetDriverVersion: library::nvmlSystemGetDriverVersion,
-    nvmlSystemGetNVMLVersion: library::nvmlSystemGetNVMLVersion,
-    nvmlSystemGetProcessName: library::nvmlSystemGetProcessName,
-    nvmlUnitGetCount: library::nvmlUnitGetCount,
-    ..Table::UNSUPPORTED
-};
+pub const TABLE: Table = divvy_abi::implemented! { Table {
+    clocks: nvmlDeviceGetApplicationsClock nvmlDeviceGetClock nvmlDeviceGetClockInfo nvmlDeviceGetCurrPcieLinkGeneration
+        nvmlDeviceGetCurrPcieLinkWidth nvmlDeviceGetCurrentClocksEventReasons nvmlDeviceGetCurrentClocksThrottleReasons
+        nvmlDeviceGetDefaultApplicationsClock nvmlDeviceGetGpuMaxPcieLinkGeneration nvmlDeviceGetMaxClockInfo
+        nvmlDeviceGetMaxCustomerBoostClock nvmlDeviceGetMaxPcieLinkGeneration nvmlDeviceGetMaxPcieLinkWidth
+        nvmlDeviceGetPcieReplayCounter nvmlDeviceGetPcieThroughput nvmlDeviceGetPerformanceState nvmlDeviceGetPowerState
+        nvmlDeviceGetSupportedClocksEventReasons nvmlDeviceGetSupportedClocksThrottleReasons
+        nvmlDeviceGetSupportedGraphicsClocks nvmlDeviceGetSupportedMemoryClocks;
+    compute_instances: nvmlComputeInstanceDestroy nvmlComputeInstanceGetInfo nvmlComputeInstanceGetInfo_v2
+        nvmlGpuInstanceCreateComputeInstance nvmlGpuInstanceCreateComputeInstanceWithPlacement
+        nvmlGpuInstanceGetComputeInstanceById nvmlGpuInstanceGetComputeInstancePossiblePlacements
+        nvmlGpuInstanceGetComputeInstanceProfileInfo nvmlGpuInstanceGetComputeInstanceProfileInfoV
+        nvmlGpuInstanceGetComputeInstanceRemainingCapacity nvmlGpuInstanceGetComputeInstances;
+    events: nvmlDeviceGetSupportedEventTypes nvmlEventSetCreate nvmlEventSetFree nvmlEventSetWait nvmlEventSetWait_v2;
+    gpu_instances: nvmlDeviceCreateGpuInstance nvmlDeviceCreateGpuInstanceWithPlacement nvmlDeviceGetAttributes_v2
+        nvmlDeviceGetComputeInstanceId nvmlDeviceGetDeviceHandleFromMigDeviceHandle nvmlDeviceGetGpuInstanceById
+        nvmlDeviceGetGpuInstanceId nvmlDeviceGetGpuInstancePossiblePlacements
+        nvmlDeviceGetGpuInstancePossiblePlacements_v2 nvmlDeviceGetGpuInstanceProfileInfo
+        nvmlDeviceGetGpuInstanceProfileInfoByIdV nvmlDeviceGetGpuInstanceProfileInfoV
+        nvmlDeviceGetGpuInstanceRemainingCapacity nvmlDeviceGetGpuInstances nvmlDeviceGetMaxMigDeviceCount
+        nvmlDeviceGetMigDeviceHandleByIndex nvmlDeviceGetMigMode nvmlDeviceIsMigDeviceHandle nvmlDeviceSetMigMode
+        nvmlGpuInstanceDestroy nvmlGpuInstanceGetInfo;
+    health: nvmlDeviceGetDefaultEccMode nvmlDeviceGetEccMode nvmlDeviceGetFieldValues nvmlDeviceGetMemoryErrorCounter
+        nvmlDeviceGetRemappedRows nvmlDeviceGetRetiredPages nvmlDeviceGetRetiredPagesPendingStatus
+        nvmlDeviceGetTotalEccErrors;
+    identity: nvmlDeviceGetArchitecture nvmlDeviceGetBoardId nvmlDeviceGetBrand nvmlDeviceGetBusType nvmlDeviceGetCount
+        nvmlDeviceGetCount_v2 nvmlDeviceGetCudaComputeCapability nvmlDeviceGetHandleByIndex
+        nvmlDeviceGetHandleByIndex_v2 nvmlDeviceGetHandleByPciBusId nvmlDeviceGetHandleByPciBusId_v2
+        nvmlDeviceGetHandleBySerial nvmlDeviceGetHandleByUUID nvmlDeviceGetHandleByUUIDV nvmlDeviceGetIndex
+        nvmlDeviceGetMemoryBusWidth nvmlDeviceGetMinorNumber nvmlDeviceGetModuleId nvmlDeviceGetMultiGpuBoard
+        nvmlDeviceGetName nvmlDeviceGetNumGpuCores nvmlDeviceGetPciInfo nvmlDeviceGetPciInfoExt nvmlDeviceGetPciInfo_v2
+        nvmlDeviceGetPciInfo_v3 nvmlDeviceGetSerial nvmlDeviceGetUUID;
+    library: nvmlErrorString nvmlGetBlacklistDeviceCount nvmlGetExcludedDeviceCount nvmlInit nvmlInitWithFlags
+        nvmlInit_v2 nvmlInternalGetExportTable nvmlShutdown nvmlSystemGetCudaDriverVersion
+        nvmlSystemGetCudaDriverVersion_v2 nvmlSystemGetDriverVersion nvmlSystemGetNVMLVersion nvmlSystemGetProcessName
+        nvmlUnitGetCount;
+    links: nvmlDeviceGetNvLinkRemoteDeviceType nvmlDeviceGetNvLinkRemotePciInfo_v2 nvmlDeviceGetNvLinkState;
+    memory: nvmlDeviceGetBAR1MemoryInfo nvmlDeviceGetMemoryInfo nvmlDeviceGetMemoryInfo_v2;
+    modes: nvmlDeviceGetAccountingMode nvmlDeviceGetComputeMode nvmlDeviceGetDisplayActive nvmlDeviceGetDisplayMode
+        nvmlDeviceGetPersistenceMode nvmlDeviceGetVirtualizationMode nvmlDeviceValidateInforom;
+    processes: nvmlDeviceGetComputeRunningProcesses nvmlDeviceGetComputeRunningProcesses_v2
+        nvmlDeviceGetComputeRunningProcesses_v3 nvmlDeviceGetGraphicsRunningProcesses
+        nvmlDeviceGetGraphicsRunningProcesses_v2 nvmlDeviceGetGraphicsRunningProcesses_v3
+        nvmlDeviceGetMPSComputeRunningProcesses nvmlDeviceGetMPSComputeRunningProcesses_v2
+        nvmlDeviceGetMPSComputeRunningProcesses_v3 nvmlDeviceGetRunningProcessDetailList;
+    sensors: nvmlDeviceGetDecoderUtilization nvmlDeviceGetEncoderStats nvmlDeviceGetEncoderUtilization
+        nvmlDeviceGetEnforcedPowerLimit nvmlDeviceGetFBCStats nvmlDeviceGetJpgUtilization nvmlDeviceGetOfaUtilization
+        nvmlDeviceGetPowerManagementDefaultLimit nvmlDeviceGetPowerManagementLimit
+        nvmlDeviceGetPowerManagementLimitConstraints nvmlDeviceGetPowerManagementMode nvmlDeviceGetPowerUsage
+        nvmlDeviceGetTemperature nvmlDeviceGetTemperatureThreshold nvmlDeviceGetTemperatureV
+        nvmlDeviceGetUtilizationRates;
+    utilization: nvmlDeviceGetProcessUtilization nvmlDeviceGetProcessesUtilizationInfo;
+} };
