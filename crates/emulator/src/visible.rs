@@ -101,8 +101,8 @@ fn instance(name: &str, present: &[Present]) -> Option<DeviceFacts> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use divvy_device::MigState as State;
     use divvy_device::inventory::{compute_instances, devices};
-    use divvy_device::mig::State;
     use std::path::Path;
 
     fn present(spec: &str) -> Vec<Present> {
