@@ -4,5 +4,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    let _ = divvy_emulator::fuzzing::engine_page(data);
+    let _ = divvy_device::fuzzing::engine_page(data);
 });

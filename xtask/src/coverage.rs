@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let nvml = nvml_page(
         &declared_by_nvml()?,
         &named(&read("crates/limiter/src/nvml/mod.rs")?)?,
-        &named(&read("crates/emulator/src/nvml/table.rs")?)?,
+        &named(&read("crates/device/src/nvml/table.rs")?)?,
     );
     for (name, page) in [
         ("docs/driver-coverage.md", driver),
@@ -96,18 +96,18 @@ fn declaration(line: &str) -> Option<Declared> {
     })
 }
 
-/// The symbols for which a `const TABLE: Table = Table { … }` names a function.
+/// The symbols that a `const TABLE: Table = …;` names, written out or by `divvy_abi::implemented!`.
 fn named(source: &str) -> anyhow::Result<BTreeSet<&str>> {
     let (_, table) = source
-        .split_once("TABLE: Table = Table {")
+        .split_once("TABLE: Table = ")
         .context("No table in this file")?;
     let (table, _) = table.split_once("};").context("The table does not end")?;
-    Ok(table
-        .lines()
-        .filter_map(|line| line.trim().split_once(':'))
-        .map(|(symbol, _)| symbol)
-        .filter(|symbol| symbol.starts_with("cu") || symbol.starts_with("nvml"))
-        .collect())
+    let is_symbol = |word: &&str| {
+        let cuda = word.strip_prefix("cu");
+        cuda.is_some_and(|rest| rest.starts_with(char::is_uppercase)) || word.starts_with("nvml")
+    };
+    let words = table.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+    Ok(words.filter(is_symbol).collect())
 }
 
 fn page(declared: &[Declared], limited: &BTreeSet<&str>, emulated: &BTreeSet<&str>) -> String {

@@ -71,6 +71,18 @@ fn report(symbol: Symbol) -> CUresult {
     CUDA_ERROR_NOT_SUPPORTED
 }
 
+/// A table of what is implemented, by area: `implemented! { Table { memory: cuMemAlloc_v2 cuMemFree_v2; stream:
+/// cuStreamQuery; } }`.
+///
+/// Each name is a function of the module `memory` or `stream`, and the field of the table that it fills. All other
+/// fields are those of `Table::UNSUPPORTED`. For the tables of the driver and of NVML alike.
+#[macro_export]
+macro_rules! implemented {
+    ($table:ident { $($area:ident: $($name:ident)+;)+ }) => {
+        $table { $($($name: $area::$name,)+)+ ..$table::UNSUPPORTED }
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,16 +1,15 @@
-//! Contexts, and which one is current on each thread.
+//! Contexts: an address space, streams, and whether it has failed.
 
 use crate::Result;
-use crate::driver::{Device, driver};
-use crate::exec::order::{Lane, Manner, Order};
-use crate::exec::task::{Task, Work};
-use crate::memory::heap::Charged;
+use crate::handle;
+use crate::memory::registry::Addresses;
+use crate::order::{Order, StreamId, StreamKind};
 use crate::print::PrintBuffer;
-use crate::{handle, log, memop};
 use divvy_abi::*;
-use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::mem::ManuallyDrop;
+use divvy_device::exec::task::{Task, Work};
+use divvy_device::memory::heap::Charged;
+use divvy_device::{Device, log};
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -20,6 +19,8 @@ pub struct Context {
     pub handle: u64,
     /// The device it runs on.
     pub device: Arc<Device>,
+    /// The addresses of the process, which every context sees.
+    pub addresses: Arc<Addresses>,
     /// cuCtxGetId; differs between two lives of a primary context, whose handle does not.
     pub id: u64,
     /// Whether it is the device's primary context.
@@ -46,23 +47,24 @@ pub struct Context {
     fault: AtomicU32,
     /// Calls of cuCtxAttach without their cuCtxDetach, and one for whoever made it.
     uses: AtomicU32,
-    next_lane: AtomicU64,
+    next_stream: AtomicU64,
     /// What it costs the device while it lives.
     memory: Mutex<Option<Charged>>,
 }
 
 impl Context {
-    /// A new context on a device, under the given handle. It takes the memory that the device's specification says a
-    /// context takes.
+    /// A new context on a device, under the given handle, with the memory that it costs the device.
     pub fn new(
         device: Arc<Device>,
+        addresses: Arc<Addresses>,
+        memory: Option<Charged>,
         handle: u64,
         primary: bool,
         flags: u32,
         api_version: u32,
-    ) -> Result<Arc<Context>> {
-        let memory = device.take_for_context()?;
-        Ok(Arc::new(Context {
+    ) -> Arc<Context> {
+        Arc::new(Context {
+            addresses,
             handle,
             device,
             id: handle::fresh(),
@@ -78,14 +80,14 @@ impl Context {
             shared_config: AtomicU32::new(1),
             fault: AtomicU32::new(0),
             uses: AtomicU32::new(1),
-            next_lane: AtomicU64::new(1),
+            next_stream: AtomicU64::new(1),
             memory: Mutex::new(memory),
-        }))
+        })
     }
 
-    /// A lane for a new stream.
-    pub fn new_lane(&self) -> Lane {
-        self.next_lane.fetch_add(1, Ordering::Relaxed)
+    /// An id for a new stream.
+    pub fn new_stream_id(&self) -> StreamId {
+        self.next_stream.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The failure that ended this context's work, if there was one. It stays until the context is gone.
@@ -141,140 +143,16 @@ impl Context {
         self.printed.show();
     }
 
-    /// Appends work to a lane. Work that must not run once the context failed checks for itself.
-    pub fn submit(&self, lane: Lane, manner: Manner, also: &[Arc<Task>], work: Work) -> Arc<Task> {
-        self.order.submit(lane, manner, also, work)
+    /// Appends work to a stream. Work that must not run once the context failed checks for itself.
+    pub fn submit(&self, stream: StreamId, kind: StreamKind, also: &[Arc<Task>], work: Work) -> Arc<Task> {
+        self.order.submit(stream, kind, also, work)
     }
 
-    /// Ends the context: waits for its work, then forgets every object and allocation that belongs to it.
-    pub fn destroy(&self) -> Result {
-        let driver = driver()?;
-        driver.graphs.captures.forget(|stream| stream.0 == self.id);
-        memop::abandon(self.id);
-        self.drain();
-        let mine = |context: &Arc<Context>| context.id == self.id;
-        driver.streams.remove_all(|stream| mine(&stream.context));
-        driver.events.remove_all(|event| mine(&event.context));
-        driver
-            .functions
-            .remove_all(|function| mine(&function.instance.context));
-        driver.modules.remove_all(|instance| mine(&instance.context));
-        driver.arrays.remove_all(|array| mine(&array.context));
-        driver.mipmaps.remove_all(|mipmap| mine(&mipmap.context));
-        driver.external.remove_all(|external| mine(&external.context));
-        for library in driver.libraries.all() {
-            library.forget_context(self.id);
-        }
-        driver
-            .registry
-            .remove_all(|allocation| allocation.context == self.handle);
+    /// Gives the device back what the context cost.
+    pub fn give_memory(&self) {
         drop(self.memory.lock().unwrap_or_else(PoisonError::into_inner).take());
-        Ok(())
     }
-}
 
-thread_local! {
-    /// Handles of the contexts pushed on this thread, the current one last.
-    ///
-    /// Never dropped by the thread's end, and so still there when functions that run at exit call the driver: the main
-    /// thread's other variables are gone by then. [`Ending`] empties those of other threads.
-    static STACK: RefCell<ManuallyDrop<Vec<u64>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
-    /// This thread's default stream in each context, by context id. Kept as the stack is.
-    static OWN_LANES: RefCell<ManuallyDrop<BTreeMap<u64, Lane>>> =
-        const { RefCell::new(ManuallyDrop::new(BTreeMap::new())) };
-    static ENDING: Ending = const { Ending };
-}
-
-/// The end of a thread.
-struct Ending;
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        if rustix::thread::gettid() != rustix::process::getpid() {
-            STACK.with(|stack| **stack.borrow_mut() = Vec::new());
-            OWN_LANES.with(|lanes| lanes.borrow_mut().clear());
-        }
-    }
-}
-
-fn with_stack<T>(body: impl FnOnce(&mut Vec<u64>) -> T) -> Result<T> {
-    STACK
-        .try_with(|stack| body(&mut stack.borrow_mut()))
-        .map_err(|_| CUDA_ERROR_DEINITIALIZED)
-}
-
-/// Something is about to be kept for the calling thread: its end clears it away.
-fn keep_for_thread() {
-    // One that ends already keeps it.
-    let _ended = ENDING.try_with(|_| ());
-}
-
-/// Handle of the current context, 0 if there is none.
-pub fn current_handle() -> Result<u64> {
-    with_stack(|stack| stack.last().copied().unwrap_or(0))
-}
-
-/// The current context, failed or not.
-pub fn current() -> Result<Arc<Context>> {
-    let driver = driver()?;
-    match current_handle()? {
-        0 => Err(CUDA_ERROR_INVALID_CONTEXT),
-        handle => driver.contexts.get(handle).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED),
-    }
-}
-
-/// The current context, unless it has failed.
-pub fn usable() -> Result<Arc<Context>> {
-    let context = current()?;
-    context.check()?;
-    Ok(context)
-}
-
-/// The context a program names; 0 means the current one.
-pub fn named(handle: u64) -> Result<Arc<Context>> {
-    if handle == 0 {
-        current()
-    } else {
-        driver()?.contexts.get(handle).ok_or(CUDA_ERROR_INVALID_CONTEXT)
-    }
-}
-
-/// Replaces the current context; 0 pops it and leaves what was below.
-pub fn set_current(handle: u64) -> Result {
-    keep_for_thread();
-    with_stack(|stack| {
-        stack.pop();
-        if handle != 0 {
-            stack.push(handle);
-        }
-    })
-}
-
-/// Puts a context on top.
-pub fn push(handle: u64) -> Result {
-    keep_for_thread();
-    with_stack(|stack| stack.push(handle))
-}
-
-/// Takes the current context off; its handle.
-pub fn pop() -> Result<u64> {
-    with_stack(Vec::pop)?.ok_or(CUDA_ERROR_INVALID_CONTEXT)
-}
-
-/// The calling thread's default stream in a context.
-pub fn own_lane(context: &Context) -> Result<Lane> {
-    keep_for_thread();
-    OWN_LANES
-        .try_with(|lanes| {
-            *lanes
-                .borrow_mut()
-                .entry(context.id)
-                .or_insert_with(|| context.new_lane())
-        })
-        .map_err(|_| CUDA_ERROR_DEINITIALIZED)
-}
-
-impl Context {
     /// A limit's value as the program set it.
     pub fn limit(&self, number: u32) -> Option<usize> {
         self.limits

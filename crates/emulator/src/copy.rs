@@ -3,13 +3,14 @@
 //! Every address that names device memory is checked against the registry when the call is made, and the
 //! allocation is kept alive until the work is done, so that freeing it meanwhile unmaps nothing in use.
 
-use crate::driver::driver;
-use crate::engine::model;
-use crate::inventory::DeviceFacts;
+use crate::Result;
+use crate::kernel_time;
 use crate::memory::allocation::Allocation;
+use crate::memory::registry::Addresses;
 use crate::stream::Queue;
-use crate::{Result, clock};
 use divvy_abi::*;
+use divvy_device::clock;
+use divvy_device::inventory::DeviceFacts;
 use std::sync::Arc;
 
 /// A copy from pageable host memory up to this size is staged, so that the call returns at once.
@@ -63,23 +64,29 @@ impl Shape {
 }
 
 /// Which memory counts as there when a copy is checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known {
+#[derive(Clone, Copy)]
+pub enum Known<'a> {
     /// What a device may touch now.
-    Live,
+    Live(&'a Addresses),
     /// And what graphs have reserved: it is there once a launch has come so far.
-    Reserved,
+    Reserved(&'a Addresses),
 }
 
-impl Known {
+impl Known<'_> {
     /// The memory at an address.
-    pub fn find(self, address: u64) -> Result<Option<Arc<Allocation>>> {
-        let driver = driver()?;
-        let live = driver.registry.find(address);
-        Ok(match self {
-            Known::Live => live,
-            Known::Reserved => live.or_else(|| driver.graphs.reserved.find(address)),
-        })
+    pub fn find(self, address: u64) -> Option<Arc<Allocation>> {
+        let (Known::Live(addresses) | Known::Reserved(addresses)) = self;
+        let live = addresses.live.find(address);
+        match self {
+            Known::Live(_) => live,
+            Known::Reserved(_) => live.or_else(|| addresses.reserved.find(address)),
+        }
+    }
+
+    /// The mappings of cuMemMap that hold `bytes` from an address one after the other.
+    fn find_mapped(self, address: u64, bytes: u64) -> Option<Vec<Arc<Allocation>>> {
+        let (Known::Live(addresses) | Known::Reserved(addresses)) = self;
+        addresses.live.find_mapped(address, bytes)
     }
 }
 
@@ -96,8 +103,8 @@ pub enum Place {
 
 impl Side {
     /// A run of bytes.
-    pub fn linear(address: u64, place: Place, bytes: u64) -> Result<Side> {
-        Side::block(address, place, bytes, bytes, Shape::linear(bytes), Known::Live)
+    pub fn linear(address: u64, place: Place, bytes: u64, known: Known<'_>) -> Result<Side> {
+        Side::block(address, place, bytes, bytes, Shape::linear(bytes), known)
     }
 
     /// A block whose rows are `pitch` and whose slices are `slice` bytes apart.
@@ -107,7 +114,7 @@ impl Side {
         pitch: u64,
         slice: u64,
         shape: Shape,
-        known: Known,
+        known: Known<'_>,
     ) -> Result<Side> {
         if shape.is_empty() {
             return Ok(Side {
@@ -120,11 +127,11 @@ impl Side {
         }
         let mut more = Vec::new();
         let reach = shape.reach(pitch, slice).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let allocation = known.find(address)?;
+        let allocation = known.find(address);
         match (&allocation, place) {
             (Some(allocation), Place::Device | Place::Unified) => {
                 if !allocation.holds(address, reach) {
-                    let found = driver()?.registry.find_mapped(address, reach);
+                    let found = known.find_mapped(address, reach);
                     more = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
                 }
             }
@@ -301,7 +308,7 @@ impl Fill {
         value: Value,
         count: u64,
         rows: u64,
-        known: Known,
+        known: Known<'_>,
     ) -> Result<Option<Fill>> {
         let width = count.checked_mul(value.bytes()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let shape = Shape {
@@ -328,7 +335,7 @@ impl Fill {
         unsafe { fill(&self.block, self.value, self.shape) };
         let bytes = self.shape.width.saturating_mul(self.shape.rows);
         let took = clock::thread_cpu_ns().saturating_sub(since);
-        model::fill_ns(facts.profile, bytes, facts.timing.dilation()).max(took)
+        kernel_time::fill_ns(facts.profile, bytes, facts.timing.dilation()).max(took)
     }
 }
 

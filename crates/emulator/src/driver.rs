@@ -2,43 +2,29 @@
 
 use crate::array::{Array, Mipmap};
 use crate::context::Context;
-use crate::device::visible::{Present, visible};
-use crate::engine::line::Line;
-use crate::engine::mps;
 use crate::event::Event;
 use crate::external::External;
 use crate::graph::Graphs;
 use crate::handle::{self, Handles};
-use crate::hardware::{Hardware, HardwareError};
-use crate::inventory::{self, DeviceFacts};
+use crate::launch::{Launcher, Visible};
 use crate::library::{Kernel, Library};
 use crate::link::Link;
-use crate::memory::heap::{Charge, Charged, Heap};
 use crate::memory::physical::PhysicalHandles;
-use crate::memory::registry::Registry;
+use crate::memory::registry::Addresses;
 use crate::memory::virtual_range::Reservations;
-use crate::module::{Function, Instance};
+use crate::module::Modules;
 use crate::pool::MemoryPool;
 use crate::stream::Stream;
-use crate::{Result, fork, hardware, log, mig};
+use crate::visible::{Present, visible};
+use crate::{Result, fork, memop, pool};
 use divvy_abi::*;
-use divvy_ptx::Engine;
+use divvy_device::inventory::{self, DeviceFacts};
+use divvy_device::memory::heap::Charged;
+use divvy_device::{Device, HardwareError, JoinError, log};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// One visible device.
-pub struct Device {
-    /// Its CUdevice.
-    pub ordinal: usize,
-    /// What it is.
-    pub facts: DeviceFacts,
-    /// The page it shares with every process that uses it.
-    pub hardware: Arc<Hardware>,
-    /// Its engine in this process.
-    pub engine: Arc<Line>,
-    /// Its memory in this process.
-    pub heap: Arc<Heap>,
-    /// The same for arrays, whose order of elements is a matter of the page: they share none with other memory.
-    pub array_heap: Arc<Heap>,
+/// What the driver keeps for a device: its primary context and the pools that allocations come from by default.
+pub struct Defaults {
     /// Handle of its primary context, whatever life that is in.
     pub primary_handle: u64,
     /// The primary context's references and flags.
@@ -49,7 +35,7 @@ pub struct Device {
     pub current_pool: Mutex<u64>,
 }
 
-/// Who holds a device's primary context.
+/// The references to a device's primary context.
 #[derive(Default)]
 pub struct Primary {
     /// References by cuDevicePrimaryCtxRetain.
@@ -62,22 +48,20 @@ pub struct Primary {
 pub struct Driver {
     /// Visible devices, by ordinal.
     pub devices: Vec<Arc<Device>>,
+    /// What is kept for each of them, by ordinal.
+    pub defaults: Vec<Defaults>,
     /// Every address a device may touch.
-    pub registry: Registry,
+    pub addresses: Arc<Addresses>,
     /// Runs kernels.
-    pub engine: Engine,
-    /// Threads that it runs them on.
-    pub workers: u64,
+    pub launcher: Launcher,
     /// Live contexts.
-    pub contexts: Handles<Context>,
+    pub contexts: Arc<Handles<Context>>,
     /// Live streams; the default streams are not among them.
     pub streams: Handles<Stream>,
     /// Live events.
     pub events: Handles<Event>,
-    /// Live modules.
-    pub modules: Handles<Instance>,
-    /// Functions handed out.
-    pub functions: Handles<Function>,
+    /// Live modules, and the functions handed out.
+    pub modules: Modules,
     /// Live libraries.
     pub libraries: Handles<Library>,
     /// Kernels of live libraries.
@@ -85,7 +69,7 @@ pub struct Driver {
     /// Open linkers.
     pub links: Handles<Link>,
     /// Live memory pools.
-    pub pools: Handles<MemoryPool>,
+    pub pools: Arc<Handles<MemoryPool>>,
     /// Graphs, and what belongs to them.
     pub graphs: Graphs,
     /// Live CUDA arrays, the levels of mipmaps among them.
@@ -123,28 +107,40 @@ pub fn initialise() -> Result {
             format_args!("{symbol} is not supported by the emulated device"),
         );
     });
-    let visible = visible_devices()?;
-    let pools = Handles::default();
-    let mut devices = Vec::new();
-    for (ordinal, facts) in visible.into_iter().enumerate() {
-        devices.push(open_device(ordinal, facts, &pools)?);
+    let pools: Arc<Handles<MemoryPool>> = Arc::default();
+    let (mut devices, mut defaults) = (Vec::new(), Vec::new());
+    for (ordinal, facts) in visible_devices()?.into_iter().enumerate() {
+        let device = Device::open(ordinal, facts).map_err(|why| {
+            log::line(format_args!(
+                "cannot use the emulated device {}: {why}",
+                facts.uuid
+            ));
+            CUDA_ERROR_OPERATING_SYSTEM
+        })?;
+        defaults.push(Defaults::new(&device, &pools));
+        devices.push(Arc::new(device));
     }
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let (addresses, contexts) = (Arc::<Addresses>::default(), Arc::<Handles<Context>>::default());
+    let graphs = Graphs::new(devices.clone(), Arc::clone(&addresses), Arc::clone(&pools));
+    let memory = Visible {
+        contexts: Arc::clone(&contexts),
+        pools: Arc::clone(&pools),
+        graphs: Arc::clone(&graphs.memory),
+    };
     let driver = Driver {
         devices,
-        registry: Registry::default(),
-        engine: Engine::new(workers),
-        workers: workers as u64,
-        contexts: Handles::default(),
+        defaults,
+        addresses,
+        launcher: Launcher::new(memory),
+        contexts,
         streams: Handles::default(),
         events: Handles::default(),
-        modules: Handles::default(),
-        functions: Handles::default(),
+        modules: Modules::default(),
         libraries: Handles::default(),
         kernels: Handles::default(),
         links: Handles::default(),
         pools,
-        graphs: Graphs::default(),
+        graphs,
         arrays: Handles::default(),
         mipmaps: Handles::default(),
         external: Handles::default(),
@@ -164,14 +160,14 @@ fn visible_devices() -> Result<Vec<DeviceFacts>> {
     let setting = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     let mut divided = Vec::new();
     for gpu in present {
-        let state = gpu.division(&hardware::run_directory()).map_err(|why| {
+        let state = gpu.division(&divvy_device::run_directory()).map_err(|why| {
             log::line(format_args!("cannot use the emulated device {}: {why}", gpu.uuid));
             CUDA_ERROR_OPERATING_SYSTEM
         })?;
         let state = state.filter(|state| state.on);
         divided.push(Present {
             gpu,
-            instances: state.map(|state| mig::compute_instances(&gpu, &state)),
+            instances: state.map(|state| inventory::compute_instances(&gpu, &state)),
         });
     }
     let chosen = visible(setting.as_deref(), &divided);
@@ -190,37 +186,20 @@ fn visible_devices() -> Result<Vec<DeviceFacts>> {
     Ok(chosen)
 }
 
-fn open_device(ordinal: usize, facts: DeviceFacts, pools: &Handles<MemoryPool>) -> Result<Arc<Device>> {
-    let client = mps::client(&facts, ordinal);
-    let limit = client.and_then(|client| client.memory_bytes);
-    let hardware = Hardware::open(&facts, limit).map_err(|why| {
-        log::line(format_args!(
-            "cannot use the emulated device {}: {why}",
-            facts.uuid
-        ));
-        CUDA_ERROR_OPERATING_SYSTEM
-    })?;
-    let hardware = Arc::new(hardware);
-    let heap = Heap::new(Arc::clone(&hardware) as Arc<dyn Charge>);
-    let default_pool = handle::fresh();
-    pools.insert(
-        default_pool,
-        MemoryPool::new(default_pool, ordinal, Arc::clone(&heap), 0),
-    );
-    let of_engine = Arc::clone(&hardware);
-    let engine = Box::new(move |joins| of_engine.engine(joins));
-    Ok(Arc::new(Device {
-        ordinal,
-        facts,
-        engine: Line::new(facts.timing, facts.timeslice_ns, client, engine),
-        hardware,
-        array_heap: heap.apart(),
-        heap,
-        primary_handle: handle::fresh(),
-        primary: Mutex::default(),
-        default_pool,
-        current_pool: Mutex::new(default_pool),
-    }))
+impl Defaults {
+    fn new(device: &Device, pools: &Handles<MemoryPool>) -> Defaults {
+        let default_pool = handle::fresh();
+        pools.insert(
+            default_pool,
+            MemoryPool::new(default_pool, device.ordinal, Arc::clone(&device.heap), 0),
+        );
+        Defaults {
+            primary_handle: handle::fresh(),
+            primary: Mutex::default(),
+            default_pool,
+            current_pool: Mutex::new(default_pool),
+        }
+    }
 }
 
 impl Driver {
@@ -231,77 +210,86 @@ impl Driver {
             .and_then(|ordinal| self.devices.get(ordinal))
             .ok_or(CUDA_ERROR_INVALID_DEVICE)
     }
-}
 
-impl Device {
-    /// Its CUdevice.
-    pub fn number(&self) -> CUdevice {
-        self.ordinal as CUdevice
+    /// What is kept for the device of a CUdevice.
+    pub fn defaults(&self, ordinal: CUdevice) -> Result<&Defaults> {
+        Ok(&self.defaults[self.device(ordinal)?.ordinal])
     }
 
-    /// Shows this process among the device's users: it has a context from here on.
-    pub fn show(&self) -> Result {
-        if self.engine.is_refused() {
-            log::line(
-                "the MPS server takes no client now: it failed and waits until those it had are gone, or it has static \
-                 partitions and CUDA_MPS_SM_PARTITION names none of them",
-            );
-            return Err(CUDA_ERROR_MPS_SERVER_NOT_READY);
-        }
-        if self.engine.join().is_none() && self.engine.is_needed() {
-            return Err(CUDA_ERROR_OPERATING_SYSTEM);
-        }
-        self.hardware.join().map(drop).map_err(|why| {
-            log::line(format_args!(
-                "cannot use the emulated device {}: {why}",
-                self.facts.id()
-            ));
-            match why {
-                HardwareError::Gone(_) => CUDA_ERROR_DEVICE_UNAVAILABLE,
-                _ => CUDA_ERROR_OPERATING_SYSTEM,
+    /// A new context on a device, under the given handle. It takes the memory that the device's specification says a
+    /// context takes. What pools keep without use makes room.
+    pub fn new_context(
+        &self,
+        device: &Arc<Device>,
+        handle: u64,
+        primary: bool,
+        flags: u32,
+        api_version: u32,
+    ) -> Result<Arc<Context>> {
+        let take = || Charged::take(device.heap.charge(), device.facts.context_bytes);
+        let memory = match device.facts.context_bytes {
+            0 => None,
+            _ => {
+                let taken = take().or_else(|_| {
+                    pool::trim_all(&self.pools, device.ordinal);
+                    take()
+                });
+                Some(taken.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?)
             }
-        })
+        };
+        let (device, addresses) = (Arc::clone(device), Arc::clone(&self.addresses));
+        Ok(Context::new(
+            device,
+            addresses,
+            memory,
+            handle,
+            primary,
+            flags,
+            api_version,
+        ))
     }
 
-    /// The memory of a new context; None where contexts take none. What pools keep without use makes room.
-    pub fn take_for_context(&self) -> Result<Option<Charged>> {
-        let bytes = self.facts.context_bytes;
-        if bytes == 0 {
-            return Ok(None);
+    /// Ends a context: waits for its work, then forgets every object and allocation that belongs to it.
+    pub fn destroy_context(&self, context: &Context) {
+        self.graphs.captures.forget(|stream| stream.0 == context.id);
+        memop::abandon(context.id);
+        context.drain();
+        let mine = |other: &Arc<Context>| other.id == context.id;
+        self.streams.remove_all(|stream| mine(&stream.context));
+        self.events.remove_all(|event| mine(&event.context));
+        self.modules.forget_context(context.id);
+        self.arrays.remove_all(|array| mine(&array.context));
+        self.mipmaps.remove_all(|mipmap| mine(&mipmap.context));
+        self.external.remove_all(|external| mine(&external.context));
+        for library in self.libraries.all() {
+            library.forget_context(context.id);
         }
-        let take = || Charged::take(self.heap.charge(), bytes);
-        let taken = take().or_else(|full| {
-            crate::pool::trim_all(driver().map_err(|_| full)?, self.ordinal);
-            take()
-        });
-        taken.map(Some).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
+        self.addresses
+            .live
+            .remove_all(|allocation| allocation.context == context.handle);
+        context.give_memory();
     }
 
-    /// One more reference to the primary context, which is made if it does not live.
-    pub fn retain_primary(self: &Arc<Device>) -> Result<Arc<Context>> {
-        let driver = driver()?;
-        self.show()?;
-        let mut primary = self.primary.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(context) = driver.contexts.get(self.primary_handle) {
+    /// One more reference to a device's primary context, which is made if it does not live.
+    pub fn retain_primary(&self, device: &Arc<Device>) -> Result<Arc<Context>> {
+        show(device)?;
+        let defaults = &self.defaults[device.ordinal];
+        let mut primary = defaults.primary.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(context) = self.contexts.get(defaults.primary_handle) {
             primary.references += 1;
             return Ok(context);
         }
-        let context = Context::new(
-            Arc::clone(self),
-            self.primary_handle,
-            true,
-            primary.flags,
-            PRIMARY_API_VERSION,
-        )?;
-        driver.contexts.insert(self.primary_handle, Arc::clone(&context));
+        let handle = defaults.primary_handle;
+        let context = self.new_context(device, handle, true, primary.flags, PRIMARY_API_VERSION)?;
+        self.contexts.insert(handle, Arc::clone(&context));
         primary.references = 1;
         Ok(context)
     }
 
     /// One reference less; the last one, or `all` at once, ends the primary context.
-    pub fn release_primary(&self, all: bool) -> Result {
-        let driver = driver()?;
-        let mut primary = self.primary.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn release_primary(&self, device: &Device, all: bool) -> Result {
+        let defaults = &self.defaults[device.ordinal];
+        let mut primary = defaults.primary.lock().unwrap_or_else(PoisonError::into_inner);
         if primary.references == 0 {
             return if all {
                 Ok(())
@@ -314,10 +302,30 @@ impl Device {
             primary.references = 0;
         }
         if primary.references == 0
-            && let Some(context) = driver.contexts.remove(self.primary_handle)
+            && let Some(context) = self.contexts.remove(defaults.primary_handle)
         {
-            context.destroy()?;
+            self.destroy_context(&context);
         }
         Ok(())
     }
+}
+
+/// Shows this process among a device's users: it has a context from here on.
+pub fn show(device: &Device) -> Result {
+    device.join().map_err(|why| {
+        match &why {
+            JoinError::MpsServerNotReady => log::line(&why),
+            // The engine has said why.
+            JoinError::NoEngine => {}
+            JoinError::Hardware(_) => log::line(format_args!(
+                "cannot use the emulated device {}: {why}",
+                device.facts.id()
+            )),
+        }
+        match why {
+            JoinError::MpsServerNotReady => CUDA_ERROR_MPS_SERVER_NOT_READY,
+            JoinError::Hardware(HardwareError::Gone(_)) => CUDA_ERROR_DEVICE_UNAVAILABLE,
+            JoinError::NoEngine | JoinError::Hardware(_) => CUDA_ERROR_OPERATING_SYSTEM,
+        }
+    })
 }

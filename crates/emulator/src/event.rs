@@ -2,10 +2,10 @@
 
 use crate::Result;
 use crate::context::Context;
-use crate::exec::task::{Task, Work};
 use crate::graph::edge::Before;
-use crate::shared::event::SharedEvent;
 use divvy_abi::*;
+use divvy_device::exec::task::{Task, Work};
+use divvy_device::shared::event::SharedEvent;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// An event.

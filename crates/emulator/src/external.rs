@@ -1,20 +1,9 @@
-//! External memory: memory that came as a descriptor, from another API or another process.
+//! External memory as the program holds it: a handle, in a context.
 
-use crate::Result;
 use crate::context::Context;
-use crate::driver::Driver;
 use crate::handle;
-use crate::memory::file::{Identity, MemoryFile, is_mappable};
-use crate::memory::mapping::Mapping;
-use crate::memory::physical::{Physical, Place};
-use crate::shared::trailer::{self, Trailer};
-use divvy_abi::*;
-use rustix::io::Errno;
-use std::os::fd::{AsFd, OwnedFd};
+use crate::memory::external::ExternalMemory;
 use std::sync::Arc;
-
-/// Bytes of a host page: what a mapping may start at.
-const HOST_PAGE: u64 = 4096;
 
 /// Imported memory.
 pub struct External {
@@ -22,95 +11,17 @@ pub struct External {
     pub handle: u64,
     /// The context it was imported in.
     pub context: Arc<Context>,
-    /// Its size, as the program said it.
-    pub bytes: u64,
-    /// Whether the bytes are in host memory.
-    pub host: bool,
-    source: Arc<Source>,
-}
-
-/// Where the bytes are.
-enum Source {
-    /// Memory of an emulated device, which it counts as any other process's that imports it.
-    Device(Arc<Physical>),
-    /// A memory file of somebody else, who pays for it.
-    File(MemoryFile),
-}
-
-/// A part of external memory at an address. It needs the import no more.
-pub struct ExternalPart {
-    /// First address.
-    pub address: u64,
-    _mapping: Mapping,
-    _source: Arc<Source>,
-}
-
-impl std::fmt::Debug for ExternalPart {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ExternalPart({:#x})", self.address)
-    }
+    /// The memory itself.
+    pub memory: ExternalMemory,
 }
 
 impl External {
-    /// Imports the first bytes of what a descriptor stands for. Memory of a device is imported on that device and no other:
-    /// so the programming guide has it, of what graphics APIs export.
-    pub fn import(driver: &Driver, context: Arc<Context>, fd: OwnedFd, bytes: u64) -> Result<External> {
-        let (source, host) = match Trailer::read(fd.as_fd()) {
-            Some(trailer) if bytes <= trailer.bytes && is_here(&context, trailer) => {
-                let identity = Identity::of(&fd).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
-                let physical = match driver.physical.of_file(identity) {
-                    Some(known) => known,
-                    None => driver.physical.remember(Physical::import(driver, fd, trailer)?),
-                };
-                let host = matches!(physical.place, Place::Host(_));
-                (Source::Device(physical), host)
-            }
-            None if is_mappable(fd.as_fd(), bytes) => {
-                let file = MemoryFile::keep(fd).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
-                (Source::File(file), false)
-            }
-            _ => return Err(CUDA_ERROR_INVALID_HANDLE),
-        };
-        Ok(External {
+    /// Imported memory under a handle of its own.
+    pub fn new(context: Arc<Context>, memory: ExternalMemory) -> Arc<External> {
+        Arc::new(External {
             handle: handle::fresh(),
             context,
-            bytes,
-            host,
-            source: Arc::new(source),
+            memory,
         })
-    }
-
-    /// Maps a part of it.
-    pub fn map(&self, offset: u64, bytes: u64) -> Result<ExternalPart> {
-        let end = offset.checked_add(bytes).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        if bytes == 0 || end > self.bytes {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        let start = offset / HOST_PAGE * HOST_PAGE;
-        let mapping = self
-            .source
-            .map(start, (end - start).next_multiple_of(HOST_PAGE))
-            .map_err(|_| CUDA_ERROR_MAP_FAILED)?;
-        Ok(ExternalPart {
-            address: mapping.address() + (offset - start),
-            _mapping: mapping,
-            _source: Arc::clone(&self.source),
-        })
-    }
-}
-
-fn is_here(context: &Context, trailer: Trailer) -> bool {
-    !matches!(trailer.kind, trailer::Kind::Device) || trailer.device == context.device.facts.uuid
-}
-
-impl Source {
-    fn map(&self, offset: u64, bytes: u64) -> std::result::Result<Mapping, Errno> {
-        match self {
-            Source::Device(physical) => physical.map(offset, bytes),
-            Source::File(file) => {
-                let bytes = usize::try_from(bytes).map_err(|_| Errno::NOMEM)?;
-                Mapping::of_file(file.fd()?, offset, bytes, HOST_PAGE as usize)
-            }
-        }
     }
 }

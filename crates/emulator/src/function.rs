@@ -1,14 +1,15 @@
 //! What a program can ask of and set on a function or a kernel: the two are accepted in each other's place.
 
 use crate::Result;
-use crate::context::{self, Context};
-use crate::device::profile::SHARED_PER_BLOCK;
-use crate::driver::{Device, driver};
+use crate::context::Context;
+use crate::handle::Handles;
 use crate::launch::{MAX_DYNAMIC_SHARED, max_threads};
 use crate::library::Kernel;
-use crate::module::{Function, Settings};
+use crate::module::{Function, Modules, Settings};
 use crate::occupancy;
 use divvy_abi::*;
+use divvy_device::Device;
+use divvy_device::product::profile::SHARED_PER_BLOCK;
 use divvy_ptx::{Module, Space};
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -23,13 +24,11 @@ pub enum Target {
 
 impl Target {
     /// The object of a handle.
-    pub fn find(handle: u64) -> Result<Target> {
-        let driver = driver()?;
-        if let Some(function) = driver.functions.get(handle) {
+    pub fn find(modules: &Modules, kernels: &Handles<Kernel>, handle: u64) -> Result<Target> {
+        if let Some(function) = modules.functions.get(handle) {
             return Ok(Target::Function(function));
         }
-        driver
-            .kernels
+        kernels
             .get(handle)
             .map(Target::Kernel)
             .ok_or(CUDA_ERROR_INVALID_HANDLE)
@@ -44,19 +43,10 @@ impl Target {
     }
 
     /// Itself in a context.
-    pub fn function(&self, context: &Arc<Context>) -> Result<Arc<Function>> {
+    pub fn function(&self, context: &Arc<Context>, modules: &Modules) -> Result<Arc<Function>> {
         match self {
             Target::Function(function) => Ok(Arc::clone(function)),
-            Target::Kernel(kernel) => kernel.function(context),
-        }
-    }
-
-    /// Looks at its code, as the current device, else the first, runs it.
-    pub fn describe<T>(&self, look: impl FnOnce(&divvy_ptx::Kernel) -> T) -> Result<T> {
-        let driver = driver()?;
-        match context::current() {
-            Ok(context) => self.describe_on(&context.device, look),
-            Err(_) => self.describe_on(&driver.devices[0], look),
+            Target::Kernel(kernel) => kernel.function(context, modules),
         }
     }
 

@@ -2,18 +2,20 @@
 
 use crate::Result;
 use crate::context::Context;
-use crate::device::profile::{BLOCK_MAX, GRID_MAX, SHARED_PER_BLOCK, THREADS_PER_BLOCK};
-use crate::driver::{Driver, driver};
-use crate::engine::line::Running;
-use crate::engine::model;
-use crate::memory::allocation::Allocation;
+use crate::graph::memory::GraphMemory;
+use crate::handle::Handles;
+use crate::kernel_time;
+use crate::memory::allocation::{Allocation, Kind};
 use crate::memory::virtual_range::Accessor;
 use crate::module::Function;
 use crate::occupancy;
+use crate::pool::{self, MemoryPool};
 use crate::stream::Queue;
-use crate::{clock, log};
 use divvy_abi::*;
-use divvy_ptx::{AddressSpace, Fault, Launch, Progress, Timing};
+use divvy_device::engine::client::Running;
+use divvy_device::product::profile::{BLOCK_MAX, GRID_MAX, SHARED_PER_BLOCK, THREADS_PER_BLOCK};
+use divvy_device::{clock, log};
+use divvy_ptx::{AddressSpace, Engine, Fault, Launch, Progress, Timing};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -83,21 +85,56 @@ fn max_dynamic_shared(function: &Function) -> u64 {
     u64::from(of_default.max(opted_in))
 }
 
+/// What runs kernels.
+pub struct Launcher {
+    engine: Engine,
+    /// Threads that it runs them on.
+    workers: u64,
+    visible: Visible,
+}
+
+/// What decides which memory a launch may touch beside its own device's.
+pub struct Visible {
+    /// Live contexts, of which some are peers.
+    pub contexts: Arc<Handles<Context>>,
+    /// Live memory pools, which may let other devices in.
+    pub pools: Arc<Handles<MemoryPool>>,
+    /// Memory of graphs, which may do so too.
+    pub graphs: Arc<GraphMemory>,
+}
+
+impl Launcher {
+    /// Runs kernels on as many threads as the process may use processors.
+    pub fn new(visible: Visible) -> Launcher {
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        Launcher {
+            engine: Engine::new(workers),
+            workers: workers as u64,
+            visible,
+        }
+    }
+}
+
 /// Puts a checked launch in a stream. `params` are laid out as the kernel declares them.
-pub fn submit(function: Arc<Function>, geometry: Geometry, params: Vec<u8>, queue: &Queue) -> Result {
+pub fn submit(
+    launcher: &'static Launcher,
+    function: Arc<Function>,
+    geometry: Geometry,
+    params: Vec<u8>,
+    queue: &Queue,
+) -> Result {
     if function.instance.context.id != queue.context.id {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
     check(&function, &geometry)?;
-    let driver = driver()?;
-    queue.run_on_engine(move |running| run(driver, &function, &geometry, &params, running));
+    queue.run_on_engine(move |running| run(launcher, &function, &geometry, &params, running));
     Ok(())
 }
 
 /// Executes a checked launch on the calling thread; a failure stays with the context. The engine time it takes, in
 /// nanoseconds.
 pub fn run(
-    driver: &Driver,
+    launcher: &Launcher,
     function: &Function,
     geometry: &Geometry,
     params: &[u8],
@@ -105,30 +142,30 @@ pub fn run(
 ) -> u64 {
     let context = &function.instance.context;
     let view = View {
-        driver,
+        visible: &launcher.visible,
         context,
         held: Mutex::default(),
     };
     let profile = context.device.facts.profile;
     let dilation = context.device.facts.timing.dilation();
     let blocks: u64 = geometry.grid.iter().map(|&size| u64::from(size)).product();
-    let shape = model::Shape {
+    let shape = kernel_time::Shape {
         blocks,
         threads: geometry.block.iter().product(),
         shared_bytes: u64::from(geometry.shared_bytes),
         sms: context.device.facts.sm_count(),
     };
-    let workers = driver.workers.min(blocks).max(1);
+    let workers = launcher.workers.min(blocks).max(1);
     let progress = |progress: Progress| {
         running.progress(progress.cpu_ns / workers, progress.polling);
         if context.device.engine.server_fault().is_some() {
             context.cancel.store(true, Ordering::Relaxed);
         }
     };
-    running.set_width(model::width(profile, function.kernel(), shape));
+    running.set_width(kernel_time::width(profile, function.kernel(), shape));
     let timing = Timing {
         start_ns: running.start_ns,
-        instruction_ps: model::instruction_ps(profile, dilation),
+        instruction_ps: kernel_time::instruction_ps(profile, dilation),
         cpu_ns: &clock::thread_cpu_ns,
         progress: &progress,
     };
@@ -147,11 +184,11 @@ pub fn run(
         clock_khz: context.device.facts.profile.clock_khz,
         timing: running.is_modelled().then_some(timing),
     };
-    match driver.engine.run(&function.instance.program, &launch) {
-        Ok(stats) => model::length_ns(profile, function.kernel(), shape, &stats, dilation, workers),
+    match launcher.engine.run(&function.instance.program, &launch) {
+        Ok(stats) => kernel_time::length_ns(profile, function.kernel(), shape, &stats, dilation, workers),
         Err(fault) => {
             context.fail(code(&fault), &fault);
-            model::SHORTEST
+            kernel_time::SHORTEST
         }
     }
 }
@@ -169,7 +206,7 @@ fn code(fault: &Fault) -> CUresult {
 
 /// The memory a launch sees.
 struct View<'a> {
-    driver: &'a Driver,
+    visible: &'a Visible,
     context: &'a Context,
     /// What was shown to the engine stays mapped until the launch ends, even if it is freed meanwhile.
     held: Mutex<Vec<Arc<Allocation>>>,
@@ -177,8 +214,8 @@ struct View<'a> {
 
 impl AddressSpace for View<'_> {
     fn range(&self, address: u64) -> Option<Range<u64>> {
-        let allocation = self.driver.registry.find(address)?;
-        if !visible(&allocation, self.context, self.driver) {
+        let allocation = self.context.addresses.live.find(address)?;
+        if !self.visible.to(self.context, &allocation) {
             return None;
         }
         let range = allocation.base..allocation.end();
@@ -190,20 +227,33 @@ impl AddressSpace for View<'_> {
     }
 }
 
-/// Whether a context's kernels may touch an allocation: its own device's, the host's, and that of peers it enabled.
-fn visible(allocation: &Allocation, context: &Context, driver: &Driver) -> bool {
-    if let Some(mapped) = allocation.mapped() {
-        return mapped.allows(Accessor::Device(context.device.ordinal));
+impl Visible {
+    /// Whether a context's kernels may touch an allocation: its own device's, the host's, and that of peers it enabled.
+    fn to(&self, context: &Context, allocation: &Allocation) -> bool {
+        if let Some(mapped) = allocation.mapped() {
+            return mapped.allows(Accessor::Device(context.device.ordinal));
+        }
+        if !allocation.kind.is_device() || allocation.device == context.device.ordinal {
+            return true;
+        }
+        let peers = context.peers.read().unwrap_or_else(PoisonError::into_inner);
+        let by_peer = peers.iter().any(|&peer| {
+            self.contexts
+                .get(peer)
+                .is_some_and(|peer| peer.device.ordinal == allocation.device)
+        });
+        by_peer || self.granted(allocation, context.device.ordinal)
     }
-    if !allocation.kind.is_device() || allocation.device == context.device.ordinal {
-        return true;
+
+    /// Whether the pool or the graph that an allocation came from lets another device use it.
+    fn granted(&self, allocation: &Allocation, device: usize) -> bool {
+        match allocation.kind {
+            Kind::Graph => self
+                .graphs
+                .find(allocation.base)
+                .is_ok_and(|reserved| reserved.grants(device)),
+            Kind::Pooled { pool } => pool::grants_access(&self.pools, pool, device),
+            _ => false,
+        }
     }
-    let peers = context.peers.read().unwrap_or_else(PoisonError::into_inner);
-    let by_peer = peers.iter().any(|&peer| {
-        driver
-            .contexts
-            .get(peer)
-            .is_some_and(|peer| peer.device.ordinal == allocation.device)
-    });
-    by_peer || crate::pool::grants_access(driver, allocation, context.device.ordinal)
 }

@@ -2,12 +2,11 @@
 
 use crate::Result;
 use crate::context::Context;
-use crate::driver::driver;
 use crate::handle;
 use crate::image::{Image, ImageError};
-use crate::log;
-use crate::module::{Function, Instance, Settings};
+use crate::module::{Function, Instance, Modules, Settings};
 use divvy_abi::*;
+use divvy_device::log;
 use divvy_ptx::Module;
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -75,7 +74,7 @@ impl Library {
     }
 
     /// Its module in a context, loaded now if it is not yet.
-    pub fn instance(&self, context: &Arc<Context>) -> Result<Arc<Instance>> {
+    pub fn instance(&self, context: &Arc<Context>, modules: &Modules) -> Result<Arc<Instance>> {
         let mut instances = self.lock();
         if let Some(instance) = instances.get(&context.id) {
             return Ok(Arc::clone(instance));
@@ -88,7 +87,7 @@ impl Library {
                 why.code()
             })?;
         let instance = Instance::load(&module, context, true)?;
-        driver()?.modules.insert(instance.handle, Arc::clone(&instance));
+        modules.loaded.insert(instance.handle, Arc::clone(&instance));
         instances.insert(context.id, Arc::clone(&instance));
         Ok(instance)
     }
@@ -99,16 +98,11 @@ impl Library {
     }
 
     /// Unloads it from every context.
-    pub fn unload(&self) -> Result {
-        let driver = driver()?;
+    pub fn unload(&self, modules: &Modules) {
         for (_, instance) in self.lock().drain() {
-            driver.modules.remove(instance.handle);
-            instance.unload()?;
+            modules.loaded.remove(instance.handle);
+            instance.unload(modules);
         }
-        driver
-            .kernels
-            .remove_all(|kernel| self.kernels.values().any(|own| own.handle == kernel.handle));
-        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Instance>>> {
@@ -118,10 +112,10 @@ impl Library {
 
 impl Kernel {
     /// Its function in a context.
-    pub fn function(&self, context: &Arc<Context>) -> Result<Arc<Function>> {
+    pub fn function(&self, context: &Arc<Context>, modules: &Modules) -> Result<Arc<Function>> {
         let library = self.library.upgrade().ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         let name = self.c_name.to_str().map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
-        let function = library.instance(context)?.function(name)?;
+        let function = library.instance(context, modules)?.function(name, modules)?;
         function
             .settings
             .copy_from(&self.settings(context.device.ordinal));

@@ -5,13 +5,13 @@
 
 use crate::Result;
 use crate::context::Context;
-use crate::driver::driver;
-use crate::exec::pool;
-use crate::exec::task::{Task, Work};
 use crate::graph::Foreign;
 use crate::memory::allocation::{Allocation, Kind};
+use crate::memory::registry::Addresses;
 use crate::stream::Stream;
 use divvy_abi::*;
+use divvy_device::exec::pool;
+use divvy_device::exec::task::{Task, Work};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -56,11 +56,14 @@ const POLL: Duration = Duration::from_micros(50);
 impl MemOps {
     /// Checks operations: each word lies in memory of a device or of the host that the device knows, other than
     /// managed memory, and is aligned (CUDA driver API, cuStreamWaitValue32).
-    pub fn read(list: Vec<CUstreamBatchMemOpParams>) -> Result<Arc<MemOps>> {
+    pub fn read(addresses: &Addresses, list: Vec<CUstreamBatchMemOpParams>) -> Result<Arc<MemOps>> {
         if list.len() >= TOO_MANY as usize {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let ops = list.iter().map(Op::read).collect::<Result<Vec<_>>>()?;
+        let ops = list
+            .iter()
+            .map(|raw| Op::read(addresses, raw))
+            .collect::<Result<Vec<_>>>()?;
         let raw = list.into_iter().map(Foreign).collect();
         Ok(Arc::new(MemOps { raw, ops }))
     }
@@ -83,14 +86,18 @@ impl MemOps {
 }
 
 impl Op {
-    fn read(raw: &CUstreamBatchMemOpParams) -> Result<Op> {
+    fn read(addresses: &Addresses, raw: &CUstreamBatchMemOpParams) -> Result<Op> {
         // SAFETY: every member of the union starts with the operation.
         let operation = unsafe { raw.operation };
         match operation {
             CU_STREAM_MEM_OP_WAIT_VALUE_32 | CU_STREAM_MEM_OP_WAIT_VALUE_64 => {
                 // SAFETY: the operation says which member it is; any bits are numbers.
                 let (wait, value) = unsafe { (raw.waitValue, raw.waitValue.anonymous1.value64) };
-                let word = Word::check(wait.address, operation == CU_STREAM_MEM_OP_WAIT_VALUE_64)?;
+                let word = Word::check(
+                    addresses,
+                    wait.address,
+                    operation == CU_STREAM_MEM_OP_WAIT_VALUE_64,
+                )?;
                 if wait.flags & CU_STREAM_WAIT_VALUE_FLUSH.0 != 0 {
                     // CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES is 0.
                     return Err(CUDA_ERROR_NOT_SUPPORTED);
@@ -108,7 +115,11 @@ impl Op {
             CU_STREAM_MEM_OP_WRITE_VALUE_32 | CU_STREAM_MEM_OP_WRITE_VALUE_64 => {
                 // SAFETY: as above.
                 let (write, value) = unsafe { (raw.writeValue, raw.writeValue.anonymous1.value64) };
-                let word = Word::check(write.address, operation == CU_STREAM_MEM_OP_WRITE_VALUE_64)?;
+                let word = Word::check(
+                    addresses,
+                    write.address,
+                    operation == CU_STREAM_MEM_OP_WRITE_VALUE_64,
+                )?;
                 if write.flags & !CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER.0 != 0 {
                     return Err(CUDA_ERROR_INVALID_VALUE);
                 }
@@ -129,7 +140,7 @@ impl Op {
                 if !known || !(wide || reduction.dataType == CU_STREAM_ATOMIC_REDUCTION_UNSIGNED_32) {
                     return Err(CUDA_ERROR_INVALID_VALUE);
                 }
-                let word = Word::check(reduction.address, wide)?;
+                let word = Word::check(addresses, reduction.address, wide)?;
                 let value = word.cut(reduction.value);
                 Ok(Op::Reduce { word, value, how })
             }
@@ -147,12 +158,12 @@ impl Op {
     }
 
     /// Does it, or says that it has to wait; memory that is gone is an error.
-    fn run(&self) -> Result<bool> {
+    fn run(&self, addresses: &Addresses) -> Result<bool> {
         let Some(word) = self.word() else {
             fence(Ordering::SeqCst);
             return Ok(true);
         };
-        let memory = word.find()?;
+        let memory = word.find(addresses)?;
         match self {
             Op::Wait { value, condition, .. } => {
                 return Ok(word.satisfies(word.load(&memory), *value, *condition));
@@ -170,25 +181,24 @@ impl Op {
 }
 
 impl Word {
-    fn check(address: u64, wide: bool) -> Result<Word> {
+    fn check(addresses: &Addresses, address: u64, wide: bool) -> Result<Word> {
         let bytes = if wide { 8 } else { 4 };
         let word = Word { address, bytes };
         if !address.is_multiple_of(bytes) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let driver = driver()?;
-        let known = driver
-            .registry
+        let known = addresses
+            .live
             .find(address)
-            .or_else(|| driver.graphs.reserved.find(address));
+            .or_else(|| addresses.reserved.find(address));
         known
             .filter(|found| word.lies_in(found))
             .ok_or(CUDA_ERROR_INVALID_VALUE)?;
         Ok(word)
     }
 
-    fn find(self) -> Result<Arc<Allocation>> {
-        let found = driver()?.registry.find(self.address);
+    fn find(self, addresses: &Addresses) -> Result<Arc<Allocation>> {
+        let found = addresses.live.find(self.address);
         found
             .filter(|found| self.lies_in(found))
             .ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)
@@ -307,7 +317,7 @@ fn run(ops: &MemOps, next: &mut usize, context: &Context) -> bool {
         if context.check().is_err() {
             return true;
         }
-        match op.run() {
+        match op.run(&context.addresses) {
             Ok(true) => *next += 1,
             Ok(false) => return false,
             Err(code) => {

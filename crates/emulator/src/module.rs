@@ -2,15 +2,33 @@
 
 use crate::Result;
 use crate::context::Context;
-use crate::driver::driver;
-use crate::handle;
+use crate::copy;
+use crate::handle::{self, Handles};
 use crate::memory::allocation::{Allocation, Backing, Kind};
-use crate::{copy, log};
 use divvy_abi::*;
+use divvy_device::log;
 use divvy_ptx::{Kernel, Module, Program};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// The modules of this process.
+#[derive(Default)]
+pub struct Modules {
+    /// Live modules, those of libraries among them.
+    pub loaded: Handles<Instance>,
+    /// Functions handed out.
+    pub functions: Handles<Function>,
+}
+
+impl Modules {
+    /// Forgets what is loaded in a context that ends, by its id.
+    pub fn forget_context(&self, id: u64) {
+        self.functions
+            .remove_all(|function| function.instance.context.id == id);
+        self.loaded.remove_all(|instance| instance.context.id == id);
+    }
+}
 
 /// A module in a context: its variables have addresses.
 pub struct Instance {
@@ -127,13 +145,14 @@ impl Instance {
         {
             match program.initial_bytes(global) {
                 Some(bytes) => copy::initialise(allocation, &bytes),
-                // A reused piece of device memory is not zero.
+                // Reused device memory is not zero.
                 None => copy::initialise(allocation, &vec![0; global.size as usize]),
             }
         }
-        let registry = &driver()?.registry;
         for allocation in placed {
-            registry
+            context
+                .addresses
+                .live
                 .insert(Arc::new(allocation))
                 .map_err(|_| CUDA_ERROR_UNKNOWN)?;
         }
@@ -153,12 +172,11 @@ impl Instance {
     }
 
     /// The function of this name; the same handle every time.
-    pub fn function(self: &Arc<Instance>, name: &str) -> Result<Arc<Function>> {
-        let driver = driver()?;
+    pub fn function(self: &Arc<Instance>, name: &str, modules: &Modules) -> Result<Arc<Function>> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(function) = functions
             .get(name)
-            .and_then(|&handle| driver.functions.get(handle))
+            .and_then(|&handle| modules.functions.get(handle))
         {
             return Ok(function);
         }
@@ -174,24 +192,23 @@ impl Instance {
             c_name: CString::new(name).map_err(|_| CUDA_ERROR_NOT_FOUND)?,
             settings: Settings::default(),
         });
-        driver.functions.insert(function.handle, Arc::clone(&function));
+        modules.functions.insert(function.handle, Arc::clone(&function));
         functions.insert(name.to_owned(), function.handle);
         Ok(function)
     }
 
     /// Forgets the module's functions and variables, once the work that uses them is done.
-    pub fn unload(&self) -> Result {
+    pub fn unload(&self, modules: &Modules) {
         self.context.drain();
-        let driver = driver()?;
-        driver
+        modules
             .functions
             .remove_all(|function| function.instance.handle == self.handle);
         for &(address, _) in self.globals.values() {
-            driver
-                .registry
+            let addresses = &self.context.addresses;
+            addresses
+                .live
                 .remove(address, |allocation| allocation.kind == Kind::Global);
         }
-        Ok(())
     }
 }
 

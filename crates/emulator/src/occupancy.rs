@@ -1,6 +1,6 @@
 //! How many blocks of a kernel fit on a multiprocessor, by the rules of CUDA's occupancy calculator.
 
-use crate::device::profile::{Profile, REGISTER_ALLOCATION_UNIT, THREADS_PER_BLOCK, WARP};
+use divvy_device::product::profile::{Profile, REGISTER_ALLOCATION_UNIT, THREADS_PER_BLOCK, WARP};
 use divvy_ptx::Kernel;
 
 /// Shared memory is handed out in units of this many bytes.

@@ -4,14 +4,13 @@
 //! leaves open what becomes of the rest. Here such memory stays with its pool, reserved and handed out to nobody, until
 //! the last importer is gone or the pool is destroyed: then it is the importers' alone.
 
-use crate::device::identity::Uuid;
-use crate::driver::Driver;
-use crate::graph::memory::Reserved;
+use crate::handle::Handles;
 use crate::memory::allocation::{Allocation, Kind};
-use crate::memory::file::MemoryFile;
-use crate::memory::heap::{Extent, Heap, OutOfMemory};
-use crate::shared::deed::Id;
-use crate::shared::trailer::{self, Trailer};
+use divvy_device::memory::file::MemoryFile;
+use divvy_device::memory::heap::{Extent, Heap, OutOfMemory};
+use divvy_device::product::identity::Uuid;
+use divvy_device::shared::ownership::Id;
+use divvy_device::shared::trailer::{self, Trailer};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -240,31 +239,25 @@ impl MemoryPool {
 }
 
 /// Releases what a device's pools keep without use.
-pub fn trim_all(driver: &Driver, device: usize) {
-    for pool in driver.pools.all().iter().filter(|pool| pool.device == device) {
+pub fn trim_all(pools: &Handles<MemoryPool>, device: usize) {
+    for pool in pools.all().iter().filter(|pool| pool.device == device) {
         pool.trim(0);
     }
 }
 
 /// Returns freed memory to the pool it came from, if it came from one.
-pub fn give_back(driver: &Driver, allocation: &Allocation) {
+pub fn give_back(pools: &Handles<MemoryPool>, allocation: &Allocation) {
     if let Kind::Pooled { pool } = allocation.kind
         && let Some(extent) = allocation.extent()
-        && let Some(pool) = driver.pools.get(pool)
+        && let Some(pool) = pools.get(pool)
     {
         pool.give(Arc::clone(extent));
     }
 }
 
-/// Whether the pool an allocation came from lets another device use it.
-pub fn grants_access(driver: &Driver, allocation: &Allocation, device: usize) -> bool {
-    if allocation.kind == Kind::Graph {
-        return Reserved::find(allocation.base).is_ok_and(|reserved| reserved.grants(device));
-    }
-    let Kind::Pooled { pool } = allocation.kind else {
-        return false;
-    };
-    driver.pools.get(pool).is_some_and(|pool| {
+/// Whether the pool of this handle lets another device use its memory.
+pub fn grants_access(pools: &Handles<MemoryPool>, pool: u64, device: usize) -> bool {
+    pools.get(pool).is_some_and(|pool| {
         let access = pool.access.lock().unwrap_or_else(PoisonError::into_inner);
         access.get(&device).is_some_and(|&flags| flags == READ_WRITE)
     })
@@ -276,7 +269,7 @@ const READ_WRITE: u32 = 3;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::heap::Charge;
+    use divvy_device::memory::heap::Charge;
 
     struct Unlimited;
     impl Charge for Unlimited {

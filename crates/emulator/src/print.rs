@@ -3,7 +3,7 @@
 //! As on hardware, output gathers in a buffer on the device and appears when the program next synchronises with
 //! it, written through C's `stdout` so that it keeps its place among what the program itself prints.
 
-use crate::log;
+use divvy_device::log;
 use std::sync::{Mutex, PoisonError};
 
 /// CU_LIMIT_PRINTF_FIFO_SIZE's default; a fuller buffer is shown at once instead of losing its oldest lines.

@@ -1,14 +1,11 @@
-//! Streams: handles for lanes of a context, and the default streams that have no handle of their own.
+//! Streams of a context, and the queues that work goes to.
 
 use crate::Result;
-use crate::context::{self, Context};
-use crate::driver::driver;
-use crate::engine::line::Running;
-use crate::exec::order::{LEGACY, Lane, Manner};
-use crate::exec::task::{Task, Work};
-use crate::graph::capture::Target;
-use divvy_abi::*;
-use std::sync::{Arc, Weak};
+use crate::context::Context;
+use crate::order::{StreamId, StreamKind};
+use divvy_device::engine::client::Running;
+use divvy_device::exec::task::{Task, Work};
+use std::sync::Arc;
 
 /// A stream the program created.
 pub struct Stream {
@@ -20,108 +17,39 @@ pub struct Stream {
     pub flags: u32,
     /// As granted, within the context's range.
     pub priority: i32,
-    lane: Lane,
+    /// Its id in the context.
+    pub id: StreamId,
 }
 
 impl Stream {
     /// A new stream of a context.
     pub fn new(handle: u64, context: Arc<Context>, flags: u32, priority: i32) -> Arc<Stream> {
-        let lane = context.new_lane();
+        let id = context.new_stream_id();
         Arc::new(Stream {
             handle,
             context,
             flags,
             priority,
-            lane,
+            id,
         })
     }
 }
 
-impl Stream {
-    /// The stream a queue belongs to; the default streams are none.
-    pub fn of(queue: &Queue) -> Result<Option<Weak<Stream>>> {
-        if queue.stream == 0 {
-            return Ok(None);
-        }
-        Ok(driver()?.streams.get(queue.stream).as_ref().map(Arc::downgrade))
-    }
-}
-
-/// A stream as an API call names it: the raw handle, with 0 replaced by what the call's variant means by it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StreamName(pub u64);
-
-/// CU_STREAM_LEGACY.
-pub const LEGACY_STREAM: u64 = 1;
-/// CU_STREAM_PER_THREAD.
-pub const PER_THREAD_STREAM: u64 = 2;
-
-/// Where work goes: one lane of one context.
+/// Where work goes: one stream of one context.
 #[derive(Clone)]
 pub struct Queue {
     /// The context.
     pub context: Arc<Context>,
-    /// The lane.
-    pub lane: Lane,
+    /// The stream's id in the context.
+    pub id: StreamId,
     /// Handle of the stream; 0 for the default streams.
     pub stream: u64,
     /// How it relates to the legacy default stream.
-    pub manner: Manner,
+    pub kind: StreamKind,
     /// CU_STREAM_*.
     pub flags: u32,
     /// As granted.
     pub priority: i32,
-}
-
-impl StreamName {
-    /// The lane this names, in a context that has not failed, for work that cannot be captured.
-    pub fn queue(self) -> Result<Queue> {
-        let queue = self.queue_even_failed()?;
-        queue.context.check()?;
-        driver()?.graphs.captures.refuse(&queue)?;
-        Ok(queue)
-    }
-
-    /// Where work that can be captured goes: the lane this names, or the graph it is captured into.
-    pub fn target(self) -> Result<Target> {
-        let queue = self.queue_even_failed()?;
-        queue.context.check()?;
-        driver()?.graphs.captures.target(queue)
-    }
-
-    /// The lane this names, whatever state its context is in.
-    pub fn queue_even_failed(self) -> Result<Queue> {
-        if self.0 > PER_THREAD_STREAM {
-            let stream = driver()?.streams.get(self.0).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
-            let manner = if stream.flags & CU_STREAM_NON_BLOCKING.0 != 0 {
-                Manner::NonBlocking
-            } else {
-                Manner::Blocking
-            };
-            return Ok(Queue {
-                context: Arc::clone(&stream.context),
-                lane: stream.lane,
-                stream: stream.handle,
-                manner,
-                flags: stream.flags,
-                priority: stream.priority,
-            });
-        }
-        let context = context::current()?;
-        let (lane, manner) = if self.0 == PER_THREAD_STREAM {
-            (context::own_lane(&context)?, Manner::Blocking)
-        } else {
-            (LEGACY, Manner::Legacy)
-        };
-        Ok(Queue {
-            context,
-            lane,
-            stream: 0,
-            manner,
-            flags: 0,
-            priority: 0,
-        })
-    }
 }
 
 /// Work that takes the engine of a context's device, unless the context has failed by then.
@@ -169,12 +97,12 @@ impl Queue {
 
     /// Appends a mark.
     pub fn mark(&self, also: &[Arc<Task>]) -> Arc<Task> {
-        self.context.submit(self.lane, self.manner, also, Work::Marker)
+        self.context.submit(self.id, self.kind, also, Work::Marker)
     }
 
     /// Appends work as it is.
     pub fn submit(&self, work: Work) -> Arc<Task> {
-        self.context.submit(self.lane, self.manner, &[], work)
+        self.context.submit(self.id, self.kind, &[], work)
     }
 
     /// Appends tasks that are more than one piece of work: they start behind what is there, and what follows waits
@@ -186,7 +114,7 @@ impl Queue {
 
     /// Waits for everything in the queue.
     pub fn synchronize(&self) -> Result {
-        for task in self.context.order.tail(self.lane) {
+        for task in self.context.order.tail(self.id) {
             task.wait_done();
         }
         self.context.printed.show();
@@ -195,10 +123,6 @@ impl Queue {
 
     /// Whether everything in the queue is done.
     pub fn is_idle(&self) -> bool {
-        self.context
-            .order
-            .tail(self.lane)
-            .iter()
-            .all(|task| task.is_done())
+        self.context.order.tail(self.id).iter().all(|task| task.is_done())
     }
 }

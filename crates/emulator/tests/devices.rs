@@ -57,7 +57,7 @@ fn identities_are_stable_and_lead_back() {
         &[("DIVVY_EMULATED", "l4*2")],
         || {
             cu!(cuInit(0));
-            let known = divvy_emulator::devices("l4*2", &divvy_emulator::run_directory()).unwrap();
+            let known = divvy_device::devices("l4*2", &divvy_device::run_directory()).unwrap();
             for (device, facts) in known.iter().enumerate() {
                 let device = device as i32;
                 let uuid: CUuuid = get!(cuDeviceGetUuid_v2(device));
@@ -84,11 +84,8 @@ fn identities_are_stable_and_lead_back() {
 fn visible_devices_are_renumbered() {
     let directory = TempDir::new().unwrap();
     // The devices belong to a run directory, which the processes started below share with this one.
-    let here = role().map_or_else(
-        || directory.path().to_owned(),
-        |_| divvy_emulator::run_directory(),
-    );
-    let known = divvy_emulator::devices("h100,l4", &here).unwrap();
+    let here = role().map_or_else(|| directory.path().to_owned(), |_| divvy_device::run_directory());
+    let known = divvy_device::devices("h100,l4", &here).unwrap();
     let second = known[1].uuid.to_string();
     for setting in ["1", &second, &second[..14]] {
         alone(
@@ -146,7 +143,7 @@ fn refused_start() {
     std::fs::create_dir_all(&page).unwrap();
     let page = page.join(format!(
         "emulated-{}.{}.page",
-        divvy_emulator::devices("h100", directory.path()).unwrap()[0].uuid,
+        divvy_device::devices("h100", directory.path()).unwrap()[0].uuid,
         divvy_ledger::PAGE_ABI_VERSION
     ));
     std::fs::write(page, b"not a page").unwrap();

@@ -6,7 +6,7 @@ use common::peer::{Peer, listen, say};
 use common::spin::{MS, SLACK, between, busy_of, event, go, keep_busy, spin, usage, wait_until};
 use common::{alone, code, cu, download, get, memory_info, module, param, role, start, upload};
 use divvy_abi::*;
-use divvy_emulator::{EngineUsage, set_time_slice};
+use divvy_device::{EngineUsage, set_time_slice};
 use std::ptr::null_mut;
 
 const MODEL: (&str, &str) = ("DIVVY_EMULATED", "h100,timing=model");
@@ -173,7 +173,7 @@ fn long_kernels_are_interrupted_and_the_slice_can_be_set() {
         assert!(idle < 0.05, "idle while wanted: {idle}");
         // The driver's long slices: 30 ms.
         let directory = std::env::var("DIVVY_RUN_DIR").unwrap();
-        let device = divvy_emulator::devices("h100", directory.as_ref()).unwrap()[0].uuid;
+        let device = divvy_device::devices("h100", directory.as_ref()).unwrap()[0].uuid;
         set_time_slice(directory.as_ref(), device, 3).unwrap();
         let (had, _) = next_second(&peers);
         assert!((had[0] - had[1]).abs() < 0.08, "{had:?}");
@@ -447,14 +447,14 @@ fn a_damaged_page_is_an_error_where_time_is_modelled() {
     ] {
         alone(test, &[("DIVVY_EMULATED", setting), ("CASE", setting)], || {
             let directory = std::path::PathBuf::from(std::env::var("DIVVY_RUN_DIR").unwrap());
-            let device = divvy_emulator::devices("h100", &directory).unwrap()[0].uuid;
+            let device = divvy_device::devices("h100", &directory).unwrap()[0].uuid;
             let pages = directory.join("emulated");
             std::fs::create_dir_all(&pages).unwrap();
             std::fs::write(pages.join(format!("emulated-{device}.1.engine")), "rubbish").unwrap();
             cu!(cuInit(0));
             let mut context = null_mut();
             assert_eq!(code!(cuDevicePrimaryCtxRetain(&raw mut context, 0)), result);
-            assert!(divvy_emulator::engine_usage(device).is_err());
+            assert!(divvy_device::engine_usage(device).is_err());
         });
     }
 }

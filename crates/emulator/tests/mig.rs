@@ -21,7 +21,7 @@ const MIB: u64 = 1 << 20;
 macro_rules! nvml {
     ($function:ident($($argument:expr),* $(,)?)) => {
         // SAFETY: a test passes arguments of the kinds the function takes, or those whose refusal it tests.
-        unsafe { (divvy_emulator::NVML_TABLE.$function)($($argument),*) }
+        unsafe { (divvy_device::NVML_TABLE.$function)($($argument),*) }
     };
 }
 
@@ -343,7 +343,7 @@ struct User {
 
 impl User {
     fn start(test: &str, role: &str, visible: Option<&str>) -> User {
-        let run = divvy_emulator::run_directory();
+        let run = divvy_device::run_directory();
         let mut command = process(test, role, run.to_str().unwrap());
         if let Some(visible) = visible {
             command.env("CUDA_VISIBLE_DEVICES", visible);
@@ -398,7 +398,7 @@ fn computes_in_a_small_one() {
     let own: CUuuid = get!(cuDeviceGetUuid_v2(0));
     let gpus: CUuuid = get!(cuDeviceGetUuid(0));
     let bytes = own.bytes.map(|byte| byte.to_ne_bytes()[0]);
-    let shown = divvy_emulator::Uuid(bytes).of_mig_device();
+    let shown = divvy_device::Uuid(bytes).of_mig_device();
     assert_eq!(Ok(shown), std::env::var("CUDA_VISIBLE_DEVICES"));
     assert_ne!(own.bytes, gpus.bytes, "the first version tells the GPU's");
     let n = 1000_u32;

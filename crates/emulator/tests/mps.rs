@@ -16,7 +16,7 @@ fn server() -> (PathBuf, String) {
     let directory = PathBuf::from(std::env::var("DIVVY_RUN_DIR").unwrap());
     let pipes = directory.join("pipe");
     std::fs::create_dir_all(&pipes).unwrap();
-    let device = divvy_emulator::devices("h100", &directory).unwrap()[0].uuid;
+    let device = divvy_device::devices("h100", &directory).unwrap()[0].uuid;
     std::fs::write(pipes.join("control"), device.to_string()).unwrap();
     let name = pipes.to_str().unwrap().to_owned();
     (pipes, name)
@@ -138,7 +138,7 @@ fn clients_run_at_once_within_their_percentage() {
         let window = (after.now_ns - before.now_ns) as f64;
         for client in &mut clients {
             let pid = client.pid();
-            let had = |usage: &divvy_emulator::EngineUsage| {
+            let had = |usage: &divvy_device::EngineUsage| {
                 let one = usage.processes.iter().find(|one| one.pid == pid);
                 one.map_or(0, |one| one.busy_ns)
             };

@@ -12,7 +12,7 @@ use std::process::Stdio;
 macro_rules! nvml {
     ($function:ident($($argument:expr),* $(,)?)) => {
         // SAFETY: a test passes arguments of the kinds the function takes, or those whose refusal it tests.
-        unsafe { (divvy_emulator::NVML_TABLE.$function)($($argument),*) }
+        unsafe { (divvy_device::NVML_TABLE.$function)($($argument),*) }
     };
 }
 
@@ -45,7 +45,7 @@ fn string(text: &[c_char]) -> String {
     text.to_str().unwrap().to_owned()
 }
 
-const T: divvy_abi::nvml::Table = divvy_emulator::NVML_TABLE;
+const T: divvy_abi::nvml::Table = divvy_device::NVML_TABLE;
 
 #[test]
 fn the_devices_are_those_of_the_driver() {
@@ -58,7 +58,7 @@ fn the_devices_are_those_of_the_driver() {
             assert_eq!(nvml!(nvmlInit_v2()), NVML_SUCCESS);
             let count: u32 = ask!(nvmlDeviceGetCount_v2());
             assert_eq!(count, 2, "NVML does not heed CUDA_VISIBLE_DEVICES");
-            let known = divvy_emulator::devices("h100,t4", &divvy_emulator::run_directory()).unwrap();
+            let known = divvy_device::devices("h100,t4", &divvy_device::run_directory()).unwrap();
             for (index, facts) in (0..).zip(&known) {
                 let handle = device(index);
                 assert_eq!(text(T.nvmlDeviceGetName, handle), facts.name());
@@ -181,7 +181,7 @@ fn memory_and_processes_are_everybodys() {
         return;
     }
     alone(TEST, &[], || {
-        let run = divvy_emulator::run_directory();
+        let run = divvy_device::run_directory();
         let mut user = process(TEST, "user", run.to_str().unwrap())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -58,10 +58,10 @@ fn hold() {
     let _ = std::io::stdin().lines().next();
 }
 
-fn used(run_directory: &str) -> divvy_emulator::Usage {
+fn used(run_directory: &str) -> divvy_device::Usage {
     // `usage` looks where this process's environment says.
     assert_eq!(std::env::var("DIVVY_RUN_DIR").as_deref(), Ok(run_directory));
-    divvy_emulator::usage(&divvy_emulator::devices("h100", run_directory.as_ref()).unwrap()[0].id()).unwrap()
+    divvy_device::usage(&divvy_device::devices("h100", run_directory.as_ref()).unwrap()[0].id()).unwrap()
 }
 
 #[test]

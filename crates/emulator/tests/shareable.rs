@@ -183,7 +183,7 @@ fn a_killed_exporter_leaves_the_memory_to_the_importer() {
         .filter(|entry| entry.path().is_dir() && entry.file_name() != "emulated")
         .flat_map(|shared| std::fs::read_dir(shared.path()).unwrap())
         .collect();
-    assert!(left.is_empty(), "no deeds are left: {left:?}");
+    assert!(left.is_empty(), "no ownership records are left: {left:?}");
 }
 
 #[test]

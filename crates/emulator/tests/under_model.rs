@@ -29,8 +29,8 @@ mod itself {
     #[test]
     fn the_model_is_on() {
         alone("the_model_is_on", &[], || {
-            let devices = divvy_emulator::devices_from_env().unwrap();
-            assert_ne!(devices[0].timing, divvy_emulator::Timing::Free);
+            let devices = divvy_device::devices_from_env().unwrap();
+            assert_ne!(devices[0].timing, divvy_device::Timing::Free);
         });
     }
 }

@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use divvy_emulator::device::spec;
-use divvy_emulator::{DeviceFacts, Grant, Kept, Uuid};
+use divvy_device::product::spec;
+use divvy_device::{DeviceFacts, Grant, SetAsideError, Uuid};
 use divvy_model::{Bytes, Code, DeviceKind, DeviceRecord, Fault, Hardware, MigPlace, Vendor};
 
 /// What is emulated when nobody says.
@@ -25,7 +25,7 @@ pub struct EmulatedDevice {
 /// # Errors
 /// [`Code::Config`] for a specification that is not understood.
 pub fn emulated_devices(spec: &str, run_dir: &Path) -> Result<Vec<EmulatedDevice>, Fault> {
-    let devices = divvy_emulator::devices(spec, run_dir).map_err(|error| {
+    let devices = divvy_device::devices(spec, run_dir).map_err(|error| {
         Fault::new(Code::Config, "the emulated devices were not understood")
             .because(&error)
             .hint("DIVVY_EMULATED, `emulated` in the configuration and `--device emulated:NAME` name them")
@@ -102,9 +102,9 @@ pub fn grant_emulated(folder: &Path, run_dir: &Path, spec: &str, uuids: &[&str])
     }
     let uuids: Vec<_> = uuids
         .iter()
-        .filter_map(|uuid| divvy_emulator::Uuid::parse(uuid))
+        .filter_map(|uuid| divvy_device::Uuid::parse(uuid))
         .collect();
-    divvy_emulator::grant(folder, run_dir, spec, &uuids).map_err(|error| {
+    divvy_device::grant(folder, run_dir, spec, &uuids).map_err(|error| {
         Fault::new(Code::RunDir, "cannot share the emulated device with containers").because(&error)
     })
 }
@@ -112,14 +112,14 @@ pub fn grant_emulated(folder: &Path, run_dir: &Path, spec: &str, uuids: &[&str])
 /// The devices that [`grant_emulated`] wrote into this folder; none where it made none there.
 #[must_use]
 pub fn granted_emulated(folder: &Path) -> Vec<String> {
-    let granted = divvy_emulator::granted_in(folder);
+    let granted = divvy_device::granted_in(folder);
     granted.iter().map(ToString::to_string).collect()
 }
 
 /// The UUIDs by which a device's pages are asked for: its own, and that of its GPU instance's memory.
 #[must_use]
 pub fn emulated_pages_of(run_dir: &Path, uuid: &str) -> Vec<[u8; 16]> {
-    divvy_emulator::pages_of(run_dir, uuid)
+    divvy_device::pages_of(run_dir, uuid)
         .into_iter()
         .map(|uuid| uuid.0)
         .collect()
@@ -131,10 +131,10 @@ pub fn emulated_pages_of(run_dir: &Path, uuid: &str) -> Vec<[u8; 16]> {
 /// # Errors
 /// [`Code::RunDir`].
 pub fn set_emulated_aside(run_dir: &Path, uuid: [u8; 16]) -> Result<Option<OwnedFd>, Fault> {
-    match divvy_emulator::set_aside(run_dir, Uuid(uuid)) {
+    match divvy_device::set_aside(run_dir, Uuid(uuid)) {
         Ok(mark) => Ok(Some(mark)),
-        Err(Kept::InUse(_)) => Ok(None),
-        Err(Kept::ByAnother) => Err(Fault::new(
+        Err(SetAsideError::InUse(_)) => Ok(None),
+        Err(SetAsideError::ByAnother) => Err(Fault::new(
             Code::RunDir,
             format!(
                 "another holder has the pages of the emulated device {}",
@@ -142,7 +142,7 @@ pub fn set_emulated_aside(run_dir: &Path, uuid: [u8; 16]) -> Result<Option<Owned
             ),
         )
         .hint("it leaves when the programs that use them have ended")),
-        Err(Kept::Failed(why)) => Err(Fault::new(
+        Err(SetAsideError::Failed(why)) => Err(Fault::new(
             Code::RunDir,
             "the pages of the emulated device cannot be set aside",
         )
@@ -155,7 +155,7 @@ pub fn set_emulated_aside(run_dir: &Path, uuid: [u8; 16]) -> Result<Option<Owned
 /// # Errors
 /// [`Code::RunDir`].
 pub fn new_engine_page() -> Result<OwnedFd, Fault> {
-    divvy_emulator::new_engine_page()
+    divvy_device::new_engine_page()
         .map_err(|why| Fault::new(Code::RunDir, "cannot make a page of an emulated device").because(&why))
 }
 
@@ -163,7 +163,7 @@ pub fn new_engine_page() -> Result<OwnedFd, Fault> {
 /// read.
 #[must_use]
 pub fn emulated_used(run_dir: &Path, uuid: &str) -> Option<Bytes> {
-    let usage = divvy_emulator::usage_in(run_dir, uuid).ok()?;
+    let usage = divvy_device::usage_in(run_dir, uuid).ok()?;
     Some(Bytes(usage.used_bytes))
 }
 
@@ -176,7 +176,7 @@ pub fn emulated_processes(run_dir: &Path, uuid: &str) -> Vec<(u32, Bytes)> {
 /// [`emulated_used`] and [`emulated_processes`] by one look.
 #[must_use]
 pub fn emulated_use(run_dir: &Path, uuid: &str) -> Option<(Bytes, Vec<(u32, Bytes)>)> {
-    let usage = divvy_emulator::usage_in(run_dir, uuid).ok()?;
+    let usage = divvy_device::usage_in(run_dir, uuid).ok()?;
     let processes = usage.processes.into_iter();
     let processes = processes.map(|process| (process.pid, Bytes(process.used_bytes)));
     Some((Bytes(usage.used_bytes), processes.collect()))
@@ -185,8 +185,8 @@ pub fn emulated_use(run_dir: &Path, uuid: &str) -> Option<(Bytes, Vec<(u32, Byte
 /// What each process had of an emulated device's engine in all, in nanoseconds.
 #[must_use]
 pub fn emulated_busy(run_dir: &Path, uuid: &str) -> Vec<(u32, u64)> {
-    let usage = divvy_emulator::Uuid::parse(uuid)
-        .and_then(|uuid| divvy_emulator::engine_usage_in(run_dir, uuid).ok());
+    let usage =
+        divvy_device::Uuid::parse(uuid).and_then(|uuid| divvy_device::engine_usage_in(run_dir, uuid).ok());
     let processes = usage.map(|usage| usage.processes).unwrap_or_default();
     processes
         .into_iter()

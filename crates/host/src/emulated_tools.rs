@@ -101,12 +101,12 @@ impl Tools for EmulatedTools {
 
 impl EmulatedTools {
     fn time_slice(&self, device: &str, length: Option<&str>) -> Result<String, Fault> {
-        let Some(uuid) = divvy_emulator::Uuid::parse(device) else {
+        let Some(uuid) = divvy_device::Uuid::parse(device) else {
             return Ok(format!("Invalid device {device}\n"));
         };
         match length.and_then(|length| length.parse::<u8>().ok()) {
             Some(code @ 0..=3) => {
-                divvy_emulator::set_time_slice(&self.run_dir, uuid, code.into()).map_err(|error| {
+                divvy_device::set_time_slice(&self.run_dir, uuid, code.into()).map_err(|error| {
                     Fault::new(Code::Tool, "the emulated device's time slice cannot be set").because(&error)
                 })?;
                 let name = ["Default", "Short", "Medium", "Long"][usize::from(code)];

@@ -28,7 +28,7 @@ pub mod vgpu;
 pub mod visible;
 
 pub use divvy_abi::{Probe, probe};
-pub use divvy_emulator::{Grant, NAMESPACE as EMULATED_NAMESPACE_FILE, PAGES_SOCKET, default_run_directory};
+pub use divvy_device::{Grant, NAMESPACE as EMULATED_NAMESPACE_FILE, PAGES_SOCKET, default_run_directory};
 pub use driver::{DriverBelow, find_driver, native_candidates};
 pub use emulated::{
     DEFAULT_EMULATED, EmulatedDevice, emulated_busy, emulated_devices, emulated_pages_of, emulated_processes,

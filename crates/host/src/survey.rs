@@ -100,7 +100,7 @@ pub fn survey(sources: &Sources, root: Option<&Sysroot>) -> Result<Survey, Fault
 fn emulated_links(devices: &[DeviceRecord]) -> Nvlinks {
     let links = |device: &DeviceRecord| {
         let product = device.profile.as_deref()?;
-        let count = divvy_emulator::nvlinks(product);
+        let count = divvy_device::nvlinks(product);
         (count > 0).then(|| (device.uuid.clone(), vec!["a switch".to_owned(); count as usize]))
     };
     let found: Nvlinks = devices.iter().filter_map(links).collect();

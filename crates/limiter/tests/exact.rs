@@ -303,13 +303,13 @@ fn the_device_never_holds_more_than_the_limit() {
                 .expect("this program starts again")
         })
         .collect();
-    let device = &divvy_emulator::devices("h100", folder.path()).expect("a device")[0];
+    let device = &divvy_device::devices("h100", folder.path()).expect("a device")[0];
     let (mut most, mut looks) = (0, 0_u64);
     while workers
         .iter_mut()
         .any(|worker| worker.try_wait().expect("our own").is_none())
     {
-        let usage = divvy_emulator::usage_in(folder.path(), &device.uuid.to_string()).expect("its page");
+        let usage = divvy_device::usage_in(folder.path(), &device.uuid.to_string()).expect("its page");
         most = most.max(usage.used_bytes);
         looks += 1;
     }

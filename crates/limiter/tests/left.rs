@@ -201,8 +201,8 @@ fn a_dead_payers_pages_count_once_for_all_that_lie_in_them() {
     let test = "a_dead_payers_pages_count_once_for_all_that_lie_in_them";
     let member = || Member::new(&slice, folder.path(), test);
     let device = || {
-        let uuid = divvy_emulator::Uuid(uuid).to_string();
-        divvy_emulator::usage_in(folder.path(), &uuid)
+        let uuid = divvy_device::Uuid(uuid).to_string();
+        divvy_device::usage_in(folder.path(), &uuid)
             .expect("a device page")
             .used_bytes
     };

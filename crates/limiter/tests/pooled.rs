@@ -117,8 +117,8 @@ impl Pair<'_> {
             self.guest.tell("look");
             self.owner.tell("look");
         }
-        let uuid = divvy_emulator::Uuid(emulated::uuid_in(self.folder)).to_string();
-        let device = divvy_emulator::usage_in(self.folder, &uuid).expect("a device page");
+        let uuid = divvy_device::Uuid(emulated::uuid_in(self.folder)).to_string();
+        let device = divvy_device::usage_in(self.folder, &uuid).expect("a device page");
         let figures = (self.slice.used() / MIB, device.used_bytes / MIB);
         assert_eq!(figures, (mib, mib), "charged and held after {who}: {what}");
         answer

@@ -206,7 +206,7 @@ fn one_process_pays_for_what_a_slice_shares() {
 
 /// Device memory that the processes below `folder` hold or nobody has paid the device for, in bytes.
 fn on_device(folder: &std::path::Path, uuid: &str) -> u64 {
-    let usage = divvy_emulator::usage_in(folder, uuid).expect("a device page");
+    let usage = divvy_device::usage_in(folder, uuid).expect("a device page");
     usage.used_bytes
 }
 
@@ -242,7 +242,7 @@ fn what_a_dead_process_paid_for_stays_charged_while_others_have_it() {
             assert_eq!(next.tell(&format!("alloc {}", 100 << 20)), "CUDA_SUCCESS");
             next.kill();
             assert_eq!(reaped(), 600 * MIB);
-            assert!(on_device(folder.path(), &divvy_emulator::Uuid(uuid).to_string()) <= GIB);
+            assert!(on_device(folder.path(), &divvy_device::Uuid(uuid).to_string()) <= GIB);
         }
         assert_eq!(
             slice
@@ -343,7 +343,7 @@ fn a_page_that_has_emptied_unseen_is_another_when_its_address_comes_back() {
     let test = "a_page_that_has_emptied_unseen_is_another_when_its_address_comes_back";
     let [mut owner, mut guest] = [(); 2].map(|()| Member::new(&slice, folder.path(), test));
     let figures = || {
-        let device = on_device(folder.path(), &divvy_emulator::Uuid(uuid).to_string());
+        let device = on_device(folder.path(), &divvy_device::Uuid(uuid).to_string());
         (slice.used() / (2 * MIB), device / (2 * MIB))
     };
     let handles = owner.tell("export");
@@ -662,7 +662,7 @@ fn external_memory_is_paid_for_on_the_device_that_it_is_on() {
         return two_devices();
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let found = divvy_emulator::devices("h100*2", folder.path()).expect("two devices");
+    let found = divvy_device::devices("h100*2", folder.path()).expect("two devices");
     let uuids = [(GIB, found[0].uuid.0), (GIB, found[1].uuid.0)];
     let slice = Slice::with(&uuids, Terms::default());
     let test = "external_memory_is_paid_for_on_the_device_that_it_is_on";

@@ -1,6 +1,6 @@
 //! Compute shares from `divvy run --compute` to the device: judged by what its engine did for whom, in its own time.
 
-use divvy_emulator::{EngineUsage, devices, engine_usage_in};
+use divvy_device::{EngineUsage, devices, engine_usage_in};
 use divvy_tests::clients::spinner;
 use divvy_tests::host::Host;
 use divvy_tests::tenant::Tenant;

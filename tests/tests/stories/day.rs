@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-use divvy_emulator::EngineUsage;
+use divvy_device::EngineUsage;
 use divvy_tests::clients::spinner;
 use divvy_tests::host::{Host, finish, succeeded};
 use divvy_tests::processes;

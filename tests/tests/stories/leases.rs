@@ -1,7 +1,7 @@
 //! Leases when something is unusual: a program that fails, one on several devices, memory that is paged, an agent that dies again
 //! and again. What the device did is its engine's own count.
 
-use divvy_emulator::EngineUsage;
+use divvy_device::EngineUsage;
 use divvy_tests::GIB;
 use divvy_tests::clients::spinner;
 use divvy_tests::host::{Host, finish, stderr, succeeded};

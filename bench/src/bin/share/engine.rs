@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use divvy_emulator::{Uuid, devices, engine_usage_in};
+use divvy_device::{Uuid, devices, engine_usage_in};
 
 use crate::measure::Sample;
 

@@ -19,7 +19,7 @@ pub extern "C" fn silence_panics() {
 }
 
 /// Exports every symbol of an NVML [`Table`](crate::nvml::Table) constant from the cdylib that invokes it:
-/// `export_nvml_table!(divvy_emulator::NVML_TABLE);`.
+/// `export_nvml_table!(divvy_device::NVML_TABLE);`.
 ///
 /// Each export is an `extern "C"` function of the symbol's own type. A panic behind it becomes `NVML_ERROR_UNKNOWN` and
 /// prints nothing. The crate needs `unsafe` allowed and nothing else.

@@ -1,7 +1,7 @@
 //! How the C arguments of an entry point become values that its body can use without `unsafe`.
 
+use super::stream_name::{LEGACY_STREAM, PER_THREAD_STREAM, StreamName};
 use crate::Result;
-use crate::stream::{LEGACY_STREAM, PER_THREAD_STREAM, StreamName};
 use divvy_abi::*;
 use std::ffi::CStr;
 use std::marker::PhantomData;

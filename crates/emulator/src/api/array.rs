@@ -1,12 +1,13 @@
 //! CUDA arrays and mipmaps. Rules and codes are those of the driver API's manual, "Memory Management".
 
 use super::args::{Handle, In, Out};
+use super::capture::unsafe_call;
+use super::current;
 use super::memory::take;
 use crate::Result;
 use crate::array::{ALIGNMENT, Array, Format, Mipmap, levels};
-use crate::context::{self, Context};
+use crate::context::Context;
 use crate::driver::{Driver, driver};
-use crate::graph::capture;
 use crate::handle;
 use crate::memory::allocation::{Allocation, Backing, Kind};
 use divvy_abi::*;
@@ -46,7 +47,7 @@ entry! {
     }
 
     fn cuArrayDestroy(array: Handle<CUarray>) {
-        capture::unsafe_call()?;
+        unsafe_call()?;
         let driver = driver()?;
         let found = known(driver, array.0)?;
         if found.is_level {
@@ -77,8 +78,8 @@ entry! {
         mipmap: Out<CUmipmappedArray>, descriptor: In<CUDA_ARRAY3D_DESCRIPTOR>, asked: u32
     ) {
         mipmap.required()?;
-        capture::unsafe_call()?;
-        let context = context::usable()?;
+        unsafe_call()?;
+        let context = current::usable()?;
         let format = Format::check(descriptor.get()?)?;
         let (levels, bytes) = levels(&format, asked);
         let memory = memory(&context, &format, bytes)?;
@@ -93,7 +94,7 @@ entry! {
     }
 
     fn cuMipmappedArrayDestroy(mipmap: Handle<CUmipmappedArray>) {
-        capture::unsafe_call()?;
+        unsafe_call()?;
         let driver = driver()?;
         known_mipmap(driver, mipmap.0)?.context.drain();
         let gone = driver.mipmaps.remove(mipmap.0).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
@@ -136,8 +137,8 @@ fn known_mipmap(driver: &Driver, mipmap: u64) -> Result<Arc<Mipmap>> {
 }
 
 fn create(out: &Out<CUarray>, descriptor: CUDA_ARRAY3D_DESCRIPTOR) -> Result {
-    capture::unsafe_call()?;
-    let context = context::usable()?;
+    unsafe_call()?;
+    let context = current::usable()?;
     let format = Format::check(descriptor)?;
     let memory = memory(&context, &format, format.bytes())?;
     let array = Array::new(context, format, memory.map(|memory| (memory, 0)), false);

@@ -2,12 +2,15 @@
 
 use super::args::Handle;
 use super::array::copied;
+use super::capture::unsafe_call;
 use super::memcpy;
+use super::stream_name::StreamName;
 use crate::Result;
 use crate::array::Array;
-use crate::copy::{Place, Shape, Side, Transfer};
-use crate::graph::capture::{self, Target};
-use crate::stream::{Queue, StreamName};
+use crate::copy::{Known, Place, Shape, Side, Transfer};
+use crate::driver::driver;
+use crate::graph::capture::Target;
+use crate::stream::Queue;
 use divvy_abi::*;
 
 entry! {
@@ -53,15 +56,15 @@ entry! {
         let (mut to_at, mut from_at, mut left) = (to_offset as u64, from_offset as u64, bytes as u64);
         inside(&to, to_at, left)?;
         inside(&from, from_at, left)?;
-        let mut pieces = Vec::new();
+        let mut transfers = Vec::new();
         while left > 0 {
             let room = |array: &Array, at: u64| array.format.row_bytes() - at % array.format.row_bytes();
             let width = left.min(room(&to, to_at)).min(room(&from, from_at));
             let (to, from) = (row(&to, to_at, width)?, row(&from, from_at, width)?);
-            pieces.push(Transfer { to, from, shape: Shape::linear(width) });
+            transfers.push(Transfer { to, from, shape: Shape::linear(width) });
             (to_at, from_at, left) = (to_at + width, from_at + width, left - width);
         }
-        run(&queue, pieces, true)
+        run(&queue, transfers, true)
     }
 }
 
@@ -94,28 +97,29 @@ fn linear(
     wait: bool,
 ) -> Result {
     let target = if wait {
-        capture::unsafe_call()?;
+        unsafe_call()?;
         Target::Queue(stream.queue()?)
     } else {
         stream.target()?
     };
     let found = copied(array)?;
     inside(&found, offset as u64, bytes as u64)?;
+    let known = Known::Live(&driver()?.addresses);
     if bytes > 0 {
-        Side::linear(address, place, bytes as u64)?;
+        Side::linear(address, place, bytes as u64, known)?;
     }
     let spans = spans(found.format.row_bytes(), offset as u64, bytes as u64);
     match target {
         Target::Queue(queue) => {
-            let piece = |span: &Span| {
+            let transfer = |span: &Span| {
                 let here = found.block(span.x, span.y, 0, span.shape)?;
-                let there =
-                    Side::linear(address + span.start, place, span.bytes())?.with_pitch(span.shape.width);
+                let there = Side::linear(address + span.start, place, span.bytes(), known)?
+                    .with_pitch(span.shape.width);
                 let (to, from) = if into_array { (here, there) } else { (there, here) };
                 let shape = span.shape;
                 Ok(Transfer { to, from, shape })
             };
-            run(&queue, spans.iter().map(piece).collect::<Result<_>>()?, wait)
+            run(&queue, spans.iter().map(transfer).collect::<Result<_>>()?, wait)
         }
         Target::Capture(recorder) => spans.iter().try_for_each(|span| {
             let copy = span.described(array, address + span.start, place, into_array);
@@ -201,12 +205,12 @@ impl Span {
     }
 }
 
-fn run(queue: &Queue, pieces: Vec<Transfer>, wait: bool) -> Result {
-    pieces.into_iter().try_for_each(|piece| {
+fn run(queue: &Queue, transfers: Vec<Transfer>, wait: bool) -> Result {
+    transfers.into_iter().try_for_each(|transfer| {
         if wait {
-            piece.now(queue)
+            transfer.now(queue)
         } else {
-            piece.later(queue)
+            transfer.later(queue)
         }
     })
 }

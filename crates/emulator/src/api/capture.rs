@@ -1,12 +1,13 @@
 //! Stream capture.
 
 use super::args::{Handle, In, InMut, Out};
+use super::find;
 use super::graph::before;
+use super::stream_name::StreamName;
 use crate::Result;
 use crate::driver::driver;
 use crate::graph::capture::{self, Captures, Info};
-use crate::graph::topology::Graph;
-use crate::stream::{Queue, StreamName};
+use crate::stream::Queue;
 use divvy_abi::*;
 
 entry! {
@@ -23,7 +24,7 @@ entry! {
         stream ; graph: Handle<CUgraph>, nodes: In<CUgraphNode>, data: In<CUgraphEdgeData>, count: usize,
         mode: CUstreamCaptureMode
     ) {
-        let into = (Graph::find(graph.0)?, before(&nodes, Some(&data), count)?);
+        let into = (find::graph(graph.0)?, before(&nodes, Some(&data), count)?);
         let queue = queue(stream)?;
         captures()?.begin(&queue, mode, Some(into))
     }
@@ -143,4 +144,9 @@ fn update(
     let nodes = before(&nodes.read(), data, count)?;
     let queue = queue(stream)?;
     captures()?.update(&queue, nodes, flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES.0)
+}
+
+/// Refuses a call that a capture would not see and that may be unsafe meanwhile.
+pub fn unsafe_call() -> Result {
+    captures()?.unsafe_call()
 }

@@ -1,8 +1,9 @@
 //! Contexts: making and ending them, which is current, and their settings.
 
 use super::args::{Handle, InMut, Out};
-use crate::context::{self, Context};
-use crate::driver::driver;
+use super::current;
+use crate::context::Context;
+use crate::driver::{driver, show};
 use crate::print::DEFAULT_FIFO_BYTES;
 use crate::{Result, handle};
 use divvy_abi::*;
@@ -47,12 +48,12 @@ entry! {
 
     fn cuCtxPushCurrent_v2(context: Handle<CUcontext>) {
         driver()?.contexts.get(context.0).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
-        context::push(context.0)
+        current::push(context.0)
     }
 
     fn cuCtxPopCurrent_v2(context: Out<CUcontext>) {
         driver()?;
-        let popped = context::pop()?;
+        let popped = current::pop()?;
         context.set_if_wanted(popped as CUcontext);
         Ok(())
     }
@@ -62,87 +63,87 @@ entry! {
         if context.0 != 0 {
             driver.contexts.get(context.0).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         }
-        context::set_current(context.0)
+        current::set(context.0)
     }
 
     fn cuCtxGetCurrent(context: Out<CUcontext>) {
         driver()?;
-        context.set(context::current_handle()? as CUcontext)
+        context.set(current::handle()? as CUcontext)
     }
 
     fn cuCtxGetDevice(device: Out<CUdevice>) {
-        device.set(context::current()?.device.number())
+        device.set(current::context()?.device.ordinal as CUdevice)
     }
 
     fn cuCtxGetDevice_v2(device: Out<CUdevice>, context: Handle<CUcontext>) {
-        device.set(context::named(context.0)?.device.number())
+        device.set(current::named(context.0)?.device.ordinal as CUdevice)
     }
 
     fn cuCtxGetFlags(flags: Out<u32>) {
-        flags.set(context::current()?.flags.load(Ordering::Relaxed))
+        flags.set(current::context()?.flags.load(Ordering::Relaxed))
     }
 
     fn cuCtxSetFlags(flags: u32) {
         check_flags(flags)?;
-        context::current()?.flags.store(flags, Ordering::Relaxed);
+        current::context()?.flags.store(flags, Ordering::Relaxed);
         Ok(())
     }
 
     fn cuCtxGetId(context: Handle<CUcontext>, id: Out<u64>) {
-        id.set(context::named(context.0)?.id)
+        id.set(current::named(context.0)?.id)
     }
 
     fn cuCtxGetApiVersion(context: Handle<CUcontext>, version: Out<u32>) {
-        version.set(context::named(context.0)?.api_version)
+        version.set(current::named(context.0)?.api_version)
     }
 
     fn cuCtxSynchronize() {
-        synchronize(&*context::usable()?)
+        synchronize(&*current::usable()?)
     }
 
     fn cuCtxSynchronize_v2(context: Handle<CUcontext>) {
-        synchronize(&*context::named(context.0)?)
+        synchronize(&*current::named(context.0)?)
     }
 
     fn cuCtxSetLimit(limit: CUlimit, value: usize) {
-        let context = context::usable()?;
+        let context = current::usable()?;
         default_limit(limit)?;
         context.limits.lock().unwrap_or_else(PoisonError::into_inner).insert(limit.0, value);
         Ok(())
     }
 
     fn cuCtxGetLimit(value: Out<usize>, limit: CUlimit) {
-        let set = context::current()?.limit(limit.0);
+        let set = current::context()?.limit(limit.0);
         value.set(set.map_or_else(|| default_limit(limit), Ok)?)
     }
 
     fn cuCtxGetCacheConfig(config: Out<CUfunc_cache>) {
-        config.set(CUfunc_cache(context::current()?.cache_config.load(Ordering::Relaxed)))
+        config.set(CUfunc_cache(current::context()?.cache_config.load(Ordering::Relaxed)))
     }
 
     fn cuCtxSetCacheConfig(config: CUfunc_cache) {
-        context::current()?.cache_config.store(config.0, Ordering::Relaxed);
+        current::context()?.cache_config.store(config.0, Ordering::Relaxed);
         Ok(())
     }
 
     fn cuCtxGetSharedMemConfig(config: Out<CUsharedconfig>) {
-        config.set(CUsharedconfig(context::current()?.shared_config.load(Ordering::Relaxed)))
+        config.set(CUsharedconfig(current::context()?.shared_config.load(Ordering::Relaxed)))
     }
 
     fn cuCtxSetSharedMemConfig(_config: CUsharedconfig) {
         // Banks have one width on every compute capability emulated, so there is nothing to choose.
-        context::current().map(drop)
+        current::context().map(drop)
     }
 
     fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) {
-        context::current()?;
+        current::context()?;
         least.set_if_wanted(0);
         greatest.set_if_wanted(GREATEST_PRIORITY);
         Ok(())
     }
 
     fn cuCtxResetPersistingL2Cache() {
-        context::usable().map(drop)
+        current::usable().map(drop)
     }
 
     fn cuCtxAttach(context: Out<CUcontext>, flags: u32) {
@@ -150,7 +151,7 @@ entry! {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         context.required()?;
-        let current = context::current()?;
+        let current = current::context()?;
         current.attach();
         context.set(current.handle as CUcontext)
     }
@@ -158,7 +159,7 @@ entry! {
     // "The context must be a handle that was passed back by cuCtxCreate() or cuCtxAttach(), and must be current to the
     // calling thread." The last use of a primary context is not a program's to take away.
     fn cuCtxDetach(context: Handle<CUcontext>) {
-        let current = context::current()?;
+        let current = current::context()?;
         if current.handle != context.0 {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
@@ -189,10 +190,10 @@ fn create(out: &Out<CUcontext>, flags: u32, device: CUdevice, api_version: u32) 
     check_flags(flags)?;
     let driver = driver()?;
     let device = driver.device(device)?;
-    device.show()?;
-    let context = Context::new(Arc::clone(device), handle::fresh(), false, flags, api_version)?;
+    show(device)?;
+    let context = driver.new_context(device, handle::fresh(), false, flags, api_version)?;
     driver.contexts.insert(context.handle, Arc::clone(&context));
-    context::push(context.handle)?;
+    current::push(context.handle)?;
     out.set(context.handle as CUcontext)
 }
 
@@ -203,10 +204,11 @@ fn destroy(handle: u64) -> Result {
         return Err(CUDA_ERROR_INVALID_CONTEXT);
     }
     driver.contexts.remove(handle);
-    if context::current_handle()? == handle {
-        context::pop()?;
+    if current::handle()? == handle {
+        current::pop()?;
     }
-    context.destroy()
+    driver.destroy_context(&context);
+    Ok(())
 }
 
 /// What a limit is until it is set; limits of features that are not emulated are unsupported.

@@ -1,11 +1,11 @@
 //! Devices: how many, which, and what each is.
 
 use super::args::{Out, Text};
-use crate::device::attributes::attribute;
-use crate::device::identity::PciAddress;
-use crate::device::profile::{BLOCK_MAX, GRID_MAX, SHARED_PER_BLOCK, THREADS_PER_BLOCK, WARP};
 use crate::driver::driver;
 use divvy_abi::*;
+use divvy_device::product::attributes::attribute;
+use divvy_device::product::identity::PciAddress;
+use divvy_device::product::profile::{BLOCK_MAX, GRID_MAX, SHARED_PER_BLOCK, THREADS_PER_BLOCK, WARP};
 
 entry! {
     fn cuDeviceGetCount(count: Out<i32>) {
@@ -13,7 +13,7 @@ entry! {
     }
 
     fn cuDeviceGet(device: Out<CUdevice>, ordinal: i32) {
-        let number = driver()?.device(ordinal)?.number();
+        let number = driver()?.device(ordinal)?.ordinal as CUdevice;
         device.set(number)
     }
 
@@ -79,7 +79,7 @@ entry! {
         let wanted = PciAddress::parse(text.get()?).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let driver = driver()?;
         let found = driver.devices.iter().find(|device| device.facts.pci == wanted);
-        device.set(found.ok_or(CUDA_ERROR_INVALID_DEVICE)?.number())
+        device.set(found.ok_or(CUDA_ERROR_INVALID_DEVICE)?.ordinal as CUdevice)
     }
 
     fn cuDeviceGetExecAffinitySupport(supported: Out<i32>, _kind: CUexecAffinityType, device: CUdevice) {

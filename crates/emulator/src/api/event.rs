@@ -1,11 +1,12 @@
 //! Events: recording, waiting, and time between them.
 
 use super::args::{Handle, Out};
+use super::capture::unsafe_call;
+use super::current;
+use super::stream_name::StreamName;
 use crate::driver::driver;
 use crate::event::Event;
-use crate::graph::capture;
-use crate::stream::StreamName;
-use crate::{Result, context, handle};
+use crate::{Result, handle};
 use divvy_abi::*;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ entry! {
         if flags & !known != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let context = context::usable()?;
+        let context = current::usable()?;
         let made = if flags & CU_EVENT_INTERPROCESS.0 == 0 {
             Event::new(handle::fresh(), context, flags)
         } else if flags & CU_EVENT_DISABLE_TIMING.0 == 0 {
@@ -44,7 +45,7 @@ entry! {
 
     fn cuEventQuery(event: Handle<CUevent>) {
         let event = uncaptured(event.0)?;
-        capture::unsafe_call()?;
+        unsafe_call()?;
         let done = event.is_done();
         event.context.check()?;
         if done { Ok(()) } else { Err(CUDA_ERROR_NOT_READY) }
@@ -52,7 +53,7 @@ entry! {
 
     fn cuEventSynchronize(event: Handle<CUevent>) {
         let event = uncaptured(event.0)?;
-        capture::unsafe_call()?;
+        unsafe_call()?;
         event.synchronize()
     }
 

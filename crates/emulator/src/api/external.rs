@@ -5,12 +5,13 @@
 
 use super::args::{Handle, In, Out};
 use super::array::mipmap_of;
+use super::current;
 use crate::Result;
 use crate::array::{Format, levels};
-use crate::context;
 use crate::driver::{Driver, driver};
-use crate::external::{External, ExternalPart};
+use crate::external::External;
 use crate::memory::allocation::{Allocation, Backing, Kind};
+use crate::memory::external::{ExternalMemory, ExternalPart};
 use divvy_abi::*;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ entry! {
     // "Ownership of the file descriptor is transferred to the CUDA driver when the handle is imported successfully."
     fn cuImportExternalMemory(external: Out<CUexternalMemory>, description: In<CUDA_EXTERNAL_MEMORY_HANDLE_DESC>) {
         external.required()?;
-        let context = context::usable()?;
+        let context = current::usable()?;
         let description = description.get()?;
         match description.type_ {
             CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD => {}
@@ -38,9 +39,11 @@ entry! {
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
         let copy = rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
         let driver = driver()?;
-        let imported = External::import(driver, context, copy, description.size)?;
+        let on = context.device.facts.uuid;
+        let memory = ExternalMemory::import(&driver.devices, &driver.physical, on, copy, description.size)?;
+        let imported = External::new(context, memory);
         let handle = imported.handle;
-        driver.external.insert(handle, Arc::new(imported));
+        driver.external.insert(handle, imported);
         external.set(handle as CUexternalMemory)?;
         // SAFETY: the program gave the descriptor away with this call, and the copy showed that it is open.
         drop(unsafe { OwnedFd::from_raw_fd(number) });
@@ -59,10 +62,10 @@ entry! {
         if description.flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let part = external.map(description.offset, description.size)?;
+        let part = external.memory.map(description.offset, description.size)?;
         let address = part.address;
         let allocation = allocation(&external, part, description.size);
-        driver.registry.insert(allocation).map_err(|_| CUDA_ERROR_UNKNOWN)?;
+        driver.addresses.live.insert(allocation).map_err(|_| CUDA_ERROR_UNKNOWN)?;
         pointer.set(address)
     }
 
@@ -80,7 +83,7 @@ entry! {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let (levels, bytes) = levels(&format, description.numLevels);
-        let memory = allocation(&external, external.map(description.offset, bytes)?, bytes);
+        let memory = allocation(&external, external.memory.map(description.offset, bytes)?, bytes);
         let made = mipmap_of(driver, &external.context, format, levels, bytes, Some((memory, 0)));
         mipmap.set(made as CUmipmappedArray)
     }
@@ -96,7 +99,9 @@ fn known(driver: &Driver, external: u64) -> Result<Arc<External>> {
 }
 
 fn allocation(external: &External, part: ExternalPart, bytes: u64) -> Arc<Allocation> {
-    let kind = Kind::External { host: external.host };
+    let kind = Kind::External {
+        host: external.memory.host,
+    };
     let (context, device) = (external.context.handle, external.context.device.ordinal);
     let (base, backing) = (part.address, Backing::External(part));
     Arc::new(Allocation::new(base, bytes, kind, context, device, backing))

@@ -1,6 +1,7 @@
 //! Graphs: making, copying and ending them, their edges, and what they consist of.
 
 use super::args::{Handle, In, Out, Text};
+use super::find;
 use crate::Result;
 use crate::driver::driver;
 use crate::graph::dot;
@@ -16,11 +17,11 @@ entry! {
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        graph.set(Graph::create()?.handle as CUgraph)
+        graph.set(Graph::create(&driver()?.graphs.handles).handle as CUgraph)
     }
 
     fn cuGraphDestroy(graph: Handle<CUgraph>) {
-        let graph = Graph::find(graph.0)?;
+        let graph = find::graph(graph.0)?;
         if graph.is_embedded() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -29,7 +30,7 @@ entry! {
 
     fn cuGraphClone(clone: Out<CUgraph>, graph: Handle<CUgraph>) {
         clone.required()?;
-        let graph = Graph::find(graph.0)?;
+        let graph = find::graph(graph.0)?;
         if graph.has_memory() {
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
@@ -37,17 +38,17 @@ entry! {
     }
 
     fn cuGraphGetId(graph: Handle<CUgraph>, id: Out<u32>) {
-        id.set(Graph::find(graph.0)?.id)
+        id.set(find::graph(graph.0)?.id)
     }
 
     fn cuGraphDebugDotPrint(graph: Handle<CUgraph>, path: Text, flags: u32) {
-        let text = dot::text(&*Graph::find(graph.0)?, flags);
+        let text = dot::text(&*find::graph(graph.0)?, flags);
         std::fs::write(path.get()?, text).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)
     }
 
     fn cuGraphNodeFindInClone(node: Out<CUgraphNode>, original: Handle<CUgraphNode>, clone: Handle<CUgraph>) {
         node.required()?;
-        let clone = Graph::find(clone.0)?;
+        let clone = find::graph(clone.0)?;
         let inner = clone.lock();
         let copy = inner.copies.get(&original.0).filter(|copy| inner.nodes.contains_key(copy));
         node.set(*copy.ok_or(CUDA_ERROR_INVALID_VALUE)? as CUgraphNode)
@@ -58,7 +59,7 @@ entry! {
     }
 
     fn cuGraphNodeGetContainingGraph(node: Handle<CUgraphNode>, graph: Out<CUgraph>) {
-        graph.set(Graph::of_node(node.0)?.handle as CUgraph)
+        graph.set(find::graph_of(node.0)?.handle as CUgraph)
     }
 
     fn cuGraphNodeGetLocalId(node: Handle<CUgraphNode>, id: Out<u32>) {
@@ -66,17 +67,17 @@ entry! {
     }
 
     fn cuGraphNodeGetToolsId(node: Handle<CUgraphNode>, id: Out<u64>) {
-        let graph = u64::from(Graph::of_node(node.0)?.id);
+        let graph = u64::from(find::graph_of(node.0)?.id);
         id.set(graph << 32 | u64::from(look(node.0, |node| node.local)?))
     }
 
     fn cuGraphGetNodes(graph: Handle<CUgraph>, nodes: Out<CUgraphNode>, count: Out<usize>) {
-        let all: Vec<u64> = Graph::find(graph.0)?.lock().nodes.keys().copied().collect();
+        let all: Vec<u64> = find::graph(graph.0)?.lock().nodes.keys().copied().collect();
         fill(&nodes, &count, all)
     }
 
     fn cuGraphGetRootNodes(graph: Handle<CUgraph>, nodes: Out<CUgraphNode>, count: Out<usize>) {
-        let graph = Graph::find(graph.0)?;
+        let graph = find::graph(graph.0)?;
         let inner = graph.lock();
         let roots = inner.nodes.iter().filter(|(_, node)| node.before.is_empty());
         fill(&nodes, &count, roots.map(|(node, _)| *node).collect())
@@ -151,7 +152,7 @@ entry! {
     }
 
     fn cuGraphDestroyNode(node: Handle<CUgraphNode>) {
-        let graph = Graph::of_node(node.0)?;
+        let graph = find::graph_of(node.0)?;
         let removed = {
             let mut inner = graph.lock();
             if inner.has_memory() || inner.captures > 0 {
@@ -159,7 +160,7 @@ entry! {
             }
             inner.remove(node.0)?
         };
-        driver()?.graphs.nodes.remove(node.0);
+        driver()?.graphs.handles.forget_node(node.0);
         removed.work.end()
     }
 
@@ -175,7 +176,7 @@ entry! {
 
 /// Looks at a node.
 pub fn look<T>(node: u64, see: impl FnOnce(&Node) -> T) -> Result<T> {
-    let graph = Graph::of_node(node)?;
+    let graph = find::graph_of(node)?;
     let inner = graph.lock();
     inner.nodes.get(&node).map(see).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
@@ -240,7 +241,7 @@ fn neighbours(
 }
 
 fn dependents(node: u64) -> Result<Vec<Before>> {
-    let graph = Graph::of_node(node)?;
+    let graph = find::graph_of(node)?;
     let inner = graph.lock();
     let after = &inner.nodes.get(&node).ok_or(CUDA_ERROR_INVALID_VALUE)?.after;
     Ok(after
@@ -262,7 +263,7 @@ fn edges(
     data: Option<&Out<CUgraphEdgeData>>,
     count: &Out<usize>,
 ) -> Result {
-    let graph = Graph::find(graph)?;
+    let graph = find::graph(graph)?;
     let inner = graph.lock();
     let all = inner.nodes.iter().flat_map(|(&later, node)| {
         node.before
@@ -294,7 +295,7 @@ fn connect(
     data: Option<&In<CUgraphEdgeData>>,
     count: usize,
 ) -> Result {
-    let graph = Graph::find(graph)?;
+    let graph = find::graph(graph)?;
     let edges: Vec<_> = before(from, data, count)?
         .into_iter()
         .zip(to.list(count)?)
@@ -319,7 +320,7 @@ fn disconnect(
     data: Option<&In<CUgraphEdgeData>>,
     count: usize,
 ) -> Result {
-    let graph = Graph::find(graph)?;
+    let graph = find::graph(graph)?;
     let edges: Vec<_> = before(from, data, count)?
         .into_iter()
         .zip(to.list(count)?)

@@ -1,13 +1,14 @@
 //! Executable graphs: instantiating, launching, updating and ending them.
 
 use super::args::{Handle, In, InMut, Out, stream_name};
+use super::find;
 use super::graph_params::Given;
+use super::stream_name::stream_of;
 use crate::Result;
 use crate::driver::driver;
 use crate::graph::capture::Target;
 use crate::graph::exec::{Exec, Refusal};
 use crate::graph::launch;
-use crate::graph::topology::Graph;
 use crate::graph::update;
 use crate::graph::work::Work;
 use divvy_abi::*;
@@ -32,7 +33,7 @@ entry! {
         if flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD.0) != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let made = Exec::create(&*Graph::find(graph.0)?, flags).map_err(|refusal| refusal.code)?;
+        let made = driver()?.graphs.instantiate(&*find::graph(graph.0)?, flags).map_err(|refusal| refusal.code)?;
         exec.set(made.handle as CUgraphExec)
     }
 
@@ -49,19 +50,23 @@ entry! {
     }
 
     fn cuGraphUpload | cuGraphUpload_ptsz(exec: Handle<CUgraphExec> ; stream) {
-        let exec = Exec::find(exec.0)?;
+        let exec = find::exec(exec.0)?;
         launch::upload(&exec, &stream.queue()?)
     }
 
     fn cuGraphLaunch | cuGraphLaunch_ptsz(exec: Handle<CUgraphExec> ; stream) {
-        let exec = Exec::find(exec.0)?;
+        let exec = find::exec(exec.0)?;
         match stream.target()? {
-            Target::Queue(queue) => launch::launch(&exec, &queue),
+            Target::Queue(queue) => {
+                let driver = driver()?;
+                let on = launch::On { launcher: &driver.launcher, arrays: &driver.arrays };
+                launch::launch(&exec, &queue, stream_of(&queue)?, on)
+            }
             Target::Capture(recorder) => {
                 if !exec.memory.is_empty() {
                     return Err(CUDA_ERROR_NOT_SUPPORTED);
                 }
-                let child = exec.to_graph()?;
+                let child = exec.to_graph(&driver()?.graphs.handles)?;
                 child.embed();
                 recorder.add(Work::Child(child)).map(drop)
             }
@@ -74,11 +79,11 @@ entry! {
     }
 
     fn cuGraphExecGetFlags(exec: Handle<CUgraphExec>, flags: Out<u64>) {
-        flags.set(Exec::find(exec.0)?.flags)
+        flags.set(find::exec(exec.0)?.flags)
     }
 
     fn cuGraphExecGetId(exec: Handle<CUgraphExec>, id: Out<u32>) {
-        id.set(Exec::find(exec.0)?.id)
+        id.set(find::exec(exec.0)?.id)
     }
 
     fn cuGraphNodeSetEnabled(exec: Handle<CUgraphExec>, node: Handle<CUgraphNode>, enabled: u32) {
@@ -163,7 +168,7 @@ entry! {
     fn cuGraphExecChildGraphNodeSetParams(
         exec: Handle<CUgraphExec>, node: Handle<CUgraphNode>, child: Handle<CUgraph>,
     ) {
-        set(exec.0, node.0, Work::Child(Graph::find(child.0)?))
+        set(exec.0, node.0, Work::Child(find::graph(child.0)?))
     }
 
     fn cuGraphExecEventRecordNodeSetEvent(
@@ -191,7 +196,7 @@ entry! {
         if params.type_ == CU_GRAPH_NODE_TYPE_GRAPH {
             // SAFETY: the type says which member it is, and any bits are a handle.
             let child = unsafe { params.anonymous1.graph.graph } as u64;
-            return set(exec.0, node.0, Work::Child(Graph::find(child)?));
+            return set(exec.0, node.0, Work::Child(find::graph(child)?));
         }
         set(exec.0, node.0, params.work()?)
     }
@@ -199,8 +204,8 @@ entry! {
 
 /// The executable graph, for a call that also names a node, which must still be in its graph.
 fn of_exec(exec: u64, node: u64) -> Result<Arc<Exec>> {
-    Graph::of_node(node)?;
-    Exec::find(exec)
+    find::graph_of(node)?;
+    find::exec(exec)
 }
 
 fn set(exec: u64, node: u64, work: Work) -> Result {
@@ -222,9 +227,9 @@ fn with_log(
     room: usize,
 ) -> Result {
     exec.required()?;
-    let made = Graph::find(graph)
+    let made = find::graph(graph)
         .map_err(Refusal::from)
-        .and_then(|graph| Exec::create(&graph, 0));
+        .and_then(|graph| driver()?.graphs.instantiate(&graph, 0));
     let node = made.as_ref().err().map_or(0, |refusal| refusal.node);
     error_node.set_if_wanted(node as CUgraphNode);
     if !log.is_null() && room > 0 {
@@ -246,9 +251,9 @@ fn with_params(
 ) -> Result {
     exec.required()?;
     let mut given = params.read().get()?;
-    let made = Graph::find(graph)
+    let made = find::graph(graph)
         .map_err(Refusal::from)
-        .and_then(|graph| Exec::create(&graph, given.flags))
+        .and_then(|graph| driver()?.graphs.instantiate(&graph, given.flags))
         .and_then(|made| {
             if given.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD.0) != 0 {
                 let queue = stream_name(given.hUploadStream, per_thread).queue();
@@ -267,7 +272,7 @@ fn with_params(
 }
 
 fn updated(exec: u64, graph: u64) -> Result<CUgraphExecUpdateResultInfo> {
-    let (exec, graph) = (Exec::find(exec)?, Graph::find(graph)?);
+    let (exec, graph) = (find::exec(exec)?, find::graph(graph)?);
     Ok(match update::update(&exec, &graph) {
         Ok(()) => CUgraphExecUpdateResultInfo::default(),
         Err(mismatch) => CUgraphExecUpdateResultInfo {

@@ -1,17 +1,15 @@
 //! Graph memory of a device, and user objects that graphs keep.
 
 use super::args::{Callback, Handle, Out};
+use super::find;
 use crate::driver::driver;
-use crate::graph::memory::Reserved;
-use crate::graph::object::{Destructor, Held, UserObject};
-use crate::graph::topology::Graph;
+use crate::graph::object::{Destructor, ObjectReference, UserObject};
 use divvy_abi::*;
-use std::sync::Arc;
 
 entry! {
     fn cuDeviceGetGraphMemAttribute(device: CUdevice, attribute: CUgraphMem_attribute, value: Out<c_void>) {
         let driver = driver()?;
-        let figures = driver.graphs.physical(driver.device(device)?).figures();
+        let figures = driver.graphs.memory.physical(driver.device(device)?).figures();
         value.required()?;
         match attribute {
             CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => value.set_as(figures.used),
@@ -25,7 +23,7 @@ entry! {
     // Only the high-water marks can be set, and only reset.
     fn cuDeviceSetGraphMemAttribute(device: CUdevice, attribute: CUgraphMem_attribute, value: Out<c_void>) {
         let driver = driver()?;
-        let physical = driver.graphs.physical(driver.device(device)?);
+        let physical = driver.graphs.memory.physical(driver.device(device)?);
         let high = matches!(attribute, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH | CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH);
         if !high || value.before_as::<u64>()? != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -36,13 +34,7 @@ entry! {
 
     fn cuDeviceGraphMemTrim(device: CUdevice) {
         let driver = driver()?;
-        let device = driver.device(device)?;
-        driver.graphs.physical(device).trim();
-        let all: Vec<Arc<Reserved>> =
-            driver.graphs.addresses().values().filter_map(std::sync::Weak::upgrade).collect();
-        for reserved in all.iter().filter(|reserved| reserved.allocation.device == device.ordinal) {
-            reserved.discard();
-        }
+        driver.graphs.memory.trim(driver.device(device)?);
         Ok(())
     }
 
@@ -59,34 +51,35 @@ entry! {
         if references == 0 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC.0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        object.set(UserObject::create(data.0, destructor, references)?.handle as CUuserObject)
+        let made = UserObject::create(&driver()?.graphs.objects, data.0, destructor, references);
+        object.set(made.handle as CUuserObject)
     }
 
     fn cuUserObjectRetain(object: Handle<CUuserObject>, count: u32) {
         counted(count)?;
-        UserObject::find(object.0)?.retain(u64::from(count));
+        find::user_object(object.0)?.retain(u64::from(count));
         Ok(())
     }
 
     fn cuUserObjectRelease(object: Handle<CUuserObject>, count: u32) {
         counted(count)?;
-        UserObject::find(object.0)?.release(u64::from(count))
+        find::user_object(object.0)?.release(u64::from(count))
     }
 
     fn cuGraphRetainUserObject(graph: Handle<CUgraph>, object: Handle<CUuserObject>, count: u32, flags: u32) {
         counted(count)?;
-        let (graph, object) = (Graph::find(graph.0)?, UserObject::find(object.0)?);
+        let (graph, object) = (find::graph(graph.0)?, find::user_object(object.0)?);
         if flags & !CU_GRAPH_USER_OBJECT_MOVE.0 != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let held = Held::new(&object, u64::from(count), flags != 0);
-        graph.lock().objects.push(held);
+        let reference = ObjectReference::new(&object, u64::from(count), flags != 0);
+        graph.lock().objects.push(reference);
         Ok(())
     }
 
     fn cuGraphReleaseUserObject(graph: Handle<CUgraph>, object: Handle<CUuserObject>, count: u32) {
         counted(count)?;
-        Held::release(&mut Graph::find(graph.0)?.lock().objects, object.0, u64::from(count))
+        ObjectReference::release(&mut find::graph(graph.0)?.lock().objects, object.0, u64::from(count))
     }
 }
 

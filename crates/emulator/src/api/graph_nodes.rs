@@ -1,11 +1,12 @@
 //! Adding nodes to graphs.
 
 use super::args::{Handle, In, InMut, Out};
+use super::find;
 use super::graph::before;
 use super::graph_params::Given;
 use crate::Result;
+use crate::driver::driver;
 use crate::graph::edge::Before;
-use crate::graph::memory::Reserved;
 use crate::graph::topology::Graph;
 use crate::graph::work::Work;
 use divvy_abi::*;
@@ -85,7 +86,7 @@ entry! {
         node.required()?;
         let mut given = params.read().get()?;
         let before = before(&nodes, None, count)?;
-        let (made, address) = add_alloc(&Graph::find(graph.0)?, &before, &given)?;
+        let (made, address) = add_alloc(&find::graph(graph.0)?, &before, &given)?;
         given.dptr = address;
         params.write(given);
         node.set(made as CUgraphNode)
@@ -96,7 +97,7 @@ entry! {
     ) {
         node.required()?;
         let before = before(&nodes, None, count)?;
-        node.set(add_free(&Graph::find(graph.0)?, &before, pointer)? as CUgraphNode)
+        node.set(add_free(&find::graph(graph.0)?, &before, pointer)? as CUgraphNode)
     }
 
     fn cuGraphAddNode(
@@ -123,7 +124,7 @@ entry! {
 
 fn add(out: &Out<CUgraphNode>, graph: u64, before: &[Before], work: impl FnOnce() -> Result<Work>) -> Result {
     out.required()?;
-    let graph = Graph::find(graph)?;
+    let graph = find::graph(graph)?;
     let work = work()?;
     let node = graph.add(work.clone(), before).inspect_err(|_| {
         // A child graph was made for this node alone.
@@ -134,7 +135,7 @@ fn add(out: &Out<CUgraphNode>, graph: u64, before: &[Before], work: impl FnOnce(
 
 /// A child graph node's work: a copy of the graph, which may not allocate.
 fn copied(child: u64) -> Result<Work> {
-    let child = Graph::find(child)?;
+    let child = find::graph(child)?;
     if child.has_memory() {
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
@@ -143,7 +144,7 @@ fn copied(child: u64) -> Result<Work> {
 
 /// A child graph node's work: the graph itself, which is the node's from here on.
 fn moved(child: u64, parent: &Graph) -> Result<Work> {
-    let child = Graph::find(child)?;
+    let child = find::graph(child)?;
     if child.is_embedded() || child.handle == parent.handle {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -159,14 +160,17 @@ pub fn add_alloc(
 ) -> Result<(u64, u64)> {
     // SAFETY: the program's list has as many entries as it says.
     let access = unsafe { crate::params::list(params.accessDescs, params.accessDescCount) }?;
-    let reserved = Reserved::new(params.poolProps, access.to_vec(), params.bytesize)?;
+    let reserved = driver()?
+        .graphs
+        .memory
+        .reserve(params.poolProps, access.to_vec(), params.bytesize)?;
     reserved.own(graph.handle);
     let address = reserved.base();
     Ok((graph.add(Work::Alloc(reserved), before)?, address))
 }
 
 fn add_free(graph: &Arc<Graph>, before: &[Before], pointer: u64) -> Result<u64> {
-    let reserved = Reserved::find(pointer)?;
+    let reserved = driver()?.graphs.memory.find(pointer)?;
     reserved.free_in(graph.handle)?;
     let work = Work::Free(Arc::clone(&reserved));
     graph
@@ -177,7 +181,7 @@ fn add_free(graph: &Arc<Graph>, before: &[Before], pointer: u64) -> Result<u64> 
 fn any(out: &Out<CUgraphNode>, graph: u64, before: &[Before], params: &InMut<CUgraphNodeParams>) -> Result {
     out.required()?;
     let mut given = params.read().get()?;
-    let of = Graph::find(graph)?;
+    let of = find::graph(graph)?;
     match given.type_ {
         CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
             // SAFETY: the type says which member it is.

@@ -1,12 +1,14 @@
 //! Parameters of nodes: as the program gives them, reads them back and changes them.
 
 use super::args::{Handle, In, InMut, Out};
+use super::current;
+use super::find;
 use super::graph::look;
 use crate::Result;
-use crate::context;
+use crate::driver::driver;
 use crate::graph::kernel::KernelWork;
-use crate::graph::topology::Graph;
 use crate::graph::work::{HostWork, MemOpsWork, MemcpyWork, MemsetWork, Work};
+use crate::launch::Geometry;
 use crate::memop::MemOps;
 use divvy_abi::*;
 
@@ -19,7 +21,7 @@ pub trait Given {
 impl Given for CUDA_KERNEL_NODE_PARAMS {
     fn work(&self) -> Result<Work> {
         // SAFETY: the program vouches for its parameter lists.
-        Ok(Work::Kernel(unsafe { KernelWork::read(self) }?))
+        Ok(Work::Kernel(unsafe { kernel_work(self) }?))
     }
 }
 
@@ -44,13 +46,17 @@ impl Given for CUDA_KERNEL_NODE_PARAMS_v1 {
 
 impl Given for (CUDA_MEMCPY3D, u64) {
     fn work(&self) -> Result<Work> {
-        Ok(Work::Memcpy(MemcpyWork::read(self.0, self.1)?))
+        Ok(Work::Memcpy(MemcpyWork::read(
+            self.0,
+            current::named(self.1)?,
+            &driver()?.arrays,
+        )?))
     }
 }
 
 impl Given for (CUDA_MEMSET_NODE_PARAMS, u64) {
     fn work(&self) -> Result<Work> {
-        Ok(Work::Memset(MemsetWork::read(self.0, self.1)?))
+        Ok(Work::Memset(MemsetWork::read(self.0, current::named(self.1)?)?))
     }
 }
 
@@ -72,9 +78,9 @@ impl Given for CUDA_BATCH_MEM_OP_NODE_PARAMS {
         // SAFETY: the program's list has as many entries as it says.
         let list = unsafe { crate::params::list(self.paramArray, self.count as usize) }?;
         Ok(Work::MemOps(MemOpsWork {
-            ops: MemOps::read(list.to_vec())?,
+            ops: MemOps::read(&driver()?.addresses, list.to_vec())?,
             flags: self.flags,
-            context: context::named(self.ctx as u64)?,
+            context: current::named(self.ctx as u64)?,
         }))
     }
 }
@@ -140,6 +146,31 @@ impl Given for CUgraphNodeParams {
 
 fn event(handle: u64) -> Result<std::sync::Arc<crate::event::Event>> {
     super::event::known(handle).map_err(|_| CUDA_ERROR_INVALID_VALUE)
+}
+
+/// Reads a kernel node's parameters.
+///
+/// # Safety
+/// The parameter lists describe the kernel's parameters, as CUDA requires.
+unsafe fn kernel_work(raw: &CUDA_KERNEL_NODE_PARAMS) -> Result<KernelWork> {
+    let (func, kern) = (raw.func as u64, raw.kern as u64);
+    let context = match (func, raw.ctx as u64) {
+        // A kernel without a context runs in the current one.
+        (0, context) => current::named(context)?,
+        _ => current::context()?,
+    };
+    let target = find::target(if func == 0 { kern } else { func });
+    let target = target.map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+    let geometry = Geometry {
+        grid: [raw.gridDimX, raw.gridDimY, raw.gridDimZ],
+        block: [raw.blockDimX, raw.blockDimY, raw.blockDimZ],
+        shared_bytes: raw.sharedMemBytes,
+        cooperative: false,
+    };
+    let function = target.function(&context, &driver()?.modules)?;
+    let func = if func == 0 { 0 } else { function.handle };
+    // SAFETY: promised by the caller.
+    unsafe { KernelWork::gather(function, func, kern, geometry, raw.kernelParams, raw.extra) }
 }
 
 /// The third version of the structure differs from the second in nothing that is used here.
@@ -308,7 +339,7 @@ entry! {
 }
 
 fn change(node: u64, body: impl FnOnce(&mut Work) -> Result) -> Result {
-    let graph = Graph::of_node(node)?;
+    let graph = find::graph_of(node)?;
     let mut inner = graph.lock();
     body(&mut inner.node(node)?.work)
 }

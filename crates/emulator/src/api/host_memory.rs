@@ -1,13 +1,14 @@
 //! Host memory a device can reach: allocated here, or the program's own and registered.
 
 use super::args::{Handle, Out};
+use super::capture::unsafe_call;
+use super::current;
 use crate::Result;
-use crate::context;
 use crate::driver::driver;
-use crate::graph::capture;
-use crate::memory::allocation::{Allocation, Backing, GRANULE, Kind};
-use crate::memory::mapping::Mapping;
+use crate::memory::allocation::{Allocation, Backing, Kind};
 use divvy_abi::*;
+use divvy_device::memory::heap::GRANULE;
+use divvy_device::memory::mapping::Mapping;
 use std::sync::Arc;
 
 const PAGE: usize = 4096;
@@ -33,11 +34,11 @@ entry! {
             return Ok(());
         }
         let host = |kind| matches!(kind, Kind::Host { .. });
-        let found = driver.registry.find(pointer.0).filter(|found| found.base == pointer.0 && host(found.kind));
-        capture::unsafe_call()?;
+        let found = driver.addresses.live.find(pointer.0).filter(|found| found.base == pointer.0 && host(found.kind));
+        unsafe_call()?;
         finish_work(&*found.ok_or(CUDA_ERROR_INVALID_VALUE)?);
         driver
-            .registry
+            .addresses.live
             .remove(pointer.0, |found| host(found.kind))
             .map(drop)
             .ok_or(CUDA_ERROR_INVALID_VALUE)
@@ -52,15 +53,15 @@ entry! {
     }
 
     fn cuMemHostUnregister(pointer: Handle<*mut c_void>) {
-        context::current()?;
+        current::context()?;
         let driver = driver()?;
         let registered = |kind| matches!(kind, Kind::Registered { .. });
         let found =
-            driver.registry.find(pointer.0).filter(|found| found.base == pointer.0 && registered(found.kind));
-        capture::unsafe_call()?;
+            driver.addresses.live.find(pointer.0).filter(|found| found.base == pointer.0 && registered(found.kind));
+        unsafe_call()?;
         finish_work(&*found.ok_or(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?);
         driver
-            .registry
+            .addresses.live
             .remove(pointer.0, |found| registered(found.kind))
             .map(drop)
             .ok_or(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
@@ -80,8 +81,8 @@ entry! {
 }
 
 fn allocate(bytes: usize, kind: Kind) -> Result<u64> {
-    let context = context::usable()?;
-    capture::unsafe_call()?;
+    let context = current::usable()?;
+    unsafe_call()?;
     if bytes == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -93,15 +94,16 @@ fn allocate(bytes: usize, kind: Kind) -> Result<u64> {
     let (device, backing) = (context.device.ordinal, Backing::Host(mapping));
     let allocation = Allocation::new(address, bytes as u64, kind, context.handle, device, backing);
     driver()?
-        .registry
+        .addresses
+        .live
         .insert(Arc::new(allocation))
         .map_err(|_| CUDA_ERROR_UNKNOWN)?;
     Ok(address)
 }
 
 fn register(address: u64, bytes: usize, flags: u32) -> Result {
-    let context = context::usable()?;
-    capture::unsafe_call()?;
+    let context = current::usable()?;
+    unsafe_call()?;
     let known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
     let end = address.checked_add(bytes as u64);
     if flags & !known != 0 || address == 0 || bytes == 0 || end.is_none() {
@@ -117,14 +119,15 @@ fn register(address: u64, bytes: usize, flags: u32) -> Result {
         Backing::Program,
     );
     driver()?
-        .registry
+        .addresses
+        .live
         .insert(Arc::new(allocation))
         .map_err(|_| CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
 }
 
 /// The flags of the host memory that holds an address.
 fn host_flags(address: u64) -> Result<u32> {
-    match driver()?.registry.find(address).map(|found| found.kind) {
+    match driver()?.addresses.live.find(address).map(|found| found.kind) {
         // The device can always reach it: every allocation is mapped and portable, as with unified addressing.
         Some(Kind::Host { flags } | Kind::Registered { flags }) => Ok(flags | CU_MEMHOSTALLOC_DEVICEMAP),
         Some(Kind::Managed) => Ok(CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE),

@@ -1,8 +1,9 @@
 //! Initialisation, version, error texts, profiler switches, and what is refused outright.
 
 use super::args::{In, Out};
-use crate::{driver, log};
+use crate::driver;
 use divvy_abi::*;
+use divvy_device::log;
 
 entry! {
     fn cuInit(flags: u32) {

@@ -5,14 +5,16 @@
 //! cannot open its own handles, which NVIDIA's driver answers with CUDA_ERROR_INVALID_CONTEXT.
 
 use super::args::Out;
+use super::capture::unsafe_call;
+use super::current;
 use crate::Result;
-use crate::context;
 use crate::driver::{Driver, driver};
-use crate::graph::capture;
 use crate::memory::allocation::{Allocation, Backing, Kind};
-use crate::shared::import::{Imported, Own, export};
-use crate::shared::key::{BYTES, Key, Lock};
+use crate::memory::imported::{Imported, Own, export};
 use divvy_abi::*;
+use divvy_device::Device;
+use divvy_device::shared::key::{BYTES, Key, Lock};
+use divvy_device::shared::ownership::Id;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,10 +25,10 @@ entry! {
     fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, pointer: u64) {
         handle.required()?;
         let driver = driver()?;
-        let found = driver.registry.find(pointer).filter(|found| found.kind == Kind::Device);
+        let found = driver.addresses.live.find(pointer).filter(|found| found.kind == Kind::Device);
         let allocation = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let device = &driver.devices[allocation.device];
-        let key = key(Lock::Memory, device.facts.uuid.0, export(device, &allocation)?, &allocation);
+        let key = key(Lock::Memory, device.facts.uuid.0, share(device, &allocation)?, &allocation);
         handle.set(CUipcMemHandle { reserved: key.to_bytes().map(|byte| byte as c_char) })
     }
 
@@ -39,10 +41,10 @@ entry! {
     }
 
     fn cuIpcCloseMemHandle(pointer: u64) {
-        capture::unsafe_call()?;
+        unsafe_call()?;
         let driver = driver()?;
         let imported = |found: &Allocation| found.kind == Kind::Imported { pool: 0 };
-        let found = driver.registry.find(pointer).filter(|found| found.base == pointer && imported(found));
+        let found = driver.addresses.live.find(pointer).filter(|found| found.base == pointer && imported(found));
         let found = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if closed_once(found.buffer_id) {
             return Ok(());
@@ -59,19 +61,20 @@ entry! {
                 return Ok(());
             }
             openings.remove(&found.buffer_id);
-            driver.registry.remove(pointer, |other| other.buffer_id == found.buffer_id)
+            driver.addresses.live.remove(pointer, |other| other.buffer_id == found.buffer_id)
         };
         gone.map(drop).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 }
 
-/// The key to an allocation whose deed is known.
-pub fn key(
-    lock: Lock,
-    scope: [u8; 16],
-    place: (crate::shared::deed::Id, u32),
-    allocation: &Allocation,
-) -> Key {
+/// Lists an allocation as one that others may open: the name of its pages' ownership record, and where in them it starts.
+pub fn share(device: &Device, allocation: &Allocation) -> Result<(Id, u32)> {
+    let extent = allocation.extent().ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    export(device, extent, allocation.buffer_id)
+}
+
+/// The key to an allocation whose ownership record is known.
+pub fn key(lock: Lock, scope: [u8; 16], place: (Id, u32), allocation: &Allocation) -> Key {
     Key {
         lock,
         scope,
@@ -88,7 +91,8 @@ pub fn register(driver: &Driver, imported: Imported, pool: u64, context: u64, de
     let (kind, backing) = (Kind::Imported { pool }, Backing::Imported(Arc::new(imported)));
     let allocation = Allocation::new(address, bytes, kind, context, device, backing);
     driver
-        .registry
+        .addresses
+        .live
         .insert(Arc::new(allocation))
         .map_err(|_| CUDA_ERROR_UNKNOWN)?;
     Ok(address)
@@ -115,8 +119,8 @@ fn count_down(openings: &mut HashMap<u64, u64>, buffer_id: u64) -> bool {
 
 fn open(out: &Out<CUdeviceptr>, handle: &CUipcMemHandle, flags: u32) -> Result {
     out.required()?;
-    capture::unsafe_call()?;
-    let context = context::usable()?;
+    unsafe_call()?;
+    let context = current::usable()?;
     if flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -134,7 +138,7 @@ fn open(out: &Out<CUdeviceptr>, handle: &CUipcMemHandle, flags: u32) -> Result {
     let same = |found: &Allocation| {
         found.context == context.handle && found.imported().is_some_and(|imported| imported.key == key)
     };
-    if let Some(found) = driver.registry.find_where(same) {
+    if let Some(found) = driver.addresses.live.find_where(same) {
         *openings.entry(found.buffer_id).or_insert(1) += 1;
         return out.set(found.base);
     }

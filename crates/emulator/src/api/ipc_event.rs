@@ -1,14 +1,16 @@
 //! Events of one process in another: cuIpcGetEventHandle and cuIpcOpenEventHandle.
 
 use super::args::{Handle, Out};
+use super::current;
 use super::event::known;
-use crate::context::{self, Context};
+use crate::context::Context;
 use crate::driver::driver;
 use crate::event::Event;
-use crate::shared::event::SharedEvent;
-use crate::shared::key::{BYTES, Key, Lock};
-use crate::{Result, handle, log};
+use crate::{Result, handle};
 use divvy_abi::*;
+use divvy_device::log;
+use divvy_device::shared::event::SharedEvent;
+use divvy_device::shared::key::{BYTES, Key, Lock};
 use rustix::io::Errno;
 use std::sync::Arc;
 
@@ -30,7 +32,7 @@ entry! {
 
     fn cuIpcOpenEventHandle(event: Out<CUevent>, key: CUipcEventHandle) {
         event.required()?;
-        let context = context::usable()?;
+        let context = current::usable()?;
         let bytes: [u8; BYTES] = key.reserved.map(|byte| byte as u8);
         let key = Key::read(&bytes, Lock::Event).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         let driver = driver()?;

@@ -1,14 +1,15 @@
 //! Launching kernels.
 
 use super::args::{Handle, In, InMut, stream_name};
+use super::find;
+use super::stream_name::StreamName;
 use crate::Result;
-use crate::function::Target as Function;
+use crate::driver::driver;
 use crate::graph::capture::Target;
 use crate::graph::kernel::{Attributes, KernelWork};
 use crate::graph::work::Work;
 use crate::launch::{self, Geometry};
 use crate::params;
-use crate::stream::StreamName;
 use divvy_abi::*;
 
 /// cuLaunchKernel in one variant.
@@ -159,15 +160,18 @@ unsafe fn start_with(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result {
-    match stream.target()? {
+    let target = stream.target()?;
+    let driver = driver()?;
+    let modules = &driver.modules;
+    match target {
         Target::Queue(queue) => {
-            let function = Function::find(function)?.function(&queue.context)?;
+            let function = find::target(function)?.function(&queue.context, modules)?;
             // SAFETY: promised by the caller.
             let bytes = unsafe { params::gather(function.kernel(), params, extra) }?;
-            launch::submit(function, geometry, bytes, &queue)
+            launch::submit(&driver.launcher, function, geometry, bytes, &queue)
         }
         Target::Capture(recorder) => {
-            let found = Function::find(function)?.function(&recorder.queue.context)?;
+            let found = find::target(function)?.function(&recorder.queue.context, modules)?;
             if found.instance.context.id != recorder.queue.context.id {
                 return Err(CUDA_ERROR_INVALID_HANDLE);
             }

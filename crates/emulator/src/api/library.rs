@@ -1,13 +1,15 @@
 //! Libraries and their kernels, which belong to no context.
 
 use super::args::{Handle, In, InMut, Out, Text};
+use super::current;
+use super::find;
 use super::module::{global, read_file, refuse};
+use crate::Result;
 use crate::driver::driver;
-use crate::function::{Target, attribute, set_attribute};
+use crate::function::{attribute, set_attribute};
 use crate::image::{Image, ImageError, source};
 use crate::jit::JitOptions;
 use crate::library::{Kernel, Library};
-use crate::{Result, context};
 use divvy_abi::*;
 use std::sync::Arc;
 
@@ -49,7 +51,13 @@ entry! {
     }
 
     fn cuLibraryUnload(library: Handle<CUlibrary>) {
-        driver()?.libraries.remove(library.0).ok_or(CUDA_ERROR_INVALID_HANDLE)?.unload()
+        let driver = driver()?;
+        let library = driver.libraries.remove(library.0).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        library.unload(&driver.modules);
+        for kernel in library.kernels() {
+            driver.kernels.remove(kernel.handle);
+        }
+        Ok(())
     }
 
     fn cuLibraryGetKernel(kernel: Out<CUkernel>, library: Handle<CUlibrary>, name: Text) {
@@ -68,17 +76,17 @@ entry! {
 
     fn cuLibraryGetModule(module: Out<CUmodule>, library: Handle<CUlibrary>) {
         module.required()?;
-        let instance = known(library.0)?.instance(&context::usable()?)?;
+        let instance = known(library.0)?.instance(&current::usable()?, &driver()?.modules)?;
         module.set(instance.handle as CUmodule)
     }
 
     fn cuLibraryGetGlobal(address: Out<CUdeviceptr>, bytes: Out<usize>, library: Handle<CUlibrary>, name: Text) {
-        global(&*known(library.0)?.instance(&context::usable()?)?, &name, &address, &bytes)
+        global(&*known(library.0)?.instance(&current::usable()?, &driver()?.modules)?, &name, &address, &bytes)
     }
 
     // A managed variable is one that the host may use as well, which here is every variable.
     fn cuLibraryGetManaged(address: Out<CUdeviceptr>, bytes: Out<usize>, library: Handle<CUlibrary>, name: Text) {
-        global(&*known(library.0)?.instance(&context::usable()?)?, &name, &address, &bytes)
+        global(&*known(library.0)?.instance(&current::usable()?, &driver()?.modules)?, &name, &address, &bytes)
     }
 
     fn cuLibraryGetUnifiedFunction(_function: Out<*mut c_void>, library: Handle<CUlibrary>, _name: Text) {
@@ -88,7 +96,7 @@ entry! {
 
     fn cuKernelGetFunction(function: Out<CUfunction>, kernel: Handle<CUkernel>) {
         function.required()?;
-        let found = known_kernel(kernel.0)?.function(&context::usable()?)?;
+        let found = known_kernel(kernel.0)?.function(&current::usable()?, &driver()?.modules)?;
         function.set(found.handle as CUfunction)
     }
 
@@ -98,7 +106,7 @@ entry! {
     }
 
     fn cuKernelGetName(name: Out<*const c_char>, kernel: Handle<CUkernel>) {
-        name.set(Target::find(kernel.0)?.c_name().as_ptr())
+        name.set(find::target(kernel.0)?.c_name().as_ptr())
     }
 
     fn cuKernelGetAttribute(
@@ -108,25 +116,25 @@ entry! {
         device: CUdevice,
     ) {
         let device = driver()?.device(device)?;
-        value.set(attribute(&Target::find(kernel.0)?, number, device)?)
+        value.set(attribute(&find::target(kernel.0)?, number, device)?)
     }
 
     fn cuKernelSetAttribute(number: CUfunction_attribute, value: i32, kernel: Handle<CUkernel>, device: CUdevice) {
         let device = driver()?.device(device)?;
-        set_attribute(&Target::find(kernel.0)?, number, value, device)
+        set_attribute(&find::target(kernel.0)?, number, value, device)
     }
 
     fn cuKernelSetCacheConfig(kernel: Handle<CUkernel>, _config: CUfunc_cache, device: CUdevice) {
         driver()?.device(device)?;
-        Target::find(kernel.0).map(drop)
+        find::target(kernel.0).map(drop)
     }
 
     fn cuKernelGetParamInfo(kernel: Handle<CUkernel>, index: usize, offset: Out<usize>, size: Out<usize>) {
-        super::function::param_info(&Target::find(kernel.0)?, index, &offset, &size)
+        super::function::param_info(&find::target(kernel.0)?, index, &offset, &size)
     }
 
     fn cuKernelGetParamCount(kernel: Handle<CUkernel>, count: Out<usize>) {
-        count.set(Target::find(kernel.0)?.describe(|kernel| kernel.params.len())?)
+        count.set(find::describe(&find::target(kernel.0)?, |kernel| kernel.params.len())?)
     }
 }
 
@@ -141,7 +149,7 @@ fn known_kernel(kernel: u64) -> Result<Arc<Kernel>> {
 fn load(out: &Out<CUlibrary>, image: std::result::Result<Image, ImageError>, options: &JitOptions) -> Result {
     let driver = driver()?;
     // A library belongs to no device; its kernels are listed as the current one sees them, else the first.
-    let device = context::current().map_or_else(
+    let device = current::context().map_or_else(
         |_| Arc::clone(&driver.devices[0]),
         |context| Arc::clone(&context.device),
     );

@@ -1,13 +1,15 @@
 //! The linker's entry points.
 
 use super::args::{Handle, InMut, Out, Text};
+use super::current;
 use super::module::refuse;
 use crate::driver::driver;
 use crate::image::{Image, ImageError, source};
 use crate::jit::JitOptions;
 use crate::link::Link;
-use crate::{Result, context, handle, log};
+use crate::{Result, handle};
 use divvy_abi::*;
+use divvy_device::log;
 use std::sync::Arc;
 
 entry! {
@@ -18,7 +20,7 @@ entry! {
         link: Out<CUlinkState>,
     ) {
         link.required()?;
-        let sm = context::usable()?.device.facts.profile.sm();
+        let sm = current::usable()?.device.facts.profile.sm();
         // SAFETY: the program passes option lists of `count` entries and keeps the log buffers until the linker
         // is destroyed, as CUDA requires.
         let options = unsafe { JitOptions::read(count, options.pointer(), values.pointer()) };

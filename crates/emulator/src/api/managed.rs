@@ -4,15 +4,15 @@
 //! change nothing. Managed memory is not charged to the device: on hardware too it may exceed the device.
 
 use super::args::Out;
+use super::capture::unsafe_call;
+use super::current;
+use super::stream_name::StreamName;
 use crate::Result;
-use crate::context;
 use crate::driver::{Driver, driver};
-use crate::graph::capture;
 use crate::memory::allocation::{Allocation, Backing, Kind};
-use crate::memory::heap::PAGE;
-use crate::memory::mapping::Mapping;
-use crate::stream::StreamName;
 use divvy_abi::*;
+use divvy_device::memory::heap::PAGE;
+use divvy_device::memory::mapping::Mapping;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,8 +35,8 @@ const NOWHERE: i32 = CU_DEVICE_INVALID;
 entry! {
     fn cuMemAllocManaged(pointer: Out<CUdeviceptr>, bytes: usize, flags: u32) {
         pointer.required()?;
-        let context = context::usable()?;
-        capture::unsafe_call()?;
+        let context = current::usable()?;
+        unsafe_call()?;
         if bytes == 0 || (flags != CU_MEM_ATTACH_GLOBAL.0 && flags != CU_MEM_ATTACH_HOST.0) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -45,7 +45,7 @@ entry! {
         let address = mapping.address();
         let (device, backing) = (context.device.ordinal, Backing::Host(mapping));
         let allocation = Allocation::new(address, bytes as u64, Kind::Managed, context.handle, device, backing);
-        driver()?.registry.insert(Arc::new(allocation)).map_err(|_| CUDA_ERROR_UNKNOWN)?;
+        driver()?.addresses.live.insert(Arc::new(allocation)).map_err(|_| CUDA_ERROR_UNKNOWN)?;
         pointer.set(address)
     }
 
@@ -105,7 +105,8 @@ fn notes() -> MutexGuard<'static, Option<HashMap<u64, Advice>>> {
 
 fn managed(driver: &Driver, pointer: u64, bytes: u64) -> Result<Arc<Allocation>> {
     let found = driver
-        .registry
+        .addresses
+        .live
         .find(pointer)
         .filter(|found| found.kind == Kind::Managed);
     found
@@ -128,7 +129,7 @@ fn place(location: &CUmemLocation) -> Result<i32> {
         CU_MEM_LOCATION_TYPE_DEVICE => {
             // SAFETY: every bit pattern is an i32.
             let id = unsafe { location.anonymous1.id };
-            Ok(driver()?.device(id)?.number())
+            Ok(driver()?.device(id)?.ordinal as CUdevice)
         }
         CU_MEM_LOCATION_TYPE_HOST
         | CU_MEM_LOCATION_TYPE_HOST_NUMA

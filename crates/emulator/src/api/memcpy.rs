@@ -1,14 +1,17 @@
 //! Copying memory, in every direction and up to three dimensions.
 
 use super::args::{Handle, In};
+use super::capture::unsafe_call;
+use super::current;
+use super::stream_name::StreamName;
 use crate::Result;
-use crate::context;
+use crate::block::transfer;
 use crate::copy::{Known, Place, Shape, Side, Transfer};
 use crate::driver::driver;
 use crate::graph::Foreign;
-use crate::graph::capture::{self, Recorder, Target};
+use crate::graph::capture::{Recorder, Target};
 use crate::graph::work::{MemcpyWork, Work};
-use crate::stream::{Queue, StreamName};
+use crate::stream::Queue;
 use divvy_abi::*;
 use std::sync::Arc;
 
@@ -89,8 +92,8 @@ entry! {
 }
 
 fn contexts(to: u64, from: u64) -> Result {
-    context::named(to)?;
-    context::named(from).map(drop)
+    current::named(to)?;
+    current::named(from).map(drop)
 }
 
 fn linear(
@@ -110,8 +113,9 @@ fn linear(
     if shape.is_empty() {
         return Ok(());
     }
-    let to = Side::linear(to, to_place, bytes as u64)?;
-    let from = Side::linear(from, from_place, bytes as u64)?;
+    let known = Known::Live(&queue.context.addresses);
+    let to = Side::linear(to, to_place, bytes as u64, known)?;
+    let from = Side::linear(from, from_place, bytes as u64, known)?;
     let transfer = Transfer { to, from, shape };
     if wait {
         transfer.now(&queue)
@@ -123,14 +127,15 @@ fn linear(
 /// The stream, for a copy that is not captured.
 fn queue(stream: StreamName, wait: bool) -> Result<Queue> {
     if wait {
-        capture::unsafe_call()?;
+        unsafe_call()?;
     }
     stream.queue()
 }
 
 /// Adds a copy to a captured stream; an empty one is nothing.
-pub fn capture(recorder: &Recorder, copy: CUDA_MEMCPY3D) -> Result {
-    if transfer(&copy, Known::Reserved)?.is_none() {
+pub fn capture(recorder: &Recorder<'_>, copy: CUDA_MEMCPY3D) -> Result {
+    let known = Known::Reserved(&recorder.queue.context.addresses);
+    if transfer(&copy, known, &driver()?.arrays)?.is_none() {
         return Ok(());
     }
     let work = MemcpyWork {
@@ -170,112 +175,14 @@ fn block(copy: &CUDA_MEMCPY3D, stream: StreamName, wait: bool) -> Result {
         return capture(&recorder, *copy);
     }
     let queue = queue(stream, wait)?;
-    let Some(transfer) = transfer(copy, Known::Live)? else {
+    let known = Known::Live(&queue.context.addresses);
+    let Some(transfer) = transfer(copy, known, &driver()?.arrays)? else {
         return Ok(());
     };
     if wait {
         transfer.now(&queue)
     } else {
         transfer.later(&queue)
-    }
-}
-
-/// Checks a copy as the driver's structures describe it; None if it is empty. Graphs check it when a node is made
-/// and again when the node runs.
-pub fn transfer(copy: &CUDA_MEMCPY3D, known: Known) -> Result<Option<Transfer>> {
-    let shape = Shape {
-        width: copy.WidthInBytes as u64,
-        rows: copy.Height as u64,
-        slices: copy.Depth as u64,
-    };
-    if shape.is_empty() {
-        return Ok(None);
-    }
-    let to = Corner {
-        kind: copy.dstMemoryType,
-        host: copy.dstHost as u64,
-        device: copy.dstDevice,
-        array: copy.dstArray as u64,
-        level: copy.dstLOD,
-        pitch: copy.dstPitch,
-        height: copy.dstHeight,
-        x: copy.dstXInBytes,
-        y: copy.dstY,
-        z: copy.dstZ,
-    };
-    let from = Corner {
-        kind: copy.srcMemoryType,
-        host: copy.srcHost as u64,
-        device: copy.srcDevice,
-        array: copy.srcArray as u64,
-        level: copy.srcLOD,
-        pitch: copy.srcPitch,
-        height: copy.srcHeight,
-        x: copy.srcXInBytes,
-        y: copy.srcY,
-        z: copy.srcZ,
-    };
-    let (to, from) = (to.side(shape, known)?, from.side(shape, known)?);
-    Ok(Some(Transfer { to, from, shape }))
-}
-
-/// One side of a block copy, as the driver's structures give it.
-struct Corner {
-    kind: CUmemorytype,
-    host: u64,
-    device: u64,
-    array: u64,
-    /// Must be 0, says the manual.
-    level: usize,
-    pitch: usize,
-    height: usize,
-    x: usize,
-    y: usize,
-    z: usize,
-}
-
-impl Corner {
-    fn side(&self, shape: Shape, known: Known) -> Result<Side> {
-        if self.level != 0 {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        let (address, place) = match self.kind {
-            CU_MEMORYTYPE_HOST => (self.host, Place::Host),
-            CU_MEMORYTYPE_DEVICE => (self.device, Place::Device),
-            CU_MEMORYTYPE_UNIFIED => (self.device, Place::Unified),
-            CU_MEMORYTYPE_ARRAY => {
-                let array = super::array::copied(self.array)?;
-                return array.block(self.x as u64, self.y as u64, self.z as u64, shape);
-            }
-            _ => return Err(CUDA_ERROR_INVALID_VALUE),
-        };
-        // A pitch of 0 means that rows lie end to end, a height of 0 that slices do.
-        let pitch = if self.pitch == 0 {
-            shape.width
-        } else {
-            self.pitch as u64
-        };
-        let height = if self.height == 0 {
-            shape.rows
-        } else {
-            self.height as u64
-        };
-        let row_end = (self.x as u64)
-            .checked_add(shape.width)
-            .ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let overlap = shape.rows > 1 && row_end > pitch;
-        if overlap || (shape.slices > 1 && height < shape.rows) {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        let slice = pitch.checked_mul(height).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let offset = (self.z as u64)
-            .checked_mul(slice)
-            .zip((self.y as u64).checked_mul(pitch))
-            .and_then(|(slices, rows)| slices.checked_add(rows)?.checked_add(self.x as u64));
-        let first = offset
-            .and_then(|offset| address.checked_add(offset))
-            .ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        Side::block(first, place, pitch, slice, shape, known)
     }
 }
 

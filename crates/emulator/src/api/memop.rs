@@ -1,11 +1,12 @@
 //! Stream memory operations.
 
 use super::args::InMut;
+use super::stream_name::{StreamName, stream_of};
 use crate::Result;
+use crate::driver::driver;
 use crate::graph::capture::Target;
 use crate::graph::work::{MemOpsWork, Work};
 use crate::memop::{self, MemOps};
-use crate::stream::{Stream, StreamName};
 use divvy_abi::*;
 use std::sync::Arc;
 
@@ -98,7 +99,7 @@ fn batch(stream: StreamName, count: u32, list: &InMut<CUstreamBatchMemOpParams>,
 
 fn put(stream: StreamName, list: Vec<CUstreamBatchMemOpParams>) -> Result {
     let target = stream.target()?;
-    let ops = MemOps::read(list)?;
+    let ops = MemOps::read(&driver()?.addresses, list)?;
     match target {
         Target::Capture(recorder) => {
             let context = Arc::clone(&recorder.queue.context);
@@ -111,7 +112,7 @@ fn put(stream: StreamName, list: Vec<CUstreamBatchMemOpParams>) -> Result {
                 .map(drop)
         }
         Target::Queue(queue) => {
-            let alive = Stream::of(&queue)?;
+            let alive = stream_of(&queue)?;
             queue.submit_behind(|before| memop::submit(&ops, &queue.context, alive, before));
             Ok(())
         }

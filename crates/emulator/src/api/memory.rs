@@ -1,13 +1,14 @@
 //! Device memory: cuMemAlloc and its kin, cuMemFree, and how much there is.
 
 use super::args::Out;
-use crate::context::{self, Context};
+use super::capture::unsafe_call;
+use super::current;
+use crate::context::Context;
 use crate::driver::driver;
-use crate::graph::{capture, memory};
 use crate::memory::allocation::{Allocation, Backing, Kind};
-use crate::memory::heap::{Extent, Heap};
 use crate::{Result, pool};
 use divvy_abi::*;
+use divvy_device::memory::heap::{Extent, Heap};
 use std::sync::Arc;
 
 /// Rows of a pitched allocation start at multiples of this many bytes.
@@ -15,14 +16,14 @@ const PITCH_ALIGNMENT: usize = 512;
 
 entry! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
-        let device = &context::usable()?.device;
+        let device = &current::usable()?.device;
         free.set(device.hardware.free_bytes() as usize)?;
         total.set(device.facts.memory_bytes() as usize)
     }
 
     fn cuMemAlloc_v2(pointer: Out<CUdeviceptr>, bytes: usize) {
         pointer.required()?;
-        let context = context::usable()?;
+        let context = current::usable()?;
         pointer.set(allocate(&context, bytes)?)
     }
 
@@ -40,13 +41,13 @@ entry! {
         }
         let row = width.checked_next_multiple_of(PITCH_ALIGNMENT).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         let bytes = row.checked_mul(height).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        let context = context::usable()?;
+        let context = current::usable()?;
         pointer.set(allocate(&context, bytes)?)?;
         pitch.set(row)
     }
 
     fn cuMemFree_v2(pointer: u64) {
-        let context = context::usable()?;
+        let context = current::usable()?;
         if pointer == 0 {
             return Ok(());
         }
@@ -55,8 +56,8 @@ entry! {
 
     fn cuMemGetAddressRange_v2(base: Out<CUdeviceptr>, bytes: Out<usize>, pointer: u64) {
         let driver = driver()?;
-        context::usable()?;
-        let allocation = driver.registry.find(pointer).ok_or(CUDA_ERROR_NOT_FOUND)?;
+        current::usable()?;
+        let allocation = driver.addresses.live.find(pointer).ok_or(CUDA_ERROR_NOT_FOUND)?;
         base.set_if_wanted(allocation.base);
         bytes.set_if_wanted(allocation.bytes as usize);
         Ok(())
@@ -65,7 +66,7 @@ entry! {
 
 /// New device memory of a context.
 fn allocate(context: &Arc<Context>, bytes: usize) -> Result<u64> {
-    capture::unsafe_call()?;
+    unsafe_call()?;
     if bytes == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -82,7 +83,8 @@ fn allocate(context: &Arc<Context>, bytes: usize) -> Result<u64> {
         backing,
     );
     driver()?
-        .registry
+        .addresses
+        .live
         .insert(Arc::new(allocation))
         .map_err(|_| CUDA_ERROR_UNKNOWN)?;
     Ok(address)
@@ -95,7 +97,7 @@ pub fn take(context: &Context, heap: &Arc<Heap>, bytes: u64) -> Result<Extent> {
             if bytes > context.device.facts.memory_bytes() {
                 return Err(full);
             }
-            pool::trim_all(driver().map_err(|_| full)?, context.device.ordinal);
+            pool::trim_all(&driver().map_err(|_| full)?.pools, context.device.ordinal);
             heap.take(bytes)
         })
         .map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
@@ -103,7 +105,7 @@ pub fn take(context: &Context, heap: &Arc<Heap>, bytes: u64) -> Result<Extent> {
 
 /// Frees any device memory, once the work that may use it is done.
 fn free(context: &Arc<Context>, pointer: u64) -> Result {
-    capture::unsafe_call()?;
+    unsafe_call()?;
     let driver = driver()?;
     let freeable = |kind| {
         matches!(
@@ -117,7 +119,8 @@ fn free(context: &Arc<Context>, pointer: u64) -> Result {
         )
     };
     let found = driver
-        .registry
+        .addresses
+        .live
         .find(pointer)
         .filter(|found| found.base == pointer && freeable(found.kind));
     let allocation = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -129,13 +132,14 @@ fn free(context: &Arc<Context>, pointer: u64) -> Result {
         owner.drain();
     }
     if allocation.kind == Kind::Graph {
-        return memory::free_now(pointer);
+        return driver.graphs.memory.free_now(pointer);
     }
     let freed = driver
-        .registry
+        .addresses
+        .live
         .remove(pointer, |found| found.buffer_id == allocation.buffer_id);
     let freed = freed.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    pool::give_back(driver, &freed);
+    pool::give_back(&driver.pools, &freed);
     super::managed::forget(&freed);
     Ok(())
 }

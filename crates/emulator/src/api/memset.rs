@@ -1,12 +1,13 @@
 //! Filling device memory.
 
+use super::capture::unsafe_call;
+use super::stream_name::StreamName;
 use crate::Result;
 use crate::copy::{Fill, Known, Value};
-use crate::device::spec::Timing;
-use crate::graph::capture::{self, Target};
+use crate::graph::capture::Target;
 use crate::graph::work::{MemsetWork, Work};
-use crate::stream::StreamName;
 use divvy_abi::*;
+use divvy_device::product::spec::Timing;
 use std::sync::Arc;
 
 entry! {
@@ -73,9 +74,10 @@ entry! {
 
 /// Fills and waits.
 fn now(stream: StreamName, address: u64, pitch: u64, value: Value, count: u64, rows: u64) -> Result {
-    capture::unsafe_call()?;
+    unsafe_call()?;
     let queue = stream.queue()?;
-    match Fill::check(address, pitch, value, count, rows, Known::Live)? {
+    let known = Known::Live(&queue.context.addresses);
+    match Fill::check(address, pitch, value, count, rows, known)? {
         Some(fill) => {
             let facts = queue.context.device.facts;
             if facts.timing == Timing::Free {
@@ -93,14 +95,16 @@ fn now(stream: StreamName, address: u64, pitch: u64, value: Value, count: u64, r
 fn later(stream: StreamName, address: u64, pitch: u64, value: Value, count: u64, rows: u64) -> Result {
     match stream.target()? {
         Target::Queue(queue) => {
-            if let Some(fill) = Fill::check(address, pitch, value, count, rows, Known::Live)? {
+            let known = Known::Live(&queue.context.addresses);
+            if let Some(fill) = Fill::check(address, pitch, value, count, rows, known)? {
                 let facts = queue.context.device.facts;
                 queue.run_on_engine(move |_| fill.run(&facts));
             }
             Ok(())
         }
         Target::Capture(recorder) => {
-            if Fill::check(address, pitch, value, count, rows, Known::Reserved)?.is_none() {
+            let known = Known::Reserved(&recorder.queue.context.addresses);
+            if Fill::check(address, pitch, value, count, rows, known)?.is_none() {
                 return Ok(());
             }
             let fill = CUDA_MEMSET_NODE_PARAMS {

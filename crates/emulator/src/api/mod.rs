@@ -3,14 +3,16 @@
 #[macro_use]
 mod macros;
 
-pub mod args;
+mod args;
 mod array;
 mod array_copy;
 mod capture;
 mod context;
+mod current;
 mod device;
 mod event;
 mod external;
+mod find;
 mod function;
 mod graph;
 mod graph_exec;
@@ -25,7 +27,7 @@ mod launch;
 mod library;
 mod link;
 mod managed;
-pub mod memcpy;
+mod memcpy;
 mod memop;
 mod memory;
 mod memset;
@@ -39,6 +41,7 @@ mod primary;
 mod procaddress;
 mod shareable;
 mod stream;
+mod stream_name;
 mod table;
 mod vmm;
 

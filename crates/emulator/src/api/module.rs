@@ -1,14 +1,16 @@
 //! Modules: loading an image into the current context, and what is in it.
 
 use super::args::{Handle, In, InMut, Out, Text};
-use crate::context::{self, Context};
+use super::capture::unsafe_call;
+use super::current;
+use crate::Result;
+use crate::context::Context;
 use crate::driver::driver;
-use crate::graph::capture;
 use crate::image::{Image, ImageError, source};
 use crate::jit::JitOptions;
 use crate::module::Instance;
-use crate::{Result, log};
 use divvy_abi::*;
+use divvy_device::log;
 use std::sync::Arc;
 
 entry! {
@@ -19,16 +21,16 @@ entry! {
 
     fn cuModuleLoad(module: Out<CUmodule>, path: Text) {
         module.required()?;
-        let context = context::usable()?;
-        capture::unsafe_call()?;
+        let context = current::usable()?;
+        unsafe_call()?;
         let image = read_file(path.get()?)?;
         load(&module, &context, Ok(image), &JitOptions::default())
     }
 
     fn cuModuleLoadData(module: Out<CUmodule>, image: In<c_void>) {
         module.required()?;
-        let context = context::usable()?;
-        capture::unsafe_call()?;
+        let context = current::usable()?;
+        unsafe_call()?;
         // SAFETY: the program passes an image, as CUDA requires.
         let image = unsafe { source::read(image.pointer()) };
         load(&module, &context, image, &JitOptions::default())
@@ -42,8 +44,8 @@ entry! {
         values: InMut<*mut c_void>,
     ) {
         module.required()?;
-        let context = context::usable()?;
-        capture::unsafe_call()?;
+        let context = current::usable()?;
+        unsafe_call()?;
         // SAFETY: the program passes option lists of `count` entries, as CUDA requires.
         let options = unsafe { JitOptions::read(count, options.pointer(), values.pointer()) };
         // SAFETY: the program passes an image, as CUDA requires.
@@ -53,8 +55,8 @@ entry! {
 
     fn cuModuleLoadFatBinary(module: Out<CUmodule>, image: In<c_void>) {
         module.required()?;
-        let context = context::usable()?;
-        capture::unsafe_call()?;
+        let context = current::usable()?;
+        unsafe_call()?;
         // SAFETY: the program passes an image, as CUDA requires.
         let image = unsafe { source::read(image.pointer()) };
         load(&module, &context, image, &JitOptions::default())
@@ -66,13 +68,14 @@ entry! {
         if instance.of_library {
             return Err(CUDA_ERROR_NOT_PERMITTED);
         }
-        driver.modules.remove(module.0);
-        instance.unload()
+        driver.modules.loaded.remove(module.0);
+        instance.unload(&driver.modules);
+        Ok(())
     }
 
     fn cuModuleGetFunction(function: Out<CUfunction>, module: Handle<CUmodule>, name: Text) {
         function.required()?;
-        let found = known(module.0)?.function(name.get()?)?;
+        let found = known(module.0)?.function(name.get()?, &driver()?.modules)?;
         function.set(found.handle as CUfunction)
     }
 
@@ -83,10 +86,11 @@ entry! {
     fn cuModuleEnumerateFunctions(list: Out<CUfunction>, room: u32, module: Handle<CUmodule>) {
         let instance = known(module.0)?;
         let kernels = instance.program.module().kernels();
+        let modules = &driver()?.modules;
         let functions: Result<Vec<_>> = kernels
             .iter()
             .take(room as usize)
-            .map(|kernel| Ok(instance.function(&kernel.name)?.handle as CUfunction))
+            .map(|kernel| Ok(instance.function(&kernel.name, modules)?.handle as CUfunction))
             .collect();
         list.set_list(functions?.into_iter(), room as usize)
     }
@@ -121,7 +125,11 @@ pub fn refuse(why: &ImageError, options: &JitOptions) -> CUresult {
 }
 
 fn known(module: u64) -> Result<Arc<Instance>> {
-    driver()?.modules.get(module).ok_or(CUDA_ERROR_INVALID_HANDLE)
+    driver()?
+        .modules
+        .loaded
+        .get(module)
+        .ok_or(CUDA_ERROR_INVALID_HANDLE)
 }
 
 fn load(
@@ -135,6 +143,9 @@ fn load(
         .map_err(|why| refuse(&why, options))?;
     context.printed.show();
     let instance = Instance::load(&code, context, false)?;
-    driver()?.modules.insert(instance.handle, Arc::clone(&instance));
+    driver()?
+        .modules
+        .loaded
+        .insert(instance.handle, Arc::clone(&instance));
     out.set(instance.handle as CUmodule)
 }

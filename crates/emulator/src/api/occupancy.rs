@@ -1,11 +1,13 @@
 //! How many blocks fit, and how large they had best be.
 
 use super::args::{Callback, Handle, Out};
-use crate::driver::Device;
+use super::current;
+use super::find;
 use crate::function::Target;
 use crate::launch::max_threads;
-use crate::{Result, context, occupancy};
+use crate::{Result, occupancy};
 use divvy_abi::*;
+use divvy_device::Device;
 use divvy_ptx::Kernel;
 use std::sync::Arc;
 
@@ -74,7 +76,7 @@ entry! {
 }
 
 fn find(function: u64) -> Result<(Target, Arc<Device>)> {
-    Ok((Target::find(function)?, Arc::clone(&context::usable()?.device)))
+    Ok((find::target(function)?, Arc::clone(&current::usable()?.device)))
 }
 
 /// CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE is the only flag.

@@ -1,7 +1,7 @@
 //! Access between devices: every emulated device can reach every other, since all live in one host's memory.
 
 use super::args::{Handle, Out};
-use crate::context;
+use super::current;
 use crate::driver::driver;
 use divvy_abi::*;
 use std::sync::PoisonError;
@@ -34,7 +34,7 @@ entry! {
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let context = context::usable()?;
+        let context = current::usable()?;
         let peer = driver()?.contexts.get(peer.0).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         if peer.device.ordinal == context.device.ordinal {
             return Err(CUDA_ERROR_INVALID_DEVICE);
@@ -44,7 +44,7 @@ entry! {
     }
 
     fn cuCtxDisablePeerAccess(peer: Handle<CUcontext>) {
-        let context = context::usable()?;
+        let context = current::usable()?;
         driver()?.contexts.get(peer.0).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         let mut peers = context.peers.write().unwrap_or_else(PoisonError::into_inner);
         if peers.remove(&peer.0) { Ok(()) } else { Err(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED) }

@@ -10,7 +10,7 @@ entry! {
     fn cuPointerGetAttribute(data: Out<c_void>, attribute: CUpointer_attribute, pointer: u64) {
         data.required()?;
         let driver = driver()?;
-        let allocation = driver.registry.find(pointer).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let allocation = driver.addresses.live.find(pointer).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         get(&data, attribute, pointer, &allocation)
     }
 
@@ -24,7 +24,7 @@ entry! {
         let driver = driver()?;
         let attributes = attributes.read().list(count as usize)?;
         let places = data.read().list(count as usize)?;
-        let allocation = driver.registry.find(pointer);
+        let allocation = driver.addresses.live.find(pointer);
         for (attribute, place) in attributes.into_iter().zip(places) {
             let place = Out::at(place);
             match &allocation {
@@ -37,7 +37,7 @@ entry! {
 
     // Copies of this memory may be asked to be synchronous; ours are as synchronous as that asks for.
     fn cuPointerSetAttribute(value: In<c_void>, attribute: CUpointer_attribute, pointer: u64) {
-        driver()?.registry.find(pointer).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        driver()?.addresses.live.find(pointer).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || value.pointer().is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }

@@ -1,12 +1,13 @@
 //! Stream-ordered allocation and memory pools.
 
 use super::args::{Handle, In, InMut, Out};
+use super::stream_name::StreamName;
 use super::vmm::check_handle_types;
 use crate::driver::{Driver, driver};
-use crate::graph::{self, capture::Target};
+use crate::graph::capture::Target;
 use crate::memory::allocation::{Allocation, Backing, Kind};
 use crate::pool::{self, MemoryPool, PoolName};
-use crate::stream::{Queue, StreamName};
+use crate::stream::Queue;
 use crate::{Result, handle};
 use divvy_abi::*;
 use std::sync::atomic::Ordering;
@@ -17,13 +18,13 @@ entry! {
         pointer.required()?;
         match stream.target()? {
             Target::Queue(queue) => {
-                let device = &queue.context.device;
-                let pool = *device.current_pool.lock().unwrap_or_else(PoisonError::into_inner);
+                let defaults = &driver()?.defaults[queue.context.device.ordinal];
+                let pool = *defaults.current_pool.lock().unwrap_or_else(PoisonError::into_inner);
                 pointer.set(allocate(&queue, pool, bytes)?)
             }
             Target::Capture(recorder) => {
-                let device = recorder.queue.context.device.number();
-                pointer.set(recorder.allocate(device, &[], bytes)?)
+                let device = recorder.queue.context.device.ordinal as CUdevice;
+                pointer.set(recorder.allocate(&driver()?.graphs.memory, device, &[], bytes)?)
             }
         }
     }
@@ -39,7 +40,7 @@ entry! {
                 let pool = known(driver()?, pool.0)?;
                 let access = pool.access.lock().unwrap_or_else(PoisonError::into_inner);
                 let access: Vec<(i32, u32)> = access.iter().map(|(&device, &flags)| (device as i32, flags)).collect();
-                pointer.set(recorder.allocate(pool.device as CUdevice, &access, bytes)?)
+                pointer.set(recorder.allocate(&driver()?.graphs.memory, pool.device as CUdevice, &access, bytes)?)
             }
         }
     }
@@ -49,12 +50,12 @@ entry! {
     }
 
     fn cuDeviceGetDefaultMemPool(pool: Out<CUmemoryPool>, device: CUdevice) {
-        pool.set(driver()?.device(device)?.default_pool as CUmemoryPool)
+        pool.set(driver()?.defaults(device)?.default_pool as CUmemoryPool)
     }
 
     fn cuDeviceGetMemPool(pool: Out<CUmemoryPool>, device: CUdevice) {
-        let device = driver()?.device(device)?;
-        pool.set(*device.current_pool.lock().unwrap_or_else(PoisonError::into_inner) as CUmemoryPool)
+        let defaults = driver()?.defaults(device)?;
+        pool.set(*defaults.current_pool.lock().unwrap_or_else(PoisonError::into_inner) as CUmemoryPool)
     }
 
     fn cuDeviceSetMemPool(device: CUdevice, pool: Handle<CUmemoryPool>) {
@@ -62,12 +63,12 @@ entry! {
     }
 
     fn cuMemGetDefaultMemPool(pool: Out<CUmemoryPool>, location: InMut<CUmemLocation>, kind: CUmemAllocationType) {
-        pool.set(driver()?.device(pinned_on(&location, kind)?)?.default_pool as CUmemoryPool)
+        pool.set(driver()?.defaults(pinned_on(&location, kind)?)?.default_pool as CUmemoryPool)
     }
 
     fn cuMemGetMemPool(pool: Out<CUmemoryPool>, location: InMut<CUmemLocation>, kind: CUmemAllocationType) {
-        let device = driver()?.device(pinned_on(&location, kind)?)?;
-        pool.set(*device.current_pool.lock().unwrap_or_else(PoisonError::into_inner) as CUmemoryPool)
+        let defaults = driver()?.defaults(pinned_on(&location, kind)?)?;
+        pool.set(*defaults.current_pool.lock().unwrap_or_else(PoisonError::into_inner) as CUmemoryPool)
     }
 
     fn cuMemSetMemPool(location: InMut<CUmemLocation>, kind: CUmemAllocationType, pool: Handle<CUmemoryPool>) {
@@ -102,13 +103,13 @@ entry! {
     fn cuMemPoolDestroy(pool: Handle<CUmemoryPool>) {
         let driver = driver()?;
         let found = known(driver, pool.0)?;
-        let device = &driver.devices[found.device];
-        if device.default_pool == pool.0 {
+        let defaults = &driver.defaults[found.device];
+        if defaults.default_pool == pool.0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let mut current = device.current_pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = defaults.current_pool.lock().unwrap_or_else(PoisonError::into_inner);
         if *current == pool.0 {
-            *current = device.default_pool;
+            *current = defaults.default_pool;
         }
         found.destroy();
         driver.pools.remove(pool.0);
@@ -229,7 +230,8 @@ fn set_current(device: CUdevice, pool: u64) -> Result {
     if found.device != device.ordinal || found.source.is_some() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    *device.current_pool.lock().unwrap_or_else(PoisonError::into_inner) = pool;
+    let current = &driver.defaults[device.ordinal].current_pool;
+    *current.lock().unwrap_or_else(PoisonError::into_inner) = pool;
     Ok(())
 }
 
@@ -252,7 +254,7 @@ fn allocate(queue: &Queue, pool: u64, bytes: usize) -> Result<u64> {
         }
         // Memory whose freeing is still queued comes back if we wait, and kept memory can be let go.
         queue.context.drain();
-        pool::trim_all(driver, pool.device);
+        pool::trim_all(&driver.pools, pool.device);
         pool.take(bytes)
     });
     let extent = extent.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
@@ -260,7 +262,8 @@ fn allocate(queue: &Queue, pool: u64, bytes: usize) -> Result<u64> {
     // A pool's memory outlives contexts: it belongs to the device.
     let allocation = Allocation::new(address, bytes, kind, 0, pool.device, Backing::Device(extent));
     driver
-        .registry
+        .addresses
+        .live
         .insert(Arc::new(allocation))
         .map_err(|_| CUDA_ERROR_UNKNOWN)?;
     Ok(address)
@@ -273,9 +276,9 @@ fn free(pointer: u64, stream: StreamName) -> Result {
     }
     let queue = match stream.target()? {
         Target::Queue(queue) => queue,
-        Target::Capture(recorder) => return recorder.free(pointer),
+        Target::Capture(recorder) => return recorder.free(&driver()?.graphs.memory, pointer),
     };
-    if let Some(outcome) = graph::memory::free_later(pointer, &queue) {
+    if let Some(outcome) = driver()?.graphs.memory.free_later(pointer, &queue) {
         return outcome;
     }
     let driver = driver()?;
@@ -286,13 +289,18 @@ fn free(pointer: u64, stream: StreamName) -> Result {
         )
     };
     let found = driver
-        .registry
+        .addresses
+        .live
         .find(pointer)
         .filter(|found| found.base == pointer && freeable(found.kind));
     let id = found.ok_or(CUDA_ERROR_INVALID_VALUE)?.buffer_id;
     queue.run_later(move || {
-        if let Some(freed) = driver.registry.remove(pointer, |found| found.buffer_id == id) {
-            pool::give_back(driver, &freed);
+        if let Some(freed) = driver
+            .addresses
+            .live
+            .remove(pointer, |found| found.buffer_id == id)
+        {
+            pool::give_back(&driver.pools, &freed);
         }
     });
     Ok(())

@@ -1,17 +1,17 @@
 //! Memory pools of one process in another. Rules and codes: the driver API's manual, "Stream Ordered Memory Allocator".
 
 use super::args::{Handle, InMut, Out};
-use super::ipc::{key, register};
+use super::ipc::{key, register, share};
 use super::pool::known;
 use super::shareable::{check_type, received};
 use crate::driver::driver;
 use crate::handle;
 use crate::memory::allocation::Kind;
+use crate::memory::imported::{Imported, Own};
 use crate::pool::MemoryPool;
-use crate::shared::import::{Imported, Own, export};
-use crate::shared::key::{Key, Lock};
-use crate::shared::trailer;
 use divvy_abi::*;
+use divvy_device::shared::key::{Key, Lock};
+use divvy_device::shared::trailer;
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ entry! {
         }
         let name = pool.name.as_ref().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let fd = name.export(driver.devices[pool.device].facts.uuid).map_err(|why| {
-            crate::log::line(format_args!("cuMemPoolExportToShareableHandle: {why}"));
+            divvy_device::log::line(format_args!("cuMemPoolExportToShareableHandle: {why}"));
             CUDA_ERROR_OPERATING_SYSTEM
         })?;
         shareable.set_as(fd.into_raw_fd())
@@ -61,13 +61,13 @@ entry! {
     fn cuMemPoolExportPointer(data: Out<CUmemPoolPtrExportData>, pointer: u64) {
         data.required()?;
         let driver = driver()?;
-        let allocation = driver.registry.find(pointer).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let allocation = driver.addresses.live.find(pointer).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let Kind::Pooled { pool } = allocation.kind else {
             return Err(CUDA_ERROR_INVALID_VALUE);
         };
         let pool = driver.pools.get(pool).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let name = pool.name.as_ref().ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let place = export(&driver.devices[pool.device], &allocation)?;
+        let place = share(&driver.devices[pool.device], &allocation)?;
         data.set(CUmemPoolPtrExportData { reserved: key(Lock::Pooled, name.id.0, place, &allocation).to_bytes() })
     }
 

@@ -10,24 +10,25 @@ use std::sync::atomic::Ordering;
 entry! {
     fn cuDevicePrimaryCtxRetain(context: Out<CUcontext>, device: CUdevice) {
         context.required()?;
-        let retained = driver()?.device(device)?.retain_primary()?;
+        let driver = driver()?;
+        let retained = driver.retain_primary(driver.device(device)?)?;
         context.set(retained.handle as CUcontext)
     }
 
     fn cuDevicePrimaryCtxRelease(device: CUdevice) {
-        driver()?.device(device)?.release_primary(false)
+        release(device, false)
     }
 
     fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) {
-        driver()?.device(device)?.release_primary(false)
+        release(device, false)
     }
 
     fn cuDevicePrimaryCtxReset(device: CUdevice) {
-        driver()?.device(device)?.release_primary(true)
+        release(device, true)
     }
 
     fn cuDevicePrimaryCtxReset_v2(device: CUdevice) {
-        driver()?.device(device)?.release_primary(true)
+        release(device, true)
     }
 
     fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: u32) {
@@ -40,24 +41,29 @@ entry! {
 
     fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: Out<u32>, active: Out<i32>) {
         let driver = driver()?;
-        let device = driver.device(device)?;
-        let live = driver.contexts.get(device.primary_handle);
-        let next = device.primary.lock().unwrap_or_else(PoisonError::into_inner).flags;
+        let defaults = driver.defaults(device)?;
+        let live = driver.contexts.get(defaults.primary_handle);
+        let next = defaults.primary.lock().unwrap_or_else(PoisonError::into_inner).flags;
         flags.set(live.as_ref().map_or(next, |context| context.flags.load(Ordering::Relaxed)))?;
         active.set(i32::from(live.is_some()))
     }
 }
 
+fn release(device: CUdevice, all: bool) -> Result {
+    let driver = driver()?;
+    driver.release_primary(driver.device(device)?, all)
+}
+
 fn set_flags(device: CUdevice, flags: u32) -> Result {
     super::context::check_flags(flags)?;
     let driver = driver()?;
-    let device = driver.device(device)?;
-    device
+    let defaults = driver.defaults(device)?;
+    defaults
         .primary
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .flags = flags;
-    if let Some(context) = driver.contexts.get(device.primary_handle) {
+    if let Some(context) = driver.contexts.get(defaults.primary_handle) {
         context.flags.store(flags, Ordering::Relaxed);
     }
     Ok(())

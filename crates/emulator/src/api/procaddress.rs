@@ -2,8 +2,9 @@
 
 use super::TABLE;
 use super::args::{Out, Text};
-use crate::{Result, log};
+use crate::Result;
 use divvy_abi::*;
+use divvy_device::log;
 
 entry! {
     fn cuGetProcAddress(name: Text, function: Out<*mut c_void>, version: i32, flags: u64) {

@@ -9,10 +9,10 @@ use super::args::{Handle, Out};
 use super::vmm::check_handle_types;
 use crate::Result;
 use crate::driver::driver;
-use crate::memory::file::Identity;
 use crate::memory::physical::Physical;
-use crate::shared::trailer::Trailer;
 use divvy_abi::*;
+use divvy_device::memory::file::Identity;
+use divvy_device::shared::trailer::Trailer;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ entry! {
         if flags != 0 || physical.handle_types & handle_type.0 == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        shareable.set_as(physical.export(driver)?.into_raw_fd())
+        shareable.set_as(physical.export(&driver.devices)?.into_raw_fd())
     }
 
     // The descriptor stays the program's.
@@ -43,7 +43,7 @@ entry! {
         let identity = Identity::of(&fd).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         let physical = match driver.physical.of_file(identity) {
             Some(known) => known,
-            None => Arc::new(Physical::import(driver, fd, trailer)?),
+            None => Arc::new(Physical::import(&driver.devices, fd, trailer)?),
         };
         handle.set(driver.physical.retain(physical))
     }

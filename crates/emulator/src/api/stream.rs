@@ -2,13 +2,15 @@
 
 use super::args::{Callback, Handle, Out};
 use super::context::GREATEST_PRIORITY;
+use super::current;
+use super::stream_name::{PER_THREAD_STREAM, StreamName};
 use crate::driver::driver;
-use crate::exec::task::Work;
 use crate::graph::capture::Target;
 use crate::graph::work::{self as graph, HostWork};
-use crate::stream::{PER_THREAD_STREAM, Stream, StreamName};
-use crate::{Result, context, handle};
+use crate::stream::Stream;
+use crate::{Result, handle};
 use divvy_abi::*;
+use divvy_device::exec::task::Work;
 
 type HostFunction = unsafe extern "C" fn(*mut c_void);
 type StreamFunction = unsafe extern "C" fn(CUstream, CUresult, *mut c_void);
@@ -100,7 +102,7 @@ entry! {
     fn cuStreamGetId | cuStreamGetId_ptsz(stream ; id: Out<u64>) {
         let queue = stream.queue_even_failed()?;
         // Unique in the process: handles, context ids included, are never used twice.
-        id.set(if stream.0 <= PER_THREAD_STREAM { queue.context.id + queue.lane } else { stream.0 })
+        id.set(if stream.0 <= PER_THREAD_STREAM { queue.context.id + queue.id } else { stream.0 })
     }
 
     fn cuStreamGetCtx | cuStreamGetCtx_ptsz(stream ; context: Out<CUcontext>) {
@@ -114,7 +116,7 @@ entry! {
     }
 
     fn cuStreamGetDevice | cuStreamGetDevice_ptsz(stream ; device: Out<CUdevice>) {
-        device.set(stream.queue_even_failed()?.context.device.number())
+        device.set(stream.queue_even_failed()?.context.device.ordinal as CUdevice)
     }
 }
 
@@ -123,7 +125,7 @@ fn create(out: &Out<CUstream>, flags: u32, priority: i32) -> Result {
     if flags & !CU_STREAM_NON_BLOCKING.0 != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let context = context::usable()?;
+    let context = current::usable()?;
     let stream = Stream::new(
         handle::fresh(),
         context,

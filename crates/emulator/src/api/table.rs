@@ -4,455 +4,116 @@ use super::*;
 use divvy_abi::Table;
 
 /// The emulated driver.
-pub const TABLE: Table = Table {
-    cuArray3DCreate_v2: array::cuArray3DCreate_v2,
-    cuArray3DGetDescriptor_v2: array::cuArray3DGetDescriptor_v2,
-    cuArrayCreate_v2: array::cuArrayCreate_v2,
-    cuArrayDestroy: array::cuArrayDestroy,
-    cuArrayGetDescriptor_v2: array::cuArrayGetDescriptor_v2,
-    cuArrayGetMemoryRequirements: array::cuArrayGetMemoryRequirements,
-    cuArrayGetSparseProperties: array::cuArrayGetSparseProperties,
-    cuCtxAttach: context::cuCtxAttach,
-    cuCtxCreate_v2: context::cuCtxCreate_v2,
-    cuCtxCreate_v3: context::cuCtxCreate_v3,
-    cuCtxCreate_v4: context::cuCtxCreate_v4,
-    cuCtxDestroy: context::cuCtxDestroy,
-    cuCtxDestroy_v2: context::cuCtxDestroy_v2,
-    cuCtxDetach: context::cuCtxDetach,
-    cuCtxDisablePeerAccess: peer::cuCtxDisablePeerAccess,
-    cuCtxEnablePeerAccess: peer::cuCtxEnablePeerAccess,
-    cuCtxGetApiVersion: context::cuCtxGetApiVersion,
-    cuCtxGetCacheConfig: context::cuCtxGetCacheConfig,
-    cuCtxGetCurrent: context::cuCtxGetCurrent,
-    cuCtxGetDevice: context::cuCtxGetDevice,
-    cuCtxGetDevice_v2: context::cuCtxGetDevice_v2,
-    cuCtxGetFlags: context::cuCtxGetFlags,
-    cuCtxGetId: context::cuCtxGetId,
-    cuCtxGetLimit: context::cuCtxGetLimit,
-    cuCtxGetSharedMemConfig: context::cuCtxGetSharedMemConfig,
-    cuCtxGetStreamPriorityRange: context::cuCtxGetStreamPriorityRange,
-    cuCtxPopCurrent_v2: context::cuCtxPopCurrent_v2,
-    cuCtxPushCurrent_v2: context::cuCtxPushCurrent_v2,
-    cuCtxResetPersistingL2Cache: context::cuCtxResetPersistingL2Cache,
-    cuCtxSetCacheConfig: context::cuCtxSetCacheConfig,
-    cuCtxSetCurrent: context::cuCtxSetCurrent,
-    cuCtxSetFlags: context::cuCtxSetFlags,
-    cuCtxSetLimit: context::cuCtxSetLimit,
-    cuCtxSetSharedMemConfig: context::cuCtxSetSharedMemConfig,
-    cuCtxSynchronize: context::cuCtxSynchronize,
-    cuCtxSynchronize_v2: context::cuCtxSynchronize_v2,
-    cuDestroyExternalMemory: external::cuDestroyExternalMemory,
-    cuDeviceCanAccessPeer: peer::cuDeviceCanAccessPeer,
-    cuDeviceComputeCapability: device::cuDeviceComputeCapability,
-    cuDeviceGet: device::cuDeviceGet,
-    cuDeviceGetAttribute: device::cuDeviceGetAttribute,
-    cuDeviceGetByPCIBusId: device::cuDeviceGetByPCIBusId,
-    cuDeviceGetCount: device::cuDeviceGetCount,
-    cuDeviceGetDefaultMemPool: pool::cuDeviceGetDefaultMemPool,
-    cuDeviceGetExecAffinitySupport: device::cuDeviceGetExecAffinitySupport,
-    cuDeviceGetGraphMemAttribute: graph_memory::cuDeviceGetGraphMemAttribute,
-    cuDeviceGetLuid: device::cuDeviceGetLuid,
-    cuDeviceGetMemPool: pool::cuDeviceGetMemPool,
-    cuDeviceGetName: device::cuDeviceGetName,
-    cuDeviceGetP2PAttribute: peer::cuDeviceGetP2PAttribute,
-    cuDeviceGetPCIBusId: device::cuDeviceGetPCIBusId,
-    cuDeviceGetProperties: device::cuDeviceGetProperties,
-    cuDeviceGetUuid: device::cuDeviceGetUuid,
-    cuDeviceGetUuid_v2: device::cuDeviceGetUuid_v2,
-    cuDeviceGraphMemTrim: graph_memory::cuDeviceGraphMemTrim,
-    cuDevicePrimaryCtxGetState: primary::cuDevicePrimaryCtxGetState,
-    cuDevicePrimaryCtxRelease: primary::cuDevicePrimaryCtxRelease,
-    cuDevicePrimaryCtxRelease_v2: primary::cuDevicePrimaryCtxRelease_v2,
-    cuDevicePrimaryCtxReset: primary::cuDevicePrimaryCtxReset,
-    cuDevicePrimaryCtxReset_v2: primary::cuDevicePrimaryCtxReset_v2,
-    cuDevicePrimaryCtxRetain: primary::cuDevicePrimaryCtxRetain,
-    cuDevicePrimaryCtxSetFlags: primary::cuDevicePrimaryCtxSetFlags,
-    cuDevicePrimaryCtxSetFlags_v2: primary::cuDevicePrimaryCtxSetFlags_v2,
-    cuDeviceSetGraphMemAttribute: graph_memory::cuDeviceSetGraphMemAttribute,
-    cuDeviceSetMemPool: pool::cuDeviceSetMemPool,
-    cuDeviceTotalMem_v2: device::cuDeviceTotalMem_v2,
-    cuDriverGetVersion: init::cuDriverGetVersion,
-    cuEventCreate: event::cuEventCreate,
-    cuEventDestroy: event::cuEventDestroy,
-    cuEventDestroy_v2: event::cuEventDestroy_v2,
-    cuEventElapsedTime: event::cuEventElapsedTime,
-    cuEventElapsedTime_v2: event::cuEventElapsedTime_v2,
-    cuEventQuery: event::cuEventQuery,
-    cuEventRecord: event::cuEventRecord,
-    cuEventRecordWithFlags: event::cuEventRecordWithFlags,
-    cuEventRecordWithFlags_ptsz: event::cuEventRecordWithFlags_ptsz,
-    cuEventRecord_ptsz: event::cuEventRecord_ptsz,
-    cuEventSynchronize: event::cuEventSynchronize,
-    cuExternalMemoryGetMappedBuffer: external::cuExternalMemoryGetMappedBuffer,
-    cuExternalMemoryGetMappedMipmappedArray: external::cuExternalMemoryGetMappedMipmappedArray,
-    cuFuncGetAttribute: function::cuFuncGetAttribute,
-    cuFuncGetModule: function::cuFuncGetModule,
-    cuFuncGetName: function::cuFuncGetName,
-    cuFuncGetParamCount: function::cuFuncGetParamCount,
-    cuFuncGetParamInfo: function::cuFuncGetParamInfo,
-    cuFuncIsLoaded: function::cuFuncIsLoaded,
-    cuFuncLoad: function::cuFuncLoad,
-    cuFuncSetAttribute: function::cuFuncSetAttribute,
-    cuFuncSetCacheConfig: function::cuFuncSetCacheConfig,
-    cuFuncSetSharedMemConfig: function::cuFuncSetSharedMemConfig,
-    cuGetErrorName: init::cuGetErrorName,
-    cuGetErrorString: init::cuGetErrorString,
-    cuGetExportTable: init::cuGetExportTable,
-    cuGetProcAddress: procaddress::cuGetProcAddress,
-    cuGetProcAddress_v2: procaddress::cuGetProcAddress_v2,
-    cuGraphAddBatchMemOpNode: graph_nodes::cuGraphAddBatchMemOpNode,
-    cuGraphAddChildGraphNode: graph_nodes::cuGraphAddChildGraphNode,
-    cuGraphAddDependencies: graph::cuGraphAddDependencies,
-    cuGraphAddDependencies_v2: graph::cuGraphAddDependencies_v2,
-    cuGraphAddEmptyNode: graph_nodes::cuGraphAddEmptyNode,
-    cuGraphAddEventRecordNode: graph_nodes::cuGraphAddEventRecordNode,
-    cuGraphAddEventWaitNode: graph_nodes::cuGraphAddEventWaitNode,
-    cuGraphAddHostNode: graph_nodes::cuGraphAddHostNode,
-    cuGraphAddKernelNode: graph_nodes::cuGraphAddKernelNode,
-    cuGraphAddKernelNode_v2: graph_nodes::cuGraphAddKernelNode_v2,
-    cuGraphAddMemAllocNode: graph_nodes::cuGraphAddMemAllocNode,
-    cuGraphAddMemFreeNode: graph_nodes::cuGraphAddMemFreeNode,
-    cuGraphAddMemcpyNode: graph_nodes::cuGraphAddMemcpyNode,
-    cuGraphAddMemsetNode: graph_nodes::cuGraphAddMemsetNode,
-    cuGraphAddNode: graph_nodes::cuGraphAddNode,
-    cuGraphAddNode_v2: graph_nodes::cuGraphAddNode_v2,
-    cuGraphAddNode_v3: graph_nodes::cuGraphAddNode_v3,
-    cuGraphBatchMemOpNodeGetParams: graph_params::cuGraphBatchMemOpNodeGetParams,
-    cuGraphBatchMemOpNodeSetParams: graph_params::cuGraphBatchMemOpNodeSetParams,
-    cuGraphChildGraphNodeGetGraph: graph::cuGraphChildGraphNodeGetGraph,
-    cuGraphClone: graph::cuGraphClone,
-    cuGraphCreate: graph::cuGraphCreate,
-    cuGraphDebugDotPrint: graph::cuGraphDebugDotPrint,
-    cuGraphDestroy: graph::cuGraphDestroy,
-    cuGraphDestroyNode: graph::cuGraphDestroyNode,
-    cuGraphEventRecordNodeGetEvent: graph_params::cuGraphEventRecordNodeGetEvent,
-    cuGraphEventRecordNodeSetEvent: graph_params::cuGraphEventRecordNodeSetEvent,
-    cuGraphEventWaitNodeGetEvent: graph_params::cuGraphEventWaitNodeGetEvent,
-    cuGraphEventWaitNodeSetEvent: graph_params::cuGraphEventWaitNodeSetEvent,
-    cuGraphExecBatchMemOpNodeSetParams: graph_exec::cuGraphExecBatchMemOpNodeSetParams,
-    cuGraphExecChildGraphNodeSetParams: graph_exec::cuGraphExecChildGraphNodeSetParams,
-    cuGraphExecDestroy: graph_exec::cuGraphExecDestroy,
-    cuGraphExecEventRecordNodeSetEvent: graph_exec::cuGraphExecEventRecordNodeSetEvent,
-    cuGraphExecEventWaitNodeSetEvent: graph_exec::cuGraphExecEventWaitNodeSetEvent,
-    cuGraphExecGetFlags: graph_exec::cuGraphExecGetFlags,
-    cuGraphExecGetId: graph_exec::cuGraphExecGetId,
-    cuGraphExecHostNodeSetParams: graph_exec::cuGraphExecHostNodeSetParams,
-    cuGraphExecKernelNodeSetParams: graph_exec::cuGraphExecKernelNodeSetParams,
-    cuGraphExecKernelNodeSetParams_v2: graph_exec::cuGraphExecKernelNodeSetParams_v2,
-    cuGraphExecMemcpyNodeSetParams: graph_exec::cuGraphExecMemcpyNodeSetParams,
-    cuGraphExecMemsetNodeSetParams: graph_exec::cuGraphExecMemsetNodeSetParams,
-    cuGraphExecNodeSetParams: graph_exec::cuGraphExecNodeSetParams,
-    cuGraphExecUpdate: graph_exec::cuGraphExecUpdate,
-    cuGraphExecUpdate_v2: graph_exec::cuGraphExecUpdate_v2,
-    cuGraphGetEdges: graph::cuGraphGetEdges,
-    cuGraphGetEdges_v2: graph::cuGraphGetEdges_v2,
-    cuGraphGetId: graph::cuGraphGetId,
-    cuGraphGetNodes: graph::cuGraphGetNodes,
-    cuGraphGetRootNodes: graph::cuGraphGetRootNodes,
-    cuGraphHostNodeGetParams: graph_params::cuGraphHostNodeGetParams,
-    cuGraphHostNodeSetParams: graph_params::cuGraphHostNodeSetParams,
-    cuGraphInstantiate: graph_exec::cuGraphInstantiate,
-    cuGraphInstantiateWithFlags: graph_exec::cuGraphInstantiateWithFlags,
-    cuGraphInstantiateWithParams: graph_exec::cuGraphInstantiateWithParams,
-    cuGraphInstantiateWithParams_ptsz: graph_exec::cuGraphInstantiateWithParams_ptsz,
-    cuGraphInstantiate_v2: graph_exec::cuGraphInstantiate_v2,
-    cuGraphKernelNodeCopyAttributes: graph_params::cuGraphKernelNodeCopyAttributes,
-    cuGraphKernelNodeGetAttribute: graph_params::cuGraphKernelNodeGetAttribute,
-    cuGraphKernelNodeGetParams: graph_params::cuGraphKernelNodeGetParams,
-    cuGraphKernelNodeGetParams_v2: graph_params::cuGraphKernelNodeGetParams_v2,
-    cuGraphKernelNodeSetAttribute: graph_params::cuGraphKernelNodeSetAttribute,
-    cuGraphKernelNodeSetParams: graph_params::cuGraphKernelNodeSetParams,
-    cuGraphKernelNodeSetParams_v2: graph_params::cuGraphKernelNodeSetParams_v2,
-    cuGraphLaunch: graph_exec::cuGraphLaunch,
-    cuGraphLaunch_ptsz: graph_exec::cuGraphLaunch_ptsz,
-    cuGraphMemAllocNodeGetParams: graph_params::cuGraphMemAllocNodeGetParams,
-    cuGraphMemFreeNodeGetParams: graph_params::cuGraphMemFreeNodeGetParams,
-    cuGraphMemcpyNodeGetParams: graph_params::cuGraphMemcpyNodeGetParams,
-    cuGraphMemcpyNodeSetParams: graph_params::cuGraphMemcpyNodeSetParams,
-    cuGraphMemsetNodeGetParams: graph_params::cuGraphMemsetNodeGetParams,
-    cuGraphMemsetNodeSetParams: graph_params::cuGraphMemsetNodeSetParams,
-    cuGraphNodeFindInClone: graph::cuGraphNodeFindInClone,
-    cuGraphNodeGetContainingGraph: graph::cuGraphNodeGetContainingGraph,
-    cuGraphNodeGetDependencies: graph::cuGraphNodeGetDependencies,
-    cuGraphNodeGetDependencies_v2: graph::cuGraphNodeGetDependencies_v2,
-    cuGraphNodeGetDependentNodes: graph::cuGraphNodeGetDependentNodes,
-    cuGraphNodeGetDependentNodes_v2: graph::cuGraphNodeGetDependentNodes_v2,
-    cuGraphNodeGetEnabled: graph_exec::cuGraphNodeGetEnabled,
-    cuGraphNodeGetLocalId: graph::cuGraphNodeGetLocalId,
-    cuGraphNodeGetParams: graph_params::cuGraphNodeGetParams,
-    cuGraphNodeGetToolsId: graph::cuGraphNodeGetToolsId,
-    cuGraphNodeGetType: graph::cuGraphNodeGetType,
-    cuGraphNodeSetEnabled: graph_exec::cuGraphNodeSetEnabled,
-    cuGraphNodeSetParams: graph_params::cuGraphNodeSetParams,
-    cuGraphNodeSetParams_v2: graph_params::cuGraphNodeSetParams_v2,
-    cuGraphReleaseUserObject: graph_memory::cuGraphReleaseUserObject,
-    cuGraphRemoveDependencies: graph::cuGraphRemoveDependencies,
-    cuGraphRemoveDependencies_v2: graph::cuGraphRemoveDependencies_v2,
-    cuGraphRetainUserObject: graph_memory::cuGraphRetainUserObject,
-    cuGraphUpload: graph_exec::cuGraphUpload,
-    cuGraphUpload_ptsz: graph_exec::cuGraphUpload_ptsz,
-    cuImportExternalMemory: external::cuImportExternalMemory,
-    cuInit: init::cuInit,
-    cuIpcCloseMemHandle: ipc::cuIpcCloseMemHandle,
-    cuIpcGetEventHandle: ipc_event::cuIpcGetEventHandle,
-    cuIpcGetMemHandle: ipc::cuIpcGetMemHandle,
-    cuIpcOpenEventHandle: ipc_event::cuIpcOpenEventHandle,
-    cuIpcOpenMemHandle: ipc::cuIpcOpenMemHandle,
-    cuIpcOpenMemHandle_v2: ipc::cuIpcOpenMemHandle_v2,
-    cuKernelGetAttribute: library::cuKernelGetAttribute,
-    cuKernelGetFunction: library::cuKernelGetFunction,
-    cuKernelGetLibrary: library::cuKernelGetLibrary,
-    cuKernelGetName: library::cuKernelGetName,
-    cuKernelGetParamCount: library::cuKernelGetParamCount,
-    cuKernelGetParamInfo: library::cuKernelGetParamInfo,
-    cuKernelSetAttribute: library::cuKernelSetAttribute,
-    cuKernelSetCacheConfig: library::cuKernelSetCacheConfig,
-    cuLaunchCooperativeKernel: launch::cuLaunchCooperativeKernel,
-    cuLaunchCooperativeKernel_ptsz: launch::cuLaunchCooperativeKernel_ptsz,
-    cuLaunchHostFunc: stream::cuLaunchHostFunc,
-    cuLaunchHostFunc_ptsz: stream::cuLaunchHostFunc_ptsz,
-    cuLaunchHostFunc_v2: stream::cuLaunchHostFunc_v2,
-    cuLaunchHostFunc_v2_ptsz: stream::cuLaunchHostFunc_v2_ptsz,
-    cuLaunchKernel: launch::cuLaunchKernel,
-    cuLaunchKernelEx: launch::cuLaunchKernelEx,
-    cuLaunchKernelEx_ptsz: launch::cuLaunchKernelEx_ptsz,
-    cuLaunchKernel_ptsz: launch::cuLaunchKernel_ptsz,
-    cuLibraryEnumerateKernels: library::cuLibraryEnumerateKernels,
-    cuLibraryGetGlobal: library::cuLibraryGetGlobal,
-    cuLibraryGetKernel: library::cuLibraryGetKernel,
-    cuLibraryGetKernelCount: library::cuLibraryGetKernelCount,
-    cuLibraryGetManaged: library::cuLibraryGetManaged,
-    cuLibraryGetModule: library::cuLibraryGetModule,
-    cuLibraryGetUnifiedFunction: library::cuLibraryGetUnifiedFunction,
-    cuLibraryLoadData: library::cuLibraryLoadData,
-    cuLibraryLoadFromFile: library::cuLibraryLoadFromFile,
-    cuLibraryUnload: library::cuLibraryUnload,
-    cuLinkAddData_v2: link::cuLinkAddData_v2,
-    cuLinkAddFile_v2: link::cuLinkAddFile_v2,
-    cuLinkComplete: link::cuLinkComplete,
-    cuLinkCreate_v2: link::cuLinkCreate_v2,
-    cuLinkDestroy: link::cuLinkDestroy,
-    cuMemAddressFree: vmm::cuMemAddressFree,
-    cuMemAddressReserve: vmm::cuMemAddressReserve,
-    cuMemAdvise: managed::cuMemAdvise,
-    cuMemAdvise_v2: managed::cuMemAdvise_v2,
-    cuMemAllocAsync: pool::cuMemAllocAsync,
-    cuMemAllocAsync_ptsz: pool::cuMemAllocAsync_ptsz,
-    cuMemAllocFromPoolAsync: pool::cuMemAllocFromPoolAsync,
-    cuMemAllocFromPoolAsync_ptsz: pool::cuMemAllocFromPoolAsync_ptsz,
-    cuMemAllocHost_v2: host_memory::cuMemAllocHost_v2,
-    cuMemAllocManaged: managed::cuMemAllocManaged,
-    cuMemAllocPitch_v2: memory::cuMemAllocPitch_v2,
-    cuMemAlloc_v2: memory::cuMemAlloc_v2,
-    cuMemCreate: vmm::cuMemCreate,
-    cuMemExportToShareableHandle: shareable::cuMemExportToShareableHandle,
-    cuMemFreeAsync: pool::cuMemFreeAsync,
-    cuMemFreeAsync_ptsz: pool::cuMemFreeAsync_ptsz,
-    cuMemFreeHost: host_memory::cuMemFreeHost,
-    cuMemFree_v2: memory::cuMemFree_v2,
-    cuMemGetAccess: vmm::cuMemGetAccess,
-    cuMemGetAddressRange_v2: memory::cuMemGetAddressRange_v2,
-    cuMemGetAllocationGranularity: vmm::cuMemGetAllocationGranularity,
-    cuMemGetAllocationPropertiesFromHandle: vmm::cuMemGetAllocationPropertiesFromHandle,
-    cuMemGetDefaultMemPool: pool::cuMemGetDefaultMemPool,
-    cuMemGetInfo_v2: memory::cuMemGetInfo_v2,
-    cuMemGetMemPool: pool::cuMemGetMemPool,
-    cuMemHostAlloc: host_memory::cuMemHostAlloc,
-    cuMemHostGetDevicePointer_v2: host_memory::cuMemHostGetDevicePointer_v2,
-    cuMemHostGetFlags: host_memory::cuMemHostGetFlags,
-    cuMemHostRegister: host_memory::cuMemHostRegister,
-    cuMemHostRegister_v2: host_memory::cuMemHostRegister_v2,
-    cuMemHostUnregister: host_memory::cuMemHostUnregister,
-    cuMemImportFromShareableHandle: shareable::cuMemImportFromShareableHandle,
-    cuMemMap: vmm::cuMemMap,
-    cuMemPoolCreate: pool::cuMemPoolCreate,
-    cuMemPoolDestroy: pool::cuMemPoolDestroy,
-    cuMemPoolExportPointer: pool_share::cuMemPoolExportPointer,
-    cuMemPoolExportToShareableHandle: pool_share::cuMemPoolExportToShareableHandle,
-    cuMemPoolGetAccess: pool::cuMemPoolGetAccess,
-    cuMemPoolGetAttribute: pool::cuMemPoolGetAttribute,
-    cuMemPoolImportFromShareableHandle: pool_share::cuMemPoolImportFromShareableHandle,
-    cuMemPoolImportPointer: pool_share::cuMemPoolImportPointer,
-    cuMemPoolSetAccess: pool::cuMemPoolSetAccess,
-    cuMemPoolSetAttribute: pool::cuMemPoolSetAttribute,
-    cuMemPoolTrimTo: pool::cuMemPoolTrimTo,
-    cuMemPrefetchAsync: managed::cuMemPrefetchAsync,
-    cuMemPrefetchAsync_ptsz: managed::cuMemPrefetchAsync_ptsz,
-    cuMemPrefetchAsync_v2: managed::cuMemPrefetchAsync_v2,
-    cuMemPrefetchAsync_v2_ptsz: managed::cuMemPrefetchAsync_v2_ptsz,
-    cuMemRangeGetAttribute: managed::cuMemRangeGetAttribute,
-    cuMemRelease: vmm::cuMemRelease,
-    cuMemRetainAllocationHandle: vmm::cuMemRetainAllocationHandle,
-    cuMemSetAccess: vmm::cuMemSetAccess,
-    cuMemSetMemPool: pool::cuMemSetMemPool,
-    cuMemUnmap: vmm::cuMemUnmap,
-    cuMemcpy: memcpy::cuMemcpy,
-    cuMemcpy2DAsync_v2: memcpy::cuMemcpy2DAsync_v2,
-    cuMemcpy2DAsync_v2_ptsz: memcpy::cuMemcpy2DAsync_v2_ptsz,
-    cuMemcpy2DUnaligned_v2: memcpy::cuMemcpy2DUnaligned_v2,
-    cuMemcpy2DUnaligned_v2_ptds: memcpy::cuMemcpy2DUnaligned_v2_ptds,
-    cuMemcpy2D_v2: memcpy::cuMemcpy2D_v2,
-    cuMemcpy2D_v2_ptds: memcpy::cuMemcpy2D_v2_ptds,
-    cuMemcpy3DAsync_v2: memcpy::cuMemcpy3DAsync_v2,
-    cuMemcpy3DAsync_v2_ptsz: memcpy::cuMemcpy3DAsync_v2_ptsz,
-    cuMemcpy3DPeer: memcpy::cuMemcpy3DPeer,
-    cuMemcpy3DPeerAsync: memcpy::cuMemcpy3DPeerAsync,
-    cuMemcpy3DPeerAsync_ptsz: memcpy::cuMemcpy3DPeerAsync_ptsz,
-    cuMemcpy3DPeer_ptds: memcpy::cuMemcpy3DPeer_ptds,
-    cuMemcpy3D_v2: memcpy::cuMemcpy3D_v2,
-    cuMemcpy3D_v2_ptds: memcpy::cuMemcpy3D_v2_ptds,
-    cuMemcpyAsync: memcpy::cuMemcpyAsync,
-    cuMemcpyAsync_ptsz: memcpy::cuMemcpyAsync_ptsz,
-    cuMemcpyAtoA_v2: array_copy::cuMemcpyAtoA_v2,
-    cuMemcpyAtoA_v2_ptds: array_copy::cuMemcpyAtoA_v2_ptds,
-    cuMemcpyAtoD_v2: array_copy::cuMemcpyAtoD_v2,
-    cuMemcpyAtoD_v2_ptds: array_copy::cuMemcpyAtoD_v2_ptds,
-    cuMemcpyAtoHAsync_v2: array_copy::cuMemcpyAtoHAsync_v2,
-    cuMemcpyAtoHAsync_v2_ptsz: array_copy::cuMemcpyAtoHAsync_v2_ptsz,
-    cuMemcpyAtoH_v2: array_copy::cuMemcpyAtoH_v2,
-    cuMemcpyAtoH_v2_ptds: array_copy::cuMemcpyAtoH_v2_ptds,
-    cuMemcpyDtoA_v2: array_copy::cuMemcpyDtoA_v2,
-    cuMemcpyDtoA_v2_ptds: array_copy::cuMemcpyDtoA_v2_ptds,
-    cuMemcpyDtoDAsync_v2: memcpy::cuMemcpyDtoDAsync_v2,
-    cuMemcpyDtoDAsync_v2_ptsz: memcpy::cuMemcpyDtoDAsync_v2_ptsz,
-    cuMemcpyDtoD_v2: memcpy::cuMemcpyDtoD_v2,
-    cuMemcpyDtoD_v2_ptds: memcpy::cuMemcpyDtoD_v2_ptds,
-    cuMemcpyDtoHAsync_v2: memcpy::cuMemcpyDtoHAsync_v2,
-    cuMemcpyDtoHAsync_v2_ptsz: memcpy::cuMemcpyDtoHAsync_v2_ptsz,
-    cuMemcpyDtoH_v2: memcpy::cuMemcpyDtoH_v2,
-    cuMemcpyDtoH_v2_ptds: memcpy::cuMemcpyDtoH_v2_ptds,
-    cuMemcpyHtoAAsync_v2: array_copy::cuMemcpyHtoAAsync_v2,
-    cuMemcpyHtoAAsync_v2_ptsz: array_copy::cuMemcpyHtoAAsync_v2_ptsz,
-    cuMemcpyHtoA_v2: array_copy::cuMemcpyHtoA_v2,
-    cuMemcpyHtoA_v2_ptds: array_copy::cuMemcpyHtoA_v2_ptds,
-    cuMemcpyHtoDAsync_v2: memcpy::cuMemcpyHtoDAsync_v2,
-    cuMemcpyHtoDAsync_v2_ptsz: memcpy::cuMemcpyHtoDAsync_v2_ptsz,
-    cuMemcpyHtoD_v2: memcpy::cuMemcpyHtoD_v2,
-    cuMemcpyHtoD_v2_ptds: memcpy::cuMemcpyHtoD_v2_ptds,
-    cuMemcpyPeer: memcpy::cuMemcpyPeer,
-    cuMemcpyPeerAsync: memcpy::cuMemcpyPeerAsync,
-    cuMemcpyPeerAsync_ptsz: memcpy::cuMemcpyPeerAsync_ptsz,
-    cuMemcpyPeer_ptds: memcpy::cuMemcpyPeer_ptds,
-    cuMemcpy_ptds: memcpy::cuMemcpy_ptds,
-    cuMemsetD16Async: memset::cuMemsetD16Async,
-    cuMemsetD16Async_ptsz: memset::cuMemsetD16Async_ptsz,
-    cuMemsetD16_v2: memset::cuMemsetD16_v2,
-    cuMemsetD16_v2_ptds: memset::cuMemsetD16_v2_ptds,
-    cuMemsetD2D16Async: memset::cuMemsetD2D16Async,
-    cuMemsetD2D16Async_ptsz: memset::cuMemsetD2D16Async_ptsz,
-    cuMemsetD2D16_v2: memset::cuMemsetD2D16_v2,
-    cuMemsetD2D16_v2_ptds: memset::cuMemsetD2D16_v2_ptds,
-    cuMemsetD2D32Async: memset::cuMemsetD2D32Async,
-    cuMemsetD2D32Async_ptsz: memset::cuMemsetD2D32Async_ptsz,
-    cuMemsetD2D32_v2: memset::cuMemsetD2D32_v2,
-    cuMemsetD2D32_v2_ptds: memset::cuMemsetD2D32_v2_ptds,
-    cuMemsetD2D8Async: memset::cuMemsetD2D8Async,
-    cuMemsetD2D8Async_ptsz: memset::cuMemsetD2D8Async_ptsz,
-    cuMemsetD2D8_v2: memset::cuMemsetD2D8_v2,
-    cuMemsetD2D8_v2_ptds: memset::cuMemsetD2D8_v2_ptds,
-    cuMemsetD32Async: memset::cuMemsetD32Async,
-    cuMemsetD32Async_ptsz: memset::cuMemsetD32Async_ptsz,
-    cuMemsetD32_v2: memset::cuMemsetD32_v2,
-    cuMemsetD32_v2_ptds: memset::cuMemsetD32_v2_ptds,
-    cuMemsetD8Async: memset::cuMemsetD8Async,
-    cuMemsetD8Async_ptsz: memset::cuMemsetD8Async_ptsz,
-    cuMemsetD8_v2: memset::cuMemsetD8_v2,
-    cuMemsetD8_v2_ptds: memset::cuMemsetD8_v2_ptds,
-    cuMipmappedArrayCreate: array::cuMipmappedArrayCreate,
-    cuMipmappedArrayDestroy: array::cuMipmappedArrayDestroy,
-    cuMipmappedArrayGetLevel: array::cuMipmappedArrayGetLevel,
-    cuMipmappedArrayGetMemoryRequirements: array::cuMipmappedArrayGetMemoryRequirements,
-    cuMipmappedArrayGetSparseProperties: array::cuMipmappedArrayGetSparseProperties,
-    cuModuleEnumerateFunctions: module::cuModuleEnumerateFunctions,
-    cuModuleGetFunction: module::cuModuleGetFunction,
-    cuModuleGetFunctionCount: module::cuModuleGetFunctionCount,
-    cuModuleGetGlobal_v2: module::cuModuleGetGlobal_v2,
-    cuModuleGetLoadingMode: module::cuModuleGetLoadingMode,
-    cuModuleLoad: module::cuModuleLoad,
-    cuModuleLoadData: module::cuModuleLoadData,
-    cuModuleLoadDataEx: module::cuModuleLoadDataEx,
-    cuModuleLoadFatBinary: module::cuModuleLoadFatBinary,
-    cuModuleUnload: module::cuModuleUnload,
-    cuOccupancyAvailableDynamicSMemPerBlock: occupancy::cuOccupancyAvailableDynamicSMemPerBlock,
-    cuOccupancyMaxActiveBlocksPerMultiprocessor: occupancy::cuOccupancyMaxActiveBlocksPerMultiprocessor,
-    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags:
-        occupancy::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
-    cuOccupancyMaxPotentialBlockSize: occupancy::cuOccupancyMaxPotentialBlockSize,
-    cuOccupancyMaxPotentialBlockSizeWithFlags: occupancy::cuOccupancyMaxPotentialBlockSizeWithFlags,
-    cuPointerGetAttribute: pointer::cuPointerGetAttribute,
-    cuPointerGetAttributes: pointer::cuPointerGetAttributes,
-    cuPointerSetAttribute: pointer::cuPointerSetAttribute,
-    cuProfilerStart: init::cuProfilerStart,
-    cuProfilerStop: init::cuProfilerStop,
-    cuStreamAddCallback: stream::cuStreamAddCallback,
-    cuStreamAddCallback_ptsz: stream::cuStreamAddCallback_ptsz,
-    cuStreamAttachMemAsync: managed::cuStreamAttachMemAsync,
-    cuStreamAttachMemAsync_ptsz: managed::cuStreamAttachMemAsync_ptsz,
-    cuStreamBatchMemOp: memop::cuStreamBatchMemOp,
-    cuStreamBatchMemOp_ptsz: memop::cuStreamBatchMemOp_ptsz,
-    cuStreamBatchMemOp_v2: memop::cuStreamBatchMemOp_v2,
-    cuStreamBatchMemOp_v2_ptsz: memop::cuStreamBatchMemOp_v2_ptsz,
-    cuStreamBeginCapture: capture::cuStreamBeginCapture,
-    cuStreamBeginCaptureToGraph: capture::cuStreamBeginCaptureToGraph,
-    cuStreamBeginCaptureToGraph_ptsz: capture::cuStreamBeginCaptureToGraph_ptsz,
-    cuStreamBeginCapture_ptsz: capture::cuStreamBeginCapture_ptsz,
-    cuStreamBeginCapture_v2: capture::cuStreamBeginCapture_v2,
-    cuStreamBeginCapture_v2_ptsz: capture::cuStreamBeginCapture_v2_ptsz,
-    cuStreamCreate: stream::cuStreamCreate,
-    cuStreamCreateWithPriority: stream::cuStreamCreateWithPriority,
-    cuStreamDestroy: stream::cuStreamDestroy,
-    cuStreamDestroy_v2: stream::cuStreamDestroy_v2,
-    cuStreamEndCapture: capture::cuStreamEndCapture,
-    cuStreamEndCapture_ptsz: capture::cuStreamEndCapture_ptsz,
-    cuStreamGetCaptureInfo: capture::cuStreamGetCaptureInfo,
-    cuStreamGetCaptureInfo_ptsz: capture::cuStreamGetCaptureInfo_ptsz,
-    cuStreamGetCaptureInfo_v2: capture::cuStreamGetCaptureInfo_v2,
-    cuStreamGetCaptureInfo_v2_ptsz: capture::cuStreamGetCaptureInfo_v2_ptsz,
-    cuStreamGetCaptureInfo_v3: capture::cuStreamGetCaptureInfo_v3,
-    cuStreamGetCaptureInfo_v3_ptsz: capture::cuStreamGetCaptureInfo_v3_ptsz,
-    cuStreamGetCtx: stream::cuStreamGetCtx,
-    cuStreamGetCtx_ptsz: stream::cuStreamGetCtx_ptsz,
-    cuStreamGetCtx_v2: stream::cuStreamGetCtx_v2,
-    cuStreamGetCtx_v2_ptsz: stream::cuStreamGetCtx_v2_ptsz,
-    cuStreamGetDevice: stream::cuStreamGetDevice,
-    cuStreamGetDevice_ptsz: stream::cuStreamGetDevice_ptsz,
-    cuStreamGetFlags: stream::cuStreamGetFlags,
-    cuStreamGetFlags_ptsz: stream::cuStreamGetFlags_ptsz,
-    cuStreamGetId: stream::cuStreamGetId,
-    cuStreamGetId_ptsz: stream::cuStreamGetId_ptsz,
-    cuStreamGetPriority: stream::cuStreamGetPriority,
-    cuStreamGetPriority_ptsz: stream::cuStreamGetPriority_ptsz,
-    cuStreamIsCapturing: capture::cuStreamIsCapturing,
-    cuStreamIsCapturing_ptsz: capture::cuStreamIsCapturing_ptsz,
-    cuStreamQuery: stream::cuStreamQuery,
-    cuStreamQuery_ptsz: stream::cuStreamQuery_ptsz,
-    cuStreamSynchronize: stream::cuStreamSynchronize,
-    cuStreamSynchronize_ptsz: stream::cuStreamSynchronize_ptsz,
-    cuStreamUpdateCaptureDependencies: capture::cuStreamUpdateCaptureDependencies,
-    cuStreamUpdateCaptureDependencies_ptsz: capture::cuStreamUpdateCaptureDependencies_ptsz,
-    cuStreamUpdateCaptureDependencies_v2: capture::cuStreamUpdateCaptureDependencies_v2,
-    cuStreamUpdateCaptureDependencies_v2_ptsz: capture::cuStreamUpdateCaptureDependencies_v2_ptsz,
-    cuStreamWaitEvent: stream::cuStreamWaitEvent,
-    cuStreamWaitEvent_ptsz: stream::cuStreamWaitEvent_ptsz,
-    cuStreamWaitValue32: memop::cuStreamWaitValue32,
-    cuStreamWaitValue32_ptsz: memop::cuStreamWaitValue32_ptsz,
-    cuStreamWaitValue32_v2: memop::cuStreamWaitValue32_v2,
-    cuStreamWaitValue32_v2_ptsz: memop::cuStreamWaitValue32_v2_ptsz,
-    cuStreamWaitValue64: memop::cuStreamWaitValue64,
-    cuStreamWaitValue64_ptsz: memop::cuStreamWaitValue64_ptsz,
-    cuStreamWaitValue64_v2: memop::cuStreamWaitValue64_v2,
-    cuStreamWaitValue64_v2_ptsz: memop::cuStreamWaitValue64_v2_ptsz,
-    cuStreamWriteValue32: memop::cuStreamWriteValue32,
-    cuStreamWriteValue32_ptsz: memop::cuStreamWriteValue32_ptsz,
-    cuStreamWriteValue32_v2: memop::cuStreamWriteValue32_v2,
-    cuStreamWriteValue32_v2_ptsz: memop::cuStreamWriteValue32_v2_ptsz,
-    cuStreamWriteValue64: memop::cuStreamWriteValue64,
-    cuStreamWriteValue64_ptsz: memop::cuStreamWriteValue64_ptsz,
-    cuStreamWriteValue64_v2: memop::cuStreamWriteValue64_v2,
-    cuStreamWriteValue64_v2_ptsz: memop::cuStreamWriteValue64_v2_ptsz,
-    cuThreadExchangeStreamCaptureMode: capture::cuThreadExchangeStreamCaptureMode,
-    cuUserObjectCreate: graph_memory::cuUserObjectCreate,
-    cuUserObjectRelease: graph_memory::cuUserObjectRelease,
-    cuUserObjectRetain: graph_memory::cuUserObjectRetain,
-    ..Table::UNSUPPORTED
-};
+pub const TABLE: Table = divvy_abi::implemented! { Table {
+    array: cuArray3DCreate_v2 cuArray3DGetDescriptor_v2 cuArrayCreate_v2 cuArrayDestroy cuArrayGetDescriptor_v2
+        cuArrayGetMemoryRequirements cuArrayGetSparseProperties cuMipmappedArrayCreate cuMipmappedArrayDestroy
+        cuMipmappedArrayGetLevel cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties;
+    array_copy: cuMemcpyAtoA_v2 cuMemcpyAtoA_v2_ptds cuMemcpyAtoD_v2 cuMemcpyAtoD_v2_ptds cuMemcpyAtoHAsync_v2
+        cuMemcpyAtoHAsync_v2_ptsz cuMemcpyAtoH_v2 cuMemcpyAtoH_v2_ptds cuMemcpyDtoA_v2 cuMemcpyDtoA_v2_ptds
+        cuMemcpyHtoAAsync_v2 cuMemcpyHtoAAsync_v2_ptsz cuMemcpyHtoA_v2 cuMemcpyHtoA_v2_ptds;
+    capture: cuStreamBeginCapture cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz cuStreamBeginCapture_ptsz
+        cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz cuStreamEndCapture cuStreamEndCapture_ptsz
+        cuStreamGetCaptureInfo cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v2_ptsz
+        cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz cuStreamIsCapturing cuStreamIsCapturing_ptsz
+        cuStreamUpdateCaptureDependencies cuStreamUpdateCaptureDependencies_ptsz cuStreamUpdateCaptureDependencies_v2
+        cuStreamUpdateCaptureDependencies_v2_ptsz cuThreadExchangeStreamCaptureMode;
+    context: cuCtxAttach cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDestroy cuCtxDestroy_v2 cuCtxDetach
+        cuCtxGetApiVersion cuCtxGetCacheConfig cuCtxGetCurrent cuCtxGetDevice cuCtxGetDevice_v2 cuCtxGetFlags cuCtxGetId
+        cuCtxGetLimit cuCtxGetSharedMemConfig cuCtxGetStreamPriorityRange cuCtxPopCurrent_v2 cuCtxPushCurrent_v2
+        cuCtxResetPersistingL2Cache cuCtxSetCacheConfig cuCtxSetCurrent cuCtxSetFlags cuCtxSetLimit
+        cuCtxSetSharedMemConfig cuCtxSynchronize cuCtxSynchronize_v2;
+    device: cuDeviceComputeCapability cuDeviceGet cuDeviceGetAttribute cuDeviceGetByPCIBusId cuDeviceGetCount
+        cuDeviceGetExecAffinitySupport cuDeviceGetLuid cuDeviceGetName cuDeviceGetPCIBusId cuDeviceGetProperties
+        cuDeviceGetUuid cuDeviceGetUuid_v2 cuDeviceTotalMem_v2;
+    event: cuEventCreate cuEventDestroy cuEventDestroy_v2 cuEventElapsedTime cuEventElapsedTime_v2 cuEventQuery
+        cuEventRecord cuEventRecordWithFlags cuEventRecordWithFlags_ptsz cuEventRecord_ptsz cuEventSynchronize;
+    external: cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray
+        cuImportExternalMemory;
+    function: cuFuncGetAttribute cuFuncGetModule cuFuncGetName cuFuncGetParamCount cuFuncGetParamInfo cuFuncIsLoaded
+        cuFuncLoad cuFuncSetAttribute cuFuncSetCacheConfig cuFuncSetSharedMemConfig;
+    graph: cuGraphAddDependencies cuGraphAddDependencies_v2 cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphCreate
+        cuGraphDebugDotPrint cuGraphDestroy cuGraphDestroyNode cuGraphGetEdges cuGraphGetEdges_v2 cuGraphGetId
+        cuGraphGetNodes cuGraphGetRootNodes cuGraphNodeFindInClone cuGraphNodeGetContainingGraph
+        cuGraphNodeGetDependencies cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes
+        cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetLocalId cuGraphNodeGetToolsId cuGraphNodeGetType
+        cuGraphRemoveDependencies cuGraphRemoveDependencies_v2;
+    graph_exec: cuGraphExecBatchMemOpNodeSetParams cuGraphExecChildGraphNodeSetParams cuGraphExecDestroy
+        cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent cuGraphExecGetFlags cuGraphExecGetId
+        cuGraphExecHostNodeSetParams cuGraphExecKernelNodeSetParams cuGraphExecKernelNodeSetParams_v2
+        cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams cuGraphExecNodeSetParams cuGraphExecUpdate
+        cuGraphExecUpdate_v2 cuGraphInstantiate cuGraphInstantiateWithFlags cuGraphInstantiateWithParams
+        cuGraphInstantiateWithParams_ptsz cuGraphInstantiate_v2 cuGraphLaunch cuGraphLaunch_ptsz cuGraphNodeGetEnabled
+        cuGraphNodeSetEnabled cuGraphUpload cuGraphUpload_ptsz;
+    graph_memory: cuDeviceGetGraphMemAttribute cuDeviceGraphMemTrim cuDeviceSetGraphMemAttribute
+        cuGraphReleaseUserObject cuGraphRetainUserObject cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain;
+    graph_nodes: cuGraphAddBatchMemOpNode cuGraphAddChildGraphNode cuGraphAddEmptyNode cuGraphAddEventRecordNode
+        cuGraphAddEventWaitNode cuGraphAddHostNode cuGraphAddKernelNode cuGraphAddKernelNode_v2 cuGraphAddMemAllocNode
+        cuGraphAddMemFreeNode cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphAddNode cuGraphAddNode_v2
+        cuGraphAddNode_v3;
+    graph_params: cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams cuGraphEventRecordNodeGetEvent
+        cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeGetEvent cuGraphEventWaitNodeSetEvent
+        cuGraphHostNodeGetParams cuGraphHostNodeSetParams cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute
+        cuGraphKernelNodeGetParams cuGraphKernelNodeGetParams_v2 cuGraphKernelNodeSetAttribute
+        cuGraphKernelNodeSetParams cuGraphKernelNodeSetParams_v2 cuGraphMemAllocNodeGetParams
+        cuGraphMemFreeNodeGetParams cuGraphMemcpyNodeGetParams cuGraphMemcpyNodeSetParams cuGraphMemsetNodeGetParams
+        cuGraphMemsetNodeSetParams cuGraphNodeGetParams cuGraphNodeSetParams cuGraphNodeSetParams_v2;
+    host_memory: cuMemAllocHost_v2 cuMemFreeHost cuMemHostAlloc cuMemHostGetDevicePointer_v2 cuMemHostGetFlags
+        cuMemHostRegister cuMemHostRegister_v2 cuMemHostUnregister;
+    init: cuDriverGetVersion cuGetErrorName cuGetErrorString cuGetExportTable cuInit cuProfilerStart cuProfilerStop;
+    ipc: cuIpcCloseMemHandle cuIpcGetMemHandle cuIpcOpenMemHandle cuIpcOpenMemHandle_v2;
+    ipc_event: cuIpcGetEventHandle cuIpcOpenEventHandle;
+    launch: cuLaunchCooperativeKernel cuLaunchCooperativeKernel_ptsz cuLaunchKernel cuLaunchKernelEx
+        cuLaunchKernelEx_ptsz cuLaunchKernel_ptsz;
+    library: cuKernelGetAttribute cuKernelGetFunction cuKernelGetLibrary cuKernelGetName cuKernelGetParamCount
+        cuKernelGetParamInfo cuKernelSetAttribute cuKernelSetCacheConfig cuLibraryEnumerateKernels cuLibraryGetGlobal
+        cuLibraryGetKernel cuLibraryGetKernelCount cuLibraryGetManaged cuLibraryGetModule cuLibraryGetUnifiedFunction
+        cuLibraryLoadData cuLibraryLoadFromFile cuLibraryUnload;
+    link: cuLinkAddData_v2 cuLinkAddFile_v2 cuLinkComplete cuLinkCreate_v2 cuLinkDestroy;
+    managed: cuMemAdvise cuMemAdvise_v2 cuMemAllocManaged cuMemPrefetchAsync cuMemPrefetchAsync_ptsz
+        cuMemPrefetchAsync_v2 cuMemPrefetchAsync_v2_ptsz cuMemRangeGetAttribute cuStreamAttachMemAsync
+        cuStreamAttachMemAsync_ptsz;
+    memcpy: cuMemcpy cuMemcpy2DAsync_v2 cuMemcpy2DAsync_v2_ptsz cuMemcpy2DUnaligned_v2 cuMemcpy2DUnaligned_v2_ptds
+        cuMemcpy2D_v2 cuMemcpy2D_v2_ptds cuMemcpy3DAsync_v2 cuMemcpy3DAsync_v2_ptsz cuMemcpy3DPeer cuMemcpy3DPeerAsync
+        cuMemcpy3DPeerAsync_ptsz cuMemcpy3DPeer_ptds cuMemcpy3D_v2 cuMemcpy3D_v2_ptds cuMemcpyAsync cuMemcpyAsync_ptsz
+        cuMemcpyDtoDAsync_v2 cuMemcpyDtoDAsync_v2_ptsz cuMemcpyDtoD_v2 cuMemcpyDtoD_v2_ptds cuMemcpyDtoHAsync_v2
+        cuMemcpyDtoHAsync_v2_ptsz cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds cuMemcpyHtoDAsync_v2 cuMemcpyHtoDAsync_v2_ptsz
+        cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds cuMemcpyPeer cuMemcpyPeerAsync cuMemcpyPeerAsync_ptsz cuMemcpyPeer_ptds
+        cuMemcpy_ptds;
+    memop: cuStreamBatchMemOp cuStreamBatchMemOp_ptsz cuStreamBatchMemOp_v2 cuStreamBatchMemOp_v2_ptsz
+        cuStreamWaitValue32 cuStreamWaitValue32_ptsz cuStreamWaitValue32_v2 cuStreamWaitValue32_v2_ptsz
+        cuStreamWaitValue64 cuStreamWaitValue64_ptsz cuStreamWaitValue64_v2 cuStreamWaitValue64_v2_ptsz
+        cuStreamWriteValue32 cuStreamWriteValue32_ptsz cuStreamWriteValue32_v2 cuStreamWriteValue32_v2_ptsz
+        cuStreamWriteValue64 cuStreamWriteValue64_ptsz cuStreamWriteValue64_v2 cuStreamWriteValue64_v2_ptsz;
+    memory: cuMemAllocPitch_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemGetAddressRange_v2 cuMemGetInfo_v2;
+    memset: cuMemsetD16Async cuMemsetD16Async_ptsz cuMemsetD16_v2 cuMemsetD16_v2_ptds cuMemsetD2D16Async
+        cuMemsetD2D16Async_ptsz cuMemsetD2D16_v2 cuMemsetD2D16_v2_ptds cuMemsetD2D32Async cuMemsetD2D32Async_ptsz
+        cuMemsetD2D32_v2 cuMemsetD2D32_v2_ptds cuMemsetD2D8Async cuMemsetD2D8Async_ptsz cuMemsetD2D8_v2
+        cuMemsetD2D8_v2_ptds cuMemsetD32Async cuMemsetD32Async_ptsz cuMemsetD32_v2 cuMemsetD32_v2_ptds cuMemsetD8Async
+        cuMemsetD8Async_ptsz cuMemsetD8_v2 cuMemsetD8_v2_ptds;
+    module: cuModuleEnumerateFunctions cuModuleGetFunction cuModuleGetFunctionCount cuModuleGetGlobal_v2
+        cuModuleGetLoadingMode cuModuleLoad cuModuleLoadData cuModuleLoadDataEx cuModuleLoadFatBinary cuModuleUnload;
+    occupancy: cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveBlocksPerMultiprocessor
+        cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyMaxPotentialBlockSize
+        cuOccupancyMaxPotentialBlockSizeWithFlags;
+    peer: cuCtxDisablePeerAccess cuCtxEnablePeerAccess cuDeviceCanAccessPeer cuDeviceGetP2PAttribute;
+    pointer: cuPointerGetAttribute cuPointerGetAttributes cuPointerSetAttribute;
+    pool: cuDeviceGetDefaultMemPool cuDeviceGetMemPool cuDeviceSetMemPool cuMemAllocAsync cuMemAllocAsync_ptsz
+        cuMemAllocFromPoolAsync cuMemAllocFromPoolAsync_ptsz cuMemFreeAsync cuMemFreeAsync_ptsz cuMemGetDefaultMemPool
+        cuMemGetMemPool cuMemPoolCreate cuMemPoolDestroy cuMemPoolGetAccess cuMemPoolGetAttribute cuMemPoolSetAccess
+        cuMemPoolSetAttribute cuMemPoolTrimTo cuMemSetMemPool;
+    pool_share: cuMemPoolExportPointer cuMemPoolExportToShareableHandle cuMemPoolImportFromShareableHandle
+        cuMemPoolImportPointer;
+    primary: cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset
+        cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxRetain cuDevicePrimaryCtxSetFlags cuDevicePrimaryCtxSetFlags_v2;
+    procaddress: cuGetProcAddress cuGetProcAddress_v2;
+    shareable: cuMemExportToShareableHandle cuMemImportFromShareableHandle;
+    stream: cuLaunchHostFunc cuLaunchHostFunc_ptsz cuLaunchHostFunc_v2 cuLaunchHostFunc_v2_ptsz cuStreamAddCallback
+        cuStreamAddCallback_ptsz cuStreamCreate cuStreamCreateWithPriority cuStreamDestroy cuStreamDestroy_v2
+        cuStreamGetCtx cuStreamGetCtx_ptsz cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz cuStreamGetDevice
+        cuStreamGetDevice_ptsz cuStreamGetFlags cuStreamGetFlags_ptsz cuStreamGetId cuStreamGetId_ptsz
+        cuStreamGetPriority cuStreamGetPriority_ptsz cuStreamQuery cuStreamQuery_ptsz cuStreamSynchronize
+        cuStreamSynchronize_ptsz cuStreamWaitEvent cuStreamWaitEvent_ptsz;
+    vmm: cuMemAddressFree cuMemAddressReserve cuMemCreate cuMemGetAccess cuMemGetAllocationGranularity
+        cuMemGetAllocationPropertiesFromHandle cuMemMap cuMemRelease cuMemRetainAllocationHandle cuMemSetAccess
+        cuMemUnmap;
+} };

@@ -8,10 +8,10 @@ use super::args::{Handle, In, Out};
 use crate::Result;
 use crate::driver::{Driver, driver};
 use crate::memory::allocation::{Allocation, Backing, Kind};
-use crate::memory::heap::PAGE;
 use crate::memory::physical::{Physical, Place};
 use crate::memory::virtual_range::{Accessor, Mapped, RangeError};
 use divvy_abi::*;
+use divvy_device::memory::heap::PAGE;
 use std::sync::{Arc, Mutex, PoisonError};
 
 entry! {
@@ -91,7 +91,7 @@ entry! {
         // What may use the range ends first; from then on nobody finds it.
         drain(driver);
         for mapped in &mappings {
-            driver.registry.remove(mapped.address, |found| is(found, mapped));
+            driver.addresses.live.remove(mapped.address, |found| is(found, mapped));
         }
         drain(driver);
         driver.reservations.unmap(mappings).map_err(code)
@@ -121,7 +121,7 @@ entry! {
         let who = accessor(driver, &location.get()?)?;
         let allowed = match driver.reservations.find(pointer) {
             Some(mapped) => mapped.allows(who),
-            None => driver.registry.find(pointer).map(|_| true).ok_or(CUDA_ERROR_INVALID_VALUE)?,
+            None => driver.addresses.live.find(pointer).map(|_| true).ok_or(CUDA_ERROR_INVALID_VALUE)?,
         };
         let given = if allowed { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE };
         flags.set(u64::from(given.0))
@@ -183,7 +183,7 @@ fn create(driver: &Driver, place: Place, bytes: u64, properties: &CUmemAllocatio
                 if bytes > device.facts.memory_bytes() {
                     return Err(full);
                 }
-                crate::pool::trim_all(driver, ordinal);
+                crate::pool::trim_all(&driver.pools, ordinal);
                 Physical::on_device(device, bytes, types, flags)
             })
         }
@@ -247,12 +247,16 @@ fn set_access(driver: &Driver, mapped: &Arc<Mapped>, changes: &[(Accessor, bool)
             let (kind, backing) = (Kind::Mapped { host }, Backing::Mapped(Arc::clone(mapped)));
             let allocation = Allocation::new(mapped.address, mapped.bytes, kind, 0, device, backing);
             driver
-                .registry
+                .addresses
+                .live
                 .insert(Arc::new(allocation))
                 .map_err(|_| CUDA_ERROR_UNKNOWN)
         }
         (true, false) => {
-            driver.registry.remove(mapped.address, |found| is(found, mapped));
+            driver
+                .addresses
+                .live
+                .remove(mapped.address, |found| is(found, mapped));
             Ok(())
         }
         _ => Ok(()),

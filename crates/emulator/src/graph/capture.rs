@@ -6,13 +6,12 @@
 //! then on its streams and events give errors, until cuStreamEndCapture, which gives one more.
 
 use super::edge::{Before, EdgeData, PROGRAMMATIC};
-use super::memory::Reserved;
+use super::memory::GraphMemory;
 use super::physical::StreamKey;
-use super::topology::Graph;
+use super::topology::{Graph, GraphHandles};
 use super::work::Work;
-use crate::driver::driver;
 use crate::event::{Event, Mark};
-use crate::exec::order::Manner;
+use crate::order::StreamKind;
 use crate::stream::Queue;
 use crate::{Result, handle};
 use divvy_abi::*;
@@ -23,11 +22,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
 /// The streams that are captured.
-#[derive(Default)]
 pub struct Captures {
+    /// The live graphs, which new ones join.
+    graphs: Arc<GraphHandles>,
     /// How many captures there are, so that a program without any pays one load.
     active: AtomicUsize,
-    lanes: Mutex<HashMap<StreamKey, Lane>>,
+    streams: Mutex<HashMap<StreamKey, CapturedStream>>,
 }
 
 /// A capture sequence, over all its streams.
@@ -43,7 +43,7 @@ struct Capture {
 }
 
 /// A captured stream.
-struct Lane {
+struct CapturedStream {
     capture: Arc<Capture>,
     /// What its next node comes after.
     before: Vec<Before>,
@@ -78,15 +78,16 @@ pub struct Info {
 }
 
 /// Where the work of a call goes.
-pub enum Target {
+pub enum Target<'a> {
     /// It runs.
     Queue(Queue),
     /// It becomes a node.
-    Capture(Recorder),
+    Capture(Recorder<'a>),
 }
 
 /// A captured stream to add nodes to.
-pub struct Recorder {
+pub struct Recorder<'a> {
+    captures: &'a Captures,
     /// The stream.
     pub queue: Queue,
 }
@@ -103,24 +104,6 @@ pub fn exchange_mode(new: CUstreamCaptureMode) -> Result<CUstreamCaptureMode> {
     }
     MODE.try_with(|mode| mode.replace(new))
         .map_err(|_| CUDA_ERROR_DEINITIALIZED)
-}
-
-/// Refuses a call that a capture would not see and that may be unsafe meanwhile, such as cuMemAlloc: in a thread
-/// that captures, and while another thread captures in global mode, unless the thread's mode or the capture's says
-/// otherwise.
-pub fn unsafe_call() -> Result {
-    let captures = &driver()?.graphs.captures;
-    if captures.active.load(Ordering::Relaxed) == 0 {
-        return Ok(());
-    }
-    let mode = MODE.try_with(Cell::get).unwrap_or(CU_STREAM_CAPTURE_MODE_RELAXED);
-    let me = std::thread::current().id();
-    captures.refuse_if(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, |_, lane| {
-        let capture = &lane.capture;
-        let own = capture.thread == me && capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-        let global = mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
-        mode != CU_STREAM_CAPTURE_MODE_RELAXED && (own || global)
-    })
 }
 
 impl Capture {
@@ -145,21 +128,48 @@ impl Capture {
 }
 
 fn key(queue: &Queue) -> StreamKey {
-    (queue.context.id, queue.lane)
+    (queue.context.id, queue.id)
 }
 
 impl Captures {
+    /// No stream is captured. Captures add to these graphs.
+    pub fn new(graphs: Arc<GraphHandles>) -> Captures {
+        Captures {
+            graphs,
+            active: AtomicUsize::new(0),
+            streams: Mutex::default(),
+        }
+    }
+
+    /// Refuses a call that a capture would not see and that may be unsafe meanwhile, such as cuMemAlloc: in a thread
+    /// that captures, and while another thread captures in global mode, unless the thread's mode or the capture's says
+    /// otherwise.
+    pub fn unsafe_call(&self) -> Result {
+        if self.active.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        let mode = MODE.try_with(Cell::get).unwrap_or(CU_STREAM_CAPTURE_MODE_RELAXED);
+        let me = std::thread::current().id();
+        self.refuse_if(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, |_, captured| {
+            let capture = &captured.capture;
+            let own = capture.thread == me && capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+            let global =
+                mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+            mode != CU_STREAM_CAPTURE_MODE_RELAXED && (own || global)
+        })
+    }
+
     /// Whether a stream is captured. The legacy stream is in nobody's way as long as no stream it would wait for is.
     fn captures(&self, queue: &Queue) -> Result<bool> {
         if self.active.load(Ordering::Relaxed) == 0 {
             return Ok(false);
         }
-        if let Some(lane) = self.lock().get(&key(queue)) {
-            return lane.capture.check().map(|()| true);
+        if let Some(captured) = self.lock().get(&key(queue)) {
+            return captured.capture.check().map(|()| true);
         }
-        if queue.manner == Manner::Legacy {
-            self.refuse_if(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, |stream, lane| {
-                stream.0 == queue.context.id && lane.blocking
+        if queue.kind == StreamKind::Legacy {
+            self.refuse_if(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, |stream, captured| {
+                stream.0 == queue.context.id && captured.blocking
             })?;
         }
         Ok(false)
@@ -175,9 +185,12 @@ impl Captures {
     }
 
     /// Where the work of a call in this stream goes.
-    pub fn target(&self, queue: Queue) -> Result<Target> {
+    pub fn target(&self, queue: Queue) -> Result<Target<'_>> {
         Ok(if self.captures(&queue)? {
-            Target::Capture(Recorder { queue })
+            Target::Capture(Recorder {
+                captures: self,
+                queue,
+            })
         } else {
             Target::Queue(queue)
         })
@@ -198,7 +211,9 @@ impl Captures {
         let Mark::Captured { capture, .. } = event.place() else {
             return Ok(());
         };
-        self.refuse_if(CUDA_ERROR_CAPTURED_EVENT, |_, lane| lane.capture.id == capture)?;
+        self.refuse_if(CUDA_ERROR_CAPTURED_EVENT, |_, captured| {
+            captured.capture.id == capture
+        })?;
         Err(CUDA_ERROR_CAPTURED_EVENT)
     }
 
@@ -212,17 +227,17 @@ impl Captures {
         if mode > CU_STREAM_CAPTURE_MODE_RELAXED {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        if queue.manner == Manner::Legacy {
+        if queue.kind == StreamKind::Legacy {
             return Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
-        let mut lanes = self.lock();
-        if lanes.contains_key(&key(queue)) {
+        let mut streams = self.lock();
+        if streams.contains_key(&key(queue)) {
             return Err(CUDA_ERROR_ILLEGAL_STATE);
         }
         let given = into.is_some();
         let (graph, before) = match into {
             Some(into) => into,
-            None => (Graph::create()?, Vec::new()),
+            None => (Graph::create(&self.graphs), Vec::new()),
         };
         {
             let mut inner = graph.lock();
@@ -238,24 +253,24 @@ impl Captures {
             origin: key(queue),
             invalid: AtomicBool::new(false),
         });
-        lanes.insert(key(queue), Lane::new(queue, capture, before));
+        streams.insert(key(queue), CapturedStream::new(queue, capture, before));
         self.active.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
     /// Ends the capture that began in this stream; its graph.
     pub fn end(&self, queue: &Queue) -> Result<Arc<Graph>> {
-        let mut lanes = self.lock();
-        let lane = lanes.get(&key(queue)).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
-        let capture = Arc::clone(&lane.capture);
+        let mut streams = self.lock();
+        let captured = streams.get(&key(queue)).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
+        let capture = Arc::clone(&captured.capture);
         if capture.origin != key(queue) {
             return Err(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
         }
         if capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture.thread != std::thread::current().id() {
             return Err(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
         }
-        let ended = self.remove(&mut lanes, &capture);
-        drop(lanes);
+        let ended = self.remove(&mut streams, &capture);
+        drop(streams);
         let outcome = capture.check().and_then(|()| joined(&capture, &ended));
         match outcome {
             Ok(()) => {
@@ -274,31 +289,31 @@ impl Captures {
         if self.active.load(Ordering::Relaxed) == 0 {
             return Ok(None);
         }
-        let mut lanes = self.lock();
-        if queue.manner == Manner::Legacy {
+        let mut streams = self.lock();
+        if queue.kind == StreamKind::Legacy {
             // Only asking spoils nothing.
-            let blocked = lanes
+            let blocked = streams
                 .iter()
-                .any(|(stream, lane)| stream.0 == queue.context.id && lane.blocking);
+                .any(|(stream, captured)| stream.0 == queue.context.id && captured.blocking);
             return if blocked {
                 Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
             } else {
                 Ok(None)
             };
         }
-        Ok(lanes.get_mut(&key(queue)).map(Lane::info))
+        Ok(streams.get_mut(&key(queue)).map(CapturedStream::info))
     }
 
     /// Replaces or extends what a captured stream's next node comes after.
     pub fn update(&self, queue: &Queue, nodes: Vec<Before>, replace: bool) -> Result {
-        let mut lanes = self.lock();
-        let lane = lanes.get_mut(&key(queue)).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
-        lane.capture.check()?;
-        check_nodes(&mut lane.capture.graph.lock(), &nodes)?;
+        let mut streams = self.lock();
+        let captured = streams.get_mut(&key(queue)).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
+        captured.capture.check()?;
+        check_nodes(&mut captured.capture.graph.lock(), &nodes)?;
         if replace {
-            lane.before = nodes;
+            captured.before = nodes;
         } else {
-            merge(&mut lane.before, &nodes);
+            merge(&mut captured.before, &nodes);
         }
         Ok(())
     }
@@ -329,10 +344,12 @@ impl Captures {
 
     /// A stream waits for what was captured: it takes part in that capture from here on.
     fn join(&self, queue: &Queue, id: u64, nodes: &[Before]) -> Result {
-        let mut lanes = self.lock();
-        let other = lanes.values().find(|lane| lane.capture.id == id);
-        let other = other.map(|lane| Arc::clone(&lane.capture));
-        let own = lanes.get(&key(queue)).map(|lane| Arc::clone(&lane.capture));
+        let mut streams = self.lock();
+        let other = streams.values().find(|captured| captured.capture.id == id);
+        let other = other.map(|captured| Arc::clone(&captured.capture));
+        let own = streams
+            .get(&key(queue))
+            .map(|captured| Arc::clone(&captured.capture));
         let Some(capture) = other else {
             // That capture is over.
             if let Some(own) = own {
@@ -347,15 +364,15 @@ impl Captures {
                 capture.invalidate();
                 Err(CUDA_ERROR_STREAM_CAPTURE_MERGE)
             }
-            None if queue.manner == Manner::Legacy => {
+            None if queue.kind == StreamKind::Legacy => {
                 capture.invalidate();
                 Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
             }
             _ => {
-                let lane = lanes
+                let captured = streams
                     .entry(key(queue))
-                    .or_insert_with(|| Lane::new(queue, capture, Vec::new()));
-                merge(&mut lane.before, nodes);
+                    .or_insert_with(|| CapturedStream::new(queue, capture, Vec::new()));
+                merge(&mut captured.before, nodes);
                 Ok(())
             }
         }
@@ -374,18 +391,18 @@ impl Captures {
             self.add(queue, Work::Record(Arc::clone(event)))?;
             return Ok(true);
         }
-        let lanes = self.lock();
-        let lane = lanes.get(&key(queue)).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
-        event.captured(lane.capture.id, lane.before.clone());
+        let streams = self.lock();
+        let captured = streams.get(&key(queue)).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
+        event.captured(captured.capture.id, captured.before.clone());
         Ok(true)
     }
 
     fn add(&self, queue: &Queue, work: Work) -> Result<u64> {
-        let mut lanes = self.lock();
-        let lane = lanes.get_mut(&key(queue)).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
-        lane.capture.check()?;
-        let graph = &lane.capture.graph;
-        let mut before = lane.before.clone();
+        let mut streams = self.lock();
+        let captured = streams.get_mut(&key(queue)).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
+        captured.capture.check()?;
+        let graph = &captured.capture.graph;
+        let mut before = captured.before.clone();
         if let Work::Kernel(kernel) = &work
             && kernel.attributes.is_programmatic()
         {
@@ -397,7 +414,7 @@ impl Captures {
             }
         }
         let node = graph.add(work, &before)?;
-        lane.before = vec![(node, EdgeData::default())];
+        captured.before = vec![(node, EdgeData::default())];
         Ok(node)
     }
 
@@ -407,7 +424,7 @@ impl Captures {
         let began = self
             .lock()
             .get(&key(gone))
-            .is_some_and(|lane| lane.capture.origin == key(gone));
+            .is_some_and(|captured| captured.capture.origin == key(gone));
         if began {
             self.forget(|stream| *stream == key(gone));
         }
@@ -418,54 +435,58 @@ impl Captures {
         if self.active.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let mut lanes = self.lock();
-        let lost: Vec<_> = lanes
+        let mut streams = self.lock();
+        let lost: Vec<_> = streams
             .iter()
             .filter(|(stream, _)| gone(stream))
-            .map(|(stream, lane)| (*stream, Arc::clone(&lane.capture)))
+            .map(|(stream, captured)| (*stream, Arc::clone(&captured.capture)))
             .collect();
         let mut over = Vec::new();
         for (stream, capture) in lost {
             capture.invalidate();
             if capture.origin == stream {
-                self.remove(&mut lanes, &capture);
+                self.remove(&mut streams, &capture);
                 over.push(capture);
             } else {
-                lanes.remove(&stream);
+                streams.remove(&stream);
             }
         }
-        drop(lanes);
+        drop(streams);
         for capture in over {
             capture.abandon();
         }
     }
 
     /// Invalidates the captures whose streams satisfy `wrong`, and fails if there are any.
-    fn refuse_if(&self, code: CUresult, wrong: impl Fn(&StreamKey, &Lane) -> bool) -> Result {
+    fn refuse_if(&self, code: CUresult, wrong: impl Fn(&StreamKey, &CapturedStream) -> bool) -> Result {
         let mut any = false;
-        for (stream, lane) in &*self.lock() {
-            if wrong(stream, lane) {
-                lane.capture.invalidate();
+        for (stream, captured) in &*self.lock() {
+            if wrong(stream, captured) {
+                captured.capture.invalidate();
                 any = true;
             }
         }
         if any { Err(code) } else { Ok(()) }
     }
 
-    fn remove(&self, lanes: &mut HashMap<StreamKey, Lane>, capture: &Capture) -> HashMap<StreamKey, Lane> {
+    fn remove(
+        &self,
+        streams: &mut HashMap<StreamKey, CapturedStream>,
+        capture: &Capture,
+    ) -> HashMap<StreamKey, CapturedStream> {
         self.active.fetch_sub(1, Ordering::Relaxed);
-        lanes
-            .extract_if(|_, lane| lane.capture.id == capture.id)
+        streams
+            .extract_if(|_, captured| captured.capture.id == capture.id)
             .collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<StreamKey, Lane>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<StreamKey, CapturedStream>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Whether all that was captured in other streams comes before the end of the first.
-fn joined(capture: &Capture, ended: &HashMap<StreamKey, Lane>) -> Result {
+fn joined(capture: &Capture, ended: &HashMap<StreamKey, CapturedStream>) -> Result {
     let Some(origin) = ended.get(&capture.origin) else {
         return Err(CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
     };
@@ -473,7 +494,7 @@ fn joined(capture: &Capture, ended: &HashMap<StreamKey, Lane>) -> Result {
     let reached = inner.ancestors(origin.before.iter().map(|(node, _)| *node));
     let left = ended
         .values()
-        .flat_map(|lane| &lane.before)
+        .flat_map(|captured| &captured.before)
         .any(|(node, _)| !reached.contains(node));
     if left {
         Err(CUDA_ERROR_STREAM_CAPTURE_UNJOINED)
@@ -495,12 +516,12 @@ fn merge(into: &mut Vec<Before>, nodes: &[Before]) {
     }
 }
 
-impl Lane {
-    fn new(queue: &Queue, capture: Arc<Capture>, before: Vec<Before>) -> Lane {
-        Lane {
+impl CapturedStream {
+    fn new(queue: &Queue, capture: Arc<Capture>, before: Vec<Before>) -> CapturedStream {
+        CapturedStream {
             capture,
             before,
-            blocking: queue.manner == Manner::Blocking,
+            blocking: queue.kind == StreamKind::Blocking,
             lent: Lent::default(),
         }
     }
@@ -527,14 +548,20 @@ impl Lane {
     }
 }
 
-impl Recorder {
+impl Recorder<'_> {
     /// Adds a node after what the stream holds.
     pub fn add(&self, work: Work) -> Result<u64> {
-        driver()?.graphs.captures.add(&self.queue, work)
+        self.captures.add(&self.queue, work)
     }
 
     /// Adds an allocation node on a device that others may use as `access` says; its address.
-    pub fn allocate(&self, device: CUdevice, access: &[(CUdevice, u32)], bytes: usize) -> Result<u64> {
+    pub fn allocate(
+        &self,
+        memory: &Arc<GraphMemory>,
+        device: CUdevice,
+        access: &[(CUdevice, u32)],
+        bytes: usize,
+    ) -> Result<u64> {
         let on = |id| CUmemLocation {
             type_: CU_MEM_LOCATION_TYPE_DEVICE,
             anonymous1: CUmemLocation_v1_anonymous1 { id },
@@ -548,7 +575,7 @@ impl Recorder {
             location: on(device),
             flags: CUmemAccess_flags(flags as _),
         });
-        let reserved = Reserved::new(properties, access.collect(), bytes)?;
+        let reserved = memory.reserve(properties, access.collect(), bytes)?;
         reserved.own(self.graph()?);
         let address = reserved.base();
         self.add(Work::Alloc(reserved))?;
@@ -556,8 +583,8 @@ impl Recorder {
     }
 
     /// Adds a free node for memory of an allocation node.
-    pub fn free(&self, pointer: u64) -> Result {
-        let (reserved, graph) = (Reserved::find(pointer)?, self.graph()?);
+    pub fn free(&self, memory: &GraphMemory, pointer: u64) -> Result {
+        let (reserved, graph) = (memory.find(pointer)?, self.graph()?);
         reserved.free_in(graph)?;
         let added = self.add(Work::Free(Arc::clone(&reserved)));
         added.map(drop).inspect_err(|_| reserved.not_free_in(graph))
@@ -565,8 +592,8 @@ impl Recorder {
 
     /// The graph captured into.
     fn graph(&self) -> Result<u64> {
-        let lanes = driver()?.graphs.captures.lock();
-        let lane = lanes.get(&key(&self.queue)).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
-        Ok(lane.capture.graph.handle)
+        let streams = self.captures.lock();
+        let captured = streams.get(&key(&self.queue)).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
+        Ok(captured.capture.graph.handle)
     }
 }

@@ -3,12 +3,11 @@
 use super::footprint;
 use super::memory::Reserved;
 use super::physical::Physical;
-use super::topology::{Graph, Inner};
+use super::topology::{Graph, GraphHandles, Inner};
 use super::work::Work;
-use crate::driver::driver;
-use crate::exec::task::Task;
 use crate::{Result, handle};
 use divvy_abi::*;
+use divvy_device::exec::task::Task;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +23,8 @@ pub struct Exec {
     /// The memory it allocates and frees.
     pub memory: Memory,
     state: Mutex<State>,
+    /// Gone with the last reference: its graph looks at that.
+    alive: Arc<()>,
 }
 
 /// What changes from launch to launch.
@@ -119,7 +120,7 @@ impl Exec {
                 node: plan.steps.first().map_or(0, |step| step.node),
             });
         }
-        if inner.has_memory() && inner.exec.strong_count() > 0 {
+        if inner.has_memory() && inner.instance.strong_count() > 0 {
             return Err(CUDA_ERROR_INVALID_VALUE.into());
         }
         static NEXT_ID: AtomicU32 = AtomicU32::new(1);
@@ -129,15 +130,10 @@ impl Exec {
             flags: flags & !u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD.0),
             memory: Memory::of(&plan),
             state: Mutex::new(State { plan, last: None }),
+            alive: Arc::default(),
         });
-        driver()?.graphs.execs.insert(exec.handle, Arc::clone(&exec));
-        inner.exec = Arc::downgrade(&exec);
+        inner.instance = Arc::downgrade(&exec.alive);
         Ok(exec)
-    }
-
-    /// The executable graph of a handle.
-    pub fn find(handle: u64) -> Result<Arc<Exec>> {
-        driver()?.graphs.execs.get(handle).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
     /// What changes from launch to launch.
@@ -146,9 +142,9 @@ impl Exec {
     }
 
     /// A graph like this one, for a child graph node.
-    pub fn to_graph(&self) -> Result<Arc<Graph>> {
+    pub fn to_graph(&self, handles: &Arc<GraphHandles>) -> Result<Arc<Graph>> {
         let state = self.lock();
-        state.plan.to_graph()
+        state.plan.to_graph(handles)
     }
 }
 
@@ -215,13 +211,13 @@ impl Plan {
         }
     }
 
-    fn to_graph(&self) -> Result<Arc<Graph>> {
-        let graph = Graph::create()?;
+    fn to_graph(&self, handles: &Arc<GraphHandles>) -> Result<Arc<Graph>> {
+        let graph = Graph::create(handles);
         let mut nodes = Vec::with_capacity(self.steps.len());
         for step in &self.steps {
             let work = match &step.child {
                 Some(child) => {
-                    let child = child.to_graph()?;
+                    let child = child.to_graph(handles)?;
                     child.embed();
                     Work::Child(child)
                 }

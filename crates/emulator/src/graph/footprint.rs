@@ -7,12 +7,12 @@
 use super::exec::Plan;
 use super::physical::Physical;
 use super::work::Work;
-use crate::memory::allocation::GRANULE;
+use divvy_device::memory::heap::GRANULE;
 use std::collections::HashSet;
 use std::sync::Arc;
 
 /// A run of bytes that allocations have in turn.
-struct Piece {
+struct Extent {
     bytes: u64,
     physical: Arc<Physical>,
     /// Address of the allocation that has it.
@@ -29,24 +29,24 @@ pub fn of(plan: &Plan) -> Vec<(Arc<Physical>, u64)> {
 }
 
 fn add(plan: &Plan, sums: &mut Vec<(Arc<Physical>, u64)>) {
-    let mut pieces: Vec<Piece> = Vec::new();
+    let mut extents: Vec<Extent> = Vec::new();
     for (at, step) in plan.steps.iter().enumerate() {
         match (&step.work, &step.child) {
             (_, Some(child)) => add(child, sums),
             (Work::Alloc(reserved), _) if reserved.is_inside() => {
                 let bytes = reserved.allocation.bytes.next_multiple_of(GRANULE);
                 let earlier = ancestors(plan, at);
-                let reusable = pieces.iter_mut().filter(|piece| {
-                    piece.bytes >= bytes
-                        && Arc::ptr_eq(&piece.physical, reserved.physical())
-                        && piece.freed.is_some_and(|step| earlier.contains(&step))
+                let reusable = extents.iter_mut().filter(|extent| {
+                    extent.bytes >= bytes
+                        && Arc::ptr_eq(&extent.physical, reserved.physical())
+                        && extent.freed.is_some_and(|step| earlier.contains(&step))
                 });
-                match reusable.min_by_key(|piece| piece.bytes) {
-                    Some(piece) => {
-                        piece.user = reserved.base();
-                        piece.freed = None;
+                match reusable.min_by_key(|extent| extent.bytes) {
+                    Some(extent) => {
+                        extent.user = reserved.base();
+                        extent.freed = None;
                     }
-                    None => pieces.push(Piece {
+                    None => extents.push(Extent {
                         bytes,
                         physical: Arc::clone(reserved.physical()),
                         user: reserved.base(),
@@ -55,22 +55,22 @@ fn add(plan: &Plan, sums: &mut Vec<(Arc<Physical>, u64)>) {
                 }
             }
             (Work::Free(reserved), _) => {
-                for piece in &mut pieces {
-                    if piece.user == reserved.base() && piece.freed.is_none() {
-                        piece.freed = Some(at);
+                for extent in &mut extents {
+                    if extent.user == reserved.base() && extent.freed.is_none() {
+                        extent.freed = Some(at);
                     }
                 }
             }
             _ => {}
         }
     }
-    for piece in pieces {
+    for extent in extents {
         match sums
             .iter_mut()
-            .find(|(physical, _)| Arc::ptr_eq(physical, &piece.physical))
+            .find(|(physical, _)| Arc::ptr_eq(physical, &extent.physical))
         {
-            Some((_, sum)) => *sum += piece.bytes,
-            None => sums.push((piece.physical, piece.bytes)),
+            Some((_, sum)) => *sum += extent.bytes,
+            None => sums.push((extent.physical, extent.bytes)),
         }
     }
 }

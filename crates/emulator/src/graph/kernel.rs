@@ -2,14 +2,12 @@
 
 use super::foreign::Foreign;
 use crate::Result;
-use crate::context::{self, Context};
-use crate::driver::Driver;
-use crate::engine::line::Running;
-use crate::function::Target;
-use crate::launch::{self, Geometry};
+use crate::context::Context;
+use crate::launch::{self, Geometry, Launcher};
 use crate::module::Function;
 use crate::params;
 use divvy_abi::*;
+use divvy_device::engine::client::Running;
 use std::sync::Arc;
 
 /// What a kernel node does.
@@ -149,35 +147,10 @@ fn known(id: CUlaunchAttributeID) -> Result {
 }
 
 impl KernelWork {
-    /// Reads a kernel node's parameters.
-    ///
-    /// # Safety
-    /// The parameter lists describe the kernel's parameters, as CUDA requires.
-    pub unsafe fn read(raw: &CUDA_KERNEL_NODE_PARAMS) -> Result<KernelWork> {
-        let (func, kern) = (raw.func as u64, raw.kern as u64);
-        let context = match (func, raw.ctx as u64) {
-            // A kernel without a context runs in the current one.
-            (0, context) => context::named(context)?,
-            _ => context::current()?,
-        };
-        let target = Target::find(if func == 0 { kern } else { func });
-        let target = target.map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-        let geometry = Geometry {
-            grid: [raw.gridDimX, raw.gridDimY, raw.gridDimZ],
-            block: [raw.blockDimX, raw.blockDimY, raw.blockDimZ],
-            shared_bytes: raw.sharedMemBytes,
-            cooperative: false,
-        };
-        let function = target.function(&context)?;
-        let func = if func == 0 { 0 } else { function.handle };
-        // SAFETY: promised by the caller.
-        unsafe { KernelWork::gather(function, func, kern, geometry, raw.kernelParams, raw.extra) }
-    }
-
     /// A launch with its parameters copied.
     ///
     /// # Safety
-    /// As for [`KernelWork::read`].
+    /// The parameter lists describe the kernel's parameters, as CUDA requires.
     pub unsafe fn gather(
         function: Arc<Function>,
         func: u64,
@@ -271,9 +244,9 @@ impl KernelWork {
     }
 
     /// Runs it on the calling thread.
-    pub fn run(&self, driver: &Driver, running: &Running<'_>) -> u64 {
+    pub fn run(&self, launcher: &Launcher, running: &Running<'_>) -> u64 {
         launch::run(
-            driver,
+            launcher,
             &self.function,
             &self.geometry,
             &self.params.bytes,

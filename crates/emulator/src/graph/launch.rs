@@ -5,18 +5,29 @@ use super::memory::Reserved;
 use super::physical::StreamKey;
 use super::work::{HostWork, Work};
 use crate::Result;
+use crate::array::Array;
 use crate::context::Context;
-use crate::driver::{Driver, driver};
-use crate::exec::order::Manner;
-use crate::exec::task::{self, Task};
+use crate::handle::Handles;
+use crate::launch::Launcher;
 use crate::memop;
+use crate::order::StreamKind;
 use crate::stream::{Queue, Stream, engine_work};
 use divvy_abi::*;
+use divvy_device::exec::task::{self, Task};
 use std::sync::{Arc, Weak};
 
+/// What the nodes of a graph run on.
+#[derive(Clone, Copy)]
+pub struct On {
+    /// What runs kernels.
+    pub launcher: &'static Launcher,
+    /// Live arrays, which copies name by handle.
+    pub arrays: &'static Handles<Array>,
+}
+
 /// Launches a graph in a stream: behind all that is in it, and behind the graph's own previous launch.
-pub fn launch(exec: &Arc<Exec>, queue: &Queue) -> Result {
-    let driver = driver()?;
+/// Waits for words of memory end with `stream`, where that can be destroyed.
+pub fn launch(exec: &Arc<Exec>, queue: &Queue, stream: Option<Weak<Stream>>, on: On) -> Result {
     let mut state = exec.lock();
     check_memory(exec)?;
     map(exec, queue)?;
@@ -29,9 +40,9 @@ pub fn launch(exec: &Arc<Exec>, queue: &Queue) -> Result {
         })));
     }
     let launch = Launch {
-        driver,
+        on,
         context: Arc::clone(&queue.context),
-        stream: Stream::of(queue)?,
+        stream,
     };
     let mut ends = launch.submit(&state.plan, &[start]);
     if !exec.memory.shared.is_empty() {
@@ -40,8 +51,13 @@ pub fn launch(exec: &Arc<Exec>, queue: &Queue) -> Result {
     let end = queue.mark(&ends);
     for context in other_contexts(&state.plan, &queue.context) {
         // A wait for that context waits for its part of the graph too.
-        let lane = context.new_lane();
-        context.submit(lane, Manner::NonBlocking, &[Arc::clone(&end)], task::Work::Marker);
+        let stream = context.new_stream_id();
+        context.submit(
+            stream,
+            StreamKind::NonBlocking,
+            &[Arc::clone(&end)],
+            task::Work::Marker,
+        );
     }
     state.last = Some(end);
     Ok(())
@@ -57,7 +73,7 @@ pub fn upload(exec: &Arc<Exec>, queue: &Queue) -> Result {
 }
 
 fn key(queue: &Queue) -> StreamKey {
-    (queue.context.id, queue.lane)
+    (queue.context.id, queue.id)
 }
 
 fn map(exec: &Exec, queue: &Queue) -> Result {
@@ -142,7 +158,7 @@ fn other_contexts(plan: &Plan, main: &Arc<Context>) -> Vec<Arc<Context>> {
 }
 
 struct Launch {
-    driver: &'static Driver,
+    on: On,
     /// The stream's, for nodes that have no context of their own.
     context: Arc<Context>,
     /// The stream, where it can be destroyed: waits for words of memory end with it.
@@ -173,7 +189,7 @@ impl Launch {
         if !step.enabled {
             return Task::submit(&before, task::Work::Marker);
         }
-        let driver = self.driver;
+        let On { launcher, arrays } = self.on;
         match &step.work {
             Work::Empty | Work::Alloc(_) => Task::submit(&before, task::Work::Marker),
             Work::Child(_) => {
@@ -200,12 +216,12 @@ impl Launch {
             Work::Kernel(kernel) => {
                 let kernel = kernel.clone();
                 let context = Arc::clone(kernel.context());
-                let run = engine_work(&context, move |running| kernel.run(driver, running));
+                let run = engine_work(&context, move |running| kernel.run(launcher, running));
                 Task::submit(&before, run)
             }
             Work::Memcpy(copy) => {
                 let copy = copy.clone();
-                run(&before, Arc::clone(&copy.context), move || copy.run())
+                run(&before, Arc::clone(&copy.context), move || copy.run(arrays))
             }
             Work::Memset(fill) => {
                 let fill = fill.clone();

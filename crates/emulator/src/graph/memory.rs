@@ -3,13 +3,29 @@
 use super::foreign::Foreign;
 use super::physical::Physical;
 use crate::Result;
-use crate::driver::driver;
-use crate::exec::task::Work;
+use crate::handle::Handles;
 use crate::memory::allocation::{Allocation, Backing, Kind};
-use crate::memory::mapping::Mapping;
+use crate::memory::registry::Addresses;
+use crate::pool::MemoryPool;
 use crate::stream::Queue;
 use divvy_abi::*;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use divvy_device::Device;
+use divvy_device::exec::task::Work;
+use divvy_device::memory::mapping::Mapping;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// The memory of all graphs of this process.
+pub struct GraphMemory {
+    devices: Vec<Arc<Device>>,
+    addresses: Arc<Addresses>,
+    /// By address.
+    reserved: Mutex<HashMap<u64, Weak<Reserved>>>,
+    /// What has bytes now, by address.
+    live: Mutex<HashMap<u64, Arc<Reserved>>>,
+    /// Where the bytes come from, by device ordinal.
+    physical: Vec<Arc<Physical>>,
+}
 
 /// The memory of one allocation node.
 pub struct Reserved {
@@ -19,6 +35,7 @@ pub struct Reserved {
     pub properties: Foreign<CUmemPoolProps>,
     /// The accesses it asked for.
     pub access: Vec<Foreign<CUmemAccessDesc>>,
+    memory: Arc<GraphMemory>,
     physical: Arc<Physical>,
     state: Mutex<State>,
 }
@@ -45,14 +62,37 @@ impl State {
 /// Addresses are multiples of this.
 const ALIGNMENT: usize = 4096;
 
-impl Reserved {
-    /// Reserves an address for an allocation node. No memory of the device is taken yet.
+impl GraphMemory {
+    /// Nothing reserved; graphs can allocate on these devices.
     pub fn new(
+        devices: Vec<Arc<Device>>,
+        addresses: Arc<Addresses>,
+        pools: Arc<Handles<MemoryPool>>,
+    ) -> GraphMemory {
+        let physical = devices
+            .iter()
+            .map(|device| Physical::new(Arc::clone(device), Arc::clone(&pools)));
+        GraphMemory {
+            physical: physical.collect(),
+            devices,
+            addresses,
+            reserved: Mutex::default(),
+            live: Mutex::default(),
+        }
+    }
+
+    /// A device's graph memory.
+    pub fn physical(&self, device: &Device) -> &Arc<Physical> {
+        &self.physical[device.ordinal]
+    }
+
+    /// Reserves an address for an allocation node. No memory of the device is taken yet.
+    pub fn reserve(
+        self: &Arc<GraphMemory>,
         properties: CUmemPoolProps,
         access: Vec<CUmemAccessDesc>,
         bytes: usize,
     ) -> Result<Arc<Reserved>> {
-        let driver = driver()?;
         let kind = (properties.allocType, properties.location.type_);
         if bytes == 0 || kind.0 != CU_MEM_ALLOCATION_TYPE_PINNED {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -62,13 +102,13 @@ impl Reserved {
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
         // SAFETY: every bit pattern is an i32.
-        let device = driver.device(unsafe { properties.location.anonymous1.id })?;
+        let device = self.device(unsafe { properties.location.anonymous1.id })?;
         for entry in &access {
             if entry.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
                 return Err(CUDA_ERROR_INVALID_VALUE);
             }
             // SAFETY: every bit pattern is an i32.
-            driver.device(unsafe { entry.location.anonymous1.id })?;
+            self.device(unsafe { entry.location.anonymous1.id })?;
         }
         let room = bytes
             .checked_next_multiple_of(ALIGNMENT)
@@ -85,8 +125,7 @@ impl Reserved {
             device.ordinal,
             Backing::Graph(mapping),
         ));
-        let graphs = &driver.graphs;
-        graphs
+        self.addresses
             .reserved
             .insert(Arc::clone(&allocation))
             .map_err(|_| CUDA_ERROR_UNKNOWN)?;
@@ -94,22 +133,62 @@ impl Reserved {
             allocation,
             properties: Foreign(properties),
             access: access.into_iter().map(Foreign).collect(),
-            physical: graphs.physical(device),
+            physical: Arc::clone(self.physical(device)),
+            memory: Arc::clone(self),
             state: Mutex::default(),
         });
-        graphs
-            .addresses()
-            .insert(reserved.base(), Arc::downgrade(&reserved));
+        lock(&self.reserved).insert(reserved.base(), Arc::downgrade(&reserved));
         Ok(reserved)
     }
 
+    fn device(&self, ordinal: CUdevice) -> Result<&Arc<Device>> {
+        let ordinal = usize::try_from(ordinal).ok();
+        ordinal
+            .and_then(|ordinal| self.devices.get(ordinal))
+            .ok_or(CUDA_ERROR_INVALID_DEVICE)
+    }
+
     /// The reservation that starts at an address.
-    pub fn find(base: u64) -> Result<Arc<Reserved>> {
-        let graphs = &driver()?.graphs;
-        let found = graphs.addresses().get(&base).and_then(std::sync::Weak::upgrade);
+    pub fn find(&self, base: u64) -> Result<Arc<Reserved>> {
+        let found = lock(&self.reserved).get(&base).and_then(Weak::upgrade);
         found.ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
+    /// cuDeviceGraphMemTrim: gives back what no launch uses of a device's graph memory.
+    pub fn trim(&self, device: &Device) {
+        self.physical(device).trim();
+        let all: Vec<Arc<Reserved>> = lock(&self.reserved).values().filter_map(Weak::upgrade).collect();
+        for reserved in all
+            .iter()
+            .filter(|reserved| reserved.allocation.device == device.ordinal)
+        {
+            reserved.discard();
+        }
+    }
+
+    /// cuMemFreeAsync of a graph's memory; None if the address is none of a graph's.
+    pub fn free_later(&self, pointer: u64, queue: &Queue) -> Option<Result> {
+        let reserved = self.find(pointer).ok()?;
+        Some(reserved.free().map(|()| {
+            // Also where the context has failed by then: the device gets its bytes back.
+            queue.submit(Work::Pool(Box::new(move || reserved.end())));
+        }))
+    }
+
+    /// cuMemFree of a graph's memory, whose users have been waited for.
+    pub fn free_now(&self, pointer: u64) -> Result {
+        let reserved = self.find(pointer)?;
+        reserved.free()?;
+        reserved.end();
+        Ok(())
+    }
+}
+
+fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Reserved {
     /// Its address.
     pub fn base(&self) -> u64 {
         self.allocation.base
@@ -170,7 +249,6 @@ impl Reserved {
     /// A launch gives it bytes: from the call on, as the program may pass its address to calls that follow. It
     /// lives until they are freed, whatever becomes of its graph.
     pub fn begin(self: &Arc<Reserved>) -> Result {
-        let driver = driver()?;
         let mut state = self.lock();
         let inside = state.inside();
         if state.live == 0 {
@@ -178,8 +256,8 @@ impl Reserved {
                 let held = self.physical.hold(self.allocation.bytes);
                 held.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
             }
-            driver.graphs.live().insert(self.base(), Arc::clone(self));
-            let known = driver.registry.insert(Arc::clone(&self.allocation));
+            lock(&self.memory.live).insert(self.base(), Arc::clone(self));
+            let known = self.memory.addresses.live.insert(Arc::clone(&self.allocation));
             known.map_err(|_| CUDA_ERROR_UNKNOWN)?;
         }
         state.live += 1;
@@ -209,11 +287,10 @@ impl Reserved {
         if state.live > 0 {
             return;
         }
-        if let Ok(driver) = driver() {
-            let id = self.allocation.buffer_id;
-            driver.registry.remove(self.base(), |found| found.buffer_id == id);
-            driver.graphs.live().remove(&self.base());
-        }
+        let id = self.allocation.buffer_id;
+        let addresses = &self.memory.addresses;
+        addresses.live.remove(self.base(), |found| found.buffer_id == id);
+        lock(&self.memory.live).remove(&self.base());
         if !state.inside() {
             self.physical.release(self.allocation.bytes);
         }
@@ -243,30 +320,11 @@ impl Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        if let Ok(driver) = driver() {
-            driver.graphs.addresses().remove(&self.base());
-            let id = self.allocation.buffer_id;
-            driver
-                .graphs
-                .reserved
-                .remove(self.base(), |found| found.buffer_id == id);
-        }
+        lock(&self.memory.reserved).remove(&self.base());
+        let id = self.allocation.buffer_id;
+        let addresses = &self.memory.addresses;
+        addresses
+            .reserved
+            .remove(self.base(), |found| found.buffer_id == id);
     }
-}
-
-/// cuMemFreeAsync of a graph's memory; None if the address is none of a graph's.
-pub fn free_later(pointer: u64, queue: &Queue) -> Option<Result> {
-    let reserved = Reserved::find(pointer).ok()?;
-    Some(reserved.free().map(|()| {
-        // Also where the context has failed by then: the device gets its bytes back.
-        queue.submit(Work::Pool(Box::new(move || reserved.end())));
-    }))
-}
-
-/// cuMemFree of a graph's memory, whose users have been waited for.
-pub fn free_now(pointer: u64) -> Result {
-    let reserved = Reserved::find(pointer)?;
-    reserved.free()?;
-    reserved.end();
-    Ok(())
 }

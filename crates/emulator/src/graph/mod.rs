@@ -21,55 +21,64 @@ pub mod work;
 
 pub use foreign::Foreign;
 
-use crate::driver::Device;
+use crate::Result;
 use crate::handle::Handles;
-use crate::memory::registry::Registry;
+use crate::memory::registry::Addresses;
+use crate::pool::MemoryPool;
 use capture::Captures;
-use exec::Exec;
-use memory::Reserved;
+use divvy_abi::CUDA_ERROR_INVALID_VALUE;
+use divvy_device::Device;
+use exec::{Exec, Refusal};
+use memory::GraphMemory;
 use object::UserObject;
-use physical::Physical;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use topology::Graph;
+use std::sync::Arc;
+use topology::{Graph, GraphHandles};
 
 /// The graphs of this process, and what belongs to them.
-#[derive(Default)]
 pub struct Graphs {
-    /// Live graphs.
-    pub graphs: Handles<Graph>,
-    /// The graph of each live node.
-    pub nodes: Handles<Weak<Graph>>,
+    /// Live graphs and nodes.
+    pub handles: Arc<GraphHandles>,
     /// Live executable graphs.
     pub execs: Handles<Exec>,
     /// Live user objects.
-    pub objects: Handles<UserObject>,
+    pub objects: Arc<Handles<UserObject>>,
     /// Streams that are captured.
     pub captures: Captures,
-    /// Memory of allocation nodes: it has its address from the node's creation on, and bytes from a launch on.
-    pub reserved: Registry,
-    addresses: Mutex<HashMap<u64, Weak<Reserved>>>,
-    live: Mutex<HashMap<u64, Arc<Reserved>>>,
-    physical: Mutex<HashMap<usize, Arc<Physical>>>,
+    /// Memory of allocation nodes.
+    pub memory: Arc<GraphMemory>,
 }
 
 impl Graphs {
-    /// Memory of allocation nodes, by address.
-    pub fn addresses(&self) -> MutexGuard<'_, HashMap<u64, Weak<Reserved>>> {
-        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    /// No graphs; those to come take memory of these devices.
+    pub fn new(
+        devices: Vec<Arc<Device>>,
+        addresses: Arc<Addresses>,
+        pools: Arc<Handles<MemoryPool>>,
+    ) -> Graphs {
+        let handles: Arc<GraphHandles> = Arc::default();
+        Graphs {
+            execs: Handles::default(),
+            objects: Arc::default(),
+            captures: Captures::new(Arc::clone(&handles)),
+            memory: Arc::new(GraphMemory::new(devices, addresses, pools)),
+            handles,
+        }
     }
 
-    /// That of it which has bytes now, by address.
-    pub fn live(&self) -> MutexGuard<'_, HashMap<u64, Arc<Reserved>>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Instantiates a graph, with CUDA_GRAPH_INSTANTIATE_FLAG_*.
+    pub fn instantiate(&self, graph: &Graph, flags: u64) -> std::result::Result<Arc<Exec>, Refusal> {
+        let exec = Exec::create(graph, flags)?;
+        self.execs.insert(exec.handle, Arc::clone(&exec));
+        Ok(exec)
     }
 
-    /// A device's graph memory.
-    pub fn physical(&self, device: &Arc<Device>) -> Arc<Physical> {
-        let mut all = self.physical.lock().unwrap_or_else(PoisonError::into_inner);
-        let physical = all
-            .entry(device.ordinal)
-            .or_insert_with(|| Physical::new(Arc::clone(device)));
-        Arc::clone(physical)
+    /// The executable graph of a handle.
+    pub fn exec(&self, handle: u64) -> Result<Arc<Exec>> {
+        self.execs.get(handle).ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// The user object of a handle.
+    pub fn object(&self, handle: u64) -> Result<Arc<UserObject>> {
+        self.objects.get(handle).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 }

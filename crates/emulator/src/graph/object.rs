@@ -1,9 +1,9 @@
 //! User objects: the program's resources, kept as long as a graph needs them.
 
-use crate::driver::driver;
-use crate::exec::pool::Pool;
-use crate::{Result, handle};
+use crate::Result;
+use crate::handle::{self, Handles};
 use divvy_abi::*;
+use divvy_device::exec::pool::Pool;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,38 +14,34 @@ pub type Destructor = unsafe extern "C" fn(*mut c_void);
 pub struct UserObject {
     /// What the program holds.
     pub handle: u64,
+    /// The live ones, of which it is one.
+    live: Arc<Handles<UserObject>>,
     references: AtomicU64,
     end: Mutex<Option<(Destructor, u64)>>,
 }
 
 /// References that a graph holds; given back on drop.
-pub struct Held {
+pub struct ObjectReference {
     object: Arc<UserObject>,
     count: u64,
 }
 
 impl UserObject {
     /// A resource with this many references of the program's.
-    pub fn create(data: u64, destructor: Destructor, references: u32) -> Result<Arc<UserObject>> {
+    pub fn create(
+        live: &Arc<Handles<UserObject>>,
+        data: u64,
+        destructor: Destructor,
+        references: u32,
+    ) -> Arc<UserObject> {
         let object = Arc::new(UserObject {
             handle: handle::fresh(),
+            live: Arc::clone(live),
             references: AtomicU64::new(u64::from(references)),
             end: Mutex::new(Some((destructor, data))),
         });
-        driver()?
-            .graphs
-            .objects
-            .insert(object.handle, Arc::clone(&object));
-        Ok(object)
-    }
-
-    /// The object of a handle.
-    pub fn find(handle: u64) -> Result<Arc<UserObject>> {
-        driver()?
-            .graphs
-            .objects
-            .get(handle)
-            .ok_or(CUDA_ERROR_INVALID_VALUE)
+        live.insert(object.handle, Arc::clone(&object));
+        object
     }
 
     /// More references.
@@ -64,9 +60,7 @@ impl UserObject {
         if left > count {
             return Ok(());
         }
-        if let Ok(driver) = driver() {
-            driver.graphs.objects.remove(self.handle);
-        }
+        self.live.remove(self.handle);
         let end = self.end.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((destructor, data)) = end {
             Pool::global().push(Box::new(move || {
@@ -78,21 +72,21 @@ impl UserObject {
     }
 }
 
-impl Held {
+impl ObjectReference {
     /// References that are the graph's from here on: new ones, or the caller's own.
-    pub fn new(object: &Arc<UserObject>, count: u64, moved: bool) -> Held {
+    pub fn new(object: &Arc<UserObject>, count: u64, moved: bool) -> ObjectReference {
         if !moved {
             object.retain(count);
         }
-        Held {
+        ObjectReference {
             object: Arc::clone(object),
             count,
         }
     }
 
     /// Gives back some of the references to an object that `held` has.
-    pub fn release(held: &mut Vec<Held>, object: u64, mut count: u64) -> Result {
-        let of_object = |entry: &&mut Held| entry.object.handle == object;
+    pub fn release(held: &mut Vec<ObjectReference>, object: u64, mut count: u64) -> Result {
+        let of_object = |entry: &&mut ObjectReference| entry.object.handle == object;
         let have: u64 = held.iter_mut().filter(of_object).map(|entry| entry.count).sum();
         if have < count {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -108,13 +102,13 @@ impl Held {
     }
 }
 
-impl Clone for Held {
-    fn clone(&self) -> Held {
-        Held::new(&self.object, self.count, false)
+impl Clone for ObjectReference {
+    fn clone(&self) -> ObjectReference {
+        ObjectReference::new(&self.object, self.count, false)
     }
 }
 
-impl Drop for Held {
+impl Drop for ObjectReference {
     fn drop(&mut self) {
         if self.count > 0 {
             let _ = self.object.release(self.count);

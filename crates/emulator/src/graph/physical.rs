@@ -5,19 +5,21 @@
 //! graphs launched into one stream share them, as they cannot run at once; an allocation that outlives its launch
 //! has bytes of its own; and what is no longer used stays reserved until cuDeviceGraphMemTrim.
 
-use crate::driver::{Device, driver};
-use crate::exec::order::Lane;
-use crate::memory::heap::{Charge, OutOfMemory, PAGE};
-use crate::pool;
+use crate::handle::Handles;
+use crate::order::StreamId;
+use crate::pool::{self, MemoryPool};
+use divvy_device::Device;
+use divvy_device::memory::heap::{Charge, OutOfMemory, PAGE};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One stream, in the whole process: the context's id and the lane in it.
-pub type StreamKey = (u64, Lane);
+/// One stream, in the whole process: the context's id and the stream's in it.
+pub type StreamKey = (u64, StreamId);
 
 /// The graph memory of one device.
 pub struct Physical {
     device: Arc<Device>,
+    pools: Arc<Handles<MemoryPool>>,
     state: Mutex<State>,
 }
 
@@ -56,10 +58,11 @@ pub struct Figures {
 }
 
 impl Physical {
-    /// Nothing reserved.
-    pub fn new(device: Arc<Device>) -> Arc<Physical> {
+    /// Nothing reserved. What the device's memory pools keep without use makes room.
+    pub fn new(device: Arc<Device>, pools: Arc<Handles<MemoryPool>>) -> Arc<Physical> {
         Arc::new(Physical {
             device,
+            pools,
             state: Mutex::default(),
         })
     }
@@ -157,9 +160,7 @@ impl Physical {
             return Err(OutOfMemory);
         }
         self.let_go(state);
-        if let Ok(driver) = driver() {
-            pool::trim_all(driver, self.device.ordinal);
-        }
+        pool::trim_all(&self.pools, self.device.ordinal);
         self.device.hardware.take(bytes)
     }
 

@@ -1,15 +1,40 @@
 //! A graph: nodes, the edges between them, and an order in which they can run.
 
 use super::edge::{Before, EdgeData};
-use super::exec::Exec;
-use super::object::Held;
+use super::object::ObjectReference;
 use super::work::Work;
-use crate::driver::driver;
-use crate::{Result, handle};
+use crate::Result;
+use crate::handle::{self, Handles};
 use divvy_abi::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// The live graphs of this process.
+#[derive(Default)]
+pub struct GraphHandles {
+    graphs: Handles<Graph>,
+    /// The graph of each live node.
+    nodes: Handles<Weak<Graph>>,
+}
+
+impl GraphHandles {
+    /// The graph of a handle.
+    pub fn find(&self, handle: u64) -> Result<Arc<Graph>> {
+        self.graphs.get(handle).ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// The graph that holds a node.
+    pub fn of_node(&self, node: u64) -> Result<Arc<Graph>> {
+        let place = self.nodes.get(node).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        place.upgrade().ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// A node's handle is dead.
+    pub fn forget_node(&self, node: u64) {
+        self.nodes.remove(node);
+    }
+}
 
 /// A graph. CUDA leaves it to the program not to change one from two threads at once; the lock only keeps it whole.
 pub struct Graph {
@@ -17,6 +42,8 @@ pub struct Graph {
     pub handle: u64,
     /// cuGraphGetId: unique in the process.
     pub id: u32,
+    /// The live graphs, of which it is one.
+    handles: Arc<GraphHandles>,
     /// It belongs to a child graph node, which ends it.
     embedded: AtomicBool,
     inner: Mutex<Inner>,
@@ -28,11 +55,11 @@ pub struct Inner {
     /// Its nodes by handle, which is the order of their creation.
     pub nodes: BTreeMap<u64, Node>,
     /// References to user objects, released with the graph.
-    pub objects: Vec<Held>,
+    pub objects: Vec<ObjectReference>,
     /// Which node of this clone was made for which node of the original.
     pub copies: HashMap<u64, u64>,
-    /// The executable graph last made of it.
-    pub exec: Weak<Exec>,
+    /// Whether the executable graph last made of it lives.
+    pub instance: Weak<()>,
     /// Captures that are adding to it: it cannot be instantiated meanwhile.
     pub captures: u32,
     next_local: u32,
@@ -52,31 +79,17 @@ pub struct Node {
 
 impl Graph {
     /// An empty graph that the program can name.
-    pub fn create() -> Result<Arc<Graph>> {
+    pub fn create(handles: &Arc<GraphHandles>) -> Arc<Graph> {
         static NEXT_ID: AtomicU32 = AtomicU32::new(1);
         let graph = Arc::new(Graph {
             handle: handle::fresh(),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            handles: Arc::clone(handles),
             embedded: AtomicBool::new(false),
             inner: Mutex::default(),
         });
-        driver()?.graphs.graphs.insert(graph.handle, Arc::clone(&graph));
-        Ok(graph)
-    }
-
-    /// The graph of a handle.
-    pub fn find(handle: u64) -> Result<Arc<Graph>> {
-        driver()?
-            .graphs
-            .graphs
-            .get(handle)
-            .ok_or(CUDA_ERROR_INVALID_VALUE)
-    }
-
-    /// The graph that holds a node.
-    pub fn of_node(node: u64) -> Result<Arc<Graph>> {
-        let place = driver()?.graphs.nodes.get(node).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        place.upgrade().ok_or(CUDA_ERROR_INVALID_VALUE)
+        handles.graphs.insert(graph.handle, Arc::clone(&graph));
+        graph
     }
 
     /// Its contents.
@@ -118,10 +131,7 @@ impl Graph {
             },
         );
         drop(inner);
-        driver()?
-            .graphs
-            .nodes
-            .insert(node, Arc::new(Arc::downgrade(self)));
+        self.handles.nodes.insert(node, Arc::new(Arc::downgrade(self)));
         Ok(node)
     }
 
@@ -132,7 +142,7 @@ impl Graph {
 
     /// A copy with nodes of its own. Cycles are copied too: only instantiation refuses them.
     pub fn copy(&self) -> Result<Arc<Graph>> {
-        let copy = Graph::create()?;
+        let copy = Graph::create(&self.handles);
         let original = self.lock();
         let mut copies = HashMap::new();
         for (&node, contents) in &original.nodes {
@@ -171,8 +181,7 @@ impl Graph {
 
     /// Forgets its handle and those of its nodes. What was instantiated from it goes on.
     pub fn destroy(&self) -> Result {
-        let graphs = &driver()?.graphs;
-        graphs.graphs.remove(self.handle);
+        self.handles.graphs.remove(self.handle);
         let (nodes, objects) = {
             let mut inner = self.lock();
             (
@@ -181,7 +190,7 @@ impl Graph {
             )
         };
         for (node, contents) in nodes {
-            graphs.nodes.remove(node);
+            self.handles.nodes.remove(node);
             contents.work.end()?;
         }
         // Destructors are the program's: none of our locks is held.

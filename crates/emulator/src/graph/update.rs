@@ -156,27 +156,28 @@ fn fits(old: &Work, new: &Work, flags: u64) -> std::result::Result<(), CUgraphEx
 
 fn copy_fits(old: &MemcpyWork, new: &MemcpyWork) -> bool {
     let (a, b) = (&old.copy.0, &new.copy.0);
+    let known = Known::Reserved(&old.context.addresses);
     let shape = |copy: &CUDA_MEMCPY3D| (copy.WidthInBytes, copy.Height, copy.Depth);
     old.context.id == new.context.id
         && (a.srcMemoryType, a.dstMemoryType) == (b.srcMemoryType, b.dstMemoryType)
         && ((old.is_linear() && new.is_linear()) || shape(a) == shape(b))
-        && same_place(a.srcDevice, b.srcDevice)
-        && same_place(a.dstDevice, b.dstDevice)
+        && same_place(known, a.srcDevice, b.srcDevice)
+        && same_place(known, a.dstDevice, b.dstDevice)
 }
 
 fn fill_fits(old: &MemsetWork, new: &MemsetWork) -> bool {
     let (a, b) = (&old.fill, &new.fill);
+    let known = Known::Reserved(&old.context.addresses);
     let block = |fill: &CUDA_MEMSET_NODE_PARAMS| (fill.width, fill.pitch, fill.elementSize);
     old.context.id == new.context.id
         && a.height == b.height
         && (a.height == 1 || block(a) == block(b))
-        && same_place(a.dst, b.dst)
+        && same_place(known, a.dst, b.dst)
 }
 
 /// Two addresses of memory on the same device and of the same context. One that is not there any more fits any.
-fn same_place(old: u64, new: u64) -> bool {
-    let place = |address| Known::Reserved.find(address).ok().flatten();
-    match (place(old), place(new)) {
+fn same_place(known: Known<'_>, old: u64, new: u64) -> bool {
+    match (known.find(old), known.find(new)) {
         (Some(old), Some(new)) => {
             (old.device, old.context, old.kind.is_device()) == (new.device, new.context, new.kind.is_device())
         }

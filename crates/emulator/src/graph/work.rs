@@ -5,10 +5,12 @@ use super::kernel::KernelWork;
 use super::memory::Reserved;
 use super::topology::Graph;
 use crate::Result;
-use crate::api::memcpy;
-use crate::context::{self, Context};
+use crate::array::Array;
+use crate::block;
+use crate::context::Context;
 use crate::copy::{Fill, Known, Value};
 use crate::event::Event;
+use crate::handle::Handles;
 use crate::memop::MemOps;
 use divvy_abi::*;
 use std::sync::Arc;
@@ -129,10 +131,10 @@ impl Work {
 }
 
 impl MemcpyWork {
-    /// Checks a copy; `context` 0 means the current one.
-    pub fn read(copy: CUDA_MEMCPY3D, context: u64) -> Result<MemcpyWork> {
-        let context = context::named(context)?;
-        memcpy::transfer(&copy, Known::Reserved)?.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    /// Checks a copy in a context.
+    pub fn read(copy: CUDA_MEMCPY3D, context: Arc<Context>, arrays: &Handles<Array>) -> Result<MemcpyWork> {
+        block::transfer(&copy, Known::Reserved(&context.addresses), arrays)?
+            .ok_or(CUDA_ERROR_INVALID_VALUE)?;
         Ok(MemcpyWork {
             copy: Foreign(copy),
             context,
@@ -140,8 +142,8 @@ impl MemcpyWork {
     }
 
     /// Runs it on the calling thread. Memory that is gone by then is an illegal address.
-    pub fn run(&self) {
-        match memcpy::transfer(&self.copy.0, Known::Live) {
+    pub fn run(&self, arrays: &Handles<Array>) {
+        match block::transfer(&self.copy.0, Known::Live(&self.context.addresses), arrays) {
             // SAFETY: the program vouches for its own memory as long as the graph may run.
             Ok(Some(transfer)) => unsafe { transfer.run() },
             Ok(None) => {}
@@ -159,15 +161,15 @@ impl MemcpyWork {
 }
 
 impl MemsetWork {
-    /// Checks a filling; `context` 0 means the current one.
-    pub fn read(fill: CUDA_MEMSET_NODE_PARAMS, context: u64) -> Result<MemsetWork> {
-        let context = context::named(context)?;
+    /// Checks a filling in a context.
+    pub fn read(fill: CUDA_MEMSET_NODE_PARAMS, context: Arc<Context>) -> Result<MemsetWork> {
         let work = MemsetWork { fill, context };
-        work.check(Known::Reserved)?.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        work.check(Known::Reserved(&work.context.addresses))?
+            .ok_or(CUDA_ERROR_INVALID_VALUE)?;
         Ok(work)
     }
 
-    fn check(&self, known: Known) -> Result<Option<Fill>> {
+    fn check(&self, known: Known<'_>) -> Result<Option<Fill>> {
         let fill = &self.fill;
         let value = match fill.elementSize {
             1 => Value::U8(fill.value as u8),
@@ -182,7 +184,7 @@ impl MemsetWork {
     /// Runs it on the calling thread. Memory that is gone by then is an illegal address. The engine time it takes, in
     /// nanoseconds.
     pub fn run(&self) -> u64 {
-        match self.check(Known::Live) {
+        match self.check(Known::Live(&self.context.addresses)) {
             Ok(Some(fill)) => fill.run(&self.context.device.facts),
             Ok(None) => 0,
             Err(_) => {

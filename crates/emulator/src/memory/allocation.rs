@@ -1,10 +1,10 @@
 //! One range of memory a device may touch: what it is, whose it is, and what keeps its bytes alive.
 
-use super::heap::Extent;
-use super::mapping::Mapping;
 use super::virtual_range::Mapped;
-use crate::external::ExternalPart;
-use crate::shared::import::Imported;
+use crate::memory::external::ExternalPart;
+use crate::memory::imported::Imported;
+use divvy_device::memory::heap::{Extent, GRANULE};
+use divvy_device::memory::mapping::Mapping;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -70,7 +70,7 @@ impl Kind {
 /// What holds the bytes; dropped with the allocation.
 #[derive(Debug)]
 pub enum Backing {
-    /// A piece of a device's memory.
+    /// Memory of a device.
     Device(Arc<Extent>),
     /// Physical memory and the place it is mapped at.
     Mapped(Arc<Mapped>),
@@ -103,9 +103,6 @@ pub struct Allocation {
     pub buffer_id: u64,
     backing: Backing,
 }
-
-/// Device memory is handed out in units of this many bytes.
-pub const GRANULE: u64 = 512;
 
 impl Allocation {
     /// Describes a range; `backing` must hold its bytes rounded up to a granule, unless they are the program's.
@@ -142,7 +139,7 @@ impl Allocation {
         }
     }
 
-    /// The piece of device memory behind it.
+    /// The device memory behind it.
     pub fn extent(&self) -> Option<&Arc<Extent>> {
         match &self.backing {
             Backing::Device(extent) => Some(extent),

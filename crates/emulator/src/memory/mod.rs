@@ -1,11 +1,9 @@
-//! Device and host memory by identity addresses: a device pointer is the host address of its bytes.
+//! What a program may touch: allocations by address, physical memory, reserved ranges, and what other processes and
+//! APIs share.
 
 pub mod allocation;
-pub mod file;
-pub mod free_list;
-pub mod heap;
-pub mod mapping;
+pub mod external;
+pub mod imported;
 pub mod physical;
 pub mod registry;
-pub mod store;
 pub mod virtual_range;

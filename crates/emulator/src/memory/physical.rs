@@ -1,13 +1,13 @@
 //! Physical memory of cuMemCreate: bytes with no address of their own, mapped wherever the program likes.
 
-use super::file::{Identity, MemoryFile};
-use super::heap::{Charged, OutOfMemory};
-use super::mapping::{Mapping, map_over};
-use super::store::Piece;
-use crate::driver::{Device, Driver};
-use crate::shared::deed::{self, Deed, Id, Record};
-use crate::shared::trailer::{self, Trailer};
 use divvy_abi::*;
+use divvy_device::Device;
+use divvy_device::memory::file::{Identity, MemoryFile};
+use divvy_device::memory::heap::{Charged, OutOfMemory};
+use divvy_device::memory::mapping::{Mapping, map_over};
+use divvy_device::memory::store::FileExtent;
+use divvy_device::shared::ownership::{self, Contents, Id, OwnershipRecord};
+use divvy_device::shared::trailer::{self, Trailer};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -42,7 +42,7 @@ pub struct Physical {
 /// What holds the bytes.
 enum Bytes {
     /// A part of the device's store.
-    Piece(Piece),
+    Extent(FileExtent),
     /// A file of their own, which can be passed to others.
     File(MemoryFile, Trailer),
 }
@@ -54,7 +54,7 @@ enum Cost {
     /// This process's, and nobody else has it.
     Own(#[allow(dead_code, reason = "held for its drop")] Charged),
     /// Other processes have it as well.
-    Shared(#[allow(dead_code, reason = "held for its drop")] Arc<Deed>),
+    Shared(#[allow(dead_code, reason = "held for its drop")] Arc<OwnershipRecord>),
 }
 
 impl Physical {
@@ -66,8 +66,8 @@ impl Physical {
         flags: CUmemAllocationProp_v1_allocFlags,
     ) -> Result<Physical, OutOfMemory> {
         let (bytes_of, charged) = if handle_types == 0 {
-            let (piece, charged) = device.heap.take_pages(bytes)?;
-            (Bytes::Piece(piece), charged)
+            let (extent, charged) = device.heap.take_pages(bytes)?;
+            (Bytes::Extent(extent), charged)
         } else {
             let charged = Charged::take(device.heap.charge(), bytes)?;
             (file(trailer::Kind::Device, device, bytes)?, charged)
@@ -97,15 +97,11 @@ impl Physical {
     }
 
     /// Memory that another process made, by the descriptor it gave away. It costs the device what it cost there, once.
-    pub fn import(driver: &Driver, fd: OwnedFd, trailer: Trailer) -> Result<Physical, CUresult> {
+    pub fn import(devices: &[Arc<Device>], fd: OwnedFd, trailer: Trailer) -> Result<Physical, CUresult> {
         let found = |device: &&Arc<Device>| device.facts.uuid == trailer.device;
         let (place, cost) = match trailer.kind {
             trailer::Kind::Device => {
-                let device = driver
-                    .devices
-                    .iter()
-                    .find(found)
-                    .ok_or(CUDA_ERROR_INVALID_DEVICE)?;
+                let device = devices.iter().find(found).ok_or(CUDA_ERROR_INVALID_DEVICE)?;
                 let cost = join(device, &fd, &trailer).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
                 (Place::Device(device.ordinal), Cost::Shared(cost))
             }
@@ -147,29 +143,29 @@ impl Physical {
     }
 
     /// A descriptor for another process. From now on the memory lives until the last process lets go.
-    pub fn export(&self, driver: &Driver) -> Result<OwnedFd, CUresult> {
+    pub fn export(&self, devices: &[Arc<Device>]) -> Result<OwnedFd, CUresult> {
         let Bytes::File(file, trailer) = &self.bytes_of else {
             return Err(CUDA_ERROR_INVALID_VALUE);
         };
         let system = |why| {
-            crate::log::line(format_args!("cuMemExportToShareableHandle: {why}"));
+            divvy_device::log::line(format_args!("cuMemExportToShareableHandle: {why}"));
             CUDA_ERROR_OPERATING_SYSTEM
         };
         let mut cost = self.cost.lock().unwrap_or_else(PoisonError::into_inner);
         if let Place::Device(ordinal) = self.place
             && matches!(*cost, Cost::Own(_))
         {
-            let device = &driver.devices[ordinal];
-            // The deed pays from here on; if it cannot be written, the memory stays this process's own.
-            let deeds = &device.hardware.deeds;
+            let device = &devices[ordinal];
+            // The ownership record pays from here on; if it cannot be written, the memory stays this process's own.
+            let records = &device.hardware.ownership;
             let charge = device.heap.charge();
-            let deed = deeds
-                .create(trailer.id, record(self.bytes, file.identity()), charge)
+            let record = records
+                .create(trailer.id, contents(self.bytes, file.identity()), charge)
                 .map_err(system)?;
             if let Cost::Own(charged) = std::mem::replace(&mut *cost, Cost::Nothing) {
-                deed.pay_with(charged);
+                record.pay_with(charged);
             }
-            *cost = Cost::Shared(deed);
+            *cost = Cost::Shared(record);
         }
         file.export().map_err(system)
     }
@@ -195,7 +191,7 @@ impl Physical {
     /// The file and the place in it where the bytes are.
     fn source(&self) -> Result<(BorrowedFd<'_>, u64), Errno> {
         match &self.bytes_of {
-            Bytes::Piece(piece) => Ok((piece.file().fd()?, piece.offset())),
+            Bytes::Extent(extent) => Ok((extent.file().fd()?, extent.offset())),
             Bytes::File(file, _) => Ok((file.fd()?, 0)),
         }
     }
@@ -203,7 +199,7 @@ impl Physical {
     /// What the file of shareable memory is, in every process.
     fn identity(&self) -> Option<Identity> {
         match &self.bytes_of {
-            Bytes::Piece(_) => None,
+            Bytes::Extent(_) => None,
             Bytes::File(file, _) => Some(file.identity()),
         }
     }
@@ -219,12 +215,12 @@ fn file(kind: trailer::Kind, device: &Device, bytes: u64) -> Result<Bytes, OutOf
         };
         Ok(Bytes::File(trailer.create()?, trailer))
     });
-    made.map_err(deed::refused)
+    made.map_err(ownership::refused)
 }
 
 /// Memory with a file of its own is found by its descriptor alone.
-fn record(bytes: u64, file: Identity) -> Record {
-    Record {
+fn contents(bytes: u64, file: Identity) -> Contents {
+    Contents {
         bytes,
         pid: std::process::id(),
         number: 0,
@@ -235,22 +231,22 @@ fn record(bytes: u64, file: Identity) -> Record {
 
 /// This process's part in memory of a device. Where nobody has it any more, only the descriptor kept it: it is paid
 /// for anew.
-fn join(device: &Device, fd: &OwnedFd, trailer: &Trailer) -> Result<Arc<Deed>, OutOfMemory> {
-    let (deeds, charge) = (&device.hardware.deeds, device.heap.charge());
+fn join(device: &Device, fd: &OwnedFd, trailer: &Trailer) -> Result<Arc<OwnershipRecord>, OutOfMemory> {
+    let (records, charge) = (&device.hardware.ownership, device.heap.charge());
     loop {
-        if let Some(deed) = deeds.join(trailer.id, charge).map_err(deed::refused)? {
-            return Ok(deed);
+        if let Some(record) = records.join(trailer.id, charge).map_err(ownership::refused)? {
+            return Ok(record);
         }
         let charged = Charged::take(charge, trailer.bytes)?;
-        let file = Identity::of(fd).map_err(deed::refused)?;
-        match deeds.create(trailer.id, record(trailer.bytes, file), charge) {
-            Ok(deed) => {
-                deed.pay_with(charged);
-                return Ok(deed);
+        let file = Identity::of(fd).map_err(ownership::refused)?;
+        match records.create(trailer.id, contents(trailer.bytes, file), charge) {
+            Ok(record) => {
+                record.pay_with(charged);
+                return Ok(record);
             }
             // Another importer was faster.
             Err(Errno::EXIST) => {}
-            Err(why) => return Err(deed::refused(why)),
+            Err(why) => return Err(ownership::refused(why)),
         }
     }
 }

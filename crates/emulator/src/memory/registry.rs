@@ -6,6 +6,15 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 type Ranges = BTreeMap<u64, Arc<Allocation>>;
 
+/// The addresses of this process.
+#[derive(Default)]
+pub struct Addresses {
+    /// What a device may touch now.
+    pub live: Registry,
+    /// Memory of allocation nodes of graphs: it has its address from the node's creation on, and bytes from a launch on.
+    pub reserved: Registry,
+}
+
 /// Allocations by their first address; they never overlap.
 #[derive(Default)]
 pub struct Registry {

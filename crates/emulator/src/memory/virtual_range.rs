@@ -1,7 +1,7 @@
 //! Address ranges of cuMemAddressReserve, and the physical memory that cuMemMap puts into them.
 
-use super::mapping::{Mapping, clear_over};
 use super::physical::Physical;
+use divvy_device::memory::mapping::{Mapping, clear_over};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

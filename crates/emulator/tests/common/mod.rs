@@ -194,7 +194,7 @@ pub fn held(index: usize) -> (u64, u64) {
 
 /// What a process holds of a device and what all do, by the device's page.
 pub fn held_by(index: usize, pid: u32) -> (u64, u64) {
-    let usage = divvy_emulator::usage(&divvy_emulator::devices_from_env().unwrap()[index].id()).unwrap();
+    let usage = divvy_device::usage(&divvy_device::devices_from_env().unwrap()[index].id()).unwrap();
     let own = usage.processes.iter().find(|process| process.pid == pid);
     (own.map_or(0, |process| process.used_bytes), usage.used_bytes)
 }

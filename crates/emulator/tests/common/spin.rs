@@ -3,7 +3,7 @@
 use super::peer::{listen, say};
 use super::{code, cu, function, get, launch, module, param, start};
 use divvy_abi::*;
-use divvy_emulator::{EngineUsage, devices, engine_usage};
+use divvy_device::{EngineUsage, devices, engine_usage};
 use std::ptr::null_mut;
 use std::time::Duration;
 

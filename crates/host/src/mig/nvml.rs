@@ -36,8 +36,8 @@ impl NvmlMig {
     /// # Errors
     /// [`Code::NoMig`] where they cannot be had.
     pub fn emulated(spec: &str, run_dir: &Path) -> Result<Self, Fault> {
-        divvy_emulator::stand_for(spec, run_dir);
-        let client = Client::over(divvy_emulator::NVML_TABLE)
+        divvy_device::stand_for(spec, run_dir);
+        let client = Client::over(divvy_device::NVML_TABLE)
             .map_err(|why| Fault::new(Code::NoMig, "the emulated devices do not answer").cause(why))?;
         Ok(Self { client })
     }

@@ -88,7 +88,7 @@ pub fn context() -> CUcontext {
 
 /// The UUID of the emulated device of a run directory.
 pub fn uuid_in(run_directory: &std::path::Path) -> [u8; 16] {
-    let devices = divvy_emulator::devices("h100", run_directory).expect("a device");
+    let devices = divvy_device::devices("h100", run_directory).expect("a device");
     devices[0].uuid.0
 }
 

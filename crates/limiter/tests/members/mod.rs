@@ -17,7 +17,7 @@ const ACCOUNTS: &str = "ACCOUNTS";
 
 /// Two emulated devices in `folder`, by their UUIDs, with 1 GiB of each for a slice.
 pub fn one_gib_of_two_devices(folder: &Path) -> [(u64, [u8; 16]); 2] {
-    let found = divvy_emulator::devices("h100*2", folder).expect("two devices");
+    let found = divvy_device::devices("h100*2", folder).expect("two devices");
     [0, 1].map(|at: usize| (1 << 30, found[at].uuid.0))
 }
 

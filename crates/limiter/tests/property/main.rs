@@ -39,8 +39,8 @@ fn seed() -> u64 {
 
 /// What the ledger and the device say of each process, in bytes.
 fn by_process(slice: &Slice, folder: &std::path::Path) -> String {
-    let uuid = divvy_emulator::Uuid(emulated::uuid_in(folder)).to_string();
-    let device = divvy_emulator::usage_in(folder, &uuid).expect("a device page");
+    let uuid = divvy_device::Uuid(emulated::uuid_in(folder)).to_string();
+    let device = divvy_device::usage_in(folder, &uuid).expect("a device page");
     let charged: Vec<_> = slice.pages.ledger.processes().collect();
     let lines = device.processes.iter().map(|held| {
         let of = charged.iter().find(|process| process.pid == held.pid);

@@ -1,0 +1,94 @@
+//! What a container is given of emulated devices: the folder that [`crate::granted`] reads there.
+
+use std::fmt::Write as _;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::HardwareError;
+use crate::granted::FILE;
+use crate::pages;
+use crate::product::identity::Uuid;
+
+/// What a container is to have in `/run/divvy/device`. The folder itself must be one of the container's own: in a folder of
+/// the host's a container could put a link where the host writes a file next time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Says what was granted. For reading.
+    pub says: PathBuf,
+    /// The folder of the socket at which the devices' pages are given out. For reading, under the name `pages`.
+    pub socket: PathBuf,
+}
+
+/// Makes, in `folder`, what a container is to have of these devices of the specification `spec` in the run directory `run`.
+/// The socket is the agent's to make.
+///
+/// # Errors
+/// What keeps the folder or a file from being made.
+pub fn grant(folder: &Path, run: &Path, spec: &str, uuids: &[Uuid]) -> Result<Grant, HardwareError> {
+    let failed = |why: io::Error| HardwareError::Directory(folder.to_owned(), why);
+    let socket = folder.join(pages::FOLDER);
+    fs::create_dir_all(&socket).map_err(failed)?;
+    // Engines mount what is in it as root; nobody else of the host has to do with it.
+    fs::set_permissions(folder, Permissions::from_mode(0o700)).map_err(failed)?;
+    // A container's programs, of whatever user, come to the socket.
+    fs::set_permissions(&socket, Permissions::from_mode(0o711)).map_err(failed)?;
+    let mut text = format!("spec {spec}\nrun_directory {}\n", run.display());
+    for uuid in uuids {
+        let _infallible = writeln!(text, "uuid {uuid}");
+    }
+    let says = folder.join(FILE);
+    replace(&says, &text).map_err(failed)?;
+    Ok(Grant { says, socket })
+}
+
+/// Puts a new file in the place of whatever has the name, which is not followed.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let aside = path.with_extension(format!("{}", std::process::id()));
+    match fs::remove_file(&aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    File::create_new(&aside)?.write_all(text.as_bytes())?;
+    fs::rename(&aside, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::granted::{Granted, granted_in};
+    use crate::inventory::{devices, granted_devices};
+
+    #[test]
+    fn a_container_has_the_granted_devices_under_the_hosts_names() {
+        let home = std::env::temp_dir().join(format!("divvy-granted-{}", std::process::id()));
+        let run = home.join("run");
+        fs::create_dir_all(&run).expect("a folder");
+        let all = devices("h100*2,l4", &run).expect("devices");
+        let folder = home.join("device");
+        let granted = grant(&folder, &run, "h100*2,l4", &[all[1].uuid, all[2].uuid]).expect("granted");
+        let precious = home.join("precious");
+        fs::write(&precious, "kept").expect("written");
+        fs::remove_file(&granted.says).expect("removed");
+        symlink(&precious, &granted.says).expect("a link in its place");
+        let again = grant(&folder, &run, "h100*2,l4", &[all[1].uuid, all[2].uuid]).expect("granted again");
+        assert_eq!(fs::read_to_string(&precious).expect("there"), "kept");
+        assert_eq!(again, granted);
+        let text = fs::read_to_string(folder.join(FILE)).expect("written");
+        let seen = Granted::read(&text).expect("understood");
+        let seen = granted_devices(&seen).expect("devices");
+        let names: Vec<_> = seen.iter().map(|facts| (facts.index, facts.uuid)).collect();
+        assert_eq!(names, [(0, all[1].uuid), (1, all[2].uuid)]);
+        assert_eq!(granted_in(&folder), [all[1].uuid, all[2].uuid]);
+        assert_eq!(granted_in(&home), []);
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o7777;
+        assert_eq!((mode(&folder), mode(&granted.socket)), (0o700, 0o711));
+        let inside = fs::read_dir(&granted.socket).expect("a folder").count();
+        assert_eq!(inside, 0, "no page of the device is a file");
+        assert!(Granted::read("run_directory /x\n").is_none());
+        fs::remove_dir_all(&home).expect("removed");
+    }
+}

@@ -1,0 +1,6 @@
+//! Which devices are emulated and what each is: product profiles and identities.
+
+pub mod attributes;
+pub mod identity;
+pub mod profile;
+pub mod spec;

@@ -1,8 +1,0 @@
-//! Device memory that several processes hold: who pays for it, how it is found, and that it ends with the last of them.
-
-pub mod deed;
-pub mod event;
-pub mod import;
-pub mod key;
-pub mod lock;
-pub mod trailer;
