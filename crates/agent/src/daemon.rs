@@ -9,27 +9,29 @@ use std::time::Instant;
 use divvy_host::{Inventory, Nvidia, Sources};
 use divvy_model::{Bytes, Code, DeviceRecord, Fault, Isolation, SliceRecord};
 
-use crate::admission::DeviceBook;
+use crate::admission::owner::Owner;
+use crate::admission::queue::Queue;
 use crate::api::compute::ComputeRecord;
 use crate::api::events::EventKind;
 use crate::api::{HelperState, Items, Status};
-use crate::audit::Look;
+use crate::decide::admission::DeviceBook;
 use crate::holder::Holder;
 use crate::journal::Journal;
 use crate::leasing::{Incident, Leasing, Member};
-use crate::locks::Locks;
-use crate::members::Roster;
+use crate::life::members::Roster;
+use crate::life::records::stored;
+use crate::life::slice::Slice;
+use crate::lookout::audit::Look;
+use crate::lookout::openings::Openings;
 use crate::modes::untidy::Untidy;
-use crate::nudge::Nudge;
-use crate::openings::Openings;
-use crate::owner::Owner;
-use crate::peer::Peer;
-use crate::queue::Queue;
-use crate::records::stored;
-use crate::settings::Settings;
-use crate::slice::Slice;
-use crate::trust::is_system;
-use crate::{RunDir, clock, log};
+use crate::start::log;
+use crate::start::rundir::RunDir;
+use crate::start::settings::Settings;
+use crate::start::trust::is_system;
+use crate::system::clock;
+use crate::system::locks::Locks;
+use crate::system::nudge::Nudge;
+use crate::system::peer::Peer;
 
 /// The agent.
 pub struct Daemon {
@@ -219,7 +221,7 @@ impl Daemon {
 
     /// The agent itself.
     pub fn status(&self) -> Status {
-        let helper = match crate::privilege::helper_state() {
+        let helper = match crate::system::privilege::helper_state() {
             None => HelperState::None,
             Some(Ok(())) => HelperState::Answers,
             Some(Err(_)) => HelperState::Silent,

@@ -10,8 +10,8 @@ use divvy_model::{Code, Fault, SliceState};
 
 use super::{door, make_sockets, number_of};
 use crate::daemon::Daemon;
-use crate::peer::Peer;
-use crate::rundir::KEEP_SOCKET;
+use crate::start::rundir::KEEP_SOCKET;
+use crate::system::peer::Peer;
 
 /// As many are served at once. A silent one has two seconds.
 const MOST: usize = 64;

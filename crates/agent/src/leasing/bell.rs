@@ -11,7 +11,7 @@ use divvy_ledger::{Effort, Ledger};
 
 use super::Leasing;
 use super::undertaker::{MOST, Undertaker};
-use crate::allowance::Allowance;
+use crate::system::allowance::Allowance;
 
 /// How long a thread sleeps where nothing happens. Whoever wants it sooner rings.
 const LONG: Duration = Duration::from_secs(3600);

@@ -14,7 +14,7 @@ use divvy_ledger::attach::Pages;
 
 use crate::api::events::EventKind;
 use crate::journal::Journal;
-use crate::looks::Wanted;
+use crate::lookout::requests::Wanted;
 
 mod account;
 mod alarm;

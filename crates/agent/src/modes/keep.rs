@@ -6,11 +6,11 @@ use divvy_host::EmulatedTools;
 use divvy_host::tool::{HostTools, Tools};
 use divvy_model::{Code, DeviceKind, Fault, Mode, SliceRecord};
 
-use super::cut;
-use super::ground::{self, InUse};
+use super::on_demand as cut;
+use super::prerequisites::{self as ground, InUse};
 use crate::daemon::{Book, Daemon};
-use crate::privilege::{self, HelperTools};
-use crate::records::{discard, store};
+use crate::life::records::{discard, store};
+use crate::system::privilege::{self, HelperTools};
 
 impl Daemon {
     /// Makes the device of a slice ready for its way of sharing. Blocks for as long as the vendors' tools may take.
@@ -107,7 +107,7 @@ impl Daemon {
         if privilege::is_separate() {
             return Box::new(HelperTools::new(uid));
         }
-        let user = (uid != self.uid).then(|| (uid, crate::names::group_of(uid).unwrap_or(uid)));
+        let user = (uid != self.uid).then(|| (uid, crate::life::names::group_of(uid).unwrap_or(uid)));
         Box::new(HostTools {
             user,
             ..HostTools::default()

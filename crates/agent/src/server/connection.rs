@@ -18,7 +18,7 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 
 use super::gate::Place;
-use crate::peer::Peer;
+use crate::system::peer::Peer;
 
 /// How long a connection may take for its parts.
 #[derive(Clone, Copy, Debug)]

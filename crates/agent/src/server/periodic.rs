@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::bypass::audit::Auditor;
 use crate::daemon::Daemon;
+use crate::lookout::bypass::audit::Auditor;
 
 /// How often the dead are looked for. A limiter that runs short looks for itself, so this is for the lists.
 const TICK: Duration = Duration::from_millis(100);

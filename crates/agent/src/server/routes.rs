@@ -19,9 +19,9 @@ use super::answer::{Answer, Refusal, json, write, written};
 use super::connection::Caller;
 use crate::api::{CreateSlice, Document, Items, Join, SliceItems, Wait, shorten};
 use crate::daemon::Daemon;
-use crate::metrics;
-use crate::peer::Peer;
-use crate::stream::EventLines;
+use crate::server::metrics;
+use crate::server::stream::EventLines;
+use crate::system::peer::Peer;
 
 /// The largest body that is read of root and of the agent's own user, in bytes.
 const LARGEST: usize = 1 << 20;
