@@ -14,7 +14,7 @@ use crate::admission::queue::Queue;
 use crate::api::compute::ComputeRecord;
 use crate::api::events::EventKind;
 use crate::api::{HelperState, Items, Status};
-use crate::decide::admission::DeviceBook;
+use crate::decide::admission::DeviceView;
 use crate::holder::Holder;
 use crate::journal::Journal;
 use crate::leasing::{Incident, Leasing, Member};
@@ -42,7 +42,7 @@ pub struct Daemon {
     pub(crate) prevails: bool,
     pub(crate) nvidia: Nvidia,
     started_at: String,
-    book: Mutex<Book>,
+    state: Mutex<State>,
     /// The command that keeps a lasting slice.
     pub(crate) keep: KeepCommand,
     /// Who holds the pages of emulated devices.
@@ -80,7 +80,7 @@ pub type KeepCommand = fn(&RunDir, &str) -> Command;
 
 /// What changes while the agent runs.
 #[derive(Default)]
-pub(crate) struct Book {
+pub(crate) struct State {
     pub inventory: Inventory,
     pub owned: HashSet<String>,
     /// Which of them another user's process claims as well.
@@ -163,9 +163,9 @@ impl Daemon {
             uid: user.as_raw(),
             nvidia,
             started_at: clock::now(),
-            book: Mutex::new(Book {
+            state: Mutex::new(State {
                 inventory,
-                ..Book::default()
+                ..State::default()
             }),
             keep,
             holder: Mutex::default(),
@@ -214,9 +214,9 @@ impl Daemon {
         uid == 0 || uid == self.uid || self.journal.lines.allow(uid)
     }
 
-    /// The state. A panic in one request must not end the agent for all: the book is consistent between statements.
-    pub(crate) fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The state. A panic in one request must not end the agent for all: the state is consistent between statements.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The agent itself.
@@ -227,15 +227,15 @@ impl Daemon {
             Some(Err(_)) => HelperState::Silent,
         };
         let totals = self.leasing.totals();
-        let book = self.book();
+        let state = self.state();
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             uid: self.uid,
             run_dir: self.run.path().into(),
             started_at: self.started_at.clone(),
-            slice_count: u32::try_from(book.slices.len()).unwrap_or(u32::MAX),
-            bypass_total: book.bypass_total,
+            slice_count: u32::try_from(state.slices.len()).unwrap_or(u32::MAX),
+            bypass_total: state.bypass_total,
             overdue_total: totals.overdue,
             expired_total: totals.expired,
             escaped_ns_total: totals.escaped_ns,
@@ -246,22 +246,22 @@ impl Daemon {
 
     /// The devices, with what is handed out of each.
     pub fn devices(&self) -> Vec<DeviceRecord> {
-        let mut book = self.book();
-        book.inventory.refresh(&self.nvidia);
-        let devices = book.inventory.devices.clone();
+        let mut state = self.state();
+        state.inventory.refresh(&self.nvidia);
+        let devices = state.inventory.devices.clone();
         devices
             .into_iter()
             .map(|mut device| {
-                let used = self.used_on(&mut book, &device);
+                let used = self.used_on(&mut state, &device);
                 device.memory_used_bytes = used.device;
-                if let Some(other) = book.contested.get(&device.uuid) {
+                if let Some(other) = state.contested.get(&device.uuid) {
                     let health = &mut device.hardware.get_or_insert_default().health;
                     health.push(format!(
                         "process {} of user {} claims it too",
                         other.pid, other.uid
                     ));
                 }
-                device.sharing = Some(self.device_book(&book, &device, used, self.uid).sharing());
+                device.sharing = Some(self.device_view(&state, &device, used, self.uid).sharing());
                 device
             })
             .collect()
@@ -269,10 +269,10 @@ impl Daemon {
 
     /// The slices, oldest first.
     pub fn slices(&self) -> Vec<SliceRecord> {
-        let mut book = self.book();
-        self.audit(&mut book);
-        let devices = book.inventory.devices.clone();
-        let records = book.slices.values_mut().map(Slice::shown);
+        let mut state = self.state();
+        self.audit(&mut state);
+        let devices = state.inventory.devices.clone();
+        let records = state.slices.values_mut().map(Slice::shown);
         let mut records: Vec<SliceRecord> = records
             .map(|shown| self.with_device_figures(&devices, shown))
             .map(|shown| self.with_conditions(&devices, shown))
@@ -286,10 +286,10 @@ impl Daemon {
     /// # Errors
     /// [`Code::UnknownSlice`].
     pub fn slice(&self, peer: Peer, which: &str) -> Result<SliceRecord, Fault> {
-        let mut book = self.book();
-        self.audit(&mut book);
-        let shown = book.find(which, peer)?.shown();
-        let devices = &book.inventory.devices;
+        let mut state = self.state();
+        self.audit(&mut state);
+        let shown = state.find(which, peer)?.shown();
+        let devices = &state.inventory.devices;
         Ok(self.with_conditions(devices, self.with_device_figures(devices, shown)))
     }
 
@@ -310,8 +310,8 @@ impl Daemon {
 
     /// Has the slices that have pages lease their devices, by the terms that they have now. To be called whenever a slice
     /// got pages, or its terms.
-    pub(crate) fn lease_out(&self, book: &Book) {
-        let members = book.slices.values().filter_map(|slice| {
+    pub(crate) fn lease_out(&self, state: &State) {
+        let members = state.slices.values().filter_map(|slice| {
             let record = &slice.record;
             Some(Member {
                 id: record.id.clone(),
@@ -330,18 +330,18 @@ impl Daemon {
     }
 
     /// The device as admission sees it.
-    pub(crate) fn device_book<'a>(
+    pub(crate) fn device_view<'a>(
         &self,
-        book: &Book,
+        state: &State,
         device: &'a DeviceRecord,
         used: UsedOn,
         asker: u32,
-    ) -> DeviceBook<'a> {
-        DeviceBook {
+    ) -> DeviceView<'a> {
+        DeviceView {
             device,
             limits: self.settings.limits(device),
             asker,
-            holds: book
+            holds: state
                 .outermost()
                 .filter_map(|slice| slice.hold_on(&device.uuid))
                 .collect(),
@@ -351,12 +351,12 @@ impl Daemon {
     }
 
     /// What is in use on a device, and how much of it by programs outside any slice.
-    pub(crate) fn used_on(&self, book: &mut Book, device: &DeviceRecord) -> UsedOn {
+    pub(crate) fn used_on(&self, state: &mut State, device: &DeviceRecord) -> UsedOn {
         // The device first: what is taken or given back in between then never looks like an outsider's.
         let look = Look::at(&self.nvidia, self.run.path(), device).unwrap_or_default();
         let mut unheld = look.unheld(device);
         let mut managed = 0_u64;
-        for slice in book.slices.values_mut() {
+        for slice in state.slices.values_mut() {
             let Some(place) = slice.record.place_of(&device.uuid) else {
                 continue;
             };
@@ -402,7 +402,7 @@ pub(crate) struct UsedOn {
     pub unheld: Bytes,
 }
 
-impl Book {
+impl State {
     /// Notes who is on a device and in no ledger; says whether somebody is who was not at the look before.
     pub fn note_strays(&mut self, uuid: &str, strays: &[u32]) -> bool {
         let now: HashSet<u32> = strays.iter().copied().collect();
@@ -489,13 +489,13 @@ mod tests {
 
     #[test]
     fn a_stray_is_news_once_on_each_device() {
-        let mut book = Book::default();
-        assert!(!book.note_strays("GPU-0", &[]));
-        assert!(book.note_strays("GPU-0", &[7]));
-        assert!(!book.note_strays("GPU-0", &[7]));
-        assert!(book.note_strays("GPU-1", &[7]));
-        assert!(book.note_strays("GPU-0", &[7, 8]));
-        assert!(!book.note_strays("GPU-0", &[8]));
-        assert!(book.note_strays("GPU-0", &[7]), "gone, and there again");
+        let mut state = State::default();
+        assert!(!state.note_strays("GPU-0", &[]));
+        assert!(state.note_strays("GPU-0", &[7]));
+        assert!(!state.note_strays("GPU-0", &[7]));
+        assert!(state.note_strays("GPU-1", &[7]));
+        assert!(state.note_strays("GPU-0", &[7, 8]));
+        assert!(!state.note_strays("GPU-0", &[8]));
+        assert!(state.note_strays("GPU-0", &[7]), "gone, and there again");
     }
 }

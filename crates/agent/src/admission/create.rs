@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::admission::queue::may_change;
 use crate::api::events::EventKind;
 use crate::api::{CreateSlice, CreatedSlice, Join};
-use crate::daemon::{Book, Daemon};
+use crate::daemon::{Daemon, State};
 use crate::decide::compute;
 use crate::decide::modes;
 use crate::decide::placement::{Ahead, chosen};
@@ -61,11 +61,11 @@ impl Daemon {
         let mut cut = None;
         loop {
             let attempt = {
-                let mut book = self.book();
+                let mut state = self.state();
                 // A container that was just removed has its name no more.
-                self.delete_unattended(&mut book);
-                let ahead = self.serve_queue(&mut book);
-                self.try_create(&mut book, peer, &wanted, &ahead)
+                self.delete_unattended(&mut state);
+                let ahead = self.serve_queue(&mut state);
+                self.try_create(&mut state, peer, &wanted, &ahead)
             };
             match attempt {
                 // Held until the slice has it: nothing is put back meanwhile.
@@ -86,8 +86,8 @@ impl Daemon {
     /// Makes out what is really wanted: a slice inside another, a share in the user's default slice, or what was asked
     /// for.
     pub(crate) fn resolve(&self, peer: Peer, ask: &CreateSlice) -> Result<Resolved, Fault> {
-        let mut book = self.book();
-        if let Some(created) = self.admitted_before(&mut book, peer).filter(|_| !ask.dry_run) {
+        let mut state = self.state();
+        if let Some(created) = self.admitted_before(&mut state, peer).filter(|_| !ask.dry_run) {
             return Ok(Resolved::Done(Box::new(created)));
         }
         let wanted = |ask: CreateSlice, parent, then_join| {
@@ -97,8 +97,8 @@ impl Daemon {
                 then_join,
             })))
         };
-        let Some(parent) = self.parent(&book, peer, ask.inside.as_deref())? else {
-            drop(book);
+        let Some(parent) = self.parent(&state, peer, ask.inside.as_deref())? else {
+            drop(state);
             return match self.settings.default_slice.filter(|_| asks_for_nothing(ask)) {
                 Some(memory) => {
                     let name = default_slice_name(peer.uid);
@@ -125,14 +125,14 @@ impl Daemon {
         }
         if asks_for_nothing(ask) {
             // The parent's own limit is limit enough.
-            let slice = book.find(&parent, peer)?;
+            let slice = state.find(&parent, peer)?;
             if slice.record.lasting {
-                drop(book);
+                drop(state);
                 let created = self.join(peer, &parent, &join_of(ask))?;
                 return Ok(Resolved::Done(Box::new(created)));
             }
             let shown = slice.shown();
-            let created = self.joined(&book, shown)?;
+            let created = self.joined(&state, shown)?;
             return Ok(Resolved::Done(Box::new(created)));
         }
         wanted(ask.clone(), Some(parent), false)
@@ -141,13 +141,13 @@ impl Daemon {
     /// The user's default slice, joined; it must be on the device that is asked for, where one is.
     fn join_default(&self, peer: Peer, ask: &CreateSlice, name: &str) -> Result<CreatedSlice, Fault> {
         if ask.request.device.is_some() {
-            let mut book = self.book();
-            let before = book.inventory.clone();
-            let chosen = chosen(&mut book, &ask.request);
+            let mut state = self.state();
+            let before = state.inventory.clone();
+            let chosen = chosen(&mut state, &ask.request);
             // It joins what is there: nothing is made for it.
-            book.inventory = before;
+            state.inventory = before;
             let chosen = chosen?;
-            let home = &book.find(name, peer)?.record;
+            let home = &state.find(name, peer)?.record;
             if let Some(other) = chosen.iter().find(|device| home.place_of(&device.uuid).is_none()) {
                 return Err(Fault::new(
                     Code::OutsideSlice,
@@ -182,13 +182,13 @@ impl Daemon {
         }
         let id = &created.slice.id;
         if let Err(fault) = self.keep_up(id) {
-            let _no_longer = self.delete(&mut self.book(), id);
+            let _no_longer = self.delete(&mut self.state(), id);
             return Err(fault);
         }
         if wanted.then_join {
             return self.join(peer, id, &join_of(&wanted.ask));
         }
-        let slice = self.book().find(id, peer)?.shown();
+        let slice = self.state().find(id, peer)?.shown();
         Ok(CreatedSlice { slice, ..created })
     }
 
@@ -208,15 +208,15 @@ impl Daemon {
             return Err(fault);
         }
         let mut slice = created.slice;
-        if let Some(there) = self.book().slices.get(&slice.id) {
+        if let Some(there) = self.state().slices.get(&slice.id) {
             slice.mps_partition.clone_from(&there.record.mps_partition);
         }
         Ok(CreatedSlice { slice, ..created })
     }
 
     /// A slice that this very process was given and has not taken up: it asks again, because the answer was lost.
-    fn admitted_before(&self, book: &mut Book, peer: Peer) -> Option<CreatedSlice> {
-        let slice = book.slices.values_mut().find(|slice| {
+    fn admitted_before(&self, state: &mut State, peer: Peer) -> Option<CreatedSlice> {
+        let slice = state.slices.values_mut().find(|slice| {
             let record = &slice.record;
             record.state == SliceState::Starting
                 && record.keeper_pid == Some(peer.pid)
@@ -224,7 +224,7 @@ impl Daemon {
                 && slice.pages.is_none()
         })?;
         let shown = slice.shown();
-        let created = self.joined(book, shown).ok()?;
+        let created = self.joined(state, shown).ok()?;
         Some(CreatedSlice {
             joined: false,
             ..created
@@ -235,7 +235,7 @@ impl Daemon {
     /// would be for memory that nobody holds.
     fn memory_may_come_back(&self, begin: Instant) -> bool {
         const MOMENT: Duration = Duration::from_millis(500);
-        let ended_at = self.book().ended_at;
+        let ended_at = self.state().ended_at;
         begin.elapsed() < MOMENT && ended_at.is_some_and(|ended| ended.elapsed() < 2 * MOMENT)
     }
 
@@ -243,19 +243,19 @@ impl Daemon {
     /// nothing came of it; one who waits keeps them.
     pub(crate) fn try_create(
         &self,
-        book: &mut Book,
+        state: &mut State,
         peer: Peer,
         wanted: &Wanted,
         ahead: &Ahead,
     ) -> Result<CreatedSlice, Fault> {
-        let before = book.inventory.clone();
-        let outcome = self.try_admit(book, peer, wanted, ahead);
+        let before = state.inventory.clone();
+        let outcome = self.try_admit(state, peer, wanted, ahead);
         let keeps = match &outcome {
             Ok(_) => !wanted.ask.dry_run,
             Err(fault) => !wanted.ask.dry_run && may_change(fault.code),
         };
         if !keeps {
-            book.inventory = before;
+            state.inventory = before;
         }
         outcome
     }
@@ -269,12 +269,12 @@ impl Daemon {
     /// Another user's specification only chooses among the emulated devices that are here already.
     fn check_emulated(
         &self,
-        book: &Book,
+        state: &State,
         ask: &CreateSlice,
         devices: &[EmulatedDevice],
     ) -> Result<(), Fault> {
         let is_here = |wanted: &EmulatedDevice| {
-            let mut here = book.inventory.devices.iter();
+            let mut here = state.inventory.devices.iter();
             here.any(|device| device.uuid == wanted.record.uuid)
         };
         if ask.request.device.is_some() || devices.iter().any(is_here) {
@@ -292,7 +292,7 @@ impl Daemon {
 
     fn try_admit(
         &self,
-        book: &mut Book,
+        state: &mut State,
         peer: Peer,
         wanted: &Wanted,
         ahead: &Ahead,
@@ -309,13 +309,13 @@ impl Daemon {
         if let Some(spec) = &ask.emulated {
             let devices = emulated_devices(spec, self.run.path())?;
             match self.may_emulate(peer) {
-                true => book.inventory.add(devices),
-                false => self.check_emulated(book, ask, &devices)?,
+                true => state.inventory.add(devices),
+                false => self.check_emulated(state, ask, &devices)?,
             }
         }
-        let id = fresh_id(book)?;
-        let name = slice_name(book, peer, &ask.request, &ask.command, &id)?;
-        let placed = self.place(book, peer, wanted, &enforcement, ahead)?;
+        let id = fresh_id(state)?;
+        let name = slice_name(state, peer, &ask.request, &ask.command, &id)?;
+        let placed = self.place(state, peer, wanted, &enforcement, ahead)?;
         let share_of = |(device, memory): &(DeviceRecord, Bytes)| DeviceShare {
             device_uuid: device.uuid.clone(),
             memory_limit_bytes: *memory,
@@ -357,7 +357,7 @@ impl Daemon {
             created_at: clock::now(),
             state: SliceState::Starting,
             context_bytes: Bytes(0),
-            emulated_spec: book.inventory.emulated_spec(&device.uuid).map(str::to_owned),
+            emulated_spec: state.inventory.emulated_spec(&device.uuid).map(str::to_owned),
             command: ask.command.clone(),
             keeper_pid: (!ask.lasting).then_some(peer.pid),
             keeper_start_ticks: if ask.lasting { 0 } else { peer.since },
@@ -390,17 +390,17 @@ impl Daemon {
         };
         record.set_shares(shares);
         record.set_compute_terms(match &wanted.parent {
-            Some(parent) => book.compute_inside(parent, ask.request.compute_terms(), None)?,
+            Some(parent) => state.compute_inside(parent, ask.request.compute_terms(), None)?,
             None => ask.request.compute_terms(),
         });
-        match wanted.parent.as_ref().and_then(|parent| book.slices.get(parent)) {
+        match wanted.parent.as_ref().and_then(|parent| state.slices.get(parent)) {
             Some(parent) => {
                 modes::check_inside(&parent.record, ask.request.share_mode)?;
                 record.set_mode_terms(parent.record.mode_terms());
                 record.mps_partition.clone_from(&parent.record.mps_partition);
             }
             None if record.isolation == Isolation::Env => {}
-            None => record.set_mode_terms(self.mode_of(book, peer.uid, &devices, &ask.request)?),
+            None => record.set_mode_terms(self.mode_of(state, peer.uid, &devices, &ask.request)?),
         }
         let answer = CreatedSlice {
             directory: self.run.slice(&id),
@@ -414,29 +414,29 @@ impl Daemon {
         }
         if wanted.parent.is_none() {
             for device in &answer.devices {
-                self.take_device(book, device)?;
+                self.take_device(state, device)?;
             }
         }
         let slice = Slice::new(record.clone(), record.keeper_pid, &answer.devices);
         // What was pinned as its keeper is the caller, and no other process that has its number now.
         peer.require_life()?;
-        book.slices.insert(id.clone(), slice);
+        state.slices.insert(id.clone(), slice);
         let written = match &wanted.parent {
-            Some(parent) => self.relend(book, parent),
+            Some(parent) => self.relend(state, parent),
             None => Ok(()),
         }
         .and_then(|()| self.make_directory(&id))
         .and_then(|()| store(&self.run, &record));
         if let Err(fault) = written {
-            book.slices.remove(&id);
+            state.slices.remove(&id);
             discard(&self.run, &id);
             if let Some(parent) = &wanted.parent {
-                let _back = self.relend(book, parent);
+                let _back = self.relend(state, parent);
             }
             return Err(fault);
         }
-        self.compute_changed(book);
-        book.bypass_total += record.bypasses.len() as u64;
+        self.compute_changed(state);
+        state.bypass_total += record.bypasses.len() as u64;
         let message = format!("{} of {}", record.memory_limit_bytes, record.device_uuid);
         self.journal.tell(EventKind::SliceCreated, &record, message);
         if self.may_log(peer.uid) {
@@ -455,8 +455,8 @@ impl Daemon {
     /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::SharedMemory`], [`Code::Attach`].
     pub fn activate(&self, peer: Peer, id: &str) -> Result<SliceRecord, Fault> {
         let record = {
-            let mut book = self.book();
-            let slice = book.find(id, peer)?;
+            let mut state = self.state();
+            let slice = state.find(id, peer)?;
             peer.may_change(slice.record.uid, self.uid)?;
             if slice.record.lasting || slice.record.keeper_pid != Some(peer.pid) {
                 return Err(Fault::new(
@@ -474,10 +474,10 @@ impl Daemon {
             }
             slice.record.clone()
         };
-        // A keeper may keep us waiting: not while we hold the book.
+        // A keeper may keep us waiting: not while we hold the state.
         let made = pages::hand_over(&control_socket(&self.run, &record.id), &record)?;
-        let mut book = self.book();
-        let slice = book.find(id, peer)?;
+        let mut state = self.state();
+        let slice = state.find(id, peer)?;
         slice.pages = Some(Arc::new(made));
         // A resize may have come in between.
         slice.write_grants();
@@ -486,8 +486,8 @@ impl Daemon {
         let record = slice.stored_form();
         store(&self.run, &record)?;
         // Before the program starts: its first launch finds the gate as it is to be.
-        self.lease_out(&book);
-        Ok(book.find(id, peer)?.shown())
+        self.lease_out(&state);
+        Ok(state.find(id, peer)?.shown())
     }
 
     pub(crate) fn may_create(&self, peer: Peer) -> Result<(), Fault> {

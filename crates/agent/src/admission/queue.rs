@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admission::create::{Resolved, Wanted};
 use crate::api::{CreatedSlice, Standing, Wait};
-use crate::daemon::{Book, Daemon};
+use crate::daemon::{Daemon, State};
 use crate::decide::placement::Ahead;
 use crate::life::names::fresh_id;
 use crate::life::records;
@@ -92,11 +92,12 @@ impl Daemon {
     /// A refusal that waiting does not mend.
     pub fn wait(&self, peer: Peer, ask: &Wait) -> Result<Standing, Fault> {
         let ticket = {
-            let book = self.book();
+            let state = self.state();
             let mine = |waiter: &&Waiter| {
                 Some(&waiter.stored.ticket) == ask.ticket.as_ref() && waiter.stored.uid == peer.uid
             };
-            book.queue
+            state
+                .queue
                 .waiters
                 .iter()
                 .find(mine)
@@ -120,17 +121,17 @@ impl Daemon {
             Resolved::Done(created) => return self.prepared(*created, ask.ask.dry_run).map(Err),
             Resolved::Wanted(wanted) => *wanted,
         };
-        let mut book = self.book();
+        let mut state = self.state();
         let mine = |waiter: &Waiter| waiter.stored.peer() == peer;
-        let mut waiters = book.queue.waiters.iter();
+        let mut waiters = state.queue.waiters.iter();
         if let Some(same) = waiters.find(|waiter| mine(waiter) && waiter.stored.wanted == wanted) {
             // The answer with its ticket was lost.
             return Ok(Ok(same.stored.ticket.clone()));
         }
         // A process has one place. Another wish goes to the end.
-        book.queue.waiters.retain(|waiter| !mine(waiter));
-        book.queue.require_room(peer, self.uid)?;
-        let ticket = fresh_id(&book)?;
+        state.queue.waiters.retain(|waiter| !mine(waiter));
+        state.queue.require_room(peer, self.uid)?;
+        let ticket = fresh_id(&state)?;
         let stored = StoredWaiter {
             ticket: ticket.clone(),
             uid: peer.uid,
@@ -138,58 +139,58 @@ impl Daemon {
             start_ticks: peer.since,
             wanted,
         };
-        book.queue.waiters.push(Waiter {
+        state.queue.waiters.push(Waiter {
             watched: Watched::again(peer.pid, peer.since).ok_or_else(|| gone(peer))?,
             stored,
             on: HashSet::new(),
             why: None,
             outcome: None,
         });
-        self.serve_queue(&mut book);
-        book.queue.unstored = true;
-        self.store_queue_in_time(&mut book);
+        self.serve_queue(&mut state);
+        state.queue.unstored = true;
+        self.store_queue_in_time(&mut state);
         Ok(Ok(ticket))
     }
 
     /// How a place stands. One that was served is given up.
     fn look(&self, peer: Peer, ticket: &str) -> Result<Standing, Fault> {
-        let mut book = self.book();
+        let mut state = self.state();
         let gone = || Fault::new(Code::Internal, "the place in the queue is gone");
-        let at = book
+        let at = state
             .queue
             .waiters
             .iter()
             .position(|waiter| waiter.stored.ticket == ticket)
             .ok_or_else(gone)?;
-        if book.queue.waiters[at].outcome.is_none() {
-            return Ok(book.standing(at));
+        if state.queue.waiters[at].outcome.is_none() {
+            return Ok(state.standing(at));
         }
-        let waiter = book.queue.waiters.remove(at);
-        drop(book);
+        let waiter = state.queue.waiters.remove(at);
+        drop(state);
         let outcome = waiter.outcome.unwrap_or_else(|| Err(gone()));
         self.settled(peer, &waiter.stored.wanted, outcome)
             .map(Standing::admitted)
     }
 
     /// Admits who can be admitted, in order. Nobody gets what one before waits for. Tells what is waited for.
-    pub(crate) fn serve_queue(&self, book: &mut Book) -> Ahead {
+    pub(crate) fn serve_queue(&self, state: &mut State) -> Ahead {
         let mut ahead = Ahead::default();
-        if book.queue.is_empty() {
+        if state.queue.is_empty() {
             return ahead;
         }
-        let mut queue = std::mem::take(&mut book.queue.waiters);
+        let mut queue = std::mem::take(&mut state.queue.waiters);
         let before = queue.len();
         queue.retain(|waiter| waiter.watched.is_alive());
-        book.queue.unstored |= queue.len() != before;
+        state.queue.unstored |= queue.len() != before;
         let mut changed = false;
         for waiter in queue.iter_mut().filter(|waiter| waiter.outcome.is_none()) {
             let (peer, wanted) = (waiter.stored.peer(), &waiter.stored.wanted);
-            match self.try_create(book, peer, wanted, &ahead) {
+            match self.try_create(state, peer, wanted, &ahead) {
                 // A driver that hangs may come back: nobody loses his place meanwhile.
                 Err(fault)
                     if may_change(fault.code) || fault.code == Code::Driver && self.nvidia.is_silent() =>
                 {
-                    waiter.on = self.stand_in_line(book, peer, wanted, fault.code, &mut ahead);
+                    waiter.on = self.stand_in_line(state, peer, wanted, fault.code, &mut ahead);
                     waiter.why = Some(fault);
                 }
                 // It cannot be looked at now, which decides nothing.
@@ -200,10 +201,10 @@ impl Daemon {
                 }
             }
         }
-        book.queue.waiters = queue;
+        state.queue.waiters = queue;
         if changed {
             // At once: another agent must not serve it again.
-            self.store_queue(book);
+            self.store_queue(state);
         }
         ahead
     }
@@ -211,7 +212,7 @@ impl Daemon {
     /// Notes what this waiter waits for, so that nobody behind it gets it.
     fn stand_in_line(
         &self,
-        book: &mut Book,
+        state: &mut State,
         peer: Peer,
         wanted: &Wanted,
         code: Code,
@@ -228,7 +229,7 @@ impl Daemon {
                 HashSet::from([format!("user {}", peer.uid)])
             }
             (None, _) => {
-                let devices = self.candidates(book, &wanted.ask).unwrap_or_default();
+                let devices = self.candidates(state, &wanted.ask).unwrap_or_default();
                 let uuids: HashSet<String> =
                     devices.into_iter().flatten().map(|device| device.uuid).collect();
                 for uuid in &uuids {
@@ -240,25 +241,25 @@ impl Daemon {
     }
 
     /// Writes down who waits, unless that was done a moment ago.
-    pub(crate) fn store_queue_in_time(&self, book: &mut Book) {
-        let queue = &book.queue;
+    pub(crate) fn store_queue_in_time(&self, state: &mut State) {
+        let queue = &state.queue;
         if queue.unstored && queue.stored_at.is_none_or(|stored| stored.elapsed() >= STORE) {
-            self.store_queue(book);
+            self.store_queue(state);
         }
     }
 
     /// Writes down what is not written yet, before the agent ends.
     pub(crate) fn close(&self) {
-        let mut book = self.book();
-        if book.queue.unstored {
-            self.store_queue(&mut book);
+        let mut state = self.state();
+        if state.queue.unstored {
+            self.store_queue(&mut state);
         }
     }
 
-    fn store_queue(&self, book: &mut Book) {
-        book.queue.unstored = false;
-        book.queue.stored_at = Some(Instant::now());
-        let waiters = book.queue.waiters.iter();
+    fn store_queue(&self, state: &mut State) {
+        state.queue.unstored = false;
+        state.queue.stored_at = Some(Instant::now());
+        let waiters = state.queue.waiters.iter();
         let waiting = waiters.filter(|waiter| waiter.outcome.is_none());
         let stored: Vec<&StoredWaiter> = waiting.map(|waiter| &waiter.stored).collect();
         if let Err(fault) = records::store_queue(&self.run, &stored) {
@@ -269,7 +270,7 @@ impl Daemon {
     /// Gives those who waited for the agent's predecessor their places back; who has died has none.
     pub(crate) fn reopen_queue(&self) {
         let stored: Vec<StoredWaiter> = records::stored_queue(&self.run);
-        self.book().queue.waiters = stored
+        self.state().queue.waiters = stored
             .into_iter()
             .take(ALL)
             .filter_map(|stored| {
@@ -317,7 +318,7 @@ impl Queue {
     }
 }
 
-impl Book {
+impl State {
     fn standing(&self, at: usize) -> Standing {
         let queue = &self.queue.waiters;
         let waiter = &queue[at];

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use divvy_arbiter::{Part, Share, Terms};
 use divvy_model::{Cap, Class, Code, Compute, ComputeTerms, Fault, Mode, Weight};
 
-use crate::daemon::{Book, Daemon};
+use crate::daemon::{Daemon, State};
 use crate::decide::modes::is_leased;
 use crate::life::slice::Slice;
 use crate::system::peer::Peer;
@@ -126,7 +126,7 @@ fn divide(part: Part, owner: Weight, inside: &[ComputeTerms]) -> Vec<Part> {
     units.into_iter().map(as_part).collect()
 }
 
-impl Book {
+impl State {
     /// What each slice comes to on each of its devices, by id: slices inside one another divide the outermost one's part.
     /// A slice that gets no leases (the `env` rung, a whole device, another way of sharing) is not among them.
     pub fn compute_terms(&self) -> BTreeMap<String, Terms> {
@@ -244,10 +244,10 @@ impl Daemon {
     }
 
     /// Makes every slice's grants say what it comes to now. To be called after a slice came, went or changed.
-    pub(crate) fn compute_changed(&self, book: &mut Book) {
+    pub(crate) fn compute_changed(&self, state: &mut State) {
         self.look_at_grounds();
-        let terms = book.compute_terms();
-        for slice in book.slices.values_mut() {
+        let terms = state.compute_terms();
+        for slice in state.slices.values_mut() {
             slice.terms = terms.get(&slice.record.id).copied();
             if let Some(terms) = &slice.terms {
                 slice.record.compute_cap = match terms.cap {
@@ -257,7 +257,7 @@ impl Daemon {
             }
             slice.write_grants();
         }
-        self.lease_out(book);
+        self.lease_out(state);
     }
 }
 

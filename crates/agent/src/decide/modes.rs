@@ -5,7 +5,7 @@ use divvy_model::{
     SliceRecord, SliceRequest,
 };
 
-use crate::decide::admission::{DeviceBook, Hold};
+use crate::decide::admission::{DeviceView, Hold};
 use crate::life::slice::Slice;
 
 /// What a slice says of the way in which its device is shared.
@@ -101,7 +101,7 @@ pub fn part_of_memory(device: &DeviceRecord, replicas: u32) -> Bytes {
     Bytes(device.memory_usable_bytes().0 / u64::from(replicas.max(1)))
 }
 
-impl DeviceBook<'_> {
+impl DeviceView<'_> {
     /// Into how many parts the hardware's turns divide this device, where they do or are asked to.
     pub fn replicas(&self, asked: ModeTerms, by_default: u32) -> Option<u32> {
         let mut sharing = self.holds.iter().filter_map(|hold| hold.mode);

@@ -3,8 +3,8 @@
 use divvy_model::{Bytes, Code, DeviceRecord, DeviceShare, Fault, Isolation, MemoryAmount, SliceRecord};
 
 use crate::api::CreateSlice;
-use crate::daemon::{Book, Daemon};
-use crate::decide::admission::DeviceBook;
+use crate::daemon::{Daemon, State};
+use crate::decide::admission::DeviceView;
 use crate::decide::placement::{Ahead, Refusals, chosen, shown_inside};
 use crate::life::records::store;
 use crate::life::slice::Slice;
@@ -19,44 +19,44 @@ impl Daemon {
     /// [`Code::NotAllowed`] for a caller that has ended, and where the processes above it cannot be told for sure.
     pub(crate) fn parent(
         &self,
-        book: &Book,
+        state: &State,
         peer: Peer,
         told: Option<&str>,
     ) -> Result<Option<String>, Fault> {
-        let found = self.parent_by(book, peer, told, &peer.ancestors()?);
+        let found = self.parent_by(state, peer, told, &peer.ancestors()?);
         // What was found is of a caller that still lives: of one that has ended it would be anything.
         peer.require_life()?;
         Ok(found)
     }
 
-    fn parent_by(&self, book: &Book, peer: Peer, told: Option<&str>, ancestors: &[u32]) -> Option<String> {
+    fn parent_by(&self, state: &State, peer: Peer, told: Option<&str>, ancestors: &[u32]) -> Option<String> {
         let limits = |slice: &&Slice| slice.record.isolation != Isolation::Env;
         // Whoever attached to another user's slice is in it by a container, and not here.
         let own = |slice: &&Slice| limits(slice) && slice.record.uid == peer.uid;
         let found = |slice: &Slice| Some(slice.record.id.clone());
         let attached = |pid: u32| {
-            let mut slices = book.slices.values().filter(own);
+            let mut slices = state.slices.values().filter(own);
             slices.find(|slice| self.roster.has(&slice.record.id, pid))
         };
         if let Some(slice) = attached(peer.pid) {
             return found(slice);
         }
         for pid in ancestors.iter().copied() {
-            let mut slices = book.slices.values().filter(limits);
+            let mut slices = state.slices.values().filter(limits);
             let run = slices.find(|slice| slice.is_run_by(pid));
             if let Some(slice) = run.or_else(|| attached(pid)) {
                 return found(slice);
             }
         }
-        let slice = book.slices.get(told?).filter(limits)?;
+        let slice = state.slices.get(told?).filter(limits)?;
         (slice.record.uid == peer.uid).then(|| slice.record.id.clone())
     }
 
     /// The slice and the `divvy run`, by its process id, that process `pid` is nearest to.
-    pub(crate) fn nearest_run(book: &Book, pid: u32) -> Option<(String, u32)> {
+    pub(crate) fn nearest_run(state: &State, pid: u32) -> Option<(String, u32)> {
         let ancestors = procs::ancestors(pid, procs::start_ticks(pid)?).ok()?;
         ancestors.into_iter().find_map(|above| {
-            let mut slices = book.slices.values();
+            let mut slices = state.slices.values();
             let slice = slices.find(|slice| slice.is_run_by(above))?;
             Some((slice.record.id.clone(), above))
         })
@@ -66,12 +66,13 @@ impl Daemon {
     ///
     /// # Errors
     /// [`Code::OutsideSlice`]; those of [`Self::parent`].
-    pub(crate) fn check_reach(&self, book: &Book, peer: Peer, id: &str) -> Result<(), Fault> {
-        let Some(home) = self.parent(book, peer, None)? else {
+    pub(crate) fn check_reach(&self, state: &State, peer: Peer, id: &str) -> Result<(), Fault> {
+        let Some(home) = self.parent(state, peer, None)? else {
             return Ok(());
         };
         let around = |id: &str| {
-            book.slices
+            state
+                .slices
                 .get(id)
                 .and_then(|slice| slice.record.parent_id.clone())
         };
@@ -82,7 +83,7 @@ impl Daemon {
             }
             above = around(&next);
         }
-        let name = book.slices.get(&home).map_or("", |slice| &slice.record.name);
+        let name = state.slices.get(&home).map_or("", |slice| &slice.record.name);
         Err(
             Fault::new(Code::OutsideSlice, format!("this runs inside slice {name}"))
                 .hint("its limits are changed from outside: use a shell that is in no slice"),
@@ -92,13 +93,13 @@ impl Daemon {
     /// Where a slice inside `parent` stands, and what it gets: a part of what is free there.
     pub(crate) fn place_inside(
         &self,
-        book: &mut Book,
+        state: &mut State,
         parent: &str,
         ask: &CreateSlice,
         ahead: &Ahead,
     ) -> Result<Vec<(DeviceRecord, Bytes)>, Fault> {
-        let chosen = chosen(book, &ask.request)?;
-        let slice = book.slices.get_mut(parent).ok_or_else(gone)?;
+        let chosen = chosen(state, &ask.request)?;
+        let slice = state.slices.get_mut(parent).ok_or_else(gone)?;
         let usages = slice.usages();
         let record = slice.record.clone();
         if usages.iter().any(|usage| usage.unknown) {
@@ -154,8 +155,8 @@ impl Daemon {
         // Without a choice it gets one device: the first with room of the parent's that it sees.
         let mut refusals = Refusals::default();
         let own: Vec<String> = shares.iter().map(|share| share.device_uuid.clone()).collect();
-        for uuid in shown_inside(book, ask, &own)? {
-            match placed(&[book.device(&uuid)?]) {
+        for uuid in shown_inside(state, ask, &own)? {
+            match placed(&[state.device(&uuid)?]) {
                 Ok(placed) => return Ok(placed),
                 Err(refusal) => refusals.add(refusal),
             }
@@ -177,7 +178,7 @@ impl Daemon {
             memory_reserved_bytes: Bytes(0),
             ..device.clone()
         };
-        let view = DeviceBook {
+        let view = DeviceView {
             device: &of_parent,
             limits: self.settings.limits(device),
             holds: Vec::new(),
@@ -193,7 +194,7 @@ impl Daemon {
 
     /// Whether a slice inside `parent` may go from `before` to `share` of a device.
     pub(crate) fn regrow_inside(
-        book: &mut Book,
+        state: &mut State,
         parent: &str,
         device_uuid: &str,
         before: Bytes,
@@ -203,7 +204,7 @@ impl Daemon {
         if more == Bytes(0) {
             return Ok(());
         }
-        let slice = book.slices.get_mut(parent).ok_or_else(gone)?;
+        let slice = state.slices.get_mut(parent).ok_or_else(gone)?;
         let place = slice.record.place_of(device_uuid).ok_or_else(gone)?;
         let used = slice.usages().get(place).map_or(Bytes(0), |usage| usage.used);
         let of_parent = slice.record.shares().into_iter().nth(place).ok_or_else(gone)?;
@@ -217,23 +218,23 @@ impl Daemon {
     /// # Errors
     /// [`Code::SliceFull`] when its programs have taken meanwhile what was to be lent. The page says what was lent all
     /// the same: the caller takes it back.
-    pub(crate) fn relend(&self, book: &mut Book, parent: &str) -> Result<(), Fault> {
+    pub(crate) fn relend(&self, state: &mut State, parent: &str) -> Result<(), Fault> {
         let lent_of = |device_uuid: &str| {
-            let inside = book
+            let inside = state
                 .slices
                 .values()
                 .filter(|slice| slice.record.parent_id.as_deref() == Some(parent));
             let holds = inside.filter_map(|slice| slice.hold_on(device_uuid));
             Bytes(holds.fold(0_u64, |sum, hold| sum.saturating_add(hold.limit.0)))
         };
-        let Some(before) = book.slices.get(parent).map(|slice| slice.record.shares()) else {
+        let Some(before) = state.slices.get(parent).map(|slice| slice.record.shares()) else {
             return Ok(());
         };
         let mut shares = before.clone();
         for share in &mut shares {
             share.memory_lent_bytes = lent_of(&share.device_uuid);
         }
-        let Some(slice) = book.slices.get_mut(parent).filter(|_| shares != before) else {
+        let Some(slice) = state.slices.get_mut(parent).filter(|_| shares != before) else {
             return Ok(());
         };
         slice.record.set_shares(shares.clone());

@@ -14,8 +14,8 @@ use crate::admission::create::Wanted;
 use crate::admission::owner::{self, Claim, Owner};
 use crate::admission::queue::may_change;
 use crate::api::CreateSlice;
-use crate::daemon::{Book, Daemon, UsedOn};
-use crate::decide::admission::{DeviceBook, Hold};
+use crate::daemon::{Daemon, State, UsedOn};
+use crate::decide::admission::{DeviceView, Hold};
 use crate::decide::modes::{part_of_gpu, part_of_memory};
 use crate::decide::policy::Enforcement;
 use crate::decide::quota::{Having, Quota};
@@ -39,31 +39,31 @@ impl Daemon {
     /// room among those it may have.
     pub(crate) fn place(
         &self,
-        book: &mut Book,
+        state: &mut State,
         peer: Peer,
         wanted: &Wanted,
         enforcement: &Enforcement,
         ahead: &Ahead,
     ) -> Result<Vec<(DeviceRecord, Bytes)>, Fault> {
         let ask = &wanted.ask;
-        book.inventory.refresh(&self.nvidia);
+        state.inventory.refresh(&self.nvidia);
         if let Some(parent) = &wanted.parent {
-            return self.place_inside(book, parent, ask, ahead);
+            return self.place_inside(state, parent, ask, ahead);
         }
         let mut refusals = Refusals::default();
-        for together in self.candidates(book, ask)? {
-            match self.place_together(book, peer, together, &ask.request, enforcement, ahead) {
+        for together in self.candidates(state, ask)? {
+            match self.place_together(state, peer, together, &ask.request, enforcement, ahead) {
                 Ok(placed) => return Ok(placed),
                 Err(refusal) => refusals.add(refusal),
             }
         }
-        Err(refusals.tell().unwrap_or_else(|| no_device(book)))
+        Err(refusals.tell().unwrap_or_else(|| no_device(state)))
     }
 
     /// All of these devices, or why not: first what can never be, then what others wait for or hold.
     fn place_together(
         &self,
-        book: &mut Book,
+        state: &mut State,
         peer: Peer,
         devices: Vec<DeviceRecord>,
         request: &SliceRequest,
@@ -72,11 +72,11 @@ impl Daemon {
     ) -> Result<Vec<(DeviceRecord, Bytes)>, Fault> {
         let mut placed = Vec::with_capacity(devices.len());
         for device in devices {
-            self.check_owner(book, &device)?;
+            self.check_owner(state, &device)?;
             if device.is_divided() {
-                return Err(in_mig_mode(book, &device));
+                return Err(in_mig_mode(state, &device));
             }
-            let share = self.share_of(book, peer, &device, request, enforcement)?;
+            let share = self.share_of(state, peer, &device, request, enforcement)?;
             placed.push((device, share));
         }
         if ahead.users.contains(&peer.uid) {
@@ -90,7 +90,7 @@ impl Daemon {
             if let Some(waiters) = ahead.devices.get(&device.uuid) {
                 return Err(in_line(device, *waiters));
             }
-            self.fits(book, peer, device, *share, request, enforcement)?;
+            self.fits(state, peer, device, *share, request, enforcement)?;
         }
         Ok(placed)
     }
@@ -98,24 +98,24 @@ impl Daemon {
     /// What a request means on a device, if a slice of that size can ever be on it.
     fn share_of(
         &self,
-        book: &Book,
+        state: &State,
         peer: Peer,
         device: &DeviceRecord,
         request: &SliceRequest,
         enforcement: &Enforcement,
     ) -> Result<Bytes, Fault> {
-        let device_book = self.device_book(book, device, UsedOn::default(), peer.uid);
-        let replicas = device_book.replicas(request.mode_terms(), self.settings.timeslice_replicas);
+        let device_view = self.device_view(state, device, UsedOn::default(), peer.uid);
+        let replicas = device_view.replicas(request.mode_terms(), self.settings.timeslice_replicas);
         let share = match (request.memory, replicas) {
             _ if request.whole => device.memory_usable_bytes(),
-            (Some(amount), _) => device_book.share(amount),
+            (Some(amount), _) => device_view.share(amount),
             (None, Some(replicas)) => part_of_memory(device, replicas),
-            (None, None) => device_book.share(MemoryAmount::Share(10_000)),
+            (None, None) => device_view.share(MemoryAmount::Share(10_000)),
         };
         if request.whole || enforcement.isolation != Isolation::Env {
             if !request.whole {
-                device_book.check_least(share)?;
-                device_book.check_size(share)?;
+                device_view.check_least(share)?;
+                device_view.check_size(share)?;
                 let compute = request.compute_terms().share;
                 self.quota().check_compute(peer.uid, device, compute)?;
             }
@@ -128,19 +128,19 @@ impl Daemon {
     /// CUDA_VISIBLE_DEVICES shows, in its order.
     pub(crate) fn candidates(
         &self,
-        book: &mut Book,
+        state: &mut State,
         ask: &CreateSlice,
     ) -> Result<Vec<Vec<DeviceRecord>>, Fault> {
-        let visible = ask.visible.as_deref().map(|text| (text, seen(book, ask, text)));
-        let chosen = chosen(book, &ask.request)?;
+        let visible = ask.visible.as_deref().map(|text| (text, seen(state, ask, text)));
+        let chosen = chosen(state, &ask.request)?;
         let each_alone = |devices: Vec<DeviceRecord>| Ok(devices.into_iter().map(|one| vec![one]).collect());
         if ask.request.share_mode == Mode::Mig {
-            let among = meant(book, ask)?;
-            return each_alone(instances(book, &among, &ask.request)?);
+            let among = meant(state, ask)?;
+            return each_alone(instances(state, &among, &ask.request)?);
         }
         if chosen.is_empty() {
             return match visible {
-                None => each_alone(default_candidates(book, ask)),
+                None => each_alone(default_candidates(state, ask)),
                 Some((text, visible)) if visible.is_empty() => Err(Fault::new(
                     Code::NotVisible,
                     format!("CUDA_VISIBLE_DEVICES={text} shows no device"),
@@ -163,7 +163,7 @@ impl Daemon {
             }
         }
         if chosen.len() > 1 {
-            go_together(book, &chosen)?;
+            go_together(state, &chosen)?;
         }
         Ok(vec![chosen])
     }
@@ -171,7 +171,7 @@ impl Daemon {
     /// Whether there is room for `share` of a device now.
     fn fits(
         &self,
-        book: &mut Book,
+        state: &mut State,
         peer: Peer,
         device: &DeviceRecord,
         share: Bytes,
@@ -181,23 +181,23 @@ impl Daemon {
         if !request.whole && enforcement.isolation == Isolation::Env {
             return Ok(());
         }
-        let used = self.used_on(book, device);
+        let used = self.used_on(state, device);
         self.require_answers(device)?;
-        let device_book = self.device_book(book, device, used, peer.uid);
+        let device_view = self.device_view(state, device, used, peer.uid);
         match request.whole {
-            true => device_book.admit_whole()?,
-            false => device_book.admit(share)?,
+            true => device_view.admit_whole()?,
+            false => device_view.admit(share)?,
         }
-        self.check_quota(book, peer.uid, device, share, 1)?;
+        self.check_quota(state, peer.uid, device, share, 1)?;
         if !request.whole {
-            self.mode_on(&device_book, request)?;
-            self.check_compute(book, peer.uid, device, &request.compute_terms(), None)?;
+            self.mode_on(&device_view, request)?;
+            self.check_compute(state, peer.uid, device, &request.compute_terms(), None)?;
         }
         Ok(())
     }
 
     /// How a new slice would share a device.
-    fn mode_on(&self, device: &DeviceBook<'_>, request: &SliceRequest) -> Result<ModeTerms, Fault> {
+    fn mode_on(&self, device: &DeviceView<'_>, request: &SliceRequest) -> Result<ModeTerms, Fault> {
         device.admit_mode(
             request.mode_terms(),
             &request.compute_terms(),
@@ -208,15 +208,15 @@ impl Daemon {
     /// How a new slice shares the devices that were found for it: all alike.
     pub(crate) fn mode_of(
         &self,
-        book: &Book,
+        state: &State,
         uid: u32,
         devices: &[DeviceRecord],
         request: &SliceRequest,
     ) -> Result<ModeTerms, Fault> {
         let mut agreed: Option<ModeTerms> = None;
         for device in devices {
-            let device_book = self.device_book(book, device, UsedOn::default(), uid);
-            let terms = self.mode_on(&device_book, request)?;
+            let device_view = self.device_view(state, device, UsedOn::default(), uid);
+            let terms = self.mode_on(&device_view, request)?;
             if agreed.is_some_and(|agreed| agreed != terms) {
                 return Err(
                     Fault::new(Code::OtherMode, "these devices are shared in different parts")
@@ -231,13 +231,13 @@ impl Daemon {
     /// Whether user `uid` may have `more` of `device`, in `new` new slices.
     pub(crate) fn check_quota(
         &self,
-        book: &Book,
+        state: &State,
         uid: u32,
         device: &DeviceRecord,
         more: Bytes,
         new: u32,
     ) -> Result<(), Fault> {
-        let own = || book.outermost().filter(|slice| slice.record.uid == uid);
+        let own = || state.outermost().filter(|slice| slice.record.uid == uid);
         let holds: Vec<Hold> = own().filter_map(|slice| slice.hold_on(&device.uuid)).collect();
         let having = Having {
             holds: holds.iter().collect(),
@@ -258,23 +258,23 @@ impl Daemon {
     /// place of what it has.
     pub(crate) fn check_compute(
         &self,
-        book: &Book,
+        state: &State,
         uid: u32,
         device: &DeviceRecord,
         terms: &ComputeTerms,
         without: Option<&str>,
     ) -> Result<(), Fault> {
-        let device_book = self.device_book(book, device, UsedOn::default(), uid);
-        device_book.admit_compute(terms, without)?;
+        let device_view = self.device_view(state, device, UsedOn::default(), uid);
+        device_view.admit_compute(terms, without)?;
         let own = |hold: &&Hold| hold.uid == uid && Some(hold.id.as_str()) != without;
-        let holds: Vec<&Hold> = device_book.holds.iter().filter(own).collect();
+        let holds: Vec<&Hold> = device_view.holds.iter().filter(own).collect();
         self.quota().admit_compute(uid, &holds, device, terms.share)
     }
 
     /// Refuses a device that another agent owns, without taking it yet.
-    fn check_owner(&self, book: &Book, device: &DeviceRecord) -> Result<(), Fault> {
+    fn check_owner(&self, state: &State, device: &DeviceRecord) -> Result<(), Fault> {
         let key = device.uuid.clone();
-        if book.owned.contains(&key) {
+        if state.owned.contains(&key) {
             return Ok(());
         }
         // Emulated devices are their run directory's: no other agent has the same.
@@ -291,11 +291,11 @@ impl Daemon {
         }
     }
 
-    pub(crate) fn take_device(&self, book: &mut Book, device: &DeviceRecord) -> Result<(), Fault> {
+    pub(crate) fn take_device(&self, state: &mut State, device: &DeviceRecord) -> Result<(), Fault> {
         let key = device.uuid.clone();
-        if book.owned.contains(&key) {
-            if book.contested.contains_key(&key) && owner::is_free_now(&key, self.run.path()) {
-                book.contested.remove(&key);
+        if state.owned.contains(&key) {
+            if state.contested.contains_key(&key) && owner::is_free_now(&key, self.run.path()) {
+                state.contested.remove(&key);
             }
             return Ok(());
         }
@@ -308,10 +308,10 @@ impl Daemon {
                     uid = other.uid,
                     "another user's process claims this device: it is handed out all the same"
                 );
-                book.contested.insert(key.clone(), other);
+                state.contested.insert(key.clone(), other);
             }
         }
-        book.owned.insert(key);
+        state.owned.insert(key);
         Ok(())
     }
 
@@ -325,9 +325,9 @@ impl Daemon {
         if !self.prevails && !self.settings.admit_others {
             return;
         }
-        let mut book = self.book();
-        for device in book.inventory.devices.clone() {
-            if let Err(fault) = self.take_device(&mut book, &device) {
+        let mut state = self.state();
+        for device in state.inventory.devices.clone() {
+            if let Err(fault) = self.take_device(&mut state, &device) {
                 tracing::error!(hint = fault.hint.as_deref(), "{fault}");
             }
         }
@@ -335,8 +335,8 @@ impl Daemon {
 }
 
 /// No device may be had that was not asked for by name.
-fn no_device(book: &Book) -> Fault {
-    book.inventory.unanswered.clone().unwrap_or_else(|| {
+fn no_device(state: &State) -> Fault {
+    state.inventory.unanswered.clone().unwrap_or_else(|| {
         Fault::new(Code::NoDevice, "there is no device to take a slice of")
             .hint("`--device emulated:h100` uses an emulated one")
     })
@@ -361,16 +361,16 @@ impl Refusals {
 }
 
 /// The devices that a request names, in its order.
-pub(crate) fn chosen(book: &mut Book, request: &SliceRequest) -> Result<Vec<DeviceRecord>, Fault> {
+pub(crate) fn chosen(state: &mut State, request: &SliceRequest) -> Result<Vec<DeviceRecord>, Fault> {
     let mut chosen: Vec<DeviceRecord> = Vec::new();
     for selector in request.selectors() {
-        let mut device = book.inventory.choose(selector)?;
+        let mut device = state.inventory.choose(selector)?;
         let is_new = |device: &DeviceRecord| chosen.iter().all(|other| other.uuid != device.uuid);
         if let Selector::Emulated(profile) = selector
             && !is_new(&device)
         {
             // Devices of one product are alike: the next one is meant.
-            let mut alike = book.inventory.devices.iter();
+            let mut alike = state.inventory.devices.iter();
             let another = alike.find(|one| one.profile.as_ref() == Some(profile) && is_new(one));
             device = another.cloned().unwrap_or(device);
         }
@@ -387,17 +387,17 @@ pub(crate) fn chosen(book: &mut Book, request: &SliceRequest) -> Result<Vec<Devi
 }
 
 /// The devices that a request may have, whether they are divided or not.
-pub(crate) fn meant(book: &mut Book, ask: &CreateSlice) -> Result<Vec<DeviceRecord>, Fault> {
-    let chosen = chosen(book, &ask.request)?;
+pub(crate) fn meant(state: &mut State, ask: &CreateSlice) -> Result<Vec<DeviceRecord>, Fault> {
+    let chosen = chosen(state, &ask.request)?;
     Ok(match (&ask.visible, chosen.is_empty()) {
         (_, false) => chosen,
-        (Some(text), true) => seen(book, ask, text),
-        (None, true) => default_candidates(book, ask),
+        (Some(text), true) => seen(state, ask, text),
+        (None, true) => default_candidates(state, ask),
     })
 }
 
 /// Whether one program can use these devices under one slice.
-fn go_together(book: &Book, devices: &[DeviceRecord]) -> Result<(), Fault> {
+fn go_together(state: &State, devices: &[DeviceRecord]) -> Result<(), Fault> {
     let cannot = |message: String, hint: &str| Err(Fault::new(Code::OneSlice, message).hint(hint));
     if devices.len() > MAX_ACCOUNTS as usize {
         return cannot(
@@ -414,7 +414,7 @@ fn go_together(book: &Book, devices: &[DeviceRecord]) -> Result<(), Fault> {
             "CUDA shows a program one MIG instance at a time: make a slice of each",
         );
     }
-    let spec = |device: &DeviceRecord| book.inventory.emulated_spec(&device.uuid).map(str::to_owned);
+    let spec = |device: &DeviceRecord| state.inventory.emulated_spec(&device.uuid).map(str::to_owned);
     let first = devices.first().and_then(spec);
     if devices.iter().any(|device| spec(device) != first) {
         return cannot(
@@ -443,11 +443,11 @@ fn is_part_of(instance: &DeviceRecord, gpu: &DeviceRecord) -> bool {
 
 /// The MIG instances among these devices, and of them, that are large enough: the smallest first.
 fn instances(
-    book: &Book,
+    state: &State,
     among: &[DeviceRecord],
     request: &SliceRequest,
 ) -> Result<Vec<DeviceRecord>, Fault> {
-    let all = &book.inventory.devices;
+    let all = &state.inventory.devices;
     let meant = |one: &&DeviceRecord| {
         one.mig_instance().is_some()
             && among
@@ -501,13 +501,13 @@ fn not_visible(chosen: &DeviceRecord, text: &str, visible: &[DeviceRecord]) -> F
     }
 }
 
-fn in_mig_mode(book: &Book, gpu: &DeviceRecord) -> Fault {
+fn in_mig_mode(state: &State, gpu: &DeviceRecord) -> Fault {
     let of_it = |device: &&DeviceRecord| {
         device
             .mig_instance()
             .is_some_and(|place| place.gpu_uuid == gpu.uuid)
     };
-    let instances: Vec<&str> = book
+    let instances: Vec<&str> = state
         .inventory
         .devices
         .iter()
@@ -534,8 +534,8 @@ fn in_line(device: &DeviceRecord, waiters: usize) -> Fault {
 }
 
 /// The devices that CUDA_VISIBLE_DEVICES=`text` shows, in the program's order.
-fn seen(book: &Book, ask: &CreateSlice, text: &str) -> Vec<DeviceRecord> {
-    let all = default_candidates(book, ask);
+fn seen(state: &State, ask: &CreateSlice, text: &str) -> Vec<DeviceRecord> {
+    let all = default_candidates(state, ask);
     // Where there is hardware, the variable speaks of that.
     let hardware = all.iter().any(|device| device.kind != DeviceKind::Emulated);
     let mut devices: Vec<DeviceRecord> = all
@@ -556,12 +556,12 @@ fn seen(book: &Book, ask: &CreateSlice, text: &str) -> Vec<DeviceRecord> {
 ///
 /// # Errors
 /// [`Code::NotVisible`] where it shows none of them.
-pub(crate) fn shown_inside(book: &Book, ask: &CreateSlice, own: &[String]) -> Result<Vec<String>, Fault> {
+pub(crate) fn shown_inside(state: &State, ask: &CreateSlice, own: &[String]) -> Result<Vec<String>, Fault> {
     // What the slice itself says is not read again: it names all there are.
     let Some(text) = ask.visible.as_deref().filter(|text| *text != own.join(",")) else {
         return Ok(own.to_vec());
     };
-    let shown: Vec<String> = seen(book, ask, text)
+    let shown: Vec<String> = seen(state, ask, text)
         .into_iter()
         .map(|device| device.uuid)
         .filter(|uuid| own.contains(uuid))
@@ -581,10 +581,10 @@ pub(crate) fn shown_inside(book: &Book, ask: &CreateSlice, own: &[String]) -> Re
 
 /// Without a selector: the emulated devices of the caller's own specification, as far as they are here, else the machine's.
 /// An emulated device that was asked for by name is for those who name it.
-fn default_candidates(book: &Book, ask: &CreateSlice) -> Vec<DeviceRecord> {
-    let devices = &book.inventory.devices;
+fn default_candidates(state: &State, ask: &CreateSlice) -> Vec<DeviceRecord> {
+    let devices = &state.inventory.devices;
     if let Some(spec) = &ask.emulated {
-        let wanted = emulated_devices(spec, &book.inventory.run_dir).unwrap_or_default();
+        let wanted = emulated_devices(spec, &state.inventory.run_dir).unwrap_or_default();
         let found = wanted.into_iter().filter_map(|wanted| {
             let mut here = devices.iter();
             here.find(|device| device.uuid == wanted.record.uuid).cloned()
@@ -595,7 +595,7 @@ fn default_candidates(book: &Book, ask: &CreateSlice) -> Vec<DeviceRecord> {
             return own;
         }
     }
-    let own = devices.iter().filter(|device| book.inventory.is_own(device));
+    let own = devices.iter().filter(|device| state.inventory.is_own(device));
     let mut candidates: Vec<DeviceRecord> = own.cloned().collect();
     candidates.sort_by_key(|device| {
         (

@@ -234,8 +234,8 @@ impl Daemon {
     /// Tells the holder who has which device, where that has changed.
     pub(crate) fn tell_users(&self) {
         let slices: Vec<SliceRecord> = {
-            let book = self.book();
-            let all = book.slices.values().map(|slice| &slice.record);
+            let state = self.state();
+            let all = state.slices.values().map(|slice| &slice.record);
             all.filter(|record| record.emulated_spec.is_some())
                 .cloned()
                 .collect()
@@ -268,7 +268,7 @@ impl Daemon {
         self.tell_users();
     }
 
-    /// Replaces a holder that died. Called again and again; whoever has the book may be waiting for it.
+    /// Replaces a holder that died. Called again and again; whoever has the state may be waiting for it.
     pub(crate) fn replace_holder(&self) {
         let mut holder = self.holder();
         if !holder.held.is_empty()
@@ -281,8 +281,8 @@ impl Daemon {
     /// Has the holder hold what slices need by now, and no more doors than there are folders. Called again and again.
     pub(crate) fn keep_holder_up(&self) {
         let devices: BTreeSet<String> = {
-            let book = self.book();
-            let emulated = book.slices.values().map(|slice| &slice.record);
+            let state = self.state();
+            let emulated = state.slices.values().map(|slice| &slice.record);
             emulated
                 .filter(|record| record.emulated_spec.is_some())
                 .flat_map(SliceRecord::shares)

@@ -56,8 +56,8 @@ impl Daemon {
             return false;
         };
         let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
-        let book = self.book();
-        let mut slices = book.slices.values().map(|slice| &slice.record);
+        let state = self.state();
+        let mut slices = state.slices.values().map(|slice| &slice.record);
         slices.any(|record| {
             !record.lasting && record.uid == peer.uid.as_raw() && record.keeper_pid == Some(pid)
         })
@@ -72,8 +72,8 @@ impl Daemon {
             return Err(Status::NotAllowed);
         }
         let (id, uid) = {
-            let book = self.book();
-            let mut slices = book.slices.values().map(|slice| &slice.record);
+            let state = self.state();
+            let mut slices = state.slices.values().map(|slice| &slice.record);
             let record = slices
                 .find(|record| number_of(&record.id) == Some(number))
                 .ok_or(Status::NoPages)?;

@@ -5,7 +5,7 @@
 //!   [`undertaker`]: the one that hears of deaths. Each takes the desk's lock, acts, and says what people should know.
 //! - [`figures`]: what each slice had of late; [`metered`]: what the driver says it did with it.
 //!
-//! Whoever holds the agent's book may take the desk's lock, and never the other way round.
+//! Whoever holds the agent's state may take the desk's lock, and never the other way round.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 

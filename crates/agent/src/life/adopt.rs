@@ -25,17 +25,17 @@ impl Daemon {
             self.adopt_one(record, outcome);
         }
         // What a slice inside another held may have ended meanwhile, and its parent too.
-        let mut book = self.book();
-        let ids: Vec<String> = book.slices.keys().cloned().collect();
+        let mut state = self.state();
+        let ids: Vec<String> = state.slices.keys().cloned().collect();
         for id in ids {
-            self.give_back(&mut book, Some(id));
+            self.give_back(&mut state, Some(id));
         }
-        self.compute_changed(&mut book);
+        self.compute_changed(&mut state);
     }
 
     /// Whether pages are to be asked for again.
     pub fn misses_pages(&self) -> bool {
-        self.book().slices.values().any(|slice| slice.missing.is_some())
+        self.state().slices.values().any(|slice| slice.missing.is_some())
     }
 
     /// Asks again for the pages that could not be had back. Blocks for as long as a keeper may take to answer.
@@ -43,16 +43,16 @@ impl Daemon {
         // One at a time: each recall makes a new grant, and the keeper's and ours must be the same one.
         let _alone = self.recalling.lock().unwrap_or_else(PoisonError::into_inner);
         let records: Vec<SliceRecord> = self
-            .book()
+            .state()
             .slices
             .values()
             .filter(|slice| slice.missing.is_some())
             .map(|slice| slice.record.clone())
             .collect();
         let outcomes = self.recall_all(&records);
-        let mut book = self.book();
+        let mut state = self.state();
         for (record, outcome) in records.into_iter().zip(outcomes) {
-            let Some(slice) = book.slices.get_mut(&record.id) else {
+            let Some(slice) = state.slices.get_mut(&record.id) else {
                 continue;
             };
             match outcome {
@@ -69,7 +69,7 @@ impl Daemon {
                 Err(RecallFailure::Dead | RecallFailure::Waiting | RecallFailure::Late(_)) => {}
             }
         }
-        self.lease_out(&book);
+        self.lease_out(&state);
     }
 
     /// A keeper that does not answer costs its time limit, so all are asked at once.
@@ -100,14 +100,14 @@ impl Daemon {
     }
 
     fn adopt_one(&self, record: SliceRecord, outcome: Recalled) {
-        let mut book = self.book();
+        let mut state = self.state();
         if let Some(spec) = &record.emulated_spec {
             match divvy_host::emulated_devices(spec, self.run.path()) {
-                Ok(devices) => book.inventory.add(devices),
+                Ok(devices) => state.inventory.add(devices),
                 Err(fault) => tracing::warn!("{fault}"),
             }
         }
-        let here = book.inventory.devices.clone();
+        let here = state.inventory.devices.clone();
         let keeper = record.keeper_pid;
         let mut slice = match outcome {
             Ok(pages) => {
@@ -161,7 +161,7 @@ impl Daemon {
         };
         for share in slice.record.shares() {
             let taken = match here.iter().find(|device| device.uuid == share.device_uuid) {
-                Some(device) => self.take_device(&mut book, device),
+                Some(device) => self.take_device(&mut state, device),
                 None => Err(Fault::new(
                     Code::UnknownDevice,
                     format!("the slice's device {} is not here", share.device_uuid),
@@ -182,7 +182,7 @@ impl Daemon {
             None => "known from an agent that ended",
         };
         self.journal.tell(EventKind::SliceAdopted, &slice.record, message);
-        book.slices.insert(slice.record.id.clone(), slice);
+        state.slices.insert(slice.record.id.clone(), slice);
     }
 }
 

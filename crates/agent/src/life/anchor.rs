@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use divvy_model::{Attendant, Code, Fault, SliceRecord};
 
 use crate::api::Attend;
-use crate::daemon::{Book, Daemon};
+use crate::daemon::{Daemon, State};
 use crate::life::records::store;
 use crate::life::slice::Slice;
 use crate::system::peer::Peer;
@@ -33,8 +33,8 @@ impl Daemon {
                 of_path(path)?
             }
         };
-        let mut book = self.book();
-        let slice = book.find(which, peer)?;
+        let mut state = self.state();
+        let slice = state.find(which, peer)?;
         peer.may_change(slice.record.uid, self.uid)?;
         slice.record.require_lasting("it ends with its program")?;
         slice.go_with(Some(attendant));
@@ -44,11 +44,11 @@ impl Daemon {
     }
 
     /// Deletes the slices whose attendants are gone, unless something runs in them: then it is tried again.
-    pub(crate) fn delete_unattended(&self, book: &mut Book) {
-        let slices = book.slices.values().filter(|slice| slice.is_unattended());
+    pub(crate) fn delete_unattended(&self, state: &mut State) {
+        let slices = state.slices.values().filter(|slice| slice.is_unattended());
         let ids: Vec<String> = slices.map(|slice| slice.record.id.clone()).collect();
         for id in ids {
-            let _busy = self.delete(book, &id);
+            let _busy = self.delete(state, &id);
         }
     }
 }
@@ -60,9 +60,9 @@ impl Daemon {
         /// Rounds without any of a slice's containers that make sure: one of them may be just becoming its program.
         const SURE: u32 = 2;
         let now = unix_seconds();
-        let mut book = self.book();
+        let mut state = self.state();
         let mut missed = Vec::new();
-        for slice in book.slices.values_mut() {
+        for slice in state.slices.values_mut() {
             let Some(Attendant::Containers { until_unix_s, taken }) = &mut slice.record.attendant else {
                 continue;
             };
@@ -78,25 +78,25 @@ impl Daemon {
             }
         }
         let rounds = |id: String| {
-            let before = book.missed.get(&id).copied().unwrap_or_default();
+            let before = state.missed.get(&id).copied().unwrap_or_default();
             (id, before + 1)
         };
-        book.missed = missed.into_iter().map(rounds).collect();
-        let is_unsure = book.missed.values().any(|rounds| *rounds < SURE);
-        let sure = book.missed.iter().filter(|(_, rounds)| **rounds >= SURE);
+        state.missed = missed.into_iter().map(rounds).collect();
+        let is_unsure = state.missed.values().any(|rounds| *rounds < SURE);
+        let sure = state.missed.iter().filter(|(_, rounds)| **rounds >= SURE);
         let over: Vec<String> = sure.map(|(id, _)| id.clone()).collect();
         for id in over {
-            let _busy = self.delete(&mut book, &id);
+            let _busy = self.delete(&mut state, &id);
         }
         is_unsure
     }
 
     /// Notes the slices that a container took since the last call, whether it is there still or not, and has the auditor look
     /// for it.
-    pub(crate) fn note_openings(&self, book: &mut Book) {
+    pub(crate) fn note_openings(&self, state: &mut State) {
         let opened = self.openings.take();
         for id in &opened {
-            let Some(slice) = book.slices.get_mut(id) else {
+            let Some(slice) = state.slices.get_mut(id) else {
                 continue;
             };
             if let Some(Attendant::Containers { taken, .. }) = &mut slice.record.attendant {
@@ -113,8 +113,8 @@ impl Daemon {
     /// Waits for the first containers of those slices that an agent before this one made.
     pub(crate) fn watch_for_containers(&self) {
         let slices: Vec<SliceRecord> = {
-            let book = self.book();
-            book.slices.values().map(|slice| slice.record.clone()).collect()
+            let state = self.state();
+            state.slices.values().map(|slice| slice.record.clone()).collect()
         };
         for slice in &slices {
             self.watch_for_container(slice);

@@ -81,11 +81,11 @@ impl Daemon {
         // Whoever mounts into containers is root, or the agent's own user without root.
         peer.may_change(self.uid, self.uid)?;
         let (slice, devices) = {
-            let mut book = self.book();
-            let record = book.find(which, peer)?.record.clone();
+            let mut state = self.state();
+            let record = state.find(which, peer)?.record.clone();
             record.require_lasting("`divvy slice create` makes slices that containers can have")?;
             let shares = record.shares();
-            let devices = shares.iter().map(|share| book.device(&share.device_uuid));
+            let devices = shares.iter().map(|share| state.device(&share.device_uuid));
             (record.clone(), devices.collect::<Result<Vec<_>, _>>()?)
         };
         let parts = prepare(&self.run, &slice, &devices, &ask.lib, &ask.preloads)?;
@@ -115,8 +115,8 @@ impl Daemon {
     /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::RunDir`].
     pub fn described(&self, peer: Peer, which: &str, ask: &Described) -> Result<SliceRecord, Fault> {
         peer.may_change(self.uid, self.uid)?;
-        let mut book = self.book();
-        let slice = book.find(which, peer)?;
+        let mut state = self.state();
+        let slice = state.find(which, peer)?;
         remember(&self.run, &slice.record.id, &ask.file)?;
         Ok(slice.shown())
     }

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::api::events::EventKind;
 use crate::api::{Kill, Killed};
-use crate::daemon::{Book, Daemon};
+use crate::daemon::{Daemon, State};
 use crate::life::members::Member;
 use crate::life::records::{discard, store};
 use crate::life::slice::Slice;
@@ -25,12 +25,12 @@ impl Daemon {
     pub fn kill(&self, peer: Peer, which: &str, ask: &Kill) -> Result<Killed, Fault> {
         let signal = Signal::from_named_raw(ask.signal)
             .ok_or_else(|| Fault::new(Code::Usage, format!("{} is no signal", ask.signal)))?;
-        let mut book = self.book();
-        let slice = book.find(which, peer)?;
+        let mut state = self.state();
+        let slice = state.find(which, peer)?;
         peer.may_change(slice.record.uid, self.uid)?;
         let uid = slice.record.uid;
         let shown = slice.shown();
-        drop(book);
+        drop(state);
         let mut targets = self.pinned_members(&shown);
         if !ask.dry_run {
             let before = targets.len();
@@ -56,21 +56,21 @@ impl Daemon {
     /// # Errors
     /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::SliceBusy`].
     pub fn end(&self, peer: Peer, which: &str) -> Result<(), Fault> {
-        let mut book = self.book();
-        let slice = book.find(which, peer)?;
+        let mut state = self.state();
+        let slice = state.find(which, peer)?;
         peer.may_change(slice.record.uid, self.uid)?;
         let id = slice.record.id.clone();
         if slice.record.lasting {
-            return self.delete(&mut book, &id);
+            return self.delete(&mut state, &id);
         }
         slice.set_keeper(None);
-        self.settle(&mut book, &id);
+        self.settle(&mut state, &id);
         Ok(())
     }
 
     /// Removes a slice that nobody keeps and nothing uses; notes one that is used without a keeper.
-    pub(crate) fn settle(&self, book: &mut Book, id: &str) {
-        let Some(slice) = book.slices.get_mut(id) else {
+    pub(crate) fn settle(&self, state: &mut State, id: &str) {
+        let Some(slice) = state.slices.get_mut(id) else {
             return;
         };
         if slice.record.lasting || slice.is_kept() {
@@ -83,11 +83,11 @@ impl Daemon {
             self.journal
                 .tell(EventKind::SliceEnded, &slice.record, "nothing uses it any more");
             let parent = slice.record.parent_id.clone();
-            book.slices.remove(id);
-            book.ended_at = Some(Instant::now());
+            state.slices.remove(id);
+            state.ended_at = Some(Instant::now());
             discard(&self.run, id);
-            self.give_back(book, parent);
-            self.compute_changed(book);
+            self.give_back(state, parent);
+            self.compute_changed(state);
         } else if slice.record.state != SliceState::Orphaned {
             slice.record.state = SliceState::Orphaned;
             if self.may_log(slice.record.uid) {
@@ -104,9 +104,9 @@ impl Daemon {
     }
 
     /// A slice inside `parent` has ended.
-    pub(crate) fn give_back(&self, book: &mut Book, parent: Option<String>) {
+    pub(crate) fn give_back(&self, state: &mut State, parent: Option<String>) {
         if let Some(parent) = parent
-            && let Err(fault) = self.relend(book, &parent)
+            && let Err(fault) = self.relend(state, &parent)
         {
             tracing::warn!("{fault}: {}", fault.causes.join(": "));
         }
@@ -114,34 +114,34 @@ impl Daemon {
 
     /// What has to be done now and then: return what the dead held, end what has ended. Says whether anything lives.
     pub fn tick(&self) -> bool {
-        let mut book = self.book();
-        if book.audited_at.is_none_or(|looked| looked.elapsed() >= AUDIT) {
-            let shown: Vec<SliceRecord> = book.slices.values_mut().map(Slice::shown).collect();
-            drop(book);
+        let mut state = self.state();
+        if state.audited_at.is_none_or(|looked| looked.elapsed() >= AUDIT) {
+            let shown: Vec<SliceRecord> = state.slices.values_mut().map(Slice::shown).collect();
+            drop(state);
             self.look_at_members(&shown);
-            book = self.book();
+            state = self.state();
         }
-        let ids: Vec<String> = book.slices.keys().cloned().collect();
+        let ids: Vec<String> = state.slices.keys().cloned().collect();
         for id in ids {
-            // Between two slices whoever waits for the book has a turn.
-            drop(book);
-            book = self.book();
-            if let Some(slice) = book.slices.get_mut(&id) {
+            // Between two slices whoever waits for the state has a turn.
+            drop(state);
+            state = self.state();
+            if let Some(slice) = state.slices.get_mut(&id) {
                 let _reaps = Slice::usages(slice);
             }
-            self.settle(&mut book, &id);
+            self.settle(&mut state, &id);
         }
-        self.note_openings(&mut book);
-        self.delete_unattended(&mut book);
-        if book.audited_at.is_none_or(|looked| looked.elapsed() >= AUDIT) {
-            book.audited_at = Some(Instant::now());
-            self.audit(&mut book);
+        self.note_openings(&mut state);
+        self.delete_unattended(&mut state);
+        if state.audited_at.is_none_or(|looked| looked.elapsed() >= AUDIT) {
+            state.audited_at = Some(Instant::now());
+            self.audit(&mut state);
         }
         self.listen_to_driver();
-        self.serve_queue(&mut book);
-        self.store_queue_in_time(&mut book);
-        let alive = !book.slices.is_empty() || !book.queue.is_empty() || self.is_untidy();
-        drop(book);
+        self.serve_queue(&mut state);
+        self.store_queue_in_time(&mut state);
+        let alive = !state.slices.is_empty() || !state.queue.is_empty() || self.is_untidy();
+        drop(state);
         self.look_after_log();
         alive
     }

@@ -12,7 +12,7 @@ use divvy_model::{Code, Fault, RunRecord, SliceRecord, SliceState};
 
 use crate::api::events::EventKind;
 use crate::api::{CreatedSlice, Join};
-use crate::daemon::{Book, Daemon};
+use crate::daemon::{Daemon, State};
 use crate::keeper::make_sockets;
 use crate::life::pages;
 use crate::life::records::{control_socket, discard, store};
@@ -33,8 +33,8 @@ impl Daemon {
         let _alone = self.keeping.hold(id);
         let gone = || Fault::new(Code::SliceGone, "the slice was deleted meanwhile");
         let (record, pages) = {
-            let mut book = self.book();
-            let slice = book.slices.get_mut(id).ok_or_else(gone)?;
+            let mut state = self.state();
+            let slice = state.slices.get_mut(id).ok_or_else(gone)?;
             if !slice.record.lasting {
                 return Ok(());
             }
@@ -48,10 +48,10 @@ impl Daemon {
             Some(pages) => pages,
             None => Arc::new(pages::create(&record)?),
         };
-        // Not while we hold the book: a new process takes its time.
+        // Not while we hold the state: a new process takes its time.
         let mut child = self.start_keeper(&record, &pages)?;
-        let mut book = self.book();
-        let Some(slice) = book.slices.get_mut(id) else {
+        let mut state = self.state();
+        let Some(slice) = state.slices.get_mut(id) else {
             let _ended = child.kill();
             let _reaped = child.wait();
             return Err(gone());
@@ -64,7 +64,7 @@ impl Daemon {
         slice.write_grants();
         slice.record.state = SliceState::Running;
         let record = slice.stored_form();
-        self.lease_out(&book);
+        self.lease_out(&state);
         store(&self.run, &record)
     }
 
@@ -117,8 +117,8 @@ impl Daemon {
     pub(crate) fn keep_all_up(&self) {
         const SAY_AGAIN: Duration = Duration::from_secs(60);
         let lacking: Vec<String> = {
-            let mut book = self.book();
-            let lasting = book.slices.values_mut().filter(|slice| slice.record.lasting);
+            let mut state = self.state();
+            let lasting = state.slices.values_mut().filter(|slice| slice.record.lasting);
             lasting
                 .filter_map(|slice| matches!(slice.need(), Need::Keeper(_)).then(|| slice.record.id.clone()))
                 .collect()
@@ -141,16 +141,16 @@ impl Daemon {
     pub fn join(&self, peer: Peer, which: &str, ask: &Join) -> Result<CreatedSlice, Fault> {
         self.look_at_members_of(peer.uid);
         let id = {
-            let mut book = self.book();
-            let slice = book.find(which, peer)?;
+            let mut state = self.state();
+            let slice = state.find(which, peer)?;
             peer.may_change(slice.record.uid, self.uid)?;
             let hint = "`divvy slice create` makes slices that several runs can join";
             slice.record.require_lasting(hint)?;
             let id = slice.record.id.clone();
             let parent = self
-                .parent(&book, peer, ask.inside.as_deref())?
+                .parent(&state, peer, ask.inside.as_deref())?
                 .filter(|parent| *parent != id);
-            if let Some(parent) = parent.and_then(|parent| book.slices.get(&parent)) {
+            if let Some(parent) = parent.and_then(|parent| state.slices.get(&parent)) {
                 return Err(Fault::new(
                     Code::OutsideSlice,
                     format!("this runs inside slice {}", parent.record.name),
@@ -163,8 +163,8 @@ impl Daemon {
             self.prepare(&id)?;
         }
         self.keep_up(&id)?;
-        let mut book = self.book();
-        let slice = book.find(&id, peer)?;
+        let mut state = self.state();
+        let slice = state.find(&id, peer)?;
         if !ask.dry_run {
             slice.join(RunRecord {
                 pid: peer.pid,
@@ -178,19 +178,19 @@ impl Daemon {
             }
         }
         let shown = slice.shown();
-        self.joined(&book, shown)
+        self.joined(&state, shown)
     }
 
     /// The answer to one who joins.
-    pub(crate) fn joined(&self, book: &Book, slice: SliceRecord) -> Result<CreatedSlice, Fault> {
+    pub(crate) fn joined(&self, state: &State, slice: SliceRecord) -> Result<CreatedSlice, Fault> {
         let devices = slice
             .shares()
             .iter()
-            .map(|share| book.device(&share.device_uuid))
+            .map(|share| state.device(&share.device_uuid))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(CreatedSlice {
             directory: self.run.slice(&slice.id),
-            device: book.device(&slice.device_uuid)?,
+            device: state.device(&slice.device_uuid)?,
             devices,
             slice,
             joined: true,
@@ -198,8 +198,8 @@ impl Daemon {
     }
 
     /// Deletes a lasting slice in which nothing runs.
-    pub(crate) fn delete(&self, book: &mut Book, id: &str) -> Result<(), Fault> {
-        let Some(slice) = book.slices.get_mut(id) else {
+    pub(crate) fn delete(&self, state: &mut State, id: &str) -> Result<(), Fault> {
+        let Some(slice) = state.slices.get_mut(id) else {
             return Ok(());
         };
         let shown = slice.shown();
@@ -211,7 +211,7 @@ impl Daemon {
             )
             .hint("`divvy ps` lists them; `divvy slice delete --yes` ends them first"));
         }
-        if let Some(slice) = book.slices.get_mut(id) {
+        if let Some(slice) = state.slices.get_mut(id) {
             if slice.may_be_in_use() {
                 return Err(Fault::new(
                     Code::SliceBusy,
@@ -226,10 +226,10 @@ impl Daemon {
             tracing::info!(slice = shown.name, "slice deleted");
         }
         self.journal.tell(EventKind::SliceEnded, &shown, "deleted");
-        book.slices.remove(id);
-        book.ended_at = Some(Instant::now());
+        state.slices.remove(id);
+        state.ended_at = Some(Instant::now());
         discard(&self.run, id);
-        self.compute_changed(book);
+        self.compute_changed(state);
         Ok(())
     }
 }

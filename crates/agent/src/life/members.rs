@@ -245,8 +245,8 @@ impl Daemon {
     /// Asks the keepers of a user's lasting slices who attached: before it is decided in which slice a caller is.
     pub(crate) fn look_at_members_of(&self, uid: u32) {
         let records: Vec<SliceRecord> = {
-            let book = self.book();
-            let slices = book.slices.values().map(|slice| &slice.record);
+            let state = self.state();
+            let slices = state.slices.values().map(|slice| &slice.record);
             slices
                 .filter(|record| record.lasting && record.uid == uid)
                 .cloned()

@@ -3,7 +3,7 @@
 use divvy_model::{Code, Fault, SliceRequest};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::daemon::Book;
+use crate::daemon::State;
 use crate::life::slice::Slice;
 use crate::system::peer::Peer;
 
@@ -37,14 +37,14 @@ fn login_name(uid: u32) -> Option<String> {
 pub const REFUSED: &str = "refused";
 
 /// Eight hexadecimal digits that no living slice has.
-pub(crate) fn fresh_id(book: &Book) -> Result<String, Fault> {
+pub(crate) fn fresh_id(state: &State) -> Result<String, Fault> {
     loop {
         let mut bytes = [0_u8; 4];
         getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|error| {
             Fault::new(Code::Internal, "cannot get random bytes").because(&std::io::Error::from(error))
         })?;
         let id = format!("{:08x}", u32::from_be_bytes(bytes));
-        if !book.slices.contains_key(&id) {
+        if !state.slices.contains_key(&id) {
             return Ok(id);
         }
     }
@@ -52,7 +52,7 @@ pub(crate) fn fresh_id(book: &Book) -> Result<String, Fault> {
 
 /// The name asked for, checked, or one made of the program's.
 pub(crate) fn slice_name(
-    book: &Book,
+    state: &State,
     peer: Peer,
     request: &SliceRequest,
     command: &[String],
@@ -86,7 +86,7 @@ pub(crate) fn slice_name(
     }
     // Users name their slices without asking each other.
     let taken = |slice: &Slice| slice.record.uid == peer.uid && slice.record.name == *name;
-    if book.slices.values().any(taken) {
+    if state.slices.values().any(taken) {
         return Err(
             Fault::new(Code::NameTaken, format!("there is a slice `{name}` already"))
                 .hint("choose another name, or leave --name out"),
@@ -124,7 +124,7 @@ mod tests {
         let request = SliceRequest::default();
         let peer = Peer::new(1000, 1);
         let named =
-            |command: &str| slice_name(&Book::default(), peer, &request, &[command.into()], "0123abcd");
+            |command: &str| slice_name(&State::default(), peer, &request, &[command.into()], "0123abcd");
         assert_eq!(named("/usr/bin/python3.12").expect("a name"), "python3.12-0123");
         assert_eq!(named("./run me").expect("a name"), "runme-0123");
         assert_eq!(named("--").expect("a name"), "slice-0123");

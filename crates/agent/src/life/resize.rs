@@ -7,7 +7,7 @@ use divvy_model::{
 
 use crate::api::Resize;
 use crate::api::events::EventKind;
-use crate::daemon::{Book, Daemon};
+use crate::daemon::{Daemon, State};
 use crate::decide::compute;
 use crate::life::records::store;
 use crate::life::slice::Slice;
@@ -22,16 +22,16 @@ impl Daemon {
     /// the refusals of admission.
     pub fn resize(&self, peer: Peer, which: &str, ask: &Resize) -> Result<SliceRecord, Fault> {
         self.look_at_members_of(peer.uid);
-        let missing = self.book().find(which, peer)?.missing.is_some();
+        let missing = self.state().find(which, peer)?.missing.is_some();
         if missing {
             self.recall_missing();
         }
-        let mut book = self.book();
-        let slice = book.find(which, peer)?;
+        let mut state = self.state();
+        let slice = state.find(which, peer)?;
         peer.may_change(slice.record.uid, self.uid)?;
         let id = slice.record.id.clone();
-        self.check_reach(&book, peer, &id)?;
-        let slice = book.find(&id, peer)?;
+        self.check_reach(&state, peer, &id)?;
+        let slice = state.find(&id, peer)?;
         if let Some(missing) = &slice.missing {
             let hint = match slice.record.keeper_pid.filter(|_| slice.is_kept()) {
                 Some(keeper) => {
@@ -51,9 +51,9 @@ impl Daemon {
         }
         let (before, parent) = (slice.record.shares(), slice.record.parent_id.clone());
         let terms_before = slice.record.compute_terms();
-        let terms = self.compute_resized(&mut book, peer, &id, ask)?;
-        let after = self.resized(&mut book, peer, &id, ask)?;
-        let slice = book.find(&id, peer)?;
+        let terms = self.compute_resized(&mut state, peer, &id, ask)?;
+        let after = self.resized(&mut state, peer, &id, ask)?;
+        let slice = state.find(&id, peer)?;
         slice.record.set_shares(after.clone());
         slice.record.set_compute_terms(terms);
         if ask.dry_run {
@@ -76,22 +76,22 @@ impl Daemon {
             pages.grant.set_memory_limit_bytes(less.0);
         }
         if let Some(parent) = parent
-            && let Err(fault) = self.relend(&mut book, &parent)
+            && let Err(fault) = self.relend(&mut state, &parent)
         {
-            let slice = book.find(&id, peer)?;
+            let slice = state.find(&id, peer)?;
             slice.record.set_shares(before);
             slice.record.set_compute_terms(terms_before);
             slice.write_grants();
             let record = slice.stored_form();
             store(&self.run, &record)?;
-            let _back = self.relend(&mut book, &parent);
+            let _back = self.relend(&mut state, &parent);
             return Err(fault);
         }
-        book.find(&id, peer)?.write_grants();
+        state.find(&id, peer)?.write_grants();
         if terms != terms_before {
-            self.compute_changed(&mut book);
+            self.compute_changed(&mut state);
         }
-        let slice = book.find(&id, peer)?;
+        let slice = state.find(&id, peer)?;
         let limits = |shares: &[DeviceShare]| -> Vec<u64> {
             shares.iter().map(|share| share.memory_limit_bytes.0).collect()
         };
@@ -112,12 +112,12 @@ impl Daemon {
     /// What a slice is to have of each of its devices, if it may have all of that.
     fn resized(
         &self,
-        book: &mut Book,
+        state: &mut State,
         peer: Peer,
         id: &str,
         ask: &Resize,
     ) -> Result<Vec<DeviceShare>, Fault> {
-        let record = book.find(id, peer)?.record.clone();
+        let record = state.find(id, peer)?.record.clone();
         if record.whole {
             return Err(
                 Fault::new(Code::BadMemory, "a whole device cannot be more or less")
@@ -129,7 +129,7 @@ impl Daemon {
             return Ok(shares);
         };
         for share in &mut shares {
-            share.memory_limit_bytes = self.resized_on(book, peer, &record, share, memory)?;
+            share.memory_limit_bytes = self.resized_on(state, peer, &record, share, memory)?;
         }
         Ok(shares)
     }
@@ -137,15 +137,15 @@ impl Daemon {
     /// What a slice is to have of one of its devices.
     fn resized_on(
         &self,
-        book: &mut Book,
+        state: &mut State,
         peer: Peer,
         record: &SliceRecord,
         share: &DeviceShare,
         ask: MemoryAmount,
     ) -> Result<Bytes, Fault> {
-        let device = book.device(&share.device_uuid)?;
+        let device = state.device(&share.device_uuid)?;
         // Room that it took before it was resized below its use is its own still.
-        let hold = book
+        let hold = state
             .slices
             .get(&record.id)
             .and_then(|slice| slice.hold_on(&device.uuid));
@@ -153,7 +153,7 @@ impl Daemon {
         let parent = record
             .parent_id
             .as_ref()
-            .and_then(|parent| book.slices.get(parent));
+            .and_then(|parent| state.slices.get(parent));
         // Shares are of what the slice sees as its device.
         let whole = parent.map_or(device.memory_usable_bytes(), |parent| {
             let mut of_parent = parent.record.shares().into_iter();
@@ -166,11 +166,11 @@ impl Daemon {
             ..device.clone()
         };
         let inside = parent.map(|parent| parent.record.id.clone());
-        let used = self.used_on(book, &device);
-        let device_book = self.device_book(book, &seen, used, peer.uid);
+        let used = self.used_on(state, &device);
+        let device_view = self.device_view(state, &seen, used, peer.uid);
         let lent = share.memory_lent_bytes;
-        let share = device_book.share(ask);
-        device_book.check_least(share)?;
+        let share = device_view.share(ask);
+        device_view.check_least(share)?;
         if share < lent {
             return Err(
                 Fault::new(Code::BadMemory, format!("slices inside it have {lent} of it"))
@@ -178,15 +178,15 @@ impl Daemon {
             );
         }
         if let Some(parent) = inside {
-            Self::regrow_inside(book, &parent, &device.uuid, before, share)?;
+            Self::regrow_inside(state, &parent, &device.uuid, before, share)?;
             return Ok(share);
         }
-        device_book.readmit(before, share)?;
+        device_view.readmit(before, share)?;
         if share > before {
             self.require_answers(&device)?;
             self.quota().check_size(record.uid, &device, share)?;
             let more = Bytes(share.0 - before.0);
-            self.check_quota(book, record.uid, &device, more, 0)?;
+            self.check_quota(state, record.uid, &device, more, 0)?;
         }
         Ok(share)
     }
@@ -194,12 +194,12 @@ impl Daemon {
     /// What a slice is to be promised of compute: what it is promised now, with what is asked for put in.
     fn compute_resized(
         &self,
-        book: &mut Book,
+        state: &mut State,
         peer: Peer,
         id: &str,
         ask: &Resize,
     ) -> Result<ComputeTerms, Fault> {
-        let record = book.find(id, peer)?.record.clone();
+        let record = state.find(id, peer)?.record.clone();
         let before = record.compute_terms();
         let terms = ask.compute_terms(before);
         compute::check(&terms)?;
@@ -222,27 +222,27 @@ impl Daemon {
         }
         self.may_weigh(peer, &terms)?;
         if let Some(parent) = &record.parent_id
-            && book.slices.contains_key(parent)
+            && state.slices.contains_key(parent)
         {
-            return book.compute_inside(parent, terms, Some(id));
+            return state.compute_inside(parent, terms, Some(id));
         }
         compute::check_promise(&terms)?;
-        Self::keeps_what_is_inside(book, &record, terms)?;
+        Self::keeps_what_is_inside(state, &record, terms)?;
         for share in record.shares() {
-            let device = book.device(&share.device_uuid)?;
+            let device = state.device(&share.device_uuid)?;
             self.quota().check_compute(record.uid, &device, terms.share)?;
-            self.check_compute(book, record.uid, &device, &terms, Some(id))?;
+            self.check_compute(state, record.uid, &device, &terms, Some(id))?;
         }
         Ok(terms)
     }
 
     /// Whether the slices inside this one could keep what they have.
-    fn keeps_what_is_inside(book: &Book, record: &SliceRecord, terms: ComputeTerms) -> Result<(), Fault> {
+    fn keeps_what_is_inside(state: &State, record: &SliceRecord, terms: ComputeTerms) -> Result<(), Fault> {
         let refused = |slice: &Slice, what: &str| {
             let message = format!("slice {} inside it {what}", slice.record.name);
             Err(Fault::new(Code::BadCompute, message).hint("resize or end that first; see divvy ps"))
         };
-        for slice in book.inside(&record.id) {
+        for slice in state.inside(&record.id) {
             if slice.record.compute_class == Class::Latency && terms.class != Class::Latency {
                 return refused(slice, "is latency-critical");
             }

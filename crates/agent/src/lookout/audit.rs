@@ -11,7 +11,7 @@ use divvy_model::{
     Bytes, Condition, DeviceKind, DeviceRecord, Isolation, ProcessRecord, SliceRecord, UnmanagedRecord,
 };
 
-use crate::daemon::{Book, Daemon};
+use crate::daemon::{Daemon, State};
 use crate::life::pages::Usage;
 use crate::life::slice::{Slice, together};
 use crate::system::procs;
@@ -166,24 +166,24 @@ pub enum Why {
 
 impl Daemon {
     /// Looks at every device that has slices; about once a second, and before lists are shown.
-    pub(crate) fn audit(&self, book: &mut Book) {
-        let devices: Vec<DeviceRecord> = book
+    pub(crate) fn audit(&self, state: &mut State) {
+        let devices: Vec<DeviceRecord> = state
             .inventory
             .devices
             .iter()
-            .filter(|device| book.owned.contains(&device.uuid))
+            .filter(|device| state.owned.contains(&device.uuid))
             .cloned()
             .collect();
         for device in &devices {
-            self.audit_device(book, device, Why::Time);
+            self.audit_device(state, device, Why::Time);
         }
     }
 
     /// Looks at one device that has slices.
-    pub(crate) fn audit_device(&self, book: &mut Book, device: &DeviceRecord, why: Why) {
+    pub(crate) fn audit_device(&self, state: &mut State, device: &DeviceRecord, why: Why) {
         // The ledgers, the device, the ledgers again: what is taken in between is in a ledger before it is on the
         // device, and what is given back leaves the device first.
-        let before: HashMap<String, (Bytes, u32)> = book
+        let before: HashMap<String, (Bytes, u32)> = state
             .slices
             .values_mut()
             .filter_map(|slice| {
@@ -203,7 +203,7 @@ impl Daemon {
         let held: HashMap<u32, Option<Bytes>> = look.holders.into_iter().collect();
         let context = self.settings.limits(device).context;
         let mut looked: Vec<(usize, Usage, SliceRecord)> = Vec::new();
-        for slice in book.slices.values_mut() {
+        for slice in state.slices.values_mut() {
             let limited = slice.record.isolation != Isolation::Env;
             let place = slice.record.place_of(&device.uuid).filter(|_| limited);
             if let Some(place) = place
@@ -221,7 +221,7 @@ impl Daemon {
             .copied()
             .filter(|pid| !in_ledgers.contains(pid))
             .collect();
-        if book.note_strays(&device.uuid, &strays) {
+        if state.note_strays(&device.uuid, &strays) {
             self.strays.give();
         }
         for (place, usage, shown) in looked.iter().filter(|(_, _, shown)| !shown.usage_unknown) {
@@ -246,7 +246,7 @@ impl Daemon {
             let all = of_ledger.chain(astray).chain([of_the_dead.0]);
             let measured = all.fold(0, u64::saturating_add);
             let contexts = Bytes(context.0.saturating_mul(usage.processes.len() as u64));
-            if let Some(slice) = book.slices.get_mut(&shown.id) {
+            if let Some(slice) = state.slices.get_mut(&shown.id) {
                 let (first, asked) = before.get(&shown.id).copied().unwrap_or_default();
                 slice.audited(
                     *place,
@@ -264,10 +264,10 @@ impl Daemon {
 
     /// The processes that use a device of this host outside any slice.
     pub fn unmanaged(&self) -> Vec<UnmanagedRecord> {
-        let mut book = self.book();
-        let devices = book.inventory.devices.clone();
-        let records: Vec<SliceRecord> = book.slices.values_mut().map(Slice::shown).collect();
-        drop(book);
+        let mut state = self.state();
+        let devices = state.inventory.devices.clone();
+        let records: Vec<SliceRecord> = state.slices.values_mut().map(Slice::shown).collect();
+        drop(state);
         let in_ledgers: HashSet<u32> = records
             .iter()
             .flat_map(|slice| slice.processes.iter().map(|process| process.pid))

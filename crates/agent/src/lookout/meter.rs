@@ -43,10 +43,10 @@ impl Daemon {
 
     fn ask_drivers(&self, ask: impl FnOnce(&dyn Meter, &HashMap<u32, String>)) {
         let (kinds, shown) = {
-            let mut book = self.book();
-            let devices = book.inventory.devices.iter();
+            let mut state = self.state();
+            let devices = state.inventory.devices.iter();
             let kinds = devices.map(|device| (device.uuid.clone(), device.kind)).collect();
-            let gated = book
+            let gated = state
                 .slices
                 .values_mut()
                 .filter(|slice| slice.record.isolation != Isolation::Env);

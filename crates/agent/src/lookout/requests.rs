@@ -102,9 +102,9 @@ fn serve(wanted: &Wanted, daemon: &Weak<Daemon>) {
     while let Some(uuid) = wanted.next()
         && let Some(daemon) = daemon.upgrade()
     {
-        let mut book = daemon.book();
-        if let Ok(device) = book.device(&uuid) {
-            daemon.audit_device(&mut book, &device, Why::Asked);
+        let mut state = daemon.state();
+        if let Ok(device) = state.device(&uuid) {
+            daemon.audit_device(&mut state, &device, Why::Asked);
         }
     }
 }

@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(over.code, Code::OverDevice, "{over:?}");
 
         fake.set(true);
-        daemon.book().audited_at = None;
+        daemon.state().audited_at = None;
         assert!(daemon.tick(), "it goes on");
         assert!(daemon.status().driver_silent);
         let kinds = || -> Vec<EventKind> { daemon.journal.after(0).iter().map(|event| event.kind).collect() };

@@ -8,7 +8,7 @@ use divvy_model::{Code, DeviceKind, Fault, Mode, SliceRecord};
 
 use super::on_demand as cut;
 use super::prerequisites::{self as ground, InUse};
-use crate::daemon::{Book, Daemon};
+use crate::daemon::{Daemon, State};
 use crate::life::records::{discard, store};
 use crate::system::privilege::{self, HelperTools};
 
@@ -19,8 +19,8 @@ impl Daemon {
     /// As [`ground::prepare`]; [`Code::SliceGone`] where the slice has ended meanwhile.
     pub(crate) fn prepare(&self, id: &str) -> Result<(), Fault> {
         let record = {
-            let book = self.book();
-            let Some(slice) = book.slices.get(id) else {
+            let state = self.state();
+            let Some(slice) = state.slices.get(id) else {
                 return Ok(());
             };
             slice.record.clone()
@@ -28,20 +28,20 @@ impl Daemon {
         if matches!(record.share_mode, Mode::Lease | Mode::Mig) {
             return Ok(());
         }
-        // One at a time, and never while something is put back: what is needed is in the book by now.
+        // One at a time, and never while something is put back: what is needed is in the state by now.
         let _alone = self.grounds.lock().unwrap_or_else(PoisonError::into_inner);
         let mut partition = None;
         for share in record.shares() {
-            let device = self.book().device(&share.device_uuid)?;
+            let device = self.state().device(&share.device_uuid)?;
             let mut tools = self.tools_for(device.kind == DeviceKind::Emulated, record.uid);
             partition = ground::prepare(self.run.path(), &record, &device, tools.as_mut())?;
         }
         if partition == record.mps_partition {
             return Ok(());
         }
-        let mut book = self.book();
+        let mut state = self.state();
         let gone = || Fault::new(Code::SliceGone, "the slice ended meanwhile");
-        let slice = book.slices.get_mut(id).ok_or_else(gone)?;
+        let slice = state.slices.get_mut(id).ok_or_else(gone)?;
         slice.record.mps_partition = partition;
         let record = slice.stored_form();
         store(&self.run, &record)
@@ -49,13 +49,13 @@ impl Daemon {
 
     /// Takes back a slice that was admitted and cannot be had.
     pub(crate) fn revoke(&self, id: &str) {
-        let mut book = self.book();
-        let Some(slice) = book.slices.remove(id) else {
+        let mut state = self.state();
+        let Some(slice) = state.slices.remove(id) else {
             return;
         };
         discard(&self.run, id);
-        self.give_back(&mut book, slice.record.parent_id.clone());
-        self.compute_changed(&mut book);
+        self.give_back(&mut state, slice.record.parent_id.clone());
+        self.compute_changed(&mut state);
     }
 
     /// Notes that something may have to be put back.
@@ -75,9 +75,9 @@ impl Daemon {
         let _alone = self.grounds.lock().unwrap_or_else(PoisonError::into_inner);
         let round = self.untidy.begin();
         let (in_use, emulated) = {
-            let book = self.book();
-            let records: Vec<&SliceRecord> = book.slices.values().map(|slice| &slice.record).collect();
-            (InUse::by(records), emulated_uuids(&book))
+            let state = self.state();
+            let records: Vec<&SliceRecord> = state.slices.values().map(|slice| &slice.record).collect();
+            (InUse::by(records), emulated_uuids(&state))
         };
         let run = self.run.path();
         let tools_of = |device: &str, uid: u32| {
@@ -118,8 +118,8 @@ impl Daemon {
 /// How often it is tried to put back what is in the way of being put back.
 const TRIES: u32 = 10;
 
-fn emulated_uuids(book: &Book) -> Vec<String> {
-    let devices = book.inventory.devices.iter();
+fn emulated_uuids(state: &State) -> Vec<String> {
+    let devices = state.inventory.devices.iter();
     let emulated = devices.filter(|device| device.kind == DeviceKind::Emulated);
     emulated.map(|device| device.uuid.clone()).collect()
 }

@@ -62,7 +62,7 @@ impl Daemon {
                 && idle
                 && make(self.run.path(), &mut driver, &device, &gpu, &ask.request)?
             {
-                self.book().inventory.refresh(&self.nvidia);
+                self.state().inventory.refresh(&self.nvidia);
                 return Ok(held);
             }
         }
@@ -70,15 +70,15 @@ impl Daemon {
     }
 
     fn gpus_to_divide(&self, ask: &CreateSlice) -> Result<Vec<Gpu>, Fault> {
-        let mut book = self.book();
-        let devices = meant(&mut book, ask)?;
+        let mut state = self.state();
+        let devices = meant(&mut state, ask)?;
         let whole = devices.into_iter().filter(|device| {
             device.mig_instance().is_none() && matches!(device.kind, DeviceKind::Gpu | DeviceKind::Emulated)
         });
         let mut gpus: Vec<Gpu> = whole
             .map(|device| Gpu {
-                emulated: book.inventory.emulated_spec(&device.uuid).map(str::to_owned),
-                taken: book
+                emulated: state.inventory.emulated_spec(&device.uuid).map(str::to_owned),
+                taken: state
                     .slices
                     .values()
                     .any(|slice| slice.record.place_of(&device.uuid).is_some()),
@@ -121,8 +121,9 @@ impl Daemon {
                 .filter_map(|one| one.uuid.clone())
                 .collect();
             let has_one = |uuid: &String| {
-                let book = self.book();
-                book.slices
+                let state = self.state();
+                state
+                    .slices
                     .values()
                     .any(|slice| slice.record.place_of(uuid).is_some())
             };
@@ -140,7 +141,7 @@ impl Daemon {
             hand_on(self.run.path(), note, &made.gpu)?;
         }
         forget(self.run.path(), note)?;
-        self.book().inventory.refresh(&self.nvidia);
+        self.state().inventory.refresh(&self.nvidia);
         Ok(())
     }
 }

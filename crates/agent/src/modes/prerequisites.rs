@@ -2,7 +2,7 @@
 //! and partitions, the length of the hardware's turns.
 //!
 //! What was done is noted in files under the run directory, so that an agent that comes after one that died puts it
-//! back. Nothing here holds the book: the vendors' tools take their time.
+//! back. Nothing here holds the state: the vendors' tools take their time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

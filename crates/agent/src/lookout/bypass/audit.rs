@@ -285,9 +285,9 @@ fn count_unexplained(daemon: &Daemon, slice: &SliceRecord) {
 
 impl Daemon {
     fn count(&self, id: &str, bypass: Bypass) {
-        let mut book = self.book();
-        book.bypass_total += 1;
-        let pages = book.slices.get(id).and_then(|slice| slice.pages.as_ref());
+        let mut state = self.state();
+        state.bypass_total += 1;
+        let pages = state.slices.get(id).and_then(|slice| slice.pages.as_ref());
         if let Some(first) = pages.and_then(|pages| pages.first()) {
             first.ledger.count(bypass);
         }
@@ -295,13 +295,13 @@ impl Daemon {
 
     /// The processes that hold memory of a device of this agent's, or have a context where the driver tells no more.
     fn holding(&self) -> HashSet<u32> {
-        let book = self.book();
-        let owned = book.inventory.devices.iter();
+        let state = self.state();
+        let owned = state.inventory.devices.iter();
         let owned: Vec<_> = owned
-            .filter(|device| book.owned.contains(&device.uuid))
+            .filter(|device| state.owned.contains(&device.uuid))
             .cloned()
             .collect();
-        drop(book);
+        drop(state);
         owned
             .iter()
             .flat_map(|device| holders(&self.nvidia, self.run.path(), device))
@@ -311,6 +311,6 @@ impl Daemon {
     }
 
     fn run_around(&self, pid: u32) -> Option<(String, u32)> {
-        Self::nearest_run(&self.book(), pid)
+        Self::nearest_run(&self.state(), pid)
     }
 }

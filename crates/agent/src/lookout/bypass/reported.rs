@@ -16,11 +16,11 @@ impl Daemon {
     /// # Errors
     /// [`divvy_model::Code::UnknownSlice`], [`divvy_model::Code::NotAllowed`].
     pub fn refused(&self, peer: Peer, which: &str, refusal: &Fault) -> Result<SliceRecord, Fault> {
-        let mut book = self.book();
-        let slice = book.find(which, peer)?;
+        let mut state = self.state();
+        let slice = state.find(which, peer)?;
         peer.may_change(slice.record.uid, self.uid)?;
         let shown = slice.shown();
-        drop(book);
+        drop(state);
         let message = format!(
             "{}: {}",
             plain(&refusal.message),
