@@ -43,22 +43,25 @@ mod lookout;
 mod modes;
 mod server;
 mod start;
+mod state;
 mod system;
+#[cfg(test)]
+mod tests;
 
 pub use admission::owner::{Owner, owner, system_owner};
-pub use daemon::{Daemon, KeepCommand};
+pub use daemon::Daemon;
 pub use keeper::{Keeper, keep};
 pub use launch::client::Client;
 pub use launch::stage::{DropIns, Link, Pair, Stage, stage, stage_for_containers};
 pub use launch::supervise::{Watch, exit_code, hold_back_file_size, let_go};
 pub use life::container;
 pub use life::names::REFUSED;
-pub use lookout::audit::strangers;
 pub use lookout::bypass;
+pub use lookout::devices::strangers;
 pub use server::serve_agent;
 pub use start::on_demand::{close_inherited, ensure_agent, is_listening, wait_for_end};
 pub use start::rundir::{RunDir, default_run_dir};
-pub use start::settings::{CONTEXT_OF_A_GPU, Settings};
+pub use start::settings::{CONTEXT_OF_A_GPU, KeepCommand, Settings};
 pub use start::trust::{SYSTEM_RUN_DIR, admits_others, root_may_believe, system_run_dir};
 pub use system::peer::{Peer, callers_are_pinned};
 pub use system::{clock, privilege};

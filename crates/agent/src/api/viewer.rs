@@ -4,7 +4,6 @@
 use divvy_model::{SliceRecord, UnmanagedRecord};
 
 use crate::api::events::{EventKind, EventRecord};
-use crate::daemon::Daemon;
 use crate::system::peer::Peer;
 
 /// Who looks.
@@ -14,17 +13,15 @@ pub(crate) struct Viewer {
     sees_all: bool,
 }
 
-impl Daemon {
-    /// A caller, as one who looks.
-    pub(crate) fn viewer(&self, peer: Peer) -> Viewer {
-        Viewer {
+impl Viewer {
+    /// A caller, as one that looks. `agent` is the agent's own user.
+    pub fn of(peer: Peer, agent: u32) -> Self {
+        Self {
             uid: peer.uid,
-            sees_all: peer.is_trusted(self.uid),
+            sees_all: peer.is_trusted(agent),
         }
     }
-}
 
-impl Viewer {
     /// One who sees everything.
     #[cfg(test)]
     pub const ROOT: Self = Self {

@@ -5,7 +5,6 @@ use divvy_model::{Bytes, Code, Compute, ComputeTerms, DeviceRecord, Fault, Memor
 
 use crate::decide::compute::for_arbiter;
 use crate::decide::modes::HeldMode;
-use crate::life::names::user_name;
 
 /// What a driver may have of a device on which nothing runs, for itself: NVML counts a few MiB as used beside what it calls
 /// reserved. So little is nobody who is there.
@@ -42,7 +41,7 @@ pub struct Hold {
 }
 
 /// A device and everything that stands on it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct DeviceView<'a> {
     /// The device.
     pub device: &'a DeviceRecord,
@@ -54,8 +53,10 @@ pub struct DeviceView<'a> {
     pub unmanaged: Bytes,
     /// What is held for no living process, and in no ledger.
     pub unheld: Bytes,
-    /// Who asks.
+    /// The user that asks.
     pub asker: u32,
+    /// What a user is called in a refusal.
+    pub name_of: fn(u32) -> String,
 }
 
 impl DeviceView<'_> {
@@ -150,7 +151,7 @@ impl DeviceView<'_> {
     pub(crate) fn whose(&self, hold: &Hold) -> String {
         match hold.uid == self.asker {
             true => String::new(),
-            false => format!(" of {}", user_name(hold.uid)),
+            false => format!(" of {}", (self.name_of)(hold.uid)),
         }
     }
 
@@ -343,6 +344,7 @@ mod tests {
             unmanaged: Bytes(0),
             unheld: Bytes(0),
             asker: 0,
+            name_of: |uid| format!("user {uid}"),
         }
     }
 

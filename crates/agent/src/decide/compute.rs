@@ -4,12 +4,10 @@
 use std::collections::BTreeMap;
 
 use divvy_arbiter::{Part, Share, Terms};
-use divvy_model::{Cap, Class, Code, Compute, ComputeTerms, Fault, Mode, Weight};
+use divvy_model::{Cap, Class, Code, Compute, ComputeTerms, Fault, Mode, SliceRecord, Weight};
 
-use crate::daemon::{Daemon, State};
+use crate::decide::family::Family;
 use crate::decide::modes::is_leased;
-use crate::life::slice::Slice;
-use crate::system::peer::Peer;
 
 /// Refuses terms that nobody can mean, whoever asks and whatever the device.
 ///
@@ -126,25 +124,25 @@ fn divide(part: Part, owner: Weight, inside: &[ComputeTerms]) -> Vec<Part> {
     units.into_iter().map(as_part).collect()
 }
 
-impl State {
+impl Family<'_> {
     /// What each slice comes to on each of its devices, by id: slices inside one another divide the outermost one's part.
     /// A slice that gets no leases (the `env` rung, a whole device, another way of sharing) is not among them.
     pub fn compute_terms(&self) -> BTreeMap<String, Terms> {
         let mut found = BTreeMap::new();
-        for slice in self.outermost().filter(|slice| is_leased(slice)) {
-            let part = for_arbiter(&slice.record.compute_terms()).part;
-            self.divide_inside(slice, part, slice.record.compute_cap, &mut found);
+        for record in self.outermost().filter(|record| is_leased(record)) {
+            let part = for_arbiter(&record.compute_terms()).part;
+            self.divide_inside(record, part, record.compute_cap, &mut found);
         }
         found
     }
 
     /// Whatever is inside a hard cap is under it, and nothing else is: a slice's cap is that of the outermost one.
-    fn divide_inside(&self, slice: &Slice, part: Part, cap: Cap, found: &mut BTreeMap<String, Terms>) {
-        let inside: Vec<&Slice> = self.inside(&slice.record.id).collect();
-        let terms: Vec<ComputeTerms> = inside.iter().map(|slice| slice.record.compute_terms()).collect();
-        let owner = match slice.record.compute {
+    fn divide_inside(&self, record: &SliceRecord, part: Part, cap: Cap, found: &mut BTreeMap<String, Terms>) {
+        let inside: Vec<&SliceRecord> = self.inside(&record.id).collect();
+        let terms: Vec<ComputeTerms> = inside.iter().map(|record| record.compute_terms()).collect();
+        let owner = match record.compute {
             Some(_) => Weight::default(),
-            None => slice.record.compute_weight.unwrap_or_default(),
+            None => record.compute_weight.unwrap_or_default(),
         };
         let mut parts = match terms.is_empty() {
             true => vec![part],
@@ -154,19 +152,12 @@ impl State {
         let own = parts.next().unwrap_or(part);
         let terms = ComputeTerms {
             cap,
-            ..slice.record.compute_terms()
+            ..record.compute_terms()
         };
-        found.insert(slice.record.id.clone(), with_part(&terms, own));
-        for (slice, part) in inside.into_iter().zip(parts) {
-            self.divide_inside(slice, part, cap, found);
+        found.insert(record.id.clone(), with_part(&terms, own));
+        for (record, part) in inside.into_iter().zip(parts) {
+            self.divide_inside(record, part, cap, found);
         }
-    }
-
-    /// The slices directly inside this one.
-    pub fn inside<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a Slice> {
-        self.slices
-            .values()
-            .filter(move |slice| slice.record.parent_id.as_deref() == Some(id))
     }
 
     /// The terms of a slice inside `parent`, if that one can give them: `without` is a slice inside it that is to have
@@ -180,15 +171,15 @@ impl State {
         terms: ComputeTerms,
         without: Option<&str>,
     ) -> Result<ComputeTerms, Fault> {
-        let Some(above) = self.slices.get(parent) else {
+        let Some(above) = self.get(parent) else {
             return Ok(terms);
         };
-        let name = &above.record.name;
-        let of_above = above.record.compute_terms();
-        if above.record.share_mode != Mode::Lease && !terms.is_default() {
+        let name = &above.name;
+        let of_above = above.compute_terms();
+        if above.share_mode != Mode::Lease && !terms.is_default() {
             let message = format!(
                 "slice {name} has no leases to divide: it shares by {}",
-                above.record.share_mode
+                above.share_mode
             );
             return Err(Fault::new(Code::BadCompute, message)
                 .hint("leave --compute, --cap, --class and --weight out"));
@@ -208,9 +199,9 @@ impl State {
         }
         let others = self
             .inside(parent)
-            .filter(|slice| Some(slice.record.id.as_str()) != without);
+            .filter(|record| Some(record.id.as_str()) != without);
         let promised: u32 = others
-            .filter_map(|slice| slice.record.compute)
+            .filter_map(|record| record.compute)
             .map(|share| u32::from(share.0))
             .sum();
         let free = u32::from(Compute::WHOLE.0).saturating_sub(promised);
@@ -229,35 +220,29 @@ impl State {
     }
 }
 
-impl Daemon {
-    /// Refuses a weight that would take from others what the caller is not in charge of.
-    pub(crate) fn may_weigh(&self, peer: Peer, terms: &ComputeTerms) -> Result<(), Fault> {
-        let usual = Weight::default();
-        if terms.weight.is_none_or(|weight| weight <= usual) || peer.uid == self.uid || peer.uid == 0 {
-            return Ok(());
-        }
-        Err(Fault::new(
-            Code::NotAllowed,
-            format!("only root and the agent's own user give a weight above {usual}"),
-        )
-        .hint(format!("ask for {usual} or less, or for a share: --compute 30%")))
+/// Refuses a weight of user `uid` that would take from others what the caller is not in charge of. `agent` is the agent's
+/// own user.
+///
+/// # Errors
+/// [`Code::NotAllowed`].
+pub fn check_weight(uid: u32, agent: u32, terms: &ComputeTerms) -> Result<(), Fault> {
+    let usual = Weight::default();
+    if terms.weight.is_none_or(|weight| weight <= usual) || uid == agent || uid == 0 {
+        return Ok(());
     }
+    Err(Fault::new(
+        Code::NotAllowed,
+        format!("only root and the agent's own user give a weight above {usual}"),
+    )
+    .hint(format!("ask for {usual} or less, or for a share: --compute 30%")))
+}
 
-    /// Makes every slice's grants say what it comes to now. To be called after a slice came, went or changed.
-    pub(crate) fn compute_changed(&self, state: &mut State) {
-        self.look_at_grounds();
-        let terms = state.compute_terms();
-        for slice in state.slices.values_mut() {
-            slice.terms = terms.get(&slice.record.id).copied();
-            if let Some(terms) = &slice.terms {
-                slice.record.compute_cap = match terms.cap {
-                    divvy_arbiter::Cap::Soft => Cap::Soft,
-                    divvy_arbiter::Cap::Hard => Cap::Hard,
-                };
-            }
-            slice.write_grants();
-        }
-        self.lease_out(state);
+/// What the arbiter calls a hard cap, as records call it.
+#[must_use]
+pub fn cap_of(terms: &Terms) -> Cap {
+    match terms.cap {
+        divvy_arbiter::Cap::Soft => Cap::Soft,
+        divvy_arbiter::Cap::Hard => Cap::Hard,
     }
 }
 

@@ -3,8 +3,16 @@
 
 pub(crate) mod admission;
 pub(crate) mod compute;
+pub(crate) mod family;
+pub(crate) mod life;
+pub(crate) mod mig;
 pub(crate) mod modes;
 pub(crate) mod nesting;
+pub(crate) mod overhead;
 pub(crate) mod placement;
 pub(crate) mod policy;
+pub(crate) mod queue;
 pub(crate) mod quota;
+pub(crate) mod record;
+pub(crate) mod resize;
+pub(crate) mod rules;

@@ -6,7 +6,6 @@ use divvy_model::{
 };
 
 use crate::decide::admission::{DeviceView, Hold};
-use crate::life::slice::Slice;
 
 /// What a slice says of the way in which its device is shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -215,8 +214,8 @@ impl DeviceView<'_> {
 }
 
 /// Whether the agent hands out leases to it.
-pub fn is_leased(slice: &Slice) -> bool {
-    let record = &slice.record;
+#[must_use]
+pub fn is_leased(record: &SliceRecord) -> bool {
     record.isolation != Isolation::Env && !record.whole && record.share_mode == Mode::Lease
 }
 

@@ -1,85 +1,113 @@
 //! Which devices a request lands on, and what it gets of each.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 
-use divvy_host::emulated_devices;
+use divvy_host::Inventory;
 use divvy_host::visible::{Environment, Runtime, Seen, explain};
 use divvy_ledger::MAX_ACCOUNTS;
 use divvy_model::{
-    Bytes, Code, ComputeTerms, DeviceKind, DeviceRecord, Fault, Isolation, MemoryAmount, Mode, ModeTerms,
-    Selector, SliceRequest,
+    Bytes, Code, DeviceKind, DeviceRecord, Fault, Isolation, MemoryAmount, Mode, ModeTerms, Selector,
+    SliceRequest,
 };
 
-use crate::admission::create::Wanted;
-use crate::admission::owner::{self, Claim, Owner};
-use crate::admission::queue::may_change;
-use crate::api::CreateSlice;
-use crate::daemon::{Daemon, State, UsedOn};
-use crate::decide::admission::{DeviceView, Hold};
+use crate::decide::admission::DeviceView;
 use crate::decide::modes::{part_of_gpu, part_of_memory};
-use crate::decide::policy::Enforcement;
-use crate::decide::quota::{Having, Quota};
-use crate::life::pages::uuid_bytes;
-use crate::start::trust::system_run_dir;
-use crate::system::peer::Peer;
+use crate::decide::queue::{Ahead, may_change};
+use crate::decide::rules::{Rules, Tenants, UsedOn};
 
-/// Who stands before a request in the queue: what those wait for, it must not take.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ahead {
-    /// Waiters by device.
-    pub devices: HashMap<String, usize>,
-    /// Users who wait for slices of their own to end.
-    pub users: HashSet<u32>,
-    /// Slices in which somebody waits for room.
-    pub parents: HashSet<String>,
+/// What a request says of devices.
+#[derive(Clone, Debug)]
+pub struct Asked<'a> {
+    /// The request.
+    pub request: &'a SliceRequest,
+    /// The caller's CUDA_VISIBLE_DEVICES, where it is set.
+    pub visible: Option<&'a str>,
+    /// The devices that it names, in its order.
+    pub chosen: Vec<DeviceRecord>,
+    /// The emulated devices of the caller's own specification, by UUID.
+    pub own: Vec<String>,
 }
 
-impl Daemon {
-    /// The devices a request lands on, with its share of each: those it names, all of them or none; else the first with
-    /// room among those it may have.
-    pub(crate) fn place(
+/// A request to be placed.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// The agent's rules, for the caller.
+    pub rules: Rules<'a>,
+    /// The request.
+    pub request: &'a SliceRequest,
+    /// The isolation level that it gets.
+    pub isolation: Isolation,
+    /// What those before it in the queue wait for.
+    pub ahead: &'a Ahead,
+}
+
+/// What a look at a device found.
+#[derive(Clone, Debug, Default)]
+pub struct Sight {
+    /// What is in use there.
+    pub used: UsedOn,
+    /// The slices, by what they held at that look.
+    pub tenants: Tenants,
+}
+
+/// The host, as far as placement asks for looks at it.
+pub trait Host {
+    /// Refuses a device that another agent owns.
+    ///
+    /// # Errors
+    /// The refusal.
+    fn check_owner(&mut self, device: &DeviceRecord) -> Result<(), Fault>;
+
+    /// Looks at a device.
+    ///
+    /// # Errors
+    /// [`Code::Driver`] where its driver does not answer.
+    fn look(&mut self, device: &DeviceRecord) -> Result<Sight, Fault>;
+}
+
+/// Devices with the request's share of each, in bytes.
+pub type Placed = Vec<(DeviceRecord, Bytes)>;
+
+impl Question<'_> {
+    /// The first of `candidates` with room: devices that the request gets together, all of them or none.
+    ///
+    /// # Errors
+    /// Why none of them will do.
+    pub fn place(
         &self,
-        state: &mut State,
-        peer: Peer,
-        wanted: &Wanted,
-        enforcement: &Enforcement,
-        ahead: &Ahead,
-    ) -> Result<Vec<(DeviceRecord, Bytes)>, Fault> {
-        let ask = &wanted.ask;
-        state.inventory.refresh(&self.nvidia);
-        if let Some(parent) = &wanted.parent {
-            return self.place_inside(state, parent, ask, ahead);
-        }
+        inventory: &Inventory,
+        candidates: Vec<Vec<DeviceRecord>>,
+        tenants: &Tenants,
+        host: &mut dyn Host,
+    ) -> Result<Placed, Fault> {
         let mut refusals = Refusals::default();
-        for together in self.candidates(state, ask)? {
-            match self.place_together(state, peer, together, &ask.request, enforcement, ahead) {
+        for together in candidates {
+            match self.place_together(inventory, together, tenants, host) {
                 Ok(placed) => return Ok(placed),
                 Err(refusal) => refusals.add(refusal),
             }
         }
-        Err(refusals.tell().unwrap_or_else(|| no_device(state)))
+        Err(refusals.tell().unwrap_or_else(|| no_device(inventory)))
     }
 
     /// All of these devices, or why not: first what can never be, then what others wait for or hold.
     fn place_together(
         &self,
-        state: &mut State,
-        peer: Peer,
+        inventory: &Inventory,
         devices: Vec<DeviceRecord>,
-        request: &SliceRequest,
-        enforcement: &Enforcement,
-        ahead: &Ahead,
-    ) -> Result<Vec<(DeviceRecord, Bytes)>, Fault> {
+        tenants: &Tenants,
+        host: &mut dyn Host,
+    ) -> Result<Placed, Fault> {
         let mut placed = Vec::with_capacity(devices.len());
         for device in devices {
-            self.check_owner(state, &device)?;
+            host.check_owner(&device)?;
             if device.is_divided() {
-                return Err(in_mig_mode(state, &device));
+                return Err(in_mig_mode(inventory, &device));
             }
-            let share = self.share_of(state, peer, &device, request, enforcement)?;
+            let share = self.share_of(&device, tenants)?;
             placed.push((device, share));
         }
-        if ahead.users.contains(&peer.uid) {
+        if self.ahead.users.contains(&self.rules.asker) {
             return Err(Fault::new(
                 Code::QuotaFull,
                 "other runs of yours wait until slices of yours have ended",
@@ -87,136 +115,79 @@ impl Daemon {
             .hint("--wait stands in line behind them"));
         }
         for (device, share) in &placed {
-            if let Some(waiters) = ahead.devices.get(&device.uuid) {
+            if let Some(waiters) = self.ahead.devices.get(&device.uuid) {
                 return Err(in_line(device, *waiters));
             }
-            self.fits(state, peer, device, *share, request, enforcement)?;
+            self.check_room(device, *share, host)?;
         }
         Ok(placed)
     }
 
-    /// What a request means on a device, if a slice of that size can ever be on it.
-    fn share_of(
-        &self,
-        state: &State,
-        peer: Peer,
-        device: &DeviceRecord,
-        request: &SliceRequest,
-        enforcement: &Enforcement,
-    ) -> Result<Bytes, Fault> {
-        let device_view = self.device_view(state, device, UsedOn::default(), peer.uid);
-        let replicas = device_view.replicas(request.mode_terms(), self.settings.timeslice_replicas);
+    /// What the request means on a device, if a slice of that size can ever be on it.
+    fn share_of(&self, device: &DeviceRecord, tenants: &Tenants) -> Result<Bytes, Fault> {
+        let (rules, request) = (&self.rules, self.request);
+        let view = rules.view(device, UsedOn::default(), tenants);
+        let replicas = view.replicas(request.mode_terms(), rules.settings.timeslice_replicas);
         let share = match (request.memory, replicas) {
             _ if request.whole => device.memory_usable_bytes(),
-            (Some(amount), _) => device_view.share(amount),
+            (Some(amount), _) => view.share(amount),
             (None, Some(replicas)) => part_of_memory(device, replicas),
-            (None, None) => device_view.share(MemoryAmount::Share(10_000)),
+            (None, None) => view.share(MemoryAmount::Share(10_000)),
         };
-        if request.whole || enforcement.isolation != Isolation::Env {
+        if request.whole || self.isolation != Isolation::Env {
             if !request.whole {
-                device_view.check_least(share)?;
-                device_view.check_size(share)?;
+                view.check_least(share)?;
+                view.check_size(share)?;
                 let compute = request.compute_terms().share;
-                self.quota().check_compute(peer.uid, device, compute)?;
+                rules.quota().check_compute(rules.asker, device, compute)?;
             }
-            self.quota().check_size(peer.uid, device, share)?;
+            rules.quota().check_size(rules.asker, device, share)?;
         }
         Ok(share)
     }
 
-    /// What a request may land on, best first: devices that it gets together. Without a selector, each alone of those that
-    /// CUDA_VISIBLE_DEVICES shows, in its order.
-    pub(crate) fn candidates(
-        &self,
-        state: &mut State,
-        ask: &CreateSlice,
-    ) -> Result<Vec<Vec<DeviceRecord>>, Fault> {
-        let visible = ask.visible.as_deref().map(|text| (text, seen(state, ask, text)));
-        let chosen = chosen(state, &ask.request)?;
-        let each_alone = |devices: Vec<DeviceRecord>| Ok(devices.into_iter().map(|one| vec![one]).collect());
-        if ask.request.share_mode == Mode::Mig {
-            let among = meant(state, ask)?;
-            return each_alone(instances(state, &among, &ask.request)?);
-        }
-        if chosen.is_empty() {
-            return match visible {
-                None => each_alone(default_candidates(state, ask)),
-                Some((text, visible)) if visible.is_empty() => Err(Fault::new(
-                    Code::NotVisible,
-                    format!("CUDA_VISIBLE_DEVICES={text} shows no device"),
-                )
-                .hint("`divvy env explain` says how it is read; unset it to choose among all")),
-                Some((_, visible)) => each_alone(visible),
-            };
-        }
-        // An emulated device that was asked for by name is no hardware that a scheduler hands out.
-        if let Some((text, visible)) = &visible {
-            let hidden = chosen
-                .iter()
-                .zip(ask.request.selectors())
-                .find(|(device, selector)| {
-                    !matches!(selector, Selector::Emulated(_))
-                        && visible.iter().all(|shown| shown.uuid != device.uuid)
-                });
-            if let Some((hidden, _)) = hidden {
-                return Err(not_visible(hidden, text, visible));
-            }
-        }
-        if chosen.len() > 1 {
-            go_together(state, &chosen)?;
-        }
-        Ok(vec![chosen])
-    }
-
     /// Whether there is room for `share` of a device now.
-    fn fits(
-        &self,
-        state: &mut State,
-        peer: Peer,
-        device: &DeviceRecord,
-        share: Bytes,
-        request: &SliceRequest,
-        enforcement: &Enforcement,
-    ) -> Result<(), Fault> {
-        if !request.whole && enforcement.isolation == Isolation::Env {
+    fn check_room(&self, device: &DeviceRecord, share: Bytes, host: &mut dyn Host) -> Result<(), Fault> {
+        let (rules, request) = (&self.rules, self.request);
+        if !request.whole && self.isolation == Isolation::Env {
             return Ok(());
         }
-        let used = self.used_on(state, device);
-        self.require_answers(device)?;
-        let device_view = self.device_view(state, device, used, peer.uid);
+        let Sight { used, tenants } = host.look(device)?;
+        let view = rules.view(device, used, &tenants);
         match request.whole {
-            true => device_view.admit_whole()?,
-            false => device_view.admit(share)?,
+            true => view.admit_whole()?,
+            false => view.admit(share)?,
         }
-        self.check_quota(state, peer.uid, device, share, 1)?;
+        rules.check_quota(&tenants, rules.asker, device, share, 1)?;
         if !request.whole {
-            self.mode_on(&device_view, request)?;
-            self.check_compute(state, peer.uid, device, &request.compute_terms(), None)?;
+            self.mode_on(&view)?;
+            rules.check_compute(&tenants, rules.asker, device, &request.compute_terms(), None)?;
         }
         Ok(())
     }
 
     /// How a new slice would share a device.
-    fn mode_on(&self, device: &DeviceView<'_>, request: &SliceRequest) -> Result<ModeTerms, Fault> {
+    fn mode_on(&self, device: &DeviceView<'_>) -> Result<ModeTerms, Fault> {
         device.admit_mode(
-            request.mode_terms(),
-            &request.compute_terms(),
-            self.settings.timeslice_replicas,
+            self.request.mode_terms(),
+            &self.request.compute_terms(),
+            self.rules.settings.timeslice_replicas,
         )
     }
 
     /// How a new slice shares the devices that were found for it: all alike.
-    pub(crate) fn mode_of(
+    ///
+    /// # Errors
+    /// [`Code::OtherMode`], [`Code::TooManySlices`], [`Code::NoMig`].
+    pub fn mode_of<'d>(
         &self,
-        state: &State,
-        uid: u32,
-        devices: &[DeviceRecord],
-        request: &SliceRequest,
+        devices: impl IntoIterator<Item = &'d DeviceRecord>,
+        tenants: &Tenants,
     ) -> Result<ModeTerms, Fault> {
         let mut agreed: Option<ModeTerms> = None;
         for device in devices {
-            let device_view = self.device_view(state, device, UsedOn::default(), uid);
-            let terms = self.mode_on(&device_view, request)?;
+            let view = self.rules.view(device, UsedOn::default(), tenants);
+            let terms = self.mode_on(&view)?;
             if agreed.is_some_and(|agreed| agreed != terms) {
                 return Err(
                     Fault::new(Code::OtherMode, "these devices are shared in different parts")
@@ -227,127 +198,82 @@ impl Daemon {
         }
         Ok(agreed.unwrap_or_default())
     }
+}
 
-    /// Whether user `uid` may have `more` of `device`, in `new` new slices.
-    pub(crate) fn check_quota(
-        &self,
-        state: &State,
-        uid: u32,
-        device: &DeviceRecord,
-        more: Bytes,
-        new: u32,
-    ) -> Result<(), Fault> {
-        let own = || state.outermost().filter(|slice| slice.record.uid == uid);
-        let holds: Vec<Hold> = own().filter_map(|slice| slice.hold_on(&device.uuid)).collect();
-        let having = Having {
-            holds: holds.iter().collect(),
-            slices: u32::try_from(own().count()).unwrap_or(u32::MAX),
+/// What a request may land on, best first: devices that it gets together. Without a selector, each alone of those that
+/// CUDA_VISIBLE_DEVICES shows, in its order.
+///
+/// # Errors
+/// [`Code::NotVisible`], [`Code::NoMig`], [`Code::OneSlice`].
+pub fn candidates(inventory: &Inventory, asked: &Asked<'_>) -> Result<Vec<Vec<DeviceRecord>>, Fault> {
+    let visible = asked.visible.map(|text| (text, seen(inventory, asked, text)));
+    let each_alone = |devices: Vec<DeviceRecord>| Ok(devices.into_iter().map(|one| vec![one]).collect());
+    if asked.request.share_mode == Mode::Mig {
+        let among = meant(inventory, asked);
+        return each_alone(instances(inventory, &among, asked.request)?);
+    }
+    if asked.chosen.is_empty() {
+        return match visible {
+            None => each_alone(default_candidates(inventory, asked)),
+            Some((text, visible)) if visible.is_empty() => Err(Fault::new(
+                Code::NotVisible,
+                format!("CUDA_VISIBLE_DEVICES={text} shows no device"),
+            )
+            .hint("`divvy env explain` says how it is read; unset it to choose among all")),
+            Some((_, visible)) => each_alone(visible),
         };
-        self.quota().admit(uid, &having, device, more, new)
     }
-
-    pub(crate) fn quota(&self) -> Quota {
-        Quota {
-            memory: self.settings.user_memory,
-            slices: self.settings.user_slices,
-            compute: self.settings.user_compute,
-        }
-    }
-
-    /// Whether user `uid` may be promised so much of a device's time; `without` is the slice that is to have this in the
-    /// place of what it has.
-    pub(crate) fn check_compute(
-        &self,
-        state: &State,
-        uid: u32,
-        device: &DeviceRecord,
-        terms: &ComputeTerms,
-        without: Option<&str>,
-    ) -> Result<(), Fault> {
-        let device_view = self.device_view(state, device, UsedOn::default(), uid);
-        device_view.admit_compute(terms, without)?;
-        let own = |hold: &&Hold| hold.uid == uid && Some(hold.id.as_str()) != without;
-        let holds: Vec<&Hold> = device_view.holds.iter().filter(own).collect();
-        self.quota().admit_compute(uid, &holds, device, terms.share)
-    }
-
-    /// Refuses a device that another agent owns, without taking it yet.
-    fn check_owner(&self, state: &State, device: &DeviceRecord) -> Result<(), Fault> {
-        let key = device.uuid.clone();
-        if state.owned.contains(&key) {
-            return Ok(());
-        }
-        // Emulated devices are their run directory's: no other agent has the same.
-        if !self.prevails && device.kind != DeviceKind::Emulated {
-            let system = system_run_dir();
-            let elsewhere = self.run.path() != system;
-            if let Some(other) = elsewhere.then(|| owner::system_owner(&system, &key)).flatten() {
-                return Err(owner::taken(&key, &other, self.run.path()));
-            }
-        }
-        match owner::owner(&key) {
-            Some(other) if self.yields(&other) => Err(owner::taken(&key, &other, self.run.path())),
-            _ => Ok(()),
+    // An emulated device that was asked for by name is no hardware that a scheduler hands out.
+    if let Some((text, visible)) = &visible {
+        let hidden = asked
+            .chosen
+            .iter()
+            .zip(asked.request.selectors())
+            .find(|(device, selector)| {
+                !matches!(selector, Selector::Emulated(_))
+                    && visible.iter().all(|shown| shown.uuid != device.uuid)
+            });
+        if let Some((hidden, _)) = hidden {
+            return Err(not_visible(hidden, text, visible));
         }
     }
-
-    pub(crate) fn take_device(&self, state: &mut State, device: &DeviceRecord) -> Result<(), Fault> {
-        let key = device.uuid.clone();
-        if state.owned.contains(&key) {
-            if state.contested.contains_key(&key) && owner::is_free_now(&key, self.run.path()) {
-                state.contested.remove(&key);
-            }
-            return Ok(());
-        }
-        match owner::claim(&key, self.run.path(), |other| self.yields(other))? {
-            Claim::Own => {}
-            Claim::Contested(other) => {
-                tracing::error!(
-                    device = key,
-                    pid = other.pid,
-                    uid = other.uid,
-                    "another user's process claims this device: it is handed out all the same"
-                );
-                state.contested.insert(key.clone(), other);
-            }
-        }
-        state.owned.insert(key);
-        Ok(())
+    if asked.chosen.len() > 1 {
+        check_together(inventory, &asked.chosen)?;
     }
-
-    /// Whether this agent leaves a device to one that holds its name. The system agent does so for root only.
-    fn yields(&self, other: &Owner) -> bool {
-        !self.prevails || other.uid == 0 || other.uid == self.uid
-    }
-
-    /// Takes every device at the start, for an agent that serves the whole host.
-    pub(crate) fn take_all(&self) {
-        if !self.prevails && !self.settings.admit_others {
-            return;
-        }
-        let mut state = self.state();
-        for device in state.inventory.devices.clone() {
-            if let Err(fault) = self.take_device(&mut state, &device) {
-                tracing::error!(hint = fault.hint.as_deref(), "{fault}");
-            }
-        }
-    }
+    Ok(vec![asked.chosen.clone()])
 }
 
 /// No device may be had that was not asked for by name.
-fn no_device(state: &State) -> Fault {
-    state.inventory.unanswered.clone().unwrap_or_else(|| {
+fn no_device(inventory: &Inventory) -> Fault {
+    inventory.unanswered.clone().unwrap_or_else(|| {
         Fault::new(Code::NoDevice, "there is no device to take a slice of")
             .hint("`--device emulated:h100` uses an emulated one")
     })
 }
 
+/// The device of this UUID.
+///
+/// # Errors
+/// [`Code::UnknownDevice`]: it was here when a slice was made of it.
+pub fn device_of(inventory: &Inventory, uuid: &str) -> Result<DeviceRecord, Fault> {
+    let mut devices = inventory.devices.iter();
+    devices
+        .find(|device| device.uuid == uuid)
+        .cloned()
+        .ok_or_else(|| {
+            Fault::new(
+                Code::UnknownDevice,
+                format!("the slice's device {uuid} is not here"),
+            )
+        })
+}
+
 /// Why none of several places will do.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals(Option<Fault>);
+pub struct Refusals(Option<Fault>);
 
 impl Refusals {
-    /// The first counts; but one that time may mend counts before those it does not.
+    /// The first counts; but one that time may change counts before those it does not.
     pub fn add(&mut self, refusal: Fault) {
         let told = self.0.as_ref().map(|told| may_change(told.code));
         if told.is_none_or(|told| !told && may_change(refusal.code)) {
@@ -355,49 +281,54 @@ impl Refusals {
         }
     }
 
+    /// The refusal that counts.
     pub fn tell(self) -> Option<Fault> {
         self.0
     }
 }
 
-/// The devices that a request names, in its order.
-pub(crate) fn chosen(state: &mut State, request: &SliceRequest) -> Result<Vec<DeviceRecord>, Fault> {
-    let mut chosen: Vec<DeviceRecord> = Vec::new();
-    for selector in request.selectors() {
-        let mut device = state.inventory.choose(selector)?;
-        let is_new = |device: &DeviceRecord| chosen.iter().all(|other| other.uuid != device.uuid);
-        if let Selector::Emulated(profile) = selector
-            && !is_new(&device)
-        {
-            // Devices of one product are alike: the next one is meant.
-            let mut alike = state.inventory.devices.iter();
-            let another = alike.find(|one| one.profile.as_ref() == Some(profile) && is_new(one));
-            device = another.cloned().unwrap_or(device);
-        }
-        if !is_new(&device) {
-            return Err(Fault::new(
-                Code::OneSlice,
-                format!("device {} ({}) is asked for twice", device.index, device.uuid),
-            )
-            .hint("name each device of a slice once"));
-        }
-        chosen.push(device);
+/// Adds `device`, by which `selector` goes, to those that a request has `chosen` before. Devices of one emulated product are
+/// alike: where this one is chosen already, the next one is meant.
+///
+/// # Errors
+/// [`Code::OneSlice`] for a device that is asked for twice.
+pub fn choose(
+    inventory: &Inventory,
+    chosen: &mut Vec<DeviceRecord>,
+    selector: &Selector,
+    mut device: DeviceRecord,
+) -> Result<(), Fault> {
+    let is_new = |device: &DeviceRecord| chosen.iter().all(|other| other.uuid != device.uuid);
+    if let Selector::Emulated(profile) = selector
+        && !is_new(&device)
+    {
+        let mut alike = inventory.devices.iter();
+        let another = alike.find(|one| one.profile.as_ref() == Some(profile) && is_new(one));
+        device = another.cloned().unwrap_or(device);
     }
-    Ok(chosen)
+    if !is_new(&device) {
+        return Err(Fault::new(
+            Code::OneSlice,
+            format!("device {} ({}) is asked for twice", device.index, device.uuid),
+        )
+        .hint("name each device of a slice once"));
+    }
+    chosen.push(device);
+    Ok(())
 }
 
 /// The devices that a request may have, whether they are divided or not.
-pub(crate) fn meant(state: &mut State, ask: &CreateSlice) -> Result<Vec<DeviceRecord>, Fault> {
-    let chosen = chosen(state, &ask.request)?;
-    Ok(match (&ask.visible, chosen.is_empty()) {
-        (_, false) => chosen,
-        (Some(text), true) => seen(state, ask, text),
-        (None, true) => default_candidates(state, ask),
-    })
+#[must_use]
+pub fn meant(inventory: &Inventory, asked: &Asked<'_>) -> Vec<DeviceRecord> {
+    match (asked.visible, asked.chosen.is_empty()) {
+        (_, false) => asked.chosen.clone(),
+        (Some(text), true) => seen(inventory, asked, text),
+        (None, true) => default_candidates(inventory, asked),
+    }
 }
 
 /// Whether one program can use these devices under one slice.
-fn go_together(state: &State, devices: &[DeviceRecord]) -> Result<(), Fault> {
+fn check_together(inventory: &Inventory, devices: &[DeviceRecord]) -> Result<(), Fault> {
     let cannot = |message: String, hint: &str| Err(Fault::new(Code::OneSlice, message).hint(hint));
     if devices.len() > MAX_ACCOUNTS as usize {
         return cannot(
@@ -414,7 +345,7 @@ fn go_together(state: &State, devices: &[DeviceRecord]) -> Result<(), Fault> {
             "CUDA shows a program one MIG instance at a time: make a slice of each",
         );
     }
-    let spec = |device: &DeviceRecord| state.inventory.emulated_spec(&device.uuid).map(str::to_owned);
+    let spec = |device: &DeviceRecord| inventory.emulated_spec(&device.uuid).map(str::to_owned);
     let first = devices.first().and_then(spec);
     if devices.iter().any(|device| spec(device) != first) {
         return cannot(
@@ -443,11 +374,11 @@ fn is_part_of(instance: &DeviceRecord, gpu: &DeviceRecord) -> bool {
 
 /// The MIG instances among these devices, and of them, that are large enough: the smallest first.
 fn instances(
-    state: &State,
+    inventory: &Inventory,
     among: &[DeviceRecord],
     request: &SliceRequest,
 ) -> Result<Vec<DeviceRecord>, Fault> {
-    let all = &state.inventory.devices;
+    let all = &inventory.devices;
     let meant = |one: &&DeviceRecord| {
         one.mig_instance().is_some()
             && among
@@ -501,14 +432,13 @@ fn not_visible(chosen: &DeviceRecord, text: &str, visible: &[DeviceRecord]) -> F
     }
 }
 
-fn in_mig_mode(state: &State, gpu: &DeviceRecord) -> Fault {
+fn in_mig_mode(inventory: &Inventory, gpu: &DeviceRecord) -> Fault {
     let of_it = |device: &&DeviceRecord| {
         device
             .mig_instance()
             .is_some_and(|place| place.gpu_uuid == gpu.uuid)
     };
-    let instances: Vec<&str> = state
-        .inventory
+    let instances: Vec<&str> = inventory
         .devices
         .iter()
         .filter(of_it)
@@ -534,8 +464,8 @@ fn in_line(device: &DeviceRecord, waiters: usize) -> Fault {
 }
 
 /// The devices that CUDA_VISIBLE_DEVICES=`text` shows, in the program's order.
-fn seen(state: &State, ask: &CreateSlice, text: &str) -> Vec<DeviceRecord> {
-    let all = default_candidates(state, ask);
+fn seen(inventory: &Inventory, asked: &Asked<'_>, text: &str) -> Vec<DeviceRecord> {
+    let all = default_candidates(inventory, asked);
     // Where there is hardware, the variable speaks of that.
     let hardware = all.iter().any(|device| device.kind != DeviceKind::Emulated);
     let mut devices: Vec<DeviceRecord> = all
@@ -556,12 +486,12 @@ fn seen(state: &State, ask: &CreateSlice, text: &str) -> Vec<DeviceRecord> {
 ///
 /// # Errors
 /// [`Code::NotVisible`] where it shows none of them.
-pub(crate) fn shown_inside(state: &State, ask: &CreateSlice, own: &[String]) -> Result<Vec<String>, Fault> {
+pub fn shown_inside(inventory: &Inventory, asked: &Asked<'_>, own: &[String]) -> Result<Vec<String>, Fault> {
     // What the slice itself says is not read again: it names all there are.
-    let Some(text) = ask.visible.as_deref().filter(|text| *text != own.join(",")) else {
+    let Some(text) = asked.visible.filter(|text| *text != own.join(",")) else {
         return Ok(own.to_vec());
     };
-    let shown: Vec<String> = seen(state, ask, text)
+    let shown: Vec<String> = seen(inventory, asked, text)
         .into_iter()
         .map(|device| device.uuid)
         .filter(|uuid| own.contains(uuid))
@@ -581,21 +511,18 @@ pub(crate) fn shown_inside(state: &State, ask: &CreateSlice, own: &[String]) -> 
 
 /// Without a selector: the emulated devices of the caller's own specification, as far as they are here, else the machine's.
 /// An emulated device that was asked for by name is for those who name it.
-fn default_candidates(state: &State, ask: &CreateSlice) -> Vec<DeviceRecord> {
-    let devices = &state.inventory.devices;
-    if let Some(spec) = &ask.emulated {
-        let wanted = emulated_devices(spec, &state.inventory.run_dir).unwrap_or_default();
-        let found = wanted.into_iter().filter_map(|wanted| {
-            let mut here = devices.iter();
-            here.find(|device| device.uuid == wanted.record.uuid).cloned()
-        });
-        let mut own: Vec<DeviceRecord> = found.collect();
-        own.sort_by_key(DeviceRecord::is_divided);
-        if !own.is_empty() {
-            return own;
-        }
+fn default_candidates(inventory: &Inventory, asked: &Asked<'_>) -> Vec<DeviceRecord> {
+    let devices = &inventory.devices;
+    let found = asked.own.iter().filter_map(|uuid| {
+        let mut here = devices.iter();
+        here.find(|device| device.uuid == *uuid).cloned()
+    });
+    let mut own: Vec<DeviceRecord> = found.collect();
+    own.sort_by_key(DeviceRecord::is_divided);
+    if !own.is_empty() {
+        return own;
     }
-    let own = devices.iter().filter(|device| state.inventory.is_own(device));
+    let own = devices.iter().filter(|device| inventory.is_own(device));
     let mut candidates: Vec<DeviceRecord> = own.cloned().collect();
     candidates.sort_by_key(|device| {
         (
@@ -605,4 +532,23 @@ fn default_candidates(state: &State, ask: &CreateSlice) -> Vec<DeviceRecord> {
         )
     });
     candidates
+}
+
+/// The sixteen bytes of a UUID written `GPU-1a2b…` (or `MIG-…`); zeros for what is no UUID.
+#[must_use]
+pub fn uuid_bytes(text: &str) -> [u8; 16] {
+    let digits: Vec<u8> = text
+        .split_once('-')
+        .map_or("", |(_, digits)| digits)
+        .bytes()
+        .filter_map(|byte| char::from(byte).to_digit(16))
+        .map(|digit| digit as u8)
+        .collect();
+    let mut bytes = [0; 16];
+    if digits.len() == 32 {
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = pair[0] << 4 | pair[1];
+        }
+    }
+    bytes
 }

@@ -5,10 +5,9 @@ use std::fmt;
 use divvy_model::{Bytes, Code, Compute, DeviceRecord, Fault, MemoryAmount};
 
 use crate::decide::admission::Hold;
-use crate::life::names::user_name;
 
 /// What the configuration allows each user.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Quota {
     /// Memory of one device, contexts included.
     pub memory: Option<MemoryAmount>,
@@ -16,6 +15,8 @@ pub struct Quota {
     pub slices: Option<u32>,
     /// Compute of one device, promised.
     pub compute: Option<Compute>,
+    /// What a user is called in a refusal.
+    pub name_of: fn(u32) -> String,
 }
 
 /// What a user has.
@@ -40,7 +41,7 @@ impl Quota {
             Code::OverQuota,
             format!(
                 "{memory} is more than all slices of {} together may have of {} ({most})",
-                user_name(uid),
+                (self.name_of)(uid),
                 device.uuid
             ),
         )
@@ -82,7 +83,7 @@ impl Quota {
             return refused(
                 format!(
                     "{} has {} slices, and may have {most}",
-                    user_name(uid),
+                    (self.name_of)(uid),
                     having.slices
                 ),
                 "end or delete one, or run the program in it with --slice; see divvy ps".into(),
@@ -101,7 +102,7 @@ impl Quota {
                 "cannot reserve {} on {}: the slices of {} may have {most} of it",
                 more,
                 device.uuid,
-                user_name(uid)
+                (self.name_of)(uid)
             ),
             left_of_it(left),
         )
@@ -127,7 +128,7 @@ impl Quota {
             Code::OverQuota,
             format!(
                 "{share} is more than all slices of {} together may have of the time of {} ({most})",
-                user_name(uid),
+                (self.name_of)(uid),
                 device.uuid
             ),
         )
@@ -159,7 +160,7 @@ impl Quota {
         let message = format!(
             "cannot promise {share} of {}: the slices of {} may have {most} of its time",
             device.uuid,
-            user_name(uid)
+            (self.name_of)(uid)
         );
         let names: Vec<String> = promised()
             .map(|hold| format!("slice {} has {}", hold.name, hold.compute))
@@ -222,6 +223,7 @@ mod tests {
             memory: Some("10%".parse().expect("a share")),
             slices: Some(2),
             compute: Some(Compute(5000)),
+            name_of: |uid| format!("user {uid}"),
         };
         let hold = Hold {
             id: "0a".into(),
@@ -281,7 +283,12 @@ mod tests {
             "{refusal:?}"
         );
         let nobody = Having::default();
-        let nothing = Quota::default();
+        let nothing = Quota {
+            memory: None,
+            slices: None,
+            compute: None,
+            ..quota
+        };
         nothing.check_size(1, &device(), share(80)).expect("no quota");
         nothing
             .admit(1, &nobody, &device(), share(80), 1)

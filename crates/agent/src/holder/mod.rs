@@ -13,7 +13,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use divvy_host::{PAGES_SOCKET, emulated_pages_of, granted_emulated, set_emulated_aside};
@@ -25,10 +25,11 @@ use rustix::net::RecvFlags;
 
 use self::order::{Answer, Id, Order, receive, send};
 pub(crate) use self::process::hold;
-use crate::daemon::Daemon;
 use crate::files::Folder;
-use crate::start::on_demand::open_log;
-use crate::start::rundir::{CONTAINERS, ENTER_ONLY};
+use crate::start::log::open_log;
+use crate::start::rundir::{CONTAINERS, ENTER_ONLY, RunDir};
+use crate::start::settings::KeepCommand;
+use crate::state::Shared;
 
 /// What the holder is called where a slice's keeper has the slice's id.
 pub(crate) const HOLDER: &str = "emulated";
@@ -92,7 +93,18 @@ impl Holder {
     }
 }
 
-impl Daemon {
+/// The holder, with what it is to hold.
+pub(crate) struct PageHolder {
+    pub run: RunDir,
+    /// The agent's own user.
+    pub uid: u32,
+    /// The command that holds the pages.
+    pub keep: KeepCommand,
+    pub state: Shared,
+    pub holder: Mutex<Holder>,
+}
+
+impl PageHolder {
     fn holder(&self) -> MutexGuard<'_, Holder> {
         self.holder.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -187,7 +199,7 @@ impl Daemon {
     ///
     /// # Errors
     /// [`Code::Attach`], [`Code::RunDir`].
-    pub(crate) fn hold_devices<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<bool, Fault> {
+    pub fn hold_devices<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<bool, Fault> {
         let ids: Vec<Id> = names
             .into_iter()
             .flat_map(|name| emulated_pages_of(self.run.path(), name))
@@ -215,7 +227,7 @@ impl Daemon {
 
     /// The same for a slice, whose user may ask for the pages from then on. What cannot be had is tried again each second:
     /// the agent's own user's programs have their files until then.
-    pub(crate) fn hold_for(&self, slice: &SliceRecord) {
+    pub fn hold_for(&self, slice: &SliceRecord) {
         if slice.emulated_spec.is_some() {
             let shares = slice.shares();
             let held = self.hold_devices(shares.iter().map(|share| share.device_uuid.as_str()));
@@ -232,9 +244,9 @@ impl Daemon {
     }
 
     /// Tells the holder who has which device, where that has changed.
-    pub(crate) fn tell_users(&self) {
+    pub fn tell_users(&self) {
         let slices: Vec<SliceRecord> = {
-            let state = self.state();
+            let state = self.state.lock();
             let all = state.slices.values().map(|slice| &slice.record);
             all.filter(|record| record.emulated_spec.is_some())
                 .cloned()
@@ -259,7 +271,7 @@ impl Daemon {
     }
 
     /// Takes over the holder of an agent that ended, if it lives.
-    pub(crate) fn adopt_holder(&self) {
+    pub fn adopt(&self) {
         match self.reach(&mut self.holder(), false) {
             Ok(true) => tracing::info!("holder of emulated devices' pages taken over"),
             Ok(false) => {}
@@ -269,7 +281,7 @@ impl Daemon {
     }
 
     /// Replaces a holder that died. Called again and again; whoever has the state may be waiting for it.
-    pub(crate) fn replace_holder(&self) {
+    pub fn replace(&self) {
         let mut holder = self.holder();
         if !holder.held.is_empty()
             && let Err(fault) = self.reach(&mut holder, true)
@@ -279,9 +291,9 @@ impl Daemon {
     }
 
     /// Has the holder hold what slices need by now, and no more doors than there are folders. Called again and again.
-    pub(crate) fn keep_holder_up(&self) {
+    pub fn keep_up(&self) {
         let devices: BTreeSet<String> = {
-            let state = self.state();
+            let state = self.state.lock();
             let emulated = state.slices.values().map(|slice| &slice.record);
             emulated
                 .filter(|record| record.emulated_spec.is_some())
@@ -341,7 +353,7 @@ impl Daemon {
     ///
     /// # Errors
     /// [`Code::Attach`], also where programs use a device that were started where no agent served.
-    pub(crate) fn hold_granted(&self, devices: &[&str]) -> Result<(), Fault> {
+    pub fn hold_granted(&self, devices: &[&str]) -> Result<(), Fault> {
         if !self.hold_devices(devices.iter().copied())? {
             return Err(Fault::new(
                 Code::Attach,
@@ -370,7 +382,7 @@ impl Daemon {
     }
 
     /// The pages of a slice's devices, as file systems know them: whoever has one of them open or mapped uses the device.
-    pub(crate) fn page_files(&self, slices: &[SliceRecord]) -> HashMap<String, HashSet<(u64, u64)>> {
+    pub fn page_files(&self, slices: &[SliceRecord]) -> HashMap<String, HashSet<(u64, u64)>> {
         let holder = self.holder();
         let of = |record: &SliceRecord| {
             let shares = record.shares();

@@ -11,7 +11,6 @@ use tokio::sync::watch;
 use crate::api::events::{EventKind, EventRecord};
 use crate::api::viewer::Viewer;
 use crate::journal::lines::Lines;
-use crate::leasing::Incident;
 use crate::system::clock;
 
 /// How many events are remembered.
@@ -19,6 +18,23 @@ const REMEMBERED: usize = 1000;
 
 /// How many are handed out at once: a reader that is slow holds no more than these.
 const AT_ONCE: usize = 64;
+
+/// Something that people should be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Incident {
+    /// What.
+    pub kind: EventKind,
+    /// The slice's id and name, where it is about one.
+    pub slice: Option<(String, String)>,
+    /// The slice's user.
+    pub owner: Option<u32>,
+    /// The device, where it is about one.
+    pub device: Option<String>,
+    /// The `divvy run` in which it happened, by its process id, where it is about one.
+    pub run: Option<u32>,
+    /// In words.
+    pub message: String,
+}
 
 /// The last events, oldest first.
 #[derive(Debug)]
@@ -28,6 +44,8 @@ pub(crate) struct Journal {
     last: watch::Sender<u64>,
     /// What of each user's doing is written to the log too.
     pub lines: Lines,
+    /// The agent's own user.
+    agent: u32,
 }
 
 #[derive(Debug)]
@@ -43,11 +61,25 @@ impl Default for Journal {
             events: Mutex::default(),
             last: watch::Sender::new(0),
             lines: Lines::default(),
+            agent: 0,
         }
     }
 }
 
 impl Journal {
+    /// The journal of an agent of this user.
+    pub fn of(agent: u32) -> Self {
+        Self {
+            agent,
+            ..Self::default()
+        }
+    }
+
+    /// Whether a line about what user `uid` did is to be written to the log now. Root and the agent's own user have no bound.
+    pub fn may_log(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.agent || self.lines.allow(uid)
+    }
+
     fn events(&self) -> MutexGuard<'_, VecDeque<Entry>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }

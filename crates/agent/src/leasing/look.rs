@@ -252,7 +252,7 @@ impl State {
                         ),
                     ),
                 };
-                self.incidents.push(super::Incident {
+                self.incidents.push(crate::journal::Incident {
                     owner: None,
                     kind,
                     slice: None,

@@ -12,9 +12,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use divvy_arbiter::{Nanos, Settings, Terms};
 use divvy_ledger::attach::Pages;
 
-use crate::api::events::EventKind;
 use crate::journal::Journal;
-use crate::lookout::requests::Wanted;
+use crate::lookout::wanted::Wanted;
 
 mod account;
 mod alarm;
@@ -54,23 +53,6 @@ pub(crate) struct Member {
     pub pages: Arc<Vec<Pages>>,
     /// What it is promised on each device, nested slices' parts taken off.
     pub terms: Terms,
-}
-
-/// Something that people should be told.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Incident {
-    /// What.
-    pub kind: EventKind,
-    /// The slice's id and name, where it is about one.
-    pub slice: Option<(String, String)>,
-    /// The slice's user.
-    pub owner: Option<u32>,
-    /// The device, where it is about one.
-    pub device: Option<String>,
-    /// The `divvy run` in which it happened, by its process id, where it is about one.
-    pub run: Option<u32>,
-    /// In words.
-    pub message: String,
 }
 
 /// Who leases which device, and the threads that see to it.

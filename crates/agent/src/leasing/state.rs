@@ -10,8 +10,9 @@ use divvy_arbiter::{
 use super::account::{Account, Hold};
 use super::escape::Escapes;
 use super::seat::Seat;
-use super::{Incident, Member, shares};
+use super::{Member, shares};
 use crate::api::events::EventKind;
+use crate::journal::Incident;
 
 /// How long a slice of which an earlier agent's lease may still be in use keeps the others of its devices waiting. Its
 /// processes look for a new agent's grant several times in that time.

@@ -4,38 +4,56 @@
 //! slice's processes hold of the device is not, so the slice stays, with its whole limit counted, until they are gone.
 
 use std::io::ErrorKind;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use divvy_model::{Code, Fault, SliceRecord, SliceState};
 
+use crate::admission::claims::Claims;
 use crate::api::events::EventKind;
-use crate::daemon::Daemon;
+use crate::journal::Journal;
+use crate::life::grants::Grants;
 use crate::life::pages::{self, RecallFailure};
 use crate::life::records::{ATTACH, CONTROL, control_socket, discard, store, stored};
 use crate::life::slice::Slice;
 use crate::start::rundir::RunDir;
+use crate::state::Shared;
 use crate::system::procs::{Life, life};
 
-impl Daemon {
+/// The slices of a predecessor, and pages that are asked for again.
+pub(crate) struct Adoption {
+    pub run: RunDir,
+    pub state: Shared,
+    pub journal: Arc<Journal>,
+    pub grants: Arc<Grants>,
+    pub claims: Arc<Claims>,
+    /// Held while missing pages are asked for.
+    pub recalling: Mutex<()>,
+}
+
+impl Adoption {
     /// Takes back every slice whose keeper lives, and clears away those that nobody uses.
-    pub(crate) fn adopt(&self) {
+    pub fn adopt(&self) {
         let records = stored(&self.run);
         let outcomes = self.recall_all(&records);
         for (record, outcome) in records.into_iter().zip(outcomes) {
             self.adopt_one(record, outcome);
         }
         // What a slice inside another held may have ended meanwhile, and its parent too.
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let ids: Vec<String> = state.slices.keys().cloned().collect();
         for id in ids {
-            self.give_back(&mut state, Some(id));
+            self.grants.give_back(&mut state, Some(id));
         }
-        self.compute_changed(&mut state);
+        self.grants.changed(&mut state);
     }
 
     /// Whether pages are to be asked for again.
     pub fn misses_pages(&self) -> bool {
-        self.state().slices.values().any(|slice| slice.missing.is_some())
+        self.state
+            .lock()
+            .slices
+            .values()
+            .any(|slice| slice.missing.is_some())
     }
 
     /// Asks again for the pages that could not be had back. Blocks for as long as a keeper may take to answer.
@@ -43,14 +61,15 @@ impl Daemon {
         // One at a time: each recall makes a new grant, and the keeper's and ours must be the same one.
         let _alone = self.recalling.lock().unwrap_or_else(PoisonError::into_inner);
         let records: Vec<SliceRecord> = self
-            .state()
+            .state
+            .lock()
             .slices
             .values()
             .filter(|slice| slice.missing.is_some())
             .map(|slice| slice.record.clone())
             .collect();
         let outcomes = self.recall_all(&records);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         for (record, outcome) in records.into_iter().zip(outcomes) {
             let Some(slice) = state.slices.get_mut(&record.id) else {
                 continue;
@@ -69,7 +88,7 @@ impl Daemon {
                 Err(RecallFailure::Dead | RecallFailure::Waiting | RecallFailure::Late(_)) => {}
             }
         }
-        self.lease_out(&state);
+        self.grants.lease_out(&state);
     }
 
     /// A keeper that does not answer costs its time limit, so all are asked at once.
@@ -100,7 +119,7 @@ impl Daemon {
     }
 
     fn adopt_one(&self, record: SliceRecord, outcome: Recalled) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(spec) = &record.emulated_spec {
             match divvy_host::emulated_devices(spec, self.run.path()) {
                 Ok(devices) => state.inventory.add(devices),
@@ -161,7 +180,7 @@ impl Daemon {
         };
         for share in slice.record.shares() {
             let taken = match here.iter().find(|device| device.uuid == share.device_uuid) {
-                Some(device) => self.take_device(&mut state, device),
+                Some(device) => self.claims.take(&mut state, device),
                 None => Err(Fault::new(
                     Code::UnknownDevice,
                     format!("the slice's device {} is not here", share.device_uuid),

@@ -1,135 +1,18 @@
 //! Lasting slices that go with something: a container, as its first process or as the folder that its engine keeps of it.
 //! When that is gone and nothing runs in the slice any more, the agent deletes it. docs/adr/0031.
 
-use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use divvy_model::{Attendant, Code, Fault, SliceRecord};
+use divvy_model::{Attendant, Code, Fault};
 
-use crate::api::Attend;
-use crate::daemon::{Daemon, State};
-use crate::life::records::store;
-use crate::life::slice::Slice;
-use crate::system::peer::Peer;
 use crate::system::privilege;
 use crate::system::procs;
 use crate::system::watched::Watched;
 
-impl Daemon {
-    /// Says what a lasting slice goes with from now on.
-    ///
-    /// # Errors
-    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`]; [`Code::Usage`] for a process that has ended and
-    /// for a path that is not there.
-    pub fn attend(&self, peer: Peer, which: &str, ask: &Attend) -> Result<SliceRecord, Fault> {
-        let attendant = match ask {
-            Attend::Process(pid) => of_process(*pid)?,
-            Attend::Path(path) => {
-                // Who may not look there himself is not to learn from his slice's end whether it is there.
-                peer.may_change(self.uid, self.uid)?;
-                of_path(path)?
-            }
-        };
-        let mut state = self.state();
-        let slice = state.find(which, peer)?;
-        peer.may_change(slice.record.uid, self.uid)?;
-        slice.record.require_lasting("it ends with its program")?;
-        slice.go_with(Some(attendant));
-        let record = slice.stored_form();
-        store(&self.run, &record)?;
-        Ok(slice.shown())
-    }
-
-    /// Deletes the slices whose attendants are gone, unless something runs in them: then it is tried again.
-    pub(crate) fn delete_unattended(&self, state: &mut State) {
-        let slices = state.slices.values().filter(|slice| slice.is_unattended());
-        let ids: Vec<String> = slices.map(|slice| slice.record.id.clone()).collect();
-        for id in ids {
-            let _busy = self.delete(state, &id);
-        }
-    }
-}
-
-impl Daemon {
-    /// Told by the auditor of the slices that have a container: those that go with their containers are noted as taken, and
-    /// deleted when the last has gone, or none came in time. Answers whether another round is to make sure of that soon.
-    pub(crate) fn note_containers(&self, seen: &HashSet<String>) -> bool {
-        /// Rounds without any of a slice's containers that make sure: one of them may be just becoming its program.
-        const SURE: u32 = 2;
-        let now = unix_seconds();
-        let mut state = self.state();
-        let mut missed = Vec::new();
-        for slice in state.slices.values_mut() {
-            let Some(Attendant::Containers { until_unix_s, taken }) = &mut slice.record.attendant else {
-                continue;
-            };
-            let id = slice.record.id.clone();
-            match (seen.contains(&id), *taken) {
-                (true, true) => {}
-                (true, false) => {
-                    *taken = true;
-                    self.keep_taken(slice);
-                }
-                (false, false) if now < *until_unix_s => {}
-                (false, _) => missed.push(id),
-            }
-        }
-        let rounds = |id: String| {
-            let before = state.missed.get(&id).copied().unwrap_or_default();
-            (id, before + 1)
-        };
-        state.missed = missed.into_iter().map(rounds).collect();
-        let is_unsure = state.missed.values().any(|rounds| *rounds < SURE);
-        let sure = state.missed.iter().filter(|(_, rounds)| **rounds >= SURE);
-        let over: Vec<String> = sure.map(|(id, _)| id.clone()).collect();
-        for id in over {
-            let _busy = self.delete(&mut state, &id);
-        }
-        is_unsure
-    }
-
-    /// Notes the slices that a container took since the last call, whether it is there still or not, and has the auditor look
-    /// for it.
-    pub(crate) fn note_openings(&self, state: &mut State) {
-        let opened = self.openings.take();
-        for id in &opened {
-            let Some(slice) = state.slices.get_mut(id) else {
-                continue;
-            };
-            if let Some(Attendant::Containers { taken, .. }) = &mut slice.record.attendant {
-                *taken = true;
-                self.keep_taken(slice);
-            }
-        }
-        if !opened.is_empty() {
-            self.opened.store(true, Ordering::Relaxed);
-            self.strays.give();
-        }
-    }
-
-    /// Waits for the first containers of those slices that an agent before this one made.
-    pub(crate) fn watch_for_containers(&self) {
-        let slices: Vec<SliceRecord> = {
-            let state = self.state();
-            state.slices.values().map(|slice| slice.record.clone()).collect()
-        };
-        for slice in &slices {
-            self.watch_for_container(slice);
-        }
-    }
-
-    fn keep_taken(&self, slice: &mut Slice) {
-        let record = slice.stored_form();
-        if let Err(fault) = store(&self.run, &record) {
-            tracing::warn!("{fault}: {}", fault.causes.join(": "));
-        }
-    }
-}
-
-fn unix_seconds() -> u64 {
+/// Seconds since the epoch.
+pub(crate) fn unix_seconds() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default().as_secs()
 }
@@ -152,7 +35,11 @@ pub(crate) fn of_process(pid: u32) -> Result<Attendant, Fault> {
     Ok(Attendant::Process { pid, start_ticks })
 }
 
-fn of_path(path: &Path) -> Result<Attendant, Fault> {
+/// The attendant that a file or folder is.
+///
+/// # Errors
+/// [`Code::Usage`] when it is not there.
+pub(crate) fn of_path(path: &Path) -> Result<Attendant, Fault> {
     let attendant = Attendant::Path(path.into());
     if !path.is_absolute() || Anchor::of(&attendant).is_gone() {
         let what = path.display();
@@ -171,7 +58,7 @@ pub(crate) enum Anchor {
     Process(Option<Watched>),
     /// A file or folder.
     Path(PathBuf),
-    /// Its containers, which the auditor looks for: see [`Daemon::note_containers`].
+    /// Its containers, which the auditor looks for: see [`crate::life::attending::Attending::note_containers`].
     Containers,
 }
 

@@ -2,21 +2,24 @@
 //!
 //! Nothing here knows a container engine. What is mounted where, and how an engine is told, is `crates/container`'s.
 
-use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use divvy_host::{find_driver, grant_emulated};
-use divvy_model::{Attendant, Code, DeviceKind, DeviceRecord, Fault, SliceRecord};
+use divvy_model::{Code, DeviceKind, DeviceRecord, Fault, SliceRecord};
 use serde::{Deserialize, Serialize};
 
 use crate::api::{Described, Share, ShareDevices};
-use crate::daemon::Daemon;
 use crate::files::Folder;
+use crate::holder::PageHolder;
 use crate::launch::stage::{DropIns, second_name, stage_for_containers};
+use crate::life::attending::Attending;
+use crate::life::described::remember;
 use crate::start::rundir::RunDir;
 use crate::start::rundir::{BOXES, CONTAINERS, ENTER_ONLY};
+use crate::state::Shared;
 use crate::system::peer::Peer;
-use crate::system::privilege;
 
 /// What a container is to have of emulated devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +75,17 @@ pub enum Below {
     Driver(PathBuf),
 }
 
-impl Daemon {
+/// What containers have of slices.
+pub(crate) struct Containers {
+    pub run: RunDir,
+    /// The agent's own user.
+    pub uid: u32,
+    pub state: Shared,
+    pub holder: Arc<PageHolder>,
+    pub attending: Arc<Attending>,
+}
+
+impl Containers {
     /// Makes ready what containers are to have of a lasting slice.
     ///
     /// # Errors
@@ -81,7 +94,7 @@ impl Daemon {
         // Whoever mounts into containers is root, or the agent's own user without root.
         peer.may_change(self.uid, self.uid)?;
         let (slice, devices) = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let record = state.find(which, peer)?.record.clone();
             record.require_lasting("`divvy slice create` makes slices that containers can have")?;
             let shares = record.shares();
@@ -91,22 +104,10 @@ impl Daemon {
         let parts = prepare(&self.run, &slice, &devices, &ask.lib, &ask.preloads)?;
         if parts.device.is_some() {
             let uuids: Vec<&str> = devices.iter().map(|device| device.uuid.as_str()).collect();
-            self.hold_granted(&uuids)?;
+            self.holder.hold_granted(&uuids)?;
         }
-        self.watch_for_container(&slice);
+        self.attending.watch_for_container(&slice);
         Ok(parts)
-    }
-
-    /// Waits for the first container of a slice that goes with its containers.
-    pub(crate) fn watch_for_container(&self, slice: &SliceRecord) {
-        if let Some(Attendant::Containers { taken: false, .. }) = &slice.attendant
-            && let Ok(folder) = self
-                .run
-                .folder()
-                .and_then(|run| run.below(CONTAINERS)?.below(&slice.id))
-        {
-            self.openings.watch(&folder, PRELOAD, &slice.id);
-        }
     }
 
     /// Notes a file that describes a slice to container engines.
@@ -115,7 +116,7 @@ impl Daemon {
     /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::RunDir`].
     pub fn described(&self, peer: Peer, which: &str, ask: &Described) -> Result<SliceRecord, Fault> {
         peer.may_change(self.uid, self.uid)?;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let slice = state.find(which, peer)?;
         remember(&self.run, &slice.record.id, &ask.file)?;
         Ok(slice.shown())
@@ -129,7 +130,7 @@ impl Daemon {
         peer.may_change(self.uid, self.uid)?;
         let uuids: Vec<&str> = ask.uuids.iter().map(String::as_str).collect();
         let shared = prepare_emulated(&self.run, &ask.name, &ask.spec, &uuids)?;
-        self.hold_granted(&uuids)?;
+        self.holder.hold_granted(&uuids)?;
         Ok(shared)
     }
 }
@@ -227,56 +228,10 @@ fn preload_text(lib: &str, preloads: &[String]) -> String {
     all.join("\n") + "\n"
 }
 
-/// Writes down which file outside the run directory describes the slice to container engines, so that it goes when the
-/// slice does.
-///
-/// # Errors
-/// [`Code::RunDir`].
-fn remember(run: &RunDir, id: &str, file: &Path) -> Result<(), Fault> {
-    let line = file.to_string_lossy();
-    let add = || -> io::Result<()> {
-        let folder = own_folder(run, id, AGENT_ONLY)?;
-        let known = folder.read_text(FILES).unwrap_or_default();
-        match known.lines().any(|known| known == line) {
-            true => Ok(()),
-            false => folder.write(FILES, format!("{known}{line}\n").as_bytes(), 0o600),
-        }
-    };
-    add().map_err(|error| {
-        let list = run.container(id).join(FILES);
-        Fault::new(Code::RunDir, format!("cannot write `{}`", list.display())).because(&error)
-    })
-}
-
-/// Removes the files that describe a slice.
-pub(crate) fn forget(run: &RunDir, id: &str) {
-    let list = || run.folder()?.below(CONTAINERS)?.below(id)?.read_text(FILES);
-    let Ok(text) = list() else {
-        return;
-    };
-    for file in text.lines().map(Path::new) {
-        // Only ever what we name: the list may have been damaged.
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
-        if file.is_absolute() && name.starts_with("divvy-") && name.ends_with(".json") {
-            let folder = file.parent().unwrap_or(file);
-            let removed = match Folder::settled(folder).and_then(|folder| folder.remove(&name)) {
-                Err(error) if error.kind() == ErrorKind::PermissionDenied => privilege::remove_cdi(file),
-                removed => removed,
-            };
-            match removed {
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    tracing::warn!(slice = id, file = %file.display(), %error, "cannot remove a slice's CDI file");
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
 /// The mode of a folder for the agent's user and root.
 const AGENT_ONLY: u32 = 0o700;
-const FILES: &str = "files";
-const PRELOAD: &str = "ld.so.preload";
+/// What containers of a slice have as /etc/ld.so.preload.
+pub(crate) const PRELOAD: &str = "ld.so.preload";
 
 /// The folder of what containers have of a slice, or of a device.
 fn own_folder(run: &RunDir, name: &str, mode: u32) -> io::Result<Folder> {
@@ -294,8 +249,6 @@ fn write_readable(folder: &Folder, name: &str, text: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]
@@ -305,24 +258,5 @@ mod tests {
             "/opt/p.so\n/l/$LIB/libcuda.so.1\n/l/$LIB/libnvidia-ml.so.1\n\
              /l/$LIB/libcuda-name.so\n/l/$LIB/libnvidia-ml-name.so\n"
         );
-    }
-
-    #[test]
-    fn what_describes_a_slice_goes_with_it_and_nothing_else_does() {
-        let base = tempfile::tempdir().expect("a folder");
-        let run = RunDir::open(&base.path().join("run")).expect("a run directory");
-        fs::create_dir_all(run.container("ab")).expect("a folder");
-        let (spec, other) = (
-            base.path().join("divvy-slice-a.json"),
-            base.path().join("somebody.json"),
-        );
-        for file in [&spec, &other] {
-            fs::write(file, "{}").expect("written");
-            remember(&run, "ab", file).expect("remembered");
-        }
-        remember(&run, "ab", &spec).expect("once");
-        crate::life::records::discard(&run, "ab");
-        assert!(!spec.exists() && other.exists());
-        assert!(!run.container("ab").exists());
     }
 }

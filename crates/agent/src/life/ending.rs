@@ -1,22 +1,34 @@
-//! Ending slices, and what has to be done now and then.
+//! Ending slices.
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
-use divvy_model::{Code, Fault, SliceRecord, SliceState};
+use divvy_model::{Code, Fault, SliceState};
 use rustix::process::Signal;
 
 use crate::api::events::EventKind;
 use crate::api::{Kill, Killed};
-use crate::daemon::{Daemon, State};
-use crate::life::members::Member;
+use crate::decide::life::{Ending, ending};
+use crate::journal::Journal;
+use crate::life::grants::Grants;
+use crate::life::members::{Member, Members};
 use crate::life::records::{discard, store};
-use crate::life::slice::Slice;
+use crate::start::rundir::RunDir;
+use crate::state::{Shared, State};
 use crate::system::peer::Peer;
 
-/// How often the devices are asked what each process holds.
-const AUDIT: Duration = Duration::from_secs(1);
+/// Ends slices.
+pub(crate) struct Endings {
+    pub run: RunDir,
+    /// The agent's own user.
+    pub uid: u32,
+    pub state: Shared,
+    pub journal: Arc<Journal>,
+    pub members: Arc<Members>,
+    pub grants: Arc<Grants>,
+}
 
-impl Daemon {
+impl Endings {
     /// Signals everything that runs in a slice: the program, its descendants, and what uses the device.
     ///
     /// # Errors
@@ -25,13 +37,13 @@ impl Daemon {
     pub fn kill(&self, peer: Peer, which: &str, ask: &Kill) -> Result<Killed, Fault> {
         let signal = Signal::from_named_raw(ask.signal)
             .ok_or_else(|| Fault::new(Code::Usage, format!("{} is no signal", ask.signal)))?;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let slice = state.find(which, peer)?;
         peer.may_change(slice.record.uid, self.uid)?;
         let uid = slice.record.uid;
         let shown = slice.shown();
         drop(state);
-        let mut targets = self.pinned_members(&shown);
+        let mut targets = self.members.pinned(&shown);
         if !ask.dry_run {
             let before = targets.len();
             targets.retain(|member| member.signal(uid, signal));
@@ -56,7 +68,7 @@ impl Daemon {
     /// # Errors
     /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::SliceBusy`].
     pub fn end(&self, peer: Peer, which: &str) -> Result<(), Fault> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let slice = state.find(which, peer)?;
         peer.may_change(slice.record.uid, self.uid)?;
         let id = slice.record.id.clone();
@@ -69,15 +81,14 @@ impl Daemon {
     }
 
     /// Removes a slice that nobody keeps and nothing uses; notes one that is used without a keeper.
-    pub(crate) fn settle(&self, state: &mut State, id: &str) {
+    pub fn settle(&self, state: &mut State, id: &str) {
         let Some(slice) = state.slices.get_mut(id) else {
             return;
         };
-        if slice.record.lasting || slice.is_kept() {
-            return;
-        }
-        if !slice.may_be_in_use() {
-            if self.may_log(slice.record.uid) {
+        let (lasting, kept) = (slice.record.lasting, slice.is_kept());
+        let ending = ending(lasting, kept, || slice.may_be_in_use());
+        if ending == Ending::Ends {
+            if self.journal.may_log(slice.record.uid) {
                 tracing::info!(slice = slice.record.name, "slice ended");
             }
             self.journal
@@ -86,11 +97,11 @@ impl Daemon {
             state.slices.remove(id);
             state.ended_at = Some(Instant::now());
             discard(&self.run, id);
-            self.give_back(state, parent);
-            self.compute_changed(state);
-        } else if slice.record.state != SliceState::Orphaned {
+            self.grants.give_back(state, parent);
+            self.grants.changed(state);
+        } else if ending == Ending::Orphaned && slice.record.state != SliceState::Orphaned {
             slice.record.state = SliceState::Orphaned;
-            if self.may_log(slice.record.uid) {
+            if self.journal.may_log(slice.record.uid) {
                 tracing::warn!(
                     slice = slice.record.name,
                     "the slice's keeper is gone, its processes are not"
@@ -103,46 +114,50 @@ impl Daemon {
         }
     }
 
-    /// A slice inside `parent` has ended.
-    pub(crate) fn give_back(&self, state: &mut State, parent: Option<String>) {
-        if let Some(parent) = parent
-            && let Err(fault) = self.relend(state, &parent)
-        {
-            tracing::warn!("{fault}: {}", fault.causes.join(": "));
+    /// Deletes a lasting slice in which nothing runs.
+    pub fn delete(&self, state: &mut State, id: &str) -> Result<(), Fault> {
+        let Some(slice) = state.slices.get_mut(id) else {
+            return Ok(());
+        };
+        let shown = slice.shown();
+        let busy = self.members.pinned(&shown).len().max(shown.runs.len());
+        if busy > 0 {
+            return Err(Fault::new(
+                Code::SliceBusy,
+                format!("{busy} processes live in slice `{}`", shown.name),
+            )
+            .hint("`divvy ps` lists them; `divvy slice delete --yes` ends them first"));
         }
+        if let Some(slice) = state.slices.get_mut(id) {
+            if slice.may_be_in_use() {
+                return Err(Fault::new(
+                    Code::SliceBusy,
+                    format!("processes may live in slice `{}`", shown.name),
+                )
+                .cause("the system does not tell")
+                .hint("`divvy inspect` says more; try again"));
+            }
+            slice.end_keeper();
+        }
+        if self.journal.may_log(shown.uid) {
+            tracing::info!(slice = shown.name, "slice deleted");
+        }
+        self.journal.tell(EventKind::SliceEnded, &shown, "deleted");
+        state.slices.remove(id);
+        state.ended_at = Some(Instant::now());
+        discard(&self.run, id);
+        self.grants.changed(state);
+        Ok(())
     }
 
-    /// What has to be done now and then: return what the dead held, end what has ended. Says whether anything lives.
-    pub fn tick(&self) -> bool {
-        let mut state = self.state();
-        if state.audited_at.is_none_or(|looked| looked.elapsed() >= AUDIT) {
-            let shown: Vec<SliceRecord> = state.slices.values_mut().map(Slice::shown).collect();
-            drop(state);
-            self.look_at_members(&shown);
-            state = self.state();
-        }
-        let ids: Vec<String> = state.slices.keys().cloned().collect();
-        for id in ids {
-            // Between two slices whoever waits for the state has a turn.
-            drop(state);
-            state = self.state();
-            if let Some(slice) = state.slices.get_mut(&id) {
-                let _reaps = Slice::usages(slice);
-            }
-            self.settle(&mut state, &id);
-        }
-        self.note_openings(&mut state);
-        self.delete_unattended(&mut state);
-        if state.audited_at.is_none_or(|looked| looked.elapsed() >= AUDIT) {
-            state.audited_at = Some(Instant::now());
-            self.audit(&mut state);
-        }
-        self.listen_to_driver();
-        self.serve_queue(&mut state);
-        self.store_queue_in_time(&mut state);
-        let alive = !state.slices.is_empty() || !state.queue.is_empty() || self.is_untidy();
-        drop(state);
-        self.look_after_log();
-        alive
+    /// Takes back a slice that was admitted and cannot be had.
+    pub fn revoke(&self, id: &str) {
+        let mut state = self.state.lock();
+        let Some(slice) = state.slices.remove(id) else {
+            return;
+        };
+        discard(&self.run, id);
+        self.grants.give_back(&mut state, slice.record.parent_id.clone());
+        self.grants.changed(&mut state);
     }
 }

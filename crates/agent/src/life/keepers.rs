@@ -4,36 +4,52 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use divvy_ledger::attach::{self, Pages};
-use divvy_model::{Code, Fault, RunRecord, SliceRecord, SliceState};
+use divvy_model::{Code, Fault, SliceRecord, SliceState};
 
-use crate::api::events::EventKind;
-use crate::api::{CreatedSlice, Join};
-use crate::daemon::{Daemon, State};
+use crate::journal::Journal;
 use crate::keeper::make_sockets;
+use crate::life::grants::Grants;
 use crate::life::pages;
-use crate::life::records::{control_socket, discard, store};
+use crate::life::records::{control_socket, store};
 use crate::life::slice::Need;
-use crate::start::on_demand::open_log;
-use crate::system::peer::Peer;
+use crate::start::log::open_log;
+use crate::start::rundir::RunDir;
+use crate::start::settings::KeepCommand;
+use crate::state::Shared;
+use crate::system::locks::Locks;
 
 /// How long a keeper may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-impl Daemon {
+/// The keepers of lasting slices.
+pub(crate) struct Keepers {
+    pub run: RunDir,
+    pub state: Shared,
+    pub journal: Arc<Journal>,
+    pub grants: Arc<Grants>,
+    /// The command that keeps a lasting slice.
+    pub keep: KeepCommand,
+    /// Held for a slice while its keeper is started.
+    pub keeping: Locks,
+    /// When it was last said that a keeper cannot be had.
+    pub said_at: Mutex<Option<Instant>>,
+}
+
+impl Keepers {
     /// Sees to it that a lasting slice has pages and a living keeper.
     ///
     /// # Errors
     /// What keeps it from that; [`Code::SliceGone`] when it was deleted meanwhile.
-    pub(crate) fn keep_up(&self, id: &str) -> Result<(), Fault> {
+    pub fn keep_up(&self, id: &str) -> Result<(), Fault> {
         // One at a time of each, or a slice would get two keepers.
         let _alone = self.keeping.hold(id);
         let gone = || Fault::new(Code::SliceGone, "the slice was deleted meanwhile");
         let (record, pages) = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let slice = state.slices.get_mut(id).ok_or_else(gone)?;
             if !slice.record.lasting {
                 return Ok(());
@@ -50,13 +66,13 @@ impl Daemon {
         };
         // Not while we hold the state: a new process takes its time.
         let mut child = self.start_keeper(&record, &pages)?;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(slice) = state.slices.get_mut(id) else {
             let _ended = child.kill();
             let _reaped = child.wait();
             return Err(gone());
         };
-        if self.may_log(record.uid) {
+        if self.journal.may_log(record.uid) {
             tracing::info!(slice = record.name, keeper = child.id(), "keeper started");
         }
         slice.set_own_keeper(child);
@@ -64,7 +80,7 @@ impl Daemon {
         slice.write_grants();
         slice.record.state = SliceState::Running;
         let record = slice.stored_form();
-        self.lease_out(&state);
+        self.grants.lease_out(&state);
         store(&self.run, &record)
     }
 
@@ -114,10 +130,10 @@ impl Daemon {
 
     /// Replaces the keepers that died, and makes pages anew that were lost. One that cannot be had is tried again
     /// with the next tick, and said once a minute.
-    pub(crate) fn keep_all_up(&self) {
+    pub fn keep_all_up(&self) {
         const SAY_AGAIN: Duration = Duration::from_secs(60);
         let lacking: Vec<String> = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let lasting = state.slices.values_mut().filter(|slice| slice.record.lasting);
             lasting
                 .filter_map(|slice| matches!(slice.need(), Need::Keeper(_)).then(|| slice.record.id.clone()))
@@ -132,104 +148,5 @@ impl Daemon {
                 }
             }
         }
-    }
-
-    /// Lets the caller, a `divvy run`, put its program into a lasting slice.
-    ///
-    /// # Errors
-    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`], and what keeps the slice from being joined.
-    pub fn join(&self, peer: Peer, which: &str, ask: &Join) -> Result<CreatedSlice, Fault> {
-        self.look_at_members_of(peer.uid);
-        let id = {
-            let mut state = self.state();
-            let slice = state.find(which, peer)?;
-            peer.may_change(slice.record.uid, self.uid)?;
-            let hint = "`divvy slice create` makes slices that several runs can join";
-            slice.record.require_lasting(hint)?;
-            let id = slice.record.id.clone();
-            let parent = self
-                .parent(&state, peer, ask.inside.as_deref())?
-                .filter(|parent| *parent != id);
-            if let Some(parent) = parent.and_then(|parent| state.slices.get(&parent)) {
-                return Err(Fault::new(
-                    Code::OutsideSlice,
-                    format!("this runs inside slice {}", parent.record.name),
-                )
-                .hint("leave --slice out, or start it from a shell that is in no slice"));
-            }
-            id
-        };
-        if !ask.dry_run {
-            self.prepare(&id)?;
-        }
-        self.keep_up(&id)?;
-        let mut state = self.state();
-        let slice = state.find(&id, peer)?;
-        if !ask.dry_run {
-            slice.join(RunRecord {
-                pid: peer.pid,
-                start_ticks: peer.since,
-                command: ask.command.clone(),
-            });
-            let record = slice.stored_form();
-            store(&self.run, &record)?;
-            if self.may_log(peer.uid) {
-                tracing::info!(slice = record.name, run = peer.pid, "joined");
-            }
-        }
-        let shown = slice.shown();
-        self.joined(&state, shown)
-    }
-
-    /// The answer to one who joins.
-    pub(crate) fn joined(&self, state: &State, slice: SliceRecord) -> Result<CreatedSlice, Fault> {
-        let devices = slice
-            .shares()
-            .iter()
-            .map(|share| state.device(&share.device_uuid))
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(CreatedSlice {
-            directory: self.run.slice(&slice.id),
-            device: state.device(&slice.device_uuid)?,
-            devices,
-            slice,
-            joined: true,
-        })
-    }
-
-    /// Deletes a lasting slice in which nothing runs.
-    pub(crate) fn delete(&self, state: &mut State, id: &str) -> Result<(), Fault> {
-        let Some(slice) = state.slices.get_mut(id) else {
-            return Ok(());
-        };
-        let shown = slice.shown();
-        let busy = self.pinned_members(&shown).len().max(shown.runs.len());
-        if busy > 0 {
-            return Err(Fault::new(
-                Code::SliceBusy,
-                format!("{busy} processes live in slice `{}`", shown.name),
-            )
-            .hint("`divvy ps` lists them; `divvy slice delete --yes` ends them first"));
-        }
-        if let Some(slice) = state.slices.get_mut(id) {
-            if slice.may_be_in_use() {
-                return Err(Fault::new(
-                    Code::SliceBusy,
-                    format!("processes may live in slice `{}`", shown.name),
-                )
-                .cause("the system does not tell")
-                .hint("`divvy inspect` says more; try again"));
-            }
-            slice.end_keeper();
-        }
-        if self.may_log(shown.uid) {
-            tracing::info!(slice = shown.name, "slice deleted");
-        }
-        self.journal.tell(EventKind::SliceEnded, &shown, "deleted");
-        state.slices.remove(id);
-        state.ended_at = Some(Instant::now());
-        discard(&self.run, id);
-        self.compute_changed(state);
-        Ok(())
     }
 }

@@ -10,10 +10,10 @@ use divvy_ledger::attach;
 use divvy_model::{ProcessRecord, SliceRecord, SliceState};
 use rustix::process::Signal;
 
-use crate::daemon::Daemon;
 use crate::life::records::control_socket;
 use crate::lookout::bypass;
 use crate::start::rundir::RunDir;
+use crate::state::Shared;
 use crate::system::procs;
 use crate::system::watched::Watched;
 
@@ -163,9 +163,16 @@ impl Roster {
     }
 }
 
-impl Daemon {
+/// The processes of slices.
+#[derive(Debug)]
+pub(crate) struct Members {
+    pub run: RunDir,
+    pub roster: Roster,
+}
+
+impl Members {
     /// The numbers of a slice's processes, parents first: for figures and lists.
-    pub(crate) fn members(&self, slice: &SliceRecord) -> Vec<u32> {
+    pub fn of(&self, slice: &SliceRecord) -> Vec<u32> {
         self.roster.ask(&self.run, slice, FRESH);
         let mut pids: Vec<u32> = Vec::new();
         for root in roots(slice) {
@@ -181,7 +188,7 @@ impl Daemon {
     }
 
     /// A slice's processes, pinned: to be signalled or counted before it is deleted.
-    pub(crate) fn pinned_members(&self, slice: &SliceRecord) -> Vec<Member> {
+    pub fn pinned(&self, slice: &SliceRecord) -> Vec<Member> {
         self.roster.ask(&self.run, slice, Duration::ZERO);
         let roots = roots(slice);
         let mut members: Vec<Member> = Vec::new();
@@ -242,10 +249,11 @@ impl Daemon {
         members
     }
 
-    /// Asks the keepers of a user's lasting slices who attached: before it is decided in which slice a caller is.
-    pub(crate) fn look_at_members_of(&self, uid: u32) {
+    /// Asks the keepers of a user's lasting slices for the processes that attached, before it is decided in which slice a
+    /// caller is.
+    pub fn ask_keepers(&self, state: &Shared, uid: u32) {
         let records: Vec<SliceRecord> = {
-            let state = self.state();
+            let state = state.lock();
             let slices = state.slices.values().map(|slice| &slice.record);
             slices
                 .filter(|record| record.lasting && record.uid == uid)
@@ -257,8 +265,8 @@ impl Daemon {
         }
     }
 
-    /// Notes who is in each slice, now and then.
-    pub(crate) fn look_at_members(&self, shown: &[SliceRecord]) {
+    /// Notes the processes of each slice, now and then.
+    pub fn note(&self, shown: &[SliceRecord]) {
         for slice in shown {
             self.roster.ask(&self.run, slice, FRESH);
             self.roster.note_below(slice);

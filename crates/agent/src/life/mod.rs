@@ -2,10 +2,14 @@
 
 pub(crate) mod adopt;
 pub(crate) mod anchor;
+pub(crate) mod attending;
 pub mod container;
+pub(crate) mod described;
 pub(crate) mod ending;
+pub(crate) mod grants;
 pub(crate) mod keepers;
 pub(crate) mod known;
+pub(crate) mod lists;
 pub(crate) mod lives;
 pub(crate) mod members;
 pub(crate) mod names;

@@ -3,8 +3,8 @@
 use divvy_model::{Code, Fault, SliceRequest};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::daemon::State;
 use crate::life::slice::Slice;
+use crate::state::State;
 use crate::system::peer::Peer;
 
 /// A user as people call them: the name, else the number.

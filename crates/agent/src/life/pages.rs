@@ -13,6 +13,7 @@ use divvy_model::{Bytes, Code, DeviceShare, Fault, Mode, Policy, ProcessRecord, 
 
 use rustix::io::Errno;
 
+use crate::decide::placement::uuid_bytes;
 use crate::life::known::Known;
 use crate::life::lives::Lives;
 
@@ -356,24 +357,6 @@ fn page_trouble(what: &str, error: &PageError) -> Fault {
         _ => Code::Attach,
     };
     Fault::new(code, what).because(error)
-}
-
-/// The sixteen bytes of a UUID written `GPU-1a2b…` (or `MIG-…`); zeros for what is no UUID.
-pub(crate) fn uuid_bytes(text: &str) -> [u8; 16] {
-    let digits: Vec<u8> = text
-        .split_once('-')
-        .map_or("", |(_, digits)| digits)
-        .bytes()
-        .filter_map(|byte| char::from(byte).to_digit(16))
-        .map(|digit| digit as u8)
-        .collect();
-    let mut bytes = [0; 16];
-    if digits.len() == 32 {
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = pair[0] << 4 | pair[1];
-        }
-    }
-    bytes
 }
 
 #[cfg(test)]

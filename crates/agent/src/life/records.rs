@@ -115,7 +115,7 @@ pub fn make_box(run: &RunDir, id: &str) -> io::Result<Folder> {
 
 /// Removes what lies in the run directory of a slice that has ended.
 pub fn discard(run: &RunDir, id: &str) {
-    crate::life::container::forget(run, id);
+    crate::life::described::forget(run, id);
     let remove = || -> io::Result<()> {
         let home = run.folder()?;
         let slices = run.slices_folder()?;

@@ -1,19 +1,44 @@
 //! Resizing live slices: their memory, and what they are promised of compute.
 
-use divvy_model::{
-    Bytes, Class, Code, ComputeTerms, DeviceRecord, DeviceShare, Fault, Isolation, MemoryAmount, Mode,
-    SliceRecord,
-};
+use std::sync::Arc;
 
+use divvy_model::{Bytes, Code, ComputeTerms, DeviceShare, Fault, MemoryAmount, SliceRecord};
+
+use crate::admission::home::Homes;
 use crate::api::Resize;
 use crate::api::events::EventKind;
-use crate::daemon::{Daemon, State};
-use crate::decide::compute;
+use crate::decide::nesting::{Parent, gone};
+use crate::decide::resize::{Change, check_whole, compute_resized};
+use crate::decide::rules::Rules;
+use crate::journal::Journal;
+use crate::life::adopt::Adoption;
+use crate::life::grants::Grants;
+use crate::life::names::user_name;
+use crate::life::pages::Usage;
 use crate::life::records::store;
-use crate::life::slice::Slice;
+use crate::lookout::audit::MemoryAudit;
+use crate::lookout::silence::DriverWatch;
+use crate::start::rundir::RunDir;
+use crate::start::settings::Settings;
+use crate::state::{Shared, State};
 use crate::system::peer::Peer;
 
-impl Daemon {
+/// Changes live slices.
+pub(crate) struct Resizing {
+    pub run: RunDir,
+    /// The agent's own user.
+    pub uid: u32,
+    pub settings: Arc<Settings>,
+    pub state: Shared,
+    pub journal: Arc<Journal>,
+    pub grants: Arc<Grants>,
+    pub adoption: Arc<Adoption>,
+    pub homes: Arc<Homes>,
+    pub audit: Arc<MemoryAudit>,
+    pub driver: Arc<DriverWatch>,
+}
+
+impl Resizing {
     /// Changes a live slice's memory limit or what it is promised of compute. A program sees its new limit with its next
     /// allocation, and its new share with its next lease.
     ///
@@ -21,16 +46,16 @@ impl Daemon {
     /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::OutsideSlice`], [`Code::BadMemory`], [`Code::BadCompute`] and
     /// the refusals of admission.
     pub fn resize(&self, peer: Peer, which: &str, ask: &Resize) -> Result<SliceRecord, Fault> {
-        self.look_at_members_of(peer.uid);
-        let missing = self.state().find(which, peer)?.missing.is_some();
+        self.homes.members.ask_keepers(&self.state, peer.uid);
+        let missing = self.state.lock().find(which, peer)?.missing.is_some();
         if missing {
-            self.recall_missing();
+            self.adoption.recall_missing();
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let slice = state.find(which, peer)?;
         peer.may_change(slice.record.uid, self.uid)?;
         let id = slice.record.id.clone();
-        self.check_reach(&state, peer, &id)?;
+        self.homes.check_reach(&state, peer, &id)?;
         let slice = state.find(&id, peer)?;
         if let Some(missing) = &slice.missing {
             let hint = match slice.record.keeper_pid.filter(|_| slice.is_kept()) {
@@ -76,7 +101,7 @@ impl Daemon {
             pages.grant.set_memory_limit_bytes(less.0);
         }
         if let Some(parent) = parent
-            && let Err(fault) = self.relend(&mut state, &parent)
+            && let Err(fault) = self.grants.relend(&mut state, &parent)
         {
             let slice = state.find(&id, peer)?;
             slice.record.set_shares(before);
@@ -84,18 +109,18 @@ impl Daemon {
             slice.write_grants();
             let record = slice.stored_form();
             store(&self.run, &record)?;
-            let _back = self.relend(&mut state, &parent);
+            let _back = self.grants.relend(&mut state, &parent);
             return Err(fault);
         }
         state.find(&id, peer)?.write_grants();
         if terms != terms_before {
-            self.compute_changed(&mut state);
+            self.grants.changed(&mut state);
         }
         let slice = state.find(&id, peer)?;
         let limits = |shares: &[DeviceShare]| -> Vec<u64> {
             shares.iter().map(|share| share.memory_limit_bytes.0).collect()
         };
-        if self.may_log(peer.uid) {
+        if self.journal.may_log(peer.uid) {
             tracing::info!(
                 slice = slice.record.name,
                 before = ?limits(&before),
@@ -109,6 +134,14 @@ impl Daemon {
         Ok(slice.shown())
     }
 
+    fn rules(&self, asker: u32) -> Rules<'_> {
+        Rules {
+            settings: &self.settings,
+            asker,
+            name_of: user_name,
+        }
+    }
+
     /// What a slice is to have of each of its devices, if it may have all of that.
     fn resized(
         &self,
@@ -118,12 +151,7 @@ impl Daemon {
         ask: &Resize,
     ) -> Result<Vec<DeviceShare>, Fault> {
         let record = state.find(id, peer)?.record.clone();
-        if record.whole {
-            return Err(
-                Fault::new(Code::BadMemory, "a whole device cannot be more or less")
-                    .hint("start the program in a slice of a given size instead"),
-            );
-        }
+        check_whole(&record)?;
         let mut shares = record.shares();
         let Some(memory) = ask.memory else {
             return Ok(shares);
@@ -145,50 +173,34 @@ impl Daemon {
     ) -> Result<Bytes, Fault> {
         let device = state.device(&share.device_uuid)?;
         // Room that it took before it was resized below its use is its own still.
-        let hold = state
-            .slices
-            .get(&record.id)
-            .and_then(|slice| slice.hold_on(&device.uuid));
+        let slice = state.slices.get(&record.id);
+        let hold = slice.and_then(|slice| slice.hold_on(&device.uuid));
         let before = hold.map_or(share.memory_limit_bytes, |hold| hold.limit);
+        let used = self.audit.used_on(state, &device);
         let parent = record
             .parent_id
             .as_ref()
-            .and_then(|parent| state.slices.get(parent));
-        // Shares are of what the slice sees as its device.
-        let whole = parent.map_or(device.memory_usable_bytes(), |parent| {
-            let mut of_parent = parent.record.shares().into_iter();
-            let there = of_parent.find(|share| share.device_uuid == device.uuid);
-            there.map_or(device.memory_usable_bytes(), |share| share.memory_limit_bytes)
-        });
-        let seen = DeviceRecord {
-            memory_total_bytes: whole,
-            memory_reserved_bytes: Bytes(0),
-            ..device.clone()
+            .filter(|id| state.slices.contains_key(*id));
+        let parent = match parent {
+            None => None,
+            Some(parent) => {
+                let slice = state.slices.get_mut(parent).ok_or_else(gone)?;
+                Some((slice.record.clone(), slice.usages()))
+            }
         };
-        let inside = parent.map(|parent| parent.record.id.clone());
-        let used = self.used_on(state, &device);
-        let device_view = self.device_view(state, &seen, used, peer.uid);
-        let lent = share.memory_lent_bytes;
-        let share = device_view.share(ask);
-        device_view.check_least(share)?;
-        if share < lent {
-            return Err(
-                Fault::new(Code::BadMemory, format!("slices inside it have {lent} of it"))
-                    .hint("resize or end those first; see divvy ps"),
-            );
+        let change = Change {
+            rules: self.rules(peer.uid),
+            record,
+            device: &device,
+            share,
+            before,
+            used,
+            tenants: &state.tenants(),
+        };
+        match &parent {
+            Some((parent, usages)) => change.inside(&as_parent(parent, usages), ask),
+            None => change.outside(ask, || self.driver.require_answers(&device)),
         }
-        if let Some(parent) = inside {
-            Self::regrow_inside(state, &parent, &device.uuid, before, share)?;
-            return Ok(share);
-        }
-        device_view.readmit(before, share)?;
-        if share > before {
-            self.require_answers(&device)?;
-            self.quota().check_size(record.uid, &device, share)?;
-            let more = Bytes(share.0 - before.0);
-            self.check_quota(state, record.uid, &device, more, 0)?;
-        }
-        Ok(share)
     }
 
     /// What a slice is to be promised of compute: what it is promised now, with what is asked for put in.
@@ -200,53 +212,24 @@ impl Daemon {
         ask: &Resize,
     ) -> Result<ComputeTerms, Fault> {
         let record = state.find(id, peer)?.record.clone();
-        let before = record.compute_terms();
-        let terms = ask.compute_terms(before);
-        compute::check(&terms)?;
-        if terms == before {
-            return Ok(terms);
-        }
-        if record.isolation == Isolation::Env {
-            let message = format!(
-                "slice {} runs without the limiter, which keeps to shares",
-                record.name
-            );
-            return Err(Fault::new(Code::NotEnforceable, message)
-                .hint("start the program in a slice of the cooperative rung instead"));
-        }
-        if record.share_mode != Mode::Lease {
-            let message = format!("slice {} shares its device by {}", record.name, record.share_mode);
-            return Err(Fault::new(Code::BadCompute, message).hint(
-                "such a part is fixed when the slice is made; --share lease gives shares that change",
-            ));
-        }
-        self.may_weigh(peer, &terms)?;
-        if let Some(parent) = &record.parent_id
-            && state.slices.contains_key(parent)
-        {
-            return state.compute_inside(parent, terms, Some(id));
-        }
-        compute::check_promise(&terms)?;
-        Self::keeps_what_is_inside(state, &record, terms)?;
-        for share in record.shares() {
-            let device = state.device(&share.device_uuid)?;
-            self.quota().check_compute(record.uid, &device, terms.share)?;
-            self.check_compute(state, record.uid, &device, &terms, Some(id))?;
-        }
-        Ok(terms)
+        let terms = ask.compute_terms(record.compute_terms());
+        let rules = self.rules(peer.uid);
+        compute_resized(
+            &rules,
+            self.uid,
+            &state.inventory,
+            &state.family(),
+            &state.tenants(),
+            &record,
+            terms,
+        )
     }
+}
 
-    /// Whether the slices inside this one could keep what they have.
-    fn keeps_what_is_inside(state: &State, record: &SliceRecord, terms: ComputeTerms) -> Result<(), Fault> {
-        let refused = |slice: &Slice, what: &str| {
-            let message = format!("slice {} inside it {what}", slice.record.name);
-            Err(Fault::new(Code::BadCompute, message).hint("resize or end that first; see divvy ps"))
-        };
-        for slice in state.inside(&record.id) {
-            if slice.record.compute_class == Class::Latency && terms.class != Class::Latency {
-                return refused(slice, "is latency-critical");
-            }
-        }
-        Ok(())
+fn as_parent<'a>(record: &'a SliceRecord, usages: &[Usage]) -> Parent<'a> {
+    Parent {
+        record,
+        used: usages.iter().map(|usage| usage.used).collect(),
+        is_unknown: usages.iter().any(|usage| usage.unknown),
     }
 }

@@ -13,11 +13,11 @@ use divvy_model::{
 
 use crate::decide::admission::Hold;
 use crate::decide::modes::HeldMode;
+use crate::decide::overhead::{Audited, Seen, Why};
 use crate::life::anchor::Anchor;
 use crate::life::known::Known;
 use crate::life::lives::Lives;
 use crate::life::pages::{self, Bounds, Usage};
-use crate::lookout::audit::{Audited, Seen, Why};
 use crate::system::allowance::Allowance;
 use crate::system::procs;
 use crate::system::watched::Watched;
@@ -471,6 +471,17 @@ impl Slice {
             Isolation::Env => ComputeTerms::default(),
             _ => self.record.compute_terms(),
         }
+    }
+
+    /// What it holds of each of its devices, by UUID.
+    #[must_use]
+    pub fn holds(&self) -> Vec<(String, Hold)> {
+        let shares = self.record.shares().into_iter();
+        let hold = |share: DeviceShare| {
+            let hold = self.hold_on(&share.device_uuid)?;
+            Some((share.device_uuid, hold))
+        };
+        shares.filter_map(hold).collect()
     }
 
     /// What it holds of a device, if it has a share of that: its limit, or what it used when last looked at where it was

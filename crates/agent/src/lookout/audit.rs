@@ -1,172 +1,37 @@
 //! The auditor: what the device says that each process holds, beside what the ledgers say. The difference is the
-//! driver's own overhead, or a process that does not account for all it has; and who is in no ledger is in no slice.
+//! driver's own overhead, or a process that does not account for all it has. A process in no ledger is in no slice.
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::sync::Arc;
 
-use divvy_host::{Nvidia, Silence, emulated_use};
-use divvy_model::{
-    Bytes, Condition, DeviceKind, DeviceRecord, Isolation, ProcessRecord, SliceRecord, UnmanagedRecord,
-};
+use divvy_host::Nvidia;
+use divvy_model::{Bytes, Condition, DeviceRecord, Isolation, ProcessRecord, SliceRecord, UnmanagedRecord};
 
-use crate::daemon::{Daemon, State};
+use crate::decide::overhead::{Seen, Why};
+use crate::decide::rules::UsedOn;
+use crate::life::members::Members;
 use crate::life::pages::Usage;
 use crate::life::slice::{Slice, together};
+use crate::lookout::devices::{Holders, Look, holders, outside};
+use crate::start::rundir::RunDir;
+use crate::start::settings::Settings;
+use crate::state::{Shared, State};
+use crate::system::nudge::Nudge;
 use crate::system::procs;
 
-/// What may be held beyond the ledger and the contexts before it is called overuse: what drivers round and cache.
-const TOLERANCE: Bytes = Bytes(32 << 20);
-
-/// The processes on a device and what each holds, where the driver tells.
-pub(crate) type Holders = Vec<(u32, Option<Bytes>)>;
-
-/// What a device's driver, or its page, tells of its use.
-#[derive(Default)]
-pub(crate) struct Look {
-    /// By anybody; nothing where it is not told.
-    pub used: Option<Bytes>,
-    /// By whom.
-    pub holders: Holders,
+/// The audit of devices' memory.
+pub(crate) struct MemoryAudit {
+    pub run: RunDir,
+    pub nvidia: Arc<Nvidia>,
+    pub settings: Arc<Settings>,
+    pub members: Arc<Members>,
+    /// Raised when a process is on a device and in no ledger, and was not at the audit before.
+    pub unmanaged: Arc<Nudge>,
 }
 
-impl Look {
-    /// Asks.
-    ///
-    /// # Errors
-    /// [`Silence`]: the driver hangs.
-    pub fn at(nvidia: &Nvidia, run_dir: &Path, device: &DeviceRecord) -> Result<Self, Silence> {
-        Ok(match device.kind {
-            DeviceKind::Emulated => {
-                let told = emulated_use(run_dir, &device.uuid);
-                let (used, holders) = told.map_or_else(Default::default, |(used, all)| (Some(used), all));
-                let holders = holders.into_iter().map(|(pid, held)| (pid, Some(held)));
-                Self {
-                    used,
-                    holders: holders.collect(),
-                }
-            }
-            DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => {
-                let told = nvidia.usage(&device.uuid)?;
-                Self {
-                    used: told.used,
-                    holders: told.processes,
-                }
-            }
-        })
-    }
-
-    /// What is in use and is no living process's: what a dead one left to others, and what the driver keeps for itself.
-    /// 0 where that cannot be told: for a process of which the driver tells nothing, and for an instance, whose memory
-    /// processes of others may hold.
-    pub fn unheld(&self, device: &DeviceRecord) -> Bytes {
-        let of_one = match device.kind {
-            DeviceKind::Gpu => true,
-            DeviceKind::Emulated => !device.uuid.starts_with("MIG-"),
-            DeviceKind::Mig | DeviceKind::Partition => false,
-        };
-        let told: Option<u64> = self
-            .holders
-            .iter()
-            .try_fold(0_u64, |sum, (_, held)| Some(sum.saturating_add((*held)?.0)));
-        match (self.used, told) {
-            (Some(used), Some(held)) if of_one => Bytes(used.0.saturating_sub(held)),
-            _ => Bytes(0),
-        }
-    }
-}
-
-/// Asks the device's driver, or its page, who uses it. Of a driver that hangs nobody is known.
-pub(crate) fn holders(nvidia: &Nvidia, run_dir: &Path, device: &DeviceRecord) -> Holders {
-    Look::at(nvidia, run_dir, device).map_or_else(|_| Holders::new(), |look| look.holders)
-}
-
-/// The processes on these devices when no agent runs: nobody says that they are in a slice.
-///
-/// # Errors
-/// [`Silence`]: the driver hangs.
-pub fn strangers(
-    nvidia: &Nvidia,
-    run_dir: &Path,
-    devices: &[DeviceRecord],
-) -> Result<Vec<UnmanagedRecord>, Silence> {
-    let mut found = Vec::new();
-    for device in devices {
-        let look = Look::at(nvidia, run_dir, device)?;
-        found.extend(outside(device, &look.holders, &HashSet::new()));
-    }
-    Ok(found)
-}
-
-fn outside(device: &DeviceRecord, holders: &Holders, managed: &HashSet<u32>) -> Vec<UnmanagedRecord> {
-    let outsiders = holders.iter().filter(|(pid, _)| !managed.contains(pid));
-    outsiders
-        .map(|(pid, held)| UnmanagedRecord {
-            pid: *pid,
-            command: procs::command(*pid),
-            uid: fs::metadata(format!("/proc/{pid}")).ok().map(|meta| meta.uid()),
-            device_uuid: device.uuid.clone(),
-            memory_used_bytes: *held,
-        })
-        .collect()
-}
-
-/// What one look at a slice found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Audited {
-    /// What its processes hold beyond its ledger, at the last look.
-    last: Bytes,
-    /// The same at this look and the one before, whichever is less: what came and went in between is nobody's.
-    pub overhead: Bytes,
-    /// Whether that is more than any driver takes for itself.
-    pub overuse: bool,
-}
-
-impl Audited {
-    /// The next look. What is given back while the auditor looks is in the device's figure and in the first of the ledger's.
-    ///
-    /// A look that a tenant asked for lowers the overhead and raises nothing: two of them may be so near to each other that
-    /// they see the same moment.
-    #[must_use]
-    pub fn next(self, seen: Seen, why: Why) -> Self {
-        let [before, after] = seen.accounted;
-        let beyond = Bytes(seen.measured.0.saturating_sub(before.max(after).0));
-        let (last, overhead) = match why {
-            Why::Time => (beyond, beyond.min(self.last)),
-            Why::Asked => (self.last, beyond.min(self.overhead)),
-        };
-        Self {
-            last,
-            overhead,
-            overuse: overhead.0 > seen.contexts.0.saturating_add(TOLERANCE.0),
-        }
-    }
-}
-
-/// What one look at a slice on a device saw.
-#[derive(Clone, Copy, Debug)]
-pub struct Seen {
-    /// By the device.
-    pub measured: Bytes,
-    /// In the ledger, just before and just after.
-    pub accounted: [Bytes; 2],
-    /// What its contexts come to.
-    pub contexts: Bytes,
-}
-
-/// Why the auditor looks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// It was time, or somebody looks at lists.
-    Time,
-    /// A tenant is about to be refused.
-    Asked,
-}
-
-impl Daemon {
+impl MemoryAudit {
     /// Looks at every device that has slices; about once a second, and before lists are shown.
-    pub(crate) fn audit(&self, state: &mut State) {
+    pub fn audit(&self, state: &mut State) {
         let devices: Vec<DeviceRecord> = state
             .inventory
             .devices
@@ -180,7 +45,7 @@ impl Daemon {
     }
 
     /// Looks at one device that has slices.
-    pub(crate) fn audit_device(&self, state: &mut State, device: &DeviceRecord, why: Why) {
+    pub fn audit_device(&self, state: &mut State, device: &DeviceRecord, why: Why) {
         // The ledgers, the device, the ledgers again: what is taken in between is in a ledger before it is on the
         // device, and what is given back leaves the device first.
         let before: HashMap<String, (Bytes, u32)> = state
@@ -221,8 +86,8 @@ impl Daemon {
             .copied()
             .filter(|pid| !in_ledgers.contains(pid))
             .collect();
-        if state.note_strays(&device.uuid, &strays) {
-            self.strays.give();
+        if state.note_unmanaged(&device.uuid, &strays) {
+            self.unmanaged.give();
         }
         for (place, usage, shown) in looked.iter().filter(|(_, _, shown)| !shown.usage_unknown) {
             // A process that the driver tells nothing of is taken at its word.
@@ -235,7 +100,7 @@ impl Daemon {
             let members = if strays.is_empty() {
                 Vec::new()
             } else {
-                self.members(shown)
+                self.members.of(shown)
             };
             let astray = strays
                 .iter()
@@ -263,8 +128,8 @@ impl Daemon {
     }
 
     /// The processes that use a device of this host outside any slice.
-    pub fn unmanaged(&self) -> Vec<UnmanagedRecord> {
-        let mut state = self.state();
+    pub fn unmanaged(&self, state: &Shared) -> Vec<UnmanagedRecord> {
+        let mut state = state.lock();
         let devices = state.inventory.devices.clone();
         let records: Vec<SliceRecord> = state.slices.values_mut().map(Slice::shown).collect();
         drop(state);
@@ -281,7 +146,7 @@ impl Daemon {
             return Vec::new();
         }
         // Only now: this walks through all processes. A slice without a limiter has no ledger.
-        let managed: HashSet<u32> = records.iter().flat_map(|slice| self.members(slice)).collect();
+        let managed: HashSet<u32> = records.iter().flat_map(|slice| self.members.of(slice)).collect();
         found
             .iter()
             .flat_map(|(device, holders)| outside(device, holders, &managed))
@@ -289,15 +154,11 @@ impl Daemon {
     }
 
     /// What a slice without a limiter uses is in no ledger: the device tells.
-    pub(crate) fn with_device_figures(
-        &self,
-        devices: &[DeviceRecord],
-        mut shown: SliceRecord,
-    ) -> SliceRecord {
+    pub fn with_device_figures(&self, devices: &[DeviceRecord], mut shown: SliceRecord) -> SliceRecord {
         if shown.isolation != Isolation::Env {
             return shown;
         }
-        let inside: HashSet<u32> = self.members(&shown).into_iter().collect();
+        let inside: HashSet<u32> = self.members.of(&shown).into_iter().collect();
         let mut shares = shown.shares();
         let mut usages = Vec::new();
         for share in &mut shares {
@@ -332,61 +193,55 @@ impl Daemon {
             .retain(|condition| *condition != Condition::OverLimit);
         shown
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_stays_beyond_the_ledger_is_overhead_and_much_of_it_overuse() {
-        let mib = |n: u64| Bytes(n << 20);
-        let look = |before: Audited, measured, accounted, contexts| {
-            let seen = Seen {
-                measured,
-                accounted,
-                contexts,
+    /// What is in use on a device, and how much of it by programs outside any slice.
+    pub fn used_on(&self, state: &mut State, device: &DeviceRecord) -> UsedOn {
+        // The device first: what is taken or given back in between then never looks like an outsider's.
+        let look = Look::at(&self.nvidia, self.run.path(), device).unwrap_or_default();
+        let mut unheld = look.unheld(device);
+        let mut managed = 0_u64;
+        for slice in state.slices.values_mut() {
+            let Some(place) = slice.record.place_of(&device.uuid) else {
+                continue;
             };
-            before.next(seen, Why::Time)
-        };
-        let first = look(Audited::default(), mib(500), [mib(100); 2], mib(0));
-        assert_eq!(
-            (first.overhead, first.overuse),
-            (mib(0), false),
-            "it may be gone at once"
-        );
-        let second = look(first, mib(500), [mib(490); 2], mib(0));
-        assert_eq!((second.overhead, second.overuse), (mib(10), false));
-        let third = look(second, mib(900), [mib(490); 2], mib(0));
-        assert_eq!(third.overhead, mib(10), "the lesser of two looks");
-        let fourth = look(third, mib(900), [mib(490); 2], mib(0));
-        assert_eq!((fourth.overhead, fourth.overuse), (mib(410), true));
-        let context = look(third, mib(900), [mib(490); 2], mib(400));
-        assert!(!context.overuse, "a context's cost is no overuse");
-        assert_eq!(look(fourth, mib(1), [mib(490); 2], mib(0)).overhead, mib(0));
-        let freeing = look(first, mib(500), [mib(500), mib(100)], mib(0));
-        assert_eq!(freeing.overhead, mib(0), "given back while it was looked at");
+            if slice.record.isolation == Isolation::Env {
+                // In no ledger: the device tells, as far as the driver tells it.
+                let shown = self.with_device_figures(std::slice::from_ref(device), slice.shown());
+                managed = managed.saturating_add(shown.memory_used_bytes.0);
+                continue;
+            }
+            let usage = slice.usages().into_iter().nth(place).unwrap_or_default();
+            let used = usage.used.0;
+            unheld = Bytes(unheld.0.saturating_sub(usage.of_the_dead().0));
+            // Contexts are in the ledger; what of them is not, the auditor has found.
+            managed = managed
+                .saturating_add(used)
+                .saturating_add(slice.overhead(place).0);
+        }
+        let used = look.used.unwrap_or(Bytes(managed));
+        let rest = used.0.saturating_sub(managed);
+        let unheld = unheld.min(Bytes(rest));
+        UsedOn {
+            device: used,
+            unmanaged: Bytes(rest - unheld.0),
+            unheld,
+        }
+    }
 
-        let asked = |before: Audited, measured| {
-            let seen = Seen {
-                measured,
-                accounted: [mib(490); 2],
-                contexts: mib(0),
-            };
-            before.next(seen, Why::Asked)
-        };
-        let lower = asked(fourth, mib(495));
-        assert_eq!(
-            (lower.overhead, lower.overuse),
-            (mib(5), false),
-            "what is gone is gone at once"
-        );
-        let again = asked(asked(lower, mib(900)), mib(900));
-        assert_eq!(again.overhead, mib(5), "asking twice raises nothing");
-        assert_eq!(
-            look(again, mib(900), [mib(490); 2], mib(0)).overhead,
-            mib(410),
-            "time does"
-        );
+    /// The processes that hold memory of a device of this agent's, or have a context where the driver tells no more.
+    pub fn holding(&self, state: &Shared) -> HashSet<u32> {
+        let state = state.lock();
+        let owned = state.inventory.devices.iter();
+        let owned: Vec<_> = owned
+            .filter(|device| state.owned.contains(&device.uuid))
+            .cloned()
+            .collect();
+        drop(state);
+        owned
+            .iter()
+            .flat_map(|device| holders(&self.nvidia, self.run.path(), device))
+            .filter(|(_, held)| held.is_none_or(|held| !held.is_zero()))
+            .map(|(pid, _)| pid)
+            .collect()
     }
 }

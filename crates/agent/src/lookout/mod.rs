@@ -2,7 +2,9 @@
 
 pub(crate) mod audit;
 pub mod bypass;
+pub(crate) mod devices;
 pub(crate) mod meter;
 pub(crate) mod openings;
 pub(crate) mod requests;
 pub(crate) mod silence;
+pub(crate) mod wanted;

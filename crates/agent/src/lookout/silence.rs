@@ -1,20 +1,29 @@
 //! A driver that does not answer. The agent goes on without it: what is promised and in use stands in its own records and in
 //! the ledgers. What only the driver could tell is said to be old, and nothing more of its devices is promised.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use divvy_host::Silence;
+use divvy_host::{Nvidia, Silence};
 use divvy_model::{Condition, DeviceKind, DeviceRecord, Fault, SliceRecord};
 
 use crate::api::events::EventKind;
-use crate::daemon::Daemon;
-use crate::leasing::Incident;
+use crate::journal::{Incident, Journal};
 
-impl Daemon {
+/// NVIDIA's driver, as far as it answers.
+pub(crate) struct DriverWatch {
+    pub nvidia: Arc<Nvidia>,
+    pub journal: Arc<Journal>,
+    /// Whether it was last told that the driver does not answer.
+    pub silent: AtomicBool,
+}
+
+impl DriverWatch {
     /// Tells when the driver has fallen silent, and when it answers again.
-    pub(crate) fn listen_to_driver(&self) {
+    pub fn listen(&self) {
         let silent = self.nvidia.is_silent();
-        if self.driver_silent.swap(silent, Relaxed) == silent {
+        if self.silent.swap(silent, Relaxed) == silent {
             return;
         }
         let (kind, message) = match silent {
@@ -39,7 +48,7 @@ impl Daemon {
     ///
     /// # Errors
     /// [`divvy_model::Code::Driver`].
-    pub(crate) fn require_answers(&self, device: &DeviceRecord) -> Result<(), Fault> {
+    pub fn require_answers(&self, device: &DeviceRecord) -> Result<(), Fault> {
         if device.kind == DeviceKind::Emulated || !self.nvidia.is_silent() {
             return Ok(());
         }
@@ -48,7 +57,7 @@ impl Daemon {
     }
 
     /// What is to be said of a slice while the driver of its devices does not answer.
-    pub(crate) fn silence_of(&self, devices: &[DeviceRecord], shown: &SliceRecord) -> Option<Condition> {
+    pub fn silence_of(&self, devices: &[DeviceRecord], shown: &SliceRecord) -> Option<Condition> {
         if !self.nvidia.is_silent() {
             return None;
         }
@@ -57,154 +66,5 @@ impl Daemon {
             .filter(|device| device.kind != DeviceKind::Emulated);
         let on_it = driven.any(|device| shown.place_of(&device.uuid).is_some());
         on_it.then_some(Condition::DriverSilent)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::{Arc, Condvar, Mutex};
-    use std::time::Duration;
-
-    use divvy_host::nvidia::{Asked, DeviceUse, NvidiaReport};
-    use divvy_host::{Nvidia, Nvlinks};
-    use divvy_model::{Bytes, Code, Hardware, SliceRequest};
-
-    use super::*;
-    use crate::api::CreateSlice;
-    use crate::start::rundir::RunDir;
-    use crate::start::settings::Settings;
-    use crate::system::peer::Peer;
-
-    const GIB: u64 = 1 << 30;
-    const SOON: Duration = Duration::from_millis(50);
-    const LONG: Duration = Duration::from_secs(60);
-
-    /// One GPU, whose driver can be made to hang and to come back.
-    #[derive(Clone, Default)]
-    struct Fake(Arc<(Mutex<bool>, Condvar)>);
-
-    impl Fake {
-        fn uuid() -> String {
-            // No agent of another test owns it.
-            format!("GPU-{:08x}-0000-0000-0000-000000000000", std::process::id())
-        }
-
-        fn set(&self, hangs: bool) {
-            *self.0.0.lock().expect("no panic") = hangs;
-            self.0.1.notify_all();
-        }
-    }
-
-    impl Asked for Fake {
-        fn report(&self) -> NvidiaReport {
-            let record = serde_json::json!({
-                "index": 0, "uuid": Self::uuid(), "name": "NVIDIA H100", "kind": "gpu", "pci_address": "0000:65:00.0",
-                "memory_total_bytes": 80 * GIB, "memory_reserved_bytes": GIB, "memory_used_bytes": 0, "sm_count": 132,
-                "compute_capability": "9.0",
-            });
-            NvidiaReport {
-                devices: vec![serde_json::from_value(record).expect("a record")],
-                ..NvidiaReport::default()
-            }
-        }
-
-        fn usage(&self, _uuid: &str) -> DeviceUse {
-            let hangs = self.0.0.lock().expect("no panic");
-            drop(self.0.1.wait_while(hangs, |hangs| *hangs).expect("no panic"));
-            DeviceUse {
-                used: Some(Bytes(2 * GIB)),
-                processes: vec![(u32::MAX >> 1, Some(Bytes(2 * GIB)))],
-            }
-        }
-
-        fn cuda_version(&self) -> Option<(u32, u32)> {
-            None
-        }
-
-        fn utilization(&self, _uuid: &str) -> Vec<(u32, u32)> {
-            Vec::new()
-        }
-
-        fn facts(&self, _uuid: &str) -> Hardware {
-            Hardware::default()
-        }
-
-        fn links(&self) -> Nvlinks {
-            Nvlinks::new()
-        }
-    }
-
-    fn ask(name: &str, gib: u64) -> CreateSlice {
-        let request = serde_json::json!({ "name": name });
-        let request: SliceRequest = serde_json::from_value(request).expect("a request");
-        CreateSlice {
-            request: SliceRequest {
-                memory: Some(divvy_model::MemoryAmount::Bytes(Bytes(gib * GIB))),
-                ..request
-            },
-            command: vec!["true".into()],
-            emulated: None,
-            visible: None,
-            inside: None,
-            lasting: false,
-            attended: Default::default(),
-            container_within_ms: None,
-            pods: Vec::new(),
-            dry_run: false,
-        }
-    }
-
-    #[test]
-    fn a_driver_that_hangs_stops_nobody_and_is_told_of_until_it_answers() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let run = RunDir::open(&folder.path().join("run")).expect("a run directory");
-        let fake = Fake::default();
-        let library = fake.clone();
-        let nvidia = Nvidia::over(move || library, LONG, SOON);
-        let no_keeper = |_: &RunDir, _: &str| std::process::Command::new("false");
-        let daemon = Daemon::start_over(run, Settings::default(), no_keeper, nvidia).expect("it starts");
-        let create = |name: &str, gib| {
-            // Two who ask: one that asks again before it has taken up what it got is given that.
-            let pid = match name {
-                "one" => std::process::id(),
-                _ => std::os::unix::process::parent_id(),
-            };
-            let peer = Peer::new(daemon.uid, pid);
-            daemon.create(peer, &ask(name, gib)).map(drop)
-        };
-        create("one", 8).expect("there is room");
-        // 80 GiB, of which one is set aside, two are a stranger's, and eight are promised.
-        let sharing = daemon.devices()[0].sharing.clone().expect("it is handed out");
-        assert_eq!(sharing.memory_free_bytes, Bytes(69 * GIB));
-        assert_eq!(
-            create("two", 70).expect_err("more than there is").code,
-            Code::DeviceFull
-        );
-        let over = create("two", 80).expect_err("more than can be had");
-        assert_eq!(over.code, Code::OverDevice, "{over:?}");
-
-        fake.set(true);
-        daemon.state().audited_at = None;
-        assert!(daemon.tick(), "it goes on");
-        assert!(daemon.status().driver_silent);
-        let kinds = || -> Vec<EventKind> { daemon.journal.after(0).iter().map(|event| event.kind).collect() };
-        daemon.tick();
-        assert!(kinds().contains(&EventKind::DriverSilent), "{:?}", kinds());
-        assert_eq!(daemon.slices()[0].conditions, [Condition::DriverSilent]);
-        let refusal = create("two", 1).expect_err("who uses it cannot be told");
-        assert_eq!(refusal.code, Code::Driver, "{refusal:?}");
-        assert_eq!(daemon.devices().len(), 1);
-
-        fake.set(false);
-        while daemon.status().driver_silent {
-            std::thread::yield_now();
-        }
-        daemon.tick();
-        let told = kinds()
-            .into_iter()
-            .filter(|kind| *kind == EventKind::DriverAnswers);
-        assert_eq!(told.count(), 1);
-        assert_eq!(daemon.slices()[0].conditions, []);
-        create("two", 1).expect("it answers again");
     }
 }

@@ -5,16 +5,20 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use divvy_host::mig::{Alone, Least, MigDevice, MigDriver, NewInstance, NvmlMig, Patient, room_for};
-use divvy_model::{Code, DeviceKind, Fault, MemoryAmount, Mode, SliceRequest};
+use divvy_host::Nvidia;
+use divvy_host::mig::{Alone, MigDevice, MigDriver, NewInstance, NvmlMig, Patient, room_for};
+use divvy_model::{Code, Fault, SliceRequest};
 use serde::{Deserialize, Serialize};
 
+use crate::admission::asked::asked;
 use crate::api::CreateSlice;
-use crate::daemon::Daemon;
+use crate::decide::mig::{self, ModeAfter, PutBack};
 use crate::decide::placement::meant;
 use crate::files::Folder;
+use crate::start::rundir::RunDir;
+use crate::state::Shared;
 use crate::system::privilege::{self, HelperMig};
 
 /// An instance that this agent made, or one before it.
@@ -37,60 +41,61 @@ struct Gpu {
     taken: bool,
 }
 
-impl Daemon {
+/// The instances that the agent makes.
+pub(crate) struct Instances {
+    pub run: RunDir,
+    pub nvidia: Arc<Nvidia>,
+    pub state: Shared,
+    /// The settings let it.
+    pub are_made: bool,
+}
+
+impl Instances {
     /// Whether an instance may be made for a request that was refused so.
-    pub(crate) fn may_cut(&self, ask: &CreateSlice, refusal: Code) -> bool {
-        let wants_one =
-            ask.request.share_mode == Mode::Mig && matches!(refusal, Code::NoMig | Code::OtherMode);
-        self.settings.mig_instances && wants_one && !ask.dry_run
+    pub fn may_be_made(&self, ask: &CreateSlice, refusal: Code) -> bool {
+        self.are_made && !ask.dry_run && mig::may_help(&ask.request, refusal)
     }
 
-    /// Makes the smallest instance that a request can be content with. While what this answers is held nothing is put back.
+    /// Makes the smallest instance that a request can be content with.
     ///
     /// # Errors
     /// `refusal`, where there is no room for one; what the driver refuses with.
-    pub(crate) fn cut(&self, ask: &CreateSlice, refusal: Fault) -> Result<MutexGuard<'_, ()>, Fault> {
-        let held = self.grounds.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn make(&self, ask: &CreateSlice, refusal: Fault) -> Result<(), Fault> {
         for gpu in self.gpus_to_divide(ask)? {
             let _alone = alone(self.run.path(), gpu.emulated.is_some())?;
             let mut driver = driver(self.run.path(), gpu.emulated.as_deref())?;
             let Some(device) = find(&mut driver, &gpu.uuid)? else {
                 continue;
             };
-            let idle = device.mode == Some(true) || (!gpu.taken && device.tenants.is_empty());
-            if device.mode.is_some()
-                && idle
+            if mig::may_be_divided(&device, gpu.taken)
                 && make(self.run.path(), &mut driver, &device, &gpu, &ask.request)?
             {
-                self.state().inventory.refresh(&self.nvidia);
-                return Ok(held);
+                self.state.lock().inventory.refresh(&self.nvidia);
+                return Ok(());
             }
         }
         Err(refusal.cause("and no GPU has room for an instance that could be made for it"))
     }
 
     fn gpus_to_divide(&self, ask: &CreateSlice) -> Result<Vec<Gpu>, Fault> {
-        let mut state = self.state();
-        let devices = meant(&mut state, ask)?;
-        let whole = devices.into_iter().filter(|device| {
-            device.mig_instance().is_none() && matches!(device.kind, DeviceKind::Gpu | DeviceKind::Emulated)
+        let mut state = self.state.lock();
+        let asked = asked(&mut state.inventory, ask)?;
+        let devices = meant(&state.inventory, &asked);
+        let family = state.family();
+        let gpus = mig::gpus_to_divide(devices, &family).into_iter();
+        let gpus = gpus.map(|(device, taken)| Gpu {
+            emulated: state.inventory.emulated_spec(&device.uuid).map(str::to_owned),
+            taken,
+            uuid: device.uuid,
         });
-        let mut gpus: Vec<Gpu> = whole
-            .map(|device| Gpu {
-                emulated: state.inventory.emulated_spec(&device.uuid).map(str::to_owned),
-                taken: state
-                    .slices
-                    .values()
-                    .any(|slice| slice.record.place_of(&device.uuid).is_some()),
-                uuid: device.uuid,
-            })
-            .collect();
-        gpus.sort_by_key(|gpu| gpu.taken);
-        Ok(gpus)
+        Ok(gpus.collect())
     }
 
-    /// Removes the instances that were made for slices that have ended. The caller holds the grounds.
-    pub(super) fn put_instances_back(&self) -> Result<(), Fault> {
+    /// Removes the instances that were made for slices that have ended. Nothing else may be made ready or put back meanwhile.
+    ///
+    /// # Errors
+    /// The first of what the driver refuses with; the others are put back all the same.
+    pub fn put_back(&self) -> Result<(), Fault> {
         let run = self.run.path();
         let mut first = Ok(());
         for note in names(run).unwrap_or_default() {
@@ -98,50 +103,36 @@ impl Daemon {
             let Some(made) = read(run, &note) else {
                 continue;
             };
-            let outcome = self.put_back(&note, &made);
+            let outcome = self.put_one_back(&note, &made);
             first = first.and(outcome);
         }
         first
     }
 
-    fn put_back(&self, note: &str, made: &Made) -> Result<(), Fault> {
-        let _alone = alone(self.run.path(), made.emulated.is_some())?;
-        let mut driver = driver(self.run.path(), made.emulated.as_deref())?;
-        let Some(device) = find(&mut driver, &made.gpu)? else {
-            return forget(self.run.path(), note);
+    fn put_one_back(&self, note: &str, made: &Made) -> Result<(), Fault> {
+        let run = self.run.path();
+        let _alone = alone(run, made.emulated.is_some())?;
+        let mut driver = driver(run, made.emulated.as_deref())?;
+        let device = find(&mut driver, &made.gpu)?;
+        let has_slice = |uuid: &str| {
+            let state = self.state.lock();
+            let mut slices = state.slices.values();
+            slices.any(|slice| slice.record.place_of(uuid).is_some())
         };
-        let there = |device: &MigDevice| {
-            let mut instances = device.instances.clone().into_iter();
-            instances.find(|instance| Some(instance.id) == made.instance)
-        };
-        if let Some(instance) = there(&device) {
-            let uuids: Vec<String> = instance
-                .compute
-                .iter()
-                .filter_map(|one| one.uuid.clone())
-                .collect();
-            let has_one = |uuid: &String| {
-                let state = self.state();
-                state
-                    .slices
-                    .values()
-                    .any(|slice| slice.record.place_of(uuid).is_some())
-            };
-            if uuids.iter().any(has_one) {
-                return Ok(());
-            }
-            driver.destroy(&made.gpu, instance.id)?;
+        match mig::put_back(device.as_ref(), made.instance, has_slice) {
+            PutBack::Forget => return forget(run, note),
+            PutBack::Keep => return Ok(()),
+            PutBack::Remove(instance) => driver.destroy(&made.gpu, instance)?,
+            PutBack::IsRemoved => {}
         }
         let now = find(&mut driver, &made.gpu)?;
-        let empty = now.is_some_and(|device| device.mode == Some(true) && device.instances.is_empty());
-        if made.turned_on && empty {
-            driver.set_mode(&made.gpu, false)?;
-        } else if made.turned_on {
-            // Who goes last turns it off.
-            hand_on(self.run.path(), note, &made.gpu)?;
+        match mig::mode_after(made.turned_on, now.as_ref()) {
+            ModeAfter::Stays => {}
+            ModeAfter::TurnOff => driver.set_mode(&made.gpu, false).map(drop)?,
+            ModeAfter::HandOn => hand_on(run, note, &made.gpu)?,
         }
-        forget(self.run.path(), note)?;
-        self.state().inventory.refresh(&self.nvidia);
+        forget(run, note)?;
+        self.state.lock().inventory.refresh(&self.nvidia);
         Ok(())
     }
 }
@@ -154,14 +145,7 @@ fn make(
     gpu: &Gpu,
     request: &SliceRequest,
 ) -> Result<bool, Fault> {
-    let least = Least {
-        memory_bytes: match request.memory {
-            Some(MemoryAmount::Bytes(bytes)) => bytes.0,
-            Some(MemoryAmount::Share(_)) | None => 0,
-        },
-        compute: request.compute.map_or(0, |compute| u64::from(compute.0)),
-    };
-    let Some((profile, start)) = room_for(device, least) else {
+    let Some((profile, start)) = room_for(device, mig::least(request)) else {
         return Ok(false);
     };
     let mut made = Made {
@@ -208,7 +192,7 @@ fn make(
 }
 
 /// Whether anything was made that may have to be removed.
-pub(super) fn is_in_use(run: &Path) -> bool {
+pub fn is_in_use(run: &Path) -> bool {
     names(run).is_ok_and(|names| !names.is_empty())
 }
 

@@ -20,12 +20,12 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};
 
-use crate::daemon::{Daemon, KeepCommand};
+use crate::daemon::Daemon;
 use crate::files::Folder;
 use crate::start::on_demand::hold_agent_lock;
 use crate::start::rundir::RunDir;
 use crate::start::rundir::SOCKET;
-use crate::start::settings::Settings;
+use crate::start::settings::{KeepCommand, Settings};
 use crate::start::trust::ADMITS_OTHERS;
 
 use connection::Times;
@@ -75,11 +75,15 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand, descriptors
         requests: Arc::new(AtomicU64::new(0)),
         closing: watch::Sender::new(false),
     };
-    if let Err(error) = crate::lookout::requests::start(&agent.daemon) {
+    if let Err(error) = crate::lookout::requests::start(
+        agent.daemon.leasing.wanted(),
+        &agent.daemon.audit,
+        &agent.daemon.state,
+    ) {
         // Who asks is refused by what the last look found.
         tracing::error!(%error, "cannot start the thread that looks for tenants");
     }
-    crate::keeper::hand_out::start(&agent.daemon)?;
+    crate::keeper::hand_out::start(run, &agent.daemon.state)?;
     if agent.daemon.settings.admit_others
         && let Err(fault) = crate::launch::stage::stage_for_others(run)
     {
@@ -114,8 +118,8 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand, descriptors
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     // The last word to the holder: what it keeps on for may have ended since the last round.
-    agent.daemon.tell_users();
-    agent.daemon.close();
+    agent.daemon.holder.tell_users();
+    agent.daemon.line.close();
     Ok(())
 }
 

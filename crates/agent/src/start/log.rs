@@ -4,9 +4,9 @@ use std::fs::{File, symlink_metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use rustix::fs::{FileType, fstat};
+use divvy_model::{Code, Fault};
+use rustix::fs::{FileType, OFlags, fstat};
 
-use crate::start::on_demand::open_log;
 use crate::start::rundir::LOG;
 use crate::start::rundir::RunDir;
 
@@ -42,6 +42,22 @@ fn begun(run: &RunDir, largest: u64, (device, number): (u64, u64)) -> io::Result
     }
     run.folder()?.rename(LOG, ASIDE)?;
     open_log(run).map(Some).map_err(io::Error::other)
+}
+
+/// The log, for appending, readable by its owner only.
+///
+/// # Errors
+/// [`Code::RunDir`] when it cannot be opened.
+pub fn open_log(run: &RunDir) -> Result<File, Fault> {
+    run.folder()
+        .and_then(|folder| folder.open_to_write(LOG, OFlags::APPEND, 0o600))
+        .map_err(|error| {
+            Fault::new(
+                Code::RunDir,
+                format!("cannot write the log `{}`", run.log().display()),
+            )
+            .because(&error)
+        })
 }
 
 /// Puts a log aside that is too large, before an agent begins to write to it.

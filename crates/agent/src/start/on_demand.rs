@@ -80,7 +80,7 @@ fn own_or_root(run: &RunDir) -> Result<(), Fault> {
 
 fn spawn(run: &RunDir, mut serve: Command) -> Result<Child, Fault> {
     crate::start::log::begin(run);
-    let log = open_log(run)?;
+    let log = crate::start::log::open_log(run)?;
     let second = log.try_clone();
     let cannot =
         |error: &std::io::Error| Fault::new(Code::AgentStart, "cannot start the agent").because(error);
@@ -103,22 +103,6 @@ pub fn close_inherited() {
         // One of them was the list's own, and is closed already.
         let _closed = nix::unistd::close(number);
     }
-}
-
-/// The log, for appending, readable by its owner only.
-///
-/// # Errors
-/// [`Code::RunDir`] when it cannot be opened.
-pub fn open_log(run: &RunDir) -> Result<File, Fault> {
-    run.folder()
-        .and_then(|folder| folder.open_to_write(LOG, OFlags::APPEND, 0o600))
-        .map_err(|error| {
-            Fault::new(
-                Code::RunDir,
-                format!("cannot write the log `{}`", run.log().display()),
-            )
-            .because(&error)
-        })
 }
 
 fn lock_file(run: &RunDir, name: &str) -> Result<File, Fault> {

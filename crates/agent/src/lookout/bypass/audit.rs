@@ -4,33 +4,48 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use divvy_ledger::Bypass;
 use divvy_model::{Bytes, Condition, Isolation, Policy, SliceRecord};
 use rustix::process::Signal;
 
 use super::{containers, scan};
+use crate::admission::home::nearest_run;
 use crate::api::events::EventKind;
-use crate::daemon::Daemon;
+use crate::holder::PageHolder;
+use crate::journal::Journal;
 use crate::launch::stage::DropIns;
-use crate::lookout::audit::holders;
+use crate::life::attending::Attending;
+use crate::life::lists::Lists;
+use crate::life::members::Members;
+use crate::lookout::audit::MemoryAudit;
+use crate::start::rundir::RunDir;
+use crate::state::Shared;
 use crate::system::procs;
 use crate::system::watched::Watched;
 
 /// A process, by its number and when it began: so it is never another.
 type Known = (u32, u64, Bypass);
 
-/// What was found on earlier rounds.
-#[derive(Debug, Default)]
-pub struct Auditor {
-    found: Mutex<Found>,
-    /// Who is in a container.
-    evidence: Mutex<containers::Evidence>,
+/// The rounds, with what was found on earlier ones.
+pub(crate) struct Auditor {
+    pub run: RunDir,
+    pub state: Shared,
+    pub journal: Arc<Journal>,
+    pub lists: Arc<Lists>,
+    pub members: Arc<Members>,
+    pub audit: Arc<MemoryAudit>,
+    pub holder: Arc<PageHolder>,
+    pub attending: Arc<Attending>,
+    pub found: Mutex<Found>,
+    /// What tells which processes are in a container.
+    pub evidence: Mutex<containers::Evidence>,
 }
 
+/// What a round found.
 #[derive(Debug, Default)]
-struct Found {
+pub(crate) struct Found {
     /// For how many rounds in a row each process was found.
     processes: HashMap<Known, u32>,
     /// The slices that held more than they account for, by id.
@@ -63,14 +78,14 @@ struct Who {
 
 impl Auditor {
     /// One round over all slices. Answers whether it saw something of which only another look makes sure.
-    pub fn look(&self, daemon: &Daemon) -> bool {
+    pub fn look(&self) -> bool {
         let emulated = DropIns::find()
             .ok()
             .and_then(|found| found.emulated.cuda.canonicalize().ok());
         let drivers: Vec<_> = emulated.iter().map(std::path::PathBuf::as_path).collect();
         // The devices first: who is on one has its place in a ledger before that.
-        let holding = daemon.holding();
-        let slices = daemon.slices();
+        let holding = self.audit.holding(&self.state);
+        let slices = self.lists.slices();
         let unlimited = |slice: &&SliceRecord| slice.isolation == Isolation::Env || slice.whole;
         let in_ledgers: HashSet<u32> = slices
             .iter()
@@ -79,13 +94,13 @@ impl Auditor {
         let free: HashSet<u32> = slices
             .iter()
             .filter(unlimited)
-            .flat_map(|slice| daemon.members(slice))
+            .flat_map(|slice| self.members.of(slice))
             .collect();
         let mut seen = Found::default();
         let mut unsure = false;
         for slice in slices.iter().filter(|slice| !unlimited(slice)) {
             let mut strays = false;
-            for pid in daemon.members(slice) {
+            for pid in self.members.of(slice) {
                 let Some(began) = procs::start_ticks(pid) else {
                     continue;
                 };
@@ -101,7 +116,7 @@ impl Auditor {
                 if sights.is_empty() {
                     continue;
                 }
-                let run = daemon.run_around(pid);
+                let run = nearest_run(&self.state.lock(), pid);
                 if run.as_ref().is_some_and(|(id, _)| *id != slice.id) {
                     continue;
                 }
@@ -118,14 +133,14 @@ impl Auditor {
                         run,
                         in_container: false,
                     };
-                    deal_with(daemon, slice, &process, sight, rounds);
+                    self.deal_with(slice, &process, sight, rounds);
                 }
             }
             if slice.conditions.contains(&Condition::Overuse) {
                 let known = self.found().overusing.contains(&slice.id);
                 // Of a stray it is told as of that, once it is sure.
                 if !known && !strays {
-                    count_unexplained(daemon, slice);
+                    self.count_unexplained(slice);
                 }
                 if known || !strays {
                     seen.overusing.insert(slice.id.clone());
@@ -133,7 +148,7 @@ impl Auditor {
             }
         }
         let stray = |pid: &u32| holding.contains(pid) && !in_ledgers.contains(pid);
-        unsure |= self.look_into_containers(daemon, &slices, &stray, &mut seen);
+        unsure |= self.look_into_containers(&slices, &stray, &mut seen);
         *self.found() = seen;
         unsure
     }
@@ -141,21 +156,22 @@ impl Auditor {
     /// The programs of containers that are in no ledger. Answers as [`Self::look`].
     fn look_into_containers(
         &self,
-        daemon: &Daemon,
         slices: &[SliceRecord],
         stray: &dyn Fn(&u32) -> bool,
         seen: &mut Found,
     ) -> bool {
         let mut unsure = false;
-        let pages = daemon.page_files(slices);
+        let pages = self.holder.page_files(slices);
         let found = {
             let mut evidence = self.evidence.lock().unwrap_or_else(PoisonError::into_inner);
-            if daemon.opened.swap(false, Ordering::Relaxed) {
+            if self.attending.opened.swap(false, Ordering::Relaxed) {
                 evidence.look_again();
             }
-            containers::look_into(&daemon.run, slices, &pages, &mut evidence)
+            containers::look_into(&self.run, slices, &pages, &mut evidence)
         };
-        unsure |= daemon.note_containers(&found.iter().map(|process| process.slice.clone()).collect());
+        unsure |= self
+            .attending
+            .note_containers(&found.iter().map(|process| process.slice.clone()).collect());
         for containers::Process {
             slice: id,
             pid,
@@ -183,7 +199,7 @@ impl Auditor {
                     run: None,
                     in_container: true,
                 };
-                deal_with(daemon, slice, &process, sight, rounds);
+                self.deal_with(slice, &process, sight, rounds);
             }
         }
         unsure
@@ -234,83 +250,62 @@ impl Sight {
     }
 }
 
-/// As soon as it is sure: counts it, and asks the program to end where the policy is strict. A round later it has not
-/// listened.
-fn deal_with(daemon: &Daemon, slice: &SliceRecord, process: &Who, sight: Sight, rounds: u32) {
-    if rounds < sight.sure() {
-        return;
-    }
-    let Who { pid, run, .. } = *process;
-    let strict = slice.policy == Policy::Strict;
-    let first = rounds == sight.sure();
-    if first {
-        let bypass = sight.bypass();
-        if daemon.may_log(slice.uid) {
-            tracing::warn!(slice = slice.name, pid, %bypass, policy = ?slice.policy, "a process passes the limiter");
+impl Auditor {
+    /// As soon as it is sure: counts it, and asks the program to end where the policy is strict. A round later it has not
+    /// listened.
+    fn deal_with(&self, slice: &SliceRecord, process: &Who, sight: Sight, rounds: u32) {
+        if rounds < sight.sure() {
+            return;
         }
-        daemon.count(&slice.id, bypass);
-        let fate = if strict { ": it is ended" } else { "" };
+        let Who { pid, run, .. } = *process;
+        let strict = slice.policy == Policy::Strict;
+        let first = rounds == sight.sure();
+        if first {
+            let bypass = sight.bypass();
+            if self.journal.may_log(slice.uid) {
+                tracing::warn!(slice = slice.name, pid, %bypass, policy = ?slice.policy, "a process passes the limiter");
+            }
+            self.count(&slice.id, bypass);
+            let fate = if strict { ": it is ended" } else { "" };
+            let message = format!(
+                "process {pid} ({}) {}{fate}",
+                procs::command(pid),
+                sight.in_words()
+            );
+            // Before the signal: who waits for the program asks as soon as that has ended.
+            self.journal.tell_run(EventKind::Bypassed, slice, run, message);
+        }
+        if strict {
+            let signal = if first { Signal::TERM } else { Signal::KILL };
+            // It may have ended by itself meanwhile.
+            if let Some(pinned) = Watched::again(pid, process.began)
+                && (process.in_container || procs::owner(pid) == Some(slice.uid))
+            {
+                let _refused = pinned.signal_as(process.in_container, slice.uid, signal);
+            }
+        }
+    }
+
+    /// What the drivers hold for a slice that none of its processes accounts for. Whose it is they do not say, so nobody is
+    /// ended: so much less room is left.
+    fn count_unexplained(&self, slice: &SliceRecord) {
+        self.count(&slice.id, Bypass::UnexplainedMemory);
+        let overhead = slice.shares().iter().fold(0, |sum: u64, share| {
+            sum.saturating_add(share.memory_overhead_bytes.0)
+        });
         let message = format!(
-            "process {pid} ({}) {}{fate}",
-            procs::command(pid),
-            sight.in_words()
+            "its processes hold {} more than they account for",
+            Bytes(overhead)
         );
-        // Before the signal: who waits for the program asks as soon as that has ended.
-        daemon.journal.tell_run(EventKind::Bypassed, slice, run, message);
+        self.journal.tell_run(EventKind::Bypassed, slice, None, message);
     }
-    if strict {
-        let signal = if first { Signal::TERM } else { Signal::KILL };
-        // It may have ended by itself meanwhile.
-        if let Some(pinned) = Watched::again(pid, process.began)
-            && (process.in_container || procs::owner(pid) == Some(slice.uid))
-        {
-            let _refused = pinned.signal_as(process.in_container, slice.uid, signal);
-        }
-    }
-}
 
-/// What the drivers hold for a slice that none of its processes accounts for. Whose it is they do not say, so nobody is
-/// ended: so much less room is left.
-fn count_unexplained(daemon: &Daemon, slice: &SliceRecord) {
-    daemon.count(&slice.id, Bypass::UnexplainedMemory);
-    let overhead = slice.shares().iter().fold(0, |sum: u64, share| {
-        sum.saturating_add(share.memory_overhead_bytes.0)
-    });
-    let message = format!(
-        "its processes hold {} more than they account for",
-        Bytes(overhead)
-    );
-    daemon.journal.tell_run(EventKind::Bypassed, slice, None, message);
-}
-
-impl Daemon {
     fn count(&self, id: &str, bypass: Bypass) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.bypass_total += 1;
         let pages = state.slices.get(id).and_then(|slice| slice.pages.as_ref());
         if let Some(first) = pages.and_then(|pages| pages.first()) {
             first.ledger.count(bypass);
         }
-    }
-
-    /// The processes that hold memory of a device of this agent's, or have a context where the driver tells no more.
-    fn holding(&self) -> HashSet<u32> {
-        let state = self.state();
-        let owned = state.inventory.devices.iter();
-        let owned: Vec<_> = owned
-            .filter(|device| state.owned.contains(&device.uuid))
-            .cloned()
-            .collect();
-        drop(state);
-        owned
-            .iter()
-            .flat_map(|device| holders(&self.nvidia, self.run.path(), device))
-            .filter(|(_, held)| held.is_none_or(|held| !held.is_zero()))
-            .map(|(pid, _)| pid)
-            .collect()
-    }
-
-    fn run_around(&self, pid: u32) -> Option<(String, u32)> {
-        Self::nearest_run(&self.state(), pid)
     }
 }

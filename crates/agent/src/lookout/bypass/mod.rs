@@ -1,11 +1,11 @@
 //! Ways to use a device past the limiter: what can be told of a program before it runs, what keeps it from NVIDIA's
 //! other libraries, and what is seen of it while it runs. docs/adr/0010 says what is done about each.
 
-pub mod audit;
+pub(crate) mod audit;
 pub mod containers;
 mod evidence;
 pub mod program;
-mod reported;
+pub(crate) mod reported;
 pub mod scan;
 
 use divvy_ledger::Bypass;

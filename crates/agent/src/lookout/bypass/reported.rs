@@ -1,22 +1,33 @@
 //! What others refused because nothing would keep it to a slice, and tell the agent: whoever started it in the background
 //! reads no terminal.
 
+use std::sync::Arc;
+
 use divvy_model::{Fault, SliceRecord};
 
 use crate::api::events::EventKind;
-use crate::daemon::Daemon;
+use crate::journal::Journal;
+use crate::state::Shared;
 use crate::system::peer::Peer;
 
 /// So much of a sentence is told on.
 const LONGEST: usize = 300;
 
-impl Daemon {
+/// Takes such reports.
+pub(crate) struct Reports {
+    /// The agent's own user.
+    pub uid: u32,
+    pub state: Shared,
+    pub journal: Arc<Journal>,
+}
+
+impl Reports {
     /// Writes down that a program of a slice's container was refused.
     ///
     /// # Errors
     /// [`divvy_model::Code::UnknownSlice`], [`divvy_model::Code::NotAllowed`].
     pub fn refused(&self, peer: Peer, which: &str, refusal: &Fault) -> Result<SliceRecord, Fault> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let slice = state.find(which, peer)?;
         peer.may_change(slice.record.uid, self.uid)?;
         let shown = slice.shown();
@@ -26,7 +37,7 @@ impl Daemon {
             plain(&refusal.message),
             plain(&refusal.causes.join(": "))
         );
-        if self.may_log(peer.uid) {
+        if self.journal.may_log(peer.uid) {
             tracing::warn!(slice = shown.name, message, "a container's program was refused");
         }
         self.journal.tell(EventKind::Refused, &shown, message);

@@ -97,11 +97,11 @@ impl Host {
         };
         change(&mut ask);
         let pid = std::process::id();
-        self.daemon.create(Peer::new(uid, pid), &ask)
+        self.daemon.requests.create(Peer::new(uid, pid), &ask)
     }
 
     fn count(&self) -> usize {
-        self.daemon.devices().len()
+        self.daemon.lists.devices().len()
     }
 }
 
