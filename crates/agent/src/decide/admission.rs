@@ -4,7 +4,7 @@ use divvy_arbiter::Promises;
 use divvy_model::{Bytes, Code, Compute, ComputeTerms, DeviceRecord, Fault, MemoryAmount, Sharing};
 
 use crate::decide::compute::for_arbiter;
-use crate::decide::modes::HeldMode;
+use crate::decide::held::HeldMode;
 
 /// What a driver may have of a device on which nothing runs, for itself: NVML counts a few MiB as used beside what it calls
 /// reserved. So little is nobody who is there.

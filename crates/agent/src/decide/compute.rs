@@ -7,7 +7,7 @@ use divvy_arbiter::{Part, Share, Terms};
 use divvy_model::{Cap, Class, Code, Compute, ComputeTerms, Fault, Mode, SliceRecord, Weight};
 
 use crate::decide::family::Family;
-use crate::decide::modes::is_leased;
+use crate::decide::held::is_leased;
 
 /// Refuses terms that nobody can mean, whoever asks and whatever the device.
 ///

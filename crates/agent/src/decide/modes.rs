@@ -6,31 +6,7 @@ use divvy_model::{
 };
 
 use crate::decide::admission::{DeviceView, Hold};
-
-/// What a slice says of the way in which its device is shared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HeldMode {
-    /// The way, and what belongs to it.
-    pub terms: ModeTerms,
-    /// Under MPS: whether multiprocessors are set apart for each slice.
-    pub partitioned: bool,
-}
-
-impl HeldMode {
-    /// Of a record.
-    #[must_use]
-    pub fn of(record: &SliceRecord) -> Self {
-        Self {
-            terms: record.mode_terms(),
-            partitioned: is_partitioned(record.share_mode, record.compute_cap),
-        }
-    }
-}
-
-/// Under MPS a hard cap means multiprocessors of its own.
-pub fn is_partitioned(mode: Mode, cap: Cap) -> bool {
-    mode == Mode::Mps && cap == Cap::Hard
-}
+use crate::decide::held::{HeldMode, is_partitioned};
 
 /// Refuses what does not go together, whatever the device.
 ///
@@ -211,12 +187,6 @@ impl DeviceView<'_> {
         }
         format!("slice {}{} shares it by {how}", hold.name, self.whose(hold))
     }
-}
-
-/// Whether the agent hands out leases to it.
-#[must_use]
-pub fn is_leased(record: &SliceRecord) -> bool {
-    record.isolation != Isolation::Env && !record.whole && record.share_mode == Mode::Lease
 }
 
 /// How much of its GPU an instance is, by multiprocessors, if both are known.

@@ -9,7 +9,7 @@ use divvy_model::{Attendant, Fault, SliceRecord};
 use crate::api::Attend;
 use crate::decide::life::{Sight, missed_rounds, sight_of};
 use crate::life::anchor::{of_path, of_process, unix_seconds};
-use crate::life::container::PRELOAD;
+use crate::life::described::PRELOAD;
 use crate::life::ending::Endings;
 use crate::life::records::store;
 use crate::life::slice::Slice;

@@ -15,7 +15,7 @@ use crate::files::Folder;
 use crate::holder::PageHolder;
 use crate::launch::stage::{DropIns, second_name, stage_for_containers};
 use crate::life::attending::Attending;
-use crate::life::described::remember;
+use crate::life::described::{PRELOAD, remember};
 use crate::start::rundir::RunDir;
 use crate::start::rundir::{BOXES, CONTAINERS, ENTER_ONLY};
 use crate::state::Shared;
@@ -230,8 +230,6 @@ fn preload_text(lib: &str, preloads: &[String]) -> String {
 
 /// The mode of a folder for the agent's user and root.
 const AGENT_ONLY: u32 = 0o700;
-/// What containers of a slice have as /etc/ld.so.preload.
-pub(crate) const PRELOAD: &str = "ld.so.preload";
 
 /// The folder of what containers have of a slice, or of a device.
 fn own_folder(run: &RunDir, name: &str, mode: u32) -> io::Result<Folder> {

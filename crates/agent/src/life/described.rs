@@ -9,6 +9,8 @@ use crate::files::Folder;
 use crate::start::rundir::{CONTAINERS, ENTER_ONLY, RunDir};
 use crate::system::privilege;
 
+/// What containers of a slice have as /etc/ld.so.preload, in the folder of what they have.
+pub(crate) const PRELOAD: &str = "ld.so.preload";
 /// The list of a slice's files, in the folder of what its containers have.
 const FILES: &str = "files";
 /// The mode of a folder for the agent's user and root.

@@ -12,7 +12,7 @@ use divvy_model::{
 };
 
 use crate::decide::admission::Hold;
-use crate::decide::modes::HeldMode;
+use crate::decide::held::HeldMode;
 use crate::decide::overhead::{Audited, Seen, Why};
 use crate::life::anchor::Anchor;
 use crate::life::known::Known;

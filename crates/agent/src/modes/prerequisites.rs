@@ -13,7 +13,7 @@ use divvy_host::mps::{Mps, chunks, set_time_slice};
 use divvy_host::tool::Tools;
 use divvy_model::{Code, DeviceKind, DeviceRecord, Fault, Mode, SliceRecord, TimeSlice};
 
-use crate::decide::modes::is_partitioned;
+use crate::decide::held::is_partitioned;
 use crate::files::Folder;
 use crate::system::privilege;
 
