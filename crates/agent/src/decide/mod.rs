@@ -17,3 +17,6 @@ pub(crate) mod quota;
 pub(crate) mod record;
 pub(crate) mod resize;
 pub(crate) mod rules;
+
+#[cfg(test)]
+mod tests;

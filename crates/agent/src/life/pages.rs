@@ -364,14 +364,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uuid_is_sixteen_bytes() {
-        let bytes = uuid_bytes("GPU-00112233-4455-6677-8899-aabbccddeeff");
-        assert_eq!(bytes[..4], [0, 0x11, 0x22, 0x33]);
-        assert_eq!(bytes[15], 0xff);
-        assert_eq!(uuid_bytes("GPU-12"), [0; 16]);
-    }
-
-    #[test]
     fn what_a_dead_agent_handed_over_in_part_is_taken_over() {
         let folder = tempfile::tempdir().expect("a folder");
         let uid = rustix::process::getuid().as_raw();
