@@ -7,10 +7,9 @@ use divvy_arbiter::{DeviceId, Nanos, SECOND};
 use divvy_ledger::attach::Pages;
 use divvy_ledger::{Gate, GateWord, Grant, Lease, Ledger};
 
-use super::bell::Rope;
 use super::figures::Figures;
 use super::metered::Metered;
-use super::undertaker::MOST;
+use super::rope::{MOST, Rope};
 
 /// What the slice has of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

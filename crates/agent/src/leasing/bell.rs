@@ -1,16 +1,16 @@
 //! A thread for each account, which sleeps on its bell: what it hears it deals with itself, without another thread's
 //! being woken. docs/adr/0025 has what the alternatives cost.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use divvy_ledger::attach::Pages;
-use divvy_ledger::{Effort, Ledger};
+use divvy_ledger::Effort;
 
 use super::Leasing;
-use super::undertaker::{MOST, Undertaker};
+use super::rope::Rope;
+use super::undertaker::Undertaker;
 use crate::system::allowance::Allowance;
 
 /// How long a thread sleeps where nothing happens. Whoever wants it sooner rings.
@@ -22,77 +22,11 @@ const SOON: Duration = Duration::from_millis(10);
 /// A thread's stack. Nothing on it is large.
 const STACK: usize = 256 << 10;
 
-/// What the others have of a bell's thread.
-#[derive(Debug)]
-pub(super) struct Rope {
-    /// The arbiter's number of the slice.
-    pub number: u64,
-    pages: Arc<Vec<Pages>>,
-    place: usize,
-    /// The account's device, by UUID.
-    device: String,
-    /// Whose the slice is.
-    uid: u32,
-    ended: AtomicBool,
-    reaps: AtomicBool,
-    newcomers: Mutex<Vec<u32>>,
-}
-
-impl Rope {
-    pub fn new(number: u64, uid: u32, pages: Arc<Vec<Pages>>, place: usize, device: String) -> Self {
-        Self {
-            number,
-            pages,
-            place,
-            device,
-            uid,
-            newcomers: Mutex::default(),
-            ended: AtomicBool::new(false),
-            reaps: AtomicBool::new(false),
-        }
-    }
-
-    fn ledger(&self) -> &Ledger {
-        &self.pages[self.place].ledger
-    }
-
-    /// Has the thread look for the dead, and then at the living. A reaper may have to wait for another that a hostile
-    /// process keeps from its turn, so nobody does it for two slices.
-    pub fn reap(&self) {
-        self.reaps.store(true, Relaxed);
-        self.ledger().ring();
-    }
-
-    /// Has the thread watch processes that came. The caller may hold the desk, so nothing is asked of the system here but
-    /// a wake-up, for the caller may be another thread.
-    pub fn came(&self, pids: &[u32]) {
-        if pids.is_empty() {
-            return;
-        }
-        let mut newcomers = self.newcomers.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = MOST.saturating_sub(newcomers.len());
-        if room > 0 {
-            newcomers.extend(pids.iter().take(room));
-            drop(newcomers);
-            self.ledger().ring();
-        }
-    }
-
-    /// Ends the thread.
-    pub fn end(&self) {
-        self.ended.store(true, Relaxed);
-        self.ledger().ring();
-    }
-}
-
-impl Rope {
-    /// Has those watched who came. Whom there is no patience for the clock looks for.
-    fn watch_newcomers(self: &Arc<Self>, undertaker: &Undertaker, watches: &mut Patience) {
-        let newcomers = std::mem::take(&mut *self.newcomers.lock().unwrap_or_else(PoisonError::into_inner));
-        for pid in newcomers {
-            if watches.may_go_on(Instant::now()) {
-                undertaker.watch(self, pid, self.uid);
-            }
+/// Watches new processes. Those over the rate limit are found by the periodic look.
+fn watch_newcomers(rope: &Arc<Rope>, undertaker: &Undertaker, watches: &mut Patience) {
+    for pid in rope.newcomers() {
+        if watches.may_go_on(Instant::now()) {
+            undertaker.watch(rope, pid, rope.uid);
         }
     }
 }
@@ -150,7 +84,7 @@ fn serve(rope: &Arc<Rope>, leasing: &Weak<Leasing>, undertaker: Option<&Undertak
         let crowd = leasing.look(rope.number);
         drop(leasing);
         if let Some(undertaker) = undertaker {
-            rope.watch_newcomers(undertaker, &mut watches);
+            watch_newcomers(rope, undertaker, &mut watches);
         }
         patience.take(crowd);
         let _rung = ledger.wait_bell(rung, if rest { SOON } else { LONG });

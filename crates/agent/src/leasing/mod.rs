@@ -17,12 +17,15 @@ use crate::lookout::wanted::Wanted;
 
 mod account;
 mod alarm;
+mod audit;
 mod bell;
 mod decide;
 mod escape;
 mod figures;
 mod look;
+mod meter;
 mod metered;
+mod rope;
 mod seat;
 mod shares;
 mod state;
@@ -30,8 +33,8 @@ mod thrash;
 mod undertaker;
 mod views;
 
-use bell::Rope;
-pub(crate) use escape::{Meter, Use};
+pub(crate) use meter::{Meter, Use};
+use rope::Rope;
 use state::State;
 use undertaker::Undertaker;
 

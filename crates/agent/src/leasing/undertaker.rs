@@ -16,12 +16,9 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::bell::Rope;
+use super::rope::{MOST, Rope};
 
 const STACK: usize = 128 << 10;
-
-/// As many processes of an account are watched at once. What has more is a family whose others the clock finds.
-pub(super) const MOST: usize = 32;
 
 /// As many of all accounts: far from what the agent may have open.
 const MOST_IN_ALL: usize = 1024;

@@ -7,10 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use divvy_model::SliceRecord;
-use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, makedev, statx};
+use rustix::fs::{FileType, Statx, makedev};
 
 pub use super::evidence::Evidence;
 use super::evidence::SliceBox;
+use super::place::{look, place};
 use super::scan::IN_CONTAINER;
 use crate::start::rundir::RunDir;
 use crate::system::privilege;
@@ -114,22 +115,12 @@ fn mapped(line: &str) -> Option<(u64, u64)> {
     Some((makedev(number(major)?, number(minor)?), inode))
 }
 
-/// What is known of a file without asking anybody for it: a container's file systems may have servers that never answer.
-pub(super) fn look(path: &Path) -> Option<Statx> {
-    statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS).ok()
-}
-
 fn is_node(seen: &Statx) -> bool {
     FileType::from_raw_mode(seen.stx_mode.into()) == FileType::CharacterDevice
 }
 
 fn number(seen: &Statx) -> u64 {
     makedev(seen.stx_rdev_major, seen.stx_rdev_minor)
-}
-
-/// A file, whatever it is called.
-pub(super) fn place(seen: &Statx) -> (u64, u64) {
-    (makedev(seen.stx_dev_major, seen.stx_dev_minor), seen.stx_ino)
 }
 
 #[expect(

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, openat2, statx};
 use rustix::io::Errno;
 
-use super::containers::{look, place};
+use super::place::{look, place};
 use crate::files::kernel;
 use crate::start::rundir::RunDir;
 use crate::system::privilege;
