@@ -55,7 +55,7 @@ impl Leasing {
                 state.note_thrash(now);
                 state.take_samples(now);
             }
-            !state.seats.is_empty()
+            !state.leaseholders.is_empty()
         });
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
         if desk.ended {

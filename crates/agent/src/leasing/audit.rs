@@ -7,8 +7,8 @@ use divvy_arbiter::{DeviceId, MILLISECOND, Nanos, TenantId};
 
 use super::Leasing;
 use super::escape::{LEAST, Seen, escaped, totals};
+use super::leaseholder::Leaseholder;
 use super::meter::{Meter, Use, by_slice};
-use super::seat::Seat;
 use super::state::State;
 use crate::api::events::EventKind;
 
@@ -40,21 +40,29 @@ impl Leasing {
 impl State {
     /// Compares what the driver says of the device with what each slice was charged.
     pub(super) fn compare(&mut self, device: DeviceId, uses: &HashMap<&str, Vec<(u32, Use)>>, now: Nanos) {
-        let numbers: Vec<u64> = self.seats.keys().copied().collect();
+        let numbers: Vec<u64> = self.leaseholders.keys().copied().collect();
         for number in numbers {
-            let Some(seat) = self.seats.get(&number) else {
+            let Some(leaseholder) = self.leaseholders.get(&number) else {
                 continue;
             };
-            if !seat.accounts.iter().any(|account| account.device == device) {
+            if !leaseholder
+                .accounts
+                .iter()
+                .any(|account| account.device == device)
+            {
                 continue;
             }
             let key = (number, device.0);
-            let Some(view) = self.arbiter.view(TenantId(number), device).filter(|_| !seat.lone) else {
+            let Some(view) = self
+                .arbiter
+                .view(TenantId(number), device)
+                .filter(|_| !leaseholder.lone)
+            else {
                 self.escapes.seen.remove(&key);
                 continue;
             };
             let none = Vec::new();
-            let used = uses.get(seat.member.id.as_str()).unwrap_or(&none);
+            let used = uses.get(leaseholder.member.id.as_str()).unwrap_or(&none);
             let before = self.escapes.seen.get(&key);
             if before.is_some_and(|before| now.saturating_sub(before.at) < LEAST) {
                 continue;
@@ -73,17 +81,17 @@ impl State {
             }
             self.escapes.seen.insert(key, now_seen);
         }
-        let seats = &self.seats;
+        let leaseholders = &self.leaseholders;
         self.escapes
             .seen
-            .retain(|(number, _), _| seats.contains_key(number));
+            .retain(|(number, _), _| leaseholders.contains_key(number));
     }
 
     fn note_escape(&mut self, number: u64, device: DeviceId, escaped: Option<Nanos>) {
-        let Some(seat) = self.seats.get_mut(&number) else {
+        let Some(leaseholder) = self.leaseholders.get_mut(&number) else {
             return;
         };
-        let news = seat.escape(escaped);
+        let news = leaseholder.escape(escaped);
         self.escaped_ns = self.escaped_ns.saturating_add(escaped.unwrap_or(0));
         if let (true, Some(escaped)) = (news, escaped) {
             let message = format!(
@@ -95,7 +103,7 @@ impl State {
     }
 }
 
-impl Seat {
+impl Leaseholder {
     /// Says whether it is news.
     fn escape(&mut self, escaped: Option<Nanos>) -> bool {
         let before = std::mem::replace(&mut self.escapes, escaped.is_some());
@@ -106,9 +114,9 @@ impl Seat {
 
 impl State {
     fn note_use(&mut self, device: usize, uses: &HashMap<&str, Vec<(u32, Use)>>, now: Nanos) {
-        for seat in self.seats.values_mut() {
-            let used = uses.get(seat.member.id.as_str());
-            for account in &mut seat.accounts {
+        for leaseholder in self.leaseholders.values_mut() {
+            let used = uses.get(leaseholder.member.id.as_str());
+            for account in &mut leaseholder.accounts {
                 let known = used.is_some() || account.metered.looked_at.is_some();
                 if account.device.0 as usize == device && (known || !uses.is_empty()) {
                     account.metered.take(used.map_or(&[], Vec::as_slice), now);

@@ -22,11 +22,11 @@ mod bell;
 mod decide;
 mod escape;
 mod figures;
+mod leaseholder;
 mod look;
 mod meter;
 mod metered;
 mod rope;
-mod seat;
 mod shares;
 mod state;
 mod thrash;
@@ -124,15 +124,15 @@ impl Leasing {
         let ropes: Vec<Arc<Rope>> = self.with(|state, now| {
             state.sync(members, now);
             let mut ropes = Vec::new();
-            for (number, seat) in &mut state.seats {
-                for (place, account) in seat.accounts.iter_mut().enumerate() {
+            for (number, leaseholder) in &mut state.leaseholders {
+                for (place, account) in leaseholder.accounts.iter_mut().enumerate() {
                     if account.rope.is_none() {
                         let rope = Arc::new(Rope::new(
                             *number,
-                            seat.member.uid,
-                            seat.member.pages.clone(),
+                            leaseholder.member.uid,
+                            leaseholder.member.pages.clone(),
                             place,
-                            seat.member.devices.get(place).cloned().unwrap_or_default(),
+                            leaseholder.member.devices.get(place).cloned().unwrap_or_default(),
                         ));
                         // Whoever was there before the rope: an earlier agent's.
                         rope.came(&account.host_pids());
@@ -204,7 +204,11 @@ impl Leasing {
         self.wanted.end();
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
         desk.ended = true;
-        let accounts = desk.state.seats.values().flat_map(|seat| &seat.accounts);
+        let accounts = desk
+            .state
+            .leaseholders
+            .values()
+            .flat_map(|leaseholder| &leaseholder.accounts);
         accounts
             .filter_map(|account| account.rope.as_ref())
             .for_each(|rope| rope.end());

@@ -62,7 +62,7 @@ fn nobody_waits_for_a_stopped_holder_and_it_comes_back() {
         "5 ms of lease, 40 of expiry"
     );
     assert_eq!(kinds(&mut world), [EventKind::Overdue, EventKind::Expired]);
-    assert!(world.state.seats.values().next().expect("one").overdue);
+    assert!(world.state.leaseholders.values().next().expect("one").overdue);
     world.tenants[0].stopped = false;
     world.run(SECOND);
     assert_eq!(kinds(&mut world), [EventKind::Recovered]);

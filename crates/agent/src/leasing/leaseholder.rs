@@ -7,7 +7,7 @@ use super::account::{Account, Hold, Said};
 
 /// A slice that leases its devices.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Leaseholder {
     /// The slice.
     pub member: Member,
     /// The terms by which the arbiter has it: its own, unless they could not be promised.
@@ -38,7 +38,7 @@ pub(super) struct Seat {
     pub escaped_ns: Nanos,
 }
 
-impl Seat {
+impl Leaseholder {
     /// Whether a lease of it is out or not over yet.
     pub fn holds(&self) -> bool {
         self.accounts.iter().any(|account| account.hold != Hold::Nothing)
