@@ -8,8 +8,8 @@ use divvy_ledger::attach::Pages;
 use divvy_ledger::{Gate, GateWord, Grant, Lease, Ledger};
 
 use super::figures::Figures;
+use super::listener::{ListenerHandle, MOST};
 use super::metered::Metered;
-use super::rope::{MOST, Rope};
 
 /// What the slice has of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub(super) struct Account {
     /// What it has of it.
     pub hold: Hold,
     /// The bell's thread, where there is one.
-    pub rope: Option<Arc<Rope>>,
+    pub listener: Option<Arc<ListenerHandle>>,
     /// Nanoseconds that its processes kept the device busy, since this agent looks.
     pub busy_ns: Nanos,
     /// Their longest typical kernel.
@@ -98,7 +98,7 @@ impl Account {
         Self {
             device,
             hold: Hold::Nothing,
-            rope: None,
+            listener: None,
             busy_ns: 0,
             kernel_ns: 0,
             in_flight_ns: 0,
@@ -183,8 +183,8 @@ impl Account {
                 epoch,
                 reap_at: now.saturating_add(NEXT_REAP),
             };
-            if let Some(rope) = &self.rope {
-                rope.reap();
+            if let Some(listener) = &self.listener {
+                listener.reap();
             }
         }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use divvy_ledger::Effort;
 
 use super::Leasing;
-use super::rope::Rope;
+use super::listener::ListenerHandle;
 use super::undertaker::Undertaker;
 use crate::system::allowance::Allowance;
 
@@ -23,10 +23,10 @@ const SOON: Duration = Duration::from_millis(10);
 const STACK: usize = 256 << 10;
 
 /// Watches new processes. Those over the rate limit are found by the periodic look.
-fn watch_newcomers(rope: &Arc<Rope>, undertaker: &Undertaker, watches: &mut Patience) {
-    for pid in rope.newcomers() {
+fn watch_newcomers(listener: &Arc<ListenerHandle>, undertaker: &Undertaker, watches: &mut Patience) {
+    for pid in listener.newcomers() {
         if watches.may_go_on(Instant::now()) {
-            undertaker.watch(rope, pid, rope.uid);
+            undertaker.watch(listener, pid, listener.uid);
         }
     }
 }
@@ -35,23 +35,25 @@ fn watch_newcomers(rope: &Arc<Rope>, undertaker: &Undertaker, watches: &mut Pati
 ///
 /// # Errors
 /// The system's reason.
-pub(super) fn listen(rope: &Arc<Rope>, leasing: Weak<Leasing>) -> std::io::Result<()> {
-    let rope = rope.clone();
+pub(super) fn listen(listener: &Arc<ListenerHandle>, leasing: Weak<Leasing>) -> std::io::Result<()> {
+    let listener = listener.clone();
     let thread = thread::Builder::new()
-        .name(format!("bell-{}", rope.number))
+        .name(format!("bell-{}", listener.number))
         .stack_size(STACK);
     let undertaker = leasing.upgrade().and_then(|leasing| leasing.undertaker.clone());
     let serve = move || {
-        serve(&rope, &leasing, undertaker.as_deref());
+        serve(&listener, &leasing, undertaker.as_deref());
         // Nobody but this thread has them watched.
-        undertaker.iter().for_each(|undertaker| undertaker.forget(&rope));
+        undertaker
+            .iter()
+            .for_each(|undertaker| undertaker.forget(&listener));
     };
     thread.spawn(serve).map(drop)
 }
 
-fn serve(rope: &Arc<Rope>, leasing: &Weak<Leasing>, undertaker: Option<&Undertaker>) {
+fn serve(listener: &Arc<ListenerHandle>, leasing: &Weak<Leasing>, undertaker: Option<&Undertaker>) {
     super::hurry();
-    let ledger = rope.ledger();
+    let ledger = listener.ledger();
     let mut patience = Patience::of(AT_ONCE, ONE);
     let mut watches = Patience::of(WATCHES_AT_ONCE, WATCH);
     let mut allowance = Allowance::default();
@@ -59,11 +61,11 @@ fn serve(rope: &Arc<Rope>, leasing: &Weak<Leasing>, undertaker: Option<&Undertak
     loop {
         // Taken before the look: what is rung from here on is heard.
         let rung = ledger.rung();
-        if rope.ended.load(Relaxed) {
+        if listener.ended.load(Relaxed) {
             return;
         }
         let mut rest = false;
-        if rope.reaps.swap(false, Relaxed) {
+        if listener.reaps.swap(false, Relaxed) {
             rest = match allowance.is_left(Instant::now()) {
                 // What is wrong with the ledger the lists will say.
                 true => allowance
@@ -72,19 +74,19 @@ fn serve(rope: &Arc<Rope>, leasing: &Weak<Leasing>, undertaker: Option<&Undertak
                 // Dear ones are looked at now and then.
                 false => true,
             };
-            rope.reaps.fetch_or(rest, Relaxed);
+            listener.reaps.fetch_or(rest, Relaxed);
         }
         let Some(leasing) = leasing.upgrade() else {
             return;
         };
         let asked = ledger.looks_asked();
         if std::mem::replace(&mut looks, asked) != asked {
-            leasing.wanted.add(&rope.device);
+            leasing.wanted.add(&listener.device);
         }
-        let crowd = leasing.look(rope.number);
+        let crowd = leasing.look(listener.number);
         drop(leasing);
         if let Some(undertaker) = undertaker {
-            watch_newcomers(rope, undertaker, &mut watches);
+            watch_newcomers(listener, undertaker, &mut watches);
         }
         patience.take(crowd);
         let _rung = ledger.wait_bell(rung, if rest { SOON } else { LONG });

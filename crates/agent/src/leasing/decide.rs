@@ -161,7 +161,7 @@ impl State {
             .flat_map(|leaseholder| &leaseholder.accounts);
         let ends = accounts.map(|account| match account.hold {
             Hold::Leased { until, .. } => until.saturating_sub(self.early),
-            Hold::Ending { reap_at, .. } if account.rope.is_some() => reap_at,
+            Hold::Ending { reap_at, .. } if account.listener.is_some() => reap_at,
             Hold::Ending { .. } | Hold::Nothing => Nanos::MAX,
         });
         ends.chain(self.arbiter.deadline())

@@ -44,8 +44,8 @@ impl State {
         };
         let said = leaseholder.read(now);
         for (account, said) in leaseholder.accounts.iter().zip(&said) {
-            let rope = account.rope.iter();
-            rope.for_each(|rope| rope.came(&said.newcomers));
+            let listener = account.listener.iter();
+            listener.for_each(|listener| listener.came(&said.newcomers));
         }
         if leaseholder.lone {
             return;

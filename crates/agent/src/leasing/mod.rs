@@ -23,18 +23,18 @@ mod decide;
 mod escape;
 mod figures;
 mod leaseholder;
+mod listener;
 mod look;
 mod meter;
 mod metered;
-mod rope;
 mod shares;
 mod state;
 mod thrash;
 mod undertaker;
 mod views;
 
+use listener::ListenerHandle;
 pub(crate) use meter::{Meter, Use};
-use rope::Rope;
 use state::State;
 use undertaker::Undertaker;
 
@@ -121,35 +121,35 @@ impl Leasing {
 
     /// Has these slices lease their devices, and no others.
     pub fn sync(self: &Arc<Self>, members: Vec<Member>) {
-        let ropes: Vec<Arc<Rope>> = self.with(|state, now| {
+        let listeners: Vec<Arc<ListenerHandle>> = self.with(|state, now| {
             state.sync(members, now);
-            let mut ropes = Vec::new();
+            let mut listeners = Vec::new();
             for (number, leaseholder) in &mut state.leaseholders {
                 for (place, account) in leaseholder.accounts.iter_mut().enumerate() {
-                    if account.rope.is_none() {
-                        let rope = Arc::new(Rope::new(
+                    if account.listener.is_none() {
+                        let listener = Arc::new(ListenerHandle::new(
                             *number,
                             leaseholder.member.uid,
                             leaseholder.member.pages.clone(),
                             place,
                             leaseholder.member.devices.get(place).cloned().unwrap_or_default(),
                         ));
-                        // Whoever was there before the rope: an earlier agent's.
-                        rope.came(&account.host_pids());
-                        account.rope = Some(rope.clone());
-                        ropes.push(rope);
+                        // Whoever was there before the listener: an earlier agent's.
+                        listener.came(&account.host_pids());
+                        account.listener = Some(listener.clone());
+                        listeners.push(listener);
                     }
                 }
             }
-            ropes
+            listeners
         });
         // The alarm sleeps long where there is no slice.
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
         desk.alarm_at = 0;
         self.earlier.notify_one();
         drop(desk);
-        for rope in ropes {
-            if let Err(error) = bell::listen(&rope, Arc::downgrade(self)) {
+        for listener in listeners {
+            if let Err(error) = bell::listen(&listener, Arc::downgrade(self)) {
                 // It is looked at ten times a second all the same.
                 tracing::error!(%error, "cannot start a thread that listens to a slice");
             }
@@ -210,8 +210,8 @@ impl Leasing {
             .values()
             .flat_map(|leaseholder| &leaseholder.accounts);
         accounts
-            .filter_map(|account| account.rope.as_ref())
-            .for_each(|rope| rope.end());
+            .filter_map(|account| account.listener.as_ref())
+            .for_each(|listener| listener.end());
         self.earlier.notify_one();
     }
 }

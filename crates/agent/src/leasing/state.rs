@@ -140,7 +140,7 @@ impl State {
             );
             self.due.extend(self.neighbours(&leaseholder));
             for account in &leaseholder.accounts {
-                account.rope.iter().for_each(|rope| rope.end());
+                account.listener.iter().for_each(|listener| listener.end());
             }
         }
     }

@@ -16,7 +16,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::rope::{MOST, Rope};
+use super::listener::{ListenerHandle, MOST};
 
 const STACK: usize = 128 << 10;
 
@@ -41,7 +41,7 @@ struct Watch {
     /// Held for the sake of its place in the epoll set.
     _process: OwnedFd,
     pid: u32,
-    rope: Weak<Rope>,
+    listener: Weak<ListenerHandle>,
 }
 
 impl Undertaker {
@@ -63,8 +63,8 @@ impl Undertaker {
 
     /// Has the account's dead looked for when this process ends, if it is of user `uid` (0: anybody's) and there is room
     /// for one more.
-    pub fn watch(&self, rope: &Arc<Rope>, pid: u32, uid: u32) {
-        if !self.lock().has_room(rope, pid) {
+    pub fn watch(&self, listener: &Arc<ListenerHandle>, pid: u32, uid: u32) {
+        if !self.lock().has_room(listener, pid) {
             return;
         }
         let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
@@ -72,7 +72,7 @@ impl Undertaker {
         };
         let process = match pidfd_open(raw, PidfdFlags::empty()) {
             Ok(process) => process,
-            Err(Errno::SRCH) => return rope.reap(),
+            Err(Errno::SRCH) => return listener.reap(),
             Err(_) => return,
         };
         // Asked once it is pinned. A number that means another process by now is one more of the same user's.
@@ -85,21 +85,21 @@ impl Undertaker {
         watched.next += 1;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
         // Under the lock: it may have ended already, and the thread is to find it in the table.
-        if watched.has_room(rope, pid)
+        if watched.has_room(listener, pid)
             && epoll::add(&self.epoll, &process, epoll::EventData::new_u64(key), flags).is_ok()
         {
             let watch = Watch {
                 _process: process,
                 pid,
-                rope: Arc::downgrade(rope),
+                listener: Arc::downgrade(listener),
             };
             watched.processes.insert(key, watch);
         }
     }
 
     /// Watches none of the account's processes any more.
-    pub fn forget(&self, rope: &Arc<Rope>) {
-        self.lock().processes.retain(|_, watch| !watch.is_of(rope));
+    pub fn forget(&self, listener: &Arc<ListenerHandle>) {
+        self.lock().processes.retain(|_, watch| !watch.is_of(listener));
     }
 
     /// How many processes are watched.
@@ -128,16 +128,16 @@ impl Undertaker {
                 .filter_map(|event: epoll::Event| watched.processes.remove(&event.data.u64()))
                 .collect();
             drop(watched);
-            for rope in ended.iter().filter_map(|watch| watch.rope.upgrade()) {
-                rope.reap();
+            for listener in ended.iter().filter_map(|watch| watch.listener.upgrade()) {
+                listener.reap();
             }
         }
     }
 }
 
 impl Watched {
-    fn has_room(&self, rope: &Arc<Rope>, pid: u32) -> bool {
-        let of_rope = || self.processes.values().filter(|watch| watch.is_of(rope));
+    fn has_room(&self, listener: &Arc<ListenerHandle>, pid: u32) -> bool {
+        let of_rope = || self.processes.values().filter(|watch| watch.is_of(listener));
         self.processes.len() < MOST_IN_ALL
             && of_rope().count() < MOST
             && of_rope().all(|watch| watch.pid != pid)
@@ -145,7 +145,7 @@ impl Watched {
 }
 
 impl Watch {
-    fn is_of(&self, rope: &Arc<Rope>) -> bool {
-        std::ptr::eq(self.rope.as_ptr(), Arc::as_ptr(rope))
+    fn is_of(&self, listener: &Arc<ListenerHandle>) -> bool {
+        std::ptr::eq(self.listener.as_ptr(), Arc::as_ptr(listener))
     }
 }

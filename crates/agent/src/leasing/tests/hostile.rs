@@ -10,7 +10,7 @@ use divvy_ledger::{Gate, GateWord};
 use super::threads::Host;
 use super::world::{Load, World, share};
 use crate::api::events::EventKind;
-use crate::leasing::rope::MOST;
+use crate::leasing::listener::MOST;
 
 const KERNEL: u64 = MILLISECOND;
 

@@ -11,7 +11,7 @@ pub(super) const MOST: usize = 32;
 
 /// What the others have of a bell's thread.
 #[derive(Debug)]
-pub(super) struct Rope {
+pub(super) struct ListenerHandle {
     /// The arbiter's number of the slice.
     pub number: u64,
     pages: Arc<Vec<Pages>>,
@@ -25,7 +25,7 @@ pub(super) struct Rope {
     newcomers: Mutex<Vec<u32>>,
 }
 
-impl Rope {
+impl ListenerHandle {
     pub fn new(number: u64, uid: u32, pages: Arc<Vec<Pages>>, place: usize, device: String) -> Self {
         Self {
             number,
