@@ -56,7 +56,7 @@ pub(super) struct Account {
     pub device: DeviceId,
     /// What it has of it.
     pub hold: Hold,
-    /// The bell's thread, where there is one.
+    /// The doorbell's thread, where there is one.
     pub listener: Option<Arc<ListenerHandle>>,
     /// Nanoseconds that its processes kept the device busy, since this agent looks.
     pub busy_ns: Nanos,

@@ -50,7 +50,7 @@ impl Leasing {
             state.tick(now);
             if beats {
                 state.beat();
-                // For what no bell told of: a process that was reaped, a word that came before the bell's thread.
+                // For what no doorbell told of: a process that was reaped, a word that came before the doorbell's thread.
                 state.look_at_all(now);
                 state.note_thrash(now);
                 state.take_samples(now);

@@ -9,7 +9,7 @@ use divvy_ledger::attach::Pages;
 /// As many processes of an account are watched at once. What has more is a family whose others the clock finds.
 pub(super) const MOST: usize = 32;
 
-/// What the others have of a bell's thread.
+/// What the others have of a doorbell's thread.
 #[derive(Debug)]
 pub(super) struct ListenerHandle {
     /// The arbiter's number of the slice.

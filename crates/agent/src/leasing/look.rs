@@ -8,7 +8,7 @@ use super::state::State;
 use crate::api::events::EventKind;
 
 impl State {
-    /// A slice's bell rang, or something else is reason to look at it.
+    /// A slice's doorbell rang, or something else is reason to look at it.
     pub fn look(&mut self, number: u64, now: Nanos) {
         self.due.push(number);
         self.look_at_due(now);
@@ -25,7 +25,7 @@ impl State {
         u32::try_from(crowd).unwrap_or(u32::MAX)
     }
 
-    /// Looks at all slices: for what no bell told of.
+    /// Looks at all slices: for what no doorbell told of.
     pub fn look_at_all(&mut self, now: Nanos) {
         self.due.extend(self.leaseholders.keys());
         self.look_at_due(now);

@@ -1,7 +1,7 @@
 //! Compute: what brings the arbiter's leases to the slices. docs/adr/0025 argues it, docs/adr/0023 has the words.
 //!
 //! - [`State`]: the arbiter, and the slices' pages beside its tenants. It knows no clock and no thread.
-//! - [`bell`]: a thread for each account, which looks when a tenant rings; [`alarm`]: the one that acts by the clock;
+//! - [`doorbell`]: a thread for each account, which looks when a tenant rings; [`alarm`]: the one that acts by the clock;
 //!   [`undertaker`]: the one that hears of deaths. Each takes the desk's lock, acts, and says what people should know.
 //! - [`figures`]: what each slice had of late; [`metered`]: what the driver says it did with it.
 //!
@@ -18,8 +18,8 @@ use crate::lookout::wanted::Wanted;
 mod account;
 mod alarm;
 mod audit;
-mod bell;
 mod decide;
+mod doorbell;
 mod escape;
 mod figures;
 mod leaseholder;
@@ -113,7 +113,7 @@ impl Leasing {
             wanted: Arc::default(),
         });
         if let Err(error) = alarm::start(Arc::downgrade(&leasing)) {
-            // Bells are heard all the same, and gates that nobody opens open themselves.
+            // Doorbells are heard all the same, and gates that nobody opens open themselves.
             tracing::error!(%error, "cannot start the thread of the leases");
         }
         leasing
@@ -149,7 +149,7 @@ impl Leasing {
         self.earlier.notify_one();
         drop(desk);
         for listener in listeners {
-            if let Err(error) = bell::listen(&listener, Arc::downgrade(self)) {
+            if let Err(error) = doorbell::listen(&listener, Arc::downgrade(self)) {
                 // It is looked at ten times a second all the same.
                 tracing::error!(%error, "cannot start a thread that listens to a slice");
             }
@@ -161,7 +161,7 @@ impl Leasing {
         &self.wanted
     }
 
-    /// A slice's bell rang.
+    /// A slice's doorbell rang.
     fn look(&self, number: u64) -> u32 {
         self.with(|state, now| {
             state.look(number, now);

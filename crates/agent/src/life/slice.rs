@@ -222,7 +222,7 @@ impl Slice {
         self.pages_at(place).map_or(0, |pages| pages.ledger.looks_asked())
     }
 
-    /// Tells its processes that the auditor has looked, after so many were asked for. Where nobody hears its bell they are
+    /// Tells its processes that the auditor has looked, after so many were asked for. Where nobody hears its doorbell they are
     /// told nothing, and do not ask.
     pub fn note_look(&self, place: usize, asked: u32) {
         if let Some(pages) = self.pages_at(place).filter(|_| self.terms.is_some()) {

@@ -1,7 +1,7 @@
 //! Looks that tenants ask for: before a request is refused for what the driver was last found to hold, the agent looks anew.
 //! [`divvy_ledger::fresh`] has the words.
 //!
-//! The bells' threads hear who asks, and may not wait: a driver takes its time. So they note the device, and a thread of its
+//! The doorbells' threads hear who asks, and may not wait: a driver takes its time. So they note the device, and a thread of its
 //! own looks, at each device once in [`BETWEEN_LOOKS`] at most, however many ask and however often. One look answers all who
 //! asked before it.
 

@@ -281,7 +281,7 @@ impl Tenant {
         }
     }
 
-    /// What the gate and its thread do at a moment. Answers whether the bell is rung.
+    /// What the gate and its thread do at a moment. Answers whether the doorbell is rung.
     fn act(&mut self, now: Nanos, device_free: &mut Nanos) -> bool {
         let (word, lease) = (self.views[0].gate(), self.views[0].lease());
         let mut rings = false;

@@ -1,4 +1,4 @@
-//! A thread for each account, which sleeps on its bell: what it hears it deals with itself, without another thread's
+//! A thread for each account, which sleeps on its doorbell: what it hears it deals with itself, without another thread's
 //! being woken. docs/adr/0025 has what the alternatives cost.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -38,7 +38,7 @@ fn watch_newcomers(listener: &Arc<ListenerHandle>, undertaker: &Undertaker, watc
 pub(super) fn listen(listener: &Arc<ListenerHandle>, leasing: Weak<Leasing>) -> std::io::Result<()> {
     let listener = listener.clone();
     let thread = thread::Builder::new()
-        .name(format!("bell-{}", listener.number))
+        .name(format!("doorbell-{}", listener.number))
         .stack_size(STACK);
     let undertaker = leasing.upgrade().and_then(|leasing| leasing.undertaker.clone());
     let serve = move || {
