@@ -87,7 +87,7 @@ pub(super) struct Account {
 const LONGEST_KERNEL: Nanos = 60 * SECOND;
 
 /// How long after a lease's end the dead are looked for first, and how often then. The kernel tells of most deaths
-/// before: see [`super::undertaker`].
+/// before: see [`super::pidfd_watcher`].
 const FIRST_REAP: Nanos = 2_000_000;
 const NEXT_REAP: Nanos = 5_000_000;
 

@@ -10,7 +10,7 @@ use divvy_ledger::Effort;
 
 use super::Leasing;
 use super::listener::ListenerHandle;
-use super::undertaker::Undertaker;
+use super::pidfd_watcher::PidfdWatcher;
 use crate::system::allowance::Allowance;
 
 /// How long a thread sleeps where nothing happens. Whoever wants it sooner rings.
@@ -23,10 +23,10 @@ const SOON: Duration = Duration::from_millis(10);
 const STACK: usize = 256 << 10;
 
 /// Watches new processes. Those over the rate limit are found by the periodic look.
-fn watch_newcomers(listener: &Arc<ListenerHandle>, undertaker: &Undertaker, watches: &mut Patience) {
+fn watch_newcomers(listener: &Arc<ListenerHandle>, watcher: &PidfdWatcher, watches: &mut Patience) {
     for pid in listener.newcomers() {
         if watches.may_go_on(Instant::now()) {
-            undertaker.watch(listener, pid, listener.uid);
+            watcher.watch(listener, pid, listener.uid);
         }
     }
 }
@@ -40,18 +40,16 @@ pub(super) fn listen(listener: &Arc<ListenerHandle>, leasing: Weak<Leasing>) -> 
     let thread = thread::Builder::new()
         .name(format!("doorbell-{}", listener.number))
         .stack_size(STACK);
-    let undertaker = leasing.upgrade().and_then(|leasing| leasing.undertaker.clone());
+    let watcher = leasing.upgrade().and_then(|leasing| leasing.watcher.clone());
     let serve = move || {
-        serve(&listener, &leasing, undertaker.as_deref());
+        serve(&listener, &leasing, watcher.as_deref());
         // Nobody but this thread has them watched.
-        undertaker
-            .iter()
-            .for_each(|undertaker| undertaker.forget(&listener));
+        watcher.iter().for_each(|watcher| watcher.forget(&listener));
     };
     thread.spawn(serve).map(drop)
 }
 
-fn serve(listener: &Arc<ListenerHandle>, leasing: &Weak<Leasing>, undertaker: Option<&Undertaker>) {
+fn serve(listener: &Arc<ListenerHandle>, leasing: &Weak<Leasing>, watcher: Option<&PidfdWatcher>) {
     super::hurry();
     let ledger = listener.ledger();
     let mut patience = Patience::of(AT_ONCE, ONE);
@@ -85,8 +83,8 @@ fn serve(listener: &Arc<ListenerHandle>, leasing: &Weak<Leasing>, undertaker: Op
         }
         let crowd = leasing.look(listener.number);
         drop(leasing);
-        if let Some(undertaker) = undertaker {
-            watch_newcomers(listener, undertaker, &mut watches);
+        if let Some(watcher) = watcher {
+            watch_newcomers(listener, watcher, &mut watches);
         }
         patience.take(crowd);
         let _rung = ledger.wait_bell(rung, if rest { SOON } else { LONG });

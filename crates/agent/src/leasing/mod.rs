@@ -2,7 +2,7 @@
 //!
 //! - [`State`]: the arbiter, and the slices' pages beside its tenants. It knows no clock and no thread.
 //! - [`doorbell`]: a thread for each account, which looks when a tenant rings; [`alarm`]: the one that acts by the clock;
-//!   [`undertaker`]: the one that hears of deaths. Each takes the desk's lock, acts, and says what people should know.
+//!   [`pidfd_watcher`]: the one that hears of deaths. Each takes the desk's lock, acts, and says what people should know.
 //! - [`figures`]: what each slice had of late; [`metered`]: what the driver says it did with it.
 //!
 //! Whoever holds the agent's state may take the desk's lock, and never the other way round.
@@ -27,16 +27,16 @@ mod listener;
 mod look;
 mod meter;
 mod metered;
+mod pidfd_watcher;
 mod shares;
 mod state;
 mod thrash;
-mod undertaker;
 mod views;
 
 use listener::ListenerHandle;
 pub(crate) use meter::{Meter, Use};
+use pidfd_watcher::PidfdWatcher;
 use state::State;
-use undertaker::Undertaker;
 
 #[cfg(test)]
 mod tests;
@@ -66,7 +66,7 @@ pub(crate) struct Leasing {
     earlier: Condvar,
     journal: Arc<Journal>,
     /// Who watches processes, where somebody does.
-    undertaker: Option<Arc<Undertaker>>,
+    watcher: Option<Arc<PidfdWatcher>>,
     /// What tenants want looked at.
     wanted: Arc<Wanted>,
 }
@@ -98,7 +98,7 @@ pub(crate) fn monotonic() -> Nanos {
 impl Leasing {
     /// Leasing with quantums of this length, which must be one that may be chosen.
     pub fn start(settings: Settings, journal: Arc<Journal>) -> Arc<Self> {
-        let undertaker = Undertaker::start()
+        let watcher = PidfdWatcher::start()
             .map_err(|error| tracing::warn!(%error, "cannot watch processes; the dead are looked for by the clock"))
             .ok();
         let leasing = Arc::new(Self {
@@ -109,7 +109,7 @@ impl Leasing {
             }),
             earlier: Condvar::new(),
             journal,
-            undertaker,
+            watcher,
             wanted: Arc::default(),
         });
         if let Err(error) = alarm::start(Arc::downgrade(&leasing)) {

@@ -25,7 +25,7 @@ const MOST_IN_ALL: usize = 1024;
 
 /// Watches processes.
 #[derive(Debug)]
-pub(super) struct Undertaker {
+pub(super) struct PidfdWatcher {
     epoll: OwnedFd,
     watched: Mutex<Watched>,
 }
@@ -44,21 +44,23 @@ struct Watch {
     listener: Weak<ListenerHandle>,
 }
 
-impl Undertaker {
-    /// An undertaker, and its thread.
+impl PidfdWatcher {
+    /// A watcher, and its thread.
     ///
     /// # Errors
     /// The system's reason.
     pub fn start() -> std::io::Result<Arc<Self>> {
-        let undertaker = Arc::new(Self {
+        let watcher = Arc::new(Self {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             watched: Mutex::default(),
         });
-        let own = undertaker.clone();
+        let own = watcher.clone();
         // It lives as long as the agent: it has nothing to end for.
-        let thread = thread::Builder::new().name("undertaker".into()).stack_size(STACK);
+        let thread = thread::Builder::new()
+            .name("pidfd-watcher".into())
+            .stack_size(STACK);
         thread.spawn(move || own.serve())?;
-        Ok(undertaker)
+        Ok(watcher)
     }
 
     /// Has the account's dead looked for when this process ends, if it is of user `uid` (0: anybody's) and there is room
