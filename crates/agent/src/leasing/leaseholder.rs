@@ -3,7 +3,7 @@
 use divvy_arbiter::{Nanos, Terms};
 
 use super::Member;
-use super::account::{Account, Hold, Said};
+use super::account::{Account, Hold, Report};
 
 /// A slice that leases its devices.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Leaseholder {
     }
 
     /// Reads what its processes say on each device.
-    pub fn read(&mut self, now: Nanos) -> Vec<Said> {
+    pub fn read(&mut self, now: Nanos) -> Vec<Report> {
         self.accounts
             .iter_mut()
             .map(|account| account.read(now))

@@ -2,7 +2,7 @@
 
 use divvy_arbiter::{DeviceId, Event, MILLISECOND, Nanos, TenantId};
 
-use super::account::{Account, Hold, Said};
+use super::account::{Account, Hold, Report};
 use super::leaseholder::Leaseholder;
 use super::state::State;
 use crate::api::events::EventKind;
@@ -42,23 +42,23 @@ impl State {
         let Some(leaseholder) = self.leaseholders.get_mut(&number) else {
             return;
         };
-        let said = leaseholder.read(now);
-        for (account, said) in leaseholder.accounts.iter().zip(&said) {
+        let report = leaseholder.read(now);
+        for (account, report) in leaseholder.accounts.iter().zip(&report) {
             let listener = account.listener.iter();
-            listener.for_each(|listener| listener.came(&said.newcomers));
+            listener.for_each(|listener| listener.came(&report.newcomers));
         }
         if leaseholder.lone {
             return;
         }
-        self.settle_doubt(number, &said);
-        self.report(number, &said, now);
+        self.settle_doubt(number, &report);
+        self.report(number, &report, now);
         let doubtful = self.doubtful(number, now);
         let Some(leaseholder) = self.leaseholders.get_mut(&number) else {
             return;
         };
         let tenant = TenantId(number);
-        let wants = said.iter().any(|said| said.wants);
-        let drained = drained(leaseholder, &said);
+        let wants = report.iter().any(|report| report.wants);
+        let drained = drained(leaseholder, &report);
         if !drained.is_empty() {
             if leaseholder.holds() || wants {
                 if !leaseholder.holds() {
@@ -73,7 +73,7 @@ impl State {
             }
             self.recovered(number);
         } else if leaseholder.is_leased() {
-            if !wants && said.iter().all(Said::is_idle) {
+            if !wants && report.iter().all(Report::is_idle) {
                 self.give_back(number, now);
             }
         } else if leaseholder.holds() {
@@ -98,7 +98,7 @@ impl State {
             .iter_mut()
             .for_each(|account| account.end(now));
         let again = leaseholder.read(now);
-        let idle = again.iter().all(Said::is_idle);
+        let idle = again.iter().all(Report::is_idle);
         self.report(number, &again, now);
         let Some(leaseholder) = self.leaseholders.get_mut(&number).filter(|_| idle) else {
             return;
@@ -108,19 +108,19 @@ impl State {
         }
         let tenant = TenantId(number);
         self.tell(now, &Event::Idle { tenant });
-        if again.iter().any(|said| said.wants) {
+        if again.iter().any(|report| report.wants) {
             // Somebody came to the gate in between.
             self.due.push(number);
         }
     }
 
-    fn report(&mut self, number: u64, said: &[Said], now: Nanos) {
+    fn report(&mut self, number: u64, report: &[Report], now: Nanos) {
         let reports: Vec<Event> = self
             .leaseholders
             .get(&number)
             .into_iter()
-            .flat_map(|leaseholder| leaseholder.accounts.iter().zip(said))
-            .filter(|(_, said)| said.news)
+            .flat_map(|leaseholder| leaseholder.accounts.iter().zip(report))
+            .filter(|(_, report)| report.news)
             .map(|(account, _)| Event::Report {
                 tenant: TenantId(number),
                 device: account.device,
@@ -158,7 +158,7 @@ impl State {
     }
 
     /// An earlier agent's lease of this slice may be in use until its processes have taken note of a closed gate.
-    fn settle_doubt(&mut self, number: u64, said: &[Said]) {
+    fn settle_doubt(&mut self, number: u64, report: &[Report]) {
         let Some(leaseholder) = self
             .leaseholders
             .get_mut(&number)
@@ -166,7 +166,7 @@ impl State {
         else {
             return;
         };
-        if said.iter().all(|said| said.settled && !said.busy) {
+        if report.iter().all(|report| report.settled && !report.busy) {
             leaseholder.in_doubt_until = 0;
             if let Some(leaseholder) = self.leaseholders.get(&number) {
                 self.due.extend(self.neighbours(leaseholder));
@@ -281,17 +281,17 @@ impl State {
     }
 }
 
-impl Said {
+impl Report {
     fn is_idle(&self) -> bool {
         !self.busy && self.counted
     }
 }
 
 /// The devices on which a lease's end has been waited for, and is there.
-fn drained(leaseholder: &mut Leaseholder, said: &[Said]) -> Vec<DeviceId> {
+fn drained(leaseholder: &mut Leaseholder, report: &[Report]) -> Vec<DeviceId> {
     let mut drained = Vec::new();
-    for (account, said) in leaseholder.accounts.iter_mut().zip(said) {
-        if matches!(account.hold, Hold::Ending { .. }) && said.settled && !said.busy {
+    for (account, report) in leaseholder.accounts.iter_mut().zip(report) {
+        if matches!(account.hold, Hold::Ending { .. }) && report.settled && !report.busy {
             account.hold = Hold::Nothing;
             drained.push(account.device);
         }
