@@ -57,26 +57,26 @@ impl Leasing {
             }
             !state.leaseholders.is_empty()
         });
-        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
-        if desk.ended {
+        let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
+        if locked.ended {
             return false;
         }
-        let wake_at = desk.state.deadline().unwrap_or(Nanos::MAX);
+        let wake_at = locked.state.deadline().unwrap_or(Nanos::MAX);
         let wake_at = if leases { wake_at.min(*beat_at) } else { wake_at };
-        desk.alarm_at = wake_at;
+        locked.alarm_at = wake_at;
         let sleep = match wake_at {
             Nanos::MAX => LONG,
             at => Duration::from_nanos(at.saturating_sub(monotonic())).min(LONG),
         };
         if !sleep.is_zero() {
             // Woken for nothing is as good.
-            let woken = self.earlier.wait_timeout(desk, sleep);
-            let (mut desk, why) = woken.unwrap_or_else(PoisonError::into_inner);
-            desk.alarm_at = 0;
+            let woken = self.earlier.wait_timeout(locked, sleep);
+            let (mut locked, why) = woken.unwrap_or_else(PoisonError::into_inner);
+            locked.alarm_at = 0;
             if why.timed_out() {
                 // Whose gate closes sleeps as well, and wakes up as late as this thread.
                 let late = monotonic().saturating_sub(wake_at).min(EARLIEST);
-                desk.state.early = (desk.state.early * 7 + 2 * late).div_ceil(8).min(EARLIEST);
+                locked.state.early = (locked.state.early * 7 + 2 * late).div_ceil(8).min(EARLIEST);
             }
         }
         true

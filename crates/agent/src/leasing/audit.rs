@@ -17,7 +17,7 @@ impl Leasing {
     pub fn audit(&self, meter: &dyn Meter, slice_of: &HashMap<u32, String>) {
         let devices = self.with(|state, _| state.devices.clone());
         for (place, uuid) in devices.iter().enumerate() {
-            // Not while anybody waits for the desk: a driver takes its time.
+            // Not while anybody waits for the lock: a driver takes its time.
             let by_slice = by_slice(meter.uses(uuid), slice_of);
             self.with(|state, now| {
                 state.take_samples(now);
@@ -30,7 +30,7 @@ impl Leasing {
     pub fn meter(&self, meter: &dyn Meter, slice_of: &HashMap<u32, String>) {
         let devices = self.with(|state, _| state.devices.clone());
         for (place, uuid) in devices.iter().enumerate() {
-            // Not while anybody waits for the desk: a driver takes its time.
+            // Not while anybody waits for the lock: a driver takes its time.
             let by_slice = by_slice(meter.uses(uuid), slice_of);
             self.with(|state, now| state.note_use(place, &by_slice, now));
         }

@@ -51,7 +51,7 @@ impl ListenerHandle {
         self.ledger().ring();
     }
 
-    /// Has the thread watch processes that came. The caller may hold the desk, so nothing is asked of the system here but
+    /// Has the thread watch processes that came. The caller may hold the lock, so nothing is asked of the system here but
     /// a wake-up, for the caller may be another thread.
     pub fn came(&self, pids: &[u32]) {
         if pids.is_empty() {

@@ -2,10 +2,10 @@
 //!
 //! - [`State`]: the arbiter, and the slices' pages beside its tenants. It knows no clock and no thread.
 //! - [`doorbell`]: a thread for each account, which looks when a tenant rings; [`alarm`]: the one that acts by the clock;
-//!   [`pidfd_watcher`]: the one that hears of deaths. Each takes the desk's lock, acts, and says what people should know.
+//!   [`pidfd_watcher`]: the one that hears of deaths. Each takes the lock, acts, and says what people should know.
 //! - [`figures`]: what each slice had of late; [`metered`]: what the driver says it did with it.
 //!
-//! Whoever holds the agent's state may take the desk's lock, and never the other way round.
+//! Whoever holds the agent's state may take the lock, and never the other way round.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -61,7 +61,7 @@ pub(crate) struct Member {
 /// Who leases which device, and the threads that see to it.
 #[derive(Debug)]
 pub(crate) struct Leasing {
-    desk: Mutex<Desk>,
+    locked: Mutex<Locked>,
     /// The alarm has to ring earlier than it thinks.
     earlier: Condvar,
     journal: Arc<Journal>,
@@ -72,7 +72,7 @@ pub(crate) struct Leasing {
 }
 
 #[derive(Debug)]
-struct Desk {
+struct Locked {
     state: State,
     /// When the alarm's thread wakes; 0 while it is awake.
     alarm_at: Nanos,
@@ -102,7 +102,7 @@ impl Leasing {
             .map_err(|error| tracing::warn!(%error, "cannot watch processes; the dead are looked for by the clock"))
             .ok();
         let leasing = Arc::new(Self {
-            desk: Mutex::new(Desk {
+            locked: Mutex::new(Locked {
                 state: State::new(settings, monotonic()),
                 alarm_at: 0,
                 ended: false,
@@ -144,10 +144,10 @@ impl Leasing {
             listeners
         });
         // The alarm sleeps long where there is no slice.
-        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
-        desk.alarm_at = 0;
+        let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
+        locked.alarm_at = 0;
         self.earlier.notify_one();
-        drop(desk);
+        drop(locked);
         for listener in listeners {
             if let Err(error) = doorbell::listen(&listener, Arc::downgrade(self)) {
                 // It is looked at ten times a second all the same.
@@ -172,15 +172,15 @@ impl Leasing {
     /// Does something, has the alarm ring earlier where it must, and tells what people should know.
     fn with<T>(&self, work: impl FnOnce(&mut State, Nanos) -> T) -> T {
         let (answer, incidents) = {
-            let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
-            let answer = work(&mut desk.state, monotonic());
-            if desk.alarm_at != 0 && desk.state.deadline().is_some_and(|at| at < desk.alarm_at) {
-                desk.alarm_at = 0;
+            let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
+            let answer = work(&mut locked.state, monotonic());
+            if locked.alarm_at != 0 && locked.state.deadline().is_some_and(|at| at < locked.alarm_at) {
+                locked.alarm_at = 0;
                 self.earlier.notify_one();
             }
-            (answer, std::mem::take(&mut desk.state.incidents))
+            (answer, std::mem::take(&mut locked.state.incidents))
         };
-        // Not while anybody waits for the desk: a log may be slow.
+        // Not while anybody waits for the lock: a log may be slow.
         for incident in incidents {
             let slice = incident.slice.as_ref().map(|(_, name)| name.as_str());
             if incident.owner.is_none_or(|owner| self.journal.lines.allow(owner)) {
@@ -202,9 +202,9 @@ impl Leasing {
     /// Ends the threads. The gates stay as they are.
     pub fn stop(&self) {
         self.wanted.end();
-        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
-        desk.ended = true;
-        let accounts = desk
+        let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
+        locked.ended = true;
+        let accounts = locked
             .state
             .leaseholders
             .values()
