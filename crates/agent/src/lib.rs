@@ -57,7 +57,8 @@ pub use launch::supervise::{Watch, exit_code, hold_back_file_size, let_go};
 pub use life::container;
 pub use life::names::REFUSED;
 pub use lookout::bypass;
-pub use lookout::devices::strangers;
+// The command knows it by this name.
+pub use lookout::devices::unmanaged_processes as strangers;
 pub use server::serve_agent;
 pub use start::on_demand::{close_inherited, ensure_agent, is_listening, wait_for_end};
 pub use start::rundir::{RunDir, default_run_dir};

@@ -81,12 +81,12 @@ impl MemoryAudit {
             .iter()
             .flat_map(|(_, _, shown)| shown.processes.iter().map(|process| process.pid))
             .collect();
-        let strays: Vec<u32> = held
+        let unmanaged: Vec<u32> = held
             .keys()
             .copied()
             .filter(|pid| !in_ledgers.contains(pid))
             .collect();
-        if state.note_unmanaged(&device.uuid, &strays) {
+        if state.note_unmanaged(&device.uuid, &unmanaged) {
             self.unmanaged.give();
         }
         for (place, usage, shown) in looked.iter().filter(|(_, _, shown)| !shown.usage_unknown) {
@@ -96,19 +96,19 @@ impl MemoryAudit {
                 told.unwrap_or(process.memory_used_bytes).0
             });
             // One that was started in the slice and is not in its ledger accounts for nothing. Only where there
-            // is a stray at all: this walks through all processes.
-            let members = if strays.is_empty() {
+            // is an unmanaged process at all: this walks through all processes.
+            let members = if unmanaged.is_empty() {
                 Vec::new()
             } else {
                 self.members.of(shown)
             };
-            let astray = strays
+            let of_unmanaged = unmanaged
                 .iter()
                 .filter(|pid| members.contains(pid))
                 .filter_map(|pid| Some(held.get(pid).copied().flatten()?.0));
             let of_the_dead = usage.of_the_dead().min(unheld);
             unheld = Bytes(unheld.0 - of_the_dead.0);
-            let all = of_ledger.chain(astray).chain([of_the_dead.0]);
+            let all = of_ledger.chain(of_unmanaged).chain([of_the_dead.0]);
             let measured = all.fold(0, u64::saturating_add);
             let contexts = Bytes(context.0.saturating_mul(usage.processes.len() as u64));
             if let Some(slice) = state.slices.get_mut(&shown.id) {

@@ -77,7 +77,7 @@ pub(crate) fn holders(nvidia: &Nvidia, run_dir: &Path, device: &DeviceRecord) ->
 ///
 /// # Errors
 /// [`Silence`]: the driver hangs.
-pub fn strangers(
+pub fn unmanaged_processes(
     nvidia: &Nvidia,
     run_dir: &Path,
     devices: &[DeviceRecord],

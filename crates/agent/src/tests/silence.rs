@@ -113,7 +113,7 @@ fn a_driver_that_hangs_stops_nobody_and_is_told_of_until_it_answers() {
         daemon.requests.create(peer, &ask(name, gib)).map(drop)
     };
     create("one", 8).expect("there is room");
-    // 80 GiB, of which one is set aside, two are a stranger's, and eight are promised.
+    // 80 GiB, of which one is set aside, two are an unmanaged process's, and eight are promised.
     let sharing = daemon.lists.devices()[0]
         .sharing
         .clone()

@@ -62,7 +62,7 @@ enum Sight {
     Unlimited,
     /// It is on a device and in no ledger. That may be the moment in which it becomes another program, so one look does not
     /// tell.
-    Stray,
+    Unmanaged,
 }
 
 /// A process that passes the limiter.
@@ -99,7 +99,7 @@ impl Auditor {
         let mut seen = Found::default();
         let mut unsure = false;
         for slice in slices.iter().filter(|slice| !unlimited(slice)) {
-            let mut strays = false;
+            let mut unmanaged = false;
             for pid in self.members.of(slice) {
                 let Some(began) = procs::start_ticks(pid) else {
                     continue;
@@ -108,9 +108,13 @@ impl Auditor {
                     .into_iter()
                     .map(Sight::Mapped)
                     .collect();
-                let stray = holding.contains(&pid) && !in_ledgers.contains(&pid) && !free.contains(&pid);
-                if stray && !slice.usage_unknown && !sights.contains(&Sight::Mapped(Bypass::ForeignLibcuda)) {
-                    sights.push(Sight::Stray);
+                let is_unmanaged =
+                    holding.contains(&pid) && !in_ledgers.contains(&pid) && !free.contains(&pid);
+                if is_unmanaged
+                    && !slice.usage_unknown
+                    && !sights.contains(&Sight::Mapped(Bypass::ForeignLibcuda))
+                {
+                    sights.push(Sight::Unmanaged);
                 }
                 // Whoever is in a slice inside this one is that one's affair.
                 if sights.is_empty() {
@@ -121,7 +125,7 @@ impl Auditor {
                     continue;
                 }
                 for sight in sights {
-                    strays |= sight == Sight::Stray;
+                    unmanaged |= sight == Sight::Unmanaged;
                     let known = (pid, began, sight.bypass());
                     let rounds = self.rounds(&known) + 1;
                     unsure |= rounds < sight.sure();
@@ -138,17 +142,17 @@ impl Auditor {
             }
             if slice.conditions.contains(&Condition::Overuse) {
                 let known = self.found().overusing.contains(&slice.id);
-                // Of a stray it is told as of that, once it is sure.
-                if !known && !strays {
+                // An unmanaged process is told of as that, once it is sure.
+                if !known && !unmanaged {
                     self.count_unexplained(slice);
                 }
-                if known || !strays {
+                if known || !unmanaged {
                     seen.overusing.insert(slice.id.clone());
                 }
             }
         }
-        let stray = |pid: &u32| holding.contains(pid) && !in_ledgers.contains(pid);
-        unsure |= self.look_into_containers(&slices, &stray, &mut seen);
+        let is_unmanaged = |pid: &u32| holding.contains(pid) && !in_ledgers.contains(pid);
+        unsure |= self.look_into_containers(&slices, &is_unmanaged, &mut seen);
         *self.found() = seen;
         unsure
     }
@@ -157,7 +161,7 @@ impl Auditor {
     fn look_into_containers(
         &self,
         slices: &[SliceRecord],
-        stray: &dyn Fn(&u32) -> bool,
+        is_unmanaged: &dyn Fn(&u32) -> bool,
         seen: &mut Found,
     ) -> bool {
         let mut unsure = false;
@@ -185,7 +189,7 @@ impl Auditor {
             let sight = match unlimited {
                 true => Sight::Unlimited,
                 // It may have the limiter, and have gone to another driver all the same.
-                false if stray(&pid) && !slice.usage_unknown => Sight::Stray,
+                false if is_unmanaged(&pid) && !slice.usage_unknown => Sight::Unmanaged,
                 false => continue,
             };
             let known = (pid, began, sight.bypass());
@@ -219,7 +223,7 @@ impl Sight {
         match self {
             Self::Mapped(bypass) => bypass,
             Self::Unlimited => Bypass::StaticProgram,
-            Self::Stray => Bypass::ForeignLibcuda,
+            Self::Unmanaged => Bypass::ForeignLibcuda,
         }
     }
 
@@ -227,7 +231,7 @@ impl Sight {
     fn sure(self) -> u32 {
         match self {
             Self::Mapped(_) => 1,
-            Self::Unlimited | Self::Stray => 2,
+            Self::Unlimited | Self::Unmanaged => 2,
         }
     }
 
@@ -236,7 +240,7 @@ impl Sight {
             Self::Unlimited => {
                 "has a device open in a container, and the limiter is not in it: it is static, or of musl"
             }
-            Self::Stray => {
+            Self::Unmanaged => {
                 "uses a device without being counted, as one does that opens the driver by its path"
             }
             Self::Mapped(Bypass::ForeignLibcuda) => {
