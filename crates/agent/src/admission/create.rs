@@ -289,7 +289,7 @@ impl Requests {
             // The answer with its ticket was lost.
             return Ok(Ok(same.stored.ticket.clone()));
         }
-        // A process has one place. Another wish goes to the end.
+        // A process has one place. Another request goes to the end.
         state.queue.waiters.retain(|waiter| !mine(waiter));
         state.queue.require_room(peer, self.uid)?;
         let ticket = fresh_id(&state)?;

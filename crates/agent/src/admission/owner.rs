@@ -109,7 +109,7 @@ const SILENT: Owner = Owner {
 #[must_use]
 pub fn system_owner(system: &Path, uuid: &str) -> Option<Owner> {
     /// It lists its devices within milliseconds.
-    const PATIENCE: Duration = Duration::from_secs(2);
+    const TIMEOUT: Duration = Duration::from_secs(2);
     /// No list of devices is longer.
     const LARGEST: u64 = 4 << 20;
     let folder = check_run_dir(system).ok()?;
@@ -119,8 +119,8 @@ pub fn system_owner(system: &Path, uuid: &str) -> Option<Owner> {
     if uid != folder && uid != 0 {
         return None;
     }
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
-    stream.set_write_timeout(Some(PATIENCE)).ok()?;
+    stream.set_read_timeout(Some(TIMEOUT)).ok()?;
+    stream.set_write_timeout(Some(TIMEOUT)).ok()?;
     (&stream)
         .write_all(b"GET /v1/devices HTTP/1.1\r\nhost: divvy\r\nconnection: close\r\n\r\n")
         .ok()?;

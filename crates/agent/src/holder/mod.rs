@@ -37,7 +37,7 @@ pub(crate) const HOLDER: &str = "emulated";
 const FOLDER: &str = "emulated";
 const CONTROL: &str = "control.sock";
 /// How long it may take over an order.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The holder, as the agent knows it.
 #[derive(Debug, Default)]
@@ -144,8 +144,8 @@ impl PageHolder {
     /// Makes a holder and this agent know the same.
     fn greet(&self, holder: &mut Holder) -> io::Result<()> {
         let stream = holder.stream.as_ref().ok_or(ErrorKind::NotConnected)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         let (Answer::Devices(has), _) = holder.order(&Order::List, &[])? else {
             return Err(ErrorKind::InvalidData.into());
         };

@@ -26,7 +26,7 @@ use crate::start::trust::check_run_dir;
 use divvy_model::SliceRecord;
 
 /// How long an answer may take. An agent hands pages over within a second; a hung one must not hang its callers.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The largest answer that is read, in bytes.
 const LARGEST: usize = 64 << 20;
@@ -94,7 +94,7 @@ impl Client {
         let path = format!("/v1/events?since={}&follow={follow}", since.unwrap_or(0));
         let request = self.request(Method::GET, &path, Vec::new())?;
         self.runtime()?.block_on(async {
-            let (response, driver) = match tokio::time::timeout(PATIENCE, self.begin(request)).await {
+            let (response, driver) = match tokio::time::timeout(TIMEOUT, self.begin(request)).await {
                 Ok(answer) => answer?,
                 Err(_) => return Err(self.silent("it did not answer in time")),
             };
@@ -304,7 +304,7 @@ impl Client {
         let request = self.request(method, path, body)?;
         let runtime = self.runtime()?;
         let (ok, bytes) = runtime.block_on(async {
-            match tokio::time::timeout(PATIENCE, self.exchange(request)).await {
+            match tokio::time::timeout(TIMEOUT, self.exchange(request)).await {
                 Ok(answer) => answer,
                 Err(_) => Err(self.silent("it did not answer in time")),
             }

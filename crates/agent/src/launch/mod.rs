@@ -233,7 +233,7 @@ fn in_line(
     limit: Option<Duration>,
     insist: &mut Insist<'_, '_>,
 ) -> Result<CreatedSlice, Fault> {
-    const PATIENCE: Duration = Duration::from_secs(5);
+    const TIMEOUT: Duration = Duration::from_secs(5);
     let begin = Instant::now();
     let mut wait = Wait {
         ask,
@@ -242,8 +242,8 @@ fn in_line(
         patience_ms: 0,
     };
     loop {
-        let left = limit.map_or(PATIENCE, |limit| limit.saturating_sub(begin.elapsed()));
-        wait.patience_ms = u64::try_from(left.min(PATIENCE).as_millis()).unwrap_or(0);
+        let left = limit.map_or(TIMEOUT, |limit| limit.saturating_sub(begin.elapsed()));
+        wait.patience_ms = u64::try_from(left.min(TIMEOUT).as_millis()).unwrap_or(0);
         let standing = insist.on(|| client.wait(&wait))?;
         if let Some(created) = standing.created {
             return Ok(created);

@@ -23,7 +23,7 @@ const SOON: Duration = Duration::from_millis(10);
 const STACK: usize = 256 << 10;
 
 /// Watches new processes. Those over the rate limit are found by the periodic look.
-fn watch_newcomers(listener: &Arc<ListenerHandle>, watcher: &PidfdWatcher, watches: &mut Patience) {
+fn watch_newcomers(listener: &Arc<ListenerHandle>, watcher: &PidfdWatcher, watches: &mut Pace) {
     for pid in listener.newcomers() {
         if watches.may_go_on(Instant::now()) {
             watcher.watch(listener, pid, listener.uid);
@@ -52,8 +52,8 @@ pub(super) fn listen(listener: &Arc<ListenerHandle>, leasing: Weak<Leasing>) -> 
 fn serve(listener: &Arc<ListenerHandle>, leasing: &Weak<Leasing>, watcher: Option<&PidfdWatcher>) {
     super::hurry();
     let ledger = listener.ledger();
-    let mut patience = Patience::of(AT_ONCE, ONE);
-    let mut watches = Patience::of(WATCHES_AT_ONCE, WATCH);
+    let mut pace = Pace::of(AT_ONCE, ONE);
+    let mut watches = Pace::of(WATCHES_AT_ONCE, WATCH);
     let mut allowance = Allowance::default();
     let mut looks = 0;
     loop {
@@ -86,14 +86,14 @@ fn serve(listener: &Arc<ListenerHandle>, leasing: &Weak<Leasing>, watcher: Optio
         if let Some(watcher) = watcher {
             watch_newcomers(listener, watcher, &mut watches);
         }
-        patience.take(crowd);
+        pace.take(crowd);
         let _rung = ledger.wait_bell(rung, if rest { SOON } else { LONG });
     }
 }
 
 /// How often something is done for a slice: some times at once, and at a pace for ever.
 #[derive(Debug)]
-struct Patience {
+struct Pace {
     left: u32,
     since: Instant,
     at_once: u32,
@@ -111,7 +111,7 @@ const CROWD: u32 = 32;
 const WATCHES_AT_ONCE: u32 = 64;
 const WATCH: Duration = Duration::from_millis(10);
 
-impl Patience {
+impl Pace {
     fn of(at_once: u32, one: Duration) -> Self {
         Self {
             left: at_once,
@@ -154,13 +154,13 @@ mod tests {
     fn a_crowd_is_looked_at_less_often() {
         let begin = Instant::now();
         let looks_at = |crowd: u32| {
-            let mut patience = Patience::of(AT_ONCE, ONE);
-            patience.since = begin;
+            let mut pace = Pace::of(AT_ONCE, ONE);
+            pace.since = begin;
             let (mut clock, mut looks) = (begin, 0);
             while clock < begin + Duration::from_secs(1) {
                 looks += 1;
                 clock += Duration::from_micros(5);
-                clock += patience.pause_after(crowd, clock).unwrap_or_default();
+                clock += pace.pause_after(crowd, clock).unwrap_or_default();
             }
             looks
         };
@@ -172,19 +172,19 @@ mod tests {
     #[test]
     fn who_rings_without_end_is_heard_ten_thousand_times_a_second() {
         let begin = Instant::now();
-        let mut patience = Patience::of(AT_ONCE, ONE);
-        patience.since = begin;
+        let mut pace = Pace::of(AT_ONCE, ONE);
+        pace.since = begin;
         let mut clock = begin;
         let mut looks = 0;
         while clock < begin + Duration::from_secs(1) {
             looks += 1;
             clock += Duration::from_micros(5);
-            if !patience.may_go_on(clock) {
+            if !pace.may_go_on(clock) {
                 clock += PAUSE;
             }
         }
         assert!((5_000..=10_100).contains(&looks), "{looks}");
         clock += Duration::from_secs(1);
-        assert!((1..AT_ONCE).all(|_| patience.may_go_on(clock)), "forgiven");
+        assert!((1..AT_ONCE).all(|_| pace.may_go_on(clock)), "forgiven");
     }
 }

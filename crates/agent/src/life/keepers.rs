@@ -23,7 +23,7 @@ use crate::state::Shared;
 use crate::system::locks::Locks;
 
 /// How long a keeper may take until it listens.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The keepers of lasting slices.
 pub(crate) struct Keepers {
@@ -118,7 +118,7 @@ impl Keepers {
                 Err(refusal) => refusal,
             };
             let ended = child.try_wait().is_ok_and(|status| status.is_some());
-            if ended || begin.elapsed() >= PATIENCE {
+            if ended || begin.elapsed() >= TIMEOUT {
                 let _ended = child.kill();
                 let _reaped = child.wait();
                 return Err(cannot().after(&refusal));

@@ -76,16 +76,16 @@ async fn receive(
 }
 
 /// The request with all of its body.
-async fn whole(request: Request, trusted: bool, patience: Duration) -> Result<Request, Fault> {
+async fn whole(request: Request, trusted: bool, timeout: Duration) -> Result<Request, Fault> {
     let most = if trusted { LARGEST } else { LARGEST_OF_OTHERS };
     let (head, body) = request.into_parts();
-    match tokio::time::timeout(patience, to_bytes(body, most)).await {
+    match tokio::time::timeout(timeout, to_bytes(body, most)).await {
         Ok(Ok(bytes)) => Ok(Request::from_parts(head, Body::from(bytes))),
         Ok(Err(error)) => Err(Fault::new(Code::TooLarge, "the request was not read")
             .because(&error)
             .hint(format!("a request has at most {most} bytes"))),
         Err(_) => Err(Fault::new(Code::TooLarge, "the request did not come in time")
-            .hint(format!("it has {} s for it", patience.as_secs()))),
+            .hint(format!("it has {} s for it", timeout.as_secs()))),
     }
 }
 
@@ -207,7 +207,7 @@ async fn wait(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Calle
     const LONGEST: Duration = Duration::from_secs(5);
     let (peer, mut ask) = (caller.known()?, parse::<Wait>(&body)?);
     shorten(&mut ask.ask.command);
-    let patience = Duration::from_millis(ask.patience_ms).min(LONGEST);
+    let timeout = Duration::from_millis(ask.patience_ms).min(LONGEST);
     let begin = Instant::now();
     loop {
         let asked = ask.clone();
@@ -215,7 +215,7 @@ async fn wait(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Calle
             .work(peer, move |daemon| daemon.requests.wait(peer, &asked))
             .await?;
         let told = standing.created.is_some() || ask.told != Some((standing.place, standing.count));
-        if told || begin.elapsed() >= patience {
+        if told || begin.elapsed() >= timeout {
             return json(StatusCode::OK, &Document::new("Standing", standing));
         }
         ask.ticket = Some(standing.ticket);

@@ -16,7 +16,7 @@ use crate::start::rundir::RunDir;
 use crate::start::rundir::{AGENT_LOCK, LOG, START_LOCK};
 
 /// How long an agent may take until it listens. Generous: a cold start on a loaded machine takes a second.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// How long one that listens no more may take to end: less than that, for its successor is waited for meanwhile.
 const WAY_OUT: Duration = Duration::from_secs(10);
 
@@ -47,7 +47,7 @@ pub fn ensure_agent(run: &RunDir, serve: impl FnOnce() -> Command) -> Result<Opt
     }
     let mut child = spawn(run, serve())?;
     let begin = Instant::now();
-    while begin.elapsed() < PATIENCE {
+    while begin.elapsed() < TIMEOUT {
         if is_listening(run) {
             return Ok(Some(child));
         }
