@@ -412,7 +412,7 @@ impl Daemon {
         }
         let ids: Vec<String> = state.slices.keys().cloned().collect();
         for id in ids {
-            // Between two slices whoever waits for the state has a turn.
+            // Between two slices another thread that waits for the state has a turn.
             drop(state);
             state = self.state.lock();
             if let Some(slice) = state.slices.get_mut(&id) {
@@ -435,7 +435,7 @@ impl Daemon {
         alive
     }
 
-    /// Has the log begin anew where it is full, and tells of the lines that users caused and that were left out.
+    /// Begins a new log where it is full, and tells of the lines that users caused and that were left out.
     fn look_after_log(&self) {
         const LOOK: std::time::Duration = std::time::Duration::from_secs(1);
         let mut looked = self.log_looked_at.lock().unwrap_or_else(PoisonError::into_inner);

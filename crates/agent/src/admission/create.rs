@@ -53,8 +53,8 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// Admits a slice for the caller, who is to become its keeper; a lasting one gets a keeper of its own. Nobody who
-    /// waits is overtaken.
+    /// Admits a slice for the caller, which is to become its keeper; a lasting one gets a keeper of its own. No waiter
+    /// is overtaken.
     ///
     /// # Errors
     /// The refusals of policy and admission, [`Code::NotAllowed`], [`Code::NameTaken`], [`Code::RunDir`].
@@ -240,7 +240,7 @@ impl Requests {
     }
 
     /// What a program held comes back to its device a moment after its slice has ended: a refusal in that moment
-    /// would be for memory that nobody holds.
+    /// would be for memory that no process holds.
     fn memory_may_come_back(&self, begin: Instant) -> bool {
         const MOMENT: Duration = Duration::from_millis(500);
         let ended_at = self.state.lock().ended_at;

@@ -7,7 +7,7 @@ use crate::decide::compute::for_arbiter;
 use crate::decide::held::HeldMode;
 
 /// What a driver may have of a device on which nothing runs, for itself: NVML counts a few MiB as used beside what it calls
-/// reserved. So little is nobody who is there.
+/// reserved. So little does not mean that a process uses the device.
 const OF_THE_DRIVER: Bytes = Bytes(32 << 20);
 
 /// What decides how far a device may be divided.
@@ -155,7 +155,7 @@ impl DeviceView<'_> {
         }
     }
 
-    /// Whether a program can have its context in a slice of `memory`: less is of no use to anybody.
+    /// Whether a program can have its context in a slice of `memory`: less is of no use.
     ///
     /// # Errors
     /// [`Code::BadMemory`], saying how much is needed.
@@ -185,7 +185,7 @@ impl DeviceView<'_> {
     /// Whether a slice of `memory` could be on this device if nothing else were.
     ///
     /// # Errors
-    /// [`Code::OverDevice`], which no waiting mends.
+    /// [`Code::OverDevice`], which waiting does not change.
     pub fn check_size(&self, memory: Bytes) -> Result<(), Fault> {
         let total = self.device.memory_usable_bytes();
         if memory <= total {
@@ -395,9 +395,9 @@ mod tests {
         let device = device();
         let mut state = state(&device, &[], 0);
         state.limits.oversubscription = 2.0;
-        state.admit_whole().expect("nobody is there");
+        state.admit_whole().expect("it is empty");
         state.unheld = Bytes(4 << 20);
-        state.admit_whole().expect("the driver is nobody");
+        state.admit_whole().expect("the driver is no tenant");
         state.unheld = gib(1);
         assert!(
             state.admit_whole().is_err(),

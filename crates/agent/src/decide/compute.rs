@@ -1,5 +1,5 @@
 //! What slices are promised of their devices' time: which terms make sense, and what each comes to where slices are
-//! inside slices. Who fits beside whom says the arbiter ([`divvy_arbiter::Promises`]). docs/adr/0026.
+//! inside slices. The arbiter says which slices fit beside each other ([`divvy_arbiter::Promises`]). docs/adr/0026.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use divvy_model::{Cap, Class, Code, Compute, ComputeTerms, Fault, Mode, SliceRec
 use crate::decide::family::Family;
 use crate::decide::held::is_leased;
 
-/// Refuses terms that nobody can mean, whoever asks and whatever the device.
+/// Refuses terms that make no sense on any device and for any user.
 ///
 /// # Errors
 /// [`Code::BadCompute`].

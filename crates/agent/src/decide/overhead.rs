@@ -11,7 +11,7 @@ const TOLERANCE: Bytes = Bytes(32 << 20);
 pub struct Audited {
     /// What its processes hold beyond its ledger, at the last look.
     last: Bytes,
-    /// The same at this look and the one before, whichever is less: what came and went in between is nobody's.
+    /// The same at this look and the one before, whichever is less: what came and went in between is not counted.
     pub overhead: Bytes,
     /// Whether that is more than any driver takes for itself.
     pub overuse: bool,
@@ -52,7 +52,7 @@ pub struct Seen {
 /// Why the auditor looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It was time, or somebody looks at lists.
+    /// It was time, or a list is shown.
     Time,
     /// A tenant is about to be refused.
     Asked,

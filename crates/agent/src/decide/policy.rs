@@ -25,7 +25,7 @@ pub fn enforce(request: &SliceRequest) -> Result<Enforcement, Fault> {
         );
     }
     let isolation = match request.isolation {
-        // Nothing is in the program's way: whoever has all of a device needs no limit.
+        // Nothing is in the program's way: a tenant with all of a device needs no limit.
         _ if request.whole => Isolation::Env,
         Isolation::Env => {
             if request.memory.is_some() {

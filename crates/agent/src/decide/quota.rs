@@ -32,7 +32,7 @@ impl Quota {
     /// Whether a slice of `memory` of `device` could be had by user `uid` if that were all the user has.
     ///
     /// # Errors
-    /// [`Code::OverQuota`], which no waiting mends.
+    /// [`Code::OverQuota`], which waiting does not change.
     pub fn check_size(&self, uid: u32, device: &DeviceRecord, memory: Bytes) -> Result<(), Fault> {
         let Some(most) = self.memory_of(device).filter(|most| memory > *most) else {
             return Ok(());
@@ -111,7 +111,7 @@ impl Quota {
     /// Whether `share` of a device's time could be had by user `uid` if that were all the user has.
     ///
     /// # Errors
-    /// [`Code::OverQuota`], which no waiting mends.
+    /// [`Code::OverQuota`], which waiting does not change.
     pub fn check_compute(
         &self,
         uid: u32,
@@ -282,7 +282,7 @@ mod tests {
             refusal.message.contains("has 1 slices, and may have 2"),
             "{refusal:?}"
         );
-        let nobody = Having::default();
+        let nothing_yet = Having::default();
         let nothing = Quota {
             memory: None,
             slices: None,
@@ -291,10 +291,10 @@ mod tests {
         };
         nothing.check_size(1, &device(), share(80)).expect("no quota");
         nothing
-            .admit(1, &nobody, &device(), share(80), 1)
+            .admit(1, &nothing_yet, &device(), share(80), 1)
             .expect("no quota");
         quota
-            .admit(1, &nobody, &device(), share(8), 1)
+            .admit(1, &nothing_yet, &device(), share(8), 1)
             .expect("another's");
     }
 }

@@ -45,7 +45,7 @@ impl Tenants {
     }
 }
 
-/// What the configuration says, and for whom it is asked.
+/// What the configuration says, and the user that asks.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules<'a> {
     /// The configuration.

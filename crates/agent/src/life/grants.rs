@@ -62,7 +62,7 @@ impl Grants {
         self.leasing.sync(members.collect());
     }
 
-    /// Counts anew what `parent` lends of each device to the slices inside it, and takes that off its pages.
+    /// Counts again what `parent` lends of each device to the slices inside it, and takes that off its pages.
     ///
     /// # Errors
     /// [`Code::SliceFull`] when its programs have taken meanwhile what was to be lent. The page says what was lent all
