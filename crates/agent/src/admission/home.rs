@@ -28,18 +28,18 @@ impl Membership for Of<'_> {
 }
 
 impl Homes {
-    /// The slice that the caller runs in, by id: see [`nesting::home`]. `told` is the slice that its environment names.
+    /// The slice that the caller runs in, by id: see [`nesting::home`]. `named` is the slice that its environment names.
     ///
     /// # Errors
-    /// [`divvy_model::Code::NotAllowed`] for a caller that has ended, and where the processes above it cannot be told for
+    /// [`divvy_model::Code::NotAllowed`] for a caller that has ended, and where the processes above it cannot be named for
     /// sure.
-    pub fn of(&self, state: &State, peer: Peer, told: Option<&str>) -> Result<Option<String>, Fault> {
+    pub fn of(&self, state: &State, peer: Peer, named: Option<&str>) -> Result<Option<String>, Fault> {
         let ancestors = peer.ancestors()?;
         let caller = Caller {
             uid: peer.uid,
             pid: peer.pid,
             ancestors: &ancestors,
-            told,
+            named,
         };
         let found = nesting::home(&state.family(), caller, &Of(state, &self.members));
         let found = found.map(|record| record.id.clone());

@@ -19,7 +19,7 @@ pub struct Caller<'a> {
     /// The processes above it, the nearest first.
     pub ancestors: &'a [u32],
     /// The slice that its environment names.
-    pub told: Option<&'a str>,
+    pub named: Option<&'a str>,
 }
 
 /// Membership of processes in slices, as the kernel tells it.
@@ -51,7 +51,7 @@ pub fn home<'a>(family: &Family<'a>, caller: Caller<'_>, of: &dyn Membership) ->
             return Some(record);
         }
     }
-    family.get(caller.told?).filter(own)
+    family.get(caller.named?).filter(own)
 }
 
 /// Refuses a caller that runs in slice `home` to change the limits of slice `id`, which is not inside that one.

@@ -27,8 +27,7 @@ use self::order::{Answer, Id, Order, receive, send};
 pub(crate) use self::process::hold;
 use crate::files::Folder;
 use crate::start::log::open_log;
-use crate::start::rundir::{CONTAINERS, ENTER_ONLY, RunDir};
-use crate::start::settings::KeepCommand;
+use crate::start::rundir::{CONTAINERS, ENTER_ONLY, KeepCommand, RunDir};
 use crate::state::Shared;
 
 /// What the holder is called where a slice's keeper has the slice's id.

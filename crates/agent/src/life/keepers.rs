@@ -17,8 +17,7 @@ use crate::life::pages;
 use crate::life::records::{control_socket, store};
 use crate::life::slice::Need;
 use crate::start::log::open_log;
-use crate::start::rundir::RunDir;
-use crate::start::settings::KeepCommand;
+use crate::start::rundir::{KeepCommand, RunDir};
 use crate::state::Shared;
 use crate::system::locks::Locks;
 

@@ -23,9 +23,9 @@ use tokio::sync::{Notify, watch};
 use crate::daemon::Daemon;
 use crate::files::Folder;
 use crate::start::on_demand::hold_agent_lock;
-use crate::start::rundir::RunDir;
 use crate::start::rundir::SOCKET;
-use crate::start::settings::{KeepCommand, Settings};
+use crate::start::rundir::{KeepCommand, RunDir};
+use crate::start::settings::Settings;
 use crate::start::trust::ADMITS_OTHERS;
 
 use connection::Times;

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use divvy_model::{Code, Fault};
 use rustix::fs::{Access, access};
@@ -33,6 +34,9 @@ pub(crate) const START_LOCK: &str = "start.lock";
 pub(crate) const KEEP_SOCKET: &str = "keep.sock";
 const STAGES: &str = "stages";
 use crate::start::trust::check_run_dir;
+
+/// Makes the command that calls [`crate::keep`] for a slice of a run directory.
+pub type KeepCommand = fn(&RunDir, &str) -> Command;
 
 /// A run directory that exists and is safe to use.
 #[derive(Clone, Debug, PartialEq, Eq)]

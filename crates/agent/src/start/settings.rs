@@ -1,15 +1,10 @@
 //! What an agent is told when it starts.
 
-use std::process::Command;
 use std::time::Duration;
 
 use divvy_model::{Bytes, Compute, DeviceKind, DeviceRecord, MemoryAmount};
 
 use crate::decide::admission::Limits;
-use crate::start::rundir::RunDir;
-
-/// Makes the command that calls [`crate::keep`] for a slice of a run directory.
-pub type KeepCommand = fn(&RunDir, &str) -> Command;
 
 /// What the driver of a physical GPU takes for one program's context, unless configured: about what CUDA 12 takes on
 /// an H100 before the program's first allocation, rounded up.

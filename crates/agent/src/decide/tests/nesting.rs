@@ -51,12 +51,12 @@ fn the_nearest_slice_above_a_caller_is_its_home() {
         runs: vec![("outer", 10), ("inner", 20), ("free", 30), ("bobs", 40)],
         attached: vec![("outer", 50), ("bobs", 51)],
     };
-    let of = |pid, ancestors: &[u32], told| {
+    let of = |pid, ancestors: &[u32], named| {
         let caller = Caller {
             uid: ALICE,
             pid,
             ancestors,
-            told,
+            named,
         };
         home(&family, caller, &known).map(|record| record.id.as_str())
     };
