@@ -31,7 +31,7 @@ impl Homes {
     /// The slice that the caller runs in, by id: see [`nesting::home`]. `named` is the slice that its environment names.
     ///
     /// # Errors
-    /// [`divvy_model::Code::NotAllowed`] for a caller that has ended, and where the processes above it cannot be named for
+    /// [`divvy_model::Code::NotAllowed`] for a caller that has ended, and where the processes above it cannot be known for
     /// sure.
     pub fn of(&self, state: &State, peer: Peer, named: Option<&str>) -> Result<Option<String>, Fault> {
         let ancestors = peer.ancestors()?;
