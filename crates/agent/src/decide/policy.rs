@@ -98,6 +98,19 @@ mod tests {
     }
 
     #[test]
+    fn a_whole_device_needs_no_limit_and_has_no_share() {
+        let mut whole = request();
+        whole.whole = true;
+        let enforcement = enforce(&whole).expect("nothing is in its way");
+        assert_eq!(
+            (enforcement.isolation, enforcement.bypasses.len()),
+            (Isolation::Env, 0)
+        );
+        whole.compute = Some("30%".parse().expect("a share"));
+        assert_eq!(enforce(&whole).expect_err("of what").code, Code::BadCompute);
+    }
+
+    #[test]
     fn a_compute_share_holds() {
         let mut request = request();
         request.compute = Some("30%".parse().expect("a share"));

@@ -109,6 +109,16 @@ fn a_mig_instance_has_one_slice_or_is_shared_in_turn() {
     assert_eq!(ask(&part, Mode::Mps, &[]), Err(Code::OtherMode));
     let there = [tenant("a", BOB, &[("MIG-1", 1)])];
     assert_eq!(ask(&part, Mode::Mig, &there), Err(Code::OtherMode), "taken");
+    let mut alone = there.clone();
+    alone[0].holds[0].1.mode = Some(HeldMode {
+        terms: terms(Mode::Mig, None),
+        partitioned: false,
+    });
+    assert_eq!(
+        ask(&part, Mode::Mig, &alone),
+        Err(Code::OtherMode),
+        "for one slice"
+    );
     assert_eq!(ask(&part, Mode::Lease, &there), Ok(()));
 }
 
