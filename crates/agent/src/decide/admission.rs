@@ -321,7 +321,7 @@ mod tests {
         }
     }
 
-    fn state<'a>(device: &'a DeviceRecord, held: &[u64], context: u64) -> DeviceView<'a> {
+    fn view<'a>(device: &'a DeviceRecord, held: &[u64], context: u64) -> DeviceView<'a> {
         DeviceView {
             device,
             limits: Limits {
@@ -355,27 +355,27 @@ mod tests {
     #[test]
     fn promises_never_exceed_the_device() {
         let device = device();
-        let mut state = state(&device, &[40 * GIB, 30 * GIB], 0);
-        let promised = state.sharing().compute_promised_ratio;
+        let mut view = view(&device, &[40 * GIB, 30 * GIB], 0);
+        let promised = view.sharing().compute_promised_ratio;
         assert!(promised == 0.0 && promised.is_sign_positive(), "{promised}");
-        state.admit(gib(10)).expect("exactly full");
-        let refusal = state.admit(gib(11)).expect_err("one too many");
+        view.admit(gib(10)).expect("exactly full");
+        let refusal = view.admit(gib(11)).expect_err("one too many");
         assert_eq!(refusal.code, Code::DeviceFull);
         assert!(refusal.causes[0].contains("slice s0 holds 40 GiB"));
         assert!(refusal.hint.expect("a hint").contains("10 GiB is free"));
-        state.unmanaged = Bytes(GIB);
+        view.unmanaged = Bytes(GIB);
         assert_eq!(
-            state.admit(gib(10)).expect_err("outsiders count").code,
+            view.admit(gib(10)).expect_err("outsiders count").code,
             Code::DeviceFull
         );
-        (state.unmanaged, state.unheld) = (Bytes(0), Bytes(GIB));
-        let refusal = state.admit(gib(10)).expect_err("what no process holds counts");
+        (view.unmanaged, view.unheld) = (Bytes(0), Bytes(GIB));
+        let refusal = view.admit(gib(10)).expect_err("what no process holds counts");
         assert!(refusal.causes[0].ends_with("1 GiB is in use for no living process"));
-        assert_eq!(state.sharing().memory_overhead_bytes, gib(1));
-        state.limits.oversubscription = 1.5;
-        state.admit(gib(49)).expect("promised more than there is");
+        assert_eq!(view.sharing().memory_overhead_bytes, gib(1));
+        view.limits.oversubscription = 1.5;
+        view.admit(gib(49)).expect("promised more than there is");
         assert_eq!(
-            state.admit(gib(81)).expect_err("never above the device").code,
+            view.admit(gib(81)).expect_err("never above the device").code,
             Code::OverDevice
         );
     }
@@ -383,9 +383,9 @@ mod tests {
     #[test]
     fn slices_are_counted() {
         let device = device();
-        let state = state(&device, &[GIB; 4], 0);
+        let view = view(&device, &[GIB; 4], 0);
         assert_eq!(
-            state.admit(gib(1)).expect_err("four is the most").code,
+            view.admit(gib(1)).expect_err("four is the most").code,
             Code::TooManySlices
         );
     }
@@ -393,20 +393,20 @@ mod tests {
     #[test]
     fn a_whole_device_is_shared_with_nobody() {
         let device = device();
-        let mut state = state(&device, &[], 0);
-        state.limits.oversubscription = 2.0;
-        state.admit_whole().expect("it is empty");
-        state.unheld = Bytes(4 << 20);
-        state.admit_whole().expect("the driver is no tenant");
-        state.unheld = gib(1);
+        let mut view = view(&device, &[], 0);
+        view.limits.oversubscription = 2.0;
+        view.admit_whole().expect("it is empty");
+        view.unheld = Bytes(4 << 20);
+        view.admit_whole().expect("the driver is no tenant");
+        view.unheld = gib(1);
         assert!(
-            state.admit_whole().is_err(),
+            view.admit_whole().is_err(),
             "what a dead process left in use is in the way"
         );
-        state.unheld = Bytes(0);
-        state.unmanaged = Bytes(1);
-        assert!(state.admit_whole().is_err(), "an outsider is");
-        state.holds.push(Hold {
+        view.unheld = Bytes(0);
+        view.unmanaged = Bytes(1);
+        assert!(view.admit_whole().is_err(), "an outsider is");
+        view.holds.push(Hold {
             id: "solo".into(),
             name: "solo".into(),
             uid: 12345,
@@ -415,19 +415,19 @@ mod tests {
             compute: ComputeTerms::default(),
             mode: None,
         });
-        let refusal = state.admit(gib(1)).expect_err("oversubscribed or not");
+        let refusal = view.admit(gib(1)).expect_err("oversubscribed or not");
         assert_eq!(
             refusal.causes[0],
             "slice solo of user 12345 holds the whole device, programs outside any slice hold 1 B"
         );
-        assert_eq!(state.admit_whole().expect_err("taken").code, Code::DeviceFull);
+        assert_eq!(view.admit_whole().expect_err("taken").code, Code::DeviceFull);
     }
 
     #[test]
     fn a_refusal_names_the_largest_holders_and_counts_the_rest() {
         let device = device();
         let held: Vec<u64> = (1..=12).map(|n| n * GIB).collect();
-        let cause = state(&device, &held, 0).holders();
+        let cause = view(&device, &held, 0).holders();
         assert!(cause.starts_with("slice s11 holds 12 GiB, "), "{cause}");
         assert!(
             cause.contains("slice s7 ") && !cause.contains("slice s6 "),
@@ -439,7 +439,7 @@ mod tests {
     #[test]
     fn promises_of_compute_are_kept_or_not_made() {
         let device = device();
-        let mut state = state(&device, &[GIB, GIB], 0);
+        let mut view = view(&device, &[GIB, GIB], 0);
         let soft = |parts| ComputeTerms {
             share: Some(Compute(parts)),
             ..ComputeTerms::default()
@@ -448,24 +448,21 @@ mod tests {
             cap: Cap::Hard,
             ..soft(parts)
         };
-        (state.holds[0].compute, state.holds[1].compute) = (hard(6000), soft(1000));
-        state.admit_compute(&hard(3000), None).expect("exactly full");
-        state
-            .admit_compute(&ComputeTerms::default(), None)
+        (view.holds[0].compute, view.holds[1].compute) = (hard(6000), soft(1000));
+        view.admit_compute(&hard(3000), None).expect("exactly full");
+        view.admit_compute(&ComputeTerms::default(), None)
             .expect("nothing is promised");
-        let refusal = state.admit_compute(&soft(4000), None).expect_err("too much");
+        let refusal = view.admit_compute(&soft(4000), None).expect_err("too much");
         assert_eq!(refusal.code, Code::ComputeFull);
         assert_eq!(refusal.message, "cannot promise 40% of the time of GPU-1a2b");
         assert_eq!(refusal.causes, ["slice s0 has 60% hard, slice s1 has 10%"]);
         assert_eq!(refusal.hint.as_deref(), Some("30% is free; see divvy ps"));
-        state
-            .admit_compute(&hard(9000), Some("0"))
+        view.admit_compute(&hard(9000), Some("0"))
             .expect("in the place of what it has");
-        state.holds[0].compute = soft(9000);
-        state
-            .admit_compute(&soft(9000), None)
+        view.holds[0].compute = soft(9000);
+        view.admit_compute(&soft(9000), None)
             .expect("soft shares are weights when oversold");
-        let refusal = state.admit_compute(&hard(1), None).expect_err("no promise");
+        let refusal = view.admit_compute(&hard(1), None).expect_err("no promise");
         assert!(refusal.hint.expect("a hint").starts_with("nothing is free"));
     }
 
@@ -473,27 +470,23 @@ mod tests {
     fn two_halves_fit_whatever_their_contexts_cost() {
         let device = device();
         let half: MemoryAmount = "50%".parse().expect("a share");
-        let first = state(&device, &[], GIB).share(half);
+        let first = view(&device, &[], GIB).share(half);
         assert_eq!(first, Bytes(40 * GIB));
-        let state = state(&device, &[first.0], GIB);
-        state.admit(state.share(half)).expect("the second half");
-        assert!(
-            state
-                .admit(state.share("50.1%".parse().expect("a share")))
-                .is_err()
-        );
-        let bytes = state.share("40GiB".parse().expect("a size"));
-        state.admit(bytes).expect("the contexts are inside");
+        let view = view(&device, &[first.0], GIB);
+        view.admit(view.share(half)).expect("the second half");
+        assert!(view.admit(view.share("50.1%".parse().expect("a share"))).is_err());
+        let bytes = view.share("40GiB".parse().expect("a size"));
+        view.admit(bytes).expect("the contexts are inside");
     }
 
     #[test]
     fn a_slice_has_room_for_one_context_at_least() {
         let device = device();
-        let state = state(&device, &[], GIB);
-        state.admit(Bytes(GIB)).expect("exactly one");
+        let view = view(&device, &[], GIB);
+        view.admit(Bytes(GIB)).expect("exactly one");
         for refusal in [
-            state.admit(Bytes(GIB - 1)),
-            state.readmit(Bytes(2 * GIB), Bytes(GIB - 1)),
+            view.admit(Bytes(GIB - 1)),
+            view.readmit(Bytes(2 * GIB), Bytes(GIB - 1)),
         ] {
             let refusal = refusal.expect_err("no context fits");
             assert_eq!(refusal.code, Code::BadMemory);
@@ -508,26 +501,28 @@ mod tests {
                     .starts_with("ask for at least 1 GiB")
             );
         }
-        assert_eq!(state.admit(Bytes(0)).expect_err("nothing").code, Code::BadMemory);
+        assert_eq!(view.admit(Bytes(0)).expect_err("nothing").code, Code::BadMemory);
     }
 
     #[test]
     fn growing_counts_the_difference_and_shrinking_always_may() {
         let device = device();
-        let mut state = state(&device, &[40 * GIB, 30 * GIB], 0);
-        state.readmit(Bytes(40 * GIB), gib(50)).expect("ten more");
-        assert!(state.readmit(Bytes(40 * GIB), gib(51)).is_err());
-        state.unmanaged = Bytes(80 * GIB);
-        state.readmit(Bytes(40 * GIB), gib(1)).expect("less");
+        let mut view = view(&device, &[40 * GIB, 30 * GIB], 0);
+        view.readmit(Bytes(40 * GIB), gib(50)).expect("ten more");
+        assert!(view.readmit(Bytes(40 * GIB), gib(51)).is_err());
+        view.unmanaged = Bytes(80 * GIB);
+        view.readmit(Bytes(40 * GIB), gib(1)).expect("less");
+        view.readmit(gib(90), gib(90))
+            .expect("what it has, on a device that became smaller");
     }
 
     #[test]
     fn nothing_overflows() {
         let device = device();
-        let state = state(&device, &[u64::MAX, u64::MAX], 0);
-        assert_eq!(state.free(), Bytes(0));
+        let view = view(&device, &[u64::MAX, u64::MAX], 0);
+        assert_eq!(view.free(), Bytes(0));
         assert_eq!(
-            state.admit(Bytes(u64::MAX)).expect_err("huge").code,
+            view.admit(Bytes(u64::MAX)).expect_err("huge").code,
             Code::OverDevice
         );
     }

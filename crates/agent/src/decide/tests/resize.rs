@@ -68,6 +68,34 @@ fn growing_stays_inside_the_users_quota() {
         "no new slice comes of it"
     );
     assert_eq!(resized(&settings, 0, of(36), true), Err(Code::OverQuota));
+    let record = record("a", None, &[("GPU-0", 10)]);
+    let own = [
+        tenant("a", ALICE, &[("GPU-0", 10)]),
+        tenant("c", ALICE, &[("GPU-0", 20)]),
+    ];
+    let (device, held) = (gpu(0), share("GPU-0", gib(10), Bytes(0)));
+    let change = Change {
+        rules: rules(&settings),
+        record: &record,
+        device: &device,
+        share: &held,
+        before: gib(10),
+        used: UsedOn::default(),
+        tenants: &Tenants(own.to_vec()),
+    };
+    let ask = |memory| change.outside(of(memory), || Ok(())).map_err(|fault| fault.code);
+    assert_eq!(ask(16), Err(Code::QuotaFull), "both count");
+    let settings = Settings {
+        user_slices: Some(2),
+        ..settings.clone()
+    };
+    let change = Change {
+        rules: rules(&settings),
+        ..change
+    };
+    let ask = |memory| change.outside(of(memory), || Ok(())).map_err(|fault| fault.code);
+    assert_eq!(ask(15), Ok(gib(15)), "exactly all");
+    assert_eq!(ask(16), Err(Code::QuotaFull));
 }
 
 #[test]
