@@ -16,7 +16,7 @@ use divvy_model::{Code, Fault};
 
 use crate::start::trust::check_run_dir;
 
-/// Whoever owns a device.
+/// The process that owns a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The owning agent's process, as the kernel tells it.
@@ -66,12 +66,12 @@ fn bind(address: &SocketAddr, run_dir: &Path) -> io::Result<()> {
         .map(drop)
 }
 
-/// Takes a device whose name may have become free, and asks nobody.
+/// Takes a device whose name may have become free, and asks no other process.
 pub(crate) fn is_free_now(uuid: &str, run_dir: &Path) -> bool {
     address(uuid).is_ok_and(|address| bind(&address, run_dir).is_ok())
 }
 
-/// Who claims a device: the taker, or another as well, whom the taker does not give way to.
+/// The claims on a device: the taker's, or another's as well that the taker does not give way to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// The taker alone.

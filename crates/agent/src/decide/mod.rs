@@ -5,6 +5,7 @@ pub(crate) mod admission;
 pub(crate) mod compute;
 pub(crate) mod family;
 pub(crate) mod held;
+pub(crate) mod in_use;
 pub(crate) mod life;
 pub(crate) mod mig;
 pub(crate) mod modes;

@@ -13,7 +13,7 @@ use super::listener::ListenerHandle;
 use super::pidfd_watcher::PidfdWatcher;
 use crate::system::allowance::Allowance;
 
-/// How long a thread sleeps where nothing happens. Whoever wants it sooner rings.
+/// How long a thread sleeps where nothing happens. A tenant that wants it sooner rings.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// How long it lets others have the ledger before it goes on with the dead that one look was too short for.
@@ -43,7 +43,7 @@ pub(super) fn listen(listener: &Arc<ListenerHandle>, leasing: Weak<Leasing>) -> 
     let watcher = leasing.upgrade().and_then(|leasing| leasing.watcher.clone());
     let serve = move || {
         serve(&listener, &leasing, watcher.as_deref());
-        // Nobody but this thread has them watched.
+        // Only this thread has them watched.
         watcher.iter().for_each(|watcher| watcher.forget(&listener));
     };
     thread.spawn(serve).map(drop)

@@ -5,7 +5,7 @@
 //!   [`pidfd_watcher`]: the one that hears of deaths. Each takes the lock, acts, and says what people should know.
 //! - [`figures`]: what each slice had of late; [`metered`]: what the driver says it did with it.
 //!
-//! Whoever holds the agent's state may take the lock, and never the other way round.
+//! A thread that holds the agent's state may take the lock, and never the other way round.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -65,7 +65,7 @@ pub(crate) struct Leasing {
     /// The alarm has to ring earlier than it thinks.
     earlier: Condvar,
     journal: Arc<Journal>,
-    /// Who watches processes, where somebody does.
+    /// Watches processes, where it could be started.
     watcher: Option<Arc<PidfdWatcher>>,
     /// What tenants want looked at.
     wanted: Arc<Wanted>,

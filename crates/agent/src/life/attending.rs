@@ -38,7 +38,7 @@ impl Attending {
     /// Says what a lasting slice goes with from now on.
     ///
     /// # Errors
-    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`]; [`Code::Usage`] for a process that has ended and
+    /// [`divvy_model::Code::UnknownSlice`], [`divvy_model::Code::NotAllowed`], [`divvy_model::Code::NotLasting`]; [`divvy_model::Code::Usage`] for a process that has ended and
     /// for a path that is not there.
     pub fn attend(&self, peer: Peer, which: &str, ask: &Attend) -> Result<SliceRecord, Fault> {
         let attendant = match ask {

@@ -65,7 +65,7 @@ impl Grants {
     /// Counts again what `parent` lends of each device to the slices inside it, and takes that off its pages.
     ///
     /// # Errors
-    /// [`Code::SliceFull`] when its programs have taken meanwhile what was to be lent. The page says what was lent all
+    /// [`divvy_model::Code::SliceFull`] when its programs have taken meanwhile what was to be lent. The page says what was lent all
     /// the same: the caller takes it back.
     pub fn relend(&self, state: &mut State, parent: &str) -> Result<(), Fault> {
         let lent_of = |device_uuid: &str| {

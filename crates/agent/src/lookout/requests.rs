@@ -2,7 +2,7 @@
 //! [`divvy_ledger::fresh`] has the words.
 //!
 //! The doorbells' threads hear who asks, and may not wait: a driver takes its time. So they note the device, and a thread of its
-//! own looks, at each device once in [`BETWEEN_LOOKS`] at most, however many ask and however often. One look answers all who
+//! own looks, at each device once in [`divvy_ledger::fresh::BETWEEN_LOOKS`] at most, however many ask and however often. One look answers all who
 //! asked before it.
 
 use std::sync::{Arc, Weak};

@@ -7,9 +7,10 @@ use divvy_host::tool::{HostTools, Tools};
 use divvy_model::{Code, DeviceKind, Fault, Mode, SliceRecord};
 
 use super::on_demand::Instances;
-use super::prerequisites::{self, InUse};
+use super::prerequisites;
 use super::untidy::Untidy;
 use crate::api::CreateSlice;
+use crate::decide::in_use::InUse;
 use crate::life::records::store;
 use crate::start::rundir::RunDir;
 use crate::state::{Shared, State};

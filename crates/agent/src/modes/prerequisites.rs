@@ -4,7 +4,6 @@
 //! What was done is noted in files under the run directory, so that an agent that comes after one that died puts it
 //! back. Nothing here holds the state: the vendors' tools take their time.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +13,7 @@ use divvy_host::tool::Tools;
 use divvy_model::{Code, DeviceKind, DeviceRecord, Fault, Mode, SliceRecord, TimeSlice};
 
 use crate::decide::held::is_partitioned;
+use crate::decide::in_use::InUse;
 use crate::files::Folder;
 use crate::system::privilege;
 
@@ -71,39 +71,6 @@ fn without_mps(fault: Fault, partitioned: bool) -> Fault {
     })
 }
 
-/// What is in use, by the slices there are.
-#[derive(Debug, Default)]
-pub struct InUse {
-    /// Users of MPS, by device.
-    mps: BTreeSet<(u32, String)>,
-    /// Slices, by id.
-    slices: BTreeSet<String>,
-    /// Lengths of turns, by device.
-    turns: BTreeMap<String, TimeSlice>,
-}
-
-impl InUse {
-    /// By these slices.
-    pub fn by<'a>(records: impl IntoIterator<Item = &'a SliceRecord>) -> Self {
-        let mut in_use = Self::default();
-        for record in records {
-            in_use.slices.insert(record.id.clone());
-            for share in record.shares() {
-                match (record.share_mode, record.time_slice) {
-                    (Mode::Mps, _) => {
-                        in_use.mps.insert((record.uid, share.device_uuid));
-                    }
-                    (Mode::Timeslice, Some(length)) => {
-                        in_use.turns.insert(share.device_uuid, length);
-                    }
-                    _ => {}
-                }
-            }
-        }
-        in_use
-    }
-}
-
 /// Whether anything was made ready that may have to be put back.
 #[must_use]
 pub fn is_in_use(run: &Path) -> bool {
@@ -124,7 +91,7 @@ pub fn put_back(
     for (uid, device) in daemons(run) {
         let mps = Mps::of_user(&device, run, uid);
         let mut tools = tools_of(&device, uid);
-        let outcome = match in_use.mps.contains(&(uid, device)) {
+        let outcome = match in_use.needs_daemon(uid, &device) {
             true => give_partitions_back(run, &mps, in_use, tools.as_mut()),
             false => mps
                 .stop(tools.as_mut(), false)
@@ -133,7 +100,7 @@ pub fn put_back(
         first = first.and(outcome);
     }
     for device in names(turns(run)) {
-        if in_use.turns.contains_key(&device) {
+        if in_use.needs_turns(&device) {
             continue;
         }
         let outcome = set_time_slice(tools_of(&device, 0).as_mut(), &device, TimeSlice::Default);
@@ -149,7 +116,7 @@ fn give_partitions_back(run: &Path, mps: &Mps, in_use: &InUse, tools: &mut dyn T
     let unreadable = |error: &io::Error| cannot("read", &mps.folder().join(HELD), error);
     let held = held(run, mps).map_err(|error| unreadable(&error))?;
     for id in held.names().map_err(|error| unreadable(&error))? {
-        if in_use.slices.contains(&id) {
+        if in_use.needs_partition(&id) {
             continue;
         }
         let name = held.read_text(&id).map_err(|error| unreadable(&error))?;

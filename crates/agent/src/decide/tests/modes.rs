@@ -1,6 +1,7 @@
 use divvy_model::{Cap, Code, Compute, ComputeTerms, Mode, ModeTerms, SliceRecord, SliceRequest, TimeSlice};
 
 use super::*;
+use crate::decide::in_use::InUse;
 use crate::decide::modes::{check, check_inside, part_of_gpu, part_of_memory};
 
 fn terms(mode: Mode, replicas: Option<u32>) -> ModeTerms {
@@ -183,4 +184,27 @@ fn parts_of_devices() {
     assert_eq!(part_of_gpu(&all[1], &all), Some(Compute(2500)));
     assert_eq!(part_of_gpu(&all[0], &all), None, "no instance");
     assert_eq!(part_of_gpu(&all[1], &all[1..]), None, "its GPU is not here");
+}
+
+#[test]
+fn what_no_slice_needs_any_more_is_put_back() {
+    let shared = |id: &str, mode, time_slice, device: &str| SliceRecord {
+        share_mode: mode,
+        time_slice,
+        ..record(id, None, &[(device, 1)])
+    };
+    let slices = [
+        shared("a", Mode::Mps, None, "GPU-0"),
+        shared("b", Mode::Timeslice, Some(TimeSlice::Long), "GPU-1"),
+        shared("c", Mode::Timeslice, None, "GPU-2"),
+        shared("d", Mode::Lease, None, "GPU-3"),
+    ];
+    let in_use = InUse::by(&slices);
+    let daemons = ["GPU-0", "GPU-1", "GPU-3"].map(|uuid| in_use.needs_daemon(ALICE, uuid));
+    assert_eq!(daemons, [true, false, false]);
+    assert!(!in_use.needs_daemon(BOB, "GPU-0"), "each user has one");
+    let turns = ["GPU-0", "GPU-1", "GPU-2"].map(|uuid| in_use.needs_turns(uuid));
+    assert_eq!(turns, [false, true, false], "as the driver likes needs nothing");
+    assert!(in_use.needs_partition("d") && !in_use.needs_partition("e"));
+    assert!(!InUse::by(&[]).needs_daemon(ALICE, "GPU-0"));
 }
