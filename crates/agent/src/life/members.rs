@@ -14,6 +14,7 @@ use crate::life::records::control_socket;
 use crate::lookout::bypass;
 use crate::start::rundir::RunDir;
 use crate::state::Shared;
+use crate::system::in_slice::in_slice;
 use crate::system::procs;
 use crate::system::watched::Watched;
 
@@ -234,7 +235,7 @@ impl Members {
             members.extend(found);
         } else if slice.state == SliceState::Orphaned {
             // Its `divvy run` is gone, and with it the tree: what they have of it tells the programs of its user.
-            let left = procs::in_slice(slice.uid, &slice.id).unwrap_or_default();
+            let left = in_slice(slice.uid, &slice.id).unwrap_or_default();
             let left: Vec<Member> = left
                 .into_iter()
                 .filter(|process| !has(&members, process.pid()))

@@ -19,6 +19,7 @@ use crate::life::known::Known;
 use crate::life::lives::Lives;
 use crate::life::pages::{self, Bounds, Usage};
 use crate::system::allowance::Allowance;
+use crate::system::in_slice::in_slice;
 use crate::system::procs;
 use crate::system::watched::Watched;
 
@@ -382,7 +383,7 @@ impl Slice {
             fresh.then_some((found, looked))
         });
         let (found, looked) = known.unwrap_or_else(|| {
-            let found = procs::in_slice(self.record.uid, &self.record.id);
+            let found = in_slice(self.record.uid, &self.record.id);
             if let (Err(error), false) = (&found, self.blind) {
                 tracing::error!(slice = self.record.name, %error, "cannot look for the slice's processes");
             }

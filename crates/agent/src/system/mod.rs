@@ -2,6 +2,7 @@
 
 pub(crate) mod allowance;
 pub mod clock;
+pub(crate) mod in_slice;
 pub(crate) mod locks;
 pub(crate) mod nudge;
 pub(crate) mod peer;

@@ -7,11 +7,6 @@ use std::os::unix::fs::MetadataExt;
 use rustix::io::Errno;
 
 use crate::files::kernel;
-use crate::system::privilege;
-use crate::system::watched::Watched;
-
-/// What the kernel calls a mapped ledger.
-const LEDGER: &[u8] = b"/memfd:divvy-ledger";
 
 /// Whether a process lives. Only "no such process" means that it is gone: an agent that is out of descriptors, or may not
 /// look, knows nothing, and ends nothing for it.
@@ -75,6 +70,18 @@ pub fn is_gone(error: &io::Error) -> bool {
     error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
 }
 
+/// What a look at a process showed; nothing where that is gone, or we may not look at it.
+///
+/// # Errors
+/// The system does not tell, for another reason.
+pub fn if_there<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
+    match looked {
+        Ok(shown) => Ok(Some(shown)),
+        Err(error) if is_gone(&error) || error.kind() == ErrorKind::PermissionDenied => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// The program's name, as `ps` shows it: the base name of its first argument, else the kernel's short name.
 #[must_use]
 pub fn command(pid: u32) -> String {
@@ -107,58 +114,6 @@ pub fn tree(root: u32, except: u32) -> Vec<u32> {
         next += 1;
     }
     tree
-}
-
-/// Whether a process of user `uid` uses slice `id`: it was started there, by the `DIVVY_SLICE` of its environment, and
-/// has a slice's ledger mapped. One that has none mapped holds nothing, and where the keeper is dead never will. Only
-/// the end of the path is compared: the run directory may have another spelling, in a container or through a link.
-///
-/// # Errors
-/// The system does not tell, for another reason than that there is no such process or that we may not look at it.
-fn is_in_slice(pid: u32, uid: u32, id: &str) -> io::Result<bool> {
-    let owner = told(fs::metadata(format!("/proc/{pid}")))?.map(|meta| meta.uid());
-    if owner != Some(uid) {
-        return Ok(false);
-    }
-    let Some(environment) = told(privilege::environment(pid, uid))? else {
-        return Ok(false);
-    };
-    let tail = format!("/{id}/attach.sock");
-    let starts_there = environment
-        .split(|byte| *byte == 0)
-        .any(|entry| entry.starts_with(b"DIVVY_SLICE=") && entry.ends_with(tail.as_bytes()));
-    if !starts_there {
-        return Ok(false);
-    }
-    let maps = told(privilege::maps(pid, uid))?.unwrap_or_default();
-    Ok(maps.windows(LEDGER.len()).any(|window| window == LEDGER))
-}
-
-/// What the system told of a process; nothing where that is gone, or we may not look at it.
-fn told<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
-    match looked {
-        Ok(told) => Ok(Some(told)),
-        Err(error) if is_gone(&error) || error.kind() == ErrorKind::PermissionDenied => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// The living processes of user `uid` that use slice `id`, each watched.
-///
-/// # Errors
-/// The system does not tell of all: that some were not seen does not mean that they are gone.
-pub fn in_slice(uid: u32, id: &str) -> io::Result<Vec<Watched>> {
-    let mut found = Vec::new();
-    for pid in kernel::processes()? {
-        if is_in_slice(pid, uid, id)? {
-            let watched = Watched::new(pid);
-            // Looked at again, now that its number cannot come to mean another.
-            if is_in_slice(pid, uid, id)? && watched.is_alive() {
-                found.push(watched);
-            }
-        }
-    }
-    Ok(found)
 }
 
 /// The user whose process it is.
@@ -368,7 +323,7 @@ mod tests {
             Errno::IO,
         ] {
             assert!(!is_gone(&error(errno)), "{errno}");
-            let looked = told::<()>(Err(error(errno)));
+            let looked = if_there::<()>(Err(error(errno)));
             assert_eq!(
                 looked.is_ok(),
                 matches!(errno, Errno::ACCESS | Errno::PERM),
