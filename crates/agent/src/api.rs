@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 pub mod compute;
 pub mod events;
+pub(crate) mod viewer;
 
 /// Version of every document. Changes within it only add.
 pub const API_VERSION: &str = "divvy/v1";
@@ -163,7 +164,7 @@ pub enum Attend {
 }
 
 /// `POST /v1/slices/{slice}/share`: makes ready what containers are to have of a lasting slice. The answer is
-/// [`crate::container::Parts`].
+/// [`crate::life::container::Parts`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
     /// Where containers will have the limiter's folder.
@@ -182,7 +183,7 @@ pub struct Described {
 }
 
 /// `POST /v1/devices/share`: makes ready what containers are to have of emulated devices without a slice. The answer is
-/// [`crate::container::SharedDevices`].
+/// [`crate::life::container::SharedDevices`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShareDevices {
     /// What its folder is called.

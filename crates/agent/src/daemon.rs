@@ -1,100 +1,88 @@
-//! The agent's state and what may be done to it. Every method blocks, briefly; the server calls them off its loop.
+//! The agent: its parts, how they are put together, and what happens at each tick.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::process::Command;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use divvy_host::{Inventory, Nvidia, Sources};
-use divvy_model::{Bytes, Code, DeviceRecord, Fault, Isolation, SliceRecord};
+use divvy_model::{Code, Fault, SliceRecord};
 
-use crate::admission::DeviceBook;
-use crate::api::compute::ComputeRecord;
+use crate::admission::admit::Admission;
+use crate::admission::claims::Claims;
+use crate::admission::create::Requests;
+use crate::admission::home::Homes;
+use crate::admission::place::Placing;
+use crate::admission::queue::Line;
 use crate::api::events::EventKind;
-use crate::api::{HelperState, Items, Status};
-use crate::audit::Look;
-use crate::holder::Holder;
-use crate::journal::Journal;
-use crate::leasing::{Incident, Leasing, Member};
-use crate::locks::Locks;
-use crate::members::Roster;
+use crate::api::{HelperState, Status};
+use crate::holder::PageHolder;
+use crate::journal::{Incident, Journal};
+use crate::leasing::Leasing;
+use crate::life::adopt::Adoption;
+use crate::life::attending::Attending;
+use crate::life::container::Containers;
+use crate::life::ending::Endings;
+use crate::life::grants::Grants;
+use crate::life::keepers::Keepers;
+use crate::life::lists::Lists;
+use crate::life::members::{Members, Roster};
+use crate::life::records::stored;
+use crate::life::resize::Resizing;
+use crate::life::slice::Slice;
+use crate::lookout::audit::MemoryAudit;
+use crate::lookout::bypass::audit::Auditor;
+use crate::lookout::bypass::reported::Reports;
+use crate::lookout::meter::ComputeAudit;
+use crate::lookout::openings::Openings;
+use crate::lookout::silence::DriverWatch;
+use crate::modes::keep::Modes;
+use crate::modes::on_demand::Instances;
 use crate::modes::untidy::Untidy;
-use crate::nudge::Nudge;
-use crate::openings::Openings;
-use crate::owner::Owner;
-use crate::peer::Peer;
-use crate::queue::Queue;
-use crate::records::stored;
-use crate::settings::Settings;
-use crate::slice::Slice;
-use crate::trust::is_system;
-use crate::{RunDir, clock, log};
+use crate::start::log;
+use crate::start::rundir::{KeepCommand, RunDir};
+use crate::start::settings::Settings;
+use crate::start::trust::is_system;
+use crate::state::{Shared, State};
+use crate::system::locks::Locks;
+use crate::system::nudge::Nudge;
+use crate::system::{clock, privilege};
 
-/// The agent.
+/// How often the devices are asked what each process holds.
+const AUDIT: Duration = Duration::from_secs(1);
+
+/// The agent. Every method of its parts blocks, briefly; the server calls them off its loop.
 pub struct Daemon {
     pub(crate) run: RunDir,
-    pub(crate) settings: Settings,
+    pub(crate) settings: Arc<Settings>,
+    /// The agent's own user.
     pub(crate) uid: u32,
-    /// It is the system agent: no other user's claim keeps it from a device.
-    pub(crate) prevails: bool,
-    pub(crate) nvidia: Nvidia,
+    pub(crate) nvidia: Arc<Nvidia>,
     started_at: String,
-    book: Mutex<Book>,
-    /// The command that keeps a lasting slice.
-    pub(crate) keep: KeepCommand,
-    /// Who holds the pages of emulated devices.
-    pub(crate) holder: Mutex<Holder>,
-    /// Who leases which device.
-    pub(crate) leasing: Arc<Leasing>,
-    /// What happened.
+    pub(crate) state: Shared,
     pub(crate) journal: Arc<Journal>,
-    /// Held while missing pages are asked for.
-    pub(crate) recalling: Mutex<()>,
-    /// Held while a device is made ready for a way of sharing, and while that is put back.
-    pub(crate) grounds: Mutex<()>,
-    /// How often it is still tried to put back what no slice needs any more.
-    pub(crate) untidy: Untidy,
-    /// Held for a slice while its keeper is started.
-    pub(crate) keeping: Locks,
-    /// When it was last said that a keeper cannot be had.
-    pub(crate) said_at: Mutex<Option<Instant>>,
-    /// Whether it was last told that NVIDIA's driver does not answer.
-    pub(crate) driver_silent: AtomicBool,
-    /// Who is in the slices.
-    pub(crate) roster: Roster,
-    /// Raised when a process is on a device and in no ledger, and was not at the look before.
-    pub(crate) strays: Nudge,
-    /// When containers take the slices that wait for one.
-    pub(crate) openings: Openings,
-    /// Set when one has: what the auditor saw of a process before it had its mounts is no evidence against it.
-    pub(crate) opened: AtomicBool,
+    pub(crate) leasing: Arc<Leasing>,
+    pub(crate) members: Arc<Members>,
+    pub(crate) audit: Arc<MemoryAudit>,
+    pub(crate) compute_audit: ComputeAudit,
+    pub(crate) driver: Arc<DriverWatch>,
+    pub(crate) bypasses: Auditor,
+    pub(crate) reports: Reports,
+    pub(crate) holder: Arc<PageHolder>,
+    pub(crate) modes: Arc<Modes>,
+    pub(crate) endings: Arc<Endings>,
+    pub(crate) keepers: Arc<Keepers>,
+    pub(crate) adoption: Arc<Adoption>,
+    pub(crate) attending: Arc<Attending>,
+    pub(crate) containers: Containers,
+    pub(crate) resizing: Resizing,
+    pub(crate) lists: Arc<Lists>,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) line: Arc<Line>,
+    pub(crate) requests: Requests,
+    /// Raised when the auditor of bypasses has something new to look at.
+    pub(crate) unmanaged: Arc<Nudge>,
     /// When the log's length was last looked at.
     log_looked_at: Mutex<Option<Instant>>,
-}
-
-/// Makes the command that calls [`crate::keep`] for a slice of a run directory.
-pub type KeepCommand = fn(&RunDir, &str) -> Command;
-
-/// What changes while the agent runs.
-#[derive(Default)]
-pub(crate) struct Book {
-    pub inventory: Inventory,
-    pub owned: HashSet<String>,
-    /// Which of them another user's process claims as well.
-    pub contested: HashMap<String, Owner>,
-    pub slices: BTreeMap<String, Slice>,
-    /// Who waits for admission.
-    pub queue: Queue,
-    pub bypass_total: u64,
-    /// When the auditor last looked.
-    pub audited_at: Option<Instant>,
-    /// In how many rounds no container was seen of a slice that goes with its containers.
-    pub missed: HashMap<String, u32>,
-    /// When a slice last ended.
-    pub ended_at: Option<Instant>,
-    /// Who was on each device and in no ledger when the auditor last looked, by the device's UUID.
-    strays: HashMap<String, HashSet<u32>>,
 }
 
 impl Daemon {
@@ -133,7 +121,9 @@ impl Daemon {
             },
             outcome => outcome?,
         };
-        let journal = Arc::new(Journal::default());
+        let user = rustix::process::getuid();
+        let uid = user.as_raw();
+        let journal = Arc::new(Journal::of(uid));
         journal.note(Incident {
             kind: EventKind::AgentStarted,
             slice: None,
@@ -151,44 +141,302 @@ impl Daemon {
             Fault::new(Code::Config, "the quantum is from 1 ms to 30 ms")
                 .hint("5ms is the default: shorter ones change the slice that runs more often, longer ones let it wait")
         })?;
-        let user = rustix::process::getuid();
-        let daemon = Self {
+        let daemon = Self::put_together(Parts {
             prevails: user.is_root() || is_system(run.path()),
-            run,
             leasing: Leasing::start(lengths, journal.clone()),
-            journal,
+            run,
             settings,
-            uid: user.as_raw(),
-            nvidia,
-            started_at: clock::now(),
-            book: Mutex::new(Book {
-                inventory,
-                ..Book::default()
-            }),
             keep,
-            holder: Mutex::default(),
-            recalling: Mutex::new(()),
-            grounds: Mutex::new(()),
-            untidy: Untidy::default(),
-            keeping: Locks::default(),
-            said_at: Mutex::new(None),
-            driver_silent: AtomicBool::new(false),
-            roster: Roster::default(),
-            strays: Nudge::default(),
-            openings: Openings::default(),
-            opened: AtomicBool::new(false),
-            log_looked_at: Mutex::new(None),
-        };
-        daemon.adopt();
-        daemon.watch_for_containers();
-        daemon.adopt_holder();
-        daemon.take_all();
-        daemon.reopen_queue();
+            uid,
+            nvidia,
+            journal,
+            inventory,
+        });
+        daemon.adoption.adopt();
+        daemon.attending.watch_for_containers();
+        daemon.holder.adopt();
+        daemon.admission.claims.take_all(&mut daemon.state.lock());
+        daemon.line.reopen();
         Ok(daemon)
     }
 
-    /// Has the log begin anew where it is full, and tells of the lines that users caused and that were left out.
-    pub(crate) fn look_after_log(&self) {
+    /// Each part holds what it needs, and no part holds the agent.
+    fn put_together(parts: Parts) -> Self {
+        let Parts {
+            run,
+            settings,
+            keep,
+            uid,
+            prevails,
+            nvidia,
+            journal,
+            leasing,
+            inventory,
+        } = parts;
+        let (settings, nvidia) = (Arc::new(settings), Arc::new(nvidia));
+        let state = Shared::of(State::with(inventory));
+        let unmanaged = Arc::new(Nudge::default());
+        let untidy = Arc::new(Untidy::default());
+        let members = Arc::new(Members {
+            run: run.clone(),
+            roster: Roster::default(),
+        });
+        let audit = Arc::new(MemoryAudit {
+            run: run.clone(),
+            nvidia: nvidia.clone(),
+            settings: settings.clone(),
+            members: members.clone(),
+            unmanaged: unmanaged.clone(),
+        });
+        let driver = Arc::new(DriverWatch {
+            nvidia: nvidia.clone(),
+            journal: journal.clone(),
+            silent: AtomicBool::new(false),
+        });
+        let lists = Arc::new(Lists {
+            uid,
+            settings: settings.clone(),
+            nvidia: nvidia.clone(),
+            state: state.clone(),
+            leasing: leasing.clone(),
+            audit: audit.clone(),
+            driver: driver.clone(),
+        });
+        let grants = Arc::new(Grants {
+            run: run.clone(),
+            leasing: leasing.clone(),
+            untidy: untidy.clone(),
+        });
+        let claims = Arc::new(Claims {
+            run: run.clone(),
+            uid,
+            prevails,
+            admits_others: settings.admit_others,
+        });
+        let holder = Arc::new(PageHolder {
+            run: run.clone(),
+            uid,
+            keep,
+            state: state.clone(),
+            holder: Mutex::default(),
+        });
+        let modes = Arc::new(Modes {
+            run: run.clone(),
+            uid,
+            state: state.clone(),
+            alone: Mutex::new(()),
+            untidy,
+            instances: Instances {
+                run: run.clone(),
+                nvidia: nvidia.clone(),
+                state: state.clone(),
+                are_made: settings.mig_instances,
+            },
+        });
+        let endings = Arc::new(Endings {
+            run: run.clone(),
+            uid,
+            state: state.clone(),
+            journal: journal.clone(),
+            members: members.clone(),
+            grants: grants.clone(),
+        });
+        let keepers = Arc::new(Keepers {
+            run: run.clone(),
+            state: state.clone(),
+            journal: journal.clone(),
+            grants: grants.clone(),
+            keep,
+            keeping: Locks::default(),
+            said_at: Mutex::new(None),
+        });
+        let adoption = Arc::new(Adoption {
+            run: run.clone(),
+            state: state.clone(),
+            journal: journal.clone(),
+            grants: grants.clone(),
+            claims: claims.clone(),
+            recalling: Mutex::new(()),
+        });
+        let attending = Arc::new(Attending {
+            run: run.clone(),
+            uid,
+            state: state.clone(),
+            endings: endings.clone(),
+            openings: Openings::default(),
+            opened: AtomicBool::new(false),
+            unmanaged: unmanaged.clone(),
+        });
+        let homes = Arc::new(Homes {
+            members: members.clone(),
+        });
+        let admission = Arc::new(Admission {
+            run: run.clone(),
+            uid,
+            settings: settings.clone(),
+            state: state.clone(),
+            journal: journal.clone(),
+            placing: Placing {
+                settings: settings.clone(),
+                nvidia: nvidia.clone(),
+                claims: claims.clone(),
+                audit: audit.clone(),
+                driver: driver.clone(),
+            },
+            claims,
+            grants: grants.clone(),
+        });
+        let line = Arc::new(Line {
+            run: run.clone(),
+            nvidia: nvidia.clone(),
+            state: state.clone(),
+            admission: admission.clone(),
+        });
+        Self {
+            compute_audit: ComputeAudit {
+                run: run.clone(),
+                nvidia: nvidia.clone(),
+                state: state.clone(),
+                leasing: leasing.clone(),
+                members: members.clone(),
+            },
+            bypasses: Auditor {
+                run: run.clone(),
+                state: state.clone(),
+                journal: journal.clone(),
+                lists: lists.clone(),
+                members: members.clone(),
+                audit: audit.clone(),
+                holder: holder.clone(),
+                attending: attending.clone(),
+                found: Mutex::default(),
+                evidence: Mutex::default(),
+            },
+            reports: Reports {
+                uid,
+                state: state.clone(),
+                journal: journal.clone(),
+            },
+            containers: Containers {
+                run: run.clone(),
+                uid,
+                state: state.clone(),
+                holder: holder.clone(),
+                attending: attending.clone(),
+            },
+            resizing: Resizing {
+                run: run.clone(),
+                uid,
+                settings: settings.clone(),
+                state: state.clone(),
+                journal: journal.clone(),
+                grants,
+                adoption: adoption.clone(),
+                homes: homes.clone(),
+                audit: audit.clone(),
+                driver: driver.clone(),
+            },
+            requests: Requests {
+                run: run.clone(),
+                uid,
+                settings: settings.clone(),
+                state: state.clone(),
+                journal: journal.clone(),
+                admission: admission.clone(),
+                line: line.clone(),
+                homes,
+                modes: modes.clone(),
+                holder: holder.clone(),
+                keepers: keepers.clone(),
+                endings: endings.clone(),
+                attending: attending.clone(),
+            },
+            run,
+            settings,
+            uid,
+            nvidia,
+            started_at: clock::now(),
+            state,
+            journal,
+            leasing,
+            members,
+            audit,
+            driver,
+            holder,
+            modes,
+            endings,
+            keepers,
+            adoption,
+            attending,
+            lists,
+            admission,
+            line,
+            unmanaged,
+            log_looked_at: Mutex::new(None),
+        }
+    }
+
+    /// The agent itself.
+    pub fn status(&self) -> Status {
+        let helper = match privilege::helper_state() {
+            None => HelperState::None,
+            Some(Ok(())) => HelperState::Answers,
+            Some(Err(_)) => HelperState::Silent,
+        };
+        let totals = self.leasing.totals();
+        let state = self.state.lock();
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            uid: self.uid,
+            run_dir: self.run.path().into(),
+            started_at: self.started_at.clone(),
+            slice_count: u32::try_from(state.slices.len()).unwrap_or(u32::MAX),
+            bypass_total: state.bypass_total,
+            overdue_total: totals.overdue,
+            expired_total: totals.expired,
+            escaped_ns_total: totals.escaped_ns,
+            driver_silent: self.nvidia.is_silent(),
+            helper,
+        }
+    }
+
+    /// What has to be done now and then: return what the dead held, end what has ended. Says whether anything lives.
+    pub fn tick(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.audited_at.is_none_or(|looked| looked.elapsed() >= AUDIT) {
+            let shown: Vec<SliceRecord> = state.slices.values_mut().map(Slice::shown).collect();
+            drop(state);
+            self.members.note(&shown);
+            state = self.state.lock();
+        }
+        let ids: Vec<String> = state.slices.keys().cloned().collect();
+        for id in ids {
+            // Between two slices another thread that waits for the state has a turn.
+            drop(state);
+            state = self.state.lock();
+            if let Some(slice) = state.slices.get_mut(&id) {
+                let _reaps = Slice::usages(slice);
+            }
+            self.endings.settle(&mut state, &id);
+        }
+        self.attending.note_openings(&mut state);
+        self.attending.delete_unattended(&mut state);
+        if state.audited_at.is_none_or(|looked| looked.elapsed() >= AUDIT) {
+            state.audited_at = Some(Instant::now());
+            self.audit.audit(&mut state);
+        }
+        self.driver.listen();
+        self.line.serve(&mut state);
+        self.line.store_in_time(&mut state);
+        let alive = !state.slices.is_empty() || !state.queue.is_empty() || self.modes.is_untidy();
+        drop(state);
+        self.look_after_log();
+        alive
+    }
+
+    /// Begins a new log where it is full, and tells of the lines that users caused and that were left out.
+    fn look_after_log(&self) {
         const LOOK: std::time::Duration = std::time::Duration::from_secs(1);
         let mut looked = self.log_looked_at.lock().unwrap_or_else(PoisonError::into_inner);
         if looked.is_some_and(|looked| looked.elapsed() < LOOK) {
@@ -206,294 +454,24 @@ impl Daemon {
             Err(error) => tracing::debug!(%error, "a new log cannot be begun"),
         }
     }
+}
 
-    /// Whether a line about what user `uid` did is to be written now. Root and the agent's own user have no bound.
-    pub(crate) fn may_log(&self, uid: u32) -> bool {
-        uid == 0 || uid == self.uid || self.journal.lines.allow(uid)
-    }
-
-    /// The state. A panic in one request must not end the agent for all: the book is consistent between statements.
-    pub(crate) fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The agent itself.
-    pub fn status(&self) -> Status {
-        let helper = match crate::privilege::helper_state() {
-            None => HelperState::None,
-            Some(Ok(())) => HelperState::Answers,
-            Some(Err(_)) => HelperState::Silent,
-        };
-        let totals = self.leasing.totals();
-        let book = self.book();
-        Status {
-            version: env!("CARGO_PKG_VERSION").into(),
-            pid: std::process::id(),
-            uid: self.uid,
-            run_dir: self.run.path().into(),
-            started_at: self.started_at.clone(),
-            slice_count: u32::try_from(book.slices.len()).unwrap_or(u32::MAX),
-            bypass_total: book.bypass_total,
-            overdue_total: totals.overdue,
-            expired_total: totals.expired,
-            escaped_ns_total: totals.escaped_ns,
-            driver_silent: self.nvidia.is_silent(),
-            helper,
-        }
-    }
-
-    /// The devices, with what is handed out of each.
-    pub fn devices(&self) -> Vec<DeviceRecord> {
-        let mut book = self.book();
-        book.inventory.refresh(&self.nvidia);
-        let devices = book.inventory.devices.clone();
-        devices
-            .into_iter()
-            .map(|mut device| {
-                let used = self.used_on(&mut book, &device);
-                device.memory_used_bytes = used.device;
-                if let Some(other) = book.contested.get(&device.uuid) {
-                    let health = &mut device.hardware.get_or_insert_default().health;
-                    health.push(format!(
-                        "process {} of user {} claims it too",
-                        other.pid, other.uid
-                    ));
-                }
-                device.sharing = Some(self.device_book(&book, &device, used, self.uid).sharing());
-                device
-            })
-            .collect()
-    }
-
-    /// The slices, oldest first.
-    pub fn slices(&self) -> Vec<SliceRecord> {
-        let mut book = self.book();
-        self.audit(&mut book);
-        let devices = book.inventory.devices.clone();
-        let records = book.slices.values_mut().map(Slice::shown);
-        let mut records: Vec<SliceRecord> = records
-            .map(|shown| self.with_device_figures(&devices, shown))
-            .map(|shown| self.with_conditions(&devices, shown))
-            .collect();
-        records.sort_by(|a, b| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
-        records
-    }
-
-    /// One slice.
-    ///
-    /// # Errors
-    /// [`Code::UnknownSlice`].
-    pub fn slice(&self, peer: Peer, which: &str) -> Result<SliceRecord, Fault> {
-        let mut book = self.book();
-        self.audit(&mut book);
-        let shown = book.find(which, peer)?.shown();
-        let devices = &book.inventory.devices;
-        Ok(self.with_conditions(devices, self.with_device_figures(devices, shown)))
-    }
-
-    /// What each slice has of its devices' time.
-    pub fn compute(&self) -> Items<ComputeRecord> {
-        Items {
-            items: self.leasing.views(),
-        }
-    }
-
-    /// What is out of the ordinary about its leases, and about what tells of its devices.
-    fn with_conditions(&self, devices: &[DeviceRecord], mut shown: SliceRecord) -> SliceRecord {
-        shown.conditions.extend(self.leasing.conditions(&shown.id));
-        let silence = self.silence_of(devices, &shown);
-        shown.conditions.extend(silence);
-        shown
-    }
-
-    /// Has the slices that have pages lease their devices, by the terms that they have now. To be called whenever a slice
-    /// got pages, or its terms.
-    pub(crate) fn lease_out(&self, book: &Book) {
-        let members = book.slices.values().filter_map(|slice| {
-            let record = &slice.record;
-            Some(Member {
-                id: record.id.clone(),
-                name: record.name.clone(),
-                uid: record.uid,
-                devices: record
-                    .shares()
-                    .into_iter()
-                    .map(|share| share.device_uuid)
-                    .collect(),
-                pages: slice.pages.clone()?,
-                terms: slice.terms?,
-            })
-        });
-        self.leasing.sync(members.collect());
-    }
-
-    /// The device as admission sees it.
-    pub(crate) fn device_book<'a>(
-        &self,
-        book: &Book,
-        device: &'a DeviceRecord,
-        used: UsedOn,
-        asker: u32,
-    ) -> DeviceBook<'a> {
-        DeviceBook {
-            device,
-            limits: self.settings.limits(device),
-            asker,
-            holds: book
-                .outermost()
-                .filter_map(|slice| slice.hold_on(&device.uuid))
-                .collect(),
-            unmanaged: used.unmanaged,
-            unheld: used.unheld,
-        }
-    }
-
-    /// What is in use on a device, and how much of it by programs outside any slice.
-    pub(crate) fn used_on(&self, book: &mut Book, device: &DeviceRecord) -> UsedOn {
-        // The device first: what is taken or given back in between then never looks like an outsider's.
-        let look = Look::at(&self.nvidia, self.run.path(), device).unwrap_or_default();
-        let mut unheld = look.unheld(device);
-        let mut managed = 0_u64;
-        for slice in book.slices.values_mut() {
-            let Some(place) = slice.record.place_of(&device.uuid) else {
-                continue;
-            };
-            if slice.record.isolation == Isolation::Env {
-                // In no ledger: the device tells, as far as the driver tells it.
-                let shown = self.with_device_figures(std::slice::from_ref(device), slice.shown());
-                managed = managed.saturating_add(shown.memory_used_bytes.0);
-                continue;
-            }
-            let usage = slice.usages().into_iter().nth(place).unwrap_or_default();
-            let used = usage.used.0;
-            unheld = Bytes(unheld.0.saturating_sub(usage.of_the_dead().0));
-            // Contexts are in the ledger; what of them is not, the auditor has found.
-            managed = managed
-                .saturating_add(used)
-                .saturating_add(slice.overhead(place).0);
-        }
-        let used = look.used.unwrap_or(Bytes(managed));
-        let rest = used.0.saturating_sub(managed);
-        let unheld = unheld.min(Bytes(rest));
-        UsedOn {
-            device: used,
-            unmanaged: Bytes(rest - unheld.0),
-            unheld,
-        }
-    }
+/// What an agent is put together from.
+struct Parts {
+    run: RunDir,
+    settings: Settings,
+    keep: KeepCommand,
+    uid: u32,
+    /// It is the system agent: no other user's claim keeps it from a device.
+    prevails: bool,
+    nvidia: Nvidia,
+    journal: Arc<Journal>,
+    leasing: Arc<Leasing>,
+    inventory: Inventory,
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.leasing.stop();
-    }
-}
-
-/// Memory in use on a device.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct UsedOn {
-    /// By anybody.
-    pub device: Bytes,
-    /// By programs outside any slice.
-    pub unmanaged: Bytes,
-    /// For no living process, as far as no ledger has it.
-    pub unheld: Bytes,
-}
-
-impl Book {
-    /// Notes who is on a device and in no ledger; says whether somebody is who was not at the look before.
-    pub fn note_strays(&mut self, uuid: &str, strays: &[u32]) -> bool {
-        let now: HashSet<u32> = strays.iter().copied().collect();
-        let before = self.strays.insert(uuid.to_owned(), now);
-        let before = before.unwrap_or_default();
-        strays.iter().any(|pid| !before.contains(pid))
-    }
-
-    /// The device of this UUID.
-    ///
-    /// # Errors
-    /// [`Code::UnknownDevice`]: it was here when a slice was made of it.
-    pub fn device(&self, uuid: &str) -> Result<DeviceRecord, Fault> {
-        let mut devices = self.inventory.devices.iter();
-        devices
-            .find(|device| device.uuid == uuid)
-            .cloned()
-            .ok_or_else(|| {
-                Fault::new(
-                    Code::UnknownDevice,
-                    format!("the slice's device {uuid} is not here"),
-                )
-            })
-    }
-
-    /// The slices that are inside no other: those inside one are part of what that one holds.
-    pub fn outermost(&self) -> impl Iterator<Item = &Slice> {
-        self.slices.values().filter(|slice| {
-            let parent = slice.record.parent_id.as_ref();
-            parent.is_none_or(|parent| !self.slices.contains_key(parent))
-        })
-    }
-
-    /// The slice of this name, id or unique prefix of an id. A name is the caller's own slice's first, then that of
-    /// the one other user's that has it.
-    pub fn find(&mut self, which: &str, peer: Peer) -> Result<&mut Slice, Fault> {
-        let id = self.id_of(which, peer)?;
-        self.slices.get_mut(&id).ok_or_else(|| unknown(which))
-    }
-
-    fn id_of(&self, which: &str, peer: Peer) -> Result<String, Fault> {
-        // A whole id is that slice's, whatever another user calls a slice.
-        if self.slices.contains_key(which) {
-            return Ok(which.to_owned());
-        }
-        let named: Vec<&SliceRecord> = self
-            .slices
-            .values()
-            .map(|slice| &slice.record)
-            .filter(|record| record.name == which)
-            .collect();
-        let own = named.iter().find(|record| record.uid == peer.uid);
-        match (own, named.as_slice()) {
-            (Some(record), _) | (None, [record]) => Ok(record.id.clone()),
-            (None, []) => {
-                let mut fits = self
-                    .slices
-                    .keys()
-                    .filter(|id| !which.is_empty() && id.starts_with(which));
-                match (fits.next(), fits.next()) {
-                    (Some(id), None) => Ok(id.clone()),
-                    _ => Err(unknown(which)),
-                }
-            }
-            (None, several) => {
-                let ids: Vec<&str> = several.iter().map(|record| record.id.as_str()).collect();
-                Err(Fault::new(
-                    Code::UnknownSlice,
-                    format!("several users have a slice `{which}`, and you have none"),
-                )
-                .hint(format!("name one by its id: {}", ids.join(", "))))
-            }
-        }
-    }
-}
-
-fn unknown(which: &str) -> Fault {
-    Fault::new(Code::UnknownSlice, format!("there is no slice `{which}`")).hint("`divvy ps` lists them")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stray_is_news_once_on_each_device() {
-        let mut book = Book::default();
-        assert!(!book.note_strays("GPU-0", &[]));
-        assert!(book.note_strays("GPU-0", &[7]));
-        assert!(!book.note_strays("GPU-0", &[7]));
-        assert!(book.note_strays("GPU-1", &[7]));
-        assert!(book.note_strays("GPU-0", &[7, 8]));
-        assert!(!book.note_strays("GPU-0", &[8]));
-        assert!(book.note_strays("GPU-0", &[7]), "gone, and there again");
     }
 }

@@ -6,82 +6,63 @@
 //!
 //! The agent's state is files under its run directory ([`RunDir`]) and pages that the keepers hold, so that killing
 //! it at any moment loses nothing.
+//!
+//! # Contents
+//!
+//! | folder | for |
+//! |---|---|
+//! | `decide` | what the agent decides, as pure functions: admission, placement, quota, queue, nesting, modes, compute |
+//! | `admission` | a request on its way to a slice: what is really wanted, where it goes, who waits |
+//! | `life` | a slice from its record to its end: pages, keepers, resizing, adoption, containers |
+//! | `lookout` | what the devices and processes do: memory audit, compute audit, bypasses, a silent driver |
+//! | `leasing` | compute: the leases of devices' time |
+//! | `modes` | effects of the ways of sharing: MPS daemons, turns, MIG instances, and what is put back |
+//! | `keeper`, `holder` | processes of their own: who serves a slice's pages, who holds emulated devices' pages |
+//! | `server` | HTTP on the unix socket, and what happens by the clock |
+//! | `api` | what is asked and answered |
+//! | `journal` | what happened |
+//! | `start` | run directory, settings, log, and the start of an agent on demand |
+//! | `launch` | a program's way into its slice; the client of the agent |
+//! | `files`, `system` | files by descriptor; processes, peers, clocks, the privileged helper |
 #![forbid(unsafe_code)]
 // A test makes and looks at files as it likes.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
-pub mod admission;
-mod adopt;
-mod allowance;
+mod admission;
 pub mod api;
-mod attendant;
-mod audit;
-pub mod bypass;
-mod change;
-mod client;
-pub mod clock;
-mod compute;
-pub mod container;
-mod create;
 mod daemon;
-mod elf;
-mod elf64;
+mod decide;
 mod files;
 mod holder;
 mod journal;
 mod keeper;
-mod known;
-mod lasting;
 pub mod launch;
 mod leasing;
-mod lines;
-mod lives;
-mod locks;
-mod log;
-mod looks;
-mod members;
-mod meter;
-mod metrics;
+mod life;
+mod lookout;
 mod modes;
-mod names;
-mod nesting;
-mod nudge;
-mod openings;
-mod owner;
-mod pages;
-mod peer;
-mod placement;
-mod policy;
-pub mod privilege;
-mod procs;
-mod queue;
-mod quota;
-mod records;
-mod resize;
-mod rundir;
 mod server;
-mod settings;
-mod silence;
-mod slice;
-mod stage;
 mod start;
-mod stream;
-mod supervise;
-mod trust;
-mod viewer;
-mod watched;
+mod state;
+mod system;
+#[cfg(test)]
+mod tests;
 
-pub use audit::strangers;
-pub use client::Client;
-pub use daemon::{Daemon, KeepCommand};
+pub use admission::owner::{Owner, owner, system_owner};
+pub use daemon::Daemon;
 pub use keeper::{Keeper, keep};
-pub use names::REFUSED;
-pub use owner::{Owner, owner, system_owner};
-pub use peer::{Peer, callers_are_pinned};
-pub use rundir::{RunDir, default_run_dir};
+pub use launch::client::Client;
+pub use launch::stage::{DropIns, Link, Pair, Stage, stage, stage_for_containers};
+pub use launch::supervise::{Watch, exit_code, hold_back_file_size, let_go};
+pub use life::container;
+pub use life::names::REFUSED;
+pub use lookout::bypass;
+// The command knows it by this name.
+pub use lookout::devices::unmanaged_processes as strangers;
 pub use server::serve_agent;
-pub use settings::{CONTEXT_OF_A_GPU, Settings};
-pub use stage::{DropIns, Link, Pair, Stage, stage, stage_for_containers};
-pub use start::{close_inherited, ensure_agent, is_listening, wait_for_end};
-pub use supervise::{Watch, exit_code, hold_back_file_size, let_go};
-pub use trust::{SYSTEM_RUN_DIR, admits_others, root_may_believe, system_run_dir};
+pub use start::on_demand::{close_inherited, ensure_agent, is_listening, wait_for_end};
+pub use start::rundir::{KeepCommand, RunDir, default_run_dir};
+pub use start::settings::{CONTEXT_OF_A_GPU, Settings};
+pub use start::trust::{SYSTEM_RUN_DIR, admits_others, root_may_believe, system_run_dir};
+pub use system::peer::{Peer, callers_are_pinned};
+pub use system::{clock, privilege};

@@ -91,7 +91,7 @@ const ROWS: &[(&str, Answer)] = &[
     (
         "a library file overwritten by an upgrade",
         There(
-            "crates/agent/src/stage.rs",
+            "crates/agent/src/launch/stage.rs",
             "fn a_stage_is_made_once_per_version_of_the_file",
         ),
     ),

@@ -332,7 +332,7 @@ impl DeviceShare {
 
 /// A slice as it is shown and stored. Field names are those of the JSON output. What it says of memory and device is
 /// its share of its first device; [`SliceRecord::shares`] has all.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SliceRecord {
     /// The agent's id for it, unique on the host for the agent's run directory.
     pub id: String,

@@ -24,7 +24,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::trust::is_roots;
+use crate::start::trust::is_roots;
 
 /// What is read of one file at most, in bytes: records and notes are far smaller.
 const LARGEST: u64 = 64 << 20;

@@ -9,9 +9,10 @@ use divvy_ledger::attach::{self, Sockets};
 use divvy_model::{Code, Fault, SliceState};
 
 use super::{door, make_sockets, number_of};
-use crate::daemon::Daemon;
-use crate::peer::Peer;
-use crate::rundir::KEEP_SOCKET;
+use crate::start::rundir::KEEP_SOCKET;
+use crate::start::rundir::RunDir;
+use crate::state::Shared;
+use crate::system::peer::Peer;
 
 /// As many are served at once. A silent one has two seconds.
 const MOST: usize = 64;
@@ -20,35 +21,42 @@ const MOST: usize = 64;
 ///
 /// # Errors
 /// [`Code::AgentStart`].
-pub(crate) fn start(daemon: &Arc<Daemon>) -> Result<(), Fault> {
+pub(crate) fn start(run: &RunDir, state: &Shared) -> Result<(), Fault> {
+    let this = Arc::new(HandOut {
+        run: run.clone(),
+        state: state.clone(),
+    });
     let cannot = |error: &std::io::Error| {
         Fault::new(
             Code::AgentStart,
-            format!("cannot listen on `{}`", daemon.run.keep_socket().display()),
+            format!("cannot listen on `{}`", run.keep_socket().display()),
         )
         .because(error)
     };
-    let listener = daemon
-        .run
+    let listener = run
         .folder()
         .and_then(|folder| folder.listen(KEEP_SOCKET, 0o666))
         .map_err(|error| cannot(&error))?;
-    let daemon = Arc::clone(daemon);
     std::thread::Builder::new()
         .name("keep.sock".into())
         .spawn(move || {
-            let known = Arc::clone(&daemon);
+            let known = Arc::clone(&this);
             let admits = move |stream: &UnixStream| known.knows_keeper(stream);
             door::serve(&listener, MOST, admits, move |stream| {
                 // A run that went away asks no more.
-                let _gone = attach::answer(stream, |id| daemon.sockets_for(stream, id));
+                let _gone = attach::answer(stream, |id| this.sockets_for(stream, id));
             });
         })
         .map_err(|error| cannot(&error))?;
     Ok(())
 }
 
-impl Daemon {
+struct HandOut {
+    run: RunDir,
+    state: Shared,
+}
+
+impl HandOut {
     /// Whether a `divvy run` that keeps a slice is at the other end. Any other process has nothing to ask here, and would
     /// keep the places from those that have.
     fn knows_keeper(&self, stream: &UnixStream) -> bool {
@@ -56,8 +64,8 @@ impl Daemon {
             return false;
         };
         let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
-        let book = self.book();
-        let mut slices = book.slices.values().map(|slice| &slice.record);
+        let state = self.state.lock();
+        let mut slices = state.slices.values().map(|slice| &slice.record);
         slices.any(|record| {
             !record.lasting && record.uid == peer.uid.as_raw() && record.keeper_pid == Some(pid)
         })
@@ -72,8 +80,8 @@ impl Daemon {
             return Err(Status::NotAllowed);
         }
         let (id, uid) = {
-            let book = self.book();
-            let mut slices = book.slices.values().map(|slice| &slice.record);
+            let state = self.state.lock();
+            let mut slices = state.slices.values().map(|slice| &slice.record);
             let record = slices
                 .find(|record| number_of(&record.id) == Some(number))
                 .ok_or(Status::NoPages)?;

@@ -8,9 +8,9 @@ use divvy_model::Fault;
 
 use super::parts::in_front;
 use super::program::{cannot_run, check_program, first};
-use crate::RunDir;
-use crate::stage::{DropIns, stage};
-use crate::supervise::let_go;
+use crate::launch::stage::{DropIns, stage};
+use crate::launch::supervise::let_go;
+use crate::start::rundir::RunDir;
 
 /// The variables of a tool that is to see the devices of this host as they are: all of each device, and all processes.
 /// `emulated` is the specification of the host's emulated devices; without it there is nothing to set, because

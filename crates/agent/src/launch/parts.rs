@@ -10,9 +10,9 @@ use divvy_host::{DriverBelow, find_driver};
 use divvy_model::{DeviceKind, DeviceRecord, Fault, Isolation, Mode, Policy, SliceRecord};
 
 use super::{Launch, Plan};
-use crate::RunDir;
 use crate::api::CreatedSlice;
-use crate::stage::{DropIns, Stage, stage};
+use crate::launch::stage::{DropIns, Stage, stage};
+use crate::start::rundir::RunDir;
 
 /// What a program's environment is made of.
 pub(super) struct Parts {

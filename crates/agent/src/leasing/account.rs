@@ -7,10 +7,9 @@ use divvy_arbiter::{DeviceId, Nanos, SECOND};
 use divvy_ledger::attach::Pages;
 use divvy_ledger::{Gate, GateWord, Grant, Lease, Ledger};
 
-use super::bell::Rope;
 use super::figures::Figures;
+use super::listener::{ListenerHandle, MOST};
 use super::metered::Metered;
-use super::undertaker::MOST;
 
 /// What the slice has of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +34,7 @@ pub(super) enum Hold {
 
 /// What the processes of an account say, taken together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct Report {
     /// A thread waits at the gate.
     pub wants: bool,
     /// Work is in flight, or may be.
@@ -57,8 +56,8 @@ pub(super) struct Account {
     pub device: DeviceId,
     /// What it has of it.
     pub hold: Hold,
-    /// The bell's thread, where there is one.
-    pub rope: Option<Arc<Rope>>,
+    /// The doorbell's thread, where there is one.
+    pub listener: Option<Arc<ListenerHandle>>,
     /// Nanoseconds that its processes kept the device busy, since this agent looks.
     pub busy_ns: Nanos,
     /// Their longest typical kernel.
@@ -88,7 +87,7 @@ pub(super) struct Account {
 const LONGEST_KERNEL: Nanos = 60 * SECOND;
 
 /// How long after a lease's end the dead are looked for first, and how often then. The kernel tells of most deaths
-/// before: see [`super::undertaker`].
+/// before: see [`super::pidfd_watcher`].
 const FIRST_REAP: Nanos = 2_000_000;
 const NEXT_REAP: Nanos = 5_000_000;
 
@@ -99,7 +98,7 @@ impl Account {
         Self {
             device,
             hold: Hold::Nothing,
-            rope: None,
+            listener: None,
             busy_ns: 0,
             kernel_ns: 0,
             in_flight_ns: 0,
@@ -184,37 +183,37 @@ impl Account {
                 epoch,
                 reap_at: now.saturating_add(NEXT_REAP),
             };
-            if let Some(rope) = &self.rope {
-                rope.reap();
+            if let Some(listener) = &self.listener {
+                listener.reap();
             }
         }
     }
 
     /// Reads what its processes say. Of each it takes what is new; of all together no more than there was time for: they
     /// may say anything.
-    pub fn read(&mut self, now: Nanos) -> Said {
-        let mut said = Said {
+    pub fn read(&mut self, now: Nanos) -> Report {
+        let mut report = Report {
             settled: true,
             counted: true,
-            ..Said::default()
+            ..Report::default()
         };
         let (word, opened) = (self.word, self.opened);
         let mut seen = HashMap::with_capacity(self.seen.len());
         let (mut more, mut kernel, mut in_flight, mut launched) = (0_u64, 0, 0_u64, 0_u64);
         for process in self.pages[self.place].ledger.presences() {
-            said.wants |= process.wants;
-            said.busy |= process.busy;
+            report.wants |= process.wants;
+            report.busy |= process.busy;
             if process.launched > 0 {
-                said.settled &= process.acknowledged.is_since(word);
-                said.counted &= opened.is_none_or(|opened| {
+                report.settled &= process.acknowledged.is_since(word);
+                report.counted &= opened.is_none_or(|opened| {
                     process.acknowledged != opened && process.acknowledged.is_since(opened)
                 });
                 kernel = process.kernel_ns.max(kernel);
             }
             let key = (process.slot, process.claimed_at_ns);
             let before = self.seen.get(&key).copied();
-            if before.is_none() && process.host_pid != 0 && said.newcomers.len() < MOST {
-                said.newcomers.push(process.host_pid);
+            if before.is_none() && process.host_pid != 0 && report.newcomers.len() < MOST {
+                report.newcomers.push(process.host_pid);
             }
             more = more.saturating_add(process.busy_ns.saturating_sub(before.unwrap_or(0)));
             in_flight = in_flight.saturating_add(process.in_flight_ns);
@@ -227,11 +226,11 @@ impl Account {
         };
         self.unread = false;
         kernel = kernel.min(LONGEST_KERNEL);
-        said.news = more > 0 || kernel != self.kernel_ns;
+        report.news = more > 0 || kernel != self.kernel_ns;
         self.busy_ns = self.busy_ns.saturating_add(more);
         (self.kernel_ns, self.in_flight_ns, self.launched) = (kernel, in_flight, launched);
         self.looked_at = now;
         self.seen = seen;
-        said
+        report
     }
 }

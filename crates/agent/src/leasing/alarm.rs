@@ -50,33 +50,33 @@ impl Leasing {
             state.tick(now);
             if beats {
                 state.beat();
-                // For what no bell told of: a process that was reaped, a word that came before the bell's thread.
+                // For what no doorbell told of: a process that was reaped, a word that came before the doorbell's thread.
                 state.look_at_all(now);
                 state.note_thrash(now);
                 state.take_samples(now);
             }
-            !state.seats.is_empty()
+            !state.leaseholders.is_empty()
         });
-        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
-        if desk.ended {
+        let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
+        if locked.ended {
             return false;
         }
-        let wake_at = desk.state.deadline().unwrap_or(Nanos::MAX);
+        let wake_at = locked.state.deadline().unwrap_or(Nanos::MAX);
         let wake_at = if leases { wake_at.min(*beat_at) } else { wake_at };
-        desk.alarm_at = wake_at;
+        locked.alarm_at = wake_at;
         let sleep = match wake_at {
             Nanos::MAX => LONG,
             at => Duration::from_nanos(at.saturating_sub(monotonic())).min(LONG),
         };
         if !sleep.is_zero() {
             // Woken for nothing is as good.
-            let woken = self.earlier.wait_timeout(desk, sleep);
-            let (mut desk, why) = woken.unwrap_or_else(PoisonError::into_inner);
-            desk.alarm_at = 0;
+            let woken = self.earlier.wait_timeout(locked, sleep);
+            let (mut locked, why) = woken.unwrap_or_else(PoisonError::into_inner);
+            locked.alarm_at = 0;
             if why.timed_out() {
                 // Whose gate closes sleeps as well, and wakes up as late as this thread.
                 let late = monotonic().saturating_sub(wake_at).min(EARLIEST);
-                desk.state.early = (desk.state.early * 7 + 2 * late).div_ceil(8).min(EARLIEST);
+                locked.state.early = (locked.state.early * 7 + 2 * late).div_ceil(8).min(EARLIEST);
             }
         }
         true

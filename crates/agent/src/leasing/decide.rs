@@ -50,13 +50,21 @@ impl State {
         now: Nanos,
     ) {
         let base = self.epoch_base;
-        let Some(seat) = self.seats.get_mut(&tenant.0).filter(|seat| !seat.lone) else {
+        let Some(leaseholder) = self
+            .leaseholders
+            .get_mut(&tenant.0)
+            .filter(|leaseholder| !leaseholder.lone)
+        else {
             return;
         };
-        let Some(place) = seat.accounts.iter().position(|account| account.device == device) else {
+        let Some(place) = leaseholder
+            .accounts
+            .iter()
+            .position(|account| account.device == device)
+        else {
             return;
         };
-        let account = &mut seat.accounts[place];
+        let account = &mut leaseholder.accounts[place];
         let known = match account.hold {
             // After a jump of the clock it may have time left again.
             Hold::Ending { epoch: held, .. } if held == epoch && until <= now => return,
@@ -71,23 +79,29 @@ impl State {
         account.lease(epoch, lease);
         if !known {
             if place == 0 {
-                seat.leases += 1;
+                leaseholder.leases += 1;
             }
-            seat.stop_asking(now);
+            leaseholder.stop_asking(now);
         }
     }
 
     fn account(&mut self, tenant: TenantId, device: DeviceId) -> Option<&mut Account> {
-        let seat = self.seats.get_mut(&tenant.0).filter(|seat| !seat.lone)?;
-        seat.accounts.iter_mut().find(|account| account.device == device)
+        let leaseholder = self
+            .leaseholders
+            .get_mut(&tenant.0)
+            .filter(|leaseholder| !leaseholder.lone)?;
+        leaseholder
+            .accounts
+            .iter_mut()
+            .find(|account| account.device == device)
     }
 
     fn overdue(&mut self, tenant: TenantId, device: DeviceId, over: Nanos) {
-        let Some(seat) = self.seats.get_mut(&tenant.0) else {
+        let Some(leaseholder) = self.leaseholders.get_mut(&tenant.0) else {
             return;
         };
-        seat.overdue = true;
-        seat.overdue_total += 1;
+        leaseholder.overdue = true;
+        leaseholder.overdue_total += 1;
         self.overdue_total += 1;
         let message = format!(
             "its work is in flight {} ms after its lease has ended, and others wait for it",
@@ -97,11 +111,11 @@ impl State {
     }
 
     fn expired(&mut self, tenant: TenantId, device: DeviceId) {
-        let Some(seat) = self.seats.get_mut(&tenant.0) else {
+        let Some(leaseholder) = self.leaseholders.get_mut(&tenant.0) else {
             return;
         };
-        seat.overdue = true;
-        seat.expired_total += 1;
+        leaseholder.overdue = true;
+        leaseholder.expired_total += 1;
         self.expired_total += 1;
         let message = String::from(
             "its work outlasts its lease: the device goes to others, and it pays on until nothing is in flight",
@@ -116,8 +130,8 @@ impl State {
             self.tell(now, &Event::Time);
         }
         let mut over = Vec::new();
-        for (number, seat) in &mut self.seats {
-            for account in &mut seat.accounts {
+        for (number, leaseholder) in &mut self.leaseholders {
+            for account in &mut leaseholder.accounts {
                 if matches!(account.hold, Hold::Leased { until, .. } if until <= now.saturating_add(self.early))
                 {
                     account.end(now);
@@ -129,7 +143,7 @@ impl State {
         if self.doubts_end_at <= now {
             // Whoever was waited for has had its time.
             self.doubts_end_at = Nanos::MAX;
-            over.extend(self.seats.keys());
+            over.extend(self.leaseholders.keys());
         }
         self.due.extend(over);
         self.look_at_due(now);
@@ -141,10 +155,13 @@ impl State {
 
     /// When to call [`State::tick`] next.
     pub fn deadline(&self) -> Option<Nanos> {
-        let accounts = self.seats.values().flat_map(|seat| &seat.accounts);
+        let accounts = self
+            .leaseholders
+            .values()
+            .flat_map(|leaseholder| &leaseholder.accounts);
         let ends = accounts.map(|account| match account.hold {
             Hold::Leased { until, .. } => until.saturating_sub(self.early),
-            Hold::Ending { reap_at, .. } if account.rope.is_some() => reap_at,
+            Hold::Ending { reap_at, .. } if account.listener.is_some() => reap_at,
             Hold::Ending { .. } | Hold::Nothing => Nanos::MAX,
         });
         ends.chain(self.arbiter.deadline())

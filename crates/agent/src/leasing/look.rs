@@ -2,13 +2,13 @@
 
 use divvy_arbiter::{DeviceId, Event, MILLISECOND, Nanos, TenantId};
 
-use super::account::{Account, Hold, Said};
-use super::seat::Seat;
+use super::account::{Account, Hold, Report};
+use super::leaseholder::Leaseholder;
 use super::state::State;
 use crate::api::events::EventKind;
 
 impl State {
-    /// A slice's bell rang, or something else is reason to look at it.
+    /// A slice's doorbell rang, or something else is reason to look at it.
     pub fn look(&mut self, number: u64, now: Nanos) {
         self.due.push(number);
         self.look_at_due(now);
@@ -17,17 +17,17 @@ impl State {
     /// How many processes the last look at a slice came to, on all of its devices.
     pub fn crowd(&self, number: u64) -> u32 {
         let accounts = self
-            .seats
+            .leaseholders
             .get(&number)
             .into_iter()
-            .flat_map(|seat| &seat.accounts);
+            .flat_map(|leaseholder| &leaseholder.accounts);
         let crowd: usize = accounts.map(Account::crowd).sum();
         u32::try_from(crowd).unwrap_or(u32::MAX)
     }
 
-    /// Looks at all slices: for what no bell told of.
+    /// Looks at all slices: for what no doorbell told of.
     pub fn look_at_all(&mut self, now: Nanos) {
-        self.due.extend(self.seats.keys());
+        self.due.extend(self.leaseholders.keys());
         self.look_at_due(now);
     }
 
@@ -39,30 +39,30 @@ impl State {
     }
 
     fn look_at(&mut self, number: u64, now: Nanos) {
-        let Some(seat) = self.seats.get_mut(&number) else {
+        let Some(leaseholder) = self.leaseholders.get_mut(&number) else {
             return;
         };
-        let said = seat.read(now);
-        for (account, said) in seat.accounts.iter().zip(&said) {
-            let rope = account.rope.iter();
-            rope.for_each(|rope| rope.came(&said.newcomers));
+        let report = leaseholder.read(now);
+        for (account, report) in leaseholder.accounts.iter().zip(&report) {
+            let listener = account.listener.iter();
+            listener.for_each(|listener| listener.came(&report.newcomers));
         }
-        if seat.lone {
+        if leaseholder.lone {
             return;
         }
-        self.settle_doubt(number, &said);
-        self.report(number, &said, now);
+        self.settle_doubt(number, &report);
+        self.report(number, &report, now);
         let doubtful = self.doubtful(number, now);
-        let Some(seat) = self.seats.get_mut(&number) else {
+        let Some(leaseholder) = self.leaseholders.get_mut(&number) else {
             return;
         };
         let tenant = TenantId(number);
-        let wants = said.iter().any(|said| said.wants);
-        let drained = drained(seat, &said);
+        let wants = report.iter().any(|report| report.wants);
+        let drained = drained(leaseholder, &report);
         if !drained.is_empty() {
-            if seat.holds() || wants {
-                if !seat.holds() {
-                    seat.ask(now);
+            if leaseholder.holds() || wants {
+                if !leaseholder.holds() {
+                    leaseholder.ask(now);
                 }
                 for device in drained {
                     let busy = self.busy(number, device);
@@ -72,17 +72,17 @@ impl State {
                 self.tell(now, &Event::Idle { tenant });
             }
             self.recovered(number);
-        } else if seat.is_leased() {
-            if !wants && said.iter().all(Said::is_idle) {
+        } else if leaseholder.is_leased() {
+            if !wants && report.iter().all(Report::is_idle) {
                 self.give_back(number, now);
             }
-        } else if seat.holds() {
+        } else if leaseholder.holds() {
             // It ends; what is in flight is waited for.
-        } else if wants && seat.asked_at.is_none() && seat.in_doubt_until == 0 && !doubtful {
-            seat.ask(now);
+        } else if wants && leaseholder.asked_at.is_none() && leaseholder.in_doubt_until == 0 && !doubtful {
+            leaseholder.ask(now);
             self.tell(now, &Event::Ready { tenant });
-        } else if !wants && seat.asked_at.is_some() {
-            seat.stop_asking(now);
+        } else if !wants && leaseholder.asked_at.is_some() {
+            leaseholder.stop_asking(now);
             self.tell(now, &Event::Idle { tenant });
         }
     }
@@ -90,34 +90,37 @@ impl State {
     /// Nothing is in flight and nobody waits: the lease goes back. The gate is closed first: what is launched after that
     /// shows, for a process says that it is busy before it looks at the gate for the last time.
     fn give_back(&mut self, number: u64, now: Nanos) {
-        let Some(seat) = self.seats.get_mut(&number) else {
+        let Some(leaseholder) = self.leaseholders.get_mut(&number) else {
             return;
         };
-        seat.accounts.iter_mut().for_each(|account| account.end(now));
-        let again = seat.read(now);
-        let idle = again.iter().all(Said::is_idle);
+        leaseholder
+            .accounts
+            .iter_mut()
+            .for_each(|account| account.end(now));
+        let again = leaseholder.read(now);
+        let idle = again.iter().all(Report::is_idle);
         self.report(number, &again, now);
-        let Some(seat) = self.seats.get_mut(&number).filter(|_| idle) else {
+        let Some(leaseholder) = self.leaseholders.get_mut(&number).filter(|_| idle) else {
             return;
         };
-        for account in &mut seat.accounts {
+        for account in &mut leaseholder.accounts {
             account.hold = Hold::Nothing;
         }
         let tenant = TenantId(number);
         self.tell(now, &Event::Idle { tenant });
-        if again.iter().any(|said| said.wants) {
+        if again.iter().any(|report| report.wants) {
             // Somebody came to the gate in between.
             self.due.push(number);
         }
     }
 
-    fn report(&mut self, number: u64, said: &[Said], now: Nanos) {
+    fn report(&mut self, number: u64, report: &[Report], now: Nanos) {
         let reports: Vec<Event> = self
-            .seats
+            .leaseholders
             .get(&number)
             .into_iter()
-            .flat_map(|seat| seat.accounts.iter().zip(said))
-            .filter(|(_, said)| said.news)
+            .flat_map(|leaseholder| leaseholder.accounts.iter().zip(report))
+            .filter(|(_, report)| report.news)
             .map(|(account, _)| Event::Report {
                 tenant: TenantId(number),
                 device: account.device,
@@ -132,10 +135,10 @@ impl State {
 
     fn busy(&self, number: u64, device: DeviceId) -> Nanos {
         let accounts = self
-            .seats
+            .leaseholders
             .get(&number)
             .into_iter()
-            .flat_map(|seat| &seat.accounts);
+            .flat_map(|leaseholder| &leaseholder.accounts);
         accounts
             .filter(|account| account.device == device)
             .map(|account| account.busy_ns)
@@ -144,29 +147,29 @@ impl State {
 
     /// A slice that outlasted its lease no longer does.
     fn recovered(&mut self, number: u64) {
-        let Some(seat) = self.seats.get_mut(&number) else {
+        let Some(leaseholder) = self.leaseholders.get_mut(&number) else {
             return;
         };
-        if seat.overdue && !seat.holds() {
-            seat.overdue = false;
+        if leaseholder.overdue && !leaseholder.holds() {
+            leaseholder.overdue = false;
             let message = String::from("nothing of its expired lease is in flight any more");
             self.note(number, None, EventKind::Recovered, message);
         }
     }
 
     /// An earlier agent's lease of this slice may be in use until its processes have taken note of a closed gate.
-    fn settle_doubt(&mut self, number: u64, said: &[Said]) {
-        let Some(seat) = self
-            .seats
+    fn settle_doubt(&mut self, number: u64, report: &[Report]) {
+        let Some(leaseholder) = self
+            .leaseholders
             .get_mut(&number)
-            .filter(|seat| seat.in_doubt_until != 0)
+            .filter(|leaseholder| leaseholder.in_doubt_until != 0)
         else {
             return;
         };
-        if said.iter().all(|said| said.settled && !said.busy) {
-            seat.in_doubt_until = 0;
-            if let Some(seat) = self.seats.get(&number) {
-                self.due.extend(self.neighbours(seat));
+        if report.iter().all(|report| report.settled && !report.busy) {
+            leaseholder.in_doubt_until = 0;
+            if let Some(leaseholder) = self.leaseholders.get(&number) {
+                self.due.extend(self.neighbours(leaseholder));
             }
         }
     }
@@ -176,22 +179,22 @@ impl State {
         if self.doubts_end_at == Nanos::MAX {
             return false;
         }
-        let Some(seat) = self.seats.get(&number) else {
+        let Some(leaseholder) = self.leaseholders.get(&number) else {
             return false;
         };
-        self.neighbours(seat)
+        self.neighbours(leaseholder)
             .iter()
-            .filter_map(|neighbour| self.seats.get(neighbour))
+            .filter_map(|neighbour| self.leaseholders.get(neighbour))
             .any(|neighbour| neighbour.in_doubt_until > now)
     }
 
     /// Brings what was charged up to date, and notes it.
     pub fn take_samples(&mut self, now: Nanos) {
-        let holders: Vec<Event> = self
-            .seats
+        let leaseholders: Vec<Event> = self
+            .leaseholders
             .iter()
-            .filter(|(_, seat)| seat.holds())
-            .flat_map(|(number, seat)| seat.accounts.iter().map(|account| (*number, account)))
+            .filter(|(_, leaseholder)| leaseholder.holds())
+            .flat_map(|(number, leaseholder)| leaseholder.accounts.iter().map(|account| (*number, account)))
             .map(|(number, account)| Event::Report {
                 tenant: TenantId(number),
                 device: account.device,
@@ -199,12 +202,16 @@ impl State {
                 kernel: account.kernel_ns,
             })
             .collect();
-        for report in holders {
+        for report in leaseholders {
             self.tell(now, &report);
         }
-        for (number, seat) in self.seats.iter_mut().filter(|(_, seat)| !seat.lone) {
-            let queued = seat.queued(now);
-            for account in &mut seat.accounts {
+        for (number, leaseholder) in self
+            .leaseholders
+            .iter_mut()
+            .filter(|(_, leaseholder)| !leaseholder.lone)
+        {
+            let queued = leaseholder.queued(now);
+            for account in &mut leaseholder.accounts {
                 let view = self.arbiter.view(TenantId(*number), account.device);
                 let charged = view.map_or(0, |view| u64::try_from(view.charged).unwrap_or(u64::MAX));
                 account.figures.take(now, charged, queued);
@@ -215,7 +222,11 @@ impl State {
 
     /// Shows tenants that the agent is there.
     pub fn beat(&self) {
-        for account in self.seats.values().flat_map(|seat| &seat.accounts) {
+        for account in self
+            .leaseholders
+            .values()
+            .flat_map(|leaseholder| &leaseholder.accounts)
+        {
             account.grant().beat();
         }
     }
@@ -225,9 +236,14 @@ impl State {
         for device in 0..self.devices.len() {
             let device = DeviceId(device as u32);
             let refill = self
-                .seats
+                .leaseholders
                 .values()
-                .flat_map(|seat| seat.accounts.iter().filter(|account| account.device == device))
+                .flat_map(|leaseholder| {
+                    leaseholder
+                        .accounts
+                        .iter()
+                        .filter(|account| account.device == device)
+                })
                 .map(super::thrash::refill)
                 .max()
                 .unwrap_or(0);
@@ -252,7 +268,7 @@ impl State {
                         ),
                     ),
                 };
-                self.incidents.push(super::Incident {
+                self.incidents.push(crate::journal::Incident {
                     owner: None,
                     kind,
                     slice: None,
@@ -265,17 +281,17 @@ impl State {
     }
 }
 
-impl Said {
+impl Report {
     fn is_idle(&self) -> bool {
         !self.busy && self.counted
     }
 }
 
 /// The devices on which a lease's end has been waited for, and is there.
-fn drained(seat: &mut Seat, said: &[Said]) -> Vec<DeviceId> {
+fn drained(leaseholder: &mut Leaseholder, report: &[Report]) -> Vec<DeviceId> {
     let mut drained = Vec::new();
-    for (account, said) in seat.accounts.iter_mut().zip(said) {
-        if matches!(account.hold, Hold::Ending { .. }) && said.settled && !said.busy {
+    for (account, report) in leaseholder.accounts.iter_mut().zip(report) {
+        if matches!(account.hold, Hold::Ending { .. }) && report.settled && !report.busy {
             account.hold = Hold::Nothing;
             drained.push(account.device);
         }

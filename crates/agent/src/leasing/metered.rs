@@ -5,17 +5,15 @@ use std::collections::HashMap;
 
 use divvy_arbiter::Nanos;
 
-use super::Leasing;
-use super::escape::{Meter, Use};
 use super::figures::{Figures, Window};
-use super::state::State;
+use super::meter::Use;
 
 /// A slice on one device, as the driver tells.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Metered {
     /// What each process had at the last look.
     totals: HashMap<u32, Nanos>,
-    looked_at: Option<Nanos>,
+    pub looked_at: Option<Nanos>,
     busy: Nanos,
     figures: Figures,
 }
@@ -49,32 +47,6 @@ impl Metered {
     pub fn window(&self, seconds: u64) -> Option<u32> {
         let Window { used, .. } = self.figures.window(seconds);
         (self.figures.count() > 1).then_some(used)
-    }
-}
-
-impl Leasing {
-    /// Asks what every slice's processes did on its devices. A driver that tells of nobody tells nothing.
-    pub fn meter(&self, meter: &dyn Meter, slice_of: &HashMap<u32, String>) {
-        let devices = self.with(|state, _| state.devices.clone());
-        for (place, uuid) in devices.iter().enumerate() {
-            // Not while anybody waits for the desk: a driver takes its time.
-            let by_slice = super::escape::by_slice(meter.uses(uuid), slice_of);
-            self.with(|state, now| state.note_use(place, &by_slice, now));
-        }
-    }
-}
-
-impl State {
-    fn note_use(&mut self, device: usize, uses: &HashMap<&str, Vec<(u32, Use)>>, now: Nanos) {
-        for seat in self.seats.values_mut() {
-            let used = uses.get(seat.member.id.as_str());
-            for account in &mut seat.accounts {
-                let known = used.is_some() || account.metered.looked_at.is_some();
-                if account.device.0 as usize == device && (known || !uses.is_empty()) {
-                    account.metered.take(used.map_or(&[], Vec::as_slice), now);
-                }
-            }
-        }
     }
 }
 

@@ -1,40 +1,42 @@
 //! Compute: what brings the arbiter's leases to the slices. docs/adr/0025 argues it, docs/adr/0023 has the words.
 //!
 //! - [`State`]: the arbiter, and the slices' pages beside its tenants. It knows no clock and no thread.
-//! - [`bell`]: a thread for each account, which looks when a tenant rings; [`alarm`]: the one that acts by the clock;
-//!   [`undertaker`]: the one that hears of deaths. Each takes the desk's lock, acts, and says what people should know.
+//! - [`doorbell`]: a thread for each account, which looks when a tenant rings; [`alarm`]: the one that acts by the clock;
+//!   [`pidfd_watcher`]: the one that hears of deaths. Each takes the lock, acts, and says what people should know.
 //! - [`figures`]: what each slice had of late; [`metered`]: what the driver says it did with it.
 //!
-//! Whoever holds the agent's book may take the desk's lock, and never the other way round.
+//! A thread that holds the agent's state may take the lock, and never the other way round.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use divvy_arbiter::{Nanos, Settings, Terms};
 use divvy_ledger::attach::Pages;
 
-use crate::api::events::EventKind;
 use crate::journal::Journal;
-use crate::looks::Wanted;
+use crate::lookout::wanted::Wanted;
 
 mod account;
 mod alarm;
-mod bell;
+mod audit;
 mod decide;
+mod doorbell;
 mod escape;
 mod figures;
+mod leaseholder;
+mod listener;
 mod look;
+mod meter;
 mod metered;
-mod seat;
+mod pidfd_watcher;
 mod shares;
 mod state;
 mod thrash;
-mod undertaker;
 mod views;
 
-use bell::Rope;
-pub(crate) use escape::{Meter, Use};
+use listener::ListenerHandle;
+pub(crate) use meter::{Meter, Use};
+use pidfd_watcher::PidfdWatcher;
 use state::State;
-use undertaker::Undertaker;
 
 #[cfg(test)]
 mod tests;
@@ -56,38 +58,21 @@ pub(crate) struct Member {
     pub terms: Terms,
 }
 
-/// Something that people should be told.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Incident {
-    /// What.
-    pub kind: EventKind,
-    /// The slice's id and name, where it is about one.
-    pub slice: Option<(String, String)>,
-    /// The slice's user.
-    pub owner: Option<u32>,
-    /// The device, where it is about one.
-    pub device: Option<String>,
-    /// The `divvy run` in which it happened, by its process id, where it is about one.
-    pub run: Option<u32>,
-    /// In words.
-    pub message: String,
-}
-
 /// Who leases which device, and the threads that see to it.
 #[derive(Debug)]
 pub(crate) struct Leasing {
-    desk: Mutex<Desk>,
+    locked: Mutex<Locked>,
     /// The alarm has to ring earlier than it thinks.
     earlier: Condvar,
     journal: Arc<Journal>,
-    /// Who watches processes, where somebody does.
-    undertaker: Option<Arc<Undertaker>>,
+    /// Watches processes, where it could be started.
+    watcher: Option<Arc<PidfdWatcher>>,
     /// What tenants want looked at.
     wanted: Arc<Wanted>,
 }
 
 #[derive(Debug)]
-struct Desk {
+struct Locked {
     state: State,
     /// When the alarm's thread wakes; 0 while it is awake.
     alarm_at: Nanos,
@@ -113,22 +98,22 @@ pub(crate) fn monotonic() -> Nanos {
 impl Leasing {
     /// Leasing with quantums of this length, which must be one that may be chosen.
     pub fn start(settings: Settings, journal: Arc<Journal>) -> Arc<Self> {
-        let undertaker = Undertaker::start()
+        let watcher = PidfdWatcher::start()
             .map_err(|error| tracing::warn!(%error, "cannot watch processes; the dead are looked for by the clock"))
             .ok();
         let leasing = Arc::new(Self {
-            desk: Mutex::new(Desk {
+            locked: Mutex::new(Locked {
                 state: State::new(settings, monotonic()),
                 alarm_at: 0,
                 ended: false,
             }),
             earlier: Condvar::new(),
             journal,
-            undertaker,
+            watcher,
             wanted: Arc::default(),
         });
         if let Err(error) = alarm::start(Arc::downgrade(&leasing)) {
-            // Bells are heard all the same, and gates that nobody opens open themselves.
+            // Doorbells are heard all the same, and gates that nobody opens open themselves.
             tracing::error!(%error, "cannot start the thread of the leases");
         }
         leasing
@@ -136,35 +121,35 @@ impl Leasing {
 
     /// Has these slices lease their devices, and no others.
     pub fn sync(self: &Arc<Self>, members: Vec<Member>) {
-        let ropes: Vec<Arc<Rope>> = self.with(|state, now| {
+        let listeners: Vec<Arc<ListenerHandle>> = self.with(|state, now| {
             state.sync(members, now);
-            let mut ropes = Vec::new();
-            for (number, seat) in &mut state.seats {
-                for (place, account) in seat.accounts.iter_mut().enumerate() {
-                    if account.rope.is_none() {
-                        let rope = Arc::new(Rope::new(
+            let mut listeners = Vec::new();
+            for (number, leaseholder) in &mut state.leaseholders {
+                for (place, account) in leaseholder.accounts.iter_mut().enumerate() {
+                    if account.listener.is_none() {
+                        let listener = Arc::new(ListenerHandle::new(
                             *number,
-                            seat.member.uid,
-                            seat.member.pages.clone(),
+                            leaseholder.member.uid,
+                            leaseholder.member.pages.clone(),
                             place,
-                            seat.member.devices.get(place).cloned().unwrap_or_default(),
+                            leaseholder.member.devices.get(place).cloned().unwrap_or_default(),
                         ));
-                        // Whoever was there before the rope: an earlier agent's.
-                        rope.came(&account.host_pids());
-                        account.rope = Some(rope.clone());
-                        ropes.push(rope);
+                        // Whoever was there before the listener: an earlier agent's.
+                        listener.came(&account.host_pids());
+                        account.listener = Some(listener.clone());
+                        listeners.push(listener);
                     }
                 }
             }
-            ropes
+            listeners
         });
         // The alarm sleeps long where there is no slice.
-        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
-        desk.alarm_at = 0;
+        let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
+        locked.alarm_at = 0;
         self.earlier.notify_one();
-        drop(desk);
-        for rope in ropes {
-            if let Err(error) = bell::listen(&rope, Arc::downgrade(self)) {
+        drop(locked);
+        for listener in listeners {
+            if let Err(error) = doorbell::listen(&listener, Arc::downgrade(self)) {
                 // It is looked at ten times a second all the same.
                 tracing::error!(%error, "cannot start a thread that listens to a slice");
             }
@@ -176,7 +161,7 @@ impl Leasing {
         &self.wanted
     }
 
-    /// A slice's bell rang.
+    /// A slice's doorbell rang.
     fn look(&self, number: u64) -> u32 {
         self.with(|state, now| {
             state.look(number, now);
@@ -187,15 +172,15 @@ impl Leasing {
     /// Does something, has the alarm ring earlier where it must, and tells what people should know.
     fn with<T>(&self, work: impl FnOnce(&mut State, Nanos) -> T) -> T {
         let (answer, incidents) = {
-            let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
-            let answer = work(&mut desk.state, monotonic());
-            if desk.alarm_at != 0 && desk.state.deadline().is_some_and(|at| at < desk.alarm_at) {
-                desk.alarm_at = 0;
+            let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
+            let answer = work(&mut locked.state, monotonic());
+            if locked.alarm_at != 0 && locked.state.deadline().is_some_and(|at| at < locked.alarm_at) {
+                locked.alarm_at = 0;
                 self.earlier.notify_one();
             }
-            (answer, std::mem::take(&mut desk.state.incidents))
+            (answer, std::mem::take(&mut locked.state.incidents))
         };
-        // Not while anybody waits for the desk: a log may be slow.
+        // Not while anybody waits for the lock: a log may be slow.
         for incident in incidents {
             let slice = incident.slice.as_ref().map(|(_, name)| name.as_str());
             if incident.owner.is_none_or(|owner| self.journal.lines.allow(owner)) {
@@ -217,12 +202,16 @@ impl Leasing {
     /// Ends the threads. The gates stay as they are.
     pub fn stop(&self) {
         self.wanted.end();
-        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
-        desk.ended = true;
-        let accounts = desk.state.seats.values().flat_map(|seat| &seat.accounts);
+        let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
+        locked.ended = true;
+        let accounts = locked
+            .state
+            .leaseholders
+            .values()
+            .flat_map(|leaseholder| &leaseholder.accounts);
         accounts
-            .filter_map(|account| account.rope.as_ref())
-            .for_each(|rope| rope.end());
+            .filter_map(|account| account.listener.as_ref())
+            .for_each(|listener| listener.end());
         self.earlier.notify_one();
     }
 }

@@ -9,9 +9,10 @@ use divvy_arbiter::{
 
 use super::account::{Account, Hold};
 use super::escape::Escapes;
-use super::seat::Seat;
-use super::{Incident, Member, shares};
+use super::leaseholder::Leaseholder;
+use super::{Member, shares};
 use crate::api::events::EventKind;
+use crate::journal::Incident;
 
 /// How long a slice of which an earlier agent's lease may still be in use keeps the others of its devices waiting. Its
 /// processes look for a new agent's grant several times in that time.
@@ -23,7 +24,7 @@ pub(super) struct State {
     pub arbiter: Arbiter,
     /// The devices, as the arbiter numbers them.
     pub devices: Vec<String>,
-    pub seats: BTreeMap<u64, Seat>,
+    pub leaseholders: BTreeMap<u64, Leaseholder>,
     numbers: HashMap<String, u64>,
     next: u64,
     /// What the arbiter's numbers of leases are raised by: an earlier agent's are all below.
@@ -54,7 +55,7 @@ impl State {
         Self {
             arbiter: Arbiter::new(settings, 0),
             devices: Vec::new(),
-            seats: BTreeMap::new(),
+            leaseholders: BTreeMap::new(),
             numbers: HashMap::new(),
             next: 0,
             // No agent gives a lease each nanosecond.
@@ -83,11 +84,16 @@ impl State {
             .map(|member| (member.id.clone(), member))
             .collect();
         let gone: Vec<u64> = self
-            .seats
+            .leaseholders
             .iter()
-            .filter(|(_, seat)| {
-                let still = wanted.get(&seat.member.id);
-                still.is_none_or(|member| !seat.accounts.iter().all(|account| account.is_of(&member.pages)))
+            .filter(|(_, leaseholder)| {
+                let still = wanted.get(&leaseholder.member.id);
+                still.is_none_or(|member| {
+                    !leaseholder
+                        .accounts
+                        .iter()
+                        .all(|account| account.is_of(&member.pages))
+                })
             })
             .map(|(number, _)| *number)
             .collect();
@@ -95,17 +101,20 @@ impl State {
             self.dismiss(number, now);
         }
         let mut resized: Vec<(u64, Terms)> = Vec::new();
-        for (number, seat) in &mut self.seats {
-            if let Some(member) = wanted.remove(&seat.member.id) {
-                if member.terms != seat.member.terms {
+        for (number, leaseholder) in &mut self.leaseholders {
+            if let Some(member) = wanted.remove(&leaseholder.member.id) {
+                if member.terms != leaseholder.member.terms {
                     resized.push((*number, member.terms));
                 }
-                seat.member = member;
+                leaseholder.member = member;
             }
         }
         // Who gives back first makes room for who gets more.
         resized.sort_by_key(|(number, terms)| {
-            let before = self.seats.get(number).map_or(0, |seat| parts(&seat.held_to));
+            let before = self
+                .leaseholders
+                .get(number)
+                .map_or(0, |leaseholder| parts(&leaseholder.held_to));
             i32::from(parts(terms)) - i32::from(before)
         });
         for (number, terms) in resized {
@@ -121,25 +130,30 @@ impl State {
     }
 
     fn dismiss(&mut self, number: u64, now: Nanos) {
-        if let Some(seat) = self.seats.remove(&number) {
-            self.numbers.remove(&seat.member.id);
+        if let Some(leaseholder) = self.leaseholders.remove(&number) {
+            self.numbers.remove(&leaseholder.member.id);
             self.tell(
                 now,
                 &Event::Died {
                     tenant: TenantId(number),
                 },
             );
-            self.due.extend(self.neighbours(&seat));
-            for account in &seat.accounts {
-                account.rope.iter().for_each(|rope| rope.end());
+            self.due.extend(self.neighbours(&leaseholder));
+            for account in &leaseholder.accounts {
+                account.listener.iter().for_each(|listener| listener.end());
             }
         }
     }
 
     /// The slices that have a device in common with this one.
-    pub fn neighbours(&self, seat: &Seat) -> Vec<u64> {
-        let on = |account: &Account| seat.accounts.iter().any(|mine| mine.device == account.device);
-        self.seats
+    pub fn neighbours(&self, leaseholder: &Leaseholder) -> Vec<u64> {
+        let on = |account: &Account| {
+            leaseholder
+                .accounts
+                .iter()
+                .any(|mine| mine.device == account.device)
+        };
+        self.leaseholders
             .iter()
             .filter(|(_, other)| other.accounts.iter().any(on))
             .map(|(number, _)| *number)
@@ -156,8 +170,8 @@ impl State {
                 terms
             }
         };
-        if let Some(seat) = self.seats.get_mut(&number) {
-            seat.held_to = held_to;
+        if let Some(leaseholder) = self.leaseholders.get_mut(&number) {
+            leaseholder.held_to = held_to;
         }
         self.due.push(number);
     }
@@ -173,9 +187,9 @@ impl State {
             .map(|(place, device)| Account::new(*device, &member.pages, place, now))
             .collect();
         self.numbers.insert(member.id.clone(), number);
-        self.seats.insert(
+        self.leaseholders.insert(
             number,
-            Seat {
+            Leaseholder {
                 member,
                 held_to: terms,
                 accounts,
@@ -200,8 +214,8 @@ impl State {
         if let Err(refused) = self.try_tell(now, &arrived(terms)) {
             let lesser = self.cannot_promise(number, &terms, refused);
             self.tell(now, &arrived(lesser));
-            if let Some(seat) = self.seats.get_mut(&number) {
-                seat.held_to = lesser;
+            if let Some(leaseholder) = self.leaseholders.get_mut(&number) {
+                leaseholder.held_to = lesser;
             }
         }
         self.due.push(number);
@@ -233,47 +247,47 @@ impl State {
 
     /// Opens the gates of those who are alone, and has those lease who no longer are.
     fn regroup(&mut self, now: Nanos) {
-        let numbers: Vec<u64> = self.seats.keys().copied().collect();
+        let numbers: Vec<u64> = self.leaseholders.keys().copied().collect();
         for number in numbers {
-            let alone = alone(&self.seats, number);
-            let Some(seat) = self.seats.get_mut(&number) else {
+            let alone = alone(&self.leaseholders, number);
+            let Some(leaseholder) = self.leaseholders.get_mut(&number) else {
                 continue;
             };
-            if std::mem::replace(&mut seat.fresh, false) && !alone {
+            if std::mem::replace(&mut leaseholder.fresh, false) && !alone {
                 // Nothing is launched that nobody has decided. What an earlier agent let it launch may be in flight.
-                seat.accounts.iter_mut().for_each(Account::close);
-                if seat
+                leaseholder.accounts.iter_mut().for_each(Account::close);
+                if leaseholder
                     .accounts
                     .iter()
                     .any(|account| account.grant().generation() > 1)
                 {
-                    seat.in_doubt_until = now.saturating_add(DOUBT);
-                    self.doubts_end_at = seat.in_doubt_until;
+                    leaseholder.in_doubt_until = now.saturating_add(DOUBT);
+                    self.doubts_end_at = leaseholder.in_doubt_until;
                 }
                 continue;
             }
-            if alone == seat.lone {
+            if alone == leaseholder.lone {
                 continue;
             }
-            seat.lone = alone;
-            seat.stop_asking(now);
-            for account in &mut seat.accounts {
+            leaseholder.lone = alone;
+            leaseholder.stop_asking(now);
+            for account in &mut leaseholder.accounts {
                 account.figures.forget();
             }
             let tenant = TenantId(number);
             if alone {
-                (seat.in_doubt_until, seat.overdue) = (0, false);
-                seat.accounts.iter_mut().for_each(Account::open);
+                (leaseholder.in_doubt_until, leaseholder.overdue) = (0, false);
+                leaseholder.accounts.iter_mut().for_each(Account::open);
                 self.tell(now, &Event::Idle { tenant });
             } else {
-                seat.ask(now);
+                leaseholder.ask(now);
                 // It may have anything in flight: it holds the device until it says otherwise.
                 self.tell(now, &Event::Ready { tenant });
                 for account in self
-                    .seats
+                    .leaseholders
                     .get_mut(&number)
                     .into_iter()
-                    .flat_map(|seat| &mut seat.accounts)
+                    .flat_map(|leaseholder| &mut leaseholder.accounts)
                 {
                     if account.hold == Hold::Nothing {
                         account.close();
@@ -290,14 +304,16 @@ impl State {
         for device in 0..self.devices.len() {
             let here = |account: &Account| account.device.0 as usize == device;
             let (numbers, terms): (Vec<u64>, Vec<Terms>) = self
-                .seats
+                .leaseholders
                 .iter()
-                .filter(|(_, seat)| seat.accounts.iter().any(here))
-                .map(|(number, seat)| (*number, seat.held_to))
+                .filter(|(_, leaseholder)| leaseholder.accounts.iter().any(here))
+                .map(|(number, leaseholder)| (*number, leaseholder.held_to))
                 .unzip();
             for (number, effective) in numbers.iter().zip(shares::effective(&terms)) {
-                let seat = self.seats.get_mut(number);
-                let accounts = seat.into_iter().flat_map(|seat| &mut seat.accounts);
+                let leaseholder = self.leaseholders.get_mut(number);
+                let accounts = leaseholder
+                    .into_iter()
+                    .flat_map(|leaseholder| &mut leaseholder.accounts);
                 for account in accounts.filter(|account| here(account)) {
                     account.effective = effective;
                     // Nobody waits for ever for an agent that is dead.
@@ -326,7 +342,10 @@ impl State {
 
     /// Something that people should be told of a slice.
     pub fn note(&mut self, number: u64, device: Option<DeviceId>, kind: EventKind, message: String) {
-        let member = self.seats.get(&number).map(|seat| &seat.member);
+        let member = self
+            .leaseholders
+            .get(&number)
+            .map(|leaseholder| &leaseholder.member);
         self.incidents.push(Incident {
             kind,
             slice: member.map(|member| (member.id.clone(), member.name.clone())),
@@ -339,17 +358,23 @@ impl State {
 }
 
 /// Whether a slice is alone on all its devices, and nothing caps it.
-fn alone(seats: &BTreeMap<u64, Seat>, number: u64) -> bool {
-    let Some(seat) = seats.get(&number) else {
+fn alone(leaseholders: &BTreeMap<u64, Leaseholder>, number: u64) -> bool {
+    let Some(leaseholder) = leaseholders.get(&number) else {
         return false;
     };
-    let on = |account: &Account| seat.accounts.iter().any(|mine| mine.device == account.device);
-    // A cap of the whole is none.
-    let uncapped = seat.held_to.cap == Cap::Soft || parts(&seat.held_to) == Share::WHOLE.parts();
-    uncapped
-        && seats
+    let on = |account: &Account| {
+        leaseholder
+            .accounts
             .iter()
-            .all(|(other, seat)| *other == number || !seat.accounts.iter().any(on))
+            .any(|mine| mine.device == account.device)
+    };
+    // A cap of the whole is none.
+    let uncapped =
+        leaseholder.held_to.cap == Cap::Soft || parts(&leaseholder.held_to) == Share::WHOLE.parts();
+    uncapped
+        && leaseholders
+            .iter()
+            .all(|(other, leaseholder)| *other == number || !leaseholder.accounts.iter().any(on))
 }
 
 /// A share, or the weight that stands for one.

@@ -5,7 +5,7 @@ use divvy_model::{Compute, Condition, Weight};
 
 use super::Leasing;
 use super::account::Account;
-use super::seat::Seat;
+use super::leaseholder::Leaseholder;
 use super::state::State;
 use crate::api::compute::{ComputeRecord, ComputeStanding};
 
@@ -29,10 +29,14 @@ impl Leasing {
     /// What is out of the ordinary about how a slice uses its devices.
     pub fn conditions(&self, id: &str) -> Vec<Condition> {
         self.with(|state, _| {
-            let seat = state.number(id).and_then(|number| state.seats.get(&number));
-            let Some(seat) = seat else { return Vec::new() };
-            let overstays = seat.overdue.then_some(Condition::Overstays);
-            let escapes = seat.escapes.then_some(Condition::Escapes);
+            let leaseholder = state
+                .number(id)
+                .and_then(|number| state.leaseholders.get(&number));
+            let Some(leaseholder) = leaseholder else {
+                return Vec::new();
+            };
+            let overstays = leaseholder.overdue.then_some(Condition::Overstays);
+            let escapes = leaseholder.escapes.then_some(Condition::Escapes);
             overstays.into_iter().chain(escapes).collect()
         })
     }
@@ -52,17 +56,22 @@ impl State {
     pub fn views(&mut self, now: Nanos) -> Vec<ComputeRecord> {
         self.tell(now, &Event::Time);
         self.look_at_due(now);
-        let seats = self.seats.iter();
-        seats
-            .flat_map(|(number, seat)| seat.accounts.iter().map(move |account| (*number, seat, account)))
-            .map(|(number, seat, account)| view(self, number, seat, account))
+        let leaseholders = self.leaseholders.iter();
+        leaseholders
+            .flat_map(|(number, leaseholder)| {
+                leaseholder
+                    .accounts
+                    .iter()
+                    .map(move |account| (*number, leaseholder, account))
+            })
+            .map(|(number, leaseholder, account)| view(self, number, leaseholder, account))
             .collect()
     }
 }
 
-fn view(state: &State, number: u64, seat: &Seat, account: &Account) -> ComputeRecord {
+fn view(state: &State, number: u64, leaseholder: &Leaseholder, account: &Account) -> ComputeRecord {
     let view = state.arbiter.view(TenantId(number), account.device);
-    let standing = match (seat.lone, view.map(|view| view.standing)) {
+    let standing = match (leaseholder.lone, view.map(|view| view.standing)) {
         (true, _) => ComputeStanding::Open,
         (_, None | Some(Standing::Idle)) => ComputeStanding::Idle,
         (_, Some(Standing::Throttled)) => ComputeStanding::Throttled,
@@ -71,12 +80,12 @@ fn view(state: &State, number: u64, seat: &Seat, account: &Account) -> ComputeRe
         (_, Some(Standing::Stuck)) => ComputeStanding::Stuck,
     };
     let (second, ten) = (account.figures.window(1), account.figures.window(10));
-    let counted = |parts: u32| (!seat.lone).then_some(parts);
-    let terms = &seat.held_to;
+    let counted = |parts: u32| (!leaseholder.lone).then_some(parts);
+    let terms = &leaseholder.held_to;
     ComputeRecord {
-        slice_id: seat.member.id.clone(),
-        slice: seat.member.name.clone(),
-        uid: seat.member.uid,
+        slice_id: leaseholder.member.id.clone(),
+        slice: leaseholder.member.name.clone(),
+        uid: leaseholder.member.uid,
         device_uuid: state
             .devices
             .get(account.device.0 as usize)
@@ -106,12 +115,12 @@ fn view(state: &State, number: u64, seat: &Seat, account: &Account) -> ComputeRe
         waiting_ns: view.map_or(0, |view| view.waiting),
         debt_ns: view.map_or(0, |view| view.debt),
         charged_ns: view.map_or(0, |view| u64::try_from(view.charged).unwrap_or(u64::MAX)),
-        leases: seat.leases,
+        leases: leaseholder.leases,
         kernel_ns: account.kernel_ns,
         in_flight_ns: account.in_flight_ns,
         launched: account.launched,
-        overdue_total: seat.overdue_total,
-        expired_total: seat.expired_total,
-        escaped_ns: seat.escaped_ns,
+        overdue_total: leaseholder.overdue_total,
+        expired_total: leaseholder.expired_total,
+        escaped_ns: leaseholder.escaped_ns,
     }
 }

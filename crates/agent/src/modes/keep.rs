@@ -1,26 +1,52 @@
 //! The agent's part in the ways of sharing: making ready what a new slice needs, putting back what the last one leaves.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use divvy_host::EmulatedTools;
 use divvy_host::tool::{HostTools, Tools};
 use divvy_model::{Code, DeviceKind, Fault, Mode, SliceRecord};
 
-use super::cut;
-use super::ground::{self, InUse};
-use crate::daemon::{Book, Daemon};
-use crate::privilege::{self, HelperTools};
-use crate::records::{discard, store};
+use super::on_demand::Instances;
+use super::prerequisites;
+use super::untidy::Untidy;
+use crate::api::CreateSlice;
+use crate::decide::in_use::InUse;
+use crate::life::records::store;
+use crate::start::rundir::RunDir;
+use crate::state::{Shared, State};
+use crate::system::privilege::{self, HelperTools};
 
-impl Daemon {
+/// The devices as slices' ways of sharing need them.
+pub(crate) struct Modes {
+    pub run: RunDir,
+    /// The agent's own user.
+    pub uid: u32,
+    pub state: Shared,
+    /// Held while a device is made ready for a way of sharing, and while that is put back.
+    pub alone: Mutex<()>,
+    /// How often it is still tried to put back what no slice needs any more.
+    pub untidy: Arc<Untidy>,
+    pub instances: Instances,
+}
+
+impl Modes {
+    /// Makes the smallest instance that a request can be content with. While what this answers is held nothing is put back.
+    ///
+    /// # Errors
+    /// As [`Instances::make`].
+    pub fn make_instance(&self, ask: &CreateSlice, refusal: Fault) -> Result<MutexGuard<'_, ()>, Fault> {
+        let held = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
+        self.instances.make(ask, refusal).map(|()| held)
+    }
+
     /// Makes the device of a slice ready for its way of sharing. Blocks for as long as the vendors' tools may take.
     ///
     /// # Errors
-    /// As [`ground::prepare`]; [`Code::SliceGone`] where the slice has ended meanwhile.
-    pub(crate) fn prepare(&self, id: &str) -> Result<(), Fault> {
+    /// As [`prerequisites::prepare`]; [`Code::SliceGone`] where the slice has ended meanwhile.
+    pub fn prepare(&self, id: &str) -> Result<(), Fault> {
         let record = {
-            let book = self.book();
-            let Some(slice) = book.slices.get(id) else {
+            let state = self.state.lock();
+            let Some(slice) = state.slices.get(id) else {
                 return Ok(());
             };
             slice.record.clone()
@@ -28,41 +54,23 @@ impl Daemon {
         if matches!(record.share_mode, Mode::Lease | Mode::Mig) {
             return Ok(());
         }
-        // One at a time, and never while something is put back: what is needed is in the book by now.
-        let _alone = self.grounds.lock().unwrap_or_else(PoisonError::into_inner);
+        // One at a time, and never while something is put back: what is needed is in the state by now.
+        let _alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
         let mut partition = None;
         for share in record.shares() {
-            let device = self.book().device(&share.device_uuid)?;
+            let device = self.state.lock().device(&share.device_uuid)?;
             let mut tools = self.tools_for(device.kind == DeviceKind::Emulated, record.uid);
-            partition = ground::prepare(self.run.path(), &record, &device, tools.as_mut())?;
+            partition = prerequisites::prepare(self.run.path(), &record, &device, tools.as_mut())?;
         }
         if partition == record.mps_partition {
             return Ok(());
         }
-        let mut book = self.book();
+        let mut state = self.state.lock();
         let gone = || Fault::new(Code::SliceGone, "the slice ended meanwhile");
-        let slice = book.slices.get_mut(id).ok_or_else(gone)?;
+        let slice = state.slices.get_mut(id).ok_or_else(gone)?;
         slice.record.mps_partition = partition;
         let record = slice.stored_form();
         store(&self.run, &record)
-    }
-
-    /// Takes back a slice that was admitted and cannot be had.
-    pub(crate) fn revoke(&self, id: &str) {
-        let mut book = self.book();
-        let Some(slice) = book.slices.remove(id) else {
-            return;
-        };
-        discard(&self.run, id);
-        self.give_back(&mut book, slice.record.parent_id.clone());
-        self.compute_changed(&mut book);
-    }
-
-    /// Notes that something may have to be put back.
-    pub(crate) fn look_at_grounds(&self) {
-        if ground::is_in_use(self.run.path()) || cut::is_in_use(self.run.path()) {
-            self.untidy.ask(TRIES);
-        }
     }
 
     /// Whether something may have to be put back.
@@ -72,12 +80,12 @@ impl Daemon {
 
     /// Puts back what no slice needs any more. A refusal is tried again some times; the next agent tries again.
     pub fn tidy(&self) {
-        let _alone = self.grounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
         let round = self.untidy.begin();
         let (in_use, emulated) = {
-            let book = self.book();
-            let records: Vec<&SliceRecord> = book.slices.values().map(|slice| &slice.record).collect();
-            (InUse::by(records), emulated_uuids(&book))
+            let state = self.state.lock();
+            let records: Vec<&SliceRecord> = state.slices.values().map(|slice| &slice.record).collect();
+            (InUse::by(records), emulated_uuids(&state))
         };
         let run = self.run.path();
         let tools_of = |device: &str, uid: u32| {
@@ -87,8 +95,8 @@ impl Daemon {
                 emulated.iter().any(|uuid| uuid == device) || divvy_host::is_emulated_daemon(&mps);
             self.tools_for(is_emulated, uid)
         };
-        let outcome = ground::put_back(run, &in_use, &tools_of);
-        match outcome.and(self.put_instances_back()) {
+        let outcome = prerequisites::put_back(run, &in_use, &tools_of);
+        match outcome.and(self.instances.put_back()) {
             Ok(()) => self.untidy.done(round),
             Err(fault) => {
                 if self.untidy.failed(round) {
@@ -107,7 +115,7 @@ impl Daemon {
         if privilege::is_separate() {
             return Box::new(HelperTools::new(uid));
         }
-        let user = (uid != self.uid).then(|| (uid, crate::names::group_of(uid).unwrap_or(uid)));
+        let user = (uid != self.uid).then(|| (uid, crate::life::names::group_of(uid).unwrap_or(uid)));
         Box::new(HostTools {
             user,
             ..HostTools::default()
@@ -115,11 +123,8 @@ impl Daemon {
     }
 }
 
-/// How often it is tried to put back what is in the way of being put back.
-const TRIES: u32 = 10;
-
-fn emulated_uuids(book: &Book) -> Vec<String> {
-    let devices = book.inventory.devices.iter();
+fn emulated_uuids(state: &State) -> Vec<String> {
+    let devices = state.inventory.devices.iter();
     let emulated = devices.filter(|device| device.kind == DeviceKind::Emulated);
     emulated.map(|device| device.uuid.clone()).collect()
 }

@@ -18,7 +18,7 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 
 use super::gate::Place;
-use crate::peer::Peer;
+use crate::system::peer::Peer;
 
 /// How long a connection may take for its parts.
 #[derive(Clone, Copy, Debug)]
@@ -100,8 +100,8 @@ pub(super) async fn serve(
 /// Answers a connection that there is no room for, and ends it. What it asks is not read, but waited for, because an
 /// answer that comes before the question is not understood.
 pub(super) async fn refuse(stream: UnixStream, answer: Arc<[u8]>) {
-    const PATIENCE: Duration = Duration::from_millis(200);
-    let said = tokio::time::timeout(PATIENCE, async {
+    const TIMEOUT: Duration = Duration::from_millis(200);
+    let said = tokio::time::timeout(TIMEOUT, async {
         let mut question = [0; 4096];
         loop {
             stream.readable().await?;

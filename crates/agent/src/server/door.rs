@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, watch};
 use super::answer;
 use super::connection::{self, Caller};
 use super::gate::{Gate, Place};
-use crate::peer::Peer;
+use crate::system::peer::Peer;
 
 /// So many connections that there is no room for are told so at once; others are closed without a word.
 const TOLD: usize = 32;

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::bypass::audit::Auditor;
 use crate::daemon::Daemon;
 
 /// How often the dead are looked for. A limiter that runs short looks for itself, so this is for the lists.
@@ -32,43 +31,42 @@ pub(super) fn start(daemon: &Arc<Daemon>, alive: watch::Sender<bool>) -> io::Res
         TICK
     })?;
     repeat("keepers", daemon, |daemon| {
-        daemon.keep_all_up();
+        daemon.keepers.keep_all_up();
         TICK
     })?;
     let mut look = 0_u64;
     repeat("holder", daemon, move |daemon| {
-        daemon.replace_holder();
+        daemon.holder.replace();
         look += 1;
         if look.is_multiple_of(10) {
-            daemon.keep_holder_up();
+            daemon.holder.keep_up();
         }
         TICK
     })?;
     repeat("recalls", daemon, |daemon| {
-        if daemon.misses_pages() {
-            daemon.recall_missing();
+        if daemon.adoption.misses_pages() {
+            daemon.adoption.recall_missing();
         }
-        if daemon.is_untidy() {
-            daemon.tidy();
+        if daemon.modes.is_untidy() {
+            daemon.modes.tidy();
         }
         RECALL
     })?;
     let mut round = 0_u64;
     repeat("rounds", daemon, move |daemon| {
-        daemon.meter_compute();
+        daemon.compute_audit.meter();
         round += 1;
         if round.is_multiple_of(2) {
-            daemon.audit_compute();
+            daemon.compute_audit.audit();
         }
         ROUND / 2
     })?;
-    let auditor = Auditor::default();
     let mut pause = ROUND;
     repeat("bypasses", daemon, move |daemon| {
-        let stray = daemon.strays.wait(pause);
-        pause = if auditor.look(daemon) { AGAIN } else { ROUND };
+        let is_news = daemon.unmanaged.wait(pause);
+        pause = if daemon.bypasses.look() { AGAIN } else { ROUND };
         // However many come: so often and no oftener.
-        if stray { AGAIN } else { Duration::ZERO }
+        if is_news { AGAIN } else { Duration::ZERO }
     })
 }
 

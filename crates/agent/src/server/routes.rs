@@ -17,11 +17,12 @@ use serde::de::DeserializeOwned;
 use super::Agent;
 use super::answer::{Answer, Refusal, json, write, written};
 use super::connection::Caller;
+use crate::api::viewer::Viewer;
 use crate::api::{CreateSlice, Document, Items, Join, SliceItems, Wait, shorten};
 use crate::daemon::Daemon;
-use crate::metrics;
-use crate::peer::Peer;
-use crate::stream::EventLines;
+use crate::server::metrics;
+use crate::server::stream::EventLines;
+use crate::system::peer::Peer;
 
 /// The largest body that is read of root and of the agent's own user, in bytes.
 const LARGEST: usize = 1 << 20;
@@ -75,16 +76,16 @@ async fn receive(
 }
 
 /// The request with all of its body.
-async fn whole(request: Request, trusted: bool, patience: Duration) -> Result<Request, Fault> {
+async fn whole(request: Request, trusted: bool, timeout: Duration) -> Result<Request, Fault> {
     let most = if trusted { LARGEST } else { LARGEST_OF_OTHERS };
     let (head, body) = request.into_parts();
-    match tokio::time::timeout(patience, to_bytes(body, most)).await {
+    match tokio::time::timeout(timeout, to_bytes(body, most)).await {
         Ok(Ok(bytes)) => Ok(Request::from_parts(head, Body::from(bytes))),
         Ok(Err(error)) => Err(Fault::new(Code::TooLarge, "the request was not read")
             .because(&error)
             .hint(format!("a request has at most {most} bytes"))),
         Err(_) => Err(Fault::new(Code::TooLarge, "the request did not come in time")
-            .hint(format!("it has {} s for it", patience.as_secs()))),
+            .hint(format!("it has {} s for it", timeout.as_secs()))),
     }
 }
 
@@ -102,7 +103,11 @@ async fn status(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Cal
 async fn compute(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Caller>) -> Answer {
     let peer = caller.known()?;
     agent
-        .answer(peer, "ComputeList", |daemon| Ok(daemon.compute()))
+        .answer(peer, "ComputeList", |daemon| {
+            Ok(Items {
+                items: daemon.leasing.views(),
+            })
+        })
         .await
 }
 
@@ -132,7 +137,7 @@ async fn events(
     }
     caller.lasts.store(follow, Ordering::Relaxed);
     let journal = agent.daemon.journal.clone();
-    let viewer = agent.daemon.viewer(peer);
+    let viewer = Viewer::of(peer, agent.daemon.uid);
     let lines = EventLines::begin(journal, viewer, since, follow, agent.closing.subscribe());
     let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
     Ok((kind, Body::new(lines)).into_response())
@@ -143,7 +148,7 @@ async fn metrics(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Ca
     let peer = caller.known()?;
     let text = agent
         .work(peer, |daemon| {
-            Ok(metrics::text(&daemon.status(), &daemon.compute().items))
+            Ok(metrics::text(&daemon.status(), &daemon.leasing.views()))
         })
         .await?;
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
@@ -154,7 +159,7 @@ async fn devices(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Ca
     let peer = caller.known()?;
     let list = |daemon: &Daemon| {
         Ok(Items {
-            items: daemon.devices(),
+            items: daemon.lists.devices(),
         })
     };
     agent.answer(peer, "DeviceList", list).await
@@ -163,10 +168,10 @@ async fn devices(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Ca
 async fn slices(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Caller>) -> Answer {
     let peer = caller.known()?;
     let list = move |daemon: &Daemon| {
-        let viewer = daemon.viewer(peer);
+        let viewer = Viewer::of(peer, daemon.uid);
         Ok(SliceItems {
-            items: viewer.slices(daemon.slices()),
-            unmanaged: viewer.unmanaged(daemon.unmanaged()),
+            items: viewer.slices(daemon.lists.slices()),
+            unmanaged: viewer.unmanaged(daemon.audit.unmanaged(&daemon.state)),
         })
     };
     agent.answer(peer, "SliceList", list).await
@@ -180,7 +185,7 @@ async fn slice(
     let peer = caller.known()?;
     agent
         .answer(peer, "Slice", move |daemon| {
-            Ok(daemon.viewer(peer).slice(daemon.slice(peer, &which)?))
+            Ok(Viewer::of(peer, daemon.uid).slice(daemon.lists.slice(peer, &which)?))
         })
         .await
 }
@@ -189,7 +194,9 @@ async fn create(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Cal
     let (peer, mut ask) = (caller.known()?, parse::<CreateSlice>(&body)?);
     shorten(&mut ask.command);
     agent
-        .answer(peer, "CreatedSlice", move |daemon| daemon.create(peer, &ask))
+        .answer(peer, "CreatedSlice", move |daemon| {
+            daemon.requests.create(peer, &ask)
+        })
         .await
 }
 
@@ -200,13 +207,15 @@ async fn wait(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Calle
     const LONGEST: Duration = Duration::from_secs(5);
     let (peer, mut ask) = (caller.known()?, parse::<Wait>(&body)?);
     shorten(&mut ask.ask.command);
-    let patience = Duration::from_millis(ask.patience_ms).min(LONGEST);
+    let timeout = Duration::from_millis(ask.patience_ms).min(LONGEST);
     let begin = Instant::now();
     loop {
         let asked = ask.clone();
-        let standing = agent.work(peer, move |daemon| daemon.wait(peer, &asked)).await?;
+        let standing = agent
+            .work(peer, move |daemon| daemon.requests.wait(peer, &asked))
+            .await?;
         let told = standing.created.is_some() || ask.told != Some((standing.place, standing.count));
-        if told || begin.elapsed() >= patience {
+        if told || begin.elapsed() >= timeout {
             return json(StatusCode::OK, &Document::new("Standing", standing));
         }
         ask.ticket = Some(standing.ticket);
@@ -221,7 +230,9 @@ async fn activate(
 ) -> Answer {
     let peer = caller.known()?;
     agent
-        .answer(peer, "Slice", move |daemon| daemon.activate(peer, &which))
+        .answer(peer, "Slice", move |daemon| {
+            daemon.admission.activate(peer, &which)
+        })
         .await
 }
 
@@ -235,7 +246,7 @@ async fn join(
     shorten(&mut ask.command);
     agent
         .answer(peer, "CreatedSlice", move |daemon| {
-            daemon.join(peer, &which, &ask)
+            daemon.requests.join(peer, &which, &ask)
         })
         .await
 }
@@ -248,7 +259,9 @@ async fn attend(
 ) -> Answer {
     let (peer, ask) = (caller.known()?, parse(&body)?);
     agent
-        .answer(peer, "Slice", move |daemon| daemon.attend(peer, &which, &ask))
+        .answer(peer, "Slice", move |daemon| {
+            daemon.attending.attend(peer, &which, &ask)
+        })
         .await
 }
 
@@ -260,7 +273,9 @@ async fn share(
 ) -> Answer {
     let (peer, ask) = (caller.known()?, parse(&body)?);
     agent
-        .answer(peer, "Parts", move |daemon| daemon.share(peer, &which, &ask))
+        .answer(peer, "Parts", move |daemon| {
+            daemon.containers.share(peer, &which, &ask)
+        })
         .await
 }
 
@@ -272,7 +287,9 @@ async fn described(
 ) -> Answer {
     let (peer, ask) = (caller.known()?, parse(&body)?);
     agent
-        .answer(peer, "Slice", move |daemon| daemon.described(peer, &which, &ask))
+        .answer(peer, "Slice", move |daemon| {
+            daemon.containers.described(peer, &which, &ask)
+        })
         .await
 }
 
@@ -284,7 +301,7 @@ async fn share_devices(
     let (peer, ask) = (caller.known()?, parse(&body)?);
     agent
         .answer(peer, "SharedDevices", move |daemon| {
-            daemon.share_devices(peer, &ask)
+            daemon.containers.share_devices(peer, &ask)
         })
         .await
 }
@@ -298,7 +315,7 @@ async fn refused(
     let (peer, refusal) = (caller.known()?, parse(&body)?);
     agent
         .answer(peer, "Slice", move |daemon| {
-            daemon.refused(peer, &which, &refusal)
+            daemon.reports.refused(peer, &which, &refusal)
         })
         .await
 }
@@ -311,7 +328,9 @@ async fn resize(
 ) -> Answer {
     let (peer, ask) = (caller.known()?, parse(&body)?);
     agent
-        .answer(peer, "Slice", move |daemon| daemon.resize(peer, &which, &ask))
+        .answer(peer, "Slice", move |daemon| {
+            daemon.resizing.resize(peer, &which, &ask)
+        })
         .await
 }
 
@@ -323,7 +342,9 @@ async fn kill(
 ) -> Answer {
     let (peer, ask) = (caller.known()?, parse(&body)?);
     agent
-        .answer(peer, "Killed", move |daemon| daemon.kill(peer, &which, &ask))
+        .answer(peer, "Killed", move |daemon| {
+            daemon.endings.kill(peer, &which, &ask)
+        })
         .await
 }
 
@@ -333,7 +354,12 @@ async fn end(
     Path(which): Path<String>,
 ) -> Answer {
     let peer = caller.known()?;
-    let ended = move |daemon: &Daemon| daemon.end(peer, &which).map(|()| Items::<()> { items: vec![] });
+    let ended = move |daemon: &Daemon| {
+        daemon
+            .endings
+            .end(peer, &which)
+            .map(|()| Items::<()> { items: vec![] })
+    };
     agent.answer(peer, "Done", ended).await
 }
 

@@ -20,7 +20,7 @@ const TRUSTED: usize = 24;
 pub(super) const THREADS: usize = FOREIGN + 2 * TRUSTED;
 
 /// How long a request waits for its turn.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The time between two requests of a foreign user that never stops asking: 200 a second.
 const INTERVAL: Duration = Duration::from_millis(5);
@@ -87,15 +87,15 @@ impl Turns {
     /// # Errors
     /// [`Code::Busy`] when none came free in time.
     pub async fn take(&self, uid: u32) -> Result<Turn, Fault> {
-        self.take_within(uid, PATIENCE).await
+        self.take_within(uid, TIMEOUT).await
     }
 
-    async fn take_within(&self, uid: u32, patience: Duration) -> Result<Turn, Fault> {
+    async fn take_within(&self, uid: u32, timeout: Duration) -> Result<Turn, Fault> {
         let own = {
             let mut users = self.users();
             self.user(&mut users, uid, Instant::now()).turns.clone()
         };
-        let taken = tokio::time::timeout(patience, async {
+        let taken = tokio::time::timeout(timeout, async {
             let own = own.acquire_owned().await.ok()?;
             let foreign = match self.trusts(uid) {
                 true => None,

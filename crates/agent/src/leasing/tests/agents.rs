@@ -98,8 +98,8 @@ fn nobody_pays_for_the_time_in_which_the_agent_was_stopped() {
         world.add(Terms::soft(share(30)), Load::Greedy(KERNEL));
         world.add(Terms::soft(share(70)), Load::Greedy(KERNEL));
         world.run(SECOND);
-        for holder in [Gate::Leased, Gate::Closed] {
-            while world.tenants[0].gate() != holder {
+        for leaseholder in [Gate::Leased, Gate::Closed] {
+            while world.tenants[0].gate() != leaseholder {
                 world.run(MILLISECOND / 10);
             }
             world.agent_stopped = true;

@@ -75,7 +75,7 @@ fn whoever_passes_it_is_told_of_once_and_counted_on() {
         let views = world.state.views(world.now);
         assert!(views[0].escaped_ns > 500 * MILLISECOND, "{}", views[0].escaped_ns);
         assert_eq!(views[1].escaped_ns, 0);
-        assert!(world.state.seats.values().next().expect("one").escapes);
+        assert!(world.state.leaseholders.values().next().expect("one").escapes);
         assert_eq!(world.state.escaped_ns, views[0].escaped_ns);
     }
 }

@@ -10,7 +10,7 @@ use divvy_ledger::{Gate, GateWord};
 use super::threads::Host;
 use super::world::{Load, World, share};
 use crate::api::events::EventKind;
-use crate::leasing::undertaker::MOST;
+use crate::leasing::listener::MOST;
 
 const KERNEL: u64 = MILLISECOND;
 
@@ -62,7 +62,7 @@ fn nobody_waits_for_a_stopped_holder_and_it_comes_back() {
         "5 ms of lease, 40 of expiry"
     );
     assert_eq!(kinds(&mut world), [EventKind::Overdue, EventKind::Expired]);
-    assert!(world.state.seats.values().next().expect("one").overdue);
+    assert!(world.state.leaseholders.values().next().expect("one").overdue);
     world.tenants[0].stopped = false;
     world.run(SECOND);
     assert_eq!(kinds(&mut world), [EventKind::Recovered]);
@@ -175,7 +175,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 fn a_tenant_that_is_another_process_at_each_look_fills_no_table_of_descriptors() {
     let half = Terms::soft(share(50));
     let mut host = Host::new(&[half, half]);
-    let undertaker = host.leasing.undertaker.clone().expect("watches processes");
+    let watcher = host.leasing.watcher.clone().expect("watches processes");
     let tenant = host.attach(1);
     let page = std::fs::File::from(host.slices[1].0[0].ledger.share().expect("shared"));
     let mut others: Vec<Child> = (0..2 * MOST)
@@ -194,7 +194,7 @@ fn a_tenant_that_is_another_process_at_each_look_fills_no_table_of_descriptors()
     let mut most = 0;
     for (time, pid) in (1..=100_000).zip(pids.iter().cycle()) {
         say(time, *pid);
-        most = most.max(undertaker.watching());
+        most = most.max(watcher.watching());
     }
     let told = host.slices[1].0[0].ledger.presences().next().expect("a process");
     assert_eq!(told.claimed_at_ns, 100_000, "the page is laid out otherwise");
@@ -204,20 +204,20 @@ fn a_tenant_that_is_another_process_at_each_look_fills_no_table_of_descriptors()
     until("as many as may be", || {
         time += 1;
         say(time, *next.next().expect("for ever"));
-        undertaker.watching() == MOST
+        watcher.watching() == MOST
     });
     // Who ends makes room for others.
     for other in &mut others {
         other.kill().expect("killed");
         other.wait().expect("waited for");
     }
-    until("the dead are let go of", || undertaker.watching() <= 1);
+    until("the dead are let go of", || watcher.watching() <= 1);
     until("another is watched", || {
         time += 1;
         say(time, std::process::id());
-        undertaker.watching() >= 1
+        watcher.watching() >= 1
     });
     host.slices.pop();
     host.sync();
-    until("an ended slice's are let go of", || undertaker.watching() == 0);
+    until("an ended slice's are let go of", || watcher.watching() == 0);
 }

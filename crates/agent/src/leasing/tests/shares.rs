@@ -20,7 +20,7 @@ fn alone_the_gate_is_open_and_nobody_counts() {
     assert_eq!(world.tenants[one].gate(), Gate::Open);
     let parts = world.shares(SECOND);
     assert!(parts[one] >= 9_900, "{parts:?}");
-    assert_eq!(world.state.seats.values().next().expect("one").leases, 0);
+    assert_eq!(world.state.leaseholders.values().next().expect("one").leases, 0);
 
     let other = world.add(Terms::weight(100), Load::Nothing);
     world.run(100 * MILLISECOND);
@@ -48,8 +48,8 @@ fn thirty_and_seventy_are_thirty_and_seventy() {
         );
         // And it is what people are shown.
         let used = |n: usize| {
-            let seat = world.state.seats.values().nth(n).expect("there");
-            seat.accounts[0].figures.window(10).used
+            let leaseholder = world.state.leaseholders.values().nth(n).expect("there");
+            leaseholder.accounts[0].figures.window(10).used
         };
         assert!(
             used(0).abs_diff(3000) <= 150 && used(1).abs_diff(7000) <= 150,
@@ -140,7 +140,7 @@ fn what_an_open_gate_let_through_is_waited_for() {
     // Four kernels of the first are queued on the device.
     let second = world.add(Terms::weight(100), Load::Greedy(KERNEL));
     world.run(10 * MILLISECOND);
-    let held = |world: &World| world.state.seats.values().next().expect("one").accounts[0].hold;
+    let held = |world: &World| world.state.leaseholders.values().next().expect("one").accounts[0].hold;
     assert!(matches!(held(&world), Hold::Ending { .. }), "{:?}", held(&world));
     assert_eq!(world.tenants[second].ran, 0);
     world.run(40 * MILLISECOND);

@@ -46,7 +46,7 @@ pub struct Tenant {
     slots: Vec<Slot>,
     views: Vec<GrantView>,
     in_flight: VecDeque<(Nanos, Nanos)>,
-    said: GateWord,
+    report: GateWord,
     wants: bool,
     busy: bool,
     quiet_since: Nanos,
@@ -114,7 +114,7 @@ impl World {
             ran: 0,
             latencies: Vec::new(),
             in_flight: VecDeque::new(),
-            said: GateWord::default(),
+            report: GateWord::default(),
             wants: false,
             busy: false,
             quiet_since: 0,
@@ -281,12 +281,12 @@ impl Tenant {
         }
     }
 
-    /// What the gate and its thread do at a moment. Answers whether the bell is rung.
+    /// What the gate and its thread do at a moment. Answers whether the doorbell is rung.
     fn act(&mut self, now: Nanos, device_free: &mut Nanos) -> bool {
         let (word, lease) = (self.views[0].gate(), self.views[0].lease());
         let mut rings = false;
         if word.gate() == Gate::Open {
-            self.said = word;
+            self.report = word;
         }
         while let Some(kernel) = self.has_work() {
             let ahead = self
@@ -332,8 +332,8 @@ impl Tenant {
             self.busy = false;
             rings = true;
         }
-        if self.said != word && (word.gate() != Gate::Closed || !self.busy) {
-            self.said = word;
+        if self.report != word && (word.gate() != Gate::Closed || !self.busy) {
+            self.report = word;
             rings |= word.gate() == Gate::Closed;
         }
         let line = self.slots[0].presence().expect("ours");
@@ -344,7 +344,7 @@ impl Tenant {
         };
         line.report(0, self.ran, kernel);
         line.count(self.launched, self.completed);
-        line.acknowledge(self.said);
+        line.acknowledge(self.report);
         rings
     }
 }

@@ -1,0 +1,284 @@
+//! Admission: the decision on a request, its record, and handing the pages to its keeper.
+
+use std::sync::Arc;
+
+use divvy_host::{EmulatedDevice, emulated_devices};
+use divvy_model::{Code, DeviceRecord, DeviceShare, Fault, Isolation, SliceRecord, SliceState};
+
+use crate::admission::claims::Claims;
+use crate::admission::place::Placing;
+use crate::admission::wanted::Wanted;
+use crate::api::events::EventKind;
+use crate::api::{CreateSlice, CreatedSlice};
+use crate::decide::policy::enforce;
+use crate::decide::queue::{Ahead, may_change};
+use crate::decide::record::{as_asked, share_of};
+use crate::decide::{compute, modes};
+use crate::journal::Journal;
+use crate::life::grants::Grants;
+use crate::life::names::{fresh_id, slice_name};
+use crate::life::records::{control_socket, discard, make_folder, store};
+use crate::life::slice::Slice;
+use crate::life::{anchor, pages};
+use crate::start::rundir::RunDir;
+use crate::start::settings::Settings;
+use crate::state::{Shared, State};
+use crate::system::clock;
+use crate::system::peer::Peer;
+
+/// Admits slices.
+pub(crate) struct Admission {
+    pub run: RunDir,
+    /// The agent's own user.
+    pub uid: u32,
+    pub settings: Arc<Settings>,
+    pub state: Shared,
+    pub journal: Arc<Journal>,
+    pub placing: Placing,
+    pub claims: Arc<Claims>,
+    pub grants: Arc<Grants>,
+}
+
+impl Admission {
+    /// Admits a slice and writes it down, or refuses. Emulated devices that were made for the request go again where
+    /// nothing came of it; one who waits keeps them.
+    pub fn try_create(
+        &self,
+        state: &mut State,
+        peer: Peer,
+        wanted: &Wanted,
+        ahead: &Ahead,
+    ) -> Result<CreatedSlice, Fault> {
+        let before = state.inventory.clone();
+        let outcome = self.try_admit(state, peer, wanted, ahead);
+        let keeps = match &outcome {
+            Ok(_) => !wanted.ask.dry_run,
+            Err(fault) => !wanted.ask.dry_run && may_change(fault.code),
+        };
+        if !keeps {
+            state.inventory = before;
+        }
+        outcome
+    }
+
+    /// Whether a caller's own specification of emulated devices counts: they compute on this host's processors, and stand in
+    /// everybody's list.
+    fn may_emulate(&self, peer: Peer) -> bool {
+        peer.uid == self.uid || peer.uid == 0
+    }
+
+    /// Another user's specification only chooses among the emulated devices that are here already.
+    fn check_emulated(
+        &self,
+        state: &State,
+        ask: &CreateSlice,
+        devices: &[EmulatedDevice],
+    ) -> Result<(), Fault> {
+        let is_here = |wanted: &EmulatedDevice| {
+            let mut here = state.inventory.devices.iter();
+            here.any(|device| device.uuid == wanted.record.uuid)
+        };
+        if ask.request.device.is_some() || devices.iter().any(is_here) {
+            return Ok(());
+        }
+        Err(Fault::new(
+            Code::NotAllowed,
+            format!(
+                "DIVVY_EMULATED or `emulated` asks for emulated devices, which this agent makes for user {} only",
+                self.uid
+            ),
+        )
+        .hint("unset it to have a slice of what this machine has; `--device emulated:h100` names an emulated device"))
+    }
+
+    fn try_admit(
+        &self,
+        state: &mut State,
+        peer: Peer,
+        wanted: &Wanted,
+        ahead: &Ahead,
+    ) -> Result<CreatedSlice, Fault> {
+        let ask = &wanted.ask;
+        let enforcement = enforce(&ask.request)?;
+        let terms = ask.request.compute_terms();
+        compute::check(&terms)?;
+        modes::check(&ask.request)?;
+        if wanted.parent.is_none() {
+            compute::check_promise(&terms)?;
+        }
+        compute::check_weight(peer.uid, self.uid, &terms)?;
+        if let Some(spec) = &ask.emulated {
+            let devices = emulated_devices(spec, self.run.path())?;
+            match self.may_emulate(peer) {
+                true => state.inventory.add(devices),
+                false => self.check_emulated(state, ask, &devices)?,
+            }
+        }
+        let id = fresh_id(state)?;
+        let name = slice_name(state, peer, &ask.request, &ask.command, &id)?;
+        let placed = self
+            .placing
+            .place(state, peer, wanted, enforcement.isolation, ahead)?;
+        let shares = placed
+            .iter()
+            .map(|(device, memory)| share_of(&self.settings, &ask.request, device, *memory));
+        let shares: Vec<DeviceShare> = shares.collect();
+        let devices: Vec<DeviceRecord> = placed.into_iter().map(|(device, _)| device).collect();
+        let Some(device) = devices.first().cloned() else {
+            return Err(Fault::new(
+                Code::NoDevice,
+                "there is no device to take a slice of",
+            ));
+        };
+        let mut record = SliceRecord {
+            id: id.clone(),
+            name,
+            uid: peer.uid,
+            isolation: enforcement.isolation,
+            bypasses: enforcement.bypasses,
+            created_at: clock::now(),
+            emulated_spec: state.inventory.emulated_spec(&device.uuid).map(str::to_owned),
+            keeper_pid: (!ask.lasting).then_some(peer.pid),
+            keeper_start_ticks: if ask.lasting { 0 } else { peer.since },
+            attendant: match (ask.lasting, ask.attended, ask.container_within_ms) {
+                (true, true, _) => Some(anchor::of_process(peer.pid)?),
+                (true, false, Some(within)) => Some(anchor::of_containers(within)),
+                _ => None,
+            },
+            parent_id: wanted.parent.clone(),
+            ..as_asked(ask)
+        };
+        record.set_shares(shares);
+        let family = state.family();
+        record.set_compute_terms(match &wanted.parent {
+            Some(parent) => family.compute_inside(parent, terms, None)?,
+            None => terms,
+        });
+        match wanted.parent.as_ref().and_then(|parent| family.get(parent)) {
+            Some(parent) => {
+                modes::check_inside(parent, ask.request.share_mode)?;
+                record.set_mode_terms(parent.mode_terms());
+                record.mps_partition.clone_from(&parent.mps_partition);
+            }
+            None if record.isolation == Isolation::Env => {}
+            None => record.set_mode_terms(self.placing.mode_of(
+                state,
+                peer.uid,
+                &devices,
+                wanted,
+                enforcement.isolation,
+            )?),
+        }
+        let answer = CreatedSlice {
+            directory: self.run.slice(&id),
+            slice: record.clone(),
+            device,
+            devices,
+            joined: false,
+        };
+        if ask.dry_run {
+            return Ok(answer);
+        }
+        if wanted.parent.is_none() {
+            for device in &answer.devices {
+                self.claims.take(state, device)?;
+            }
+        }
+        let slice = Slice::new(record.clone(), record.keeper_pid, &answer.devices);
+        // What was pinned as its keeper is the caller, and no other process that has its number now.
+        peer.require_life()?;
+        state.slices.insert(id.clone(), slice);
+        let written = match &wanted.parent {
+            Some(parent) => self.grants.relend(state, parent),
+            None => Ok(()),
+        }
+        .and_then(|()| self.make_directory(&id))
+        .and_then(|()| store(&self.run, &record));
+        if let Err(fault) = written {
+            state.slices.remove(&id);
+            discard(&self.run, &id);
+            if let Some(parent) = &wanted.parent {
+                let _back = self.grants.relend(state, parent);
+            }
+            return Err(fault);
+        }
+        self.grants.changed(state);
+        state.bypass_total += record.bypasses.len() as u64;
+        let message = format!("{} of {}", record.memory_limit_bytes, record.device_uuid);
+        self.journal.tell(EventKind::SliceCreated, &record, message);
+        if self.journal.may_log(peer.uid) {
+            tracing::info!(
+                slice = record.name, id, uid = peer.uid, by = peer.pid, lasting = record.lasting, inside = record.parent_id,
+                device = record.device_uuid, memory = record.memory_limit_bytes.0, bypasses = ?record.bypasses,
+                "slice admitted"
+            );
+        }
+        Ok(answer)
+    }
+
+    /// Hands a new slice's pages to its keeper, who is the caller.
+    ///
+    /// # Errors
+    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::SharedMemory`], [`Code::Attach`].
+    pub fn activate(&self, peer: Peer, id: &str) -> Result<SliceRecord, Fault> {
+        let record = {
+            let mut state = self.state.lock();
+            let slice = state.find(id, peer)?;
+            peer.may_change(slice.record.uid, self.uid)?;
+            if slice.record.lasting || slice.record.keeper_pid != Some(peer.pid) {
+                return Err(Fault::new(
+                    Code::NotAllowed,
+                    format!(
+                        "process {} is not the keeper of slice {}",
+                        peer.pid, slice.record.name
+                    ),
+                ));
+            }
+            if slice.pages.is_some() && slice.is_kept() {
+                // Asked again: an agent before us died between handing them over and saying so.
+                slice.record.state = SliceState::Running;
+                return Ok(slice.shown());
+            }
+            slice.record.clone()
+        };
+        // A keeper may keep us waiting: not while we hold the state.
+        let made = pages::hand_over(&control_socket(&self.run, &record.id), &record)?;
+        let mut state = self.state.lock();
+        let slice = state.find(id, peer)?;
+        slice.pages = Some(Arc::new(made));
+        // A resize may have come in between.
+        slice.write_grants();
+        peer.require_life()?;
+        slice.record.state = SliceState::Running;
+        let record = slice.stored_form();
+        store(&self.run, &record)?;
+        // Before the program starts: its first launch finds the gate as it is to be.
+        self.grants.lease_out(&state);
+        Ok(state.find(id, peer)?.shown())
+    }
+
+    pub fn may_create(&self, peer: Peer) -> Result<(), Fault> {
+        if peer.is_trusted(self.uid) || self.settings.admit_others {
+            return peer.require_life();
+        }
+        Err(Fault::new(
+            Code::NotAllowed,
+            format!("this agent makes slices for user {} and root only", self.uid),
+        )
+        .hint("its configuration may say `admit_others = true`; DIVVY_RUN_DIR chooses another agent"))
+    }
+
+    fn make_directory(&self, id: &str) -> Result<(), Fault> {
+        make_folder(&self.run, id).map(drop).map_err(|error| {
+            Fault::new(
+                Code::RunDir,
+                format!(
+                    "cannot make the slice's directory `{}`",
+                    self.run.slice(id).display()
+                ),
+            )
+            .because(&error)
+            .hint("`divvy doctor` checks the run directory")
+        })
+    }
+}

@@ -1,0 +1,102 @@
+//! MIG instances that are made at admission: for which request, of which GPU, and what is put back after their slices.
+
+use divvy_host::mig::{Least, MigDevice};
+use divvy_model::{Code, DeviceKind, DeviceRecord, MemoryAmount, Mode, SliceRequest};
+
+use crate::decide::family::Family;
+
+/// Whether a new instance could change the refusal of a request.
+#[must_use]
+pub fn may_help(request: &SliceRequest, refusal: Code) -> bool {
+    request.share_mode == Mode::Mig && matches!(refusal, Code::NoMig | Code::OtherMode)
+}
+
+/// The least that an instance must have for a request: memory in bytes, compute in parts of 10,000 of its GPU.
+#[must_use]
+pub fn least(request: &SliceRequest) -> Least {
+    Least {
+        memory_bytes: match request.memory {
+            Some(MemoryAmount::Bytes(bytes)) => bytes.0,
+            Some(MemoryAmount::Share(_)) | None => 0,
+        },
+        compute: request.compute.map_or(0, |compute| u64::from(compute.0)),
+    }
+}
+
+/// The GPUs among `devices` that could be divided, those without a slice first; with each, whether slices have it whole.
+#[must_use]
+pub fn gpus_to_divide(devices: Vec<DeviceRecord>, family: &Family<'_>) -> Vec<(DeviceRecord, bool)> {
+    let gpus = devices.into_iter().filter(|device| {
+        device.mig_instance().is_none() && matches!(device.kind, DeviceKind::Gpu | DeviceKind::Emulated)
+    });
+    let mut gpus: Vec<(DeviceRecord, bool)> = gpus
+        .map(|device| {
+            let taken = family.all().any(|record| record.place_of(&device.uuid).is_some());
+            (device, taken)
+        })
+        .collect();
+    gpus.sort_by_key(|(_, taken)| *taken);
+    gpus
+}
+
+/// Whether a GPU may get one more instance: MIG mode is on, or may be turned on because no slice and no program has it.
+#[must_use]
+pub fn may_be_divided(gpu: &MigDevice, taken: bool) -> bool {
+    match gpu.mode {
+        Some(true) => true,
+        Some(false) => !taken && gpu.tenants.is_empty(),
+        None => false,
+    }
+}
+
+/// What is done about an instance that the agent made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PutBack {
+    /// Its GPU is gone: nothing can be put back.
+    Forget,
+    /// A slice has it.
+    Keep,
+    /// It goes, by the driver's id.
+    Remove(u32),
+    /// It was never made, or is gone already.
+    IsRemoved,
+}
+
+/// What is done about instance `made` of `gpu`. `has_slice` tells whether a slice has the device of a UUID.
+#[must_use]
+pub fn put_back(gpu: Option<&MigDevice>, made: Option<u32>, has_slice: impl Fn(&str) -> bool) -> PutBack {
+    let Some(gpu) = gpu else {
+        return PutBack::Forget;
+    };
+    let mut instances = gpu.instances.iter();
+    let Some(instance) = instances.find(|instance| Some(instance.id) == made) else {
+        return PutBack::IsRemoved;
+    };
+    let mut uuids = instance.compute.iter().filter_map(|one| one.uuid.as_deref());
+    match uuids.any(has_slice) {
+        true => PutBack::Keep,
+        false => PutBack::Remove(instance.id),
+    }
+}
+
+/// What becomes of MIG mode after an instance is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModeAfter {
+    /// It was on before the agent made the instance.
+    Stays,
+    /// The last instance is gone.
+    TurnOff,
+    /// Other instances are there: the last of those that the agent made turns it off.
+    HandOn,
+}
+
+/// What becomes of MIG mode on `gpu`, as it is now. `turned_on`: the agent turned it on for the instance.
+#[must_use]
+pub fn mode_after(turned_on: bool, gpu: Option<&MigDevice>) -> ModeAfter {
+    let empty = gpu.is_some_and(|gpu| gpu.mode == Some(true) && gpu.instances.is_empty());
+    match (turned_on, empty) {
+        (false, _) => ModeAfter::Stays,
+        (true, true) => ModeAfter::TurnOff,
+        (true, false) => ModeAfter::HandOn,
+    }
+}

@@ -1,0 +1,136 @@
+//! What can be enforced here, and what happens with the rest.
+
+use divvy_model::{Code, Fault, Isolation, Policy, SliceRequest};
+
+/// The rung that a request really gets, and what of it is not enforced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Enforcement {
+    /// The rung.
+    pub isolation: Isolation,
+    /// What was asked for and does not hold, in words; nothing under the strict policy.
+    pub bypasses: Vec<String>,
+}
+
+/// Decides what a request gets.
+///
+/// # Errors
+/// [`Code::NotEnforceable`] under the strict policy when something of it cannot be enforced.
+pub fn enforce(request: &SliceRequest) -> Result<Enforcement, Fault> {
+    let mut lacking = Vec::new();
+    let has_terms = !request.compute_terms().is_default();
+    if request.whole && has_terms {
+        return Err(
+            Fault::new(Code::BadCompute, "a whole device is shared with nobody")
+                .hint("leave --compute, --cap, --class and --weight out"),
+        );
+    }
+    let isolation = match request.isolation {
+        // Nothing is in the program's way: a tenant with all of a device needs no limit.
+        _ if request.whole => Isolation::Env,
+        Isolation::Env => {
+            if request.memory.is_some() {
+                lacking.push("the `env` isolation enforces no memory limit".into());
+            }
+            if has_terms {
+                let terms = request.compute_terms();
+                lacking.push(format!(
+                    "the `env` isolation keeps nobody to a part of compute ({terms})"
+                ));
+            }
+            Isolation::Env
+        }
+        Isolation::Cooperative => Isolation::Cooperative,
+        rung => {
+            lacking.push(format!("the `{rung}` isolation is not offered by this version"));
+            Isolation::Cooperative
+        }
+    };
+    match (request.policy, lacking.as_slice()) {
+        (_, []) | (Policy::BestEffort, _) => Ok(Enforcement {
+            isolation,
+            bypasses: lacking,
+        }),
+        (Policy::Strict, [first, rest @ ..]) => {
+            let mut fault = Fault::new(Code::NotEnforceable, first.clone());
+            fault.causes = rest.to_vec();
+            Err(fault.hint("`--policy best-effort` runs the program without it and counts the bypass"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> SliceRequest {
+        SliceRequest {
+            memory: Some("1GiB".parse().expect("a size")),
+            ..SliceRequest::default()
+        }
+    }
+
+    #[test]
+    fn memory_under_the_cooperative_rung_is_enforced() {
+        let enforcement = enforce(&request()).expect("enforced");
+        assert_eq!(
+            (enforcement.isolation, enforcement.bypasses.len()),
+            (Isolation::Cooperative, 0)
+        );
+        let mut whole = request();
+        whole.compute = Some(divvy_model::Compute::WHOLE);
+        enforce(&whole).expect("the whole device is no limit");
+    }
+
+    #[test]
+    fn what_does_not_hold_is_refused_or_counted() {
+        let mut request = request();
+        request.compute = Some("30%".parse().expect("a share"));
+        request.isolation = Isolation::Vm;
+        let fault = enforce(&request).expect_err("strict");
+        assert_eq!(fault.code, Code::NotEnforceable);
+        assert!(fault.message.contains("`vm`"), "{fault:?}");
+        request.policy = Policy::BestEffort;
+        let enforcement = enforce(&request).expect("best effort");
+        assert_eq!(
+            (enforcement.isolation, enforcement.bypasses.len()),
+            (Isolation::Cooperative, 1)
+        );
+    }
+
+    #[test]
+    fn a_whole_device_needs_no_limit_and_has_no_share() {
+        let mut whole = request();
+        whole.whole = true;
+        let enforcement = enforce(&whole).expect("nothing is in its way");
+        assert_eq!(
+            (enforcement.isolation, enforcement.bypasses.len()),
+            (Isolation::Env, 0)
+        );
+        whole.compute = Some("30%".parse().expect("a share"));
+        assert_eq!(enforce(&whole).expect_err("of what").code, Code::BadCompute);
+    }
+
+    #[test]
+    fn a_compute_share_holds() {
+        let mut request = request();
+        request.compute = Some("30%".parse().expect("a share"));
+        let enforcement = enforce(&request).expect("kept");
+        assert!(enforcement.bypasses.is_empty(), "{enforcement:?}");
+    }
+
+    #[test]
+    fn the_env_rung_limits_no_memory() {
+        let mut request = request();
+        request.isolation = Isolation::Env;
+        assert!(enforce(&request).is_err());
+        request.memory = None;
+        request.compute_weight = Some(divvy_model::Weight(50));
+        let refusal = enforce(&request).expect_err("no gate there");
+        assert!(refusal.message.contains("(weight 50)"), "{refusal:?}");
+        request.compute_weight = None;
+        assert_eq!(
+            enforce(&request).expect("no limit asked for").isolation,
+            Isolation::Env
+        );
+    }
+}

@@ -1,0 +1,151 @@
+//! The queue's rules: first come, first served, and no one takes what one before waits for. docs/adr/0013 says what
+//! "first" means.
+
+use std::collections::{HashMap, HashSet};
+
+use divvy_model::{Code, Fault};
+
+/// So many places one foreign user has.
+pub const PER_USER: usize = 8;
+/// So many all foreign users have together.
+pub const FOREIGN: usize = 192;
+/// So many there are: the rest of them are for root and the agent's own user alone.
+pub const ALL: usize = 256;
+
+/// Whether time may change a refusal: others have what is lacking. What exceeds a device, a quota or the slice around it
+/// has codes of its own.
+#[must_use]
+pub fn may_change(code: Code) -> bool {
+    matches!(
+        code,
+        Code::DeviceFull
+            | Code::ComputeFull
+            | Code::OtherMode
+            | Code::TooManySlices
+            | Code::QuotaFull
+            | Code::SliceFull
+    )
+}
+
+/// What the waiters before a request wait for: it must not take that.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ahead {
+    /// Waiters by device.
+    pub devices: HashMap<String, usize>,
+    /// Users whose runs wait for slices of their own to end.
+    pub users: HashSet<u32>,
+    /// Slices in which runs wait for room.
+    pub parents: HashSet<String>,
+}
+
+/// What a waiter waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaitsFor {
+    /// Room in a slice, by id.
+    Parent(String),
+    /// The end of slices of its own user.
+    User(u32),
+    /// One of these devices, by UUID.
+    Devices(HashSet<String>),
+}
+
+impl WaitsFor {
+    /// What a request of user `uid` waits for after a refusal with `code`. `devices` are those it may land on, which are
+    /// asked for where they count.
+    #[must_use]
+    pub fn of(parent: Option<&str>, uid: u32, code: Code, devices: impl FnOnce() -> HashSet<String>) -> Self {
+        match (parent, code) {
+            (Some(parent), _) => Self::Parent(parent.to_owned()),
+            // A user's own quota keeps no other user waiting.
+            (None, Code::QuotaFull) => Self::User(uid),
+            (None, _) => Self::Devices(devices()),
+        }
+    }
+
+    /// The names by which two waiters see that they wait for the same.
+    #[must_use]
+    pub fn names(&self) -> HashSet<String> {
+        match self {
+            Self::Parent(id) => HashSet::from([id.clone()]),
+            Self::User(uid) => HashSet::from([format!("user {uid}")]),
+            Self::Devices(uuids) => uuids.clone(),
+        }
+    }
+}
+
+impl Ahead {
+    /// Adds one that waits.
+    pub fn add(&mut self, waits_for: &WaitsFor) {
+        match waits_for {
+            WaitsFor::Parent(id) => {
+                self.parents.insert(id.clone());
+            }
+            WaitsFor::User(uid) => {
+                self.users.insert(*uid);
+            }
+            WaitsFor::Devices(uuids) => {
+                for uuid in uuids {
+                    *self.devices.entry(uuid.clone()).or_default() += 1;
+                }
+            }
+        }
+    }
+}
+
+/// What becomes of a waiter whose turn it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It keeps its place, and others behind it do not get what it waits for.
+    Waits,
+    /// It keeps its place; nothing was decided.
+    Undecided,
+    /// It is told the outcome.
+    Served,
+}
+
+/// What becomes of a waiter that was refused so, or admitted. A driver that hangs may come back: no one loses a place
+/// meanwhile. A caller that cannot be looked at now decides nothing.
+#[must_use]
+pub fn turn(refusal: Option<Code>, driver_is_silent: bool, caller_is_unknown: bool) -> Turn {
+    match refusal {
+        Some(code) if may_change(code) || code == Code::Driver && driver_is_silent => Turn::Waits,
+        Some(_) if caller_is_unknown => Turn::Undecided,
+        _ => Turn::Served,
+    }
+}
+
+/// Refuses one more waiter of user `uid` where there is no place for it. `waiting` are the users of those that wait, and
+/// `agent` is the agent's own user: it and root have places of their own.
+///
+/// # Errors
+/// [`Code::QueueFull`].
+pub fn require_place(waiting: &[u32], uid: u32, agent: u32) -> Result<(), Fault> {
+    let is_trusted = |uid: u32| uid == 0 || uid == agent;
+    let own = waiting.iter().filter(|other| **other == uid).count();
+    if !is_trusted(uid) && own >= PER_USER {
+        let message = format!("user {uid} has {own} places in the queue");
+        return Err(Fault::new(Code::QueueFull, message)
+            .hint("wait until one of them is served, or end one that waits"));
+    }
+    let foreign = || waiting.iter().filter(|other| !is_trusted(**other)).count();
+    if waiting.len() >= ALL || !is_trusted(uid) && foreign() >= FOREIGN {
+        return Err(Fault::new(Code::QueueFull, "the queue is full").hint("try again later"));
+    }
+    Ok(())
+}
+
+/// The place of the waiter at `at`, from 1, among those that wait for the same, and how many these are. A waiter without
+/// names waits no longer.
+#[must_use]
+pub fn standing(waiters: &[Option<&HashSet<String>>], at: usize) -> (usize, usize) {
+    let own = waiters.get(at).copied().flatten();
+    let rivals = |others: &[Option<&HashSet<String>>]| {
+        let names = others.iter().flatten();
+        names
+            .filter(|other| own.is_some_and(|own| !other.is_disjoint(own)))
+            .count()
+    };
+    let before = rivals(&waiters[..at.min(waiters.len())]);
+    let behind = rivals(waiters.get(at + 1..).unwrap_or_default());
+    (before + 1, before + 1 + behind)
+}

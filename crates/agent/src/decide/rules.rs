@@ -1,0 +1,126 @@
+//! The agent's rules for one asker, and the slices that stand on devices: what every decision of admission begins with.
+
+use divvy_model::{Bytes, ComputeTerms, DeviceRecord, Fault};
+
+use crate::decide::admission::{DeviceView, Hold};
+use crate::decide::quota::{Having, Quota};
+use crate::start::settings::Settings;
+
+/// Memory in use on a device, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UsedOn {
+    /// By all programs together.
+    pub device: Bytes,
+    /// By programs outside any slice.
+    pub unmanaged: Bytes,
+    /// For no living process, as far as no ledger has it.
+    pub unheld: Bytes,
+}
+
+/// A slice with what it holds of each of its devices, by UUID.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// Its user.
+    pub uid: u32,
+    /// Its holds.
+    pub holds: Vec<(String, Hold)>,
+}
+
+/// The slices that are inside no other: a slice inside another is part of what that one holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tenants(pub Vec<Tenant>);
+
+impl Tenants {
+    /// The holds on a device.
+    #[must_use]
+    pub fn on(&self, device_uuid: &str) -> Vec<Hold> {
+        let holds = self.0.iter().flat_map(|tenant| &tenant.holds);
+        let here = holds.filter(|(uuid, _)| uuid == device_uuid);
+        here.map(|(_, hold)| hold.clone()).collect()
+    }
+
+    fn of_user(&self, uid: u32) -> Self {
+        let own = self.0.iter().filter(|tenant| tenant.uid == uid);
+        Self(own.cloned().collect())
+    }
+}
+
+/// What the configuration says, and the user that asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules<'a> {
+    /// The configuration.
+    pub settings: &'a Settings,
+    /// The user that asks.
+    pub asker: u32,
+    /// What a user is called in a refusal.
+    pub name_of: fn(u32) -> String,
+}
+
+impl Rules<'_> {
+    /// A device as admission sees it.
+    #[must_use]
+    pub fn view<'d>(&self, device: &'d DeviceRecord, used: UsedOn, tenants: &Tenants) -> DeviceView<'d> {
+        DeviceView {
+            device,
+            limits: self.settings.limits(device),
+            asker: self.asker,
+            holds: tenants.on(&device.uuid),
+            unmanaged: used.unmanaged,
+            unheld: used.unheld,
+            name_of: self.name_of,
+        }
+    }
+
+    /// What each user may have.
+    #[must_use]
+    pub fn quota(&self) -> Quota {
+        Quota {
+            memory: self.settings.user_memory,
+            slices: self.settings.user_slices,
+            compute: self.settings.user_compute,
+            name_of: self.name_of,
+        }
+    }
+
+    /// Whether user `uid` may have `more` bytes of `device`, in `new` new slices.
+    ///
+    /// # Errors
+    /// [`divvy_model::Code::QuotaFull`].
+    pub fn check_quota(
+        &self,
+        tenants: &Tenants,
+        uid: u32,
+        device: &DeviceRecord,
+        more: Bytes,
+        new: u32,
+    ) -> Result<(), Fault> {
+        let own = tenants.of_user(uid);
+        let holds = own.on(&device.uuid);
+        let having = Having {
+            holds: holds.iter().collect(),
+            slices: u32::try_from(own.0.len()).unwrap_or(u32::MAX),
+        };
+        self.quota().admit(uid, &having, device, more, new)
+    }
+
+    /// Whether user `uid` may be promised so much of a device's time. Slice `without` is to have this in the place of what
+    /// it has.
+    ///
+    /// # Errors
+    /// [`divvy_model::Code::ComputeFull`], [`divvy_model::Code::QuotaFull`].
+    pub fn check_compute(
+        &self,
+        tenants: &Tenants,
+        uid: u32,
+        device: &DeviceRecord,
+        terms: &ComputeTerms,
+        without: Option<&str>,
+    ) -> Result<(), Fault> {
+        let rules = Self { asker: uid, ..*self };
+        let view = rules.view(device, UsedOn::default(), tenants);
+        view.admit_compute(terms, without)?;
+        let own = |hold: &&Hold| hold.uid == uid && Some(hold.id.as_str()) != without;
+        let holds: Vec<&Hold> = view.holds.iter().filter(own).collect();
+        self.quota().admit_compute(uid, &holds, device, terms.share)
+    }
+}

@@ -1,0 +1,303 @@
+//! `divvy run`: a slice, its keeper, and the program inside.
+
+pub(crate) mod client;
+mod elf;
+mod elf64;
+mod observe;
+mod parts;
+mod program;
+pub(crate) mod stage;
+pub(crate) mod supervise;
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use divvy_host::DriverBelow;
+use divvy_model::{Code, DeviceRecord, Fault, Policy, SliceRecord, SliceRequest};
+
+pub use self::observe::{become_program, observation, observe};
+use self::parts::Parts;
+use self::program::{cannot_run, check_program, first};
+use crate::api::events::EventKind;
+use crate::api::{CreateSlice, CreatedSlice, Join, Standing, Wait};
+use crate::keeper::Keeper;
+use crate::launch::client::Client;
+use crate::launch::supervise::{Watch, exit_code, let_go};
+use crate::start::on_demand::ensure_agent;
+use crate::start::rundir::RunDir;
+
+/// What is to be run, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// The slice it is to have.
+    pub request: SliceRequest,
+    /// The lasting slice it is to join instead, by name or id.
+    pub join: Option<String>,
+    /// Where there is no room: stand in line, for so long at most, or for as long as it takes.
+    pub wait: Option<Option<Duration>>,
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// The driver below, where the user names one.
+    pub driver: Option<PathBuf>,
+    /// The user's specification of emulated devices, where there is one.
+    pub emulated: Option<String>,
+}
+
+/// Commands of the calling executable that a launch needs.
+#[derive(Clone, Copy)]
+pub struct Helpers<'a> {
+    /// Serves the run directory in the background.
+    pub serve: &'a dyn Fn() -> Command,
+    /// Calls [`enter`] with the arguments that follow.
+    pub enter: &'a dyn Fn() -> Command,
+    /// Is told where one stands in line.
+    pub waiting: &'a dyn Fn(&Standing),
+    /// Is told that the agent ended a process of the program's, and why.
+    pub ended: &'a dyn Fn(&Fault),
+}
+
+/// A slice that is ready, with the environment of the program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The slice.
+    pub slice: SliceRecord,
+    /// Its device, the first of several.
+    pub device: DeviceRecord,
+    /// All its devices, in order.
+    pub devices: Vec<DeviceRecord>,
+    /// The driver below.
+    pub driver: DriverBelow,
+    /// Variables that are set for the program, in order.
+    pub environment: Vec<(String, OsString)>,
+}
+
+/// Says what would happen, and changes nothing but starting an agent where none runs.
+///
+/// # Errors
+/// Whatever would stop the real run.
+pub fn plan(run: &RunDir, launch: &Launch, helpers: &Helpers<'_>) -> Result<Plan, Fault> {
+    check_program(first(&launch.command)?)?;
+    let parts = Parts::find(run, launch)?;
+    let mut agents = Vec::new();
+    let created = create(run, launch, helpers, true, &mut agents)?;
+    crate::lookout::bypass::judge(first(&launch.command)?, &created.slice)?;
+    parts.plan(run, &created, &created.directory.join("attach.sock"))
+}
+
+/// Runs the program in a slice of its own. `ready` is told the plan before the program starts. Returns the exit
+/// status as a shell gives it.
+///
+/// # Errors
+/// What stopped the program from starting; nothing is left behind then.
+pub fn run(
+    run: &RunDir,
+    launch: &Launch,
+    helpers: &Helpers<'_>,
+    ready: impl FnOnce(&Plan),
+) -> Result<u8, Fault> {
+    let program = first(&launch.command)?;
+    check_program(program)?;
+    let parts = Parts::find(run, launch)?;
+    let mut agents = Vec::new();
+    let created = create(run, launch, helpers, false, &mut agents)?;
+    // Before any thread, and before the program: they are to inherit the mask. Until here a signal ends us, and the
+    // agent finds that nobody keeps the slice.
+    let watch = Watch::begin()?;
+    let keep = || -> Result<u8, Fault> {
+        let _keeper = match created.joined {
+            true => None,
+            false => Some(take_up(run, &created, helpers, &mut agents)?),
+        };
+        let plan = parts.plan(run, &created, &created.directory.join("attach.sock"))?;
+        if let Some(bypass) = crate::lookout::bypass::judge(program, &created.slice)? {
+            crate::lookout::bypass::count(&created.directory.join("attach.sock"), bypass);
+        }
+        ready(&plan);
+        let mut child = (helpers.enter)()
+            .args(&launch.command)
+            .envs(plan.environment.iter().map(|(name, value)| (name, value)))
+            .spawn()
+            .map_err(|error| cannot_run(program, &error))?;
+        let status = watch.wait(&mut child, &mut agents)?;
+        Ok(exit_code(status))
+    };
+    let outcome = keep();
+    if matches!(outcome, Ok(1..)) && created.slice.policy == Policy::Strict {
+        for fault in ended_by_agent(run, &created.slice.id) {
+            (helpers.ended)(&fault);
+        }
+    }
+    if !created.joined {
+        // Where no agent runs just now, the next one finds nobody keeping the slice and clears it away.
+        let _no_agent = Client::new(run.clone()).end(&created.slice.id);
+    }
+    outcome
+}
+
+/// Why the agent ended processes of this run, if it did. A program may go on without one that was ended, so this is for
+/// programs that failed.
+fn ended_by_agent(run: &RunDir, slice: &str) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let own = Some(std::process::id());
+    // An agent that is not there any more has ended nobody.
+    let _no_agent = Client::new(run.clone()).events(None, false, |event| {
+        if event.kind == EventKind::Bypassed && event.run_pid == own && event.slice_id.as_deref() == Some(slice) {
+            faults.push(Fault::new(Code::NotEnforceable, event.message).hint(
+                "a driver that is opened as libcuda.so.1, without a path, is limited; `--policy best-effort` runs what is not, and counts it",
+            ));
+        }
+        true
+    });
+    faults
+}
+
+/// Becomes the keeper of a slice that was admitted. An agent that died since is replaced: it finds the slice admitted.
+fn take_up(
+    run: &RunDir,
+    created: &CreatedSlice,
+    helpers: &Helpers<'_>,
+    agents: &mut Vec<Child>,
+) -> Result<Keeper, Fault> {
+    let id = &created.slice.id;
+    let mut insist = Insist { run, helpers, agents };
+    let keeper = insist.on(|| Keeper::fetch(run, id))?;
+    let client = Client::new(run.clone());
+    insist.on(|| client.activate(id))?;
+    Ok(keeper)
+}
+
+/// Becomes the program, with the signals let through that `divvy run` holds back. Returns only when it cannot.
+#[must_use]
+pub fn enter(command: &[OsString]) -> Fault {
+    let become_it = || {
+        let program = first(command)?;
+        let_go()?;
+        let error = Command::new(program).args(&command[1..]).exec();
+        Err(cannot_run(program, &error))
+    };
+    let failed: Result<(), Fault> = become_it();
+    failed
+        .err()
+        .unwrap_or_else(|| Fault::new(Code::Internal, "the program did not start"))
+}
+
+/// Asks for the slice.
+fn create(
+    run: &RunDir,
+    launch: &Launch,
+    helpers: &Helpers<'_>,
+    dry_run: bool,
+    agents: &mut Vec<Child>,
+) -> Result<CreatedSlice, Fault> {
+    let client = Client::new(run.clone());
+    let command: Vec<String> = launch
+        .command
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let mut insist = Insist { run, helpers, agents };
+    if let Some(slice) = &launch.join {
+        let join = Join {
+            command,
+            inside: surroundings(),
+            dry_run,
+        };
+        return insist.on(|| client.join(slice, &join));
+    }
+    let ask = CreateSlice {
+        request: launch.request.clone(),
+        command,
+        emulated: launch.emulated.clone(),
+        visible: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
+        inside: surroundings(),
+        lasting: false,
+        attended: false,
+        container_within_ms: None,
+        pods: Vec::new(),
+        dry_run,
+    };
+    match launch.wait.filter(|_| !dry_run) {
+        None => insist.on(|| client.create(&ask)),
+        Some(limit) => in_line(&client, ask, limit, &mut insist),
+    }
+}
+
+/// Stands in line until the slice is there. The agent keeps the place for as long as this process lives; a new agent
+/// finds it in the old one's records.
+fn in_line(
+    client: &Client,
+    ask: CreateSlice,
+    limit: Option<Duration>,
+    insist: &mut Insist<'_, '_>,
+) -> Result<CreatedSlice, Fault> {
+    const TIMEOUT: Duration = Duration::from_secs(5);
+    let begin = Instant::now();
+    let mut wait = Wait {
+        ask,
+        ticket: None,
+        told: None,
+        patience_ms: 0,
+    };
+    loop {
+        let left = limit.map_or(TIMEOUT, |limit| limit.saturating_sub(begin.elapsed()));
+        wait.patience_ms = u64::try_from(left.min(TIMEOUT).as_millis()).unwrap_or(0);
+        let standing = insist.on(|| client.wait(&wait))?;
+        if let Some(created) = standing.created {
+            return Ok(created);
+        }
+        let place = Some((standing.place, standing.count));
+        if wait.told != place {
+            (insist.helpers.waiting)(&standing);
+        }
+        wait.told = place;
+        if left.is_zero() {
+            let mut fault = Fault::new(
+                Code::WaitOver,
+                format!("no room was found in {} s of waiting", begin.elapsed().as_secs()),
+            );
+            if let Some(why) = &standing.why {
+                fault = fault.after(why);
+                fault.hint.clone_from(&why.hint);
+            }
+            return Err(fault);
+        }
+        wait.ticket = Some(standing.ticket);
+    }
+}
+
+/// Asks the agent; one that was just leaving, or died, is replaced.
+struct Insist<'a, 'b> {
+    run: &'a RunDir,
+    helpers: &'a Helpers<'b>,
+    agents: &'a mut Vec<Child>,
+}
+
+impl Insist<'_, '_> {
+    fn on<T>(&mut self, ask: impl Fn() -> Result<T, Fault>) -> Result<T, Fault> {
+        /// One that is just being killed still listens for a moment: it is given that moment.
+        const TRIES: u32 = 40;
+        const MOMENT: Duration = Duration::from_millis(50);
+        let mut last = None;
+        for attempt in 0..TRIES {
+            if attempt > 0 {
+                std::thread::sleep(MOMENT);
+            }
+            self.agents.extend(ensure_agent(self.run, self.helpers.serve)?);
+            match ask() {
+                Err(fault) if fault.code == Code::AgentUnreachable => last = Some(fault),
+                answer => return answer,
+            }
+        }
+        Err(last.unwrap_or_else(|| Fault::new(Code::AgentUnreachable, "no agent answers")))
+    }
+}
+
+/// The slice that the environment says we are in, by its id: the folder of its socket.
+fn surroundings() -> Option<String> {
+    let socket = PathBuf::from(std::env::var_os("DIVVY_SLICE")?);
+    let folder = socket.parent()?.file_name()?.to_str()?;
+    Some(folder.to_owned())
+}

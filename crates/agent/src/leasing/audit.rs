@@ -1,0 +1,127 @@
+//! The auditor of compute: what the driver says that each process used of a device, beside what its slice was charged. A
+//! program that has the driver below in its own address space passes the gate; this is how it shows.
+
+use std::collections::HashMap;
+
+use divvy_arbiter::{DeviceId, MILLISECOND, Nanos, TenantId};
+
+use super::Leasing;
+use super::escape::{LEAST, Seen, escaped, totals};
+use super::leaseholder::Leaseholder;
+use super::meter::{Meter, Use, by_slice};
+use super::state::State;
+use crate::api::events::EventKind;
+
+impl Leasing {
+    /// Looks at every device that slices lease. `slice_of` says which slice a process is in, by id.
+    pub fn audit(&self, meter: &dyn Meter, slice_of: &HashMap<u32, String>) {
+        let devices = self.with(|state, _| state.devices.clone());
+        for (place, uuid) in devices.iter().enumerate() {
+            // Not while anybody waits for the lock: a driver takes its time.
+            let by_slice = by_slice(meter.uses(uuid), slice_of);
+            self.with(|state, now| {
+                state.take_samples(now);
+                state.compare(DeviceId(place as u32), &by_slice, now);
+            });
+        }
+    }
+
+    /// Asks what every slice's processes did on its devices. A driver that tells of nobody tells nothing.
+    pub fn meter(&self, meter: &dyn Meter, slice_of: &HashMap<u32, String>) {
+        let devices = self.with(|state, _| state.devices.clone());
+        for (place, uuid) in devices.iter().enumerate() {
+            // Not while anybody waits for the lock: a driver takes its time.
+            let by_slice = by_slice(meter.uses(uuid), slice_of);
+            self.with(|state, now| state.note_use(place, &by_slice, now));
+        }
+    }
+}
+
+impl State {
+    /// Compares what the driver says of the device with what each slice was charged.
+    pub(super) fn compare(&mut self, device: DeviceId, uses: &HashMap<&str, Vec<(u32, Use)>>, now: Nanos) {
+        let numbers: Vec<u64> = self.leaseholders.keys().copied().collect();
+        for number in numbers {
+            let Some(leaseholder) = self.leaseholders.get(&number) else {
+                continue;
+            };
+            if !leaseholder
+                .accounts
+                .iter()
+                .any(|account| account.device == device)
+            {
+                continue;
+            }
+            let key = (number, device.0);
+            let Some(view) = self
+                .arbiter
+                .view(TenantId(number), device)
+                .filter(|_| !leaseholder.lone)
+            else {
+                self.escapes.seen.remove(&key);
+                continue;
+            };
+            let none = Vec::new();
+            let used = uses.get(leaseholder.member.id.as_str()).unwrap_or(&none);
+            let before = self.escapes.seen.get(&key);
+            if before.is_some_and(|before| now.saturating_sub(before.at) < LEAST) {
+                continue;
+            }
+            let mut now_seen = Seen {
+                at: now,
+                charged: view.charged,
+                totals: totals(used),
+                beyond: false,
+            };
+            if let Some(before) = before {
+                let escaped = escaped(before, &now_seen, used);
+                now_seen.beyond = escaped > 0;
+                let beyond = escaped > 0 && before.beyond;
+                self.note_escape(number, device, beyond.then_some(escaped));
+            }
+            self.escapes.seen.insert(key, now_seen);
+        }
+        let leaseholders = &self.leaseholders;
+        self.escapes
+            .seen
+            .retain(|(number, _), _| leaseholders.contains_key(number));
+    }
+
+    fn note_escape(&mut self, number: u64, device: DeviceId, escaped: Option<Nanos>) {
+        let Some(leaseholder) = self.leaseholders.get_mut(&number) else {
+            return;
+        };
+        let news = leaseholder.escape(escaped);
+        self.escaped_ns = self.escaped_ns.saturating_add(escaped.unwrap_or(0));
+        if let (true, Some(escaped)) = (news, escaped) {
+            let message = format!(
+                "its processes used {} ms of the device that it was not charged for: they pass the gate",
+                escaped / MILLISECOND
+            );
+            self.note(number, Some(device), EventKind::Escaped, message);
+        }
+    }
+}
+
+impl Leaseholder {
+    /// Says whether it is news.
+    fn escape(&mut self, escaped: Option<Nanos>) -> bool {
+        let before = std::mem::replace(&mut self.escapes, escaped.is_some());
+        self.escaped_ns = self.escaped_ns.saturating_add(escaped.unwrap_or(0));
+        self.escapes && !before
+    }
+}
+
+impl State {
+    fn note_use(&mut self, device: usize, uses: &HashMap<&str, Vec<(u32, Use)>>, now: Nanos) {
+        for leaseholder in self.leaseholders.values_mut() {
+            let used = uses.get(leaseholder.member.id.as_str());
+            for account in &mut leaseholder.accounts {
+                let known = used.is_some() || account.metered.looked_at.is_some();
+                if account.device.0 as usize == device && (known || !uses.is_empty()) {
+                    account.metered.take(used.map_or(&[], Vec::as_slice), now);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! What drivers say of the use of devices, process by process.
+
+use std::collections::HashMap;
+
+use divvy_arbiter::Nanos;
+
+/// What a driver says of the use of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Nanoseconds that the process has kept the device busy in all.
+    Total(Nanos),
+    /// Its part of the device's time of late, in parts of 10,000, sampled coarsely.
+    Rate(u32),
+}
+
+/// Who says what each process used of a device.
+pub(crate) trait Meter {
+    /// The processes of the device with this UUID, as far as the driver tells.
+    fn uses(&self, device_uuid: &str) -> Vec<(u32, Use)>;
+}
+
+/// What the driver says of processes, by the slice that each is in.
+pub(super) fn by_slice(
+    uses: Vec<(u32, Use)>,
+    slice_of: &HashMap<u32, String>,
+) -> HashMap<&str, Vec<(u32, Use)>> {
+    let mut by_slice: HashMap<&str, Vec<(u32, Use)>> = HashMap::new();
+    for (pid, used) in uses {
+        if let Some(slice) = slice_of.get(&pid) {
+            by_slice.entry(slice).or_default().push((pid, used));
+        }
+    }
+    by_slice
+}

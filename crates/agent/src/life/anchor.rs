@@ -1,0 +1,131 @@
+//! Lasting slices that go with something: a container, as its first process or as the folder that its engine keeps of it.
+//! When that is gone and nothing runs in the slice any more, the agent deletes it. docs/adr/0031.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use divvy_model::{Attendant, Code, Fault};
+
+use crate::system::privilege;
+use crate::system::procs;
+use crate::system::watched::Watched;
+
+/// Seconds since the epoch.
+pub(crate) fn unix_seconds() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs()
+}
+
+/// The attendant that containers are, the first of which has to come within so many milliseconds.
+pub(crate) fn of_containers(within_ms: u64) -> Attendant {
+    Attendant::Containers {
+        until_unix_s: unix_seconds().saturating_add(within_ms.div_ceil(1000)),
+        taken: false,
+    }
+}
+
+/// The attendant that a process is.
+///
+/// # Errors
+/// [`Code::Usage`] when it has ended.
+pub(crate) fn of_process(pid: u32) -> Result<Attendant, Fault> {
+    let start_ticks = procs::start_ticks(pid)
+        .ok_or_else(|| Fault::new(Code::Usage, format!("there is no process {pid} to go with")))?;
+    Ok(Attendant::Process { pid, start_ticks })
+}
+
+/// The attendant that a file or folder is.
+///
+/// # Errors
+/// [`Code::Usage`] when it is not there.
+pub(crate) fn of_path(path: &Path) -> Result<Attendant, Fault> {
+    let attendant = Attendant::Path(path.into());
+    if !path.is_absolute() || Anchor::of(&attendant).is_gone() {
+        let what = path.display();
+        return Err(Fault::new(
+            Code::Usage,
+            format!("there is no `{what}` to go with"),
+        ));
+    }
+    Ok(attendant)
+}
+
+/// What a slice goes with, held so that each look costs nothing and cannot mistake it for another.
+#[derive(Debug)]
+pub(crate) enum Anchor {
+    /// A process; none where it was gone from the start.
+    Process(Option<Watched>),
+    /// A file or folder.
+    Path(PathBuf),
+    /// Its containers, which the auditor looks for: see [`crate::life::attending::Attending::note_containers`].
+    Containers,
+}
+
+impl Anchor {
+    /// Takes hold of an attendant.
+    pub fn of(attendant: &Attendant) -> Self {
+        match attendant {
+            Attendant::Process { pid, start_ticks } => Self::Process(Watched::again(*pid, *start_ticks)),
+            Attendant::Path(path) => Self::Path(path.clone()),
+            Attendant::Containers { .. } => Self::Containers,
+        }
+    }
+
+    /// Whether it is gone. What cannot be looked at is not.
+    pub fn is_gone(&self) -> bool {
+        match self {
+            Self::Process(process) => !process.as_ref().is_some_and(Watched::is_alive),
+            Self::Path(path) => privilege::look(path).is_err_and(|error| error.kind() == ErrorKind::NotFound),
+            Self::Containers => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_gone(attendant: &Attendant) -> bool {
+        Anchor::of(attendant).is_gone()
+    }
+
+    #[test]
+    fn a_process_is_gone_when_it_has_ended_reaped_or_not() {
+        let own = of_process(std::process::id()).expect("we live");
+        assert!(!is_gone(&own));
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("a process");
+        let attendant = of_process(child.id()).expect("it lives");
+        assert!(!is_gone(&attendant));
+        child.kill().expect("killed");
+        while !is_gone(&attendant) {
+            std::thread::yield_now();
+        }
+        child.wait().expect("reaped");
+        assert!(is_gone(&attendant));
+        // Its number in another's hands.
+        let Attendant::Process { pid, start_ticks } = own else {
+            panic!("a process");
+        };
+        let start_ticks = start_ticks + 1;
+        assert!(is_gone(&Attendant::Process { pid, start_ticks }));
+    }
+
+    #[test]
+    fn a_path_is_gone_when_it_is_not_there_and_not_when_nobody_can_say() {
+        let base = tempfile::tempdir().expect("a folder");
+        let folder = base.path().join("container");
+        assert_eq!(of_path(&folder).expect_err("not there").code, Code::Usage);
+        assert!(of_path(Path::new(".")).is_err());
+        std::fs::create_dir(&folder).expect("a folder");
+        let attendant = of_path(&folder).expect("there");
+        assert!(!is_gone(&attendant));
+        std::fs::remove_dir(&folder).expect("removed");
+        assert!(is_gone(&attendant));
+        let below_a_file = Attendant::Path("/proc/self/stat/x".into());
+        assert!(!is_gone(&below_a_file));
+    }
+}

@@ -1,0 +1,145 @@
+//! Lasting slices that go with something, and are deleted when that is gone. docs/adr/0031.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use divvy_model::{Attendant, Fault, SliceRecord};
+
+use crate::api::Attend;
+use crate::decide::life::{Sight, missed_rounds, sight_of};
+use crate::life::anchor::{of_path, of_process, unix_seconds};
+use crate::life::described::PRELOAD;
+use crate::life::ending::Endings;
+use crate::life::records::store;
+use crate::life::slice::Slice;
+use crate::lookout::openings::Openings;
+use crate::start::rundir::{CONTAINERS, RunDir};
+use crate::state::{Shared, State};
+use crate::system::nudge::Nudge;
+use crate::system::peer::Peer;
+
+/// Lasting slices with what they go with.
+pub(crate) struct Attending {
+    pub run: RunDir,
+    /// The agent's own user.
+    pub uid: u32,
+    pub state: Shared,
+    pub endings: Arc<Endings>,
+    /// When containers take the slices that wait for one.
+    pub openings: Openings,
+    /// Set when one has: what the auditor saw of a process before it had its mounts is no evidence against it.
+    pub opened: AtomicBool,
+    /// Raised then, so that the auditor looks for the container.
+    pub unmanaged: Arc<Nudge>,
+}
+
+impl Attending {
+    /// Says what a lasting slice goes with from now on.
+    ///
+    /// # Errors
+    /// [`divvy_model::Code::UnknownSlice`], [`divvy_model::Code::NotAllowed`], [`divvy_model::Code::NotLasting`]; [`divvy_model::Code::Usage`] for a process that has ended and
+    /// for a path that is not there.
+    pub fn attend(&self, peer: Peer, which: &str, ask: &Attend) -> Result<SliceRecord, Fault> {
+        let attendant = match ask {
+            Attend::Process(pid) => of_process(*pid)?,
+            Attend::Path(path) => {
+                // Who may not look there himself is not to learn from his slice's end whether it is there.
+                peer.may_change(self.uid, self.uid)?;
+                of_path(path)?
+            }
+        };
+        let mut state = self.state.lock();
+        let slice = state.find(which, peer)?;
+        peer.may_change(slice.record.uid, self.uid)?;
+        slice.record.require_lasting("it ends with its program")?;
+        slice.go_with(Some(attendant));
+        let record = slice.stored_form();
+        store(&self.run, &record)?;
+        Ok(slice.shown())
+    }
+
+    /// Deletes the slices whose attendants are gone, unless something runs in them: then it is tried again.
+    pub fn delete_unattended(&self, state: &mut State) {
+        let slices = state.slices.values().filter(|slice| slice.is_unattended());
+        let ids: Vec<String> = slices.map(|slice| slice.record.id.clone()).collect();
+        for id in ids {
+            let _busy = self.endings.delete(state, &id);
+        }
+    }
+
+    /// Told by the auditor of the slices that have a container: those that go with their containers are noted as taken, and
+    /// deleted when the last has gone, or none came in time. Returns whether another round is to make sure of that soon.
+    pub fn note_containers(&self, seen: &HashSet<String>) -> bool {
+        let now = unix_seconds();
+        let mut state = self.state.lock();
+        let mut missed = Vec::new();
+        for slice in state.slices.values_mut() {
+            let Some(attendant) = &slice.record.attendant else {
+                continue;
+            };
+            match sight_of(attendant, seen.contains(&slice.record.id), now) {
+                Sight::Nothing => {}
+                Sight::Taken => self.take(slice),
+                Sight::Missed => missed.push(slice.record.id.clone()),
+            }
+        }
+        let rounds = missed_rounds(&state.missed, missed);
+        state.missed = rounds.missed;
+        for id in rounds.over {
+            let _busy = self.endings.delete(&mut state, &id);
+        }
+        rounds.is_unsure
+    }
+
+    /// Notes the slices that a container took since the last call, whether it is there still or not, and has the auditor look
+    /// for it.
+    pub fn note_openings(&self, state: &mut State) {
+        let opened = self.openings.take();
+        for id in &opened {
+            let Some(slice) = state.slices.get_mut(id) else {
+                continue;
+            };
+            self.take(slice);
+        }
+        if !opened.is_empty() {
+            self.opened.store(true, Ordering::Relaxed);
+            self.unmanaged.give();
+        }
+    }
+
+    /// Waits for the first containers of those slices that an agent before this one made.
+    pub fn watch_for_containers(&self) {
+        let slices: Vec<SliceRecord> = {
+            let state = self.state.lock();
+            state.slices.values().map(|slice| slice.record.clone()).collect()
+        };
+        for slice in &slices {
+            self.watch_for_container(slice);
+        }
+    }
+
+    /// Notes that a container has the slice.
+    fn take(&self, slice: &mut Slice) {
+        let Some(Attendant::Containers { taken, .. }) = &mut slice.record.attendant else {
+            return;
+        };
+        *taken = true;
+        let record = slice.stored_form();
+        if let Err(fault) = store(&self.run, &record) {
+            tracing::warn!("{fault}: {}", fault.causes.join(": "));
+        }
+    }
+
+    /// Waits for the first container of a slice that goes with its containers.
+    pub fn watch_for_container(&self, slice: &SliceRecord) {
+        if let Some(Attendant::Containers { taken: false, .. }) = &slice.attendant
+            && let Ok(folder) = self
+                .run
+                .folder()
+                .and_then(|run| run.below(CONTAINERS)?.below(&slice.id))
+        {
+            self.openings.watch(&folder, PRELOAD, &slice.id);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Ending slices.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use divvy_model::{Code, Fault, SliceState};
+use rustix::process::Signal;
+
+use crate::api::events::EventKind;
+use crate::api::{Kill, Killed};
+use crate::decide::life::{Ending, ending};
+use crate::journal::Journal;
+use crate::life::grants::Grants;
+use crate::life::members::{Member, Members};
+use crate::life::records::{discard, store};
+use crate::start::rundir::RunDir;
+use crate::state::{Shared, State};
+use crate::system::peer::Peer;
+
+/// Ends slices.
+pub(crate) struct Endings {
+    pub run: RunDir,
+    /// The agent's own user.
+    pub uid: u32,
+    pub state: Shared,
+    pub journal: Arc<Journal>,
+    pub members: Arc<Members>,
+    pub grants: Arc<Grants>,
+}
+
+impl Endings {
+    /// Signals everything that runs in a slice: the program, its descendants, and what uses the device.
+    ///
+    /// # Errors
+    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::Usage`] for a number that is no signal, [`Code::Privilege`] where
+    /// nothing could be signalled for want of the helper.
+    pub fn kill(&self, peer: Peer, which: &str, ask: &Kill) -> Result<Killed, Fault> {
+        let signal = Signal::from_named_raw(ask.signal)
+            .ok_or_else(|| Fault::new(Code::Usage, format!("{} is no signal", ask.signal)))?;
+        let mut state = self.state.lock();
+        let slice = state.find(which, peer)?;
+        peer.may_change(slice.record.uid, self.uid)?;
+        let uid = slice.record.uid;
+        let shown = slice.shown();
+        drop(state);
+        let mut targets = self.members.pinned(&shown);
+        if !ask.dry_run {
+            let before = targets.len();
+            targets.retain(|member| member.signal(uid, signal));
+            if targets.is_empty()
+                && before > 0
+                && let Some(Err(silent)) = crate::system::privilege::helper_state()
+            {
+                return Err(silent);
+            }
+        }
+        let pids: Vec<u32> = targets.iter().map(Member::pid).collect();
+        if !ask.dry_run {
+            let name = &shown.name;
+            tracing::info!(slice = name, signal = ask.signal, targets = ?pids, by = peer.uid, "slice signalled");
+        }
+        Ok(Killed { slice: shown, pids })
+    }
+
+    /// A slice's program has ended, says its keeper: the slice goes, unless something in it still uses the device. A
+    /// lasting slice is deleted, if nothing runs in it.
+    ///
+    /// # Errors
+    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::SliceBusy`].
+    pub fn end(&self, peer: Peer, which: &str) -> Result<(), Fault> {
+        let mut state = self.state.lock();
+        let slice = state.find(which, peer)?;
+        peer.may_change(slice.record.uid, self.uid)?;
+        let id = slice.record.id.clone();
+        if slice.record.lasting {
+            return self.delete(&mut state, &id);
+        }
+        slice.set_keeper(None);
+        self.settle(&mut state, &id);
+        Ok(())
+    }
+
+    /// Removes a slice that nobody keeps and nothing uses; notes one that is used without a keeper.
+    pub fn settle(&self, state: &mut State, id: &str) {
+        let Some(slice) = state.slices.get_mut(id) else {
+            return;
+        };
+        let (lasting, kept) = (slice.record.lasting, slice.is_kept());
+        let ending = ending(lasting, kept, || slice.may_be_in_use());
+        if ending == Ending::Ends {
+            if self.journal.may_log(slice.record.uid) {
+                tracing::info!(slice = slice.record.name, "slice ended");
+            }
+            self.journal
+                .tell(EventKind::SliceEnded, &slice.record, "nothing uses it any more");
+            let parent = slice.record.parent_id.clone();
+            state.slices.remove(id);
+            state.ended_at = Some(Instant::now());
+            discard(&self.run, id);
+            self.grants.give_back(state, parent);
+            self.grants.changed(state);
+        } else if ending == Ending::Orphaned && slice.record.state != SliceState::Orphaned {
+            slice.record.state = SliceState::Orphaned;
+            if self.journal.may_log(slice.record.uid) {
+                tracing::warn!(
+                    slice = slice.record.name,
+                    "the slice's keeper is gone, its processes are not"
+                );
+            }
+            let record = slice.stored_form();
+            if let Err(fault) = store(&self.run, &record) {
+                tracing::warn!("{fault}: {}", fault.causes.join(": "));
+            }
+        }
+    }
+
+    /// Deletes a lasting slice in which nothing runs.
+    pub fn delete(&self, state: &mut State, id: &str) -> Result<(), Fault> {
+        let Some(slice) = state.slices.get_mut(id) else {
+            return Ok(());
+        };
+        let shown = slice.shown();
+        let busy = self.members.pinned(&shown).len().max(shown.runs.len());
+        if busy > 0 {
+            return Err(Fault::new(
+                Code::SliceBusy,
+                format!("{busy} processes live in slice `{}`", shown.name),
+            )
+            .hint("`divvy ps` lists them; `divvy slice delete --yes` ends them first"));
+        }
+        if let Some(slice) = state.slices.get_mut(id) {
+            if slice.may_be_in_use() {
+                return Err(Fault::new(
+                    Code::SliceBusy,
+                    format!("processes may live in slice `{}`", shown.name),
+                )
+                .cause("the system does not tell")
+                .hint("`divvy inspect` says more; try again"));
+            }
+            slice.end_keeper();
+        }
+        if self.journal.may_log(shown.uid) {
+            tracing::info!(slice = shown.name, "slice deleted");
+        }
+        self.journal.tell(EventKind::SliceEnded, &shown, "deleted");
+        state.slices.remove(id);
+        state.ended_at = Some(Instant::now());
+        discard(&self.run, id);
+        self.grants.changed(state);
+        Ok(())
+    }
+
+    /// Takes back a slice that was admitted and cannot be had.
+    pub fn revoke(&self, id: &str) {
+        let mut state = self.state.lock();
+        let Some(slice) = state.slices.remove(id) else {
+            return;
+        };
+        discard(&self.run, id);
+        self.grants.give_back(&mut state, slice.record.parent_id.clone());
+        self.grants.changed(&mut state);
+    }
+}

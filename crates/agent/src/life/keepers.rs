@@ -1,0 +1,151 @@
+//! Lasting slices: those that stay while nothing runs in them. Their keeper is a small process of its own, which the
+//! agent starts and, when it dies, replaces: the agent holds the pages too. docs/adr/0011 says more.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use divvy_ledger::attach::{self, Pages};
+use divvy_model::{Code, Fault, SliceRecord, SliceState};
+
+use crate::journal::Journal;
+use crate::keeper::make_sockets;
+use crate::life::grants::Grants;
+use crate::life::pages;
+use crate::life::records::{control_socket, store};
+use crate::life::slice::Need;
+use crate::start::log::open_log;
+use crate::start::rundir::{KeepCommand, RunDir};
+use crate::state::Shared;
+use crate::system::locks::Locks;
+
+/// How long a keeper may take until it listens.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The keepers of lasting slices.
+pub(crate) struct Keepers {
+    pub run: RunDir,
+    pub state: Shared,
+    pub journal: Arc<Journal>,
+    pub grants: Arc<Grants>,
+    /// The command that keeps a lasting slice.
+    pub keep: KeepCommand,
+    /// Held for a slice while its keeper is started.
+    pub keeping: Locks,
+    /// When it was last said that a keeper cannot be had.
+    pub said_at: Mutex<Option<Instant>>,
+}
+
+impl Keepers {
+    /// Sees to it that a lasting slice has pages and a living keeper.
+    ///
+    /// # Errors
+    /// What keeps it from that; [`Code::SliceGone`] when it was deleted meanwhile.
+    pub fn keep_up(&self, id: &str) -> Result<(), Fault> {
+        // One at a time of each, or a slice would get two keepers.
+        let _alone = self.keeping.hold(id);
+        let gone = || Fault::new(Code::SliceGone, "the slice was deleted meanwhile");
+        let (record, pages) = {
+            let mut state = self.state.lock();
+            let slice = state.slices.get_mut(id).ok_or_else(gone)?;
+            if !slice.record.lasting {
+                return Ok(());
+            }
+            match slice.need() {
+                Need::Nothing => return Ok(()),
+                Need::Patience(fault) => return Err(fault),
+                Need::Keeper(pages) => (slice.record.clone(), pages),
+            }
+        };
+        let pages = match pages {
+            Some(pages) => pages,
+            None => Arc::new(pages::create(&record)?),
+        };
+        // Not while we hold the state: a new process takes its time.
+        let mut child = self.start_keeper(&record, &pages)?;
+        let mut state = self.state.lock();
+        let Some(slice) = state.slices.get_mut(id) else {
+            let _ended = child.kill();
+            let _reaped = child.wait();
+            return Err(gone());
+        };
+        if self.journal.may_log(record.uid) {
+            tracing::info!(slice = record.name, keeper = child.id(), "keeper started");
+        }
+        slice.set_own_keeper(child);
+        slice.pages = Some(pages);
+        slice.write_grants();
+        slice.record.state = SliceState::Running;
+        let record = slice.stored_form();
+        self.grants.lease_out(&state);
+        store(&self.run, &record)
+    }
+
+    /// Starts a keeper and hands it the pages.
+    fn start_keeper(&self, record: &SliceRecord, pages: &[Pages]) -> Result<Child, Fault> {
+        let cannot = || {
+            Fault::new(
+                Code::Attach,
+                format!("cannot start the keeper of slice {}", record.name),
+            )
+        };
+        // In the place of those of a keeper that is dead, or about to be replaced.
+        let sockets = make_sockets(&self.run, &record.id, record.uid, true)?;
+        let socket = control_socket(&self.run, &record.id);
+        let (ours, theirs) = UnixStream::pair().map_err(|error| cannot().because(&error))?;
+        attach::give(&ours, &sockets).map_err(|error| cannot().because(&error))?;
+        // Ours are closed, or whoever connects to a dead keeper would wait instead of being refused.
+        drop(sockets);
+        let mut child = (self.keep)(&self.run, &record.id)
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(open_log(&self.run)?)
+            .current_dir("/")
+            .spawn()
+            .map_err(|error| cannot().because(&error))?;
+        let begin = Instant::now();
+        let mut left = pages.iter();
+        let mut next = left.next();
+        while let Some(account) = next {
+            let refusal = match pages::deliver(&socket, account) {
+                Ok(()) => {
+                    next = left.next();
+                    continue;
+                }
+                Err(refusal) => refusal,
+            };
+            let ended = child.try_wait().is_ok_and(|status| status.is_some());
+            if ended || begin.elapsed() >= TIMEOUT {
+                let _ended = child.kill();
+                let _reaped = child.wait();
+                return Err(cannot().after(&refusal));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(child)
+    }
+
+    /// Replaces the keepers that died, and makes pages anew that were lost. One that cannot be had is tried again
+    /// with the next tick, and said once a minute.
+    pub fn keep_all_up(&self) {
+        const SAY_AGAIN: Duration = Duration::from_secs(60);
+        let lacking: Vec<String> = {
+            let mut state = self.state.lock();
+            let lasting = state.slices.values_mut().filter(|slice| slice.record.lasting);
+            lasting
+                .filter_map(|slice| matches!(slice.need(), Need::Keeper(_)).then(|| slice.record.id.clone()))
+                .collect()
+        };
+        for id in lacking {
+            if let Err(fault) = self.keep_up(&id) {
+                let mut said = self.said_at.lock().unwrap_or_else(PoisonError::into_inner);
+                if said.is_none_or(|said| said.elapsed() >= SAY_AGAIN) {
+                    *said = Some(Instant::now());
+                    tracing::error!(slice = id, code = %fault.code, "{fault}: {}", fault.causes.join(": "));
+                }
+            }
+        }
+    }
+}

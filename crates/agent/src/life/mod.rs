@@ -1,0 +1,19 @@
+//! A slice from its record to its end.
+
+pub(crate) mod adopt;
+pub(crate) mod anchor;
+pub(crate) mod attending;
+pub mod container;
+pub(crate) mod described;
+pub(crate) mod ending;
+pub(crate) mod grants;
+pub(crate) mod keepers;
+pub(crate) mod known;
+pub(crate) mod lists;
+pub(crate) mod lives;
+pub(crate) mod members;
+pub(crate) mod names;
+pub(crate) mod pages;
+pub(crate) mod records;
+pub(crate) mod resize;
+pub(crate) mod slice;

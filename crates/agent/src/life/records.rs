@@ -1,0 +1,134 @@
+//! The slices' records on disk: what a restarted agent knows of its predecessor's slices.
+
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+
+use divvy_model::{Code, Fault, SliceRecord};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::files::Folder;
+use crate::start::rundir::RunDir;
+use crate::start::rundir::{BOXES, CONTAINERS};
+
+/// Where the slice's keeper serves its processes on the host, in [`RunDir::slice`].
+pub(crate) const ATTACH: &str = "attach.sock";
+/// Where it serves the agent.
+pub(crate) const CONTROL: &str = "control.sock";
+/// Of the agent's user alone.
+const PRIVATE: u32 = 0o600;
+const QUEUE: &str = "queue.json";
+
+/// What a record is called in the folder of slices.
+fn record_name(id: &str) -> String {
+    format!("{id}.json")
+}
+
+/// Where the agent speaks with a slice's keeper. No user but the agent's may connect, or put another socket there.
+#[must_use]
+pub fn control_socket(run: &RunDir, id: &str) -> PathBuf {
+    run.slice(id).join(CONTROL)
+}
+
+/// Writes the record.
+///
+/// # Errors
+/// [`Code::RunDir`].
+pub fn store(run: &RunDir, record: &SliceRecord) -> Result<(), Fault> {
+    write(run.slices_folder(), &record_name(&record.id), record)
+}
+
+fn write<T: Serialize + ?Sized>(folder: io::Result<Folder>, name: &str, content: &T) -> Result<(), Fault> {
+    let write = || -> io::Result<()> {
+        let bytes = serde_json::to_vec_pretty(content).map_err(io::Error::other)?;
+        folder?.write(name, &bytes, PRIVATE)
+    };
+    write().map_err(|error| {
+        Fault::new(Code::RunDir, format!("cannot write the record `{name}`")).because(&error)
+    })
+}
+
+/// Writes who waits, in order.
+///
+/// # Errors
+/// [`Code::RunDir`].
+pub fn store_queue<T: Serialize>(run: &RunDir, waiting: &[T]) -> Result<(), Fault> {
+    write(run.folder(), QUEUE, waiting)
+}
+
+/// Who waited for the last agent, in order. What cannot be read is logged: those runs stand in line anew.
+#[must_use]
+pub fn stored_queue<T: DeserializeOwned>(run: &RunDir) -> Vec<T> {
+    let Ok(bytes) = run.folder().and_then(|folder| folder.read(QUEUE)) else {
+        return Vec::new();
+    };
+    serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the queue is not understood");
+        Vec::new()
+    })
+}
+
+/// The stored records. What cannot be read is logged and left where it is.
+#[must_use]
+pub fn stored(run: &RunDir) -> Vec<SliceRecord> {
+    let mut records = Vec::new();
+    let folder = match run.slices_folder() {
+        Ok(folder) => folder,
+        Err(error) => {
+            tracing::error!(%error, "the slices' records cannot be read");
+            return records;
+        }
+    };
+    for name in folder.names().unwrap_or_default() {
+        if name.starts_with('.') || !name.ends_with(".json") {
+            continue;
+        }
+        match folder
+            .read(&name)
+            .map(|bytes| serde_json::from_slice::<SliceRecord>(&bytes))
+        {
+            Ok(Ok(record)) if record_name(&record.id) == name => records.push(record),
+            Ok(Ok(_)) => tracing::warn!(name, "a slice's record under another name is left alone"),
+            Ok(Err(error)) => tracing::warn!(name, %error, "a slice's record is not understood"),
+            Err(error) => tracing::warn!(name, %error, "a slice's record cannot be read"),
+        }
+    }
+    records
+}
+
+/// Makes the folder of a slice's sockets.
+///
+/// # Errors
+/// The system's reason.
+pub fn make_folder(run: &RunDir, id: &str) -> io::Result<Folder> {
+    run.slices_folder()?.folder(id, crate::start::rundir::ENTER_ONLY)
+}
+
+/// Makes the folder that a slice's containers have mounted.
+///
+/// # Errors
+/// The system's reason.
+pub fn make_box(run: &RunDir, id: &str) -> io::Result<Folder> {
+    // A container's processes, whatever user they are there, find it mounted; on the host nobody else passes its parent.
+    run.folder()?.folder(BOXES, 0o700)?.folder(id, 0o755)
+}
+
+/// Removes what lies in the run directory of a slice that has ended.
+pub fn discard(run: &RunDir, id: &str) {
+    crate::life::described::forget(run, id);
+    let remove = || -> io::Result<()> {
+        let home = run.folder()?;
+        let slices = run.slices_folder()?;
+        let record = slices.remove(&record_name(id));
+        let sockets = slices.remove_all(id);
+        let others = [BOXES, CONTAINERS].map(|folder| match home.below(folder) {
+            Ok(folder) => folder.remove_all(id),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        });
+        others.into_iter().fold(record.and(sockets), io::Result::and)
+    };
+    if let Err(error) = remove() {
+        tracing::warn!(slice = id, %error, "cannot remove a slice's files");
+    }
+}

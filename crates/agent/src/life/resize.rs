@@ -1,0 +1,235 @@
+//! Resizing live slices: their memory, and what they are promised of compute.
+
+use std::sync::Arc;
+
+use divvy_model::{Bytes, Code, ComputeTerms, DeviceShare, Fault, MemoryAmount, SliceRecord};
+
+use crate::admission::home::Homes;
+use crate::api::Resize;
+use crate::api::events::EventKind;
+use crate::decide::nesting::{Parent, gone};
+use crate::decide::resize::{Change, check_whole, compute_resized};
+use crate::decide::rules::Rules;
+use crate::journal::Journal;
+use crate::life::adopt::Adoption;
+use crate::life::grants::Grants;
+use crate::life::names::user_name;
+use crate::life::pages::Usage;
+use crate::life::records::store;
+use crate::lookout::audit::MemoryAudit;
+use crate::lookout::silence::DriverWatch;
+use crate::start::rundir::RunDir;
+use crate::start::settings::Settings;
+use crate::state::{Shared, State};
+use crate::system::peer::Peer;
+
+/// Changes live slices.
+pub(crate) struct Resizing {
+    pub run: RunDir,
+    /// The agent's own user.
+    pub uid: u32,
+    pub settings: Arc<Settings>,
+    pub state: Shared,
+    pub journal: Arc<Journal>,
+    pub grants: Arc<Grants>,
+    pub adoption: Arc<Adoption>,
+    pub homes: Arc<Homes>,
+    pub audit: Arc<MemoryAudit>,
+    pub driver: Arc<DriverWatch>,
+}
+
+impl Resizing {
+    /// Changes a live slice's memory limit or what it is promised of compute. A program sees its new limit with its next
+    /// allocation, and its new share with its next lease.
+    ///
+    /// # Errors
+    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::OutsideSlice`], [`Code::BadMemory`], [`Code::BadCompute`] and
+    /// the refusals of admission.
+    pub fn resize(&self, peer: Peer, which: &str, ask: &Resize) -> Result<SliceRecord, Fault> {
+        self.homes.members.ask_keepers(&self.state, peer.uid);
+        let missing = self.state.lock().find(which, peer)?.missing.is_some();
+        if missing {
+            self.adoption.recall_missing();
+        }
+        let mut state = self.state.lock();
+        let slice = state.find(which, peer)?;
+        peer.may_change(slice.record.uid, self.uid)?;
+        let id = slice.record.id.clone();
+        self.homes.check_reach(&state, peer, &id)?;
+        let slice = state.find(&id, peer)?;
+        if let Some(missing) = &slice.missing {
+            let hint = match slice.record.keeper_pid.filter(|_| slice.is_kept()) {
+                Some(keeper) => {
+                    format!("process {keeper} keeps it: if that is stopped, let it go on and try again")
+                }
+                None => "it ends with its processes; `divvy kill` ends them".into(),
+            };
+            let message = format!("the pages of `{which}` cannot be had");
+            return Err(Fault::new(Code::SliceGone, message).after(missing).hint(hint));
+        }
+        if let Some(damage) = &slice.damage {
+            return Err(
+                Fault::new(Code::SliceGone, format!("the pages of `{which}` cannot be used"))
+                    .after(damage)
+                    .hint("end it (`divvy slice delete` where it is a lasting one, else `divvy kill`) and make it anew"),
+            );
+        }
+        let (before, parent) = (slice.record.shares(), slice.record.parent_id.clone());
+        let terms_before = slice.record.compute_terms();
+        let terms = self.compute_resized(&mut state, peer, &id, ask)?;
+        let after = self.resized(&mut state, peer, &id, ask)?;
+        let slice = state.find(&id, peer)?;
+        slice.record.set_shares(after.clone());
+        slice.record.set_compute_terms(terms);
+        if ask.dry_run {
+            let shown = slice.shown();
+            slice.record.set_shares(before);
+            slice.record.set_compute_terms(terms_before);
+            return Ok(shown);
+        }
+        // The record first: after a crash in between, the restarted agent grants what was recorded.
+        let record = slice.stored_form();
+        if let Err(fault) = store(&self.run, &record) {
+            slice.record.set_shares(before);
+            slice.record.set_compute_terms(terms_before);
+            return Err(fault);
+        }
+        // What grows inside another slice is taken from that one first; what shrinks gives back last.
+        let pages = slice.pages.iter().flat_map(|pages| pages.iter());
+        for (pages, (before, after)) in pages.zip(before.iter().zip(&after)) {
+            let less = before.granted().min(after.granted());
+            pages.grant.set_memory_limit_bytes(less.0);
+        }
+        if let Some(parent) = parent
+            && let Err(fault) = self.grants.relend(&mut state, &parent)
+        {
+            let slice = state.find(&id, peer)?;
+            slice.record.set_shares(before);
+            slice.record.set_compute_terms(terms_before);
+            slice.write_grants();
+            let record = slice.stored_form();
+            store(&self.run, &record)?;
+            let _back = self.grants.relend(&mut state, &parent);
+            return Err(fault);
+        }
+        state.find(&id, peer)?.write_grants();
+        if terms != terms_before {
+            self.grants.changed(&mut state);
+        }
+        let slice = state.find(&id, peer)?;
+        let limits = |shares: &[DeviceShare]| -> Vec<u64> {
+            shares.iter().map(|share| share.memory_limit_bytes.0).collect()
+        };
+        if self.journal.may_log(peer.uid) {
+            tracing::info!(
+                slice = slice.record.name,
+                before = ?limits(&before),
+                after = ?limits(&after),
+                compute = %terms,
+                "slice resized"
+            );
+        }
+        let message = format!("{} of memory, compute {terms}", slice.record.memory_limit_bytes);
+        self.journal.tell(EventKind::SliceResized, &slice.record, message);
+        Ok(slice.shown())
+    }
+
+    fn rules(&self, asker: u32) -> Rules<'_> {
+        Rules {
+            settings: &self.settings,
+            asker,
+            name_of: user_name,
+        }
+    }
+
+    /// What a slice is to have of each of its devices, if it may have all of that.
+    fn resized(
+        &self,
+        state: &mut State,
+        peer: Peer,
+        id: &str,
+        ask: &Resize,
+    ) -> Result<Vec<DeviceShare>, Fault> {
+        let record = state.find(id, peer)?.record.clone();
+        check_whole(&record)?;
+        let mut shares = record.shares();
+        let Some(memory) = ask.memory else {
+            return Ok(shares);
+        };
+        for share in &mut shares {
+            share.memory_limit_bytes = self.resized_on(state, peer, &record, share, memory)?;
+        }
+        Ok(shares)
+    }
+
+    /// What a slice is to have of one of its devices.
+    fn resized_on(
+        &self,
+        state: &mut State,
+        peer: Peer,
+        record: &SliceRecord,
+        share: &DeviceShare,
+        ask: MemoryAmount,
+    ) -> Result<Bytes, Fault> {
+        let device = state.device(&share.device_uuid)?;
+        // Room that it took before it was resized below its use is its own still.
+        let slice = state.slices.get(&record.id);
+        let hold = slice.and_then(|slice| slice.hold_on(&device.uuid));
+        let before = hold.map_or(share.memory_limit_bytes, |hold| hold.limit);
+        let used = self.audit.used_on(state, &device);
+        let parent = record
+            .parent_id
+            .as_ref()
+            .filter(|id| state.slices.contains_key(*id));
+        let parent = match parent {
+            None => None,
+            Some(parent) => {
+                let slice = state.slices.get_mut(parent).ok_or_else(gone)?;
+                Some((slice.record.clone(), slice.usages()))
+            }
+        };
+        let change = Change {
+            rules: self.rules(peer.uid),
+            record,
+            device: &device,
+            share,
+            before,
+            used,
+            tenants: &state.tenants(),
+        };
+        match &parent {
+            Some((parent, usages)) => change.inside(&as_parent(parent, usages), ask),
+            None => change.outside(ask, || self.driver.require_answers(&device)),
+        }
+    }
+
+    /// What a slice is to be promised of compute: what it is promised now, with what is asked for put in.
+    fn compute_resized(
+        &self,
+        state: &mut State,
+        peer: Peer,
+        id: &str,
+        ask: &Resize,
+    ) -> Result<ComputeTerms, Fault> {
+        let record = state.find(id, peer)?.record.clone();
+        let terms = ask.compute_terms(record.compute_terms());
+        let rules = self.rules(peer.uid);
+        compute_resized(
+            &rules,
+            self.uid,
+            &state.inventory,
+            &state.family(),
+            &state.tenants(),
+            &record,
+            terms,
+        )
+    }
+}
+
+fn as_parent<'a>(record: &'a SliceRecord, usages: &[Usage]) -> Parent<'a> {
+    Parent {
+        record,
+        used: usages.iter().map(|usage| usage.used).collect(),
+        is_unknown: usages.iter().any(|usage| usage.unknown),
+    }
+}

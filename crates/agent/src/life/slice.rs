@@ -1,0 +1,536 @@
+//! A slice in the agent's hands: its record, its pages, who keeps it and who joined it.
+
+use std::collections::HashMap;
+use std::process::Child;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use divvy_ledger::attach::Pages;
+use divvy_model::{
+    Attendant, Bytes, ComputeTerms, Condition, DeviceRecord, DeviceShare, Fault, Isolation, ProcessRecord,
+    RunRecord, SliceRecord, SliceState,
+};
+
+use crate::decide::admission::Hold;
+use crate::decide::held::HeldMode;
+use crate::decide::overhead::{Audited, Seen, Why};
+use crate::life::anchor::Anchor;
+use crate::life::known::Known;
+use crate::life::lives::Lives;
+use crate::life::pages::{self, Bounds, Usage};
+use crate::system::allowance::Allowance;
+use crate::system::in_slice::in_slice;
+use crate::system::procs;
+use crate::system::watched::Watched;
+
+/// A slice the agent looks after.
+#[derive(Debug)]
+pub struct Slice {
+    /// What is stored; usage in it is stale, [`Slice::shown`] has the present one.
+    pub record: SliceRecord,
+    /// Its pages, an account for each of its devices, once its keeper has them.
+    pub pages: Option<Arc<Vec<Pages>>>,
+    /// What is wrong with its pages, if anything.
+    pub damage: Option<Fault>,
+    /// Why its pages could not be had back from its keeper so far, if so. They are asked for again.
+    pub missing: Option<Fault>,
+    /// What it comes to of compute among the others, once that was reckoned.
+    pub terms: Option<divvy_arbiter::Terms>,
+    /// Without pages: the processes that use it all the same, and when they were looked for.
+    found: Option<(Vec<Watched>, Instant)>,
+    /// The last look for those could not see all: nothing is given up for what it did not see.
+    blind: bool,
+    /// What is known of its devices, in order.
+    accounts: Vec<Account>,
+    /// What is known of the processes in its ledgers.
+    known: Known,
+    /// What looking at its pages may cost.
+    allowance: Allowance,
+    keeper: Option<Watched>,
+    /// The keeper as our child, to be reaped: that of a lasting slice, where this agent started it.
+    child: Option<Child>,
+    /// What it goes with, as in the record.
+    anchor: Option<Anchor>,
+    /// The `divvy run`s that joined, as in the record.
+    runs: Vec<(Watched, RunRecord)>,
+}
+
+/// What is known of a slice on one of its devices.
+#[derive(Debug, Default)]
+struct Account {
+    /// The device's memory: no honest ledger says more.
+    device_memory: Bytes,
+    /// What the slice held there when its pages were last read.
+    last_used: Bytes,
+    /// What the auditor found there.
+    found_beyond: Audited,
+    /// Which of its processes live.
+    lives: Lives,
+}
+
+/// What a lasting slice lacks.
+pub enum Need {
+    /// It can be joined.
+    Nothing,
+    /// A keeper, for these pages or for new ones.
+    Keeper(Option<Arc<Vec<Pages>>>),
+    /// Its pages cannot be had now, and must not be given up yet.
+    Patience(Fault),
+}
+
+impl Slice {
+    /// A slice whose keeper is `keeper`, on devices of so much memory. Where a device is not here, no ledger may say more
+    /// than the slice's share of it.
+    #[must_use]
+    pub fn new(record: SliceRecord, keeper: Option<u32>, devices: &[DeviceRecord]) -> Self {
+        let account = |share: &DeviceShare| {
+            let mut here = devices.iter();
+            let device = here.find(|device| device.uuid == share.device_uuid);
+            Account {
+                device_memory: device.map_or(share.memory_limit_bytes, |device| device.memory_total_bytes),
+                ..Account::default()
+            }
+        };
+        let accounts = record.shares().iter().map(account).collect();
+        let mut slice = Self {
+            record,
+            pages: None,
+            damage: None,
+            missing: None,
+            terms: None,
+            found: None,
+            blind: false,
+            accounts,
+            known: Known::default(),
+            allowance: Allowance::default(),
+            keeper: None,
+            child: None,
+            anchor: None,
+            runs: Vec::new(),
+        };
+        slice.go_with(slice.record.attendant.clone());
+        // As a version that had one device only did not store it.
+        slice.record.set_shares(slice.record.shares());
+        slice.keep_by(keeper);
+        let runs = std::mem::take(&mut slice.record.runs);
+        let living = runs
+            .into_iter()
+            .filter_map(|run| Some((Watched::again(run.pid, run.start_ticks)?, run)));
+        slice.runs = living.collect();
+        slice
+    }
+
+    /// Sets what it goes with.
+    pub fn go_with(&mut self, attendant: Option<Attendant>) {
+        self.anchor = attendant.as_ref().map(Anchor::of);
+        self.record.attendant = attendant;
+    }
+
+    /// Whether what it goes with is gone.
+    #[must_use]
+    pub fn is_unattended(&self) -> bool {
+        self.record.lasting && self.anchor.as_ref().is_some_and(Anchor::is_gone)
+    }
+
+    /// Sets who keeps it, a process that lives.
+    pub fn set_keeper(&mut self, keeper: Option<u32>) {
+        self.record.keeper_start_ticks = 0;
+        self.keep_by(keeper);
+    }
+
+    /// Sets who keeps it: a process that lives, or that of the record, which may have ended since.
+    fn keep_by(&mut self, keeper: Option<u32>) {
+        self.record.keeper_pid = keeper;
+        self.keeper = keeper.and_then(|pid| match self.record.keeper_start_ticks {
+            0 => {
+                let watched = Watched::new(pid);
+                self.record.keeper_start_ticks = procs::start_ticks(pid).unwrap_or(0);
+                Some(watched)
+            }
+            began => Watched::again(pid, began),
+        });
+    }
+
+    /// Sets a child of ours as its keeper. Who kept it before is told to go.
+    pub fn set_own_keeper(&mut self, child: Child) {
+        self.end_keeper();
+        self.set_keeper(Some(child.id()));
+        self.child = Some(child);
+    }
+
+    /// Ends the keeper of a lasting slice, which nobody else would.
+    pub fn end_keeper(&mut self) {
+        if let Some(keeper) = self.keeper.take() {
+            keeper.signal(rustix::process::Signal::TERM);
+        }
+        if let Some(mut child) = self.child.take() {
+            // It ends at once: it handles no signal. Where it is stopped, nothing but this ends it.
+            let _ended = child.kill();
+            let _reaped = child.wait();
+        }
+    }
+
+    /// What a lasting slice lacks before it can be joined. Pages that are lost or damaged are given up as soon as
+    /// nobody uses them.
+    pub fn need(&mut self) -> Need {
+        if let Some(fault) = self.missing.clone().or_else(|| self.damage.clone()) {
+            let may_answer = self.missing.is_some() && self.is_kept();
+            if may_answer || self.may_be_in_use() {
+                return Need::Patience(fault);
+            }
+            self.missing = None;
+            self.damage = None;
+            self.found = None;
+            self.blind = false;
+            self.pages = None;
+        }
+        match &self.pages {
+            Some(_) if self.is_kept() => Need::Nothing,
+            pages => Need::Keeper(pages.clone()),
+        }
+    }
+
+    /// Notes a `divvy run` that joins; one that has ended does not.
+    pub fn join(&mut self, run: RunRecord) {
+        let watched = Watched::again(run.pid, run.start_ticks);
+        self.runs.extend(watched.map(|watched| (watched, run)));
+    }
+
+    /// What the auditor saw on the device at `place`. What is beyond the ledger is taken off the room that is left.
+    pub fn audited(&mut self, place: usize, seen: Seen, why: Why) {
+        let Some(account) = self.accounts.get_mut(place) else {
+            return;
+        };
+        let before = account.found_beyond;
+        let found = before.next(seen, why);
+        account.found_beyond = found;
+        if found.overuse && !before.overuse {
+            tracing::warn!(
+                slice = self.record.name,
+                measured = seen.measured.0,
+                accounted = seen.accounted[1].0,
+                "overuse: the device says that the slice's processes hold more than they account for"
+            );
+        }
+        if let Some(pages) = self.pages_at(place) {
+            pages.grant.set_overhead_bytes(found.overhead.0);
+        }
+    }
+
+    /// How many looks its processes have asked for on the device at `place`.
+    #[must_use]
+    pub fn looks_asked(&self, place: usize) -> u32 {
+        self.pages_at(place).map_or(0, |pages| pages.ledger.looks_asked())
+    }
+
+    /// Tells its processes that the auditor has looked, after so many were asked for. Where nobody hears its doorbell they are
+    /// told nothing, and do not ask.
+    pub fn note_look(&self, place: usize, asked: u32) {
+        if let Some(pages) = self.pages_at(place).filter(|_| self.terms.is_some()) {
+            pages.grant.note_look(asked);
+        }
+    }
+
+    fn pages_at(&self, place: usize) -> Option<&Pages> {
+        self.pages.as_ref()?.get(place)
+    }
+
+    /// What the driver holds for its processes on the device at `place`, beside what its ledger says.
+    #[must_use]
+    pub fn overhead(&self, place: usize) -> Bytes {
+        self.accounts
+            .get(place)
+            .map_or(Bytes(0), |account| account.found_beyond.overhead)
+    }
+
+    /// Whether process `pid` is a `divvy run` of this slice.
+    #[must_use]
+    pub fn is_run_by(&self, pid: u32) -> bool {
+        let keeps = !self.record.lasting && self.record.keeper_pid == Some(pid);
+        keeps || self.runs.iter().any(|(watched, _)| watched.pid() == pid)
+    }
+
+    /// The `divvy run`s that joined and live.
+    pub fn living_runs(&mut self) -> Vec<RunRecord> {
+        self.runs.retain(|(watched, _)| watched.is_alive());
+        self.runs.iter().map(|(_, run)| run.clone()).collect()
+    }
+
+    /// Makes its pages say what it is granted: its limits less what is lent to slices nested in it, and its terms.
+    pub fn write_grants(&self) {
+        let pages = self.pages.iter().flat_map(|pages| pages.iter());
+        for (pages, share) in pages.zip(self.record.shares()) {
+            pages.grant.set_memory_limit_bytes(share.granted().0);
+            let mut terms = pages::terms(&self.record, &share);
+            if let Some(compute) = &self.terms {
+                terms.compute = pages::compute_terms(compute);
+            }
+            pages.grant.set_terms(&terms);
+        }
+    }
+
+    /// The record as it is to be stored.
+    pub fn stored_form(&mut self) -> SliceRecord {
+        let mut record = self.record.clone();
+        record.runs = self.living_runs();
+        record
+    }
+
+    /// Whether its keeper lives.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.keeper.as_ref().is_some_and(Watched::is_alive)
+    }
+
+    /// What its pages say now of each of its devices, in order. Where some are damaged, all is counted as if the slice
+    /// used what it may.
+    pub fn usages(&mut self) -> Vec<Usage> {
+        let mut allowance = self.allowance;
+        let asks = allowance.is_left(Instant::now());
+        let usages = allowance.charge(|| self.usages_by(asks));
+        self.allowance = allowance;
+        usages
+    }
+
+    /// [`Slice::usages`]; where the system is not to be asked, by what it told before.
+    fn usages_by(&mut self, asks: bool) -> Vec<Usage> {
+        let shares = self.record.shares();
+        let Some(pages) = self.pages.clone() else {
+            let usage = self.usage_without_pages(asks);
+            let nothing = usage == Usage::default();
+            let of = |share: &DeviceShare| Usage {
+                used: match nothing {
+                    true => Bytes(0),
+                    false => share.memory_limit_bytes,
+                },
+                ..usage.clone()
+            };
+            return shares.iter().map(of).collect();
+        };
+        let read: Result<Vec<Usage>, Fault> = pages
+            .iter()
+            .zip(&mut self.accounts)
+            .zip(&shares)
+            .map(|((pages, account), share)| {
+                let bounds = Bounds {
+                    device_memory: account.device_memory,
+                    spill_limit: share.spill_limit_bytes,
+                };
+                let look = pages::Look {
+                    known: &mut self.known,
+                    lives: &mut account.lives,
+                    asks,
+                };
+                pages::usage(pages, bounds, look)
+            })
+            .collect();
+        match (read, &self.damage) {
+            (Ok(usages), None) => {
+                for (account, usage) in self.accounts.iter_mut().zip(&usages) {
+                    account.last_used = usage.used;
+                }
+                usages
+            }
+            (outcome, damage) => {
+                if let (Err(fault), None) = (outcome, damage) {
+                    tracing::error!(slice = self.record.name, code = %fault.code, "{fault}: {}", fault.causes.join(": "));
+                    self.damage = Some(fault);
+                }
+                // No number of that page is taken: who uses it, the system tells.
+                let found = self.found_processes(asks);
+                let of = |share: &DeviceShare| Usage {
+                    used: share.memory_limit_bytes,
+                    processes: found.clone(),
+                    unknown: true,
+                    ..Usage::default()
+                };
+                shares.iter().map(of).collect()
+            }
+        }
+    }
+
+    /// The processes that its pages tell of, each with what it holds of all devices together.
+    pub fn processes(&mut self) -> Vec<ProcessRecord> {
+        together(self.usages())
+    }
+
+    /// Whether processes use it, as far as that can be told; where it cannot, they may.
+    pub fn may_be_in_use(&mut self) -> bool {
+        !self.processes().is_empty() || self.blind
+    }
+
+    /// A slice that waits for its first pages holds nothing. One whose pages cannot be had may hold all it may, as
+    /// long as a process that uses it lives.
+    fn usage_without_pages(&mut self, asks: bool) -> Usage {
+        if self.missing.is_none() && self.damage.is_none() {
+            return Usage::default();
+        }
+        Usage {
+            processes: self.found_processes(asks),
+            unknown: true,
+            ..Usage::default()
+        }
+    }
+
+    /// The processes that use it as the system tells, where its pages do not.
+    fn found_processes(&mut self, asks: bool) -> Vec<ProcessRecord> {
+        const FRESH: Duration = Duration::from_secs(1);
+        let kept = self.is_kept();
+        let known = self.found.take().and_then(|(mut found, looked)| {
+            found.retain(Watched::is_alive);
+            // Looking through all processes takes a while, so not at each tick; but before a slice ends.
+            let fresh = (looked.elapsed() < FRESH || !asks) && (kept || !found.is_empty());
+            fresh.then_some((found, looked))
+        });
+        let (found, looked) = known.unwrap_or_else(|| {
+            let found = in_slice(self.record.uid, &self.record.id);
+            if let (Err(error), false) = (&found, self.blind) {
+                tracing::error!(slice = self.record.name, %error, "cannot look for the slice's processes");
+            }
+            self.blind = found.is_err();
+            (found.unwrap_or_default(), Instant::now())
+        });
+        let processes = found.iter().map(Watched::pid).map(of_unknown_use).collect();
+        self.found = Some((found, looked));
+        processes
+    }
+
+    /// Takes its pages from the keeper that gave them back.
+    pub fn take_back(&mut self, pages: Vec<Pages>) {
+        self.pages = Some(Arc::new(pages));
+        // A resize may have come in between.
+        self.write_grants();
+        self.missing = None;
+        self.found = None;
+        self.blind = false;
+        let keeper = self.record.keeper_pid.unwrap_or(0);
+        tracing::info!(slice = self.record.name, keeper, "slice taken back");
+    }
+
+    /// The record with its present usage.
+    pub fn shown(&mut self) -> SliceRecord {
+        let usages = self.usages();
+        let unknown = usages.iter().any(|usage| usage.unknown);
+        let mut record = self.record.clone();
+        let mut shares = record.shares();
+        for ((share, usage), account) in shares.iter_mut().zip(&usages).zip(&self.accounts) {
+            share.memory_used_bytes = usage.used;
+            share.memory_spilled_bytes = usage.spilled;
+            share.memory_overhead_bytes = account.found_beyond.overhead;
+        }
+        let over = |share: &DeviceShare| {
+            let counted = share
+                .memory_used_bytes
+                .0
+                .saturating_add(share.memory_overhead_bytes.0);
+            Bytes(counted) > share.granted()
+        };
+        if !unknown && shares.iter().any(over) {
+            record.conditions.push(Condition::OverLimit);
+        }
+        if shares.iter().any(|share| !share.memory_spilled_bytes.is_zero()) {
+            record.conditions.push(Condition::Spilled);
+        }
+        record.set_shares(shares);
+        for doubt in usages.iter().flat_map(|usage| &usage.doubts) {
+            if !record.warnings.contains(doubt) {
+                record.warnings.push(doubt.clone());
+            }
+        }
+        record.processes = together(usages);
+        record.runs = self.living_runs();
+        record.state = match record.state {
+            SliceState::Running
+                if record.lasting && record.runs.is_empty() && record.processes.is_empty() =>
+            {
+                SliceState::Idle
+            }
+            // A lasting slice's keeper is replaced in a moment.
+            SliceState::Running if !record.lasting && !self.is_kept() => SliceState::Orphaned,
+            state => state,
+        };
+        record.usage_unknown = unknown;
+        if let Some(pages) = self.pages.as_ref().filter(|_| !unknown) {
+            crate::lookout::bypass::tell(&mut record, pages);
+        }
+        if self.accounts.iter().any(|account| account.found_beyond.overuse) {
+            record.conditions.push(Condition::Overuse);
+        }
+        for trouble in self.damage.iter().chain(&self.missing) {
+            record
+                .warnings
+                .push(format!("{trouble}: {}", trouble.causes.join(": ")));
+            record.trouble.get_or_insert_with(|| trouble.clone());
+        }
+        record
+    }
+
+    /// What it says of compute, where a gate keeps its programs to that.
+    #[must_use]
+    pub fn promised_compute(&self) -> ComputeTerms {
+        match self.record.isolation {
+            Isolation::Env => ComputeTerms::default(),
+            _ => self.record.compute_terms(),
+        }
+    }
+
+    /// What it holds of each of its devices, by UUID.
+    #[must_use]
+    pub fn holds(&self) -> Vec<(String, Hold)> {
+        let shares = self.record.shares().into_iter();
+        let hold = |share: DeviceShare| {
+            let hold = self.hold_on(&share.device_uuid)?;
+            Some((share.device_uuid, hold))
+        };
+        shares.filter_map(hold).collect()
+    }
+
+    /// What it holds of a device, if it has a share of that: its limit, or what it used when last looked at where it was
+    /// resized below that. The `env` rung limits nothing, so it is promised nothing: what its programs use is counted
+    /// with everybody else's.
+    #[must_use]
+    pub fn hold_on(&self, device_uuid: &str) -> Option<Hold> {
+        let place = self.record.place_of(device_uuid)?;
+        let share = self.record.shares().into_iter().nth(place)?;
+        let promised = self.record.isolation != Isolation::Env || self.record.whole;
+        let or_nothing = |bytes: Bytes| if promised { bytes } else { Bytes(0) };
+        let last_used = self.accounts.get(place).map_or(0, |account| account.last_used.0);
+        let used = Bytes(last_used.saturating_add(share.memory_lent_bytes.0));
+        Some(Hold {
+            id: self.record.id.clone(),
+            name: self.record.name.clone(),
+            uid: self.record.uid,
+            whole: self.record.whole,
+            limit: or_nothing(share.memory_limit_bytes.max(used)),
+            compute: self.promised_compute(),
+            mode: promised.then(|| HeldMode::of(&self.record)),
+        })
+    }
+}
+
+/// The processes of all devices, each once.
+pub(crate) fn together(usages: Vec<Usage>) -> Vec<ProcessRecord> {
+    let mut all: Vec<ProcessRecord> = Vec::new();
+    // A tenant may have thousands in its ledger.
+    let mut places: HashMap<u32, usize> = HashMap::new();
+    for process in usages.into_iter().flat_map(|usage| usage.processes) {
+        let place = *places.entry(process.pid).or_insert(all.len());
+        let Some(known) = all.get_mut(place) else {
+            all.push(process);
+            continue;
+        };
+        let sum = |a: Bytes, b: Bytes| Bytes(a.0.saturating_add(b.0));
+        known.memory_used_bytes = sum(known.memory_used_bytes, process.memory_used_bytes);
+        known.memory_spilled_bytes = sum(known.memory_spilled_bytes, process.memory_spilled_bytes);
+    }
+    all
+}
+
+fn of_unknown_use(pid: u32) -> ProcessRecord {
+    ProcessRecord {
+        pid,
+        command: procs::command(pid),
+        memory_used_bytes: Bytes(0),
+        memory_spilled_bytes: Bytes(0),
+    }
+}

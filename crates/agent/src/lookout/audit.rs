@@ -1,0 +1,247 @@
+//! The auditor: what the device says that each process holds, beside what the ledgers say. The difference is the
+//! driver's own overhead, or a process that does not account for all it has. A process in no ledger is in no slice.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use divvy_host::Nvidia;
+use divvy_model::{Bytes, Condition, DeviceRecord, Isolation, ProcessRecord, SliceRecord, UnmanagedRecord};
+
+use crate::decide::overhead::{Seen, Why};
+use crate::decide::rules::UsedOn;
+use crate::life::members::Members;
+use crate::life::pages::Usage;
+use crate::life::slice::{Slice, together};
+use crate::lookout::devices::{Holders, Look, holders, outside};
+use crate::start::rundir::RunDir;
+use crate::start::settings::Settings;
+use crate::state::{Shared, State};
+use crate::system::nudge::Nudge;
+use crate::system::procs;
+
+/// The audit of devices' memory.
+pub(crate) struct MemoryAudit {
+    pub run: RunDir,
+    pub nvidia: Arc<Nvidia>,
+    pub settings: Arc<Settings>,
+    pub members: Arc<Members>,
+    /// Raised when a process is on a device and in no ledger, and was not at the audit before.
+    pub unmanaged: Arc<Nudge>,
+}
+
+impl MemoryAudit {
+    /// Looks at every device that has slices; about once a second, and before lists are shown.
+    pub fn audit(&self, state: &mut State) {
+        let devices: Vec<DeviceRecord> = state
+            .inventory
+            .devices
+            .iter()
+            .filter(|device| state.owned.contains(&device.uuid))
+            .cloned()
+            .collect();
+        for device in &devices {
+            self.audit_device(state, device, Why::Time);
+        }
+    }
+
+    /// Looks at one device that has slices.
+    pub fn audit_device(&self, state: &mut State, device: &DeviceRecord, why: Why) {
+        // The ledgers, the device, the ledgers again: what is taken in between is in a ledger before it is on the
+        // device, and what is given back leaves the device first.
+        let before: HashMap<String, (Bytes, u32)> = state
+            .slices
+            .values_mut()
+            .filter_map(|slice| {
+                let place = slice.record.place_of(&device.uuid)?;
+                // Whoever asks from here on may mean another look.
+                let asked = slice.looks_asked(place);
+                let usage = slice.usages().into_iter().nth(place)?;
+                Some((slice.record.id.clone(), (usage.used, asked)))
+            })
+            .collect();
+        let Ok(look) = Look::at(&self.nvidia, self.run.path(), device) else {
+            // What the last look found stands until there is another.
+            return;
+        };
+        // What the device has for nobody alive is first of all what ledgers say that their dead have paid for.
+        let mut unheld = look.unheld(device);
+        let held: HashMap<u32, Option<Bytes>> = look.holders.into_iter().collect();
+        let context = self.settings.limits(device).context;
+        let mut looked: Vec<(usize, Usage, SliceRecord)> = Vec::new();
+        for slice in state.slices.values_mut() {
+            let limited = slice.record.isolation != Isolation::Env;
+            let place = slice.record.place_of(&device.uuid).filter(|_| limited);
+            if let Some(place) = place
+                && let Some(usage) = slice.usages().into_iter().nth(place)
+            {
+                looked.push((place, usage, slice.shown()));
+            }
+        }
+        let in_ledgers: HashSet<u32> = looked
+            .iter()
+            .flat_map(|(_, _, shown)| shown.processes.iter().map(|process| process.pid))
+            .collect();
+        let unmanaged: Vec<u32> = held
+            .keys()
+            .copied()
+            .filter(|pid| !in_ledgers.contains(pid))
+            .collect();
+        if state.note_unmanaged(&device.uuid, &unmanaged) {
+            self.unmanaged.give();
+        }
+        for (place, usage, shown) in looked.iter().filter(|(_, _, shown)| !shown.usage_unknown) {
+            // A process that the driver tells nothing of is taken at its word.
+            let of_ledger = usage.processes.iter().map(|process| {
+                let told = held.get(&process.pid).copied().flatten();
+                told.unwrap_or(process.memory_used_bytes).0
+            });
+            // One that was started in the slice and is not in its ledger accounts for nothing. Only where there
+            // is an unmanaged process at all: this walks through all processes.
+            let members = if unmanaged.is_empty() {
+                Vec::new()
+            } else {
+                self.members.of(shown)
+            };
+            let of_unmanaged = unmanaged
+                .iter()
+                .filter(|pid| members.contains(pid))
+                .filter_map(|pid| Some(held.get(pid).copied().flatten()?.0));
+            let of_the_dead = usage.of_the_dead().min(unheld);
+            unheld = Bytes(unheld.0 - of_the_dead.0);
+            let all = of_ledger.chain(of_unmanaged).chain([of_the_dead.0]);
+            let measured = all.fold(0, u64::saturating_add);
+            let contexts = Bytes(context.0.saturating_mul(usage.processes.len() as u64));
+            if let Some(slice) = state.slices.get_mut(&shown.id) {
+                let (first, asked) = before.get(&shown.id).copied().unwrap_or_default();
+                slice.audited(
+                    *place,
+                    Seen {
+                        measured: Bytes(measured),
+                        accounted: [first, usage.used],
+                        contexts,
+                    },
+                    why,
+                );
+                slice.note_look(*place, asked);
+            }
+        }
+    }
+
+    /// The processes that use a device of this host outside any slice.
+    pub fn unmanaged(&self, state: &Shared) -> Vec<UnmanagedRecord> {
+        let mut state = state.lock();
+        let devices = state.inventory.devices.clone();
+        let records: Vec<SliceRecord> = state.slices.values_mut().map(Slice::shown).collect();
+        drop(state);
+        let in_ledgers: HashSet<u32> = records
+            .iter()
+            .flat_map(|slice| slice.processes.iter().map(|process| process.pid))
+            .collect();
+        let found: Vec<(&DeviceRecord, Holders)> = devices
+            .iter()
+            .map(|device| (device, holders(&self.nvidia, self.run.path(), device)))
+            .collect();
+        let mut pids = found.iter().flat_map(|(_, holders)| holders);
+        if pids.all(|(pid, _)| in_ledgers.contains(pid)) {
+            return Vec::new();
+        }
+        // Only now: this walks through all processes. A slice without a limiter has no ledger.
+        let managed: HashSet<u32> = records.iter().flat_map(|slice| self.members.of(slice)).collect();
+        found
+            .iter()
+            .flat_map(|(device, holders)| outside(device, holders, &managed))
+            .collect()
+    }
+
+    /// What a slice without a limiter uses is in no ledger: the device tells.
+    pub fn with_device_figures(&self, devices: &[DeviceRecord], mut shown: SliceRecord) -> SliceRecord {
+        if shown.isolation != Isolation::Env {
+            return shown;
+        }
+        let inside: HashSet<u32> = self.members.of(&shown).into_iter().collect();
+        let mut shares = shown.shares();
+        let mut usages = Vec::new();
+        for share in &mut shares {
+            let Some(device) = devices.iter().find(|device| device.uuid == share.device_uuid) else {
+                continue;
+            };
+            let held = holders(&self.nvidia, self.run.path(), device).into_iter();
+            let processes: Vec<ProcessRecord> = held
+                .filter(|(pid, _)| inside.contains(pid))
+                .map(|(pid, held)| ProcessRecord {
+                    pid,
+                    command: procs::command(pid),
+                    memory_used_bytes: held.unwrap_or(Bytes(0)),
+                    memory_spilled_bytes: Bytes(0),
+                })
+                .collect();
+            let used = processes.iter().fold(0_u64, |sum, process| {
+                sum.saturating_add(process.memory_used_bytes.0)
+            });
+            share.memory_used_bytes = Bytes(used);
+            usages.push(Usage {
+                used: Bytes(used),
+                processes,
+                ..Usage::default()
+            });
+        }
+        shown.set_shares(shares);
+        shown.processes = together(usages);
+        // Of a rung that limits nothing.
+        shown
+            .conditions
+            .retain(|condition| *condition != Condition::OverLimit);
+        shown
+    }
+
+    /// What is in use on a device, and how much of it by programs outside any slice.
+    pub fn used_on(&self, state: &mut State, device: &DeviceRecord) -> UsedOn {
+        // The device first: what is taken or given back in between then never looks like an outsider's.
+        let look = Look::at(&self.nvidia, self.run.path(), device).unwrap_or_default();
+        let mut unheld = look.unheld(device);
+        let mut managed = 0_u64;
+        for slice in state.slices.values_mut() {
+            let Some(place) = slice.record.place_of(&device.uuid) else {
+                continue;
+            };
+            if slice.record.isolation == Isolation::Env {
+                // In no ledger: the device tells, as far as the driver tells it.
+                let shown = self.with_device_figures(std::slice::from_ref(device), slice.shown());
+                managed = managed.saturating_add(shown.memory_used_bytes.0);
+                continue;
+            }
+            let usage = slice.usages().into_iter().nth(place).unwrap_or_default();
+            let used = usage.used.0;
+            unheld = Bytes(unheld.0.saturating_sub(usage.of_the_dead().0));
+            // Contexts are in the ledger; what of them is not, the auditor has found.
+            managed = managed
+                .saturating_add(used)
+                .saturating_add(slice.overhead(place).0);
+        }
+        let used = look.used.unwrap_or(Bytes(managed));
+        let rest = used.0.saturating_sub(managed);
+        let unheld = unheld.min(Bytes(rest));
+        UsedOn {
+            device: used,
+            unmanaged: Bytes(rest - unheld.0),
+            unheld,
+        }
+    }
+
+    /// The processes that hold memory of a device of this agent's, or have a context where the driver tells no more.
+    pub fn holding(&self, state: &Shared) -> HashSet<u32> {
+        let state = state.lock();
+        let owned = state.inventory.devices.iter();
+        let owned: Vec<_> = owned
+            .filter(|device| state.owned.contains(&device.uuid))
+            .cloned()
+            .collect();
+        drop(state);
+        owned
+            .iter()
+            .flat_map(|device| holders(&self.nvidia, self.run.path(), device))
+            .filter(|(_, held)| held.is_none_or(|held| !held.is_zero()))
+            .map(|(pid, _)| pid)
+            .collect()
+    }
+}

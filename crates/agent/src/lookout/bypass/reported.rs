@@ -1,0 +1,63 @@
+//! What others refused because nothing would keep it to a slice, and tell the agent: whoever started it in the background
+//! reads no terminal.
+
+use std::sync::Arc;
+
+use divvy_model::{Fault, SliceRecord};
+
+use crate::api::events::EventKind;
+use crate::journal::Journal;
+use crate::state::Shared;
+use crate::system::peer::Peer;
+
+/// So much of a sentence is told on.
+const LONGEST: usize = 300;
+
+/// Takes such reports.
+pub(crate) struct Reports {
+    /// The agent's own user.
+    pub uid: u32,
+    pub state: Shared,
+    pub journal: Arc<Journal>,
+}
+
+impl Reports {
+    /// Writes down that a program of a slice's container was refused.
+    ///
+    /// # Errors
+    /// [`divvy_model::Code::UnknownSlice`], [`divvy_model::Code::NotAllowed`].
+    pub fn refused(&self, peer: Peer, which: &str, refusal: &Fault) -> Result<SliceRecord, Fault> {
+        let mut state = self.state.lock();
+        let slice = state.find(which, peer)?;
+        peer.may_change(slice.record.uid, self.uid)?;
+        let shown = slice.shown();
+        drop(state);
+        let message = format!(
+            "{}: {}",
+            plain(&refusal.message),
+            plain(&refusal.causes.join(": "))
+        );
+        if self.journal.may_log(peer.uid) {
+            tracing::warn!(slice = shown.name, message, "a container's program was refused");
+        }
+        self.journal.tell(EventKind::Refused, &shown, message);
+        Ok(shown)
+    }
+}
+
+/// A container chose the name: what moves a terminal's cursor is not passed on.
+fn plain(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { '?' } else { c };
+    text.chars().take(LONGEST).map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_short_and_plain() {
+        assert_eq!(plain("/bin/\u{1b}[31mx\n"), "/bin/?[31mx?");
+        assert_eq!(plain(&"a".repeat(5000)).len(), LONGEST);
+    }
+}

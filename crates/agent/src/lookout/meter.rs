@@ -1,0 +1,80 @@
+//! What the drivers say of who uses the devices' time, for the auditor of compute.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use divvy_host::Nvidia;
+use divvy_model::{DeviceKind, Isolation};
+
+use crate::leasing::{Leasing, Meter, Use};
+use crate::life::members::Members;
+use crate::life::slice::Slice;
+use crate::start::rundir::RunDir;
+use crate::state::Shared;
+
+/// The machine's drivers. What a driver does not tell is nothing: its processes are taken at their word.
+struct Drivers<'a>(&'a ComputeAudit, HashMap<String, DeviceKind>);
+
+impl Meter for Drivers<'_> {
+    fn uses(&self, device_uuid: &str) -> Vec<(u32, Use)> {
+        match self.1.get(device_uuid) {
+            Some(DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition) => self
+                .0
+                .nvidia
+                .utilization(device_uuid)
+                .into_iter()
+                .map(|(pid, percent)| (pid, Use::Rate(percent.saturating_mul(100))))
+                .collect(),
+            Some(DeviceKind::Emulated) => divvy_host::emulated_busy(self.0.run.path(), device_uuid)
+                .into_iter()
+                .map(|(pid, busy)| (pid, Use::Total(busy)))
+                .collect(),
+            None => Vec::new(),
+        }
+    }
+}
+
+/// The audit of devices' time.
+pub(crate) struct ComputeAudit {
+    pub run: RunDir,
+    pub nvidia: Arc<Nvidia>,
+    pub state: Shared,
+    pub leasing: Arc<Leasing>,
+    pub members: Arc<Members>,
+}
+
+impl ComputeAudit {
+    /// Compares what the drivers say with what slices were charged.
+    pub fn audit(&self) {
+        self.ask_drivers(|drivers, slice_of| self.leasing.audit(drivers, slice_of));
+    }
+
+    /// Notes what the drivers say that slices did.
+    pub fn meter(&self) {
+        self.ask_drivers(|drivers, slice_of| self.leasing.meter(drivers, slice_of));
+    }
+
+    fn ask_drivers(&self, ask: impl FnOnce(&dyn Meter, &HashMap<u32, String>)) {
+        let (kinds, shown) = {
+            let mut state = self.state.lock();
+            let devices = state.inventory.devices.iter();
+            let kinds = devices.map(|device| (device.uuid.clone(), device.kind)).collect();
+            let gated = state
+                .slices
+                .values_mut()
+                .filter(|slice| slice.record.isolation != Isolation::Env);
+            (kinds, gated.map(Slice::shown).collect::<Vec<_>>())
+        };
+        // A process that passes the gate may be in no ledger: whoever was started in the slice is the slice's.
+        let slice_of: HashMap<u32, String> = shown
+            .iter()
+            .flat_map(|slice| {
+                self.members
+                    .of(slice)
+                    .into_iter()
+                    .map(|pid| (pid, slice.id.clone()))
+            })
+            .collect();
+        ask(&Drivers(self, kinds), &slice_of);
+    }
+}

@@ -1,0 +1,79 @@
+//! What an agent is told when it starts.
+
+use std::time::Duration;
+
+use divvy_model::{Bytes, Compute, DeviceKind, DeviceRecord, MemoryAmount};
+
+use crate::decide::admission::Limits;
+
+/// What the driver of a physical GPU takes for one program's context, unless configured: about what CUDA 12 takes on
+/// an H100 before the program's first allocation, rounded up.
+pub const CONTEXT_OF_A_GPU: Bytes = Bytes(512 << 20);
+
+/// An agent's settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Promises may add up to this many times a device's memory.
+    pub oversubscription: f64,
+    /// The most slices of a device.
+    pub max_slices: u32,
+    /// What one context of a program costs inside its slice; by kind of device where not given.
+    pub context: Option<Bytes>,
+    /// How long an agent without slices stays.
+    pub idle_timeout: Duration,
+    /// A specification of emulated devices that stand in the place of the machine's own.
+    pub emulated: Option<String>,
+    /// Whether other users than the agent's own and root may have slices.
+    pub admit_others: bool,
+    /// The most memory of a device that one user's slices may have together, contexts included.
+    pub user_memory: Option<MemoryAmount>,
+    /// The most slices that one user may have.
+    pub user_slices: Option<u32>,
+    /// The most of a device's time that one user's slices may be promised together.
+    pub user_compute: Option<Compute>,
+    /// Into how many parts a device is divided that the hardware's turns share, where nobody says.
+    pub timeslice_replicas: u32,
+    /// Whether `--share mig` may make the instance that it is refused for want of, and turn MIG mode on where nobody uses a GPU.
+    pub mig_instances: bool,
+    /// The memory of the lasting slice that each user gets with the first run that asks for none.
+    pub default_slice: Option<MemoryAmount>,
+    /// How long a slice runs before the next may where several want a device: 1 to 30 ms.
+    pub quantum: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            oversubscription: 1.0,
+            max_slices: 64,
+            context: None,
+            idle_timeout: Duration::from_secs(60),
+            emulated: None,
+            admit_others: false,
+            user_memory: None,
+            user_slices: None,
+            user_compute: None,
+            timeslice_replicas: 4,
+            mig_instances: false,
+            default_slice: None,
+            quantum: Duration::from_millis(5),
+        }
+    }
+}
+
+impl Settings {
+    /// The limits of admission on a device. An emulated device's contexts cost what its specification says, nothing by
+    /// default.
+    #[must_use]
+    pub fn limits(&self, device: &DeviceRecord) -> Limits {
+        let by_kind = match device.kind {
+            DeviceKind::Emulated => Bytes(0),
+            DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => CONTEXT_OF_A_GPU,
+        };
+        Limits {
+            oversubscription: self.oversubscription,
+            max_slices: self.max_slices,
+            context: self.context.or(device.context_bytes).unwrap_or(by_kind),
+        }
+    }
+}

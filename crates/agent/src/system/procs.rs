@@ -1,0 +1,334 @@
+//! What the kernel tells about processes: names, owners, children.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+
+use rustix::io::Errno;
+
+use crate::files::kernel;
+
+/// Whether a process lives. Only "no such process" means that it is gone: an agent that is out of descriptors, or may not
+/// look, knows nothing, and ends nothing for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It lives.
+    Alive,
+    /// It has ended, or its number is another process's.
+    Gone,
+    /// The system does not tell.
+    Unknown,
+}
+
+/// What the kernel tells about a process in one look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Its state's letter, as proc(5) has them.
+    pub state: char,
+    /// Its parent.
+    pub parent: u32,
+    /// When it began, in the kernel's ticks since boot. With it, a process id names one process for ever.
+    pub start_ticks: u64,
+}
+
+impl Stat {
+    /// Looks at a process.
+    ///
+    /// # Errors
+    /// The system's reason; [`is_gone`] tells whether it means that there is no such process.
+    pub fn of(pid: u32) -> io::Result<Self> {
+        let text = kernel::text(pid, "stat")?;
+        Self::parse(&text).ok_or_else(|| io::Error::from(ErrorKind::InvalidData))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        // The name stands in parentheses and may hold any character: what follows the last one is regular.
+        let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+        Some(Self {
+            state: fields.next()?.chars().next()?,
+            parent: fields.next()?.parse().ok()?,
+            // The 22nd field, where the parent is the 4th.
+            start_ticks: fields.nth(22 - 5)?.parse().ok()?,
+        })
+    }
+
+    /// Whether it is the process of another look, and has the same parent.
+    fn is_child_as(self, other: Self) -> bool {
+        (self.parent, self.start_ticks) == (other.parent, other.start_ticks)
+    }
+
+    /// Whether it has ended and only waits for its parent to notice.
+    #[must_use]
+    pub fn has_ended(self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+}
+
+/// Whether an error says that there is no such process. Every other error says nothing about the process.
+#[must_use]
+pub fn is_gone(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
+}
+
+/// What a look at a process showed; nothing where that is gone, or we may not look at it.
+///
+/// # Errors
+/// The system does not tell, for another reason.
+pub fn if_there<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
+    match looked {
+        Ok(shown) => Ok(Some(shown)),
+        Err(error) if is_gone(&error) || error.kind() == ErrorKind::PermissionDenied => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The program's name, as `ps` shows it: the base name of its first argument, else the kernel's short name.
+#[must_use]
+pub fn command(pid: u32) -> String {
+    let line = kernel::bytes(pid, "cmdline").unwrap_or_default();
+    let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
+    let name = String::from_utf8_lossy(first);
+    let name = name.rsplit('/').next().unwrap_or_default().trim();
+    if !name.is_empty() {
+        return name.to_owned();
+    }
+    kernel::text(pid, "comm")
+        .map(|name| name.trim().to_owned())
+        .unwrap_or_default()
+}
+
+/// The process and everything below it, parents first, but for `except` and what is below that. Taken from one walk
+/// of /proc: what is born meanwhile is missed.
+#[must_use]
+pub fn tree(root: u32, except: u32) -> Vec<u32> {
+    let pairs: Vec<(u32, u32)> = kernel::processes()
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|pid| *pid != except)
+        .filter_map(|pid| Some((pid, parent(pid)?)))
+        .collect();
+    let mut tree = vec![root];
+    let mut next = 0;
+    while let Some(parent) = tree.get(next).copied() {
+        tree.extend(pairs.iter().filter(|pair| pair.1 == parent).map(|pair| pair.0));
+        next += 1;
+    }
+    tree
+}
+
+/// The user whose process it is.
+#[must_use]
+pub fn owner(pid: u32) -> Option<u32> {
+    fs::metadata(format!("/proc/{pid}")).ok().map(|meta| meta.uid())
+}
+
+/// The process's parent.
+#[must_use]
+pub fn parent(pid: u32) -> Option<u32> {
+    Stat::of(pid).ok().map(|stat| stat.parent)
+}
+
+/// When the process began; see [`Stat::start_ticks`].
+#[must_use]
+pub fn start_ticks(pid: u32) -> Option<u64> {
+    Stat::of(pid).ok().map(|stat| stat.start_ticks)
+}
+
+/// Why the ancestors of a process are not known.
+#[derive(Debug)]
+pub enum Lost {
+    /// The process has ended.
+    Ended,
+    /// Its ancestors came and went faster than they could be looked at.
+    Unsteady,
+    /// The system does not tell.
+    Unknown(io::Error),
+}
+
+/// The ancestors of the process that began at `since`, nearest first, without the first process of all.
+///
+/// They are all of one moment as far as that can be seen: where one vanishes, is younger than its child, or is no longer
+/// its parent, the walk starts over.
+///
+/// # Errors
+/// [`Lost`].
+pub fn ancestors(pid: u32, since: u64) -> Result<Vec<u32>, Lost> {
+    ancestors_by(pid, since, Stat::of)
+}
+
+fn ancestors_by(
+    pid: u32,
+    since: u64,
+    mut look: impl FnMut(u32) -> io::Result<Stat>,
+) -> Result<Vec<u32>, Lost> {
+    const TRIES: u32 = 32;
+    for _ in 0..TRIES {
+        match look(pid) {
+            Ok(own) if own.start_ticks == since && !own.has_ended() => {
+                if let Some(above) = walk(pid, own, &mut look).map_err(Lost::Unknown)? {
+                    return Ok(above);
+                }
+            }
+            Ok(_) => return Err(Lost::Ended),
+            Err(error) if is_gone(&error) => return Err(Lost::Ended),
+            Err(error) => return Err(Lost::Unknown(error)),
+        }
+    }
+    Err(Lost::Unsteady)
+}
+
+/// One walk; nothing where it has to start over.
+fn walk(pid: u32, own: Stat, look: &mut impl FnMut(u32) -> io::Result<Stat>) -> io::Result<Option<Vec<u32>>> {
+    /// Deeper than any honest tree of processes.
+    const DEEPEST: usize = 4096;
+    let mut look = |pid| match look(pid) {
+        Err(error) if is_gone(&error) => Ok(None),
+        looked => looked.map(Some),
+    };
+    let mut above = Vec::new();
+    let mut child = (pid, own);
+    while child.1.parent > 1 {
+        let parent = child.1.parent;
+        let Some(stat) = look(parent)? else {
+            return Ok(None);
+        };
+        // Looked at again: still its child, so this number meant the parent when that was looked at.
+        let still = look(child.0)?.is_some_and(|now| now.is_child_as(child.1));
+        if !still || stat.start_ticks > child.1.start_ticks || above.len() == DEEPEST {
+            return Ok(None);
+        }
+        above.push(parent);
+        child = (parent, stat);
+    }
+    Ok(Some(above))
+}
+
+/// Whether a process of this number lives (a zombie does not).
+#[must_use]
+pub fn life(pid: u32) -> Life {
+    match Stat::of(pid) {
+        Ok(stat) if stat.has_ended() => Life::Gone,
+        Ok(_) => Life::Alive,
+        Err(error) if is_gone(&error) => Life::Gone,
+        Err(_) => Life::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_child_is_seen_and_signalled_and_gone() {
+        // Ends with this test however that ends: its standard input closes.
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("cat runs");
+        // Until it has become `cat`, it is a copy of this test.
+        while command(child.id()) != "cat" {
+            assert_eq!(life(child.id()), Life::Alive);
+            std::thread::yield_now();
+        }
+        assert!(tree(std::process::id(), 0).contains(&child.id()));
+        assert_eq!(parent(child.id()), Some(std::process::id()));
+        assert!(start_ticks(child.id()) >= start_ticks(std::process::id()));
+        assert_eq!(life(child.id()), Life::Alive);
+        assert_eq!(owner(child.id()), Some(rustix::process::getuid().as_raw()));
+        child.kill().expect("ours");
+        child.wait().expect("reaped");
+        assert_eq!(life(child.id()), Life::Gone);
+    }
+
+    #[test]
+    fn a_name_may_hold_anything() {
+        let stat = Stat::parse("7 (a) Z 1 (b) S 5 7 7 0 -1 4 1 0 0 0 3 4 0 0 20 0 1 0 991 2 3\n");
+        let expected = Stat {
+            state: 'S',
+            parent: 5,
+            start_ticks: 991,
+        };
+        assert_eq!(stat, Some(expected));
+        assert_eq!(Stat::parse("7 (a) S 5"), None);
+    }
+
+    fn stat(parent: u32, start_ticks: u64) -> Stat {
+        Stat {
+            state: 'S',
+            parent,
+            start_ticks,
+        }
+    }
+
+    #[test]
+    fn a_walk_over_ancestors_is_of_one_moment() {
+        let tree = |pid: u32| match pid {
+            9 => Ok(stat(7, 90)),
+            7 => Ok(stat(3, 70)),
+            3 => Ok(stat(1, 30)),
+            _ => Err(io::Error::from(ErrorKind::NotFound)),
+        };
+        assert_eq!(ancestors_by(9, 90, tree).expect("steady"), [7, 3]);
+        assert!(matches!(ancestors_by(9, 91, tree), Err(Lost::Ended)), "another");
+        assert!(matches!(ancestors_by(8, 80, tree), Err(Lost::Ended)));
+        // Its parent ends while it is looked at, and 3 takes it over.
+        let mut looks = 0;
+        let orphaned = |pid: u32| {
+            looks += 1;
+            match pid {
+                9 if looks > 1 => Ok(stat(3, 90)),
+                7 if looks > 1 => Err(io::Error::from(ErrorKind::NotFound)),
+                _ => tree(pid),
+            }
+        };
+        assert_eq!(ancestors_by(9, 90, orphaned).expect("steady at last"), [3]);
+        // Its parent's number means a younger process.
+        let younger = |pid: u32| match pid {
+            7 => Ok(stat(1, 95)),
+            _ => tree(pid),
+        };
+        assert!(matches!(ancestors_by(9, 90, younger), Err(Lost::Unsteady)));
+        // It has another parent whenever it is looked at again.
+        let mut turn = 0;
+        let restless = |pid: u32| {
+            turn += 1;
+            match pid {
+                9 => Ok(stat(if turn % 3 == 1 { 7 } else { 3 }, 90)),
+                _ => tree(pid),
+            }
+        };
+        assert!(matches!(ancestors_by(9, 90, restless), Err(Lost::Unsteady)));
+        let blind = |pid: u32| match pid {
+            7 => Err(io::Error::from_raw_os_error(Errno::MFILE.raw_os_error())),
+            _ => tree(pid),
+        };
+        assert!(matches!(ancestors_by(9, 90, blind), Err(Lost::Unknown(_))));
+        let own = std::process::id();
+        let began = start_ticks(own).expect("we live");
+        let parent = std::os::unix::process::parent_id();
+        assert_eq!(ancestors(own, began).expect("steady").first(), Some(&parent));
+    }
+
+    #[test]
+    fn only_no_such_process_means_gone() {
+        let error = |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error());
+        assert!(is_gone(&error(Errno::NOENT)) && is_gone(&error(Errno::SRCH)));
+        for errno in [
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::ACCESS,
+            Errno::PERM,
+            Errno::NOMEM,
+            Errno::IO,
+        ] {
+            assert!(!is_gone(&error(errno)), "{errno}");
+            let looked = if_there::<()>(Err(error(errno)));
+            assert_eq!(
+                looked.is_ok(),
+                matches!(errno, Errno::ACCESS | Errno::PERM),
+                "{errno}"
+            );
+        }
+    }
+}
