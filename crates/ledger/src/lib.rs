@@ -25,6 +25,7 @@ mod mapping;
 mod memfd;
 mod peer_pidfd;
 mod presence;
+pub mod private;
 mod roll;
 pub mod shared;
 mod slot;
