@@ -139,31 +139,31 @@ impl<E: Environment> Charges<E> {
             Err(code) => return code,
         };
         let owner = Owner::Pool(pool);
-        let same_stream = self.deferred.waiting_in(env, stream, owner);
+        let same_stream = self.deferred.waiting_in(stream, owner);
         let begun = match self.begin_in_pool(pool, bytes, same_stream) {
             Ok(begun) => begun,
             Err(code) => return code,
         };
         let result = call();
         if !result.is_success() {
-            pools.failed(self.extents(), &begun);
+            pools.failed(&begun);
             return result;
         }
         let pointer = pointer();
         let mut still_waiting = 0;
         if same_stream >= bytes {
-            self.deferred.settle(&self.live);
-            still_waiting = self.deferred.waiting_in(env, stream, owner);
+            self.deferred.settle();
+            still_waiting = self.deferred.waiting_in(stream, owner);
         }
         let extent = Extent { pointer, bytes };
         let owned = Owned { owner, extent };
-        match pools.finish(self.extents(), &begun, extent, still_waiting) {
+        match pools.finish(&begun, extent, still_waiting) {
             Ok(()) => self.note(owned),
             Err(noted) => {
                 env.free_in(pointer, stream);
                 if noted {
                     pools.will_be_freed(pool, bytes);
-                    self.deferred.add(&self.live, stream, Freed::Owned(owned));
+                    self.deferred.add(stream, Freed::Owned(owned));
                 }
                 CUDA_ERROR_OUT_OF_MEMORY
             }
@@ -176,8 +176,8 @@ impl<E: Environment> Charges<E> {
         let account = self.charged().account_of(Owner::Pool(pool));
         let account = account.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         env.permit(bytes)?;
-        let need = pools.need(self.extents(), account, bytes);
-        let begin = |promised| Ok(pools.begin(env, pool, bytes, promised));
+        let need = pools.need(account, bytes);
+        let begin = |promised| Ok(pools.begin(pool, bytes, promised));
         if account.try_reserve(need.most) {
             return begin(need.most);
         }
@@ -185,10 +185,10 @@ impl<E: Environment> Charges<E> {
             return begin(0);
         }
         // What was freed and has not come back, and then what the pools keep: no more of that than it takes.
-        self.deferred.settle(&self.live);
-        pools.follow(env);
+        self.deferred.settle();
+        pools.follow();
         let had = account.try_reserve(need.most) || {
-            pools.trim_for(env, account, need.most);
+            pools.trim_for(account, need.most);
             account.try_reserve(need.most)
         };
         if had {
@@ -248,7 +248,7 @@ impl<E: Environment> Charges<E> {
         let owned = Owned { owner, extent };
         if extents.any_detached() {
             // A page that importers have open, and that has emptied here, is another one when its address comes back.
-            self.deferred.settle(&self.live);
+            self.deferred.settle();
         }
         let Ok(taken) = extents.enter(account, owned) else {
             self.free_again(extent.pointer);

@@ -10,8 +10,7 @@ use crate::spilled::Spilled;
 
 /// Live allocations, the pages that they hold, and the pools that they come from.
 pub(crate) struct Charged<E> {
-    pub extents: Extents<E>,
-    pub pools: Pools,
+    pub pools: Pools<E>,
     pub pointers: PointerMap,
     pub spilled: Spilled,
 }
@@ -19,8 +18,7 @@ pub(crate) struct Charged<E> {
 impl<E> Charged<E> {
     pub const fn new(env: E) -> Self {
         Self {
-            extents: Extents::new(env),
-            pools: Pools::new(),
+            pools: Pools::new(env),
             pointers: PointerMap::new(),
             spilled: Spilled::new(),
         }
@@ -30,7 +28,12 @@ impl<E> Charged<E> {
 impl<E: Environment> Charged<E> {
     #[inline]
     pub fn env(&self) -> &E {
-        &self.extents.env
+        self.pools.env()
+    }
+
+    #[inline]
+    pub fn extents(&self) -> &Extents<E> {
+        &self.pools.extents
     }
 
     /// The account that pays for an owner, itself or for a pool, by pages or by size.
@@ -56,10 +59,10 @@ impl<E: Environment> Charged<E> {
         match owned.owner {
             Owner::Account(index) => {
                 if let Some(account) = self.env().account(index) {
-                    give_back(account, self.extents.freed(account, owned));
+                    give_back(account, self.extents().freed(account, owned));
                 }
             }
-            Owner::Pool(pool) => self.pools.freed(&self.extents, pool, &[owned.extent], false),
+            Owner::Pool(pool) => self.pools.freed(pool, &[owned.extent], false),
             Owner::Managed(index) => {
                 if let Some(account) = self.env().account(index) {
                     give_back(account, owned.extent.bytes);
@@ -78,17 +81,17 @@ impl<E: Environment> Charged<E> {
     /// Whether a page of an allocation is shared with a detached one: then it is detached as well.
     #[inline]
     pub fn touches_detached(&self, owned: Owned) -> bool {
-        self.extents.any_detached()
+        self.extents().any_detached()
             && self
                 .account_of_pages(owned.owner)
-                .is_some_and(|account| self.extents.touches_detached(account, owned))
+                .is_some_and(|account| self.extents().touches_detached(account, owned))
     }
 
     /// Detaches an allocation from its pages: `at_once`, or when [`Charged::leave_pages`] is told. `None` where it is
     /// charged by its size.
     pub fn detach(&self, owned: Owned, at_once: bool) -> Option<Detached> {
         let account = self.account_of_pages(owned.owner)?;
-        let mut detached = self.extents.detach(account, owned);
+        let mut detached = self.extents().detach(account, owned);
         if at_once {
             self.leave_pages(&mut detached);
         }
@@ -97,7 +100,7 @@ impl<E: Environment> Charged<E> {
 
     /// A detached allocation is in its pages by address no more.
     pub fn leave_pages(&self, detached: &mut Detached) {
-        let emptied = self.extents.leave_pages(detached);
+        let emptied = self.extents().leave_pages(detached);
         if let Owner::Pool(pool) = detached.owned.owner {
             self.pools.detach(pool, emptied as i64);
         }
@@ -116,13 +119,13 @@ impl<E: Environment> Charged<E> {
         let Ended {
             by_address,
             detached: charged,
-        } = self.extents.groups().0.remove(detached);
+        } = self.extents().groups().0.remove(detached);
         if let Owner::Pool(pool) = detached.owned.owner {
-            self.pools.let_go(&self.extents, pool, by_address, charged);
+            self.pools.let_go(pool, by_address, charged);
         } else if let Some(account) = self.env().account(detached.account) {
             give_back(
                 account,
-                self.extents.left(account, detached.owned, by_address + charged),
+                self.extents().left(account, detached.owned, by_address + charged),
             );
         }
     }
@@ -132,11 +135,11 @@ impl<E: Environment> Charged<E> {
         let Some(account) = self.env().account(detached.account) else {
             return;
         };
-        let (groups, pages) = self.extents.groups();
+        let (groups, pages) = self.extents().groups();
         let (again, surplus) = groups.undo(detached, pages);
         if let Owner::Pool(pool) = detached.owned.owner {
             self.pools.detach(pool, -(again as i64));
-            self.pools.let_go(&self.extents, pool, 0, surplus);
+            self.pools.let_go(pool, 0, surplus);
         } else {
             give_back(account, surplus);
         }

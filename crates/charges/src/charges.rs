@@ -9,15 +9,15 @@ use crate::environment::{Account, Environment, Reserve};
 use crate::extents::Extents;
 use crate::graphs::Graphs;
 use crate::objects::Objects;
-use crate::physical::{Payers, Physical};
+use crate::physical::Physical;
 use crate::release::Live;
 use crate::reserve::{Reclaim, find, refused};
+use crate::shared::Shares;
 
 /// What one process is charged for. The functions that hooks call are in `allocate`, `free`, `share`, `context` and
 /// `object`.
 pub struct Charges<E> {
-    pub(crate) live: Live<E>,
-    pub(crate) deferred: Deferred,
+    pub(crate) deferred: Deferred<E>,
     pub(crate) physical: Physical,
     pub(crate) contexts: Contexts,
     pub(crate) graphs: Graphs,
@@ -31,8 +31,7 @@ impl<E> Charges<E> {
     /// Of a process that was charged for nothing yet.
     pub const fn new(env: E) -> Self {
         Self {
-            live: Live::new(env),
-            deferred: Deferred::new(),
+            deferred: Deferred::new(env),
             physical: Physical::new(),
             contexts: Contexts::new(),
             graphs: Graphs::new(),
@@ -46,26 +45,28 @@ impl<E> Charges<E> {
 
 impl<E: Environment> Charges<E> {
     #[inline]
+    pub(crate) fn live(&self) -> &Live<E> {
+        &self.deferred.live
+    }
+
+    pub(crate) fn shares(&self) -> &Shares<E> {
+        &self.deferred.live.shares
+    }
+
+    #[inline]
     pub(crate) fn charged(&self) -> &Charged<E> {
-        &self.live.charged
+        &self.deferred.live.shares.charged
     }
 
     #[inline]
     pub(crate) fn extents(&self) -> &Extents<E> {
-        &self.live.charged.extents
+        self.charged().extents()
     }
 
     /// What the charges ask about the world.
     #[inline]
     pub fn env(&self) -> &E {
-        &self.live.charged.extents.env
-    }
-
-    pub(crate) fn payers(&self) -> Payers<'_, E> {
-        Payers {
-            charged: &self.live.charged,
-            shares: &self.live.shares,
-        }
+        self.charged().env()
     }
 
     /// Brings the charges up to what the driver has done meanwhile: frees that their streams have come to, and memory
@@ -75,7 +76,7 @@ impl<E: Environment> Charges<E> {
         if self.deferred.any()
             || self.charged().pools.any_slack()
             || self.graphs.any()
-            || self.live.shares.any_residual()
+            || self.shares().any_residual()
         {
             self.follow_now();
         }
@@ -84,8 +85,8 @@ impl<E: Environment> Charges<E> {
     #[cold]
     fn follow_now(&self) {
         if self.env().is_ours() {
-            self.deferred.settle(&self.live);
-            self.charged().pools.follow(self.env());
+            self.deferred.settle();
+            self.charged().pools.follow();
             self.follow_residuals();
             self.graphs.follow(self.env());
         }
@@ -93,12 +94,12 @@ impl<E: Environment> Charges<E> {
 
     /// Gives back residual memory that has no importers any more.
     pub fn follow_residuals(&self) {
-        self.live.shares.follow(self.charged());
+        self.shares().follow();
     }
 
     /// Whether the thread that sleeps for an account ends: it is `over`, or no residual memory is left.
     pub fn watch_ends(&self, account: u8, over: bool) -> bool {
-        self.live.shares.watch_ends(account, over)
+        self.shares().watch_ends(account, over)
     }
 }
 
@@ -106,14 +107,14 @@ impl<E: Environment> Reclaim<E::Account> for Charges<E> {
     fn reclaim(&self, account: E::Account) {
         let (env, index) = (self.env(), account.index());
         let pools = &self.charged().pools;
-        self.deferred.settle(&self.live);
-        pools.follow(env);
-        pools.trim(env, index);
+        self.deferred.settle();
+        pools.follow();
+        pools.trim(index);
         self.graphs.follow(env);
         self.graphs.trim(env, index);
         self.follow_residuals();
-        self.physical.follow(&self.live.shares, env);
-        self.live.imports.follow(&self.live.shares, env);
+        self.physical.follow(self.shares());
+        self.live().imports.follow(self.shares());
     }
 
     fn coming_bytes(&self) -> Option<u64> {

@@ -116,7 +116,7 @@ impl<E: Environment> Charges<E> {
         let ended = result.is_success() && ends();
         for one in leaving {
             match one {
-                Leaving::Beyond(releasing) => self.live.end(*releasing, ended),
+                Leaving::Beyond(releasing) => self.live().end(*releasing, ended),
                 Leaving::Own(pointer, charge) if ended => self.charged().give_back(charge.at(pointer)),
                 Leaving::Own(pointer, charge) => self.charged().put_back(pointer, charge),
             }
@@ -139,7 +139,7 @@ impl<E: Environment> Charges<E> {
             .filter(|(pointer, charge)| !charge.owner.is_pool() && env.context_of(*pointer) == Some(context));
         // Those that others may have open first: which allocations share a page with them is known only then.
         let (exported, rest): (Vec<_>, Vec<_>) =
-            of_context.partition(|(pointer, _)| self.live.imports.is_exported(*pointer));
+            of_context.partition(|(pointer, _)| self.live().imports.is_exported(*pointer));
         exported
             .into_iter()
             .chain(rest)
@@ -150,7 +150,7 @@ impl<E: Environment> Charges<E> {
     fn leaving(&self, pointer: CUdeviceptr, charge: Charge) -> Option<Leaving> {
         let pointers = &self.charged().pointers;
         let charge = pointers.take_if(pointer, |present| present == charge)?;
-        let releasing = self.live.release(pointer, Some(charge), true);
+        let releasing = self.live().release(pointer, Some(charge), true);
         Some(match releasing {
             Some(releasing) => Leaving::Beyond(Box::new(releasing)),
             None => Leaving::Own(pointer, charge),
@@ -159,15 +159,13 @@ impl<E: Environment> Charges<E> {
 
     /// A context has ended, and everything that lives in one with it.
     fn context_ended(&self, context: CUcontext) {
-        let (env, live, context) = (self.env(), &self.live, context as usize);
-        self.deferred.context_ended(live, context);
+        let (env, live, context) = (self.env(), self.live(), context as usize);
+        self.deferred.context_ended(context);
         for objects in [&self.arrays, &self.mipmaps, &self.modules] {
             objects.context_ended(self.extents(), context);
         }
         live.imports
-            .context_ended(&live.shares, &live.charged, context, |pointer| {
-                env.is_gone(pointer)
-            });
+            .context_ended(&live.shares, context, |pointer| env.is_gone(pointer));
         self.contexts.ended(env, context);
         if self.graphs.any() {
             self.graphs.trimmed(env);
@@ -188,7 +186,7 @@ impl<E: Environment> Charges<E> {
     pub fn device_reset(&self, device: CUdevice) {
         self.give_back_the_gone();
         if let Ok(Some(account)) = self.env().of_device(device) {
-            self.charged().pools.reset(self.env(), account.index());
+            self.charged().pools.reset(account.index());
         }
     }
 
@@ -201,8 +199,8 @@ impl<E: Environment> Charges<E> {
                 && let Some(charge) = pointers.take_if(pointer, |present| present == charge)
             {
                 // Others may have it open still, as after a free.
-                match self.live.release(pointer, Some(charge), true) {
-                    Some(releasing) => self.live.end(releasing, true),
+                match self.live().release(pointer, Some(charge), true) {
+                    Some(releasing) => self.live().end(releasing, true),
                     None => self.charged().give_back(charge.at(pointer)),
                 }
             }

@@ -47,7 +47,9 @@ struct Load {
     bytes: u64,
 }
 
-pub(crate) struct Deferred {
+/// Frees that streams are to come to, over live memory.
+pub(crate) struct Deferred<E> {
+    pub live: Live<E>,
     waiting: Mutex<Waiting>,
     marks: AtomicUsize,
 }
@@ -58,15 +60,22 @@ struct Waiting {
     spare: Vec<(usize, usize)>,
 }
 
-impl Deferred {
-    pub const fn new() -> Self {
+impl<E> Deferred<E> {
+    pub const fn new(env: E) -> Self {
         Self {
+            live: Live::new(env),
             waiting: Mutex::new(Waiting {
                 marks: Vec::new(),
                 spare: Vec::new(),
             }),
             marks: AtomicUsize::new(0),
         }
+    }
+}
+
+impl<E: Environment> Deferred<E> {
+    fn env(&self) -> &E {
+        self.live.charged().env()
     }
 
     /// Whether any free is waited for.
@@ -80,8 +89,8 @@ impl Deferred {
     }
 
     /// Notes a free in stream order that the driver has accepted.
-    pub fn add<E: Environment>(&self, live: &Live<E>, stream: Stream, freed: Freed) {
-        let env = live.charged.env();
+    pub fn add(&self, stream: Stream, freed: Freed) {
+        let env = self.env();
         let _quiet = env.quiet();
         let id = env.stream_id(stream);
         let owner = match &freed {
@@ -103,7 +112,7 @@ impl Deferred {
         let event = match event.map_or_else(|| env.new_event(id.context), Ok) {
             Ok(event) => event,
             // A driver without events cannot be asked when a stream gets anywhere.
-            Err(CUDA_ERROR_NOT_SUPPORTED) => return load.arrived(live, owner),
+            Err(CUDA_ERROR_NOT_SUPPORTED) => return load.arrived(&self.live, owner),
             Err(_) => 0,
         };
         let recorded = event != 0 && env.record(event, stream);
@@ -140,11 +149,11 @@ impl Deferred {
     }
 
     /// Bytes of a pool whose frees wait in this stream for certain: what the driver may hand out again in the same stream.
-    pub fn waiting_in(&self, env: &impl Environment, stream: Stream, owner: Owner) -> u64 {
+    pub fn waiting_in(&self, stream: Stream, owner: Owner) -> u64 {
         if !self.any() {
             return 0;
         }
-        let stream = env.stream_id(stream);
+        let stream = self.env().stream_id(stream);
         let waiting = locked(&self.waiting);
         let marks = waiting.marks.iter();
         marks
@@ -163,11 +172,11 @@ impl Deferred {
     }
 
     /// Gives back what the streams have come to.
-    pub fn settle<E: Environment>(&self, live: &Live<E>) {
+    pub fn settle(&self) {
         if !self.any() {
             return;
         }
-        let env = live.charged.env();
+        let env = self.env();
         let _quiet = env.quiet();
         let mut waiting = locked(&self.waiting);
         let Waiting { marks, spare } = &mut *waiting;
@@ -195,14 +204,14 @@ impl Deferred {
         self.count(&waiting);
         drop(waiting);
         for mark in done {
-            mark.load.arrived(live, mark.owner);
+            mark.load.arrived(&self.live, mark.owner);
         }
     }
 
     /// The current context's work is all done.
-    pub fn context_synchronized<E: Environment>(&self, live: &Live<E>) {
-        let context = live.charged.env().current_context();
-        self.take_out(live, |mark| mark.event == 0 && mark.stream.context == context);
+    pub fn context_synchronized(&self) {
+        let context = self.env().current_context();
+        self.take_out(|mark| mark.event == 0 && mark.stream.context == context);
     }
 
     /// A stream is destroyed, or about to be: what waits in it still does.
@@ -213,20 +222,20 @@ impl Deferred {
     }
 
     /// A context has ended, with its streams and events, and all their work was done before.
-    pub fn context_ended<E: Environment>(&self, live: &Live<E>, ended: usize) {
+    pub fn context_ended(&self, ended: usize) {
         locked(&self.waiting)
             .spare
             .retain(|(context, _)| *context != ended);
-        self.take_out(live, |mark| mark.stream.context == ended);
+        self.take_out(|mark| mark.stream.context == ended);
     }
 
-    fn take_out<E: Environment>(&self, live: &Live<E>, which: impl Fn(&Mark) -> bool) {
+    fn take_out(&self, which: impl Fn(&Mark) -> bool) {
         let mut waiting = locked(&self.waiting);
         let out: Vec<Mark> = waiting.marks.extract_if(.., |mark| which(mark)).collect();
         self.count(&waiting);
         drop(waiting);
         for mark in out {
-            mark.load.arrived(live, mark.owner);
+            mark.load.arrived(&self.live, mark.owner);
         }
     }
 }
@@ -234,10 +243,10 @@ impl Deferred {
 impl Load {
     /// The stream has come to these frees. No lock is held.
     fn arrived<E: Environment>(self, live: &Live<E>, owner: Owner) {
-        let charged = &live.charged;
+        let charged = live.charged();
         match owner {
             Owner::Pool(pool) if !self.extents.is_empty() => {
-                charged.pools.freed(&charged.extents, pool, &self.extents, true);
+                charged.pools.freed(pool, &self.extents, true);
             }
             Owner::Pool(_) => {}
             owner => {

@@ -19,7 +19,7 @@ impl<E: Environment> Charges<E> {
         }
         // Forgotten before the call: afterwards the address may already be another thread's new allocation.
         let charge = self.charged().pointers.take(pointer);
-        if let Some(releasing) = self.live.release(pointer, charge, true) {
+        if let Some(releasing) = self.live().release(pointer, charge, true) {
             return self.releasing(Some(releasing), call);
         }
         let result = call();
@@ -44,7 +44,7 @@ impl<E: Environment> Charges<E> {
         if !self.env().is_ours() {
             return call();
         }
-        self.releasing(self.live.release(pointer, None, true), call)
+        self.releasing(self.live().release(pointer, None, true), call)
     }
 
     pub(crate) fn releasing(
@@ -54,7 +54,7 @@ impl<E: Environment> Charges<E> {
     ) -> CUresult {
         let result = call();
         if let Some(releasing) = releasing {
-            self.live.end(releasing, result.is_success());
+            self.live().end(releasing, result.is_success());
         }
         result
     }
@@ -66,7 +66,7 @@ impl<E: Environment> Charges<E> {
             return call();
         }
         let charge = self.charged().pointers.take(pointer);
-        let releasing = self.live.release(pointer, charge, false);
+        let releasing = self.live().release(pointer, charge, false);
         let result = call();
         if let Some(charge) = charge
             && matches!(charge.owner, Owner::Spilled(_))
@@ -83,12 +83,12 @@ impl<E: Environment> Charges<E> {
         match (releasing, charge) {
             (Some(releasing), _) if result.is_success() => {
                 let freed = Freed::Releasing(Box::new(releasing));
-                self.deferred.add(&self.live, stream, freed);
+                self.deferred.add(stream, freed);
             }
-            (Some(releasing), _) => self.live.end(releasing, false),
+            (Some(releasing), _) => self.live().end(releasing, false),
             (None, Some(charge)) if result.is_success() => {
                 let freed = Freed::Owned(charge.at(pointer));
-                self.deferred.add(&self.live, stream, freed);
+                self.deferred.add(stream, freed);
             }
             (None, Some(charge)) => self.charged().put_back(pointer, charge),
             (None, None) => {}
@@ -108,7 +108,7 @@ impl<E: Environment> Charges<E> {
     /// The current context's work is all done.
     pub fn context_synchronized(&self) {
         if self.deferred.any() && self.env().is_ours() {
-            self.deferred.context_synchronized(&self.live);
+            self.deferred.context_synchronized();
         }
     }
 

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use divvy_abi::{CUdeviceptr, CUresult};
 
-use crate::charged::Charged;
 use crate::environment::{Environment, Reserve};
 use crate::key::Key;
 use crate::lock::locked;
@@ -113,27 +112,21 @@ impl Imports {
     }
 
     /// Others may open what `pointer` points to.
-    pub fn exported<E: Environment>(
-        &self,
-        shares: &Shares,
-        charged: &Charged<E>,
-        pointer: CUdeviceptr,
-        key: Key,
-    ) {
+    pub fn exported<E: Environment>(&self, shares: &Shares<E>, pointer: CUdeviceptr, key: Key) {
         let stale = self.change(|table| {
             let known = table.exported.get(&pointer);
             if known.is_some_and(|share| share.key() == key) {
                 return None;
             }
-            let owned = charged.pointers.get(pointer)?.at(pointer);
-            let account = charged.account_of(owned.owner)?;
-            let (worth, pages) = charged.extents.worth(account, owned);
+            let owned = shares.charged.pointers.get(pointer)?.at(pointer);
+            let account = shares.charged.account_of(owned.owner)?;
+            let (worth, pages) = shares.charged.extents().worth(account, owned);
             // The charge itself stays where it is.
             let share = shares.exported(account, key, 0, worth).in_pages(pages);
             // Another one of this address was freed in a way that we did not see.
             table.exported.insert(pointer, share)
         });
-        end_all(shares, charged, stale);
+        end_all(shares, stale);
     }
 
     /// A pointer of another process was opened here, which goes with `context` unless that is 0. `joined`: this process's
@@ -141,11 +134,9 @@ impl Imports {
     ///
     /// # Errors
     /// As [`Reserve::reserve`]; it must be closed again.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one import")]
     pub fn imported<E: Environment>(
         &self,
-        shares: &Shares,
-        charged: &Charged<E>,
+        shares: &Shares<E>,
         room: &impl Reserve<E::Account>,
         pointer: CUdeviceptr,
         (account, key, bytes): (E::Account, Key, u64),
@@ -170,7 +161,7 @@ impl Imports {
             let stale = table.imported.insert(pointer, imported);
             stale.map(|stale| stale.share)
         });
-        end_all(shares, charged, surplus);
+        end_all(shares, surplus);
         Ok(())
     }
 
@@ -188,7 +179,7 @@ impl Imports {
     }
 
     /// The driver has not let go.
-    pub fn refused<E: Environment>(&self, shares: &Shares, charged: &Charged<E>, leaving: Leaving) {
+    pub fn refused<E: Environment>(&self, shares: &Shares<E>, leaving: Leaving) {
         let pointer = leaving.pointer;
         let surplus = self.change(|table| {
             if let Some(share) = leaving.exported {
@@ -196,17 +187,17 @@ impl Imports {
             }
             leaving.import.and_then(|import| table.back(pointer, import))
         });
-        end_all(shares, charged, surplus);
+        end_all(shares, surplus);
     }
 
     /// The driver has let go of others' memory. No lock is held.
-    pub fn gone<E: Environment>(&self, shares: &Shares, charged: &Charged<E>, import: ImportLeaving) {
+    pub fn gone<E: Environment>(&self, shares: &Shares<E>, import: ImportLeaving) {
         let ended = match import {
             ImportLeaving::Again => None,
             ImportLeaving::Last(imported) => Some(imported.share),
             ImportLeaving::Mapped(number) | ImportLeaving::Handle(number) => locked(&self.table).left(number),
         };
-        let_go(shares, charged, ended);
+        let_go(shares, ended);
     }
 
     /// External memory was imported, which `share` pays for.
@@ -252,8 +243,7 @@ impl Imports {
     /// it is no longer valid.
     pub fn context_ended<E: Environment>(
         &self,
-        shares: &Shares,
-        charged: &Charged<E>,
+        shares: &Shares<E>,
         context: usize,
         gone: impl Fn(CUdeviceptr) -> bool,
     ) {
@@ -267,32 +257,32 @@ impl Imports {
             ended.extend(closed.map(|(_, known)| known.share));
             ended
         });
-        let_go(shares, charged, ended);
+        let_go(shares, ended);
     }
 
     /// Takes over what dead processes have paid for and this process still holds.
-    pub fn follow(&self, shares: &Shares, env: &impl Environment) {
+    pub fn follow<E: Environment>(&self, shares: &Shares<E>) {
         let mut table = locked(&self.table);
         let table = &mut *table;
         let imported = table.imported.values_mut().map(|known| &mut known.share);
         let external = table.external.values_mut().map(|known| &mut known.share);
         for share in imported.chain(external) {
-            shares.settle(env, share);
+            shares.settle(share);
         }
     }
 }
 
-fn end_all<E: Environment>(shares: &Shares, charged: &Charged<E>, ended: impl IntoIterator<Item = Share>) {
+fn end_all<E: Environment>(shares: &Shares<E>, ended: impl IntoIterator<Item = Share>) {
     for share in ended {
-        shares.end(charged, share);
+        shares.end(share);
     }
 }
 
 /// No lock is held. What this process itself had freed before, and kept alive by this, goes with it.
-fn let_go<E: Environment>(shares: &Shares, charged: &Charged<E>, ended: impl IntoIterator<Item = Share>) {
+fn let_go<E: Environment>(shares: &Shares<E>, ended: impl IntoIterator<Item = Share>) {
     for share in ended {
-        shares.end(charged, share);
-        shares.follow(charged);
+        shares.end(share);
+        shares.follow();
     }
 }
 

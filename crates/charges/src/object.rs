@@ -68,7 +68,7 @@ impl<E: Environment> Charges<E> {
     /// An array or mipmap has ended: tiles of a sparse one are free.
     pub fn array_ended(&self, handle: usize) {
         if self.env().is_ours() {
-            self.physical.unbind(&self.payers(), handle);
+            self.physical.unbind(self.shares(), handle);
         }
     }
 
@@ -94,14 +94,14 @@ impl<E: Environment> Charges<E> {
         if !self.env().is_ours() {
             return call();
         }
-        self.charged().pools.destroyed(self.env(), pool, call)
+        self.charged().pools.destroyed(pool, call)
     }
 
     /// A pool's threshold has changed, or it was trimmed.
     pub fn pool_changed(&self, pool: usize) {
         if self.env().is_ours() {
             self.follow();
-            self.charged().pools.follow_one(self.env(), pool);
+            self.charged().pools.follow_one(pool);
         }
     }
 

@@ -11,7 +11,6 @@ use std::sync::Mutex;
 use divvy_abi::CUresult;
 use divvy_ledger::shared::Worth;
 
-use crate::charged::Charged;
 use crate::environment::{Account, Environment, Reserve};
 use crate::key::Key;
 use crate::lock::locked;
@@ -86,25 +85,9 @@ pub(crate) struct Released {
 /// Start, length and block of mappings that were taken out.
 pub(crate) type Unmapped = Vec<(u64, u64, u64)>;
 
-/// The tables that a block's cost lies in.
-pub(crate) struct Payers<'a, E> {
-    pub charged: &'a Charged<E>,
-    pub shares: &'a Shares,
-}
-
-impl<E: Environment> Payers<'_, E> {
-    fn end(&self, cost: Cost) {
-        match cost {
-            Cost::Account(account, bytes) => self.give_back(account, bytes),
-            Cost::Shared(share) | Cost::Partly(share) => self.shares.end(self.charged, share),
-            Cost::Free | Cost::Unmapped(_) => {}
-        }
-    }
-
-    fn give_back(&self, account: u8, bytes: u64) {
-        if let Some(account) = self.charged.env().account(account) {
-            account.give_back(bytes);
-        }
+fn give_back<E: Environment>(shares: &Shares<E>, account: u8, bytes: u64) {
+    if let Some(account) = shares.charged.env().account(account) {
+        account.give_back(bytes);
     }
 }
 
@@ -122,18 +105,18 @@ impl Physical {
     /// Changes the table, and then ends what blocks cost that nothing refers to any more.
     fn change<E: Environment, T>(
         &self,
-        payers: &Payers<'_, E>,
+        shares: &Shares<E>,
         change: impl FnOnce(&mut Table, &mut Vec<Cost>) -> T,
     ) -> T {
         let mut ended = Vec::new();
         let answer = change(&mut locked(&self.0), &mut ended);
-        ended.into_iter().for_each(|cost| payers.end(cost));
+        ended.into_iter().for_each(|cost| cost.end(shares));
         answer
     }
 
     /// A new block of `bytes`, which `account` has paid.
-    pub fn created<E: Environment>(&self, payers: &Payers<'_, E>, handle: u64, account: u8, bytes: u64) {
-        self.change(payers, |table, ended| {
+    pub fn created<E: Environment>(&self, shares: &Shares<E>, handle: u64, account: u8, bytes: u64) {
+        self.change(shares, |table, ended| {
             // The driver does not hand out a handle that it has in use, so one that comes back was given up unseen.
             table.forget(handle, ended);
             table.add(handle, Cost::Account(account, bytes), None);
@@ -146,7 +129,7 @@ impl Physical {
     /// As [`Reserve::reserve`]; the driver is not to be asked.
     pub fn begin_import<E: Environment>(
         &self,
-        payers: &Payers<'_, E>,
+        shares: &Shares<E>,
         room: &impl Reserve<E::Account>,
         identity: Option<Identity>,
     ) -> Result<Importing, CUresult> {
@@ -159,9 +142,9 @@ impl Physical {
         let Some(bytes) = bytes else {
             return Ok(Importing::Reserved(Vec::new()));
         };
-        let env = payers.charged.env();
-        let bytes = |account| rounded(payers.charged.extents.whole_pages(account, bytes));
-        let joined = |account| payers.shares.joined(account, key, bytes(account));
+        let env = shares.charged.env();
+        let bytes = |account| rounded(shares.charged.extents().whole_pages(account, bytes));
+        let joined = |account| shares.joined(account, key, bytes(account));
         if let Some(share) = env.accounts().find_map(joined) {
             return Ok(Importing::Joined(share));
         }
@@ -169,7 +152,7 @@ impl Physical {
         for account in env.accounts() {
             let bytes = bytes(account);
             if let Err(code) = room.reserve(account, bytes, "an imported allocation") {
-                self.end_import(payers, Importing::Reserved(reserved));
+                self.end_import(shares, Importing::Reserved(reserved));
                 return Err(code);
             }
             reserved.push((account.index(), bytes));
@@ -178,13 +161,13 @@ impl Physical {
     }
 
     /// The driver has refused, or nothing needs to be paid. No lock is held.
-    pub fn end_import<E: Environment>(&self, payers: &Payers<'_, E>, importing: Importing) {
+    pub fn end_import<E: Environment>(&self, shares: &Shares<E>, importing: Importing) {
         match importing {
-            Importing::Held(block) => self.change(payers, |table, ended| table.drop_use(block, ended)),
-            Importing::Joined(share) => payers.shares.end(payers.charged, share),
+            Importing::Held(block) => self.change(shares, |table, ended| table.drop_use(block, ended)),
+            Importing::Joined(share) => shares.end(share),
             Importing::Reserved(reserved) => {
                 for (account, bytes) in reserved {
-                    payers.give_back(account, bytes);
+                    give_back(shares, account, bytes);
                 }
             }
         }
@@ -196,7 +179,7 @@ impl Physical {
     /// As [`Reserve::reserve`], where more is needed than was thought.
     fn pay_import<E: Environment>(
         &self,
-        payers: &Payers<'_, E>,
+        shares: &Shares<E>,
         room: &impl Reserve<E::Account>,
         importing: Importing,
         (account, key, bytes): (E::Account, Key, u64),
@@ -209,15 +192,15 @@ impl Physical {
                 let enough = |(other, has): &(u8, u64)| *other == account.index() && *has >= bytes;
                 let enough = reserved.iter().position(enough);
                 let enough = enough.map(|at| reserved.swap_remove(at));
-                self.end_import(payers, Importing::Reserved(reserved));
+                self.end_import(shares, Importing::Reserved(reserved));
                 if let Some((_, has)) = enough {
                     account.give_back(has - bytes);
-                    return Ok(payers.shares.reserved(account, key, bytes));
+                    return Ok(shares.reserved(account, key, bytes));
                 }
             }
-            other => self.end_import(payers, other),
+            other => self.end_import(shares, other),
         }
-        payers.shares.imported(room, account, key, bytes)
+        shares.imported(room, account, key, bytes)
     }
 
     /// A block came from outside, to be charged to `account`, if to any, by what was paid before. Whether a driver answers
@@ -228,28 +211,28 @@ impl Physical {
     /// As [`Reserve::reserve`]; the handle must be given up again.
     pub fn imported<E: Environment>(
         &self,
-        payers: &Payers<'_, E>,
+        shares: &Shares<E>,
         room: &impl Reserve<E::Account>,
         handle: u64,
         (account, identity): (Option<E::Account>, Option<Identity>),
         importing: Importing,
     ) -> Result<(), CUresult> {
         let key = identity.map(|identity| identity.key);
-        if self.change(payers, |table, ended| table.refer_again(handle, key, ended)) {
-            self.end_import(payers, importing);
+        if self.change(shares, |table, ended| table.refer_again(handle, key, ended)) {
+            self.end_import(shares, importing);
             return Ok(());
         }
         let bytes = identity.and_then(|identity| identity.bytes);
         let cost = match (account, key, bytes) {
             (Some(account), Some(key), Some(bytes)) => {
-                Cost::Shared(self.pay_import(payers, room, importing, (account, key, bytes))?)
+                Cost::Shared(self.pay_import(shares, room, importing, (account, key, bytes))?)
             }
             (account, ..) => {
-                self.end_import(payers, importing);
+                self.end_import(shares, importing);
                 account.map_or(Cost::Free, |account| Cost::Unmapped(account.index()))
             }
         };
-        self.change(payers, |table, ended| {
+        self.change(shares, |table, ended| {
             // Another thread may have imported it meanwhile.
             if table.refer_again(handle, key, ended) {
                 ended.push(cost);
@@ -283,11 +266,11 @@ impl Physical {
     /// The driver has agreed to that, or not.
     pub fn released<E: Environment>(
         &self,
-        payers: &Payers<'_, E>,
+        shares: &Shares<E>,
         Released { handle, block }: Released,
         agreed: bool,
     ) {
-        self.change(payers, |table, ended| {
+        self.change(shares, |table, ended| {
             if agreed {
                 table.drop_handle(block, ended);
             } else {
@@ -303,7 +286,7 @@ impl Physical {
     /// As [`Reserve::reserve`].
     pub fn pay<E: Environment>(
         &self,
-        payers: &Payers<'_, E>,
+        shares: &Shares<E>,
         room: &impl Reserve<E::Account>,
         handle: u64,
         end: u64,
@@ -312,12 +295,12 @@ impl Physical {
         let Some((block, account, key)) = locked(&self.0).lacks(handle, bytes) else {
             return Ok(());
         };
-        let Some(account) = payers.charged.env().account(account) else {
+        let Some(account) = shares.charged.env().account(account) else {
             return Ok(());
         };
         let key = key.unwrap_or_else(|| Key::of_size(bytes));
-        let share = payers.shares.imported(room, account, key, bytes)?;
-        self.change(payers, |table, ended| {
+        let share = shares.imported(room, account, key, bytes)?;
+        self.change(shares, |table, ended| {
             // What was paid for a smaller part is no longer needed; or another thread was first, or the block is gone.
             let cost = match table.blocks.get_mut(&block) {
                 Some(found) if found.cost.known_bytes() < bytes => {
@@ -351,8 +334,8 @@ impl Physical {
     }
 
     /// The driver has agreed to that, or not.
-    pub fn unmapped<E: Environment>(&self, payers: &Payers<'_, E>, unmapped: Unmapped, agreed: bool) {
-        self.change(payers, |table, ended| {
+    pub fn unmapped<E: Environment>(&self, shares: &Shares<E>, unmapped: Unmapped, agreed: bool) {
+        self.change(shares, |table, ended| {
             for (start, bytes, block) in unmapped {
                 if agreed {
                     table.drop_use(block, ended);
@@ -380,8 +363,8 @@ impl Physical {
     }
 
     /// `thing` has ended.
-    pub fn unbind<E: Environment>(&self, payers: &Payers<'_, E>, thing: usize) {
-        self.change(payers, |table, ended| {
+    pub fn unbind<E: Environment>(&self, shares: &Shares<E>, thing: usize) {
+        self.change(shares, |table, ended| {
             let of_thing = |(holder, _): &mut (usize, u64)| *holder == thing;
             let bound: Vec<_> = table.bound.extract_if(.., of_thing).collect();
             for (_, block) in bound {
@@ -391,7 +374,7 @@ impl Physical {
     }
 
     /// A handle's block is now known outside this process, by `key` or by its size.
-    pub fn exported<E: Environment>(&self, payers: &Payers<'_, E>, handle: u64, key: Option<Key>) {
+    pub fn exported<E: Environment>(&self, shares: &Shares<E>, handle: u64, key: Option<Key>) {
         let mut table = locked(&self.0);
         let Some((block, _)) = table.handles.get(&handle).copied() else {
             return;
@@ -401,24 +384,32 @@ impl Physical {
         };
         block.key = block.key.or(key);
         if let Cost::Account(account, bytes) = block.cost
-            && let Some(account) = payers.charged.env().account(account)
+            && let Some(account) = shares.charged.env().account(account)
         {
             let key = key.unwrap_or_else(|| Key::of_size(bytes));
-            block.cost = Cost::Shared(payers.shares.exported(account, key, bytes, Worth::whole(bytes)));
+            block.cost = Cost::Shared(shares.exported(account, key, bytes, Worth::whole(bytes)));
         }
     }
 
     /// Takes over what dead processes have paid for and this process still holds.
-    pub fn follow(&self, shares: &Shares, env: &impl Environment) {
+    pub fn follow<E: Environment>(&self, shares: &Shares<E>) {
         for block in locked(&self.0).blocks.values_mut() {
             if let Cost::Shared(share) | Cost::Partly(share) = &mut block.cost {
-                shares.settle(env, share);
+                shares.settle(share);
             }
         }
     }
 }
 
 impl Cost {
+    fn end<E: Environment>(self, shares: &Shares<E>) {
+        match self {
+            Self::Account(account, bytes) => give_back(shares, account, bytes),
+            Self::Shared(share) | Self::Partly(share) => shares.end(share),
+            Self::Free | Self::Unmapped(_) => {}
+        }
+    }
+
     /// Bytes that are paid for; all there are where the size is known.
     fn known_bytes(&self) -> u64 {
         match self {

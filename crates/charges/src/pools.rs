@@ -52,8 +52,9 @@ struct Pool {
     changes: u64,
 }
 
-/// The pools that this process has allocated from.
-pub(crate) struct Pools {
+/// The pools that this process has allocated from, over the pages that their allocations hold.
+pub(crate) struct Pools<E> {
+    pub extents: Extents<E>,
     all: Mutex<Vec<Pool>>,
     /// Whether a pool may hold more than is in use.
     slack: AtomicBool,
@@ -88,13 +89,21 @@ pub(crate) struct Need {
     pub is_coarse: bool,
 }
 
-impl Pools {
-    pub const fn new() -> Self {
+impl<E> Pools<E> {
+    pub const fn new(env: E) -> Self {
         Self {
+            extents: Extents::new(env),
             all: Mutex::new(Vec::new()),
             slack: AtomicBool::new(false),
             growth: Growth::new(),
         }
+    }
+}
+
+impl<E: Environment> Pools<E> {
+    #[inline]
+    pub fn env(&self) -> &E {
+        &self.extents.env
     }
 
     /// Whether a pool may hold more than is in use.
@@ -142,17 +151,17 @@ impl Pools {
     }
 
     /// What a pool may grow by for `bytes` more.
-    pub fn need<E: Environment>(&self, extents: &Extents<E>, account: E::Account, bytes: u64) -> Need {
-        let least = extents.most(account, bytes);
+    pub fn need(&self, account: E::Account, bytes: u64) -> Need {
+        let least = self.extents.most(account, bytes);
         Need {
             least,
-            most: self.growth.most(least, extents.page(account)),
+            most: self.growth.most(least, self.extents.page(account)),
             is_coarse: self.growth.is_coarse(),
         }
     }
 
     /// The driver is about to be asked for `bytes` more, with `promised` reserved for what the pool may grow by.
-    pub fn begin(&self, env: &impl Environment, pool: u16, bytes: u64, promised: u64) -> Begun {
+    pub fn begin(&self, pool: u16, bytes: u64, promised: u64) -> Begun {
         let number = pool;
         let mut all = locked(&self.all);
         let pool = &mut all[usize::from(number)];
@@ -161,7 +170,7 @@ impl Pools {
         let held = if self.growth.is_known() {
             None
         } else {
-            pool.held(env)
+            pool.held(self.env())
         };
         let full = (pool.live + pool.freeing).saturating_add(bytes) > before;
         pool.charged += promised;
@@ -198,8 +207,8 @@ impl Pools {
     }
 
     /// The driver has refused what was begun.
-    pub fn failed<E: Environment>(&self, extents: &Extents<E>, begun: &Begun) {
-        self.change(extents, begun.pool, |pool| {
+    pub fn failed(&self, begun: &Begun) {
+        self.change(begun.pool, |pool| {
             pool.live = pool.live.saturating_sub(begun.bytes);
             pool.ended(begun);
         });
@@ -211,24 +220,18 @@ impl Pools {
     /// # Errors
     /// Where the pool has grown by more than there is room for, or it cannot be noted: the allocation must be undone. Tells
     /// whether it was noted.
-    pub fn finish<E: Environment>(
-        &self,
-        extents: &Extents<E>,
-        begun: &Begun,
-        extent: Extent,
-        still_waiting: u64,
-    ) -> Result<(), bool> {
+    pub fn finish(&self, begun: &Begun, extent: Extent, still_waiting: u64) -> Result<(), bool> {
         let mut all = locked(&self.all);
         let pool = &mut all[usize::from(begun.pool)];
-        self.learn(extents, pool, begun, still_waiting);
+        self.learn(pool, begun, still_waiting);
         pool.ended(begun);
-        if let Some(account) = extents.env.account(pool.account) {
+        if let Some(account) = self.env().account(pool.account) {
             let owner = Owner::Pool(begun.pool);
             let owned = Owned { owner, extent };
-            match extents.enter(account, owned) {
+            match self.extents.enter(account, owned) {
                 Ok(more) => {
                     pool.pages += more;
-                    pool.detached -= extents.revived(account, owned) as i64;
+                    pool.detached -= self.extents.revived(account, owned) as i64;
                 }
                 Err(_) => {
                     pool.live = pool.live.saturating_sub(begun.bytes);
@@ -236,8 +239,8 @@ impl Pools {
                 }
             }
         }
-        self.adjust(&extents.env, pool).map_err(|short| {
-            extents.env.log(format_args!(
+        self.adjust(pool).map_err(|short| {
+            self.env().log(format_args!(
                 "A pool has grown by {short} bytes more than there is room for, for {} bytes with {} reserved: undone",
                 begun.bytes, begun.promised
             ));
@@ -246,14 +249,8 @@ impl Pools {
     }
 
     /// A detached allocation of a pool is free: `bytes`, for which a stream was waited for or not.
-    pub fn freed_detached<E: Environment>(
-        &self,
-        extents: &Extents<E>,
-        pool: u16,
-        bytes: u64,
-        in_stream: bool,
-    ) {
-        self.change(extents, pool, |pool| pool.free(bytes, in_stream));
+    pub fn freed_detached(&self, pool: u16, bytes: u64, in_stream: bool) {
+        self.change(pool, |pool| pool.free(bytes, in_stream));
     }
 
     /// Bytes of pages of a pool's allocations are counted for detached ones from now on; below 0, no longer.
@@ -265,24 +262,24 @@ impl Pools {
     }
 
     /// These bytes of pages are free, some of which were counted for detached allocations.
-    pub fn let_go<E: Environment>(&self, extents: &Extents<E>, pool: u16, pages: u64, detached: u64) {
-        self.change(extents, pool, |pool| {
+    pub fn let_go(&self, pool: u16, pages: u64, detached: u64) {
+        self.change(pool, |pool| {
             pool.pages = pool.pages.saturating_sub(pages);
             pool.detached -= detached as i64;
         });
     }
 
     /// Allocations of a pool are free: now, or since a stream has come to where it frees them.
-    pub fn freed<E: Environment>(&self, extents: &Extents<E>, pool: u16, freed: &[Extent], in_stream: bool) {
+    pub fn freed(&self, pool: u16, freed: &[Extent], in_stream: bool) {
         let number = pool;
-        self.change(extents, number, |pool| {
+        self.change(number, |pool| {
             for extent in freed.iter().copied() {
                 pool.free(extent.bytes, in_stream);
-                if let Some(account) = extents.env.account(pool.account) {
+                if let Some(account) = self.env().account(pool.account) {
                     let owner = Owner::Pool(number);
                     let owned = Owned { owner, extent };
-                    pool.pages = pool.pages.saturating_sub(extents.leave(account, owned));
-                    pool.detached += extents.kept(account, owned) as i64;
+                    pool.pages = pool.pages.saturating_sub(self.extents.leave(account, owned));
+                    pool.detached += self.extents.kept(account, owned) as i64;
                 }
             }
         });
@@ -298,67 +295,62 @@ impl Pools {
         }
     }
 
-    fn change<E: Environment>(&self, extents: &Extents<E>, pool: u16, change: impl FnOnce(&mut Pool)) {
+    fn change(&self, pool: u16, change: impl FnOnce(&mut Pool)) {
         let mut all = locked(&self.all);
         if let Some(pool) = all.get_mut(usize::from(pool)) {
             change(pool);
             pool.changes += 1;
             // What could not be charged is tried again at the next change.
-            let _short = self.adjust(&extents.env, pool);
+            let _short = self.adjust(pool);
         }
     }
 
     /// Has every charge follow what its pool holds.
-    pub fn follow(&self, env: &impl Environment) {
+    pub fn follow(&self) {
         let mut all = locked(&self.all);
         let mut slack = false;
         for pool in all.iter_mut() {
-            slack |= self.adjust(env, pool).is_err() || pool.charged > pool.live;
+            slack |= self.adjust(pool).is_err() || pool.charged > pool.live;
         }
         self.slack.store(slack, Ordering::Relaxed);
     }
 
     /// A pool's threshold has changed, or it was trimmed.
-    pub fn follow_one(&self, env: &impl Environment, handle: usize) {
+    pub fn follow_one(&self, handle: usize) {
         if let Some(pool) = find(&mut locked(&self.all), handle) {
-            let _short = self.adjust(env, pool);
+            let _short = self.adjust(pool);
         }
     }
 
     /// Has the account's pools let go of what is unused.
-    pub fn trim(&self, env: &impl Environment, account: u8) {
+    pub fn trim(&self, account: u8) {
         for pool in locked(&self.all).iter_mut() {
-            self.trim_one(env, pool, account, |_| 0);
+            self.trim_one(pool, account, |_| 0);
         }
     }
 
     /// Has them let go of as much of it as `bytes` more need.
-    pub fn trim_for<E: Environment>(&self, env: &E, account: E::Account, bytes: u64) {
+    pub fn trim_for(&self, account: E::Account, bytes: u64) {
         for pool in locked(&self.all).iter_mut() {
             let missing = bytes.saturating_sub(account.room_bytes());
             if missing == 0 {
                 return;
             }
-            self.trim_one(env, pool, account.index(), |held| held.saturating_sub(missing));
+            self.trim_one(pool, account.index(), |held| held.saturating_sub(missing));
         }
     }
 
     /// If the account pays for a pool, has it let go of what is unused beyond `keep` of what it holds.
-    fn trim_one(&self, env: &impl Environment, pool: &mut Pool, account: u8, keep: impl FnOnce(u64) -> u64) {
+    fn trim_one(&self, pool: &mut Pool, account: u8, keep: impl FnOnce(u64) -> u64) {
         let before = pool.charged.saturating_sub(pool.promised);
         if pool.handle != 0 && pool.account == account && before > pool.live {
-            env.trim_pool(pool.handle, keep(before));
-            let _short = self.adjust(env, pool);
+            self.env().trim_pool(pool.handle, keep(before));
+            let _short = self.adjust(pool);
         }
     }
 
     /// Destroys a pool by `call`. From before that on it is asked nothing here.
-    pub fn destroyed(
-        &self,
-        env: &impl Environment,
-        handle: usize,
-        call: impl FnOnce() -> CUresult,
-    ) -> CUresult {
+    pub fn destroyed(&self, handle: usize, call: impl FnOnce() -> CUresult) -> CUresult {
         let forgotten =
             find(&mut locked(&self.all), handle).map(|pool| pool.former = core::mem::take(&mut pool.handle));
         let result = call();
@@ -371,14 +363,14 @@ impl Pools {
             if !result.is_success() {
                 pool.handle = handle;
             }
-            let _short = self.adjust(env, pool);
+            let _short = self.adjust(pool);
         }
         result
     }
 
     /// The device was reset. Whether a pool is still there shows when the program names it again; until then it is asked
     /// nothing, and counts as keeping what is in use.
-    pub fn reset(&self, env: &impl Environment, account: u8) {
+    pub fn reset(&self, account: u8) {
         for pool in locked(&self.all)
             .iter_mut()
             .filter(|pool| pool.account == account)
@@ -386,20 +378,14 @@ impl Pools {
             if pool.handle != 0 {
                 pool.former = core::mem::take(&mut pool.handle);
             }
-            let _short = self.adjust(env, pool);
+            let _short = self.adjust(pool);
         }
     }
 
     /// Learns from an allocation what the driver grows a pool by, and whether it hands memory out again before its stream
     /// has come to the free. It does where the pool, with nothing else happening to it, gave what it had no room for,
     /// and did not grow.
-    fn learn<E: Environment>(
-        &self,
-        extents: &Extents<E>,
-        pool: &mut Pool,
-        begun: &Begun,
-        still_waiting: u64,
-    ) {
+    fn learn(&self, pool: &mut Pool, begun: &Begun, still_waiting: u64) {
         let reusable = begun.full && still_waiting >= begun.bytes;
         if !begun.alone
             || pool.changes != begun.changes
@@ -407,7 +393,7 @@ impl Pools {
         {
             return;
         }
-        let Some(held) = pool.held(&extents.env) else {
+        let Some(held) = pool.held(self.env()) else {
             return;
         };
         if reusable {
@@ -417,8 +403,11 @@ impl Pools {
                 0
             };
         }
-        if let Some(account) = extents.env.account(pool.account) {
-            let (page, least) = (extents.page(account), extents.most(account, begun.bytes));
+        if let Some(account) = self.env().account(pool.account) {
+            let (page, least) = (
+                self.extents.page(account),
+                self.extents.most(account, begun.bytes),
+            );
             self.growth.learn(held.saturating_sub(begun.held), least, page);
         }
     }
@@ -426,13 +415,13 @@ impl Pools {
     /// Has a pool's charge follow what it holds, or tells how much more should be charged and is not to be had.
     ///
     /// What allocations that the driver is at have reserved stays reserved: the figure may or may not contain it by now.
-    fn adjust(&self, env: &impl Environment, pool: &mut Pool) -> Result<(), u64> {
-        let Some(account) = env.account(pool.account) else {
+    fn adjust(&self, pool: &mut Pool) -> Result<(), u64> {
+        let Some(account) = self.env().account(pool.account) else {
             return Ok(());
         };
         // A destroyed pool keeps what is in use, here or elsewhere.
         let in_use = || pool.pages + u64::try_from(pool.detached).unwrap_or(0);
-        let held = pool.held(env).unwrap_or_else(in_use);
+        let held = pool.held(self.env()).unwrap_or_else(in_use);
         if held > pool.charged && !account.try_reserve(held - pool.charged) {
             return Err(held - pool.charged);
         }

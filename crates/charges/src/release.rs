@@ -16,8 +16,7 @@ use crate::shared::Shares;
 
 /// The tables of live memory.
 pub(crate) struct Live<E> {
-    pub charged: Charged<E>,
-    pub shares: Shares,
+    pub shares: Shares<E>,
     pub imports: Imports,
 }
 
@@ -35,20 +34,24 @@ pub(crate) struct Releasing {
 impl<E> Live<E> {
     pub const fn new(env: E) -> Self {
         Self {
-            charged: Charged::new(env),
-            shares: Shares::new(),
+            shares: Shares::new(env),
             imports: Imports::new(),
         }
     }
 }
 
 impl<E: Environment> Live<E> {
+    #[inline]
+    pub fn charged(&self) -> &Charged<E> {
+        &self.shares.charged
+    }
+
     /// The driver is about to be asked to let go of a pointer: `at_once`, or when a stream gets there. `charge` was taken
     /// out of the table. `None` where there is nothing to it but that.
     #[inline]
     pub fn release(&self, pointer: CUdeviceptr, charge: Option<Charge>, at_once: bool) -> Option<Releasing> {
         if !self.imports.any()
-            && !charge.is_some_and(|charge| self.charged.touches_detached(charge.at(pointer)))
+            && !charge.is_some_and(|charge| self.charged().touches_detached(charge.at(pointer)))
         {
             return None;
         }
@@ -66,8 +69,8 @@ impl<E: Environment> Live<E> {
         let is_exported = leaving.as_ref().is_some_and(|leaving| leaving.exported.is_some());
         let pages = charge.and_then(|charge| {
             let owned = charge.at(pointer);
-            let detaches = is_exported || self.charged.touches_detached(owned);
-            detaches.then(|| self.charged.detach(owned, at_once))?
+            let detaches = is_exported || self.charged().touches_detached(owned);
+            detaches.then(|| self.charged().detach(owned, at_once))?
         });
         (leaving.is_some() || pages.is_some()).then_some(Releasing {
             pointer,
@@ -98,19 +101,19 @@ impl<E: Environment> Live<E> {
 
     fn refused(&self, releasing: Releasing) {
         if let Some(pages) = &releasing.pages {
-            self.charged.undo_detached(pages);
+            self.charged().undo_detached(pages);
         }
         if let Some(leaving) = releasing.leaving {
-            self.imports.refused(&self.shares, &self.charged, leaving);
+            self.imports.refused(&self.shares, leaving);
         }
         if let Some(charge) = releasing.charge {
-            self.charged.put_back(releasing.pointer, charge);
+            self.charged().put_back(releasing.pointer, charge);
         }
     }
 
     /// The driver has let go: now, or since a stream has come to where it does. No lock is held.
     pub fn released(&self, mut releasing: Releasing, in_stream: bool) {
-        let charged = &self.charged;
+        let charged = self.charged();
         if let Some(pages) = &mut releasing.pages {
             charged.leave_pages(pages);
         }
@@ -120,11 +123,11 @@ impl<E: Environment> Live<E> {
         };
         let detached = releasing.pages.as_ref().map(|pages| pages.owned);
         match (exported, releasing.pages) {
-            (Some(share), Some(pages)) => self.shares.freed(charged, share, pages),
+            (Some(share), Some(pages)) => self.shares.freed(share, pages),
             (None, Some(pages)) => charged.end_detached(&pages),
             (exported, None) => {
                 if let Some(share) = exported {
-                    self.shares.end(charged, share);
+                    self.shares.end(share);
                 }
                 if let Some(charge) = releasing.charge {
                     self.returned(releasing.pointer, charge, in_stream);
@@ -135,12 +138,10 @@ impl<E: Environment> Live<E> {
             && let Owner::Pool(pool) = owned.owner
         {
             let bytes = owned.extent.bytes;
-            charged
-                .pools
-                .freed_detached(&charged.extents, pool, bytes, in_stream);
+            charged.pools.freed_detached(pool, bytes, in_stream);
         }
         if let Some(import) = import {
-            self.imports.gone(&self.shares, charged, import);
+            self.imports.gone(&self.shares, import);
         }
     }
 
@@ -148,10 +149,10 @@ impl<E: Environment> Live<E> {
         let owned = charge.at(pointer);
         match owned.owner {
             Owner::Pool(pool) if in_stream => {
-                let charged = &self.charged;
-                charged.pools.freed(&charged.extents, pool, &[owned.extent], true);
+                let charged = self.charged();
+                charged.pools.freed(pool, &[owned.extent], true);
             }
-            _ => self.charged.give_back(owned),
+            _ => self.charged().give_back(owned),
         }
     }
 }

@@ -18,8 +18,8 @@ impl<E: Environment> Charges<E> {
     pub fn exported(&self, pointer: CUdeviceptr, key: Key) {
         // An exported handle is of the whole allocation.
         let base = self.env().range_of(pointer).map_or(pointer, |(base, _)| base);
-        let live = &self.live;
-        live.imports.exported(&live.shares, &live.charged, base, key);
+        let live = self.live();
+        live.imports.exported(&live.shares, base, key);
     }
 
     /// Opens by `call` what is another process's and known by `key`, and goes with `context`; `pointer` reads where it is
@@ -66,10 +66,9 @@ impl<E: Environment> Charges<E> {
         // Bytes of all pages that the allocation keeps from its device, wherever it lies in them.
         let range = self.env().range_of(pointer);
         let bytes = range.map_or(0, |(_, bytes)| self.extents().most(account, bytes));
-        let live = &self.live;
+        let live = self.live();
         live.imports.imported(
             &live.shares,
-            &live.charged,
             self,
             pointer,
             (account, key, bytes),
@@ -80,12 +79,12 @@ impl<E: Environment> Charges<E> {
 
     fn joined(&self, accounts: impl Iterator<Item = E::Account>, key: Key, bytes: u64) -> Option<Share> {
         let mut accounts = accounts;
-        accounts.find_map(|account| self.live.shares.joined(account, key, bytes))
+        accounts.find_map(|account| self.shares().joined(account, key, bytes))
     }
 
     fn end_share(&self, share: Option<Share>) {
         if let Some(share) = share {
-            self.live.shares.end(self.charged(), share);
+            self.shares().end(share);
         }
     }
 
@@ -108,7 +107,7 @@ impl<E: Environment> Charges<E> {
         let others = others.filter(|other| file.is_some() && other.index() != account.index());
         let share = match self.joined(others, key, bytes) {
             Some(share) => Ok(share),
-            None => self.live.shares.imported(self, account, key, bytes),
+            None => self.shares().imported(self, account, key, bytes),
         };
         let share = match share {
             Ok(share) => share,
@@ -117,7 +116,7 @@ impl<E: Environment> Charges<E> {
         let result = call();
         if result.is_success() {
             let context = self.env().current_context();
-            self.live.imports.external(handle(), share, context);
+            self.live().imports.external(handle(), share, context);
         } else {
             self.end_share(Some(share));
         }
@@ -127,7 +126,7 @@ impl<E: Environment> Charges<E> {
     /// Part of external memory is mapped under a pointer, or as a mipmap.
     pub fn external_mapped(&self, handle: usize, mapped: u64) {
         if self.env().is_ours() {
-            self.live.imports.external_mapped(handle, mapped);
+            self.live().imports.external_mapped(handle, mapped);
         }
     }
 
@@ -136,7 +135,7 @@ impl<E: Environment> Charges<E> {
         if !self.env().is_ours() {
             return call();
         }
-        self.releasing(self.live.release_external(handle), call)
+        self.releasing(self.live().release_external(handle), call)
     }
 
     /// Creates physical memory of `bytes` by `call`; `handle` reads its handle after a success.
@@ -150,8 +149,8 @@ impl<E: Environment> Charges<E> {
         let bytes = rounded(bytes);
         let result = self.allocating(account, bytes, "physical memory", call);
         if result.is_success() {
-            let payers = self.payers();
-            self.physical.created(&payers, handle(), account.index(), bytes);
+            let shares = self.shares();
+            self.physical.created(shares, handle(), account.index(), bytes);
         }
         result
     }
@@ -165,11 +164,11 @@ impl<E: Environment> Charges<E> {
         let result = call();
         if let Some(released) = released {
             self.physical
-                .released(&self.payers(), released, result.is_success());
+                .released(self.shares(), released, result.is_success());
         }
         // Of a multicast object this was the end; what was bound to it is free.
         if result.is_success() {
-            self.physical.unbind(&self.payers(), handle as usize);
+            self.physical.unbind(self.shares(), handle as usize);
         }
         result
     }
@@ -192,7 +191,7 @@ impl<E: Environment> Charges<E> {
             return call();
         }
         let end = offset.saturating_add(bytes);
-        if let Err(code) = self.physical.pay(&self.payers(), self, handle, end) {
+        if let Err(code) = self.physical.pay(self.shares(), self, handle, end) {
             return code;
         }
         let result = call();
@@ -210,7 +209,7 @@ impl<E: Environment> Charges<E> {
         let unmapped = self.physical.unmap(address, bytes);
         let result = call();
         self.physical
-            .unmapped(&self.payers(), unmapped, result.is_success());
+            .unmapped(self.shares(), unmapped, result.is_success());
         result
     }
 
@@ -231,7 +230,7 @@ impl<E: Environment> Charges<E> {
     /// A handle's block is known outside this process from now on, by `key` or by its size.
     pub fn physical_exported(&self, handle: u64, key: Option<Key>) {
         if self.env().is_ours() {
-            self.physical.exported(&self.payers(), handle, key);
+            self.physical.exported(self.shares(), handle, key);
         }
     }
 
@@ -244,21 +243,21 @@ impl<E: Environment> Charges<E> {
         imported: impl FnOnce() -> (u64, Option<E::Account>, Option<Identity>),
         give_up: impl FnOnce(u64) -> CUresult,
     ) -> CUresult {
-        let payers = self.payers();
+        let shares = self.shares();
         // Before: where only the handle keeps the memory, it is the import that takes it from the device.
-        let importing = match self.physical.begin_import(&payers, self, identity) {
+        let importing = match self.physical.begin_import(shares, self, identity) {
             Ok(importing) => importing,
             Err(code) => return code,
         };
         let result = call();
         if !result.is_success() {
-            self.physical.end_import(&payers, importing);
+            self.physical.end_import(shares, importing);
             return result;
         }
         let (handle, account, identity) = imported();
         let paid = self
             .physical
-            .imported(&payers, self, handle, (account, identity), importing);
+            .imported(shares, self, handle, (account, identity), importing);
         if let Err(code) = paid {
             let _given_up = give_up(handle);
             return code;

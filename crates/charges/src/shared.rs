@@ -58,7 +58,8 @@ pub(crate) struct Share {
 type Import = (u8, Key, usize);
 
 /// The shares that belong to no other table, and what is imported.
-pub(crate) struct Shares {
+pub(crate) struct Shares<E> {
+    pub charged: Charged<E>,
     imports: Mutex<Vec<Import>>,
     residuals: Mutex<Residuals>,
     count: AtomicUsize,
@@ -164,9 +165,10 @@ impl Share {
     }
 }
 
-impl Shares {
-    pub const fn new() -> Self {
+impl<E> Shares<E> {
+    pub const fn new(env: E) -> Self {
         Self {
+            charged: Charged::new(env),
             imports: Mutex::new(Vec::new()),
             residuals: Mutex::new(Residuals {
                 shares: Vec::new(),
@@ -175,10 +177,12 @@ impl Shares {
             count: AtomicUsize::new(0),
         }
     }
+}
 
+impl<E: Environment> Shares<E> {
     /// An allocation that `account` was charged `bytes` for is about to be known outside this process. `worth`: what stays
     /// charged for it when this process dies and others have it.
-    pub fn exported(&self, account: impl Account, key: Key, bytes: u64, worth: Worth) -> Share {
+    pub fn exported(&self, account: E::Account, key: Key, bytes: u64, worth: Worth) -> Share {
         Share::new(
             account.index(),
             key,
@@ -192,10 +196,10 @@ impl Shares {
     ///
     /// # Errors
     /// As [`Reserve::reserve`].
-    pub fn imported<A: Account>(
+    pub fn imported(
         &self,
-        room: &impl Reserve<A>,
-        account: A,
+        room: &impl Reserve<E::Account>,
+        account: E::Account,
         key: Key,
         bytes: u64,
     ) -> Result<Share, CUresult> {
@@ -208,7 +212,7 @@ impl Shares {
 
     /// An allocation has come from outside, for which `bytes` of `account` are reserved. They go back if another process
     /// has come to pay meanwhile.
-    pub fn reserved<A: Account>(&self, account: A, key: Key, bytes: u64) -> Share {
+    pub fn reserved(&self, account: E::Account, key: Key, bytes: u64) -> Share {
         let entered = || {
             let place = enter(account, key, Worth::whole(bytes));
             Share::new(account.index(), key, bytes, place, Part::Owner)
@@ -233,7 +237,7 @@ impl Shares {
 
     /// An importer's share in an allocation of `bytes` that another process pays for, if one does. Joined before the
     /// driver is asked for the allocation, it is paid for whatever becomes of the owner meanwhile.
-    pub fn joined(&self, account: impl Account, key: Key, bytes: u64) -> Option<Share> {
+    pub fn joined(&self, account: E::Account, key: Key, bytes: u64) -> Option<Share> {
         let (slot, table) = table(account)?;
         let index = account.index();
         // One at a time in this process: what is noted as open is so while any thread has it open.
@@ -260,38 +264,38 @@ impl Shares {
     }
 
     /// This process lets go of an allocation. Its owner goes on paying while others have it.
-    pub fn end<E: Environment>(&self, charged: &Charged<E>, share: Share) {
-        let Some(account) = charged.env().account(share.account) else {
+    pub fn end(&self, share: Share) {
+        let Some(account) = self.charged.env().account(share.account) else {
             return;
         };
         match share.part {
             Part::Importer => self.leave(&share, account),
-            Part::Owner if self.end_owner(&share, account) => give_back(charged, account, &share),
-            Part::Owner => self.add_residual(charged, account, share),
+            Part::Owner if self.end_owner(&share, account) => self.give_back(account, &share),
+            Part::Owner => self.add_residual(account, share),
         }
     }
 
     /// This process has freed an exported allocation that lay in `pages`. They are given back, unless it has importers:
     /// then the share pays for them.
-    pub fn freed<E: Environment>(&self, charged: &Charged<E>, mut share: Share, mut pages: Detached) {
-        let account = charged.env().account(share.account);
+    pub fn freed(&self, mut share: Share, mut pages: Detached) {
+        let account = self.charged.env().account(share.account);
         match account.filter(|account| !self.end_owner(&share, *account)) {
             None => {
-                charged.end_detached(&pages);
-                charged.extents.numbers.leave(share.pages);
+                self.charged.end_detached(&pages);
+                self.charged.extents().numbers.leave(share.pages);
             }
             Some(account) => {
-                charged.make_residual(&mut pages);
-                charged.extents.numbers.leave_addresses(share.pages);
+                self.charged.make_residual(&mut pages);
+                self.charged.extents().numbers.leave_addresses(share.pages);
                 share.residual = Some(pages);
-                self.add_residual(charged, account, share);
+                self.add_residual(account, share);
             }
         }
     }
 
     /// Takes over from an owner that has died.
-    pub fn settle(&self, env: &impl Environment, share: &mut Share) {
-        let Some(account) = env.account(share.account) else {
+    pub fn settle(&self, share: &mut Share) {
+        let Some(account) = self.charged.env().account(share.account) else {
             return;
         };
         if share.part == Part::Importer {
@@ -320,7 +324,7 @@ impl Shares {
 
     /// Whether others hold what this process pays for, or it does itself as an importer. A process that died holding it
     /// counts until it is reaped.
-    fn has_importers(&self, account: impl Account, key: Key, place: usize, word: u64) -> bool {
+    fn has_importers(&self, account: E::Account, key: Key, place: usize, word: u64) -> bool {
         let own = || {
             let imports = locked(&self.imports);
             imports
@@ -333,7 +337,7 @@ impl Shares {
 
     /// Ends the owner's share, and the entry with it, unless others hold the allocation: in one step, since they may come
     /// at any moment. Returns whether it has ended.
-    fn end_owner(&self, share: &Share, account: impl Account) -> bool {
+    fn end_owner(&self, share: &Share, account: E::Account) -> bool {
         let Some((_, word, place)) = share.word(account) else {
             return true;
         };
@@ -346,7 +350,7 @@ impl Shares {
         alone || !self.is_held(share, account)
     }
 
-    fn is_held(&self, share: &Share, account: impl Account) -> bool {
+    fn is_held(&self, share: &Share, account: E::Account) -> bool {
         share.word(account).is_some_and(|(_, word, place)| {
             let now = word.load(Ordering::Acquire);
             share.key.is_of(now) && self.has_importers(account, share.key, place, now)
@@ -354,7 +358,7 @@ impl Shares {
     }
 
     /// Ends an importer's share.
-    fn leave(&self, share: &Share, account: impl Account) {
+    fn leave(&self, share: &Share, account: E::Account) {
         if let Some((_, word, _)) = share.word(account) {
             let _left = share
                 .key
@@ -364,7 +368,7 @@ impl Shares {
     }
 
     /// Is no importer any more.
-    fn close(&self, share: &Share, account: impl Account) {
+    fn close(&self, share: &Share, account: E::Account) {
         let (Some(place), Some(slot)) = (share.place, account.slot()) else {
             return;
         };
@@ -385,12 +389,12 @@ impl Shares {
     }
 
     /// `share` goes on paying for what this process has let go of.
-    fn add_residual<E: Environment>(&self, charged: &Charged<E>, account: E::Account, share: Share) {
+    fn add_residual(&self, account: E::Account, share: Share) {
         if let (Some(place), Some(slot)) = (share.place, account.slot()) {
             slot.note_let_go(place);
         }
         // An importer that left before that did not know that there was a process to be called.
-        let Some(share) = self.followed(charged, share) else {
+        let Some(share) = self.followed(share) else {
             return;
         };
         let bit = bit(share.account);
@@ -400,23 +404,23 @@ impl Shares {
         let watched = residuals.watched & bit != 0;
         residuals.watched |= bit;
         drop(residuals);
-        if !watched && !charged.env().watch(account) {
+        if !watched && !self.charged.env().watch(account) {
             locked(&self.residuals).watched &= !bit;
         }
     }
 
     /// A residual share; `None` once it has no importers, and is paid back.
-    fn followed<E: Environment>(&self, charged: &Charged<E>, share: Share) -> Option<Share> {
-        let account = charged.env().account(share.account)?;
+    fn followed(&self, share: Share) -> Option<Share> {
+        let account = self.charged.env().account(share.account)?;
         if self.is_held(&share, account) || !self.end_owner(&share, account) {
             return Some(share);
         }
-        give_back(charged, account, &share);
+        self.give_back(account, &share);
         None
     }
 
     /// Gives back what has no importers any more. A thread that comes meanwhile waits until it is back.
-    pub fn follow<E: Environment>(&self, charged: &Charged<E>) {
+    pub fn follow(&self) {
         if !self.any_residual() {
             return;
         }
@@ -424,7 +428,7 @@ impl Shares {
         let shares = core::mem::take(&mut residuals.shares);
         residuals.shares = shares
             .into_iter()
-            .filter_map(|share| self.followed(charged, share))
+            .filter_map(|share| self.followed(share))
             .collect();
         self.count.store(residuals.shares.len(), Ordering::Relaxed);
     }
@@ -438,12 +442,12 @@ impl Shares {
         }
         ends
     }
-}
 
-fn give_back<E: Environment>(charged: &Charged<E>, account: E::Account, share: &Share) {
-    account.give_back(share.bytes);
-    if let Some(pages) = &share.residual {
-        charged.end_detached(pages);
+    fn give_back(&self, account: E::Account, share: &Share) {
+        account.give_back(share.bytes);
+        if let Some(pages) = &share.residual {
+            self.charged.end_detached(pages);
+        }
+        self.charged.extents().numbers.leave(share.pages);
     }
-    charged.extents.numbers.leave(share.pages);
 }

@@ -161,7 +161,7 @@ mod tests {
         fatbin[8] = (64 + cubin.len()) as u8;
         fatbin.extend_from_slice(&cubin);
         assert_eq!(bytes_at(fatbin.as_ptr()), 120);
-        let mut wrapper = vec![0; 16];
+        let mut wrapper = [0; 16];
         wrapper[..4].copy_from_slice(&WRAPPER.to_le_bytes());
         wrapper[8..].copy_from_slice(&(fatbin.as_ptr() as u64).to_le_bytes());
         assert_eq!(bytes_at(wrapper.as_ptr()), 120);
