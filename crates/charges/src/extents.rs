@@ -1,7 +1,7 @@
 //! What allocations and objects hold of their devices, in pages.
 
 use divvy_abi::CUresult;
-use divvy_ledger::shared::Worth;
+use divvy_ledger::shared::Residual;
 
 use crate::detached::{Detached, Groups};
 use crate::environment::{Account, Environment, Reserve};
@@ -13,7 +13,7 @@ use crate::small::{SmallObjects, is_small};
 use crate::table::Exhausted;
 use crate::units::{UNIT, rounded_to};
 
-/// What is held, and whom to ask about it.
+/// What is held, and the environment to ask about it.
 pub(crate) struct Extents<E> {
     pub env: E,
     granularity: Granularity,
@@ -100,9 +100,15 @@ impl<E: Environment> Extents<E> {
     /// An allocation of an account's is gone. Returns the bytes that go back.
     #[inline]
     pub fn freed(&self, account: E::Account, owned: Owned) -> u64 {
-        let left = self.leave(account, owned);
-        let left = left.saturating_sub(self.kept(account, owned));
-        self.left(account, owned, left)
+        let page = self.settled_page(account);
+        if page == UNIT {
+            return owned.extent.bytes;
+        }
+        let mut left = self.pages.leave(owned, page);
+        if self.any_detached() {
+            left = left.saturating_sub(self.detached.kept(&self.pages, Parts::of(owned, page), page));
+        }
+        self.small.left(account.index(), page, owned.extent.bytes, left)
     }
 
     /// Of `bytes` of pages that an allocation has left, those that no small object can be in.
@@ -165,9 +171,9 @@ impl<E: Environment> Extents<E> {
     }
 
     /// What stays charged for an exported allocation if this process dies, and the numbers of its pages.
-    pub fn worth(&self, account: E::Account, owned: Owned) -> (Worth, Numbered) {
+    pub fn residual(&self, account: E::Account, owned: Owned) -> (Residual, Numbered) {
         if matches!(owned.owner, Owner::Managed(_) | Owner::Spilled(_)) {
-            return (Worth::whole(owned.extent.bytes), Numbered::default());
+            return (Residual::whole(owned.extent.bytes), Numbered::default());
         }
         let page = self.settled_page(account);
         let parts = self.parts(account, owned);
@@ -177,12 +183,12 @@ impl<E: Environment> Extents<E> {
         let without = pages
             .filter(|(key, number)| key.is_some() && *number == 0)
             .count();
-        let worth = Worth {
+        let residual = Residual {
             own_bytes: parts.whole + without as u64 * page,
             pages: numbered.0,
             page_bytes: page,
         };
-        (worth, numbered)
+        (residual, numbered)
     }
 
     /// Takes room for an object of `bytes` without an address, of at most `allocations` allocations. Returns what it takes.

@@ -120,9 +120,9 @@ impl Imports {
             }
             let owned = shares.charged.pointers.get(pointer)?.at(pointer);
             let account = shares.charged.account_of(owned.owner)?;
-            let (worth, pages) = shares.charged.extents().worth(account, owned);
+            let (residual, pages) = shares.charged.extents().residual(account, owned);
             // The charge itself stays where it is.
-            let share = shares.exported(account, key, 0, worth).in_pages(pages);
+            let share = shares.exported(account, key, 0, residual).in_pages(pages);
             // Another one of this address was freed in a way that we did not see.
             table.exported.insert(pointer, share)
         });

@@ -69,16 +69,16 @@ impl Key {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use divvy_ledger::shared::payer_of;
+    use divvy_ledger::shared::owner_of;
 
     #[test]
-    fn words_keep_key_payer_and_holders() {
+    fn words_keep_key_owner_and_holders() {
         for bytes in [&b"a"[..], b"b", b"", &[0; 64], &[255; 64]] {
             let key = Key::of(bytes);
             let word = key.word(2047, 3);
             assert_ne!(word, 0);
             assert!(key.is_of(word));
-            assert_eq!((payer_of(word), word & HOLDERS), (2047, 3));
+            assert_eq!((owner_of(word), word & HOLDERS), (2047, 3));
             assert!(!Key::of(b"another").is_of(word));
         }
         assert_ne!(Key::of_size(1 << 20), Key::of_size(2 << 20));

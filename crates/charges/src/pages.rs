@@ -121,8 +121,15 @@ impl PageMap {
     #[inline]
     pub fn leave(&self, owned: Owned, page: u64) -> u64 {
         let parts = Parts::of(owned, page);
-        let emptied = parts.keys().filter(|key| self.leave_part(*key)).count() as u64;
-        parts.whole + emptied * page
+        let mut less = parts.whole;
+        for key in parts.shared {
+            if let Some(key) = key
+                && self.leave_part(key)
+            {
+                less += page;
+            }
+        }
+        less
     }
 
     /// One allocation more in a page. Returns whether it was not held before.
@@ -133,8 +140,14 @@ impl PageMap {
     pub(crate) fn enter_part(&self, PageKey(key): PageKey) -> Result<bool, Exhausted> {
         let mut table = self.shard(key).0.lock();
         let place = table.place_for(key)?;
-        let live = table.get(place).live + 1;
-        Ok(table.put(place, Page { key, live }).is_none())
+        let page = table.at(place);
+        page.live += 1;
+        let fresh = page.key == 0;
+        page.key = key;
+        if fresh {
+            table.count_one();
+        }
+        Ok(fresh)
     }
 
     /// One less. Returns whether it is not held any more.
@@ -144,13 +157,13 @@ impl PageMap {
         let Some(place) = table.find(key) else {
             return false;
         };
-        let live = table.get(place).live - 1;
-        if live == 0 {
+        let page = table.at(place);
+        page.live -= 1;
+        let is_empty = page.live == 0;
+        if is_empty {
             table.remove(place);
-        } else {
-            table.put(place, Page { key, live });
         }
-        live == 0
+        is_empty
     }
 
     /// Whether any allocation is in it.

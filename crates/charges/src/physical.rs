@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use divvy_abi::CUresult;
-use divvy_ledger::shared::Worth;
+use divvy_ledger::shared::Residual;
 
 use crate::environment::{Account, Environment, Reserve};
 use crate::key::Key;
@@ -387,7 +387,7 @@ impl Physical {
             && let Some(account) = shares.charged.env().account(account)
         {
             let key = key.unwrap_or_else(|| Key::of_size(bytes));
-            block.cost = Cost::Shared(shares.exported(account, key, bytes, Worth::whole(bytes)));
+            block.cost = Cost::Shared(shares.exported(account, key, bytes, Residual::whole(bytes)));
         }
     }
 

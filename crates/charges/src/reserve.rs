@@ -71,7 +71,7 @@ fn reclaimed<A: Account>(reclaim: &impl Reclaim<A>, account: A, bytes: u64) -> R
             Err(refusal) => refusal,
         };
         // Residual memory without importers comes back as soon as the process that pays for it has looked.
-        let called = account.slot().map_or(0, divvy_ledger::Slot::call_payers);
+        let called = account.slot().map_or(0, divvy_ledger::Slot::call_owners);
         let coming = reclaim.coming_bytes();
         let may_wait = coming.is_some() || called > 0;
         let soon = coming.unwrap_or(0).saturating_add(called);

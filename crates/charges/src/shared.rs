@@ -15,7 +15,7 @@ use std::sync::Mutex;
 
 use divvy_abi::CUresult;
 use divvy_ledger::Slot;
-use divvy_ledger::shared::{Worth, payer_of as slot_of};
+use divvy_ledger::shared::{Residual, owner_of as slot_of};
 
 use crate::charged::Charged;
 use crate::detached::Detached;
@@ -90,7 +90,7 @@ fn is_twice(account: impl Account, key: Key, place: usize) -> bool {
     })
 }
 
-fn enter(account: impl Account, key: Key, worth: Worth) -> Option<usize> {
+fn enter(account: impl Account, key: Key, residual: Residual) -> Option<usize> {
     let (slot, table) = table(account)?;
     let fresh = key.word(slot.index(), 1);
     let place = key.places(table).find(|place| {
@@ -101,7 +101,7 @@ fn enter(account: impl Account, key: Key, worth: Worth) -> Option<usize> {
             .compare_exchange(now, fresh, Ordering::SeqCst, Ordering::Acquire)
             .is_ok()
     })?;
-    slot.note_shared(place, worth);
+    slot.note_shared(place, residual);
     Some(place)
 }
 
@@ -180,14 +180,14 @@ impl<E> Shares<E> {
 }
 
 impl<E: Environment> Shares<E> {
-    /// An allocation that `account` was charged `bytes` for is about to be known outside this process. `worth`: what stays
+    /// An allocation that `account` was charged `bytes` for is about to be known outside this process. `residual`: what stays
     /// charged for it when this process dies and others have it.
-    pub fn exported(&self, account: E::Account, key: Key, bytes: u64, worth: Worth) -> Share {
+    pub fn exported(&self, account: E::Account, key: Key, bytes: u64, residual: Residual) -> Share {
         Share::new(
             account.index(),
             key,
             bytes,
-            enter(account, key, worth),
+            enter(account, key, residual),
             Part::Owner,
         )
     }
@@ -214,7 +214,7 @@ impl<E: Environment> Shares<E> {
     /// has come to pay meanwhile.
     pub fn reserved(&self, account: E::Account, key: Key, bytes: u64) -> Share {
         let entered = || {
-            let place = enter(account, key, Worth::whole(bytes));
+            let place = enter(account, key, Residual::whole(bytes));
             Share::new(account.index(), key, bytes, place, Part::Owner)
         };
         for _ in 0..MEETINGS {

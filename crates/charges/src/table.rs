@@ -72,6 +72,18 @@ impl<E: Entry> Table<E> {
         self.entries[place]
     }
 
+    /// The place itself. A key that is written to a free one is told to [`Table::count_one`].
+    #[inline]
+    pub fn at(&mut self, place: usize) -> &mut E {
+        &mut self.entries[place]
+    }
+
+    /// A free place was taken.
+    #[inline]
+    pub fn count_one(&mut self) {
+        self.live += 1;
+    }
+
     /// Puts an entry where [`Table::place_for`] or [`Table::find`] says. Returns what was there.
     #[inline]
     pub fn put(&mut self, place: usize, entry: E) -> Option<E> {
@@ -86,10 +98,11 @@ impl<E: Entry> Table<E> {
     /// There is always a free place.
     #[inline]
     fn place_of(&self, key: u64) -> usize {
-        let mask = self.entries.len() - 1;
+        let entries = &*self.entries;
+        let mask = entries.len() - 1;
         let mut place = hash(key) as usize & mask;
         loop {
-            let found = self.entries[place].key();
+            let found = entries[place].key();
             if found == key || found == 0 {
                 return place;
             }
@@ -99,22 +112,23 @@ impl<E: Entry> Table<E> {
 
     /// Frees a place, moving back what had to pass over it: no tombstones, so lookups stay short.
     pub fn remove(&mut self, mut hole: usize) {
-        let mask = self.entries.len() - 1;
+        let entries = &mut *self.entries;
+        let mask = entries.len() - 1;
         let mut place = hole;
         loop {
             place = (place + 1) & mask;
-            let entry = self.entries[place];
+            let entry = entries[place];
             if entry.key() == 0 {
                 break;
             }
             let home = hash(entry.key()) as usize & mask;
             // May the entry move to the hole without getting in front of its home?
             if (place.wrapping_sub(home) & mask) >= (place.wrapping_sub(hole) & mask) {
-                self.entries[hole] = entry;
+                entries[hole] = entry;
                 hole = place;
             }
         }
-        self.entries[hole] = E::new_zeroed();
+        entries[hole] = E::new_zeroed();
         self.live -= 1;
     }
 

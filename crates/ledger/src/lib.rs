@@ -26,7 +26,9 @@ mod memfd;
 mod peer_pidfd;
 mod presence;
 pub mod private;
-mod roll;
+mod reap_pass;
+mod residual;
+
 pub mod shared;
 mod slot;
 mod snapshot;
@@ -34,7 +36,6 @@ mod terms;
 mod text;
 mod thrash;
 mod waiting;
-mod worth;
 
 pub use bypass::Bypass;
 pub use effort::Effort;

@@ -183,7 +183,7 @@ impl Process {
     }
 
     /// A stream does all that is in it. What it has freed before our event behind that is charged a page too much or
-    /// too little in some cases (docs/adr/0020), so it stops at no such moment here.
+    /// too little in some cases (docs/adr/0037), so it stops at no such moment here.
     pub fn advance(&self, stream: usize) {
         let work = core::mem::take(&mut self.memory.borrow_mut().streams[stream]);
         for one in work {

@@ -1,8 +1,8 @@
-//! What a shared allocation keeps from its device, in one word beside that which says who pays for it.
+//! What a shared allocation keeps from its device, in one word beside the word that says which process pays for it.
 //!
 //! `let go (1 bit) | page number (13) | page number (13) | log2 of a page (6) | own units (31)`. Small allocations share
-//! pages, and a page is kept once, by however many: its payer gives each such page a number of its own choice, and whoever
-//! adds up what stays charged counts a number once.
+//! pages, and a page is kept once, by however many. Their owner gives each such page a number of its own choice, and the sum
+//! of what stays charged counts a number once.
 
 use crate::accounting::UNIT;
 
@@ -12,24 +12,24 @@ const SIZE_BITS: u32 = 6;
 const NUMBER_BITS: u32 = 13;
 const _: () = assert!(OWN_BITS + SIZE_BITS + 2 * NUMBER_BITS + 1 == u64::BITS);
 
-/// Numbers that a payer gives to pages are below this, and above 0.
+/// Numbers that an owner gives to pages are below this, and above 0.
 pub const PAGE_NUMBERS: u16 = 1 << NUMBER_BITS;
 
-/// What an allocation keeps from its device for as long as anybody has it.
+/// What an allocation keeps from its device for as long as any process has it: its residual charge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Worth {
+pub struct Residual {
     /// Bytes that it shares with no other allocation; at most 1 TiB.
     pub own_bytes: u64,
-    /// The payer's numbers of the pages that it lies in beside others; 0 for none.
+    /// The owner's numbers of the pages that it lies in beside others; 0 for none.
     pub pages: [u16; 2],
     /// Bytes of such a page, a power of two.
     pub page_bytes: u64,
 }
 
-/// Set once its payer has let go of the allocation, and pays only because others have it open.
+/// Set once the owner has let go of the allocation, and pays only because importers have it open.
 pub(crate) const LET_GO: u64 = 1 << 63;
 
-impl Worth {
+impl Residual {
     /// An allocation with pages of its own.
     #[must_use]
     pub const fn whole(bytes: u64) -> Self {
@@ -69,7 +69,7 @@ impl Worth {
     }
 }
 
-/// Adds up what allocations of one payer keep, in bytes.
+/// Adds up what allocations of one owner keep, in bytes.
 pub(crate) struct Sum {
     bytes: u64,
     counted: [u64; PAGE_NUMBERS as usize / 64],
@@ -83,13 +83,13 @@ impl Sum {
         }
     }
 
-    pub fn add(&mut self, worth: Worth) {
-        self.bytes = self.bytes.saturating_add(worth.own_bytes);
-        for number in worth.pages.into_iter().filter(|number| *number != 0) {
+    pub fn add(&mut self, residual: Residual) {
+        self.bytes = self.bytes.saturating_add(residual.own_bytes);
+        for number in residual.pages.into_iter().filter(|number| *number != 0) {
             let (word, bit) = (usize::from(number / 64), 1 << (number % 64));
             if self.counted[word] & bit == 0 {
                 self.counted[word] |= bit;
-                self.bytes = self.bytes.saturating_add(worth.page_bytes);
+                self.bytes = self.bytes.saturating_add(residual.page_bytes);
             }
         }
     }
@@ -104,32 +104,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worth_is_read_back_from_its_word() {
-        for worth in [
-            Worth {
+    fn a_residual_is_read_back_from_its_word() {
+        for residual in [
+            Residual {
                 own_bytes: 0,
                 pages: [1, PAGE_NUMBERS - 1],
                 page_bytes: 2 << 20,
             },
-            Worth {
+            Residual {
                 own_bytes: 512 << 30,
                 pages: [0, 7],
                 page_bytes: 1 << 62,
             },
         ] {
-            assert_eq!(Worth::of_word(worth.to_word()), worth);
-            assert_eq!(Worth::of_word(worth.to_word() | LET_GO), worth);
+            assert_eq!(Residual::of_word(residual.to_word()), residual);
+            assert_eq!(Residual::of_word(residual.to_word() | LET_GO), residual);
         }
-        assert_eq!(Worth::of_word(Worth::whole(1).to_word()).bytes(), UNIT);
+        assert_eq!(Residual::of_word(Residual::whole(1).to_word()).bytes(), UNIT);
         // Whatever the word says, reading it is no more than that.
-        let all = Worth::of_word(u64::MAX);
-        assert_eq!(Worth::of_word(all.to_word()), all);
+        let all = Residual::of_word(u64::MAX);
+        assert_eq!(Residual::of_word(all.to_word()), all);
     }
 
     #[test]
     fn a_page_counts_once_for_all_that_lie_in_it() {
         let mut sum = Sum::new();
-        let piece = |pages| Worth {
+        let piece = |pages| Residual {
             own_bytes: 0,
             pages,
             page_bytes: 2 << 20,
@@ -138,7 +138,7 @@ mod tests {
             sum.add(piece([3, 0]));
         }
         sum.add(piece([3, 4]));
-        sum.add(Worth::whole(4 << 20));
+        sum.add(Residual::whole(4 << 20));
         assert_eq!(sum.bytes(), 8 << 20);
     }
 }

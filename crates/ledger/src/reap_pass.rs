@@ -1,5 +1,5 @@
-//! One look for the dead: whom it has asked the system about, and how much more it may do. Tenants write what they like
-//! into their ledger, and an agent that looks at it has other slices to serve: so a look does a bounded amount of work
+//! One reap pass: which processes it has asked the system about, and how much more it may do. Tenants write what they like
+//! into their ledger, and an agent that looks at it has other slices to serve. So a pass does a bounded amount of work
 //! whatever the page says, and the next one goes on.
 
 use std::os::fd::BorrowedFd;
@@ -11,14 +11,14 @@ use crate::layout::LedgerPage;
 use crate::liveness;
 use crate::shared::claim;
 
-/// Dead processes that one look deals with. Each is microseconds of work, tens where somebody made the most of them.
+/// Dead processes that one pass deals with. Each is microseconds of work, tens where a tenant made the most of them.
 pub(crate) const DEATHS: u32 = 128;
-/// Guests of shared allocations that one look follows up. An honest page has a living one for each allocation, met twice at
-/// most, and each dead one once.
+/// Importers of shared allocations that one pass follows up. An honest page has a living one for each allocation, met twice
+/// at most, and each dead one once.
 const STEPS: u32 = 16 * SLOTS as u32;
 
-/// What one look has found out.
-pub(crate) struct Roll<'fd> {
+/// What one pass has found out.
+pub(crate) struct ReapPass<'fd> {
     fd: BorrowedFd<'fd>,
     asked: [u64; SLOTS / 64],
     deaths: u32,
@@ -26,8 +26,8 @@ pub(crate) struct Roll<'fd> {
     short: bool,
 }
 
-impl<'fd> Roll<'fd> {
-    /// `fd` is a descriptor whose description nobody else locks through at this time.
+impl<'fd> ReapPass<'fd> {
+    /// `fd` is a descriptor whose description no other thread locks through at this time.
     pub fn new(fd: BorrowedFd<'fd>) -> Self {
         Self {
             fd,
@@ -39,29 +39,29 @@ impl<'fd> Roll<'fd> {
     }
 
     /// Whether one more dead process may be dealt with.
-    pub fn may_bury(&mut self) -> bool {
+    pub fn may_reap(&mut self) -> bool {
         take_one(&mut self.deaths)
     }
 
-    /// Whether somebody was taken for living for want of a look at him.
+    /// Whether the pass ran out of budget and assumed a process alive without checking.
     pub fn fell_short(&self) -> bool {
         self.short
     }
 
-    /// Whether `guest`, whom the page says to have something open, may live. The caller has not its lock. Nobody is taken
-    /// for dead whom the system does not call so, at this call: he may be a newcomer.
-    pub fn may_live(&mut self, page: &LedgerPage, guest: usize) -> bool {
+    /// Whether `importer`, which imports something by the page, may live. The caller has not its lock. A process is
+    /// taken for dead only if the system says so at this call: it may be a newcomer.
+    pub fn may_live(&mut self, page: &LedgerPage, importer: usize) -> bool {
         if !take_one(&mut self.steps) {
             self.short = true;
             return true;
         }
-        // Whoever opens something has had his place noted before.
-        if guest >= page.slots_in_use() || page.slots.0[guest].claimed.load(Acquire) == claim::FREE {
+        // A process that opens something has had its slot noted before.
+        if importer >= page.slots_in_use() || page.slots.0[importer].claimed.load(Acquire) == claim::FREE {
             return false;
         }
-        let (word, bit) = (guest / 64, 1 << (guest % 64));
+        let (word, bit) = (importer / 64, 1 << (importer % 64));
         if self.asked[word] & bit != 0 {
-            // He lived; or he was struck out, and who stands there again came since, or the page lies.
+            // It lived; or it was struck out, and a bit there now came since, or the page lies.
             return true;
         }
         if self.deaths == 0 {
@@ -70,13 +70,13 @@ impl<'fd> Roll<'fd> {
         }
         self.asked[word] |= bit;
         // A question that cannot be asked closes nothing.
-        if !liveness::try_own(self.fd, guest).unwrap_or(false) {
+        if !liveness::try_own(self.fd, importer).unwrap_or(false) {
             return true;
         }
         self.deaths -= 1;
-        page.closes_all(guest);
+        page.closes_all(importer);
         // If the system refuses, the descriptor's end gives it up.
-        let _given_up = liveness::disown(self.fd, guest);
+        let _given_up = liveness::disown(self.fd, importer);
         false
     }
 }
@@ -97,26 +97,26 @@ mod tests {
     use super::*;
     use crate::layout::SHARED_WORDS;
     use crate::liveness::CALLS;
-    use crate::shared::{HOLDER_BITS, Worth};
+    use crate::shared::{HOLDER_BITS, Residual};
     use crate::{Backing, Effort, Ledger, Slot, SlotOwner, ledger};
 
-    /// What a look may ask: of each place whether its process lives and whether its guest does, each with its answer's undoing;
+    /// What a look may ask: of each place whether its process lives and whether its importer does, each with its answer's undoing;
     /// and the turn.
     const MOST: usize = 4 * SLOTS + 2;
 
-    /// A page that says the most: every place is claimed, every allocation shared by everybody, and paid by `payer`.
-    fn scribble(page: &LedgerPage, payer: impl Fn(usize) -> usize) {
+    /// A page that says the most: every place is claimed, every allocation shared by all, and paid by `owner`.
+    fn overwrite(page: &LedgerPage, owner: impl Fn(usize) -> usize) {
         page.high_water.store(u32::MAX, Relaxed);
         for slot in &page.slots.0 {
             slot.claimed.store(claim::TAKEN, Relaxed);
         }
         for place in 0..SHARED_WORDS {
-            let word = (place as u64 + 1) << 24 | (payer(place) as u64) << HOLDER_BITS | 2;
+            let word = (place as u64 + 1) << 24 | (owner(place) as u64) << HOLDER_BITS | 2;
             page.shared[place].store(word, Relaxed);
-            page.shared_worth[place].store(1, Relaxed);
-            page.shared_guests[place]
+            page.shared_residuals[place].store(1, Relaxed);
+            page.shared_importers[place]
                 .iter()
-                .for_each(|guests| guests.store(u64::MAX, Relaxed));
+                .for_each(|importers| importers.store(u64::MAX, Relaxed));
         }
     }
 
@@ -132,17 +132,17 @@ mod tests {
         let fd = ledger.share().expect("/proc");
         let tenants_map = ledger::map(&fd).expect("a ledger");
         let page = tenants_map.page();
-        for payer in [|place| place, |place| SLOTS - 1 - place, |_| 0, |place| place % 7] {
+        for owner in [|place| place, |place| SLOTS - 1 - place, |_| 0, |place| place % 7] {
             for _ in 0..20 {
-                scribble(page, payer);
+                overwrite(page, owner);
                 let calls = asked(|| {
                     let reaped = ledger.reap().expect("a look");
                     assert!(reaped.processes <= DEATHS, "{reaped:?}");
                 });
                 assert!(calls <= MOST, "{calls} questions");
             }
-            scribble(page, payer);
-            // Nobody lives, and who looks to the end finds it so.
+            overwrite(page, owner);
+            // No process lives, and a full reap finds it so.
             ledger.reap_all().expect("it ends");
             let left = page
                 .slots
@@ -154,28 +154,28 @@ mod tests {
     }
 
     #[test]
-    fn a_living_guest_is_asked_once_for_all_that_the_dead_paid() {
+    fn a_living_importer_is_asked_once_for_all_that_the_dead_paid() {
         let ledger = Ledger::create().expect("a ledger");
         let claim = || {
             let fd = ledger.share().expect("/proc");
             Slot::claim(fd, Backing::Sealed, SlotOwner::default()).expect("a slot")
         };
-        let (payers, guest): (Vec<Slot>, Slot) = ((0..8).map(|_| claim()).collect(), claim());
-        for (number, payer) in payers.iter().enumerate() {
-            payer.reserve(64 * 512, 1 << 40).expect("it fits");
+        let (owners, importer): (Vec<Slot>, Slot) = ((0..8).map(|_| claim()).collect(), claim());
+        for (number, owner) in owners.iter().enumerate() {
+            owner.reserve(64 * 512, 1 << 40).expect("it fits");
             for place in number * 64..(number + 1) * 64 {
-                let word = (place as u64 + 1) << 24 | (payer.index() as u64) << HOLDER_BITS | 2;
-                payer.shared().expect("ours")[place].store(word, Relaxed);
-                payer.note_shared(place, Worth::whole(512));
-                guest.note_open(place, true);
+                let word = (place as u64 + 1) << 24 | (owner.index() as u64) << HOLDER_BITS | 2;
+                owner.shared().expect("ours")[place].store(word, Relaxed);
+                owner.note_shared(place, Residual::whole(512));
+                importer.note_open(place, true);
             }
         }
-        drop(payers);
+        drop(owners);
         let calls = asked(|| assert_eq!(ledger.reap().expect("a look").processes, 8));
         assert_eq!(ledger.total_used(), 512 * 512);
-        // The turn; the eight, owned and given up; the guest, as a process and as a guest.
+        // The turn; the eight, owned and given up; the importer, as a process and as a importer.
         assert_eq!(calls, 2 + 8 * 2 + 2);
-        drop(guest);
+        drop(importer);
         ledger.reap_all().expect("a look");
         assert_eq!((ledger.total_used(), ledger.processes().count()), (0, 0));
     }
@@ -238,7 +238,7 @@ mod tests {
             );
             assert!(looks < 100, "the dead are never found");
         }
-        assert!(looks > 1, "whoever has it may be at work");
+        assert!(looks > 1, "its holder may be at work");
         drop(held);
     }
 
@@ -263,22 +263,22 @@ mod tests {
     }
 
     #[test]
-    fn who_stands_again_after_he_was_struck_out_may_live() {
+    fn a_process_that_opens_again_after_it_was_struck_out_may_live() {
         let ledger = Ledger::create().expect("a ledger");
         let fd = ledger.share().expect("/proc");
         let map = ledger::map(&fd).expect("a ledger");
         let page = map.page();
-        scribble(page, |_| 0);
-        let mut roll = Roll::new(fd.as_fd());
-        assert!(!roll.may_live(page, 5), "nobody has its lock");
+        overwrite(page, |_| 0);
+        let mut pass = ReapPass::new(fd.as_fd());
+        assert!(!pass.may_live(page, 5), "no process has its lock");
         assert_eq!(
-            page.shared_guests[9][0].load(Relaxed) & 1 << 5,
+            page.shared_importers[9][0].load(Relaxed) & 1 << 5,
             0,
             "struck out everywhere"
         );
-        // A newcomer takes the place, and counts on who pays: no answer of before is his.
-        assert!(roll.may_live(page, 5));
+        // A newcomer takes the slot, and counts on the owner: no answer of before is about it.
+        assert!(pass.may_live(page, 5));
         page.slots.0[6].claimed.store(claim::FREE, Relaxed);
-        assert!(!roll.may_live(page, 6));
+        assert!(!pass.may_live(page, 6));
     }
 }
