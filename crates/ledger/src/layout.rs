@@ -143,10 +143,10 @@ pub(crate) struct LedgerPage {
     pub spilled: SpillRecords,
     /// Allocations that a process of the slice shares with others of it: see [`crate::shared`].
     pub shared: [AtomicU64; SHARED_WORDS],
-    /// What each of them keeps from the device: see [`crate::shared::Worth`].
-    pub shared_worth: [AtomicU64; SHARED_WORDS],
+    /// What each of them keeps from the device: see [`crate::shared::Residual`].
+    pub shared_residuals: [AtomicU64; SHARED_WORDS],
     /// Which processes have it open and do not pay, by slot.
-    pub shared_guests: [[AtomicU64; SLOTS / 64]; SHARED_WORDS],
+    pub shared_importers: [[AtomicU64; SLOTS / 64]; SHARED_WORDS],
     pub presences: Presences,
 }
 

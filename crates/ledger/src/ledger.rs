@@ -21,7 +21,7 @@ use crate::liveness;
 use crate::mapping::{Access, Mapping};
 use crate::memfd;
 use crate::presence::Presence;
-use crate::roll::{self, Roll};
+use crate::reap_pass::{self, ReapPass};
 use crate::shared::claim;
 use crate::thrash::Thrash;
 
@@ -274,7 +274,7 @@ impl Ledger {
     /// # Errors
     /// As [`Ledger::reap`].
     pub fn reap_all(&self) -> Result<Reaped, PageError> {
-        const LOOKS: u32 = 4 * SLOTS as u32 / roll::DEATHS;
+        const LOOKS: u32 = 4 * SLOTS as u32 / reap_pass::DEATHS;
         let mut round = self.reaping.lock().unwrap_or_else(PoisonError::into_inner);
         *round = Round::default();
         let mut all = Reaped::default();
@@ -308,7 +308,7 @@ impl Ledger {
                 None => liveness::Turn::without(),
             },
         };
-        let mut roll = Roll::new(fd);
+        let mut pass = ReapPass::new(fd);
         let Round { next, mut short, .. } = core::mem::take(round);
         let mut cut = false;
         for slot in next..page.slots_in_use() {
@@ -324,14 +324,14 @@ impl Ledger {
             if !liveness::try_own(fd, slot).map_err(lock_error)? {
                 continue;
             }
-            if !roll.may_bury() {
+            if !pass.may_reap() {
                 liveness::disown(fd, slot).map_err(lock_error)?;
                 round.next = slot;
                 break;
             }
             // A newcomer may have cleared and left it between the look and the lock.
             let before = place.claimed.load(Acquire);
-            let kept = page.buries(&mut roll, slot);
+            let kept = page.reap_dead(&mut pass, slot);
             let outcome = reclaim_both(page, slot, kept);
             place.waiting_since_ns.store(0, Relaxed);
             if outcome.is_ok() {
@@ -348,7 +348,7 @@ impl Ledger {
             liveness::disown(fd, slot).map_err(lock_error)?;
             outcome.map_err(|_| PageError::Corrupted { page: "ledger" })?;
         }
-        short |= roll.fell_short();
+        short |= pass.fell_short();
         reaped.unfinished = short || cut || round.next != 0;
         round.short = short && round.next != 0;
         if reaped.bytes > 0 || reaped.spilled_bytes > 0 {
@@ -356,7 +356,7 @@ impl Ledger {
             page.book.tell_waiters();
         }
         // The last who had something open may have been among the dead, or died on his way out.
-        let _soon = page.call_payers();
+        let _soon = page.call_owners();
         drop(turn);
         Ok(reaped)
     }

@@ -25,7 +25,10 @@ mod mapping;
 mod memfd;
 mod peer_pidfd;
 mod presence;
-mod roll;
+pub mod private;
+mod reap_pass;
+mod residual;
+
 pub mod shared;
 mod slot;
 mod snapshot;
@@ -33,7 +36,6 @@ mod terms;
 mod text;
 mod thrash;
 mod waiting;
-mod worth;
 
 pub use bypass::Bypass;
 pub use effort::Effort;

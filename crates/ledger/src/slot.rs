@@ -13,7 +13,7 @@ use crate::fork::OwnMapping;
 use crate::layout::{LedgerPage, PresenceLine, SHARED_WORDS};
 use crate::ledger::{self, Backing};
 use crate::liveness;
-use crate::roll::Roll;
+use crate::reap_pass::ReapPass;
 use crate::shared::claim;
 use crate::thrash::Thrash;
 
@@ -47,14 +47,14 @@ impl Slot {
         let Some(ledger) = page.get() else {
             return Err(PageError::Corrupted { page: "ledger" });
         };
-        let mut roll = Roll::new(fd.as_fd());
+        let mut pass = ReapPass::new(fd.as_fd());
         // Unclaimed places first; then those of the dead, whose bytes go back on the way.
         for claimed in [false, true] {
             for index in 0..SLOTS {
                 if (ledger.slots.0[index].claimed.load(Acquire) != 0) == claimed
                     && liveness::try_own(fd.as_fd(), index).map_err(ledger::lock_error)?
                 {
-                    if claimed && ledger.buries(&mut roll, index) != 0 {
+                    if claimed && ledger.reap_dead(&mut pass, index) != 0 {
                         // Others have what it paid for.
                         liveness::disown(fd.as_fd(), index).map_err(ledger::lock_error)?;
                         continue;

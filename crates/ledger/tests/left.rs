@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::Duration;
 
-use divvy_ledger::shared::{HOLDER_BITS, Worth};
+use divvy_ledger::shared::{HOLDER_BITS, Residual};
 use divvy_ledger::{Backing, Ledger, Slot, SlotOwner};
 
 const ROUNDS: u32 = 20_000;
@@ -18,58 +18,58 @@ fn claim(ledger: &Ledger) -> Slot {
     Slot::claim(fd, Backing::Sealed, SlotOwner::default()).expect("a slot")
 }
 
-/// `payer` shares something at `place`, which `guest` opens.
-fn shared(payer: &Slot, guest: &Slot, place: usize) {
-    let word = 1 << 24 | (payer.index() as u64) << HOLDER_BITS | 2;
-    payer.shared().expect("ours")[place].store(word, SeqCst);
-    payer.note_shared(place, Worth::whole(BYTES));
-    guest.note_open(place, true);
+/// `owner` shares something at `place`, which `importer` opens.
+fn shared(owner: &Slot, importer: &Slot, place: usize) {
+    let word = 1 << 24 | (owner.index() as u64) << HOLDER_BITS | 2;
+    owner.shared().expect("ours")[place].store(word, SeqCst);
+    owner.note_shared(place, Residual::whole(BYTES));
+    importer.note_open(place, true);
 }
 
 #[test]
-fn a_payer_that_lets_go_while_the_last_leaves_sees_it_or_is_called() {
+fn an_owner_that_lets_go_while_the_last_leaves_sees_it_or_is_called() {
     let ledger = Ledger::create().expect("a ledger");
-    let (payer, guest) = (claim(&ledger), claim(&ledger));
+    let (owner, importer) = (claim(&ledger), claim(&ledger));
     let start = Barrier::new(2);
     for round in 0..ROUNDS {
         let place = round as usize % 7;
-        shared(&payer, &guest, place);
-        let calls = payer.calls();
+        shared(&owner, &importer, place);
+        let calls = owner.calls();
         let saw = thread::scope(|scope| {
             scope.spawn(|| {
                 start.wait();
-                guest.note_open(place, false);
+                importer.note_open(place, false);
             });
             start.wait();
-            payer.note_let_go(place);
-            !payer.is_open_elsewhere(place)
+            owner.note_let_go(place);
+            !owner.is_open_elsewhere(place)
         });
-        assert!(saw || payer.calls() != calls, "round {round}");
-        payer.shared().expect("ours")[place].store(0, SeqCst);
+        assert!(saw || owner.calls() != calls, "round {round}");
+        owner.shared().expect("ours")[place].store(0, SeqCst);
     }
 }
 
 #[test]
-fn a_payer_is_called_for_a_guest_that_died_and_by_whoever_needs_room() {
+fn an_owner_is_called_for_an_importer_that_died_and_by_a_process_that_needs_room() {
     let ledger = Ledger::create().expect("a ledger");
-    let (payer, guest, other) = (claim(&ledger), claim(&ledger), claim(&ledger));
-    shared(&payer, &guest, 3);
-    assert_eq!(other.call_payers(), 0, "it is in use");
-    payer.note_let_go(3);
-    let calls = payer.calls();
-    assert_eq!((other.call_payers(), payer.calls()), (0, calls), "another has it");
-    drop(guest);
+    let (owner, importer, other) = (claim(&ledger), claim(&ledger), claim(&ledger));
+    shared(&owner, &importer, 3);
+    assert_eq!(other.call_owners(), 0, "it is in use");
+    owner.note_let_go(3);
+    let calls = owner.calls();
+    assert_eq!((other.call_owners(), owner.calls()), (0, calls), "another has it");
+    drop(importer);
     ledger.reap().expect("a look");
-    assert_ne!(payer.calls(), calls);
-    let calls = payer.calls();
-    assert_eq!(other.call_payers(), BYTES);
-    assert_ne!(payer.calls(), calls);
-    payer.wait_call(calls, Duration::from_secs(60));
-    payer.shared().expect("ours")[3].store(0, SeqCst);
-    assert_eq!(other.call_payers(), 0, "it is paid back");
-    // What is worth anything anew is not let go.
+    assert_ne!(owner.calls(), calls);
+    let calls = owner.calls();
+    assert_eq!(other.call_owners(), BYTES);
+    assert_ne!(owner.calls(), calls);
+    owner.wait_call(calls, Duration::from_secs(60));
+    owner.shared().expect("ours")[3].store(0, SeqCst);
+    assert_eq!(other.call_owners(), 0, "it is paid back");
+    // What has a residual charge again is not let go.
     let late = claim(&ledger);
-    shared(&payer, &late, 3);
+    shared(&owner, &late, 3);
     late.note_open(3, false);
-    assert_eq!(other.call_payers(), 0);
+    assert_eq!(other.call_owners(), 0);
 }

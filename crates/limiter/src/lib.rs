@@ -4,11 +4,8 @@
 //!   other symbol a jump into the driver below ([`below`]).
 //! - [`tenant`]: this process's membership in its slice.
 //! - [`account`]: which pair of pages pays for which device, and the one place where memory is reserved.
-//! - `books`: what this process was charged for: pointers, pools, handles, and frees that are still to come.
-//! - `gate`: whether this process may launch now, and what it has in flight.
-//! - `room`: where bytes may be found before an allocation is refused.
-//! - [`map`]: which device pointer was charged how much.
-//! - [`pages`]: which pages of a device are held by allocations that do not fill them.
+//! - `charges`: what this process is charged for ([`divvy_charges`]). `driver`: the driver as charges ask it.
+//! - `gate`: whether this process may launch now, and what it has in flight. `leave`: ends of contexts and the process.
 //! - [`hooks`]: the functions of our own, one file per area.
 //! - [`nvml`]: the limiter as an NVML, which shows the slice to tools.
 //!
@@ -19,17 +16,15 @@
 
 pub mod account;
 pub mod below;
-mod books;
+mod charges;
 mod devices;
+mod driver;
 mod environment;
 mod gate;
 pub mod hooks;
+mod leave;
 mod log;
-pub mod map;
 pub mod nvml;
-pub mod pages;
-mod patience;
-mod room;
 mod strangers;
 pub mod tenant;
 mod threads;

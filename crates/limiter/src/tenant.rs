@@ -12,7 +12,6 @@ use divvy_abi::{CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, CUDA_ERROR_SYSTEM_NOT_READY, 
 use divvy_ledger::PageError;
 use divvy_ledger::attach::{self, AttachError, Attached};
 
-use crate::gate::Gate;
 use crate::{environment, log};
 
 /// Where this process stands.
@@ -29,8 +28,6 @@ pub enum Tenant {
 pub struct Membership {
     first: Attached,
     rest: Vec<Attached>,
-    /// By account.
-    gates: Box<[Gate]>,
     /// Whether an allocation has to ask for its device. With one account, and no device but its own in use, it pays.
     by_device: AtomicBool,
 }
@@ -51,12 +48,6 @@ impl Membership {
             0 => Some(&self.first),
             _ => self.rest.get(usize::from(index) - 1),
         }
-    }
-
-    /// The gate to the device of the account with this index.
-    #[inline]
-    pub(crate) fn gate(&self, index: u8) -> Option<&Gate> {
-        self.gates.get(usize::from(index))
     }
 
     /// All accounts, by index.
@@ -175,7 +166,6 @@ pub fn enter(accounts: Vec<Attached>) -> Tenant {
     // Leaked: hooks on other threads hold references to it until the process ends.
     let member: &'static Membership = Box::leak(Box::new(Membership {
         by_device: AtomicBool::new(!rest.is_empty()),
-        gates: (0..=rest.len()).map(|index| Gate::new(index as u8)).collect(),
         first,
         rest,
     }));

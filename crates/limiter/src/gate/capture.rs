@@ -4,20 +4,17 @@
 //! the state of a stream or a context may spoil the capture, in whatever mode the asking thread is: so none is put.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
 use divvy_abi::{
     CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
     CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, CUresult,
 };
+use divvy_charges::locked;
 
 use super::stream::Stream;
 use crate::below::ask;
-use crate::books::locked;
-
-/// Held while the gate thread puts short questions to the driver: a capture does not begin, nor does a stream or a
-/// context end, between a look at whether it has and the question.
-static ASKING: Mutex<()> = Mutex::new(());
+use crate::leave;
 
 /// Streams in which a capture was begun, with their contexts.
 static BEGUN: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
@@ -29,14 +26,6 @@ pub(super) fn any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-pub(super) fn asking() -> MutexGuard<'static, ()> {
-    locked(&ASKING)
-}
-
-pub(super) fn try_asking() -> Option<MutexGuard<'static, ()>> {
-    ASKING.try_lock().ok()
-}
-
 /// Whether a launch into this stream is captured rather than run. Asks the driver only while some capture goes on.
 pub(super) fn takes(stream: Stream) -> bool {
     any() && ask::is_capturing(stream.handle, stream.per_thread)
@@ -46,7 +35,7 @@ pub(super) fn takes(stream: Stream) -> bool {
 pub(super) fn begin(stream: Stream, call: impl FnOnce() -> CUresult) -> CUresult {
     let entry = (stream.handle as usize, stream.context());
     {
-        let _nobody_asks = asking();
+        let _not_asked = leave::asking();
         change(|begun| begun.push(entry));
     }
     let result = call();

@@ -4,6 +4,7 @@
 //! and an event between the two would keep it from that.
 
 use divvy_abi::{CU_EVENT_BLOCKING_SYNC, CUDA_SUCCESS, CUevent};
+use divvy_charges::locked;
 
 use super::books::{Books, Bracket, Mark};
 use super::estimates::Key;
@@ -11,7 +12,7 @@ use super::lane::Lane;
 use super::stream::Stream;
 use super::{Gate, capture};
 use crate::below::{ask, forward};
-use crate::books::locked;
+use crate::leave;
 use divvy_ledger::monotonic_ns;
 
 /// What is to be recorded in front of a launch.
@@ -142,7 +143,7 @@ impl Gate {
 
     /// A context has ended.
     pub(super) fn forget(&self, context: usize) {
-        let _nobody_asks = capture::asking();
+        let _not_asked = leave::asking();
         locked(&self.books).forget(&self.lanes, context);
     }
 
@@ -189,7 +190,7 @@ impl Gate {
             self.carry_out(plan.map_or_else(Plan::default, Plan::mark), stream);
             Ok(())
         });
-        let _nobody_asks = capture::asking();
+        let _not_asked = leave::asking();
         locked(&self.books).lanes[lane].sealed = true;
         self.lanes[lane].disown();
     }

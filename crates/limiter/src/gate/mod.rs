@@ -6,7 +6,7 @@
 //! - `lane`: the purses, one a stream. `estimates`: how long a kernel should take. `admission`: may it go now?
 //! - `wait`: a launch that cannot go at once. `bucket`: the share without an agent.
 //! - `books`: what is believed to be in flight; `mark`: our events in the program's streams; `watch`: what is over.
-//! - `thread`: the gate thread, which finds out what is over and tells the agent. `leave`: its end, and that of contexts.
+//! - `thread`: the gate thread, which finds out what is over and tells the agent.
 //! - `capture`: captures are left alone.
 //!
 //! Copies and memsets pass: they use other engines than kernels do, and mostly wait for these anyway.
@@ -18,7 +18,6 @@ mod capture;
 mod estimates;
 mod lane;
 mod launch;
-mod leave;
 mod mark;
 mod stream;
 mod thread;
@@ -31,18 +30,18 @@ use std::sync::{Mutex, OnceLock};
 
 use divvy_abi::{CUDA_LAUNCH_PARAMS, CUcontext, CUresult};
 use divvy_ledger::attach::Attached;
-use divvy_ledger::{Gate as Says, GateWord};
+use divvy_ledger::{Gate as Says, GateWord, MAX_ACCOUNTS};
 
 use crate::account;
 use crate::below::ask;
 use crate::devices::{self, Payer};
+use crate::leave::Leaving;
 use crate::tenant::{self, Membership, Tenant};
 
 use books::Books;
 use estimates::Estimates;
 use lane::{LANES, Lane};
 pub(crate) use launch::Launch;
-pub(crate) use leave::{Leaving, unless_exiting};
 pub(crate) use stream::Stream;
 use thread::Thread;
 
@@ -63,6 +62,17 @@ pub(crate) struct Gate {
     /// Threads that wait at the gate.
     waiting: AtomicU32,
     thread: Thread,
+}
+
+/// By account; each made when it is first asked for.
+static GATES: [OnceLock<Box<Gate>>; MAX_ACCOUNTS as usize] =
+    [const { OnceLock::new() }; MAX_ACCOUNTS as usize];
+
+/// The gate to the device of the account with this index.
+#[inline]
+fn of(account: u8) -> Option<&'static Gate> {
+    let gate = GATES.get(usize::from(account))?;
+    Some(gate.get_or_init(|| Box::new(Gate::new(account))))
 }
 
 /// A word that no agent writes: it says closed.
@@ -171,10 +181,10 @@ fn slowly(
 #[inline]
 fn of_current(member: &'static Membership) -> Option<(&'static Gate, &'static Attached)> {
     if !member.is_by_device() {
-        return Some((member.gate(0)?, member.first()));
+        return Some((of(0)?, member.first()));
     }
     match devices::current(member) {
-        Ok(Payer::Account(index)) => Some((member.gate(index)?, member.account(index)?)),
+        Ok(Payer::Account(index)) => Some((of(index)?, member.account(index)?)),
         _ => None,
     }
 }
@@ -223,7 +233,7 @@ fn all() -> impl Iterator<Item = (&'static Gate, &'static Attached)> {
     member.into_iter().flat_map(|member| {
         (0..member.count()).filter_map(|index| {
             let index = u8::try_from(index).ok()?;
-            Some((member.gate(index)?, member.account(index)?))
+            Some((of(index)?, member.account(index)?))
         })
     })
 }

@@ -3,7 +3,7 @@
 use divvy_abi::CUstream;
 
 use crate::below::ask;
-use crate::books::contexts;
+use crate::charges::CHARGES;
 
 /// A stream as a call names it.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +58,7 @@ impl Stream {
         }
         Name {
             stream: LEGACY,
-            owner: if contexts::are_several() {
+            owner: if CHARGES.are_contexts_several() {
                 ask::current_context()
             } else {
                 0

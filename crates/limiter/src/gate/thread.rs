@@ -6,15 +6,15 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use core::time::Duration;
 
 use divvy_abi::CU_STREAM_CAPTURE_MODE_RELAXED;
+use divvy_charges::locked;
 use divvy_ledger::attach::Attached;
 use divvy_ledger::{Gate as Says, GateWord, monotonic_ns};
 use rustix::thread::futex;
 
 use super::books::Books;
-use super::{Gate, NOTHING_SEEN, capture, leave};
+use super::{Gate, NOTHING_SEEN, capture};
 use crate::below::forward;
-use crate::books::locked;
-use crate::{log, threads};
+use crate::{leave, log, threads};
 
 /// A lease that nothing has used for so many nanoseconds is given back.
 const IDLE_NS: u64 = 100_000;

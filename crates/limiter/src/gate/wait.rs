@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use core::time::Duration;
 
+use divvy_charges::locked;
 use divvy_ledger::attach::Attached;
 use divvy_ledger::{Gate as Says, GateWord, monotonic_ns};
 use rustix::thread::futex;
@@ -13,7 +14,6 @@ use super::lane::COMMON;
 use super::launch::Launch;
 use super::mark::Plan;
 use super::{Gate, NOTHING_SEEN, capture};
-use crate::books::locked;
 
 /// A beat older than this, in nanoseconds, is a dead agent's.
 const STALE_NS: u64 = 500_000_000;

@@ -4,14 +4,16 @@
 //! there when the program destroys the context, or begins a capture.
 
 use divvy_abi::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUevent};
+use divvy_charges::locked;
 use divvy_ledger::monotonic_ns;
 
 use super::books::{Books, Bracket, Mark, in_use};
 use super::lane::{COMMON, Lane};
 use super::stream::Name;
-use super::{Gate, capture, leave};
+use super::{Gate, capture};
 use crate::below::forward;
-use crate::books::{contexts, locked};
+use crate::charges::CHARGES;
+use crate::leave;
 
 /// Pauses between questions about something that is late, in nanoseconds: an eighth of how late it is, within these.
 const LATE_NS: (u64, u64) = (20_000, 500_000);
@@ -57,7 +59,7 @@ impl Drop for Standing {
 impl Gate {
     /// Finds out what is over. Answers whether anything is that was not.
     pub(super) fn watch(&self) -> bool {
-        let _asking = capture::asking();
+        let _asking = leave::asking();
         if leave::is_exiting() {
             return false;
         }
@@ -204,7 +206,7 @@ impl Gate {
     pub(super) fn settle(&self) -> bool {
         use core::sync::atomic::Ordering::SeqCst;
         self.uncounted.store(false, SeqCst);
-        for context in contexts::of(self.account) {
+        for context in CHARGES.contexts_of(self.account) {
             // A context in which something is captured must not be waited for.
             let Some(_inside) = leave::enter(context) else {
                 continue;

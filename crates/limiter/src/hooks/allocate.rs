@@ -3,12 +3,9 @@
 
 use divvy_abi::{CU_MEM_ATTACH_GLOBAL, CUdeviceptr, CUdeviceptr_v1, CUresult, guard};
 
-use super::charge::{charged, kept};
-use super::spill;
 use crate::account;
 use crate::below::forward;
-use crate::books::held::Piece;
-use crate::books::{grain, rounded};
+use crate::charges::CHARGES;
 
 /// Reads an out-parameter that the driver has just filled in.
 ///
@@ -20,41 +17,32 @@ unsafe fn filled<T: Copy + Into<u64>>(out: *const T) -> u64 {
     unsafe { out.read() }.into()
 }
 
-macro_rules! allocations {
-    ($($name:ident($out:ident: $of:ty, $bytes:ident: $size:ty $(, $rest:ident: $rest_type:ty)*);)*) => {
-        $(pub(super) unsafe extern "C-unwind" fn $name(
-            $out: $of,
-            $bytes: $size
-            $(, $rest: $rest_type)*
-        ) -> CUresult {
-            guard(|| {
-                charged(
-                    $bytes as u64,
-                    // SAFETY: the arguments are handed on as they came.
-                    || unsafe { forward::$name($out, $bytes $(, $rest)*) },
-                    // SAFETY: read only after the driver said that it filled it in.
-                    || unsafe { filled($out) },
-                )
-            })
-        })*
-    };
-}
-
-allocations! {
-    cuMemAlloc(out: *mut CUdeviceptr_v1, bytes: u32);
+pub(super) unsafe extern "C-unwind" fn cuMemAlloc(out: *mut CUdeviceptr_v1, bytes: u32) -> CUresult {
+    guard(|| {
+        // SAFETY: the arguments are handed on as they came.
+        let call = || unsafe { forward::cuMemAlloc(out, bytes) };
+        match account::current() {
+            // SAFETY: read only after the driver said that it filled it in.
+            Ok(Some(account)) => CHARGES.allocate(account, bytes.into(), call, || unsafe { filled(out) }),
+            Ok(None) => call(),
+            Err(code) => code,
+        }
+    })
 }
 
 pub(super) unsafe extern "C-unwind" fn cuMemAlloc_v2(out: *mut CUdeviceptr, bytes: usize) -> CUresult {
     guard(|| {
-        spill::charged_or_spilled(
-            bytes as u64,
-            // SAFETY: the arguments are handed on as they came.
-            || unsafe { forward::cuMemAlloc_v2(out, bytes) },
-            // SAFETY: as above.
-            || unsafe { forward::cuMemAllocManaged(out, bytes, CU_MEM_ATTACH_GLOBAL.0) },
-            // SAFETY: read only after the driver said that it filled it in.
-            || unsafe { filled(out) },
-        )
+        // SAFETY: the arguments are handed on as they came.
+        let call = || unsafe { forward::cuMemAlloc_v2(out, bytes) };
+        // SAFETY: as above.
+        let managed = || unsafe { forward::cuMemAllocManaged(out, bytes, CU_MEM_ATTACH_GLOBAL.0) };
+        // SAFETY: read only after the driver said that it filled it in.
+        let pointer = || unsafe { filled(out) };
+        match account::current() {
+            Ok(Some(account)) => CHARGES.allocate_or_spill(account, bytes as u64, call, managed, pointer),
+            Ok(None) => call(),
+            Err(code) => code,
+        }
     })
 }
 
@@ -66,8 +54,14 @@ pub(super) unsafe extern "C-unwind" fn cuMemAllocManaged(
     guard(|| {
         // SAFETY: the arguments are handed on as they came.
         let call = || unsafe { forward::cuMemAllocManaged(out, bytes, flags) };
-        // SAFETY: read only after the driver said that it filled it in.
-        spill::managed(bytes as u64, call, || unsafe { filled(out) })
+        match account::current() {
+            Ok(Some(account)) => {
+                // SAFETY: read only after the driver said that it filled it in.
+                CHARGES.allocate_managed(account, bytes as u64, call, || unsafe { filled(out) })
+            }
+            Ok(None) => call(),
+            Err(code) => code,
+        }
     })
 }
 
@@ -109,32 +103,15 @@ pub(super) unsafe extern "C-unwind" fn cuMemAllocPitch_v2(
     })
 }
 
-/// Rows are charged at the driver's pitch, which is known only afterwards: reserved by the usual one, then corrected.
 fn pitched(
     width: u64,
     height: u64,
     mut call: impl FnMut() -> CUresult,
     filled_in: impl FnOnce() -> (CUdeviceptr, u64),
 ) -> CUresult {
-    let account = match account::current() {
-        Ok(Some(account)) => account,
-        Ok(None) => return call(),
-        Err(code) => return code,
-    };
-    // Every device so far pitches rows to a multiple of 512 bytes.
-    let expected = rounded(width).saturating_mul(height);
-    if let Err(code) = account::look_around(expected) {
-        return code;
+    match account::current() {
+        Ok(Some(account)) => CHARGES.allocate_rows(account, (width, height), call, filled_in),
+        Ok(None) => call(),
+        Err(code) => code,
     }
-    let most = grain::most(account, expected);
-    if let Err(code) = account::take(account, most, "an allocation of rows") {
-        return code;
-    }
-    let result = account::calling(account, most, &mut call);
-    if !result.is_success() {
-        return result;
-    }
-    let (pointer, pitch) = filled_in();
-    let bytes = rounded(pitch.saturating_mul(height));
-    kept(account, Piece { pointer, bytes }, most)
 }

@@ -5,18 +5,16 @@ use divvy_abi::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_DESCRIPTOR_v1, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR_v1,
     CUarray, CUmipmappedArray, CUresult, guard,
 };
-use divvy_ledger::ReserveError;
+use divvy_charges::{Kind, arrays};
 
-use super::share::lets_go;
 use crate::account;
 use crate::below::{ask, forward};
-use crate::books::holdings::Holdings;
-use crate::books::{arrays, physical};
+use crate::charges::CHARGES;
 
-/// Makes an array by `call`; `bytes` looks at its description, which the driver reads as well. `destroy` ends what should
+/// Makes an array, of at most so many allocations, by `call`; `bytes` looks at its description, which the driver reads as well. `destroy` ends what should
 /// not be there.
 fn made(
-    holdings: &Holdings,
+    (kind, allocations): (Kind, u64),
     bytes: impl FnOnce() -> Option<u64>,
     call: impl Fn() -> CUresult,
     handle: impl Fn() -> usize,
@@ -31,7 +29,7 @@ fn made(
         return call();
     };
     if ask::device_bytes().is_none_or(|all| bytes <= all) {
-        return holdings.made(account, bytes, call, handle);
+        return CHARGES.make_object(kind, account, (bytes, allocations), call, handle);
     }
     // No device has that much: a driver first looks whether there can be such an array, and says so in its own words.
     let result = call();
@@ -39,13 +37,7 @@ fn made(
         return result;
     }
     let _never_made = destroy(handle());
-    let limit_bytes = account.limit_bytes();
-    let used_bytes = limit_bytes.saturating_sub(account.room_bytes());
-    let refusal = ReserveError::Refused {
-        limit_bytes,
-        used_bytes,
-    };
-    account::refused(bytes, "an array", refusal)
+    CHARGES.refuse(account, bytes, "an array")
 }
 
 fn flat(array: &CUDA_ARRAY_DESCRIPTOR) -> CUDA_ARRAY3D_DESCRIPTOR {
@@ -90,7 +82,7 @@ macro_rules! creates {
         $(pub(super) unsafe extern "C-unwind" fn $name(out: *mut CUarray, array: *const $of) -> CUresult {
             guard(|| {
                 made(
-                    &arrays::ARRAYS,
+                    (Kind::Array, 1),
                     // SAFETY: null, or the program's own description, which the driver reads as well.
                     || unsafe { array.as_ref() }.map(|array| arrays::bytes(&$described(array))),
                     // SAFETY: the arguments are handed on as they came.
@@ -119,7 +111,7 @@ pub(super) unsafe extern "C-unwind" fn cuMipmappedArrayCreate(
 ) -> CUresult {
     guard(|| {
         made(
-            &arrays::MIPMAPS,
+            (Kind::Mipmap, 16),
             // SAFETY: null, or the program's own description, which the driver reads as well.
             || unsafe { array.as_ref() }.map(|array| arrays::mipmap_bytes(array, levels)),
             // SAFETY: the arguments are handed on as they came.
@@ -133,19 +125,16 @@ pub(super) unsafe extern "C-unwind" fn cuMipmappedArrayCreate(
 }
 
 macro_rules! destroys {
-    ($($name:ident($of:ty) from $holdings:ident;)*) => {
+    ($($name:ident($of:ty) from $kind:ident;)*) => {
         $(pub(super) unsafe extern "C-unwind" fn $name(array: $of) -> CUresult {
             guard(|| {
                 // It may be a mipmap of external memory.
-                let result = lets_go(array as u64, || {
-                    arrays::$holdings.ended(array as usize, || {
-                        // SAFETY: the argument is handed on as it came.
-                        unsafe { forward::$name(array) }
-                    })
+                let result = CHARGES.close(array as u64, || {
+                    // SAFETY: the argument is handed on as it came.
+                    CHARGES.end_object(Kind::$kind, array as usize, || unsafe { forward::$name(array) })
                 });
-                if result.is_success() && account::keeps_books() {
-                    // Tiles of a sparse one.
-                    physical::unbound(array as usize);
+                if result.is_success() {
+                    CHARGES.array_ended(array as usize);
                 }
                 result
             })
@@ -154,6 +143,6 @@ macro_rules! destroys {
 }
 
 destroys! {
-    cuArrayDestroy(CUarray) from ARRAYS;
-    cuMipmappedArrayDestroy(CUmipmappedArray) from MIPMAPS;
+    cuArrayDestroy(CUarray) from Array;
+    cuMipmappedArrayDestroy(CUmipmappedArray) from Mipmap;
 }

@@ -4,6 +4,7 @@
 use std::os::fd::{AsRawFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
 
 use divvy_abi::{CUDA_ERROR_OPERATING_SYSTEM, CUresult};
+use divvy_charges::Key;
 
 /// A descriptor of our own for the file behind the program's, if there is one.
 pub(super) struct Own {
@@ -26,6 +27,23 @@ pub(super) fn own(given: i32) -> Result<Own, CUresult> {
     Ok(Own { copy, given })
 }
 
+/// The key of the file behind a descriptor, and its length in bytes; `None` where many allocations come as the same
+/// file, as those of a driver that hands out its device node do.
+pub(super) fn identity(descriptor: i32) -> Option<(Key, u64)> {
+    let mut found = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: a valid out-parameter; any number may be asked about.
+    if unsafe { libc::fstat(descriptor, found.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: fstat filled it in.
+    let found = unsafe { found.assume_init() };
+    if found.st_mode & libc::S_IFMT == libc::S_IFCHR {
+        return None;
+    }
+    let key = Key::of_file(found.st_dev, found.st_ino);
+    Some((key, u64::try_from(found.st_size).unwrap_or(0)))
+}
+
 impl Own {
     /// What to look at, and to hand on: no descriptor where the program's is none.
     pub fn number(&self) -> i32 {
@@ -39,5 +57,23 @@ impl Own {
             // SAFETY: the program has given it away with the call.
             unsafe { libc::close(self.given) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd as _;
+
+    use super::identity;
+
+    #[test]
+    fn a_file_is_known_and_a_device_node_is_not() {
+        let file = std::fs::File::open("/proc/self/exe").expect("this program");
+        let again = std::fs::File::open("/proc/self/exe").expect("this program");
+        let node = std::fs::File::open("/dev/null").expect("a device node");
+        assert_eq!(identity(file.as_raw_fd()), identity(again.as_raw_fd()));
+        assert!(identity(file.as_raw_fd()).is_some());
+        assert_eq!(identity(node.as_raw_fd()), None);
+        assert_eq!(identity(-1), None);
     }
 }

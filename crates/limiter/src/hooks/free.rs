@@ -3,16 +3,16 @@
 
 use divvy_abi::{CUdeviceptr, CUdeviceptr_v1, CUresult, CUstream, guard};
 
-use super::charge::{freed, freed_in};
 use crate::below::forward;
-use crate::books::deferred::StreamName;
+use crate::charges::CHARGES;
+use crate::driver;
 
 macro_rules! frees {
     ($($name:ident($of:ty);)*) => {
         $(pub(super) unsafe extern "C-unwind" fn $name(pointer: $of) -> CUresult {
             guard(|| {
                 // SAFETY: the arguments are handed on as they came.
-                freed(CUdeviceptr::from(pointer), || unsafe { forward::$name(pointer) })
+                CHARGES.free(CUdeviceptr::from(pointer), || unsafe { forward::$name(pointer) })
             })
         })*
     };
@@ -27,9 +27,9 @@ macro_rules! stream_ordered_frees {
     ($($name:ident, $per_thread:literal;)*) => {
         $(pub(super) unsafe extern "C-unwind" fn $name(pointer: CUdeviceptr, stream: CUstream) -> CUresult {
             guard(|| {
-                let name = StreamName { stream, per_thread: $per_thread };
+                let named = driver::stream(stream, $per_thread);
                 // SAFETY: the arguments are handed on as they came.
-                freed_in(name, pointer, || unsafe { forward::$name(pointer, stream) })
+                CHARGES.free_in(named, pointer, || unsafe { forward::$name(pointer, stream) })
             })
         })*
     };

@@ -7,11 +7,11 @@ use divvy_abi::{
     CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD, CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS, CUdevice,
     CUdeviceptr, CUgraph, CUgraphExec, CUgraphNode, CUresult, CUstream, c_char, guard,
 };
+use divvy_charges::Needs;
 
 use crate::account;
 use crate::below::{ask, forward};
-use crate::books::graphs::{self, Needs};
-use crate::books::{grain, rounded};
+use crate::charges::CHARGES;
 use crate::gate::{self, Launch, Stream};
 
 /// Graphs within graphs are looked into this deep; a driver allows less.
@@ -31,12 +31,7 @@ fn needs(graph: CUgraph) -> Needs {
         } else {
             &mut need.outside
         };
-        // Each may lie in pages of its own.
-        let bytes = match account::of_device(device) {
-            Ok(Some(account)) => grain::most(account, bytes),
-            _ => rounded(bytes),
-        };
-        *sum = sum.saturating_add(bytes);
+        *sum = sum.saturating_add(CHARGES.node_bytes(device, bytes));
     }
     needs
 }
@@ -118,17 +113,12 @@ fn instantiated(
         return call();
     }
     let flags = flags();
-    let uploads = flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD.0) != 0;
-    let result = if uploads {
-        graphs::with_room(&needs, call)
-    } else {
-        call()
-    };
-    if result.is_success() {
-        let frees = flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.0) != 0;
-        graphs::instantiated(out() as usize, needs, frees);
-    }
-    result
+    let has = |flag: u32| flags & u64::from(flag) != 0;
+    let how = (
+        has(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD.0),
+        has(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.0),
+    );
+    CHARGES.instantiate_graph(needs, how, call, || out() as usize)
 }
 
 macro_rules! instantiates {
@@ -181,10 +171,10 @@ macro_rules! launches {
                 // SAFETY: the arguments are handed on as they came.
                 let call = || unsafe { forward::$name(exec, stream) };
                 let call = || $run(exec, Stream { handle: stream, per_thread: $per_thread }, call);
-                if !graphs::any() || !account::keeps_books() || ask::is_capturing(stream, $per_thread) {
+                if !CHARGES.any_graphs() || ask::is_capturing(stream, $per_thread) {
                     return call();
                 }
-                graphs::launched(exec as usize, stream as usize, call)
+                CHARGES.launch_graph(exec as usize, stream as usize, call)
             })
         })*
     };
@@ -199,10 +189,7 @@ launches! {
 
 pub(super) unsafe extern "C-unwind" fn cuGraphExecDestroy(exec: CUgraphExec) -> CUresult {
     guard(|| {
-        if graphs::any() && account::keeps_books() {
-            // Before: afterwards the handle may already be another thread's.
-            graphs::destroyed(exec as usize);
-        }
+        CHARGES.graph_ends(exec as usize);
         // SAFETY: the argument is handed on as it came.
         unsafe { forward::cuGraphExecDestroy(exec) }
     })
@@ -211,11 +198,6 @@ pub(super) unsafe extern "C-unwind" fn cuGraphExecDestroy(exec: CUgraphExec) -> 
 pub(super) unsafe extern "C-unwind" fn cuDeviceGraphMemTrim(device: CUdevice) -> CUresult {
     guard(|| {
         // SAFETY: the argument is handed on as it came.
-        let call = || unsafe { forward::cuDeviceGraphMemTrim(device) };
-        if graphs::any() && account::keeps_books() {
-            graphs::trimming(call)
-        } else {
-            call()
-        }
+        CHARGES.trim_graphs(|| unsafe { forward::cuDeviceGraphMemTrim(device) })
     })
 }

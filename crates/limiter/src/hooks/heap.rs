@@ -6,10 +6,11 @@ use divvy_abi::{
     CU_LIMIT_MALLOC_HEAP_SIZE, CU_LIMIT_PRINTF_FIFO_SIZE, CU_LIMIT_STACK_SIZE, CUcontext, CUdevice_attribute,
     CUlimit, CUresult, guard,
 };
+use divvy_charges::HeapSize;
 
 use crate::account;
 use crate::below::{ask, forward};
-use crate::books::contexts;
+use crate::charges::CHARGES;
 
 pub(super) unsafe extern "C-unwind" fn cuCtxSetLimit(which: CUlimit, value: usize) -> CUresult {
     guard(|| {
@@ -23,8 +24,13 @@ pub(super) unsafe extern "C-unwind" fn cuCtxSetLimit(which: CUlimit, value: usiz
         let Some(each) = times(which) else { return call() };
         let set = || size(which).map_or(0, |size| size.saturating_mul(each));
         let wanted = (value as u64).saturating_mul(each);
-        let context = ask::current_context() as CUcontext;
-        contexts::heap_set(context, account, which, set(), wanted, call, set)
+        let size = HeapSize {
+            context: ask::current_context() as CUcontext,
+            which,
+            before: set(),
+            wanted,
+        };
+        CHARGES.set_heap(account, size, call, set)
     })
 }
 

@@ -2,10 +2,22 @@
 #![allow(non_snake_case)]
 
 use divvy_abi::{CUdevice, CUresult, guard};
+use divvy_charges::environment::Account as _;
 
 use crate::account::{self, Account};
 use crate::below::forward;
-use crate::books::follow;
+use crate::charges::CHARGES;
+
+/// Bytes that may still be allocated beyond the limit, in managed memory; 0 where that is not allowed.
+fn spill_room_bytes(account: Account) -> u64 {
+    match account.spill_limit_bytes() {
+        0 => 0,
+        limit => {
+            let spilled = account.attached().slot().total_spilled();
+            limit.saturating_sub(spilled.unwrap_or(limit))
+        }
+    }
+}
 
 /// What the slice sees of a device: the smaller of its own room and the device's, never below 0.
 #[inline]
@@ -13,7 +25,7 @@ fn within(account: Account, free: u64, total: u64) -> (u64, u64) {
     // What may lie beyond the share is there as well, and not on the device.
     (
         free.min(account.room_bytes())
-            .saturating_add(account.spill_room_bytes()),
+            .saturating_add(spill_room_bytes(account)),
         total_within(account, total),
     )
 }
@@ -23,7 +35,7 @@ fn within(account: Account, free: u64, total: u64) -> (u64, u64) {
 fn total_within(account: Account, total: u64) -> u64 {
     total
         .min(account.limit_bytes())
-        .saturating_add(account.attached().spill_limit_bytes())
+        .saturating_add(account.spill_limit_bytes())
 }
 
 /// The older interface counts in 32 bits: what does not fit is shown as its top.
@@ -35,7 +47,7 @@ macro_rules! memory_info {
     ($name:ident, $of:ty, $narrow:expr) => {
         pub(super) unsafe extern "C-unwind" fn $name(free: *mut $of, total: *mut $of) -> CUresult {
             guard(|| {
-                follow();
+                CHARGES.follow();
                 // SAFETY: the arguments are handed on as they came.
                 let result = unsafe { forward::$name(free, total) };
                 if result.is_success()

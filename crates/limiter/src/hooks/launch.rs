@@ -3,8 +3,9 @@
 
 use divvy_abi::{CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchConfig, CUresult, CUstream, c_void, guard};
 
+use crate::account;
 use crate::below::forward;
-use crate::books::spilled;
+use crate::charges::CHARGES;
 use crate::gate::{self, Launch, Stream};
 
 macro_rules! launches {
@@ -12,7 +13,7 @@ macro_rules! launches {
         $(pub(super) unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> CUresult {
             // By value: the open way reads them from registers, not from where references would point.
             guard(move || {
-                spilled::launched();
+                CHARGES.kernel_launched(|| account::current().ok().flatten());
                 gate::launching(
                     move || $launch,
                     // SAFETY: the arguments are handed on as they came.
@@ -100,10 +101,10 @@ pub(super) unsafe extern "C-unwind" fn cuLaunchCooperativeKernelMultiDevice(
     flags: u32,
 ) -> CUresult {
     guard(|| {
-        spilled::launched();
+        CHARGES.kernel_launched(|| account::current().ok().flatten());
         // SAFETY: the arguments are handed on as they came.
         let call = || unsafe { forward::cuLaunchCooperativeKernelMultiDevice(list, count, flags) };
-        if list.is_null() || !crate::account::keeps_books() {
+        if list.is_null() || !account::keeps_books() {
             return call();
         }
         // SAFETY: the program says that there are so many; the driver reads them as well.

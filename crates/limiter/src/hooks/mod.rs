@@ -5,7 +5,6 @@
 mod allocate;
 mod array;
 mod capture;
-mod charge;
 mod context;
 mod descriptor;
 mod free;
@@ -17,7 +16,6 @@ mod module;
 mod pool;
 mod proc_address;
 mod share;
-mod spill;
 mod synchronize;
 mod vmm;
 

@@ -2,17 +2,15 @@
 #![allow(non_snake_case)]
 
 use divvy_abi::{
-    CU_MEM_LOCATION_TYPE_DEVICE, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY, CUdevice, CUdeviceptr,
-    CUmemAllocationType, CUmemLocation, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUresult,
-    CUstream, c_void, guard,
+    CU_MEM_LOCATION_TYPE_DEVICE, CUDA_ERROR_NOT_INITIALIZED, CUdevice, CUdeviceptr, CUmemAllocationType,
+    CUmemLocation, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUresult, CUstream, c_void, guard,
 };
+use divvy_charges::environment::Stream;
 
-use super::charge::{self, charged};
-use crate::account::{self, Account};
+use crate::account;
 use crate::below::{ask, forward};
-use crate::books::deferred::{self, Freed, StreamName};
-use crate::books::held::Piece;
-use crate::books::{follow, pools, rounded};
+use crate::charges::CHARGES;
+use crate::driver;
 
 macro_rules! stream_ordered {
     ($($name:ident($($pool:ident: $of:ty)?), $per_thread:literal, $named:expr;)*) => {
@@ -23,7 +21,7 @@ macro_rules! stream_ordered {
             stream: CUstream,
         ) -> CUresult {
             guard(|| {
-                let name = StreamName { stream, per_thread: $per_thread };
+                let name = driver::stream(stream, $per_thread);
                 let named: Option<CUmemoryPool> = $named;
                 // SAFETY: the arguments are handed on as they came; `out` is what the driver has just filled in.
                 unsafe { allocate(name, named, out, bytes, || forward::$name(out, bytes, $($pool,)? stream)) }
@@ -44,7 +42,7 @@ stream_ordered! {
 /// # Safety
 /// `out` is valid for reading once `call` says success.
 unsafe fn allocate(
-    stream: StreamName,
+    stream: Stream,
     named: Option<CUmemoryPool>,
     out: *mut CUdeviceptr,
     bytes: usize,
@@ -59,79 +57,32 @@ unsafe fn allocate(
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     // Captured, it becomes a node of a graph, and takes memory when the graph is launched. No bytes the driver refuses.
-    if bytes == 0 || ask::is_capturing(stream.stream, stream.per_thread) {
+    if bytes == 0 || ask::is_capturing(stream.handle as CUstream, stream.per_thread) {
         return call();
     }
-    let Some((pool, account)) = named
-        .map(|pool| (pool, account))
-        .or_else(|| current_pool(account))
-    else {
-        // SAFETY: the caller's promise.
-        return charged(bytes as u64, call, || unsafe { out.read() });
-    };
-    let payer = match pools::payer(pool, account) {
-        Ok(payer) => payer,
-        Err(code) => return code,
-    };
-    let bytes = rounded(bytes as u64);
-    let begun = match pools::begin(payer, bytes, deferred::waiting_in(stream, payer)) {
-        Ok(begun) => begun,
-        Err(code) => return code,
-    };
-    let result = call();
-    if !result.is_success() {
-        pools::failed(begun);
-        return result;
-    }
     // SAFETY: the caller's promise.
-    let pointer = unsafe { out.read() };
-    let still_waiting = || {
-        deferred::settle();
-        deferred::waiting_in(stream, payer)
-    };
-    let piece = Piece { pointer, bytes };
-    match pools::finish(begun, piece, still_waiting) {
-        Ok(()) => charge::noted(payer, piece),
-        Err(noted) => {
-            undo(stream, pointer);
-            if noted {
-                pools::will_be_freed(payer, bytes);
-                deferred::defer(stream, Freed::Piece(payer, piece));
-            }
-            CUDA_ERROR_OUT_OF_MEMORY
+    let pointer = || unsafe { out.read() };
+    match named.or_else(current_pool) {
+        Some(pool) => {
+            CHARGES.allocate_from_pool(account, (pool as usize, stream), bytes as u64, call, pointer)
         }
+        None => CHARGES.allocate(account, bytes as u64, call, pointer),
     }
 }
 
-fn undo(stream: StreamName, pointer: CUdeviceptr) {
-    // SAFETY: the driver has just handed this pointer out in this stream, and the program has not returned to use it.
-    let _freed = unsafe {
-        if stream.per_thread {
-            forward::cuMemFreeAsync_ptsz(pointer, stream.stream)
-        } else {
-            forward::cuMemFreeAsync(pointer, stream.stream)
-        }
-    };
-}
-
-/// The pool that the current device allocates from, and who pays for it.
-fn current_pool(account: Account) -> Option<(CUmemoryPool, Account)> {
+/// The pool that the current device allocates from.
+fn current_pool() -> Option<CUmemoryPool> {
     let device = ask::current_device()?;
     let mut pool: CUmemoryPool = core::ptr::null_mut();
     // SAFETY: a valid out-parameter.
     let result = unsafe { forward::cuDeviceGetMemPool(&raw mut pool, device) };
-    (result.is_success() && !pool.is_null()).then_some((pool, account))
+    (result.is_success() && !pool.is_null()).then_some(pool)
 }
 
 pub(super) unsafe extern "C-unwind" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
     guard(|| {
         // SAFETY: the argument is handed on as it came.
-        let call = || unsafe { forward::cuMemPoolDestroy(pool) };
-        if account::keeps_books() {
-            pools::destroyed(pool, call)
-        } else {
-            call()
-        }
+        CHARGES.destroy_pool(pool as usize, || unsafe { forward::cuMemPoolDestroy(pool) })
     })
 }
 
@@ -156,14 +107,13 @@ pub(super) unsafe extern "C-unwind" fn cuMemPoolSetAttribute(
 }
 
 fn followed(pool: CUmemoryPool, result: CUresult) -> CUresult {
-    if result.is_success() && account::keeps_books() {
-        follow();
-        pools::follow_one(pool);
+    if result.is_success() {
+        CHARGES.pool_changed(pool as usize);
     }
     result
 }
 
-/// Notes who pays for a pool that the program has just been told of.
+/// Notes the account of a pool that the program has just been told of.
 ///
 /// # Safety
 /// `out` is valid for reading if `result` says success.
@@ -174,9 +124,8 @@ unsafe fn noted(result: CUresult, out: *mut CUmemoryPool, device: Option<CUdevic
         && let Some(device) = device
         && let Ok(Some(account)) = account::of_device(device)
     {
-        // A pool that finds no place is refused when it is allocated from.
         // SAFETY: the caller's promise.
-        let _noted = pools::payer(unsafe { out.read() }, account);
+        CHARGES.pool_known(unsafe { out.read() } as usize, account);
     }
     result
 }

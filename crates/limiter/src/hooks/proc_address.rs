@@ -20,9 +20,9 @@ use divvy_ledger::{Bypass, Policy};
 
 use super::{TABLE, is_hooked};
 use crate::below::{self, forward};
-use crate::books::locked;
 use crate::tenant::{self, Tenant};
 use crate::{environment, log};
+use divvy_charges::locked;
 
 pub(super) unsafe extern "C-unwind" fn cuGetProcAddress(
     name: *const c_char,

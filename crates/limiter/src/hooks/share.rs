@@ -5,20 +5,19 @@
 #![allow(non_snake_case)]
 
 use divvy_abi::{
-    CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-    CUDA_EXTERNAL_MEMORY_BUFFER_DESC, CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
-    CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC, CUdevice, CUdeviceptr, CUexternalMemory, CUipcMemHandle,
-    CUmemPoolPtrExportData, CUmemoryPool, CUmipmappedArray, CUresult, guard,
+    CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC, CUdeviceptr,
+    CUexternalMemory, CUipcMemHandle, CUmemPoolPtrExportData, CUmemoryPool, CUmipmappedArray, CUresult,
+    guard,
 };
+use divvy_charges::Key;
 
 use super::descriptor;
 use crate::account::{self, Account};
 use crate::below::{ask, forward};
-use crate::books::parting::Parting;
-use crate::books::shared::{self, Key};
-use crate::books::{grain, imports, rounded};
+use crate::charges::CHARGES;
 
-/// Who pays for what is opened now, if anybody.
+/// The account that pays for what is opened now, if any.
 fn payer() -> Result<Option<Account>, CUresult> {
     if account::keeps_books() {
         account::current()
@@ -32,45 +31,6 @@ fn bytes_of<T>(value: &T) -> &[u8] {
     unsafe { core::slice::from_raw_parts(core::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) }
 }
 
-/// Who pays for memory at a pointer that the driver has just answered: the account of the device that it is on, which need
-/// not be the current one. `otherwise` where the driver does not say.
-fn payer_of(pointer: CUdeviceptr, otherwise: Account) -> Result<Option<Account>, CUresult> {
-    let mut device: CUdevice = -1;
-    // SAFETY: the attribute is 4 bytes wide, as `device` is; the driver checks the pointer.
-    let answer = unsafe {
-        forward::cuPointerGetAttribute(
-            (&raw mut device).cast(),
-            CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-            pointer,
-        )
-    };
-    if answer.is_success() && device >= 0 {
-        account::of_device(device)
-    } else {
-        Ok(Some(otherwise))
-    }
-}
-
-/// Where the allocation begins that a pointer lies in: an exported handle is of all of it.
-fn base_of(pointer: CUdeviceptr) -> CUdeviceptr {
-    let (mut base, mut bytes) = (pointer, 0);
-    // SAFETY: valid out-parameters; the driver checks the pointer.
-    let result = unsafe { forward::cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, pointer) };
-    if result.is_success() { base } else { pointer }
-}
-
-/// Bytes of the pages that the allocation of a pointer keeps from its device: all of them, wherever it lies in them.
-fn size_of_allocation(account: Account, pointer: CUdeviceptr) -> u64 {
-    let (mut base, mut bytes) = (0, 0);
-    // SAFETY: valid out-parameters; the driver checks the pointer.
-    let result = unsafe { forward::cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, pointer) };
-    if result.is_success() {
-        grain::most(account, bytes as u64)
-    } else {
-        0
-    }
-}
-
 pub(super) unsafe extern "C-unwind" fn cuIpcGetMemHandle(
     out: *mut CUipcMemHandle,
     pointer: CUdeviceptr,
@@ -80,7 +40,7 @@ pub(super) unsafe extern "C-unwind" fn cuIpcGetMemHandle(
         unsafe {
             let result = forward::cuIpcGetMemHandle(out, pointer);
             if result.is_success() && account::keeps_books() {
-                imports::exported(base_of(pointer), Key::of(bytes_of(&out.read())));
+                CHARGES.exported(pointer, Key::of(bytes_of(&out.read())));
             }
             result
         }
@@ -88,7 +48,7 @@ pub(super) unsafe extern "C-unwind" fn cuIpcGetMemHandle(
 }
 
 /// Opens by `call` what is another process's and known by `key`, and goes with `context`; `pointer` reads where it is after
-/// a success. Where nobody can pay for it, `close` undoes that.
+/// a success. Where it cannot be paid for, `close` undoes that.
 fn opened(
     key: impl FnOnce() -> Key,
     context: impl FnOnce() -> usize,
@@ -96,39 +56,11 @@ fn opened(
     pointer: impl FnOnce() -> CUdeviceptr,
     close: impl FnOnce(CUdeviceptr) -> CUresult,
 ) -> CUresult {
-    let account = match payer() {
-        Ok(Some(account)) => account,
-        Ok(None) => return call(),
-        Err(code) => return code,
-    };
-    let key = key();
-    // Before: who pays now, and frees it meanwhile, goes on paying. On whichever device: its account's table has it.
-    let joined = account::all().find_map(|account| shared::joined(account, key, 0));
-    let result = call();
-    if !result.is_success() {
-        if let Some(joined) = joined {
-            joined.ended();
-        }
-        return result;
+    match payer() {
+        Ok(Some(account)) => CHARGES.open(account, (key(), context()), call, pointer, close),
+        Ok(None) => call(),
+        Err(code) => code,
     }
-    let pointer = pointer();
-    let paid = match payer_of(pointer, account) {
-        Ok(Some(account)) => {
-            let bytes = size_of_allocation(account, pointer);
-            imports::imported(pointer, account, key, bytes, joined, context())
-        }
-        other => {
-            if let Some(joined) = joined {
-                joined.ended();
-            }
-            other.map(drop)
-        }
-    };
-    if let Err(code) = paid {
-        let _closed = close(pointer);
-        return code;
-    }
-    result
 }
 
 macro_rules! opens {
@@ -159,25 +91,10 @@ opens! {
     cuIpcOpenMemHandle_v2;
 }
 
-/// Lets go by `call` of what is others' memory here.
-pub(super) fn lets_go(pointer: u64, call: impl FnOnce() -> CUresult) -> CUresult {
-    if !account::keeps_books() {
-        return call();
-    }
-    let parting = Parting::begin(pointer, None);
-    let result = call();
-    match parting {
-        Some(parting) if result.is_success() => parting.done(),
-        Some(parting) => parting.refused(),
-        None => {}
-    }
-    result
-}
-
 pub(super) unsafe extern "C-unwind" fn cuIpcCloseMemHandle(pointer: CUdeviceptr) -> CUresult {
     guard(|| {
         // SAFETY: the argument is handed on as it came.
-        lets_go(pointer, || unsafe { forward::cuIpcCloseMemHandle(pointer) })
+        CHARGES.close(pointer, || unsafe { forward::cuIpcCloseMemHandle(pointer) })
     })
 }
 
@@ -190,7 +107,7 @@ pub(super) unsafe extern "C-unwind" fn cuMemPoolExportPointer(
         unsafe {
             let result = forward::cuMemPoolExportPointer(out, pointer);
             if result.is_success() && account::keeps_books() {
-                imports::exported(base_of(pointer), Key::of(bytes_of(&out.read())));
+                CHARGES.exported(pointer, Key::of(bytes_of(&out.read())));
             }
             result
         }
@@ -244,31 +161,16 @@ pub(super) unsafe extern "C-unwind" fn cuImportExternalMemory(
                 Err(code) => return code,
             }
         }
-        let file = own.as_ref().and_then(|own| Key::of_file(own.number()));
-        // Who imports a part keeps the whole.
-        let whole = file.map_or(0, |(_, bytes)| grain::whole_pages(account, bytes));
-        let bytes = rounded(described.size).max(whole);
-        let key = file.map_or_else(|| Key::of_size(bytes), |(key, _)| key);
-        // On whichever device somebody pays for it. Where nobody does, it is on the current one, or the driver refuses.
-        let others = account::all().filter(|other| file.is_some() && other.index() != account.index());
-        let joined = others
-            .into_iter()
-            .find_map(|other| shared::joined(other, key, bytes));
-        let share = match joined.map_or_else(|| shared::imported(account, key, bytes), Ok) {
-            Ok(share) => share,
-            Err(code) => return code,
-        };
-        let result = call(&raw const described);
-        if result.is_success() {
+        let file = own.as_ref().and_then(|own| descriptor::identity(own.number()));
+        let bytes = described.size;
+        let imported = || {
             if let Some(own) = own {
                 own.taken_over();
             }
             // SAFETY: the driver has just filled it in.
-            imports::external(unsafe { out.read() } as usize, share, ask::current_context());
-        } else {
-            share.ended();
-        }
-        result
+            unsafe { out.read() as usize }
+        };
+        CHARGES.import_external(account, bytes, file, || call(&raw const described), imported)
     })
 }
 
@@ -276,17 +178,7 @@ pub(super) unsafe extern "C-unwind" fn cuDestroyExternalMemory(memory: CUexterna
     guard(|| {
         // SAFETY: the argument is handed on as it came.
         let call = || unsafe { forward::cuDestroyExternalMemory(memory) };
-        if !account::keeps_books() {
-            return call();
-        }
-        let leaving = imports::external_leaving(memory as usize);
-        let result = call();
-        match leaving {
-            Some(leaving) if result.is_success() => leaving.gone(),
-            Some(leaving) => leaving.refused(memory as u64),
-            None => {}
-        }
-        result
+        CHARGES.destroy_external(memory as usize, call)
     })
 }
 
@@ -299,8 +191,8 @@ pub(super) unsafe extern "C-unwind" fn cuExternalMemoryGetMappedBuffer(
         // SAFETY: the arguments are handed on as they came; `out` is read after the driver has filled it in.
         unsafe {
             let result = forward::cuExternalMemoryGetMappedBuffer(out, memory, description);
-            if result.is_success() && account::keeps_books() {
-                imports::external_mapped(memory as usize, out.read());
+            if result.is_success() {
+                CHARGES.external_mapped(memory as usize, out.read());
             }
             result
         }
@@ -316,8 +208,8 @@ pub(super) unsafe extern "C-unwind" fn cuExternalMemoryGetMappedMipmappedArray(
         // SAFETY: the arguments are handed on as they came; `out` is read after the driver has filled it in.
         unsafe {
             let result = forward::cuExternalMemoryGetMappedMipmappedArray(out, memory, description);
-            if result.is_success() && account::keeps_books() {
-                imports::external_mapped(memory as usize, out.read() as u64);
+            if result.is_success() {
+                CHARGES.external_mapped(memory as usize, out.read() as u64);
             }
             result
         }

@@ -4,7 +4,7 @@
 use divvy_abi::{CUcontext, CUevent, CUresult, CUstream, guard};
 
 use crate::below::forward;
-use crate::books::{deferred, follow};
+use crate::charges::CHARGES;
 use crate::gate::{self, Stream};
 
 macro_rules! then_follow {
@@ -15,7 +15,7 @@ macro_rules! then_follow {
                 let result = unsafe { forward::$name($($argument)?) };
                 if result.is_success() {
                     $($also;)?
-                    follow();
+                    CHARGES.follow();
                 }
                 result
             })
@@ -27,7 +27,7 @@ then_follow! {
     cuStreamSynchronize(stream: CUstream);
     cuStreamSynchronize_ptsz(stream: CUstream);
     cuEventSynchronize(event: CUevent);
-    cuCtxSynchronize() and deferred::context_synchronized();
+    cuCtxSynchronize() and CHARGES.context_synchronized();
     cuCtxSynchronize_v2(context: CUcontext);
 }
 
@@ -36,7 +36,7 @@ macro_rules! stream_ends {
         $(pub(super) unsafe extern "C-unwind" fn $name(stream: CUstream) -> CUresult {
             guard(|| {
                 // Before: afterwards the handle may already be another thread's new stream.
-                deferred::seal(stream);
+                CHARGES.stream_ends(stream as usize);
                 gate::stream_ends(Stream { handle: stream, per_thread: false });
                 // SAFETY: the argument is handed on as it came.
                 unsafe { forward::$name(stream) }

@@ -7,16 +7,14 @@ use divvy_abi::{
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUresult, CUstream, c_void,
     guard,
 };
+use divvy_charges::{Identity, Key, rounded};
 
 use super::descriptor;
 use crate::account::{self, Account};
 use crate::below::forward;
-use crate::books::arriving::Arriving;
-use crate::books::physical::Identity;
-use crate::books::shared::Key;
-use crate::books::{physical, rounded};
+use crate::charges::CHARGES;
 
-/// Who pays for memory with these properties: the account of the device that it is on, or nobody where it is the host's.
+/// The account that pays for memory with these properties: that of its device, or none where it is the host's.
 ///
 /// # Errors
 /// As [`account::of_device`].
@@ -49,33 +47,15 @@ pub(super) unsafe extern "C-unwind" fn cuMemCreate(
             Ok(None) => return call(),
             Err(code) => return code,
         };
-        let bytes = rounded(bytes as u64);
-        let result = account::allocating(account, bytes, "physical memory", call);
-        if result.is_success() {
-            // SAFETY: the driver has just filled it in.
-            physical::created(unsafe { out.read() }, account, bytes);
-        }
-        result
+        // SAFETY: read only after the driver said that it filled it in.
+        CHARGES.create_physical(account, bytes as u64, call, || unsafe { out.read() })
     })
 }
 
 pub(super) unsafe extern "C-unwind" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
     guard(|| {
-        let released = if account::keeps_books() {
-            physical::released(handle)
-        } else {
-            None
-        };
         // SAFETY: the argument is handed on as it came.
-        let result = unsafe { forward::cuMemRelease(handle) };
-        if let Some(released) = released {
-            released.then(result);
-        }
-        // Of a multicast object this was the end; what was bound to it is free.
-        if result.is_success() && account::keeps_books() {
-            physical::unbound(handle as usize);
-        }
-        result
+        CHARGES.release_physical(handle, || unsafe { forward::cuMemRelease(handle) })
     })
 }
 
@@ -87,8 +67,8 @@ pub(super) unsafe extern "C-unwind" fn cuMemRetainAllocationHandle(
         // SAFETY: the arguments are handed on as they came; `out` is read after the driver has filled it in.
         unsafe {
             let result = forward::cuMemRetainAllocationHandle(out, address);
-            if result.is_success() && account::keeps_books() {
-                physical::retained(out.read(), address as u64);
+            if result.is_success() {
+                CHARGES.physical_retained(out.read(), address as u64);
             }
             result
         }
@@ -103,16 +83,9 @@ pub(super) unsafe extern "C-unwind" fn cuMemMap(
     flags: u64,
 ) -> CUresult {
     guard(|| {
-        let ours = account::keeps_books();
-        if ours && let Err(code) = physical::paid(handle, (bytes as u64).saturating_add(offset as u64)) {
-            return code;
-        }
         // SAFETY: the arguments are handed on as they came.
-        let result = unsafe { forward::cuMemMap(address, bytes, offset, handle, flags) };
-        if ours && result.is_success() {
-            physical::mapped(handle, address, bytes as u64);
-        }
-        result
+        let call = || unsafe { forward::cuMemMap(address, bytes, offset, handle, flags) };
+        CHARGES.map_physical(handle, (address, offset as u64, bytes as u64), call)
     })
 }
 
@@ -120,14 +93,7 @@ pub(super) unsafe extern "C-unwind" fn cuMemUnmap(address: CUdeviceptr, bytes: u
     guard(|| {
         // SAFETY: the arguments are handed on as they came.
         let call = || unsafe { forward::cuMemUnmap(address, bytes) };
-        if !account::keeps_books() {
-            return call();
-        }
-        // Before: afterwards the addresses may already be another thread's new mapping.
-        let unmapped = physical::unmapped(address, bytes as u64);
-        let result = call();
-        unmapped.then(result);
-        result
+        CHARGES.unmap_physical(address, bytes as u64, call)
     })
 }
 
@@ -142,7 +108,7 @@ macro_rules! maps_into_arrays {
                 // SAFETY: the arguments are handed on as they came; the list is read after the driver has taken it.
                 unsafe {
                     let result = forward::$name(list, count, stream);
-                    if result.is_success() && account::keeps_books() && !list.is_null() {
+                    if result.is_success() && !list.is_null() {
                         bind(core::slice::from_raw_parts(list, count as usize));
                     }
                     result
@@ -165,7 +131,7 @@ fn bind(list: &[CUarrayMapInfo]) {
     {
         // SAFETY: each member of both unions is a pointer or a number of the same width.
         let (handle, array) = unsafe { (info.memHandle.memHandle, info.resource.array as usize) };
-        physical::bound(handle, array);
+        CHARGES.bind_physical(handle, array);
     }
 }
 
@@ -181,7 +147,7 @@ pub(super) unsafe extern "C-unwind" fn cuMemExportToShareableHandle(
         if result.is_success() && account::keeps_books() {
             // SAFETY: the driver has just filled it in, as wide as the kind is.
             let identity = unsafe { identity(out, kind, false) };
-            physical::exported(handle, identity.map(|identity| identity.key));
+            CHARGES.physical_exported(handle, identity.map(|identity| identity.key));
         }
         result
     })
@@ -210,36 +176,27 @@ pub(super) unsafe extern "C-unwind" fn cuMemImportFromShareableHandle(
         };
         // SAFETY: the program's own handle, as the driver will read it.
         let identity = unsafe { identity(shared, kind, true) };
-        // Before: where only the descriptor keeps the memory, it is the import that takes it from the device.
-        let arriving = match Arriving::begin(identity) {
-            Ok(arriving) => arriving,
-            Err(code) => return code,
-        };
-        // SAFETY: the arguments are handed on as they came; `out` is read after the driver has filled it in.
-        unsafe {
-            let result = forward::cuMemImportFromShareableHandle(out, shared, kind);
-            if !result.is_success() {
-                arriving.not_needed();
-                return result;
-            }
-            let handle = out.read();
+        // SAFETY: the arguments are handed on as they came.
+        let call = || unsafe { forward::cuMemImportFromShareableHandle(out, shared, kind) };
+        let imported = || {
+            // SAFETY: read only after the driver said that it filled it in.
+            let handle = unsafe { out.read() };
             let properties = properties_of(handle);
             let account = match &properties {
-                Some(properties) => payer(properties).ok().flatten(),
-                None => account::current().ok().flatten(),
+                Some(properties) => payer(properties),
+                None => account::current(),
             };
-            let identity = identity.map(|found| Identity {
-                bytes: found
-                    .bytes
-                    .and_then(|bytes| whole_pages(properties.as_ref()?, bytes)),
-                ..found
+            let whole = |bytes| whole_pages(properties.as_ref()?, bytes);
+            let identity = identity.map(|Identity { key, bytes }| Identity {
+                key,
+                bytes: bytes.and_then(whole),
             });
-            if let Err(code) = physical::imported(handle, account, identity, arriving) {
-                let _given_up = forward::cuMemRelease(handle);
-                return code;
-            }
-            result
-        }
+            (handle, account.ok().flatten(), identity)
+        };
+        // SAFETY: the handle that the driver has just answered, and the program does not know.
+        CHARGES.import_physical(identity, call, imported, |handle| unsafe {
+            forward::cuMemRelease(handle)
+        })
     })
 }
 
@@ -253,8 +210,8 @@ unsafe fn identity(
     kind: CUmemAllocationHandleType,
     by_value: bool,
 ) -> Option<Identity> {
-    let of_file = |descriptor| {
-        let (key, bytes) = Key::of_file(descriptor)?;
+    let of_file = |number| {
+        let (key, bytes) = descriptor::identity(number)?;
         Some(Identity {
             key,
             bytes: Some(bytes),
@@ -314,8 +271,8 @@ macro_rules! binds_to_multicast {
             guard(|| {
                 // SAFETY: the arguments are handed on as they came.
                 let result = unsafe { forward::$name(object, $($before,)* $bound, $($after),*) };
-                if result.is_success() && account::keeps_books() {
-                    physical::$how($bound, object as usize);
+                if result.is_success() {
+                    CHARGES.$how($bound, object as usize);
                 }
                 result
             })
@@ -325,8 +282,8 @@ macro_rules! binds_to_multicast {
 
 // A multicast object takes no device memory of its own: it is a window on what is bound to it, which stays for as long.
 binds_to_multicast! {
-    cuMulticastBindMem(offset: usize; memory: CUmemGenericAllocationHandle; from: usize, bytes: usize, flags: u64) by bound;
-    cuMulticastBindMem_v2(device: CUdevice, offset: usize; memory: CUmemGenericAllocationHandle; from: usize, bytes: usize, flags: u64) by bound;
-    cuMulticastBindAddr(offset: usize; address: CUdeviceptr; bytes: usize, flags: u64) by bound_at;
-    cuMulticastBindAddr_v2(device: CUdevice, offset: usize; address: CUdeviceptr; bytes: usize, flags: u64) by bound_at;
+    cuMulticastBindMem(offset: usize; memory: CUmemGenericAllocationHandle; from: usize, bytes: usize, flags: u64) by bind_physical;
+    cuMulticastBindMem_v2(device: CUdevice, offset: usize; memory: CUmemGenericAllocationHandle; from: usize, bytes: usize, flags: u64) by bind_physical;
+    cuMulticastBindAddr(offset: usize; address: CUdeviceptr; bytes: usize, flags: u64) by bind_physical_at;
+    cuMulticastBindAddr_v2(device: CUdevice, offset: usize; address: CUdeviceptr; bytes: usize, flags: u64) by bind_physical_at;
 }

@@ -5,8 +5,8 @@ use core::ffi::c_char;
 use divvy_abi::nvml::*;
 
 use super::below::forward;
+use super::outcome::{Result, code, done};
 use super::slice::{self, Handle};
-use super::{Result, code, done};
 
 /// After nvmlInit: handles are new, and inside a slice the slice must be there to see.
 fn initialised(answer: nvmlReturn_t) -> nvmlReturn_t {

@@ -4,7 +4,8 @@ use divvy_abi::nvml::*;
 use divvy_ledger::attach::Observed;
 
 use super::below::forward;
-use super::{Result, code, done, slice};
+use super::outcome::{Result, code, done};
+use super::slice;
 
 /// Total, used and free bytes of a slice on a device that has `device_free` bytes left for anybody. Use above a limit
 /// that was lowered shows as a full slice; free is the lesser of the slice's room and the device's.

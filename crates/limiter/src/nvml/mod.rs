@@ -12,11 +12,12 @@
 pub mod below;
 mod devices;
 mod memory;
+mod outcome;
 mod processes;
 mod slice;
 mod utilization;
 
-use divvy_abi::nvml::{NVML_SUCCESS, Table, nvmlReturn_t};
+use divvy_abi::nvml::Table;
 
 use below::FORWARD;
 
@@ -53,23 +54,3 @@ pub const TABLE: Table = Table {
     nvmlDeviceGetRunningProcessDetailList: processes::nvmlDeviceGetRunningProcessDetailList,
     ..FORWARD
 };
-
-/// What a call comes to: an NVML error is its code.
-type Result<T = ()> = core::result::Result<T, nvmlReturn_t>;
-
-/// A hook's outcome as C expects it.
-fn code(outcome: Result) -> nvmlReturn_t {
-    match outcome {
-        Ok(()) => NVML_SUCCESS,
-        Err(code) => code,
-    }
-}
-
-/// The answer of the library below as a hook's outcome.
-fn done(answer: nvmlReturn_t) -> Result {
-    if answer == NVML_SUCCESS {
-        Ok(())
-    } else {
-        Err(answer)
-    }
-}

@@ -4,7 +4,8 @@ use divvy_abi::nvml::*;
 use divvy_ledger::attach::ObservedProcess;
 
 use super::below::forward;
-use super::{Result, code, slice};
+use super::outcome::{Result, code, done};
+use super::slice;
 
 /// NVML's "not part of a MIG device".
 const NO_INSTANCE: u32 = u32::MAX;
@@ -58,7 +59,7 @@ fn second_version(process: &ObservedProcess) -> nvmlProcessInfo_v2_t {
 fn check(device: nvmlDevice_t) -> Result {
     let mut index = 0;
     // SAFETY: a valid out-parameter; the library below checks handles as it does without us.
-    super::done(unsafe { forward::nvmlDeviceGetIndex(device, &raw mut index) })
+    done(unsafe { forward::nvmlDeviceGetIndex(device, &raw mut index) })
 }
 
 macro_rules! lists {

@@ -9,7 +9,7 @@ use divvy_abi::nvml::*;
 use divvy_ledger::attach::{self, Observed};
 
 use super::below::forward;
-use super::{Result, done};
+use super::outcome::{Result, done};
 use crate::{environment, log};
 
 /// One device of the slice.

@@ -7,7 +7,8 @@ use divvy_ledger::WHOLE_COMPUTE;
 use divvy_ledger::attach::Observed;
 
 use super::below::forward;
-use super::{Result, code, done, slice};
+use super::outcome::{Result, code, done};
+use super::slice;
 
 /// How far back a process's own figure may lie, in microseconds: the longest window of NVML's own figures.
 const RECENT_US: u64 = 1_000_000;

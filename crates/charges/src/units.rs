@@ -1,0 +1,34 @@
+//! Units of a charge, and rounding to them.
+
+/// Bytes in which the ledger counts; a driver's own granularity is a multiple.
+pub const UNIT: u64 = divvy_ledger::accounting::UNIT;
+
+/// The largest charge that can be asked for: every limit refuses it.
+pub(crate) const MOST: u64 = u64::MAX - UNIT + 1;
+
+/// `bytes` as the ledger counts them. Saturates below the top, where every limit refuses.
+#[inline]
+#[must_use]
+pub fn rounded(bytes: u64) -> u64 {
+    rounded_to(bytes, UNIT)
+}
+
+/// `bytes` in whole pages of `page` bytes. Saturates as [`rounded`] does.
+#[inline]
+pub(crate) fn rounded_to(bytes: u64, page: u64) -> u64 {
+    bytes.checked_next_multiple_of(page).unwrap_or(MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_round_up_and_never_wrap() {
+        assert_eq!(rounded(0), 0);
+        assert_eq!(rounded(1), 512);
+        assert_eq!(rounded(512), 512);
+        assert_eq!(rounded(u64::MAX), u64::MAX - 511);
+        assert_eq!(rounded(u64::MAX) % UNIT, 0);
+    }
+}

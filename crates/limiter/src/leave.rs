@@ -1,0 +1,119 @@
+//! Ends that threads of ours must not be surprised by: of contexts, and of the process.
+
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use core::time::Duration;
+use std::sync::{Mutex, MutexGuard};
+
+use divvy_charges::locked;
+
+use crate::account;
+
+/// Held while a thread of ours puts short questions to the driver: a capture does not begin, nor does a stream or a
+/// context end, between a look at whether it has and the question.
+static ASKING: Mutex<()> = Mutex::new(());
+static EXITING: AtomicBool = AtomicBool::new(false);
+/// Contexts that may be ending just now.
+static LEAVING: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+/// The context that a gate thread waits for, 0 for none.
+static WAITED_FOR: AtomicUsize = AtomicUsize::new(0);
+
+const PAUSE: Duration = Duration::from_micros(100);
+/// How often a context's end waits so long for our thread to have left it: some 2 s, where its work does not end.
+const PATIENCE: u32 = 20_000;
+/// The same of the process's end: some 20 ms.
+const PATIENCE_AT_EXIT: u32 = 200;
+
+/// Waits until no thread of ours asks the driver, and keeps them from it.
+pub(crate) fn asking() -> MutexGuard<'static, ()> {
+    locked(&ASKING)
+}
+
+/// While it lives, nothing is asked of a context.
+pub(crate) struct Leaving(usize);
+
+impl Leaving {
+    pub fn begin(context: usize) -> Self {
+        {
+            let _nobody_asks = asking();
+            locked(&LEAVING).push(context);
+        }
+        for _ in 0..PATIENCE {
+            if WAITED_FOR.load(SeqCst) != context {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Self(context)
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        let mut leaving = locked(&LEAVING);
+        if let Some(at) = leaving.iter().position(|context| *context == self.0) {
+            leaving.swap_remove(at);
+        }
+    }
+}
+
+pub(crate) fn is_leaving(context: usize) -> bool {
+    locked(&LEAVING).contains(&context)
+}
+
+/// A wait for a context.
+pub(crate) struct Inside;
+
+/// Begins a wait for a context, unless that may be ending, or another thread waits for one.
+pub(crate) fn enter(context: usize) -> Option<Inside> {
+    WAITED_FOR.compare_exchange(0, context, SeqCst, SeqCst).ok()?;
+    let inside = Inside;
+    let may = !is_leaving(context) && !is_exiting();
+    may.then_some(inside)
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        WAITED_FOR.store(0, SeqCst);
+    }
+}
+
+/// Whether the process ends: nothing more is asked.
+pub(crate) fn is_exiting() -> bool {
+    EXITING.load(SeqCst)
+}
+
+/// Does by `work`, in a thread of ours, what may ask the driver something; answers false, and does nothing, where the
+/// process ends.
+pub(crate) fn unless_exiting(work: impl FnOnce()) -> bool {
+    at_exit();
+    let _asking = asking();
+    let goes_on = !is_exiting();
+    if goes_on {
+        work();
+    }
+    goes_on
+}
+
+/// Sees to it that the driver's own end finds nobody of ours in it.
+pub(crate) fn at_exit() {
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    if REGISTERED.swap(true, SeqCst) {
+        return;
+    }
+    // SAFETY: a function that may be called at any time, in a library that is never unloaded.
+    let _registered = unsafe { libc::atexit(exiting) };
+}
+
+extern "C" fn exiting() {
+    // In a forked child there is no thread, and a lock of its parent's may be held for ever.
+    if !account::keeps_books() {
+        return;
+    }
+    EXITING.store(true, SeqCst);
+    for _ in 0..PATIENCE_AT_EXIT {
+        if WAITED_FOR.load(SeqCst) == 0 && ASKING.try_lock().ok().is_some() {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
