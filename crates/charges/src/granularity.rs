@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::environment::Driver;
 use crate::owner::ACCOUNTS;
 use crate::pages::LEAST_PAGE;
-use crate::units::{UNIT, rounded, rounded_to};
+use crate::units::{UNIT, begin_of_page, rounded, rounded_to};
 
 /// Bytes of a page by account.
 pub(crate) struct Granularity {
@@ -72,5 +72,5 @@ pub(crate) fn taken(page: u64, bytes: u64) -> u64 {
 
 /// The bytes of `bytes` that are whole pages.
 pub(crate) fn whole_pages(page: u64, bytes: u64) -> u64 {
-    bytes / page * page
+    begin_of_page(bytes, page)
 }

@@ -9,6 +9,7 @@ use zerocopy::FromZeros;
 
 use crate::owner::{CODE_BITS, Extent, Owned};
 use crate::table::{Entry, Exhausted, Table, hash};
+use crate::units::{begin_of_page, rounded_to};
 
 const SHARDS: usize = 16;
 /// Smaller pages have no room for an owner below their address.
@@ -57,7 +58,7 @@ impl Parts {
     pub fn of(owned: Owned, page: u64) -> Self {
         let Extent { pointer, bytes } = owned.extent;
         let end = pointer.saturating_add(bytes);
-        let (first, last) = (pointer / page * page, end / page * page);
+        let (first, last) = (begin_of_page(pointer, page), begin_of_page(end, page));
         let code = u64::from(owned.owner.code());
         let key = |base: u64, covered: bool| covered.then_some(PageKey(base | code));
         if first == last {
@@ -66,7 +67,7 @@ impl Parts {
                 shared: [key(first, pointer < end), None],
             };
         }
-        let whole = pointer.next_multiple_of(page);
+        let whole = rounded_to(pointer, page);
         Self {
             whole: last - whole,
             shared: [key(first, pointer < whole), key(last, last < end)],

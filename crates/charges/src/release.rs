@@ -50,9 +50,7 @@ impl<E: Environment> Live<E> {
     /// out of the table. `None` where there is nothing to it but that.
     #[inline]
     pub fn release(&self, pointer: CUdeviceptr, charge: Option<Charge>, at_once: bool) -> Option<Releasing> {
-        if !self.imports.any()
-            && !charge.is_some_and(|charge| self.charged().touches_detached(charge.at(pointer)))
-        {
+        if !self.imports.any() && !self.charged().extents().any_detached() {
             return None;
         }
         self.release_beyond(pointer, charge, at_once)

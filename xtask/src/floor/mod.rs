@@ -53,6 +53,7 @@ const DROP_INS: [DropIn; 3] = [
 const PERMITTED: &[&str] = &[
     "bitflags",
     "divvy-abi",
+    "divvy-charges",
     "divvy-ledger",
     "divvy-limiter",
     "libc",
