@@ -125,8 +125,7 @@ fn a_connection_of_a_process_that_ended_decides_nothing() {
     let host = Host::new();
     host.text(&["slice", "create", "kept", "--memory", "1GiB"]);
     let (ours, theirs) = UnixStream::pair().expect("a pair");
-    let mut child = Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "connects_for_another_process"])
+    let mut child = divvy_own_process::other("connects_for_another_process")
         .env("DIVVY_TEST_CONNECTS_TO", host.run_dir().join("agent.sock"))
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())

@@ -44,8 +44,7 @@ fn in_child(test: &str) -> bool {
         return false;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let output = Command::new(std::env::current_exe().expect("a test has a file"))
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+    let output = divvy_own_process::command(test)
         .env("DIVVY_TEST_CHILD", "1")
         .env("DIVVY_NVML", emulated_nvml())
         .env("DIVVY_EMULATED", DEVICES)
@@ -53,11 +52,7 @@ fn in_child(test: &str) -> bool {
         .env_remove("LD_PRELOAD")
         .output()
         .expect("the child starts");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    divvy_own_process::assert_passed(test, &output);
     true
 }
 

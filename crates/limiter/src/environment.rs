@@ -145,14 +145,11 @@ mod tests {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
         };
         mode(&folder, 0o755);
+        let child = divvy_own_process::beside("child_of_another_user");
         let told = |bits| {
             mode(&program, bits);
             let output = std::process::Command::new(&program)
-                .args([
-                    "--exact",
-                    "environment::tests::child_of_another_user",
-                    "--nocapture",
-                ])
+                .args(["--exact", &child, "--nocapture"])
                 .env("DIVVY_TEST_SECURE", "1")
                 .env("DIVVY_LOG", "/somewhere")
                 .current_dir("/")

@@ -216,21 +216,16 @@ fn a_destroyed_context_takes_what_it_had_and_answers_no_more() {
 
 /// This test again, in a process of its own that must end with `status`.
 fn again(test: &str, folder: &std::path::Path, set: &[(&str, &str)], status: i32) {
-    let output = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+    let output = divvy_own_process::command(test)
         .env_remove("CUDA_VISIBLE_DEVICES")
         .env("DIVVY_EMULATED", "h100")
         .env("DIVVY_RUN_DIR", folder)
         .envs(set.iter().copied())
         .output()
         .expect("this program starts again");
-    let said = [output.stdout, output.stderr].concat();
-    assert_eq!(
-        output.status.code(),
-        Some(status),
-        "{}",
-        String::from_utf8_lossy(&said)
-    );
+    divvy_own_process::assert_ran(test, &output);
+    let said = divvy_own_process::both(&output);
+    assert_eq!(output.status.code(), Some(status), "{said}");
 }
 
 const LATE: &str = "calls_after_teardown_answer_and_leave_nothing";

@@ -287,12 +287,7 @@ fn the_device_never_holds_more_than_the_limit() {
     let slice = Slice::with(&[(GIB, uuid)], Terms::default());
     let mut workers: Vec<_> = (0..HAMMERS)
         .map(|number| {
-            Command::new(std::env::current_exe().expect("this program"))
-                .args([
-                    "--exact",
-                    "the_device_never_holds_more_than_the_limit",
-                    "--nocapture",
-                ])
+            divvy_own_process::command("the_device_never_holds_more_than_the_limit")
                 .env_remove("CUDA_VISIBLE_DEVICES")
                 .env("WORKER", number.to_string())
                 .env("SOCKET", &slice.socket)

@@ -39,21 +39,18 @@ fn alone(test: &str, body: impl FnOnce(&Slice)) {
 /// Runs the test in a process of its own, which must end with this code.
 fn ends_with(test: &str, code: i32) {
     let output = again(test).output().expect("this program starts again");
+    divvy_own_process::assert_ran(test, &output);
     assert!(
         output.status.code() == Some(code),
-        "{:?} {}{}",
+        "{:?} {}",
         output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
+        divvy_own_process::both(&output)
     );
 }
 
 fn again(test: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env("DIVVY_LOG", "stderr")
-        .env(ROLE, "alone");
+    let mut command = divvy_own_process::command(test);
+    command.env("DIVVY_LOG", "stderr").env(ROLE, "alone");
     command
 }
 

@@ -101,9 +101,8 @@ const ROWS: &[(&str, Answer)] = &[
 const TEST: &str = "each_of_its_failures_has_our_answer";
 
 fn again(folder: &std::path::Path, role: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    let mut command = divvy_own_process::command(TEST);
     command
-        .args(["--exact", TEST, "--nocapture", "--test-threads=1"])
         .env_remove("CUDA_VISIBLE_DEVICES")
         .env("DIVVY_EMULATED", "h100*2")
         .env("DIVVY_RUN_DIR", folder)

@@ -159,17 +159,12 @@ fn alone(name: &str, body: impl FnOnce()) {
         below::stand_on(&BELOW);
         return body();
     }
-    let output = Command::new(std::env::current_exe().expect("a test has a file"))
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+    let output = divvy_own_process::command(name)
         .env(CHILD, "1")
         .env_remove("DIVVY_SLICE")
         .output()
         .expect("the child starts");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    divvy_own_process::assert_passed(name, &output);
 }
 
 #[expect(

@@ -15,8 +15,7 @@ fn is_confined(name: &str) -> bool {
     if std::env::var_os(VARIABLE).is_some() {
         return true;
     }
-    let output = Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+    let output = divvy_own_process::command(name)
         .env(VARIABLE, "1")
         .output()
         .expect("it runs");

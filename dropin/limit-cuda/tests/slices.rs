@@ -254,8 +254,7 @@ fn processes_racing_get_the_limit_exactly() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut racers: Vec<_> = (0..8)
         .map(|_| {
-            std::process::Command::new(std::env::current_exe().expect("a test has a file"))
-                .args(["--exact", NAME, "--nocapture"])
+            divvy_own_process::command(NAME)
                 .env("DIVVY_TEST_CHILD", libraries())
                 .env("DIVVY_DRIVER", null_driver())
                 .env("DIVVY_SLICE", &slice.socket)

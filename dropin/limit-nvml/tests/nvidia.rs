@@ -92,9 +92,8 @@ fn nvidias_own_library_answers_through_the_limiter() {
         eprintln!("skipped: there is no {} (cargo xtask setup)", nvidia.display());
         return;
     }
-    let output = Command::new(std::env::current_exe().expect("a test has a file"))
-        .args(["--exact", "nvidias_own_library_answers_through_the_limiter"])
-        .args(["--nocapture", "--test-threads=1"])
+    const TEST: &str = "nvidias_own_library_answers_through_the_limiter";
+    let output = divvy_own_process::command(TEST)
         .env(CHILD, &libraries)
         .env("DIVVY_NVML", &nvidia)
         .env_remove("DIVVY_SLICE")
@@ -102,7 +101,7 @@ fn nvidias_own_library_answers_through_the_limiter() {
         .output()
         .expect("the child starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
+    divvy_own_process::assert_passed(TEST, &output);
     assert_eq!(said, "", "the limiter prints nothing");
 }
 

@@ -171,9 +171,8 @@ mod tests {
         let listener = UnixListener::bind(&path).expect("it listens");
         let (mut lived, mut rounds) = (0, 0);
         for _ in 0..DEAD {
-            let mut command = Command::new(std::env::current_exe().expect("this program"));
+            let mut command = divvy_own_process::other("a_process_that_connects_and_dies");
             command
-                .args(["--exact", "peer::tests::a_process_that_connects_and_dies"])
                 .env(SOCKET, &path)
                 .stdout(Stdio::null())
                 .stderr(Stdio::null());
@@ -202,9 +201,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("s");
         let listener = UnixListener::bind(&path).expect("it listens");
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        let mut command = divvy_own_process::other("a_process_that_connects_and_dies");
         command
-            .args(["--exact", "peer::tests::a_process_that_connects_and_dies"])
             .env(SOCKET, &path)
             .stdout(Stdio::null())
             .stderr(Stdio::null());

@@ -65,7 +65,7 @@ pub fn alone(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
         command.env(name, value);
     }
     let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", both(&output));
+    divvy_own_process::assert_passed(test, &output);
 }
 
 /// This test binary again, to run one test in a role.
@@ -76,9 +76,7 @@ pub fn process(test: &str, role: &str, run_directory: &str) -> Command {
         let name = thread.name().and_then(|name| name.strip_suffix(test));
         name.unwrap_or_default().to_owned()
     });
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    let test = format!("{within}{test}");
-    command.args(["--exact", test.as_str(), "--nocapture", "--test-threads=1"]);
+    let mut command = divvy_own_process::command(&format!("{within}{test}"));
     for inherited in [
         "CUDA_VISIBLE_DEVICES",
         "DIVVY_EMULATED",

@@ -82,8 +82,7 @@ pub struct Player {
 impl Player {
     /// Starts this test binary again, in the part `part`; its test `child` calls [`part`].
     pub fn start(part: &str, path: &Path) -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("this binary"))
-            .args(["child", "--exact", "--nocapture", "--test-threads=1"])
+        let mut child = divvy_own_process::other("child")
             .env("DIVVY_TEST_PART", part)
             .env("DIVVY_SLICE", path)
             .stdin(Stdio::piped())

@@ -54,8 +54,7 @@ pub fn alone_on(driver: &'static Table, test: &str, limit_bytes: u64, body: impl
         return body(&slice);
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let output = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+    let output = divvy_own_process::command(test)
         .env_remove("CUDA_VISIBLE_DEVICES")
         .env("DIVVY_EMULATED", "h100")
         .env("DIVVY_RUN_DIR", folder.path())
@@ -63,12 +62,7 @@ pub fn alone_on(driver: &'static Table, test: &str, limit_bytes: u64, body: impl
         .env(ROLE, "alone")
         .output()
         .expect("this program starts again");
-    assert!(
-        output.status.success(),
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
+    divvy_own_process::assert_passed(test, &output);
 }
 
 fn device_uuid() -> [u8; 16] {

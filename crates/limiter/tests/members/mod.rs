@@ -32,8 +32,7 @@ pub fn is_member() -> bool {
 impl Member {
     /// Starts this program again, to run the test of this name, which calls [`obey`].
     pub fn new(slice: &Slice, folder: &Path, test: &str) -> Self {
-        let child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        let child = divvy_own_process::command(test)
             .env_remove("CUDA_VISIBLE_DEVICES")
             .env("DIVVY_EMULATED", format!("h100*{}", slice.more.len() + 1))
             .env(ACCOUNTS, (slice.more.len() + 1).to_string())

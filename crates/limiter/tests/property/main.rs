@@ -60,8 +60,7 @@ fn the_ledger_is_what_the_device_holds() {
     let slice = Slice::with(&[(LIMIT, emulated::uuid_in(folder.path()))], Terms::default());
     let mut workers: Vec<_> = (0..PROCESSES)
         .map(|number| {
-            Command::new(std::env::current_exe().expect("this program"))
-                .args(["--exact", "the_ledger_is_what_the_device_holds", "--nocapture"])
+            divvy_own_process::command("the_ledger_is_what_the_device_holds")
                 .env("WORKER", number.to_string())
                 .env("SOCKET", &slice.socket)
                 .env("DIVVY_EMULATED", "h100")

@@ -75,10 +75,8 @@ pub fn is_child() -> bool {
 
 /// Runs the test called `name` again in a child, where it takes its [`is_child`] path.
 pub fn child(name: &str, environment: &[(&str, &Path)]) -> Output {
-    let mut command = Command::new(std::env::current_exe().expect("a test has a file"));
-    command
-        .args(["--exact", name, "--nocapture", "--test-threads", "1"])
-        .env(CHILD, libraries());
+    let mut command = divvy_own_process::command(name);
+    command.env(CHILD, libraries());
     for variable in ["DIVVY_SLICE", "DIVVY_DRIVER", "DIVVY_LOG"] {
         command.env_remove(variable);
     }
@@ -95,7 +93,7 @@ pub fn quiet_child(name: &str, environment: &[(&str, &Path)]) {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
     );
-    assert!(output.status.success(), "{name}: {}\n{out}\n{err}", output.status);
+    divvy_own_process::assert_passed(name, &output);
     assert_eq!(err, "", "{name} printed on stderr");
     for line in out.lines().filter(|line| !line.is_empty()) {
         // The test harness's own words.
