@@ -5,7 +5,6 @@ mod squatter;
 mod support;
 
 use std::cell::Cell;
-use std::process::Command;
 use std::ptr::null_mut;
 
 use divvy_abi::*;

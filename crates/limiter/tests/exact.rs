@@ -5,7 +5,7 @@ mod emulated;
 mod support;
 
 use std::collections::BTreeSet;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::ptr::null_mut;
 
 use divvy_abi::*;

@@ -3,7 +3,6 @@
 mod support;
 
 use std::ffi::{CStr, CString};
-use std::process::Command;
 
 use divvy_abi::nvml::*;
 use divvy_ledger::attach::connect;

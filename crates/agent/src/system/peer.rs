@@ -141,7 +141,7 @@ impl Peer {
 mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::path::Path;
-    use std::process::{Command, Stdio};
+    use std::process::Stdio;
 
     use super::*;
 

@@ -3,7 +3,6 @@
 #![allow(dead_code, unused_macros, reason = "each test file uses its own part")]
 
 use std::ffi::c_void;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use divvy_abi::{CUcontext, CUstream, CUuuid, Table};

@@ -17,7 +17,7 @@ mod thing;
 mod worker;
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use divvy_ledger::Terms;
 use support::Slice;
