@@ -76,7 +76,7 @@ pub struct Module {
     globals: Vec<Global>,
     /// Element size and values of each global.
     inits: Vec<(u32, Vec<Init>)>,
-    code: Code,
+    code: Arc<Code>,
 }
 
 impl std::fmt::Debug for Module {
@@ -161,6 +161,11 @@ impl Module {
 
     pub(crate) fn code(&self) -> &Code {
         &self.code
+    }
+
+    /// The code, as launches hold it while they run.
+    pub(crate) fn shared_code(&self) -> Arc<Code> {
+        Arc::clone(&self.code)
     }
 
     pub(crate) fn reachable(&self, function: u32) -> Vec<u32> {
@@ -336,7 +341,7 @@ impl<'a> Builder<'a> {
             names: HashMap::new(),
             globals: self.globals,
             inits,
-            code: self.code,
+            code: Arc::new(self.code),
         };
         for (n, function) in text.functions.iter().enumerate() {
             if function.kernel && function.body.is_some() {

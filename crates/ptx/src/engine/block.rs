@@ -1,7 +1,7 @@
 //! One block: its warps, shared and local memory, and barriers.
 
-use super::LaunchState;
 use super::ctx::{Bits, Ctx, FULL, Reduce, Stop};
+use super::launch::LaunchState;
 use super::warp::{Issued, Pause, State, Warp};
 use crate::code::{Const, FUNCTION_ADDRESS, Special};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};

@@ -4,7 +4,7 @@
 //! parameters of calls. A 32-bit register is 32 consecutive u32, a 64-bit one 32 consecutive u64, a predicate one
 //! u32 with a bit per lane.
 
-use super::LaunchState;
+use super::launch::LaunchState;
 use crate::error::Access;
 use std::ops::Range;
 

@@ -5,8 +5,10 @@
 
 use super::block::{Block, Ran};
 use super::ctx::{Ctx, Stop};
+use super::launch::LaunchState;
+use super::request::Stats;
+use super::timing::{Progress as Told, Times};
 use super::warp::Issued;
-use super::{LaunchState, Progress as Told, Stats, Times};
 use crate::error::{Fault, Unsupported};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

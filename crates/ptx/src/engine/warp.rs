@@ -5,7 +5,7 @@
 //! split could wait for another one that is further on (a lock held by a lane of the same warp), the turn is given
 //! away by force after a while.
 
-use super::LaunchState;
+use super::launch::LaunchState;
 use super::ctx::{BarrierCall, Ctx};
 use crate::code::LOCAL_ALIGN;
 use crate::inst::Flow;

@@ -1,0 +1,54 @@
+//! What a caller asks of the engine, and what it hears of a launch that has ended.
+
+use super::timing::{Times, Timing};
+use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+
+/// What the device's memory looks like to a kernel. A device address is the host address of the byte.
+pub trait AddressSpace: Sync {
+    /// The accessible range `[start, end)` that holds `address`, or `None`. It stays valid, readable and writable for
+    /// the length of the launch. Called rarely: the engine remembers ranges.
+    fn range(&self, address: u64) -> Option<Range<u64>>;
+}
+
+/// One launch of a kernel.
+pub struct Launch<'a> {
+    /// The kernel's name.
+    pub kernel: &'a str,
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
+    /// Dynamic shared memory of a block.
+    pub dynamic_shared_bytes: u32,
+    /// Parameters laid out as `Kernel::params` say.
+    pub params: &'a [u8],
+    /// The device's memory.
+    pub memory: &'a dyn AddressSpace,
+    /// Every block is resident from the start: blocks may wait for each other.
+    pub cooperative: bool,
+    /// `%globaltimer`, in nanoseconds.
+    pub clock_ns: &'a (dyn Fn() -> u64 + Sync),
+    /// Takes what `vprintf` prints, a piece per call.
+    pub print: &'a (dyn Fn(&[u8]) + Sync),
+    /// Set: the launch ends with `Fault::Cancelled` within milliseconds.
+    pub cancel: &'a AtomicBool,
+    /// `%nsmid`.
+    pub sm_count: u32,
+    /// Ticks of `%clock64` in a millisecond.
+    pub clock_khz: u32,
+    /// How time passes for the kernel; without it, as long as the CPU takes.
+    pub timing: Option<Timing<'a>>,
+}
+
+/// What a launch executed. An instruction counts once for its warp and once for every lane that was active when it was
+/// issued, whether or not a guard held for that lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Instructions issued to warps.
+    pub warp_instructions: u64,
+    /// Instructions times active lanes.
+    pub lane_instructions: u64,
+    /// How long its blocks took.
+    pub times: Times,
+}
