@@ -2,7 +2,7 @@
 //!
 //! - `schedule`: the timeline, pure
 //! - `page`: the timeline as all processes share it
-//! - `copy`: what is read of it by those who only look
+//! - `copy`: what processes that only look read of it
 //! - `mps`: processes that run on it together
 //! - `usage`: who kept it busy
 //! - `corruption`: what the fuzz target does with the page
