@@ -24,7 +24,7 @@ pub struct Side {
     slice: u64,
     /// What the address belongs to; None for memory only the host knows.
     allocation: Option<Arc<Allocation>>,
-    /// All of them, where the block lies in several mappings of cuMemMap; held until the work is done.
+    /// All of them, where the block lies in several mappings of cuMemMap. They are held until the work is done.
     #[allow(dead_code, reason = "held for its drop")]
     more: Vec<Arc<Allocation>>,
 }
@@ -68,7 +68,7 @@ impl Shape {
 pub enum Known<'a> {
     /// What a device may touch now.
     Live(&'a Addresses),
-    /// And what graphs have reserved: it is there once a launch has come so far.
+    /// Also the memory that graphs have reserved: it is there once a launch has come so far.
     Reserved(&'a Addresses),
 }
 
@@ -339,7 +339,7 @@ impl Fill {
     }
 }
 
-/// Writes the first bytes of an allocation that nobody else knows yet.
+/// Writes the first bytes of an allocation that no other code knows yet.
 pub fn initialise(allocation: &Allocation, bytes: &[u8]) {
     let room = (allocation.end() - allocation.base) as usize;
     let count = bytes.len().min(room);

@@ -20,7 +20,7 @@ pub struct Present {
 }
 
 impl Present {
-    /// What a program gets that names the GPU.
+    /// What a program gets when it names the GPU.
     fn device(&self) -> Option<DeviceFacts> {
         match &self.instances {
             None => Some(self.gpu),

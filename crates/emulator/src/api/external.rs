@@ -88,7 +88,7 @@ entry! {
         mipmap.set(made as CUmipmappedArray)
     }
 
-    // What is mapped stays until it is freed by itself.
+    // Mapped buffers stay until each is freed by itself.
     fn cuDestroyExternalMemory(external: Handle<CUexternalMemory>) {
         driver()?.external.remove(external.0).map(drop).ok_or(CUDA_ERROR_INVALID_HANDLE)
     }

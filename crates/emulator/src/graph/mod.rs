@@ -49,7 +49,7 @@ pub struct Graphs {
 }
 
 impl Graphs {
-    /// No graphs; those to come take memory of these devices.
+    /// No graphs. Later ones take memory of these devices.
     pub fn new(
         devices: Vec<Arc<Device>>,
         addresses: Arc<Addresses>,
