@@ -27,8 +27,8 @@ pub struct Settings {
     pub expiry: Nanos,
     /// The most that this becomes where others are stuck on the device, and make its kernels slower.
     pub longest_expiry: Nanos,
-    /// While a lease is out, the arbiter wants to be woken at least this often; a step of the clock of more than twice
-    /// this is a jump, and counts as nothing: the machine slept, or the agent was stopped, and nobody else could have had
+    /// While a lease is out, the arbiter wants to be woken at least this often. A step of the clock of more than twice
+    /// this is a jump, and counts as nothing: the machine slept, or the agent was stopped, and no tenant could have had
     /// the device.
     pub heartbeat: Nanos,
     /// Nothing is granted for less than this while a gang's devices come together.

@@ -71,7 +71,7 @@ impl Arbiter {
         })
     }
 
-    /// Who holds a device.
+    /// The tenant that holds a device.
     pub fn holder(&self, device: DeviceId) -> Option<TenantId> {
         let holder = self.devices.get(device.0 as usize)?.holder?;
         Some(self.tenant(holder).id)
