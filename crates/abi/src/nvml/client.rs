@@ -33,13 +33,13 @@ impl Failure {
         self.result == NVML_ERROR_NOT_SUPPORTED
     }
 
-    /// Whether the caller may not.
+    /// Whether the caller has no permission.
     #[must_use]
     pub fn is_permission(&self) -> bool {
         self.result == NVML_ERROR_NO_PERMISSION
     }
 
-    /// Whether somebody uses it.
+    /// Whether the device or instance is in use.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         self.result == NVML_ERROR_IN_USE
@@ -123,10 +123,10 @@ pub struct MigDeviceFacts {
 pub struct MemoryFacts {
     /// All of it.
     pub total: u64,
-    /// What driver and firmware have set aside, so that nobody gets it. 0 where the library is too old to tell (before R510):
-    /// it counts as used then.
+    /// Memory that driver and firmware have set aside, so that no program gets it. 0 where the library is too old to
+    /// tell (before R510): it counts as used then.
     pub reserved: u64,
-    /// What is in use, by anybody.
+    /// Memory in use by all processes.
     pub used: u64,
 }
 
@@ -284,7 +284,7 @@ impl Client {
         match activated {
             NVML_SUCCESS => Ok(true),
             NVML_ERROR_RESET_REQUIRED => Ok(false),
-            // The mode is pending, and somebody is in the way.
+            // The mode is pending because the device is in use.
             result => Err(Failure {
                 call: "nvmlDeviceSetMigMode",
                 result,
@@ -380,7 +380,7 @@ impl Client {
         let mut instances: [nvmlGpuInstance_t; 64] = [core::ptr::null_mut(); 64];
         let mut count = instances.len() as u32;
         // SAFETY: the handle is this library's. No product holds more instances of a profile than the array has
-        // elements; the library wants room for the profile's most.
+        // elements; the library wants space for the profile's most.
         let told = unsafe {
             (self.table.nvmlDeviceGetGpuInstances)(device.0, profile_id, instances.as_mut_ptr(), &mut count)
         };
@@ -429,8 +429,8 @@ impl Client {
         check("nvmlDeviceGetTotalEccErrors", told).map(|()| count)
     }
 
-    /// What each process that computes on a device holds of its memory, in bytes, by its id; none where the library does
-    /// not tell.
+    /// The memory of a device that each process that computes there holds, in bytes, by its id; none where the library
+    /// does not tell.
     ///
     /// # Errors
     /// What the library answers.
@@ -457,7 +457,7 @@ impl Client {
             (self.table.nvmlDeviceGetComputeRunningProcesses_v3)(device.0, &mut count, infos.as_mut_ptr())
         };
         match check("nvmlDeviceGetComputeRunningProcesses", told) {
-            // More than fit: that somebody runs there is what matters.
+            // More than fit: that a process runs there is what matters.
             Ok(())
             | Err(Failure {
                 result: NVML_ERROR_INSUFFICIENT_SIZE,
@@ -518,8 +518,8 @@ impl Client {
         Ok(found)
     }
 
-    /// Makes a GPU instance at a place, with compute instances of these many slices; the GPU instance's id. Where one of
-    /// them is refused all of it is removed again.
+    /// Makes a GPU instance at a place, with compute instances of these many slices, and returns the GPU instance's id.
+    /// Where one of them is refused all of it is removed again.
     ///
     /// # Errors
     /// What the library answers.

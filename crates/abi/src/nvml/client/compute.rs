@@ -33,7 +33,7 @@ impl Client {
         Ok(found)
     }
 
-    /// Makes a compute instance of so many slices where the library finds room for it.
+    /// Makes a compute instance of so many slices where the library finds space for it.
     ///
     /// # Errors
     /// What the library answers.
