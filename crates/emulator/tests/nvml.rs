@@ -102,7 +102,7 @@ fn bad_arguments_get_nvmls_own_codes() {
             NVML_ERROR_INVALID_ARGUMENT
         );
         assert_eq!(
-            nvml!(nvmlDeviceGetHandleByUUID(c"GPU-nobody".as_ptr(), &raw mut handle)),
+            nvml!(nvmlDeviceGetHandleByUUID(c"GPU-absent".as_ptr(), &raw mut handle)),
             NVML_ERROR_NOT_FOUND
         );
         assert_eq!(

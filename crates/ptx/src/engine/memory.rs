@@ -19,7 +19,7 @@ pub(crate) const SPACE: u32 = 7;
 pub(crate) const NARROW: u32 = 8;
 /// The offset counts from the current function's local variables.
 pub(crate) const FRAME: u32 = 16;
-/// Volatile or with memory semantics: a kernel that does many of these and nothing else is waiting for someone.
+/// Volatile or with memory semantics: a kernel that does many of these and nothing else is waiting for another thread.
 pub(crate) const POLL: u32 = 32;
 /// Vector elements: `aux >> COUNT_SHIFT`.
 pub(crate) const COUNT_SHIFT: u32 = 8;

@@ -31,7 +31,7 @@ use pool::Pool;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
-/// What the device's memory looks like to a kernel. A device address is the host address of the byte.
+/// The device's memory as a kernel sees it. A device address is the host address of the byte.
 pub trait AddressSpace: Sync {
     /// The accessible range `[start, end)` that holds `address`, or `None`. It stays valid, readable and writable for
     /// the length of the launch. Called rarely: the engine remembers ranges.

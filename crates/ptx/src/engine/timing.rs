@@ -19,7 +19,7 @@ pub struct Timing<'a> {
 pub struct Progress {
     /// Time of the CPU that its workers used, in nanoseconds.
     pub cpu_ns: u64,
-    /// Everybody in it polls: what it waits for comes from outside.
+    /// Every block in it polls: what it waits for comes from outside.
     pub polling: bool,
 }
 
