@@ -42,7 +42,8 @@ pub enum Event {
         tenant: TenantId,
         /// The device.
         device: DeviceId,
-        /// Nanoseconds that its work has kept the device busy since it arrived. Goes up only: less than before is ignored.
+        /// Nanoseconds that its work has kept the device busy since it arrived. It only goes up: less than before is
+        /// ignored.
         busy: Nanos,
         /// Its typical kernel, nanoseconds; 0 when it is not known.
         kernel: Nanos,

@@ -35,8 +35,8 @@ impl Arbiter {
         self.rearm(i);
     }
 
-    /// Has the gangs whose turn has come on a device, and on all of their others, claim them. `holder` is the virtual time
-    /// that the device's holder will have reached.
+    /// Has the gangs whose turn has come on a device, and on all of their others, claim them. `holder` is the virtual
+    /// time that the device's holder will have reached.
     pub(crate) fn claim_due(&mut self, d: usize, holder: Option<VirtualTime>) {
         let single = self.devices[d].ready.first().map(|&(time, _)| time);
         let turn = match (single, holder) {

@@ -1,8 +1,8 @@
 //! Which tenant may run next: leases of GPU time by virtual time. No clock, no I/O, no other crate of Divvy's.
 //!
-//! An [`Arbiter`] is told [`Event`]s with the time they happened and answers with [`Decision`]s; [`Arbiter::deadline`] says
-//! when it wants to be woken if nothing happens. The same events at the same times always lead to the same decisions.
-//! docs/adr/0014 argues the design, docs/compute.md explains it to readers.
+//! An [`Arbiter`] is told [`Event`]s with the time they happened and answers with [`Decision`]s. [`Arbiter::deadline`]
+//! says when it wants to be woken if nothing happens. The same events at the same times always lead to the same
+//! decisions. docs/adr/0014 argues the design, docs/compute.md explains it to readers.
 //!
 //! - [`Terms`], [`Share`], [`Settings`]: what a tenant was promised, and how the machine is set.
 //! - [`Promises`]: which shares fit on one device, as a pure function.
@@ -12,8 +12,8 @@
 //! # What stands around it
 //!
 //! **The agent's loop** owns the clock and the pages. It must
-//! - call [`Arbiter::handle`] with a monotonic clock (the device clock where there is one) for every event, one at a time, and
-//!   at [`Arbiter::deadline`] with [`Event::Time`];
+//! - call [`Arbiter::handle`] for every event, one at a time, and at [`Arbiter::deadline`] with [`Event::Time`]. The
+//!   clock is monotonic (the device clock where there is one);
 //! - write each [`Decision::Grant`] into the tenant's grant page (epoch, end, in-flight bound) and wake it; write
 //!   [`Decision::Revoke`] at once, without waiting for anything; report [`Decision::Overdue`] and
 //!   [`Decision::Expire`] to the user;
@@ -26,8 +26,8 @@
 //!
 //! **The gate** in the limiter holds a launch back unless the lease holds, and
 //! - the work in flight would end before the lease does by the gate's estimate, and
-//! - the estimate of what is in flight and of this launch fit the in-flight bound, or what is in flight ends so soon
-//!   (within 1/64 of the bound) that the device would run dry before a launch could arrive.
+//! - the estimate of what is in flight and of this launch fit the in-flight bound. A launch may also pass when what is
+//!   in flight ends so soon (within 1/64 of the bound) that the device would run dry before a launch could arrive.
 //!
 //! So one kernel of any length may always run, and only that kernel can outlast a lease. A grant with the epoch of the
 //! one before changes its end or its bound, either way. The gate lets go of a lease it does not use and reports busy

@@ -11,8 +11,8 @@ use crate::granted::FILE;
 use crate::pages;
 use crate::product::identity::Uuid;
 
-/// What a container is to have in `/run/divvy/device`. The folder itself must be one of the container's own: in a folder of
-/// the host's a container could put a link where the host writes a file next time.
+/// What a container is to have in `/run/divvy/device`. The folder itself must be one of the container's own: in a
+/// folder of the host's a container could put a link where the host writes a file next time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Says what was granted. For reading.

@@ -1,7 +1,7 @@
 //! Moving and filling bytes, on the device and between it and the host.
 //!
-//! Every address that names device memory is checked against the registry when the call is made, and the
-//! allocation is kept alive until the work is done, so that freeing it meanwhile unmaps nothing in use.
+//! Every address that names device memory is checked against the registry when the call is made. The allocation is kept
+//! alive until the work is done, so that freeing it meanwhile unmaps nothing in use.
 
 use crate::Result;
 use crate::kernel_time;

@@ -1,6 +1,7 @@
 //! The driver of an emulated device, which really computes: contexts, memory, streams, modules, graphs, launches.
 //!
-//! [`TABLE`] is the driver: a libcuda.so.1 that needs no GPU. The device below it, and its libnvidia-ml.so.1, are `divvy-device`.
+//! [`TABLE`] is the driver: a libcuda.so.1 that needs no GPU. The device below it, and its libnvidia-ml.so.1, are
+//! `divvy-device`.
 
 mod api;
 mod array;

@@ -43,8 +43,8 @@ pub(crate) fn quietly<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
 
 /// Whether this library is needed at all. 0: the loader takes it away again.
 ///
-/// The loader's own version is taken, whichever it is: between 1 and 2 only `la_pltenter` and `la_pltexit` differ, which are
-/// not here.
+/// The loader's own version is taken, whichever it is: between 1 and 2 only `la_pltenter` and `la_pltexit` differ,
+/// which are not here.
 #[unsafe(no_mangle)]
 extern "C" fn la_version(version: c_uint) -> c_uint {
     quietly(0, || {
@@ -122,7 +122,8 @@ enum Library {
 impl Library {
     const ALL: [Self; 2] = [Self::Cuda, Self::Nvml];
 
-    /// The one that is loaded from this file. Some programs ask for `libcuda.so`, others for the driver's versioned file.
+    /// The library that is loaded from this file. Some programs ask for `libcuda.so`, others for the driver's versioned
+    /// file.
     fn of(path: &[u8]) -> Option<Self> {
         let file = path.rsplit(|byte| *byte == b'/').next()?;
         let is_it = |library: &Self| {

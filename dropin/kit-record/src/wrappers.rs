@@ -15,8 +15,8 @@ use crate::record::{name_at, note};
 /// How many drivers a process can have. Requests for the tables of a further one are not noted.
 const DRIVERS: usize = 4;
 
-/// `cuGetProcAddress_v2`. The first version lacks the last parameter, and one wrapper serves both: on x86-64 and AArch64 five
-/// arguments are five registers, so the last one goes on as it came, and nothing here looks at it.
+/// `cuGetProcAddress_v2`. The first version lacks the last parameter, and one wrapper serves both. On x86-64 and
+/// AArch64 five arguments are five registers, so the last one goes on as it came, and nothing here looks at it.
 type GetProcAddress =
     unsafe extern "C-unwind" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_void) -> CUresult;
 type GetExportTable = unsafe extern "C-unwind" fn(*mut *const c_void, *const CUuuid) -> CUresult;

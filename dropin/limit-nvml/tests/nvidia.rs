@@ -1,4 +1,4 @@
-//! NVIDIA's own NVML below, which needs no GPU to load: every name of the table that it has is reached, its answers
+//! NVIDIA's own NVML below, which needs no GPU to load. Every name of the table that it has is reached, its answers
 //! pass through, and nothing is printed or left open.
 
 use std::ffi::{CStr, CString};

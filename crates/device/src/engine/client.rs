@@ -36,8 +36,8 @@ pub struct EngineWork {
     run: Run,
 }
 
-/// Finds the page of an engine. Where the argument says that this process is about to use it, the page is that of the
-/// device that the process uses; else it is a page for a look before.
+/// Finds the page of an engine. If the argument is true, this process is about to use the engine, and the page is that
+/// of the device it uses. Otherwise the page is only looked at.
 pub type Source = Box<dyn Fn(bool) -> Result<PageFile, rustix::io::Errno> + Send + Sync>;
 
 /// The engine of a device, for this process.

@@ -4,8 +4,9 @@
 //! socket. It holds the UUID of the device that is served; an empty one serves all. Processes with the same folder are
 //! clients of the same server. NVIDIA's environment variables set a client's limits.
 //!
-//! A daemon for static partitions says `partitioned` there too, and a file `partitions` beside it has a line for each: its
-//! name and how many chunks of multiprocessors it has. A client names one in `CUDA_MPS_SM_PARTITION`, and must.
+//! A daemon for static partitions says `partitioned` there too. A file `partitions` beside it has a line for each
+//! partition: its name and how many chunks of multiprocessors it has. A client names one in `CUDA_MPS_SM_PARTITION`,
+//! and must.
 
 use crate::engine::schedule::WHOLE;
 use crate::inventory::DeviceFacts;

@@ -1,4 +1,4 @@
-//! The page of a device's engine, which every process that uses the device shares: the timeline, and each process's jobs.
+//! The page of a device's engine: the timeline, and each process's jobs. Every process that uses the device shares it.
 //!
 //! It lies beside the hardware page, as a holder's memory file or the user's own file. A process has a place in it,
 //! held by a lock that the kernel ends with the process. The words are under one lock, which is taken away from a

@@ -1,6 +1,7 @@
-//! Who has the engine when: the timeline of a device, as a pure function of what the processes asked for.
+//! Which process has the engine when: the timeline of a device, as a pure function of what the processes asked for.
 //!
-//! Every process has a short row of *jobs* (kernels) with the device time each is ready at and the engine time it needs.
+//! Every process has a short row of *jobs* (kernels), each with the device time it is ready at and the engine time it
+//! needs.
 //! [`Schedule::advance`] deals the engine out, from where the last call stopped up to now. One process at a time has
 //! the engine, in turn, for a slice each while several want it. No process needs to be awake for its turn: a job has
 //! its time on the timeline, no matter which process computes it and when. That is why a busy machine loses no engine
@@ -18,7 +19,8 @@ pub const SHORT_SLICE: u64 = 1_000_000;
 pub const LONG_SLICE: u64 = 30_000_000;
 /// Jobs of a process that can be on the timeline at once.
 pub const JOBS: usize = 8;
-/// The longest that the timeline lags behind the clock, and that an open job stays without a sign of life, in nanoseconds.
+/// The longest that the timeline lags behind the clock, in nanoseconds. An open job without a sign of life stays as
+/// long.
 pub const PATIENCE: u64 = 30_000_000;
 /// The whole device, as widths and shares count it.
 pub const WHOLE: u32 = 10_000;
@@ -475,7 +477,8 @@ mod tests {
         }
         line.places[1].jobs[0].width = WHOLE / 4;
         assert!(line.advance(at(100 * MS)));
-        // The server's turns are 0-2, 4-6 and from 8 on. A narrow kernel is as fast as ever, a wide one four times slower.
+        // The server's turns are 0-2, 4-6 and from 8 on. A narrow kernel is as fast as ever, a wide one four times
+        // slower.
         assert_eq!(ends(&line, 2), [8 * MS]);
         assert_eq!(ends(&line, 1), [6 * MS]);
         assert_eq!(ends(&line, 0), [(16 + 4) * MS]);

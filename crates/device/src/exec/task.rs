@@ -1,7 +1,7 @@
 //! One piece of ordered work, and the graph that orders it.
 //!
-//! A stream is a chain of tasks, an event a task without work, a wait an edge between two chains. There are only edges from
-//! older to newer tasks, so the graph has no cycle.
+//! A stream is a chain of tasks, an event a task without work, a wait an edge between two chains. There are only edges
+//! from older to newer tasks, so the graph has no cycle.
 //!
 //! A task is *done* when the device clock has come to its end, and starts when everything before it is done. Work of an
 //! engine whose time is modelled is *executed* before it is done. The next such work may then execute too.

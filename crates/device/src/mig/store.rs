@@ -144,8 +144,8 @@ impl Store {
 
 const SUFFIX: &str = ".mig";
 
-/// Which GPU of a run directory holds the compute instance of this UUID, and its ids there: GPU, GPU instance, compute
-/// instance, and the UUID by which the memory is known.
+/// Which GPU of a run directory holds the compute instance of this UUID, and its ids there. The result is the GPU, the
+/// GPU instance, the compute instance, and the UUID that names the memory.
 pub fn find(run_directory: &Path, instance: Uuid) -> Option<(Uuid, u32, u32, Uuid)> {
     let end = format!(".{VERSION}{SUFFIX}");
     for entry in fs::read_dir(run_directory).ok()?.flatten() {

@@ -68,7 +68,8 @@ entry! {
     }
 }
 
-/// Lists an allocation as one that others may open: the name of its pages' ownership record, and where in them it starts.
+/// Lists an allocation as one that others may open. Returns the name of its pages' ownership record, and where in the
+/// pages it starts.
 pub fn share(device: &Device, allocation: &Allocation) -> Result<(Id, u32)> {
     let extent = allocation.extent().ok_or(CUDA_ERROR_INVALID_VALUE)?;
     export(device, extent, allocation.buffer_id)

@@ -63,8 +63,8 @@ pub fn set(exec: &Exec, node: u64, work: Work) -> Result {
     Ok(())
 }
 
-/// Pairs the nodes of two plans from their ends, along the edges in the order they were added, as NVIDIA's driver
-/// does (CUDA driver API, cuGraphExecUpdate), and takes over the new ones' parameters.
+/// Pairs the nodes of two plans from their ends, along the edges in the order they were added, and takes over the new
+/// ones' parameters. NVIDIA's driver does the same (CUDA driver API, cuGraphExecUpdate).
 fn apply(old: &mut Plan, new: &Plan, flags: u64) -> std::result::Result<(), Mismatch> {
     let changed = |node| mismatch(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, node);
     if old.steps.len() != new.steps.len() {
