@@ -1,4 +1,5 @@
-//! The loader takes it as it is: all is bound at the start, so that nothing is looked up while a program looks something up.
+//! The loader uses the library as it is. All names are bound at the start, so that nothing is looked up while a program
+//! looks something up.
 fn main() {
     for arg in ["-Wl,-Bsymbolic", "-Wl,-z,relro,-z,now,-z,noexecstack"] {
         println!("cargo:rustc-cdylib-link-arg={arg}");

@@ -1,4 +1,4 @@
-//! Any bytes as what a stranger says on the attach socket.
+//! Any bytes as a message from an unknown process on the attach socket.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

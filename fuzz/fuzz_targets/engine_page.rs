@@ -1,4 +1,4 @@
-//! An engine's page written over while it is used.
+//! An engine's page that is overwritten while it is used.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

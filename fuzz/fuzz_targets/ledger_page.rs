@@ -1,4 +1,4 @@
-//! A ledger written over while it is used.
+//! A ledger that is overwritten while it is used.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

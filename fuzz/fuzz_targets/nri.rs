@@ -1,4 +1,4 @@
-//! Any bytes as what a container runtime says to its plugin.
+//! Any bytes as a container runtime's messages to its plugin.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any bytes as what an agent sends to the helper that is root.
+//! Any bytes as an agent's request to the helper that is root.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -14,7 +14,7 @@ const LIMIT: u64 = 1 << 30;
 /// Bytes of one stroke: where, in two; what, in eight.
 const STROKE: usize = 10;
 
-/// Writes over a ledger in use, stroke by stroke, and goes on using it. Figures may be wrong; everything ends.
+/// Overwrites a ledger in use, stroke by stroke, and goes on using it. Figures may be wrong, but everything ends.
 pub fn page(data: &[u8]) {
     let Ok(ledger) = Ledger::create() else { return };
     let (Ok(mine), Ok(scribble)) = (ledger.share(), ledger.share()) else {
@@ -67,7 +67,7 @@ pub fn page(data: &[u8]) {
     let _reaped = ledger.reap();
 }
 
-/// Any bytes as a message, and as what a peer says to a keeper. Answers how many bytes the keeper replied.
+/// Any bytes as a message, and as a peer's message to a page server. Returns how many bytes the page server replied.
 pub fn message(data: &[u8]) -> usize {
     if let Some(head) = data.first_chunk::<MESSAGE_BYTES>() {
         if let Ok(request) = Request::decode(head) {
@@ -100,7 +100,7 @@ pub fn message(data: &[u8]) -> usize {
     replied.len()
 }
 
-/// Any bytes as what a process says to the holder of emulated devices' pages.
+/// Any bytes as a process's message to the holder of emulated devices' pages.
 fn device(data: &[u8]) {
     let Ok((mut peer, served)) = UnixStream::pair() else {
         return;

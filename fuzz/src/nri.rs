@@ -16,7 +16,7 @@ impl Plugin for Reader {
 
     fn create(&self, pod: &Pod, container: &Container) -> Result<Option<Adjustment>, Fault> {
         let asks = asks(pod, container)?;
-        // Nobody but an annotation of ours asks for a slice.
+        // Only an annotation of ours asks for a slice.
         let ours = pod.annotations.keys().any(|key| {
             let domain = key.split('/').next().unwrap_or_default();
             domain == "divvy.dev" || domain.ends_with(".divvy.dev")
@@ -61,7 +61,7 @@ impl Write for Socket<'_> {
     }
 }
 
-/// Has a runtime say these bytes; how many answers it got.
+/// Has a runtime send these bytes. Returns how many answers it got.
 ///
 /// # Panics
 /// Where something that must hold does not.

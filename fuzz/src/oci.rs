@@ -23,7 +23,7 @@ pub fn config(bytes: &[u8]) -> bool {
             .annotations
             .keys()
             .any(|name| name.starts_with("divvy.dev/"));
-        // Nobody else's word counts in a container without rights.
+        // In a container without rights only our own settings count.
         if trust == Trust::Annotations && !container.privileged && !by_annotation {
             assert!(asked.is_empty());
         }

@@ -3,10 +3,10 @@
 use divvy_privileged::answer::Answer;
 use divvy_privileged::request::Request;
 
-/// Reads the bytes as a request and as an answer. Whether they were a request.
+/// Reads the bytes as a request and as an answer. Returns whether they were a request.
 ///
 /// # Panics
-/// Where a message that was read has other bytes than those that it was read from: then two sides may differ on it.
+/// A message has other bytes than those that it was read from: then two sides may differ on it.
 pub fn message(bytes: &[u8]) -> bool {
     if let Ok((number, answer)) = Answer::decode(bytes) {
         let again = Answer::decode(&answer.encode(number));

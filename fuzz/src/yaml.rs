@@ -10,7 +10,7 @@ use divvy_model::{Fault, MigProduct};
 /// No reason is longer, whatever the file says: people and logs get it.
 const LONGEST_REASON: usize = 4096;
 
-/// Reads a text as both kinds of file, and does what a reader does with one. How many of the two it was.
+/// Reads a text as both kinds of file, and uses each as a reader does. Returns how many of the two it was.
 ///
 /// # Panics
 /// Where something that must hold does not.
@@ -27,7 +27,7 @@ fn cdi(text: &str) -> bool {
     let was = spec.is_ok();
     match &spec {
         Ok(spec) => {
-            // Whatever the one notation could say the other says too.
+            // All content that one notation can hold, the other can hold too.
             let again = parse(Path::new("vendor.json"), &spec.to_json()).expect("our own JSON");
             assert_eq!(*spec, again);
             for edits in spec.edits() {

@@ -1,6 +1,6 @@
-//! Injects CDI devices into containers' configurations with the crate container-device-interface, and compares what comes of
-//! it with what `divvy_container::oci::apply` made of the same, field by field. Called by `cargo xtask oracle` with the folder of
-//! golden files, which the tests keep true. It reads all our CDI files, too, and says which version carries each.
+//! Injects CDI devices into containers' configurations with the crate container-device-interface. It compares the
+//! result with that of `divvy_container::oci::apply`, field by field. `cargo xtask oracle` calls it with the folder of
+//! golden files, which the tests keep true. It reads all our CDI files, too, and reports which version carries each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -88,9 +88,9 @@ fn requests(case: &Value, folder: &Path) -> Outcome<Vec<(String, Vec<String>)>> 
     Ok(all)
 }
 
-/// What we say and the crate does not, which runtimes take for the same. A node's mode and owner, where the file says nothing
-/// of them: we give the host's, without which the runtime makes the node 0666 and root's. The type of a mount that has the option
-/// `bind`.
+/// Settings that we write and the crate does not, and that are the same to runtimes. A node's mode and owner, where the
+/// file does not give them: we write the host's, without which the runtime makes the node 0666 and root's. The type of
+/// a mount that has the option `bind`.
 fn leave_to_the_runtime(ours: &Value, theirs: &mut Value) {
     both(ours, theirs, "/linux/devices", |own, other| {
         for field in ["fileMode", "uid", "gid"] {
@@ -118,8 +118,8 @@ fn both(ours: &Value, theirs: &mut Value, place: &str, mend: impl Fn(&Value, &mu
     }
 }
 
-/// All in its order, but variables by their names: the crate leaves one that was there before its own of the same name, and the
-/// last one counts. What is empty is not there.
+/// All in its order, but variables by their names. The crate leaves an earlier variable before its own of the same
+/// name, and the last one counts. Empty fields are left out.
 fn compare(place: &str, ours: &Value, theirs: &Value, wrong: &mut Vec<String>) {
     match (ours, theirs) {
         (Value::Object(one), Value::Object(other)) => {

@@ -30,8 +30,8 @@ pub fn parameters(symbol: Symbol) -> &'static [Parameter] {
 
 /// A call to print: a symbol and its arguments, each as the machine word it was passed in.
 ///
-/// Pointers, handles and device addresses print in hexadecimal, numbers in decimal. A structure passed by value has no
-/// one word; give its address and it prints as such.
+/// Pointers, handles and device addresses print in hexadecimal, numbers in decimal. A structure passed by value is not
+/// one word: give its address, and it prints as an address.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     /// The function.

@@ -9,7 +9,8 @@ use crate::{CUDA_ERROR_UNKNOWN, CUresult, Symbol};
 /// Runs `body`; a panic inside ends here as `CUDA_ERROR_UNKNOWN`.
 #[inline]
 pub fn guard(body: impl FnOnce() -> CUresult) -> CUresult {
-    // State that a panic left half changed belongs to the driver behind the table, whose locks tell (poisoning).
+    // The state that a panic left half changed belongs to the driver behind the table. Its locks report that
+    // (poisoning).
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(CUDA_ERROR_UNKNOWN)
 }
 
@@ -17,12 +18,12 @@ pub fn guard(body: impl FnOnce() -> CUresult) -> CUresult {
 #[doc(hidden)]
 pub struct Exports(pub [*const c_void; Symbol::COUNT]);
 
-// SAFETY: addresses of code: nobody writes through them.
+// SAFETY: addresses of code: nothing writes through them.
 unsafe impl Sync for Exports {}
 
 static REGISTERED: AtomicPtr<Exports> = AtomicPtr::new(core::ptr::null_mut());
 
-/// What a drop-in does when it is loaded: remembers its exports, and keeps panics from printing into the program. A
+/// Prepares a drop-in when it is loaded: remembers its exports, and keeps panics from printing into the program. A
 /// drop-in carries its own copy of Rust's runtime, so that touches no other Rust code in the process.
 #[doc(hidden)]
 pub fn register_exports(exports: &'static Exports) {
@@ -32,8 +33,8 @@ pub fn register_exports(exports: &'static Exports) {
 
 /// Address of the export for a symbol, where this code runs in a drop-in; `None` in a program that merely links it.
 ///
-/// It is what cuGetProcAddress has to hand out: the export catches panics, and has the very address that dlsym gives,
-/// by which others can tell which variant it is.
+/// It is the address that cuGetProcAddress has to hand out. The export catches panics, and has the very address that
+/// dlsym gives, by which others can tell which variant it is.
 pub fn exported(symbol: Symbol) -> Option<*const c_void> {
     let exports = REGISTERED.load(Ordering::Acquire);
     if exports.is_null() {

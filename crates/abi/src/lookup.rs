@@ -38,10 +38,10 @@ pub fn lookup(name: &str, cuda_version: i32, flags: u64) -> Option<Symbol> {
 
 /// The newest variant of `name` brought at or before `cuda_version`, of the stream kind that `flags` ask for.
 ///
-/// `flags` are `CU_GET_PROC_ADDRESS_*`: default and legacy give the legacy variant; per-thread gives `_ptsz`/`_ptds`
+/// `flags` are `CU_GET_PROC_ADDRESS_*`. Default and legacy give the legacy variant. Per-thread gives `_ptsz`/`_ptds`
 /// where the function has one, and never the legacy one instead. A function without a stream has one variant for both.
-/// Versions compare as unsigned numbers, so a negative one is newer than all. Only public names are known, not those
-/// of exports (`cuMemAlloc_v2`). All of this as NVIDIA's driver 535 answers, name by name.
+/// Versions compare as unsigned numbers, so a negative one is newer than all. Only public names are known, not those of
+/// exports (`cuMemAlloc_v2`). All of this is as NVIDIA's driver 535 answers, name by name.
 pub fn query(name: &str, cuda_version: i32, flags: u64) -> Query {
     let version = cuda_version as u32;
     let want_per_thread = flags & u64::from(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.0) != 0;

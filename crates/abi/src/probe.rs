@@ -1,4 +1,4 @@
-//! Asks whatever answers to `libcuda.so.1` whether it works: what a doctor runs in a process of its own.
+//! Asks the library that answers to `libcuda.so.1` whether it works. A doctor runs this in a process of its own.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -13,7 +13,7 @@ unsafe extern "C" {
 
 const RTLD_NOW: c_int = 2;
 
-/// What a driver said of itself.
+/// A driver's report of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Probe {
     /// CUDA version, 12040 for 12.4.

@@ -133,7 +133,7 @@ results! {
 }
 
 impl CUresult {
-    /// Whether the call did what it was asked.
+    /// Whether the call succeeded.
     pub const fn is_success(self) -> bool {
         self.0 == CUDA_SUCCESS.0
     }

@@ -1,7 +1,7 @@
 //! Exported symbols by number and by name.
 //!
-//! All of it is constant bytes without an address in them: a table of pointers would be relocated in every process that loads
-//! a drop-in, page by page.
+//! All of it is constant bytes without an address in them: a table of pointers would be relocated in every process that
+//! loads a drop-in, page by page.
 
 use core::ffi::CStr;
 

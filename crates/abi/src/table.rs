@@ -1,7 +1,7 @@
 //! The table of function pointers: one typed field for each exported symbol.
 //!
-//! The calling convention is `C-unwind`, which passes arguments exactly like `C` and lets a panic of an implementation
-//! travel as far as the export's guard, where it ends: with plain `C` it would abort the program that loaded us.
+//! The calling convention is `C-unwind`, which passes arguments exactly like `C`. It lets a panic of an implementation
+//! travel as far as the export's guard, where it ends. With plain `C` it would abort the program that loaded us.
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 

@@ -35,13 +35,13 @@ impl Promises {
         promises
     }
 
-    /// Parts per 10 000 that are promised to nobody.
+    /// Parts per 10 000 that are promised to no tenant.
     pub fn free(&self) -> u32 {
         u32::from(Share::WHOLE.parts()).saturating_sub(self.shares)
     }
 
-    /// Whether these terms can be promised too. While all caps are soft and nobody is latency-critical, shares may sum
-    /// above 100 %: they are weights then, and say so. With a hard cap or a latency-critical tenant among them (or
+    /// Whether these terms can be promised too. While all caps are soft and no tenant is latency-critical, shares may
+    /// sum above 100 %: they are weights then, and say so. With a hard cap or a latency-critical tenant among them (or
     /// asking) they may not, because its share would be promised and not kept.
     ///
     /// # Errors

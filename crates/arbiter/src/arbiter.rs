@@ -15,7 +15,7 @@ use crate::timers::Timers;
 use crate::virtual_time::{Pace, VirtualTime};
 use crate::{DeviceId, Nanos, TenantId};
 
-/// Who may run next on each of a host's devices.
+/// Decides which tenants may run next on each of a host's devices.
 ///
 /// An event costs O(log n) in the tenants of the devices it touches.
 #[derive(Debug)]
@@ -68,11 +68,12 @@ impl Arbiter {
 
     /// What an event at `now` leads to, in the order in which it is to be done.
     ///
-    /// `now` need not be monotonic: time inside never goes back, and a leap ([`Settings::heartbeat`]) is charged to nobody.
+    /// `now` need not be monotonic: time inside never goes back, and a leap ([`Settings::heartbeat`]) is charged to no
+    /// tenant.
     ///
     /// # Errors
-    /// The event makes no sense or asks for too much; time has passed all the same, and the decisions it led to come with
-    /// the next event's.
+    /// The event makes no sense or asks for too much. Time has passed all the same, and the decisions it led to come
+    /// with the next event's.
     pub fn handle(&mut self, now: Nanos, event: &Event) -> Result<Vec<Decision>, Refused> {
         self.pass_to(now);
         let outcome = self.apply(event);
@@ -91,7 +92,7 @@ impl Arbiter {
 
     fn pass_to(&mut self, now: Nanos) {
         let heartbeat = self.settings.heartbeat;
-        // Without a lease out nobody is charged, and hours may pass between two events.
+        // Without a lease out no tenant is charged, and hours may pass between two events.
         let longest = if self.leases == 0 {
             Nanos::MAX
         } else {
@@ -129,7 +130,7 @@ impl Arbiter {
                 let place = &mut self.tenant_mut(i).seats[seat];
                 (place.squared, place.paid) = (place.reported, 0);
                 self.release(i, seat);
-                // It may have crossed with the end of the lease that it speaks of; what it wants is the same.
+                // It may have crossed with the end of the lease that it speaks of; its request is the same.
                 if self.tenant(i).place == Place::Away {
                     self.ready(i);
                 }
@@ -173,7 +174,7 @@ impl Arbiter {
             .ok_or(Refused::Devices)
     }
 
-    /// The tenant in place `i`, which whoever asks got from a list that a tenant is taken off when it goes.
+    /// The tenant in place `i`. The caller has the place from a list that a tenant leaves when it goes.
     pub(crate) fn tenant(&self, i: usize) -> &Tenant {
         self.tenants[i].as_ref().expect("a registered tenant")
     }
@@ -248,7 +249,7 @@ impl Arbiter {
         Ok(())
     }
 
-    /// Gives a tenant the bucket or the server that its terms want, and keeps what it had if it still does.
+    /// Gives a tenant the bucket or the server that its terms need, and keeps the former one if they still need it.
     fn outfit(&self, tenant: &mut Tenant) {
         let now = self.clock.now();
         let share = tenant.terms.share();

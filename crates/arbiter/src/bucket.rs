@@ -1,8 +1,8 @@
 //! Tokens of a hard cap: they accrue at the share, and running spends them.
 //!
-//! Any window's use is what the bucket held at its start, plus the share of the window, minus what it holds at the end. So
-//! the cap is passed by no more than the distance between the highest and the lowest level: the bucket's depth plus what a
-//! kernel that outlasts its lease goes below zero.
+//! Any window's use is what the bucket held at its start, plus the share of the window, minus what it holds at the end.
+//! So the cap is passed by no more than the distance between the highest and the lowest level. That is the bucket's
+//! depth plus the amount by which a kernel that outlasts its lease goes below zero.
 
 use crate::Nanos;
 use crate::terms::Share;
@@ -41,7 +41,8 @@ impl Bucket {
         }
     }
 
-    /// Spends `run` nanoseconds of one device of `devices`; may go below zero: that is repaid before the next lease.
+    /// Spends `run` nanoseconds of one device of `devices`. The level may go below zero: that is repaid before the next
+    /// lease.
     pub fn spend(&mut self, run: Nanos, devices: usize) {
         self.level = self
             .level

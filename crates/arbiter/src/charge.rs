@@ -1,4 +1,4 @@
-//! Who pays what: max(reported busy, unreleased lease time), in virtual time, tokens and budget alike.
+//! What each tenant is charged: max(reported busy, unreleased lease time), in virtual time, tokens and budget alike.
 
 use crate::Nanos;
 use crate::arbiter::Arbiter;
@@ -14,8 +14,8 @@ impl Arbiter {
     pub(crate) fn settle_seat(&mut self, i: usize, seat: usize) {
         let now = self.clock.now();
         let device = &self.devices[self.device_of(i, seat)];
-        // Until the one before has drained, its time is that one's alone. Nor is what this one reports of it charged: its
-        // kernels are in flight, and wait.
+        // Until the tenant before has drained, its time is that tenant's alone. Nor is this one charged for what it
+        // reports of that time: its kernels are in flight, and wait.
         let waits = device.draining.is_some() && device.holder == Some(i);
         if let Some(held) = &mut self.tenant_mut(i).seats[seat].held {
             let run = now.saturating_sub(held.charged_to);
@@ -28,7 +28,7 @@ impl Arbiter {
         }
     }
 
-    /// Takes a tenant's word for its busy time, where that is more than it has paid for, and for its kernels.
+    /// Takes a tenant's word for its busy time, where that is more than it was charged for, and for its kernels.
     pub(crate) fn report(&mut self, i: usize, seat: usize, busy: Nanos, kernel: Nanos) {
         self.settle_seat(i, seat);
         let place = &mut self.tenant_mut(i).seats[seat];
@@ -74,7 +74,7 @@ impl Arbiter {
         self.raise_floor(d);
     }
 
-    /// Moves a device's virtual time to the least of those who run or wait for it.
+    /// Moves a device's virtual time to the least of the tenants that run or wait for it.
     pub(crate) fn raise_floor(&mut self, d: usize) {
         let device = &self.devices[d];
         // A gang that waits for another of its devices does not hold this one's time back.

@@ -2,7 +2,7 @@
 
 use crate::Nanos;
 
-/// The caller's clock may jump: a laptop wakes up, a virtual machine is resumed, somebody sets a wrong clock. Everything
+/// The caller's clock may jump: a laptop wakes up, a virtual machine is resumed, a user sets a wrong clock. Everything
 /// inside is reckoned in time of its own, which follows the caller's except in jumps.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Clock {

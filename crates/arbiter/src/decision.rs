@@ -7,45 +7,45 @@ use crate::{DeviceId, Nanos, TenantId};
 pub enum Decision {
     /// The tenant may launch on the device. The same epoch again changes the end or the bound of that lease.
     Grant {
-        /// Who.
+        /// The tenant.
         tenant: TenantId,
-        /// Where.
+        /// The device.
         device: DeviceId,
         /// Number of the lease; never used twice, the same on all devices of a gang.
         epoch: u64,
-        /// Nothing is launched from then on. [`crate::FOREVER`] while nobody else wants the device.
+        /// Nothing is launched from then on. [`crate::FOREVER`] while no other tenant wants the device.
         until: Nanos,
         /// Nanoseconds of work that may be in flight. [`crate::FOREVER`] for a tenant alone on its device.
         in_flight: Nanos,
     },
     /// The tenant launches nothing from now on.
     Revoke {
-        /// Who.
+        /// The tenant.
         tenant: TenantId,
-        /// Where.
+        /// The device.
         device: DeviceId,
-        /// Which lease.
+        /// The lease.
         epoch: u64,
     },
-    /// Work is still in flight though the lease has ended some time ago. Said once for each lease: others wait for it.
+    /// Work is still in flight though the lease has ended some time ago. Sent once for each lease: others wait for it.
     Overdue {
-        /// Who.
+        /// The tenant.
         tenant: TenantId,
-        /// Where.
+        /// The device.
         device: DeviceId,
-        /// Which lease.
+        /// The lease.
         epoch: u64,
         /// When the lease ended.
         ended: Nanos,
     },
-    /// The device goes to others although the tenant's work is still in flight. The tenant pays on until it says that
-    /// nothing is, and gets no lease before.
+    /// The device goes to others although the tenant's work is still in flight. The tenant is charged until it reports
+    /// that no work is in flight, and gets no lease before.
     Expire {
-        /// Who.
+        /// The tenant.
         tenant: TenantId,
-        /// Where.
+        /// The device.
         device: DeviceId,
-        /// Which lease.
+        /// The lease.
         epoch: u64,
     },
 }

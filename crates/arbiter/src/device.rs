@@ -14,9 +14,9 @@ pub(crate) struct Device {
     pub members: u32,
     /// Latency-critical ones among them.
     pub latency: u32,
-    /// Who has the lease.
+    /// The tenant that has the lease.
     pub holder: Option<usize>,
-    /// Whose last kernel still runs though the lease is somebody's who could not wait for it.
+    /// The tenant whose last kernel still runs, though the lease is already that of another one, which could not wait.
     pub draining: Option<usize>,
     /// Best-effort tenants of this device alone that wait, least virtual time first.
     pub ready: BTreeSet<(VirtualTime, usize)>,
@@ -26,7 +26,7 @@ pub(crate) struct Device {
     pub urgent: BTreeSet<(Nanos, usize)>,
     /// Gangs that claim the device, in their order.
     pub claims: BTreeSet<(ClaimKey, usize)>,
-    /// Virtual time of the device: what the least of those who run or wait has reached. Never goes back.
+    /// Virtual time of the device: the least that the tenants that run or wait have reached. Never goes back.
     pub floor: VirtualTime,
     /// How far leases were outlasted of late: the longest, slowly forgotten.
     pub overrun: Nanos,

@@ -7,8 +7,8 @@ use crate::{DeviceId, Nanos, TenantId};
 /// Something that happened. Times are given beside it.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A tenant is registered, idle. One with several devices runs on all of them or on none: a gang. Devices that a
-    /// tenant uses independently are registered as tenants of their own.
+    /// A tenant is registered, idle. A tenant with several devices runs on all of them or on none: a gang. Devices that
+    /// a tenant uses independently are registered as tenants of their own.
     Arrived {
         /// A number that no other registered tenant has.
         tenant: TenantId,
@@ -19,50 +19,51 @@ pub enum Event {
     },
     /// It has something to launch and no lease.
     Ready {
-        /// Who.
+        /// The tenant.
         tenant: TenantId,
     },
     /// It has nothing in flight and nothing to launch: it gives its lease back and asks for none.
     Idle {
-        /// Who.
+        /// The tenant.
         tenant: TenantId,
     },
     /// Nothing of a lease is in flight on this device any more, and the tenant wants another.
     Released {
-        /// Who.
+        /// The tenant.
         tenant: TenantId,
-        /// Where.
+        /// The device.
         device: DeviceId,
         /// The tenant's busy time on the device, as in [`Event::Report`].
         busy: Nanos,
     },
-    /// What a tenant says of itself; it can only cost it.
+    /// A tenant's report of itself, which can only increase its charge.
     Report {
-        /// Who.
+        /// The tenant.
         tenant: TenantId,
-        /// Where.
+        /// The device.
         device: DeviceId,
-        /// Nanoseconds that its work has kept the device busy since it arrived. Goes up only: less than before is ignored.
+        /// Nanoseconds that its work has kept the device busy since it arrived. It only goes up: less than before is
+        /// ignored.
         busy: Nanos,
         /// Its typical kernel, nanoseconds; 0 when it is not known.
         kernel: Nanos,
     },
     /// It has other terms from now on, on each of its devices.
     Resized {
-        /// Who.
+        /// The tenant.
         tenant: TenantId,
         /// The new terms.
         terms: Terms,
     },
     /// It left, or died and its contexts are gone: nothing of it is in flight.
     Died {
-        /// Who.
+        /// The tenant.
         tenant: TenantId,
     },
-    /// Tenants' memory on the device is paged: to bring one's working set back takes this long, and the quantum grows so
-    /// that no more than about a tenth goes into it. 0 when it no longer is.
+    /// Tenants' memory on the device is paged. To bring one's working set back takes this long, and the quantum grows
+    /// so that no more than about a tenth goes into it. 0 when the memory is no longer paged.
     Thrash {
-        /// Where.
+        /// The device.
         device: DeviceId,
         /// Nanoseconds that a change of holder costs.
         refill: Nanos,
@@ -86,7 +87,7 @@ pub enum Refused {
     /// The number is taken.
     #[error("Tenant {} is registered already", .0.0)]
     Known(TenantId),
-    /// Nobody has this number.
+    /// No tenant has this number.
     #[error("Tenant {} is not registered", .0.0)]
     Unknown(TenantId),
 }

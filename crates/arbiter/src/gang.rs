@@ -1,10 +1,11 @@
 //! Gangs: a tenant's devices are granted together or not at all.
 //!
-//! Nobody ever holds one device while waiting for another. A gang whose turn has come on *each* of its devices, by their
-//! virtual times, puts a claim on all of them at once. Claims have one order for all devices; one is *active* when it is the
-//! first on each of its own. An active claim lets the leases there run out, lets others use a device that is free early up
-//! to the time at which the last should be, and then takes all. So the first claim of all is always active, and every
-//! claim's turn comes: no deadlock, no starvation by smaller gangs that overlap in turns.
+//! No tenant ever holds one device while waiting for another. A gang whose turn has come on *each* of its devices, by
+//! their virtual times, puts a claim on all of them at once. Claims have one order for all devices; a claim is *active*
+//! when it is the first on each of its own. An active claim lets the leases there run out. It lets others use a device
+//! that is free early up to the time at which the last should be, and then takes all. So the first claim of all is
+//! always active, and every claim's turn comes. There is no deadlock, and no starvation by smaller gangs that overlap
+//! in turns.
 
 use crate::arbiter::Arbiter;
 use crate::tenant::{Claim, ClaimKey, Place};
@@ -34,8 +35,8 @@ impl Arbiter {
         self.rearm(i);
     }
 
-    /// Has the gangs whose turn has come on a device, and on all of their others, claim them. `holder` is the virtual time
-    /// that the device's holder will have reached.
+    /// Has the gangs whose turn has come on a device, and on all of their others, claim them. `holder` is the virtual
+    /// time that the device's holder will have reached.
     pub(crate) fn claim_due(&mut self, d: usize, holder: Option<VirtualTime>) {
         let single = self.devices[d].ready.first().map(|&(time, _)| time);
         let turn = match (single, holder) {
@@ -62,7 +63,7 @@ impl Arbiter {
         }
     }
 
-    /// Whether nobody who runs or waits on the device of a gang's seat has a better claim to it.
+    /// Whether no tenant that runs or waits on the device of a gang's seat has a better claim to it.
     fn due_at(&self, i: usize, seat: usize) -> bool {
         let place = &self.tenant(i).seats[seat];
         let device = &self.devices[place.device];
@@ -100,7 +101,7 @@ impl Arbiter {
             let d = self.device_of(i, seat);
             self.devices[d].claims.remove(&(claim.key, i));
             self.mark(d);
-            // Whose turn it is now may be waiting for devices that nothing else would have looked at.
+            // The tenant whose turn it is now may be waiting for devices that no other event would have looked at.
             if let Some(&(_, next)) = self.devices[d].claims.first() {
                 for seat in 0..self.tenant(next).seats.len() {
                     let d = self.device_of(next, seat);
@@ -110,8 +111,8 @@ impl Arbiter {
         }
     }
 
-    /// The gang with the active claim to a device, and when its last device should be free: 0 for one that nobody may
-    /// keep waiting.
+    /// The gang with the active claim to a device, and when its last device should be free: 0 for a gang that no tenant
+    /// may keep waiting.
     pub(crate) fn active_claim(&mut self, d: usize) -> Option<(usize, Nanos)> {
         let &(key, i) = self.devices[d].claims.first()?;
         let first_everywhere =
@@ -151,7 +152,7 @@ impl Arbiter {
         target
     }
 
-    /// Whether nobody holds any of a gang's devices.
+    /// Whether no tenant holds any of a gang's devices.
     pub(crate) fn all_free(&self, i: usize) -> bool {
         let free = |seat: &crate::tenant::Seat| {
             let device = &self.devices[seat.device];

@@ -19,7 +19,7 @@ impl Arbiter {
         }
         self.leave_queues(i);
         let Some(until) = self.allowed(i, now, urgent) else {
-            // It waited so long that its terms changed under it: tokens or budget say no now.
+            // It waited so long that its terms changed under it: its tokens or budget no longer allow it to run.
             self.tenant_mut(i).place = Place::Away;
             self.enter(i);
             return;
@@ -83,7 +83,7 @@ impl Arbiter {
         }
     }
 
-    /// The members of a device changed, and with them perhaps what may be in flight.
+    /// The members of a device changed, and with them perhaps the bound on work in flight.
     pub(crate) fn rebound(&mut self, d: usize) {
         if let Some(holder) = self.devices[d].holder
             && self
@@ -118,14 +118,14 @@ impl Arbiter {
         }
     }
 
-    /// Ends a lease at `at`, which is no later than it would have.
+    /// Ends a lease at `at`, which is no later than the present end.
     pub(crate) fn stop(&mut self, i: usize, at: Nanos) {
         let now = self.clock.now();
         let Some(lease) = &mut self.tenant_mut(i).lease else {
             return;
         };
         lease.until = at;
-        // Before its end it may still turn out that nobody else's claim is better.
+        // Before its end it may still turn out that no other tenant's claim is better.
         lease.ending = at <= now;
         let epoch = lease.epoch;
         if at > now {
@@ -193,7 +193,7 @@ impl Arbiter {
         }
     }
 
-    /// If it was this tenant's kernels that a device was finishing, it no longer is.
+    /// If a device was finishing this tenant's kernels, it no longer is.
     fn drained(&mut self, d: usize, i: usize, overrun: Nanos) {
         if self.devices[d].draining != Some(i) {
             return;
@@ -205,8 +205,8 @@ impl Arbiter {
         self.mark(d);
     }
 
-    /// How long after its end a lease of this tenant's is waited for. Those that are stuck on the device make its kernels so
-    /// much slower: were its lease to expire for that, more would be stuck, and at last everybody.
+    /// How long after its end a lease of this tenant's is waited for. Tenants that are stuck on the device make its
+    /// kernels slower by as much. If its lease expired for that, more would be stuck, and at last all of them.
     fn expiry_of(&self, i: usize) -> Nanos {
         let seats = self.tenant(i).seats.iter();
         let stuck = seats.map(|seat| self.devices[seat.device].stuck).max();

@@ -1,8 +1,8 @@
-//! Who may run next: leases of GPU time by virtual time. No clock, no I/O, no other crate of Divvy's.
+//! Which tenant may run next: leases of GPU time by virtual time. No clock, no I/O, no other crate of Divvy's.
 //!
-//! An [`Arbiter`] is told [`Event`]s with the time they happened and answers with [`Decision`]s; [`Arbiter::deadline`] says
-//! when it wants to be woken if nothing happens. The same events at the same times always lead to the same decisions.
-//! docs/adr/0014 argues the design, docs/compute.md explains it to readers.
+//! An [`Arbiter`] is told [`Event`]s with the time they happened and answers with [`Decision`]s. [`Arbiter::deadline`]
+//! says when it wants to be woken if nothing happens. The same events at the same times always lead to the same
+//! decisions. docs/adr/0014 argues the design, docs/compute.md explains it to readers.
 //!
 //! - [`Terms`], [`Share`], [`Settings`]: what a tenant was promised, and how the machine is set.
 //! - [`Promises`]: which shares fit on one device, as a pure function.
@@ -12,27 +12,29 @@
 //! # What stands around it
 //!
 //! **The agent's loop** owns the clock and the pages. It must
-//! - call [`Arbiter::handle`] with a monotonic clock (the device clock where there is one) for every event, one at a time, and
-//!   at [`Arbiter::deadline`] with [`Event::Time`];
+//! - call [`Arbiter::handle`] for every event, one at a time, and at [`Arbiter::deadline`] with [`Event::Time`]. The
+//!   clock is monotonic (the device clock where there is one);
 //! - write each [`Decision::Grant`] into the tenant's grant page (epoch, end, in-flight bound) and wake it; write
-//!   [`Decision::Revoke`] at once, without waiting for anything; tell people of [`Decision::Overdue`] and
-//!   [`Decision::Expire`];
-//! - send [`Event::Ready`] when a gate waits for a lease, [`Event::Idle`] when a holder has had nothing in flight and launched
-//!   nothing for 100 µs, [`Event::Released`] when a lease has ended and nothing of it is in flight any more, on the tenant's
-//!   behalf too, when its page shows it (a stopped program cannot say so itself), and [`Event::Died`] when the liveness lock
-//!   is free, which the kernel does after the device context is gone;
+//!   [`Decision::Revoke`] at once, without waiting for anything; report [`Decision::Overdue`] and
+//!   [`Decision::Expire`] to the user;
+//! - send [`Event::Ready`] when a gate waits for a lease;
+//! - send [`Event::Idle`] when a holder has had nothing in flight and launched nothing for 100 µs;
+//! - send [`Event::Released`] when a lease has ended and nothing of it is in flight any more. The loop does so on the
+//!   tenant's behalf too, when its page shows it, because a stopped program cannot say so itself;
+//! - send [`Event::Died`] when the liveness lock is free, which the kernel does after the device context is gone;
 //! - send [`Event::Report`] now and then while a lease lasts: the in-flight bound follows the kernels by it.
 //!
 //! **The gate** in the limiter holds a launch back unless the lease holds, and
 //! - the work in flight would end before the lease does by the gate's estimate, and
-//! - the estimate of what is in flight and of this launch fit the in-flight bound, or what is in flight ends so soon (within
-//!   1/64 of the bound) that the device would run dry before a launch could arrive.
+//! - the estimate of what is in flight and of this launch fit the in-flight bound. A launch may also pass when what is
+//!   in flight ends so soon (within 1/64 of the bound) that the device would run dry before a launch could arrive.
 //!
-//! So one kernel of any length may always run, and what outlasts a lease is that kernel. A grant with the epoch of the one before
-//! changes its end or its bound, either way. The gate lets go of a lease it does not use and reports busy time that only grows.
+//! So one kernel of any length may always run, and only that kernel can outlast a lease. A grant with the epoch of the
+//! one before changes its end or its bound, either way. The gate lets go of a lease it does not use and reports busy
+//! time that only grows.
 //!
-//! **A device** runs what is in flight to its end: nothing here needs preemption. A lease that has expired with work in
-//! flight shares the device with the next holder by whatever time-slicing the hardware has.
+//! **A device** runs the work in flight to its end: nothing here needs preemption. A lease that has expired with work
+//! in flight shares the device with the next holder by the hardware's own time-slicing, if any.
 
 #![forbid(unsafe_code)]
 
@@ -75,7 +77,7 @@ pub const MILLISECOND: Nanos = 1_000_000;
 /// One second in nanoseconds.
 pub const SECOND: Nanos = 1_000_000_000;
 
-/// The end of a lease that lasts until somebody else wants the device, and the bound of work that nothing bounds.
+/// The end of a lease that lasts until another tenant wants the device, and the bound of work that nothing bounds.
 pub const FOREVER: Nanos = Nanos::MAX;
 
 /// A tenant, as its owner numbers it.

@@ -1,4 +1,4 @@
-//! Whose turn it is on a device, and who must make room.
+//! Which tenant's turn it is on a device, and which must give way.
 
 use crate::arbiter::Arbiter;
 use crate::tenant::Place;
@@ -25,7 +25,7 @@ impl Arbiter {
         }
     }
 
-    /// Gives a free device to whoever's turn it is.
+    /// Gives a free device to the tenant whose turn it is.
     fn pick(&mut self, d: usize) {
         if let Some(&(_, i)) = self.devices[d].urgent.first() {
             self.grant(i, FOREVER);
@@ -62,7 +62,7 @@ impl Arbiter {
                 .any(|seat| !self.devices[seat.device].urgent.is_empty())
     }
 
-    /// Makes a holder give way where somebody else's claim is better now.
+    /// Makes a holder give way where another tenant's claim is better now.
     fn press(&mut self, d: usize, holder: usize) {
         let now = self.clock.now();
         let Some(lease) = self.tenant(holder).lease else {
@@ -92,8 +92,9 @@ impl Arbiter {
         }
     }
 
-    /// A latency-critical tenant gets its lease while the last kernels of the one before still run: its first launch is
-    /// in the device's queue when they end, not two messages later. It pays from then on; until then the other does.
+    /// A latency-critical tenant gets its lease while the last kernels of the tenant before still run. Its first launch
+    /// is in the device's queue when they end, not two messages later. It is charged from then on; until then the other
+    /// is.
     fn hand_over(&mut self, d: usize, holder: usize) {
         self.settle(holder);
         self.raise_floor(d);
@@ -164,7 +165,7 @@ impl Arbiter {
         (until > from).then_some(until)
     }
 
-    /// Whether anybody else wants one of a tenant's devices.
+    /// Whether another tenant wants one of a tenant's devices.
     pub(crate) fn contended(&self, i: usize) -> bool {
         self.tenant(i).seats.iter().any(|seat| {
             let device = &self.devices[seat.device];
@@ -179,7 +180,7 @@ impl Arbiter {
         })
     }
 
-    /// Until when a holder whose lease nears its end may keep it; `None` when somebody else's turn comes.
+    /// Until when a holder whose lease nears its end may keep it; `None` when another tenant's turn comes.
     pub(crate) fn may_continue(&mut self, i: usize) -> Option<Nanos> {
         let lease = self.tenant(i).lease?;
         let (mut horizon, now) = (FOREVER, self.clock.now());

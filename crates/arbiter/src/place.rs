@@ -99,8 +99,9 @@ impl Arbiter {
         self.rearm(i);
     }
 
-    /// Whoever slept comes back with a claim of at most `lag` on what others ran meanwhile. What it was owed before shrinks
-    /// by no more than the time it slept: a nap of a millisecond does not cancel a debt of seconds that others have.
+    /// A tenant that slept comes back with a claim of at most `lag` on what others ran meanwhile. What it was owed
+    /// before shrinks by no more than the time it slept: a nap of a millisecond does not cancel a debt of seconds that
+    /// others have.
     fn clamp(&mut self, i: usize, seat: usize) {
         let pace = self.pace(i, seat);
         let floor = self.devices[self.device_of(i, seat)].floor;
@@ -112,7 +113,7 @@ impl Arbiter {
         place.time = place.time.max(floor.earlier(claim, pace));
     }
 
-    /// Takes a tenant off every list of those who wait.
+    /// Takes a tenant off every waiting list.
     pub(crate) fn leave_queues(&mut self, i: usize) {
         match self.tenant(i).place {
             Place::Queued => {
@@ -172,8 +173,8 @@ impl Arbiter {
             .unwrap_or(self.settings.quantum)
     }
 
-    /// How deep a hard cap's bucket is: a quantum, and what accrues while somebody else's kernel outlasts its lease, or the
-    /// share would be lost with every long kernel of a neighbour's.
+    /// How deep a hard cap's bucket is: a quantum, and what accrues while another tenant's kernel outlasts its lease.
+    /// Otherwise the share would be lost with every long kernel of a neighbour's.
     pub(crate) fn depth(&self, i: usize) -> Nanos {
         let tenant = self.tenant(i);
         let Some(share) = tenant.terms.share() else {

@@ -39,7 +39,7 @@ impl Server {
         self.budget = self.budget.saturating_add(earned).min(self.full());
     }
 
-    /// The server's tenant wants to run after it did not: what is left of the old budget may be used by the old deadline
+    /// The server's tenant wants to run after it did not. The rest of the old budget may be used by the old deadline
     /// only if that is no more than its bandwidth; otherwise a new period begins.
     pub fn wake(&mut self, now: Nanos) {
         self.replenish(now);
@@ -52,7 +52,7 @@ impl Server {
     }
 
     pub fn spend(&mut self, run: Nanos, devices: usize) {
-        // Rounded up: many small charges are not to come for less than one large one.
+        // Rounded up: many small charges must not cost less than one large one.
         self.budget = self
             .budget
             .saturating_sub(i128::from(run.div_ceil(devices.max(1) as u64)));

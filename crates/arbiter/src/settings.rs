@@ -9,8 +9,8 @@ pub struct Settings {
     pub quantum: Nanos,
     /// Work in flight that a tenant may have while others are registered on its device.
     pub in_flight: Nanos,
-    /// The same for best-effort tenants while a latency-critical one is registered: at most this, and no more than half
-    /// the tenant's own typical kernel. (One kernel may always be in flight.)
+    /// The same for best-effort tenants while a latency-critical one is registered. It is at most this, and no more
+    /// than half the tenant's own typical kernel. (One kernel may always be in flight.)
     pub in_flight_beside_latency: Nanos,
     /// The least in-flight bound: what keeps a device fed while the host looks away for a moment.
     pub in_flight_floor: Nanos,
@@ -22,13 +22,13 @@ pub struct Settings {
     pub renew_ahead: Nanos,
     /// How long after its end an unreleased lease is reported as overdue.
     pub overdue: Nanos,
-    /// How long after its end an unreleased lease no longer keeps others from the device. A kernel longer than this then
-    /// shares the device with them by the hardware's own time-slicing, if it has any.
+    /// How long after its end an unreleased lease no longer keeps others from the device. A kernel longer than this
+    /// then shares the device with them by the hardware's own time-slicing, if it has any.
     pub expiry: Nanos,
     /// The most that this becomes where others are stuck on the device, and make its kernels slower.
     pub longest_expiry: Nanos,
-    /// While a lease is out, the arbiter wants to be woken at least this often; a step of the clock of more than twice
-    /// this is a jump, and counts as nothing: the machine slept, or the agent was stopped, and nobody else could have had
+    /// While a lease is out, the arbiter wants to be woken at least this often. A step of the clock of more than twice
+    /// this is a jump, and counts as nothing. The machine slept, or the agent was stopped, so no tenant could have had
     /// the device.
     pub heartbeat: Nanos,
     /// Nothing is granted for less than this while a gang's devices come together.

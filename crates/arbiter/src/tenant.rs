@@ -37,7 +37,7 @@ pub(crate) struct Seat {
     pub kernel: Nanos,
     /// Busy time it has reported in all.
     pub reported: Nanos,
-    /// The same when a report last came with nothing in flight, and what it was charged since: a report in between lags
+    /// The same when a report last came with nothing in flight, and what it was charged since. A report in between lags
     /// behind what runs, and not every lease ends with one.
     pub squared: Nanos,
     pub paid: Nanos,
@@ -65,8 +65,8 @@ pub(crate) struct Lease {
     pub told: bool,
 }
 
-/// Order among the claims of gangs: latency-critical ones first, then by virtual time. One order for all devices: by
-/// each device's own, three gangs could wait for each other in a ring.
+/// Order among the claims of gangs: latency-critical ones first, then by virtual time. It is one order for all devices.
+/// With an order for each device, three gangs could wait for each other in a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClaimKey {
     pub rank: u8,

@@ -10,7 +10,7 @@ impl Share {
     /// The whole device.
     pub const WHOLE: Self = Self(10_000);
 
-    /// `None` for 0 and for more than the whole device: a tenant with 0 % could never run, which nobody means.
+    /// `None` for 0 and for more than the whole device: a tenant with 0 % could never run, which no user means.
     pub fn new(parts: u16) -> Option<Self> {
         (1..=Self::WHOLE.0).contains(&parts).then_some(Self(parts))
     }
@@ -35,7 +35,7 @@ pub enum Part {
     Weight(u16),
 }
 
-/// Whether time that nobody else wants may be used beyond the share.
+/// Whether time that no other tenant wants may be used beyond the share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cap {
     /// Work-conserving: yes.

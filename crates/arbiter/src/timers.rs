@@ -1,4 +1,4 @@
-//! When the arbiter wants to look at whom.
+//! When the arbiter wants to look at which tenant.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ impl Timers {
         self.alarms.first().map(|&(at, _)| at)
     }
 
-    /// The tenant of an alarm that is due; the alarm stays until it is set anew.
+    /// The tenant of an alarm that is due; the alarm stays until it is set again.
     pub fn due(&self, now: Nanos) -> Option<usize> {
         self.alarms
             .first()

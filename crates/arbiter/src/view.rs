@@ -36,7 +36,8 @@ pub struct View {
 }
 
 impl Arbiter {
-    /// A tenant on one of its devices, as of the last event; `None` if there is no such tenant or it is not on that device.
+    /// A tenant on one of its devices, as of the last event; `None` if there is no such tenant or it is not on that
+    /// device.
     pub fn view(&self, tenant: TenantId, device: DeviceId) -> Option<View> {
         let &i = self.numbers.get(&tenant)?;
         let tenant = self.tenant(i);
@@ -71,7 +72,7 @@ impl Arbiter {
         })
     }
 
-    /// Who holds a device.
+    /// The tenant that holds a device.
     pub fn holder(&self, device: DeviceId) -> Option<TenantId> {
         let holder = self.devices.get(device.0 as usize)?.holder?;
         Some(self.tenant(holder).id)

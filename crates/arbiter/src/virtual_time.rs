@@ -1,4 +1,4 @@
-//! Virtual time: device time over weight. Whoever has least of it is owed most.
+//! Virtual time: device time over weight. The tenant with the least of it is owed most.
 
 use crate::Nanos;
 use crate::admission::Promises;

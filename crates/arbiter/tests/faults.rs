@@ -49,7 +49,7 @@ fn a_stopped_holder_loses_the_device_and_comes_back_in_its_turn() {
     let outcome = play(vec![greedy(50), greedy(50)], steps);
     assert!(outcome.longest_gap(1, SECOND) <= 60 * MILLISECOND);
     assert!(outcome.percent(1, 2100 * MILLISECOND, 4 * SECOND) > 99.0);
-    // It paid for the lease that it slept on, and not once for each that it did not get: both are even again.
+    // It was charged for the lease that it slept on, and not once for each that it did not get: both are even again.
     let got = outcome.percent(0, 4 * SECOND, 6 * SECOND);
     assert!((got - 50.0).abs() < 2.0, "{got} %");
     let expired = |(_, decision): &(u64, Decision)| matches!(decision, Decision::Expire { tenant, .. } if tenant.0 == 0);
@@ -131,7 +131,7 @@ fn a_clock_that_goes_back_changes_nothing_inside() {
         .handle(100 * SECOND, &Event::Ready { tenant })
         .expect("ready");
     let told = arbiter.handle(SECOND, &Event::Time).expect("time");
-    // The lease's end is told anew, in the new clock.
+    // The lease's end is sent again, in the new clock.
     let [Decision::Grant { until, .. }] = told[..] else {
         panic!("{told:?}");
     };

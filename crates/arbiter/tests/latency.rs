@@ -56,7 +56,7 @@ fn beside_short_kernels_it_hardly_notices_and_the_others_keep_what_is_left() {
             let (p99, _) = against(&solo, &mixed, 99.0);
             let left = (LASTS - solo.actors[0].busy) as f64;
             let kept = (mixed.actors[1].busy + mixed.actors[2].busy) as f64 / left;
-            // It pays for what it used and for the moments before it let go, once.
+            // It is charged once for what it used and for the moments before it let go.
             let (charged, busy) = (mixed.actors[0].charged as f64, mixed.actors[0].busy as f64);
             assert!(charged <= 1.10 * busy, "{charged} charged for {busy}");
             assert!(p50 <= 1.10, "{load} % beside {others:?}: p50 {p50:.3}");
@@ -84,7 +84,7 @@ fn beside_long_kernels_it_waits_for_one_and_no_more() {
 
 #[test]
 fn without_the_arbiter_it_does_notice() {
-    // The negative control: a figure that any sharing reaches would say nothing.
+    // The negative control: a figure that any kind of sharing reaches would show nothing.
     let any = Lengths::Uniform(50 * MICROSECOND, MILLISECOND);
     let solo = play(Sharing::leases(), vec![critical(30)]);
     for sharing in [Sharing::hardware(), Sharing::Fifo { depth: 16 }] {
@@ -149,7 +149,7 @@ fn several_share_by_their_deadlines() {
 
 #[test]
 fn what_waits_behind_an_overhanging_kernel_does_not_use_up_the_budget() {
-    // The gate counts as busy whatever is in flight, and what is in flight may be waiting for somebody else's last kernel.
+    // The gate counts as busy whatever is in flight, and that may be waiting for another tenant's last kernel.
     let mut arbiter = Arbiter::new(Settings::default(), 1);
     let device = DeviceId(0);
     let (critical, other) = (TenantId(1), TenantId(2));

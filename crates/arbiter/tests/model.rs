@@ -1,4 +1,4 @@
-//! Random events, sensible and not, against a book of who may hold what.
+//! Random events, sensible and not, against a table of which tenant may hold what.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,7 +19,7 @@ enum Act {
     /// It drains what has ended.
     Drain(u64),
     Report(u64, u32, Nanos, Nanos),
-    /// A release nobody asked for.
+    /// A release without a request.
     Nonsense(u64, u32),
     Resize(u64, Terms),
     Die(u64),
@@ -71,7 +71,7 @@ fn act() -> impl Strategy<Value = Act> {
 struct Held {
     epoch: u64,
     until: Nanos,
-    /// Revoked or expired: no longer in anybody's way.
+    /// Revoked or expired: no longer in any tenant's way.
     over: bool,
 }
 
@@ -198,8 +198,8 @@ impl Book {
             if !wanting(tenant) || !soft(terms) {
                 continue;
             }
-            // Nobody holds anything and somebody wants something: that is a deadlock.
-            assert!(!self.held.is_empty(), "{tenant} waits for nobody");
+            // No tenant holds anything and some tenant wants something: that is a deadlock.
+            assert!(!self.held.is_empty(), "{tenant} waits for no other");
             let gangs = |device: u32| {
                 self.devices_of
                     .iter()
@@ -287,7 +287,7 @@ impl Book {
         }
     }
 
-    /// Everybody goes on behaving: within a minute everybody with a share who wants to has had a lease.
+    /// All tenants go on behaving: within a minute every tenant with a share that wants a lease has had one.
     fn everybody_runs(&mut self) {
         let tenants: Vec<u64> = self.devices_of.keys().copied().collect();
         tenants.iter().for_each(|&tenant| self.drain(tenant));
@@ -336,7 +336,7 @@ proptest! {
         }
     }
 
-    /// Tenants that give back what has ended owe little; whoever does not may wait as long as its debt says.
+    /// Tenants that give back what has ended owe little; the others may wait as long as their debt says.
     #[test]
     fn everybody_runs(acts in prop::collection::vec(act(), 1..150)) {
         let mut book = book();

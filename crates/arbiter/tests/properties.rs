@@ -1,4 +1,4 @@
-//! What holds for any tenants, on the model device: caps, shares, conservation, no starvation, no drift.
+//! Properties of any set of tenants, on the model device: caps, shares, conservation, no starvation, no drift.
 
 use divvy_arbiter::sim::{Actor, Lengths, Load, Random, Scenario, Sharing, Step, Turn, run};
 use divvy_arbiter::{Cap, MICROSECOND, MILLISECOND, Nanos, SECOND, Settings, Share, Terms};
@@ -52,7 +52,7 @@ proptest! {
                 let allowed = settings.quantum + settings.in_flight + longest;
                 prop_assert!(over <= allowed as i64, "{n} is {over} ns over its cap");
             }
-            // Its share of five seconds, but for what everybody's last kernel and the changes of holder cost.
+            // Its share of five seconds, but for the cost of every tenant's last kernel and of the changes of holder.
             let got = outcome.percent(n, SECOND, 6 * SECOND);
             let slack = (all + settings.quantum * tenants.len() as u64) as f64 * 100.0 / (5 * SECOND) as f64 + 1.0;
             // A bucket is only so deep: a hard cap loses tokens while it waits for several long kernels in a row.
@@ -63,14 +63,16 @@ proptest! {
             let bound = 2 * turn + all + settings.quantum * tenants.len() as u64;
             let gap = outcome.longest_gap(n, 0);
             prop_assert!(gap <= bound, "{n} starved for {gap} of {bound} ns");
-            // Nobody pays less than what ran, but for what the arbiter has not looked at since its last heartbeat.
+            // No tenant is charged less than what ran, but for what the arbiter has not looked at since its last
+            // heartbeat.
             let actor = &outcome.actors[n];
             prop_assert!(actor.charged + u128::from(settings.heartbeat) >= u128::from(actor.busy));
         }
         if tenants.iter().any(|tenant| !tenant.hard) {
             prop_assert!(outcome.conservation() >= 97.0, "{} % kept", outcome.conservation());
         }
-        // Only what the first one queued while it was alone is paid for twice: by it, and by who got the device meanwhile.
+        // Only the work that the first one queued while it was alone is charged twice: to it, and to the tenant that
+        // got the device meanwhile.
         let charged: u128 = outcome.actors.iter().map(|actor| actor.charged).sum();
         prop_assert!(charged <= u128::from(6 * SECOND + 64 * longest), "{charged}");
     }
@@ -104,7 +106,7 @@ fn a_gang_runs_on_all_its_devices_and_others_use_what_it_leaves() {
     }
 }
 
-/// The short profile of the bench's day: ten minutes of guests that come, are resized and are killed.
+/// The short profile of the bench's day: ten minutes of tenants that come, are resized and are killed.
 #[test]
 fn shares_do_not_drift_and_nothing_is_left_behind() {
     let share = |percent: u16| Share::new(percent * 100).expect("a share");

@@ -11,18 +11,18 @@ use crate::granted::FILE;
 use crate::pages;
 use crate::product::identity::Uuid;
 
-/// What a container is to have in `/run/divvy/device`. The folder itself must be one of the container's own: in a folder of
-/// the host's a container could put a link where the host writes a file next time.
+/// What a container is to have in `/run/divvy/device`. The folder itself must be one of the container's own: in a
+/// folder of the host's a container could put a link where the host writes a file next time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Says what was granted. For reading.
     pub says: PathBuf,
-    /// The folder of the socket at which the devices' pages are given out. For reading, under the name `pages`.
+    /// The folder of the socket that gives out the devices' pages. For reading, under the name `pages`.
     pub socket: PathBuf,
 }
 
-/// Makes, in `folder`, what a container is to have of these devices of the specification `spec` in the run directory `run`.
-/// The socket is the agent's to make.
+/// Makes, in `folder`, what a container is to have of these devices of the specification `spec` in the run directory
+/// `run`. The agent makes the socket.
 ///
 /// # Errors
 /// What keeps the folder or a file from being made.
@@ -30,7 +30,7 @@ pub fn grant(folder: &Path, run: &Path, spec: &str, uuids: &[Uuid]) -> Result<Gr
     let failed = |why: io::Error| HardwareError::Directory(folder.to_owned(), why);
     let socket = folder.join(pages::FOLDER);
     fs::create_dir_all(&socket).map_err(failed)?;
-    // Engines mount what is in it as root; nobody else of the host has to do with it.
+    // Engines mount what is in it as root; no other user of the host needs it.
     fs::set_permissions(folder, Permissions::from_mode(0o700)).map_err(failed)?;
     // A container's programs, of whatever user, come to the socket.
     fs::set_permissions(&socket, Permissions::from_mode(0o711)).map_err(failed)?;
@@ -43,7 +43,7 @@ pub fn grant(folder: &Path, run: &Path, spec: &str, uuids: &[Uuid]) -> Result<Gr
     Ok(Grant { says, socket })
 }
 
-/// Puts a new file in the place of whatever has the name, which is not followed.
+/// Replaces the file of this name. A link of that name is not followed.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let aside = path.with_extension(format!("{}", std::process::id()));
     match fs::remove_file(&aside) {

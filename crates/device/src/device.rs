@@ -21,7 +21,7 @@ pub struct Device {
     pub engine: Arc<EngineClient>,
     /// Its memory in this process.
     pub heap: Arc<Heap>,
-    /// The same for arrays, whose order of elements is a matter of the page: they share none with other memory.
+    /// The same for arrays. The order of their elements depends on the page, so they share no page with other memory.
     pub array_heap: Arc<Heap>,
 }
 

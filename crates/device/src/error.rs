@@ -13,7 +13,7 @@ use std::path::PathBuf;
 pub enum HardwareError {
     /// The run directory cannot be made or read.
     Directory(PathBuf, io::Error),
-    /// The run directory belongs to somebody else, who could read or replace what is in it.
+    /// The run directory belongs to another user, who could read or replace what is in it.
     Foreign(PathBuf),
     /// The page itself.
     Page(PathBuf, PageError),

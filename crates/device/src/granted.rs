@@ -1,8 +1,8 @@
 //! What a container was granted of emulated devices.
 //!
-//! A container has no run directory and perhaps no variable of ours. What it was granted is a folder at a fixed path, as a
-//! device node is: a file that says which devices they are, and the socket that gives their pages. Where that folder is, the
-//! variables say nothing.
+//! A container has no run directory and perhaps no variable of ours. What it was granted is a folder at a fixed path,
+//! as a device node is. It has a file that says which devices they are, and the socket that gives their pages. The
+//! variables do not change where that folder is.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,9 @@
-//! The page an emulated device shares between processes: who holds how much of its memory.
+//! The page an emulated device shares between processes: which process holds how much of its memory.
 //!
-//! On hardware the device itself knows. Here it is a ledger, one per device: a memory file that an agent's holder gives out,
-//! or a file in the user's run directory (`pages`). A process takes a place in it with its first context and loses it when it
-//! dies; what the dead held returns to the device. Unlike hardware, a hostile process of the device could corrupt it.
+//! On hardware the device itself knows. Here it is a ledger, one per device: a memory file that an agent's holder gives
+//! out, or a file in the user's run directory (`pages`). A process takes a place in it with its first context and loses
+//! it when it dies. What dead processes held returns to the device. Unlike hardware, a hostile process of the device
+//! could corrupt it.
 
 use crate::error::HardwareError;
 use crate::inventory::{self, DeviceFacts};
@@ -46,7 +47,8 @@ struct Joined {
     /// The page that the place is in.
     ledger: PageFile,
     engine: PageFile,
-    /// Of a MIG device: where it is told who runs there, and not elsewhere on the same memory.
+    /// Of a MIG device: the place that shows this process in its compute instance, and not in others with the same
+    /// memory.
     _present: Option<Slot>,
 }
 
@@ -64,21 +66,21 @@ pub struct ProcessUsage {
 /// What all processes hold of a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Device memory in use, in bytes. What processes share is counted once; for the moment between the end of the
-    /// process that paid for it and the next call of another that has it, it is none of `processes`'.
+    /// Device memory in use, in bytes. What processes share is counted once. Between the end of its owner and the next
+    /// call of another process that has it, it belongs to none of `processes`.
     pub used_bytes: u64,
     /// Living processes that have a context on the device, in order of their pid.
     pub processes: Vec<ProcessUsage>,
 }
 
-/// Who uses a device and how much of it, read from its page without touching a driver. A device nobody has used
-/// yet has no page and no use. `id` is its UUID as everybody writes it: `GPU-…`, or `MIG-…`.
+/// Which processes use a device and how much of it, read from its page without touching a driver. A device that was
+/// never used has no page and no use. `id` is its usual UUID: `GPU-…`, or `MIG-…`.
 pub fn usage(id: &str) -> Result<Usage, HardwareError> {
     usage_in(&run_directory(), id)
 }
 
-/// The same for a device of the run directory `directory`, whatever this process's own is. Of a GPU in MIG mode: what
-/// is used of all its instances. Of an instance that is there no more: nothing.
+/// The same for a device of the run directory `directory`, whatever this process's own is. For a GPU in MIG mode it is
+/// the use of all its instances; for an instance that was removed it is nothing.
 pub fn usage_in(directory: &Path, id: &str) -> Result<Usage, HardwareError> {
     let Some(uuid) = Uuid::parse(id) else {
         return Ok(Usage::default());
@@ -125,7 +127,7 @@ fn of_instance(directory: &Path, memory: Uuid, own: Uuid, place: (u32, u32)) -> 
     Ok(usage)
 }
 
-/// Read and never mapped: a file may be shortened meanwhile, which is not to end those who only look.
+/// Read and never mapped: a file may be shortened meanwhile, which must not end a process that only looks.
 fn of_page(directory: &Path, uuid: Uuid) -> Result<Usage, HardwareError> {
     let page = pages::find(directory, uuid)?.ledger;
     let page_error = |why| HardwareError::Page(page.name().to_owned(), why);
@@ -161,8 +163,8 @@ fn of_page(directory: &Path, uuid: Uuid) -> Result<Usage, HardwareError> {
 }
 
 impl Hardware {
-    /// Finds the device's page, making it if nobody has yet. Takes no place in it. `limit`: bytes that this process may
-    /// have, where MPS says so.
+    /// Finds the device's page, making it if it does not exist yet. Takes no place in it. `limit`: bytes that this
+    /// process may have, where MPS says so.
     pub fn open(facts: &DeviceFacts, limit: Option<u64>) -> Result<Hardware, HardwareError> {
         let directory = run_directory();
         prepare(&directory)?;
@@ -196,7 +198,7 @@ impl Hardware {
         }
         let _one_claim = self.claiming.lock().unwrap_or_else(PoisonError::into_inner);
         if self.joined.get().is_none() {
-            // Until both places are taken nobody may remove what they are on.
+            // Until both places are taken no process may remove the instance they are on.
             let _held = match &self.division {
                 Some(store) if self.is_own => {
                     let held = store.hold().map_err(HardwareError::Mig)?;
@@ -226,7 +228,8 @@ impl Hardware {
                     }
                 }
             };
-            // Another user's lock is not ours to hold: the place says that the device is in use, and then comes the look.
+            // Another user's lock is not ours to hold: the place shows that the device is in use, and then the instance
+            // is checked.
             if let (Some(store), false) = (&self.division, self.is_own) {
                 self.check(store)?;
             }
@@ -357,14 +360,14 @@ impl Charge for Hardware {
     }
 }
 
-/// The UUID by which a device's memory is known.
+/// The UUID that names a device's memory.
 fn memory_of(facts: &DeviceFacts) -> Uuid {
     facts.instance.map_or(facts.uuid, |instance| instance.memory)
 }
 
 /// Takes a place in the ledger of that UUID.
 fn claim(directory: &Path, uuid: Uuid) -> Result<(Slot, Pages), HardwareError> {
-    /// The files may be set aside each time anew.
+    /// The files may be set aside again each time.
     const TRIES: u32 = 16;
     for _ in 0..TRIES {
         let pages = pages::find(directory, uuid)?;

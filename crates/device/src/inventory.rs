@@ -32,7 +32,7 @@ pub struct DeviceFacts {
 }
 
 impl DeviceFacts {
-    /// Product name, as cuDeviceGetName says it: `NVIDIA H100 80GB HBM3`, of a part of one with ` MIG 1g.10gb` behind.
+    /// Product name, as cuDeviceGetName gives it: `NVIDIA H100 80GB HBM3`. A part of one has ` MIG 1g.10gb` behind it.
     pub fn name(&self) -> String {
         match &self.instance {
             None => self.profile.name.into(),
@@ -61,7 +61,7 @@ impl DeviceFacts {
         })
     }
 
-    /// The UUID as everybody writes it: `GPU-…`, or `MIG-…` of a MIG device.
+    /// The UUID in its usual form: `GPU-…`, or `MIG-…` of a MIG device.
     pub fn id(&self) -> String {
         match self.instance {
             None => self.uuid.to_string(),
@@ -79,7 +79,7 @@ impl DeviceFacts {
         MigProduct::of_key(self.profile.key)
     }
 
-    /// What it is divided into in a run directory, or its GPU is; None where the product has no MIG.
+    /// What it, or its GPU, is divided into in a run directory. None where the product has no MIG.
     ///
     /// # Errors
     /// [`StoreError`] where that cannot be read.

@@ -1,7 +1,8 @@
 //! An emulated device: memory, an engine on a clock of its own, MIG instances, and the NVML that shows them.
 //!
-//! The driver above it is `divvy-emulator`, which computes. This crate knows no PTX: a caller that only manages or reads emulated devices needs no
-//! more than this. [`devices`], [`usage`] and [`engine_usage`] describe the devices without initialising anything.
+//! The driver above it is `divvy-emulator`, which computes. This crate knows no PTX: a caller that only manages or
+//! reads emulated devices needs no more than this. [`devices`], [`usage`] and [`engine_usage`] describe the devices
+//! without initialising anything.
 
 pub mod clock;
 mod container;

@@ -13,9 +13,9 @@ use std::sync::Arc;
 /// Which of a device's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
-    /// Who holds how much of its memory.
+    /// Which process holds how much of its memory.
     Ledger,
-    /// The line of its engine.
+    /// The timeline of its engine.
     Engine,
 }
 
@@ -35,14 +35,14 @@ pub struct ServedPage {
     pub file: MemoryFile,
     /// The holder's socket.
     pub socket: PathBuf,
-    /// By which the holder knows the device.
+    /// The name by which the holder knows the device.
     pub uuid: Uuid,
     /// Which page it is.
     pub which: Which,
 }
 
 impl PageFile {
-    /// Opens it: a description of the caller's own, through which no other caller locks.
+    /// Opens it: a description of the caller's own, which no other caller uses for locks.
     pub fn open(&self) -> Result<OwnedFd, Errno> {
         match self {
             PageFile::Path(path) => lock::open(path),
@@ -50,7 +50,7 @@ impl PageFile {
         }
     }
 
-    /// What its descriptor must be.
+    /// The identity of its descriptor's file.
     pub fn backing(&self) -> Backing {
         match self {
             PageFile::Path(_) => Backing::File,
@@ -58,7 +58,7 @@ impl PageFile {
         }
     }
 
-    /// What to call it: the file, or the holder's socket.
+    /// Its name for messages: the file, or the holder's socket.
     pub fn name(&self) -> &Path {
         match self {
             PageFile::Path(path) => path,
@@ -71,7 +71,8 @@ impl ServedPage {
     fn open(&self) -> Result<OwnedFd, Errno> {
         let own = self.file.fd().and_then(|fd| reopen_page(fd).map_err(errno));
         own.or_else(|_| {
-            // The program closed our descriptor, or has no /proc: the holder opens it for us, if it still has this very page.
+            // The program closed our descriptor, or has no /proc. The holder opens it for us, if it still has this very
+            // page.
             let pages = device_pages(&self.socket, self.uuid.0).map_err(|_| Errno::BADF)?;
             let page = match self.which {
                 Which::Ledger => pages.ledger,

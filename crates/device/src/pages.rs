@@ -1,9 +1,9 @@
 //! Where the pages of a device are, and how this process reaches them.
 //!
-//! Where an agent serves the run directory, a holder of its has them: memory files whose size is sealed, which it gives to
-//! those whom the agent gave the device. Where there is none, they are files of the user's own, in a folder that no other
-//! user enters: one user can trace himself anyway. A device's pages are never both: the agent marks the file that it sets
-//! aside, by a lock that lasts as long as its holder. docs/adr/0035 says more.
+//! Where an agent serves the run directory, its holder has them: memory files whose size is sealed. The holder gives
+//! them to the processes that the agent gave the device. Where there is no agent, they are files of the user's own, in
+//! a folder that no other user enters: one user can trace himself anyway. A device's pages are never both. The agent
+//! marks the file that it sets aside, by a lock that lasts as long as its holder. docs/adr/0035 says more.
 
 use crate::engine::page::{self, ENGINE_ABI};
 use crate::error::HardwareError;
@@ -36,11 +36,11 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// The pages of a device.
 #[derive(Debug)]
 pub struct Pages {
-    /// Who holds how much of its memory.
+    /// Which process holds how much of its memory.
     pub ledger: PageFile,
-    /// The line of its engine.
+    /// The timeline of its engine.
     pub engine: PageFile,
-    /// To the holder, which stays until this is closed. To be dropped when this process has its place.
+    /// The connection to the holder, which stays until this is closed. It is dropped when this process has its place.
     _connection: Option<OwnedFd>,
 }
 
@@ -52,8 +52,8 @@ fn socket(directory: &Path) -> PathBuf {
     }
 }
 
-/// Finds a device's pages: the holder's, else the user's own files, which need not exist yet. For a ledger `uuid` is that of
-/// the memory: of a GPU, or of a GPU instance. For an engine it is that of the GPU, or of the compute instance.
+/// Finds a device's pages: the holder's, else the user's own files, which need not exist yet. For a ledger `uuid` is
+/// that of the memory: of a GPU, or of a GPU instance. For an engine it is that of the GPU, or of the compute instance.
 ///
 /// # Errors
 /// [`HardwareError::NotServed`] where this process has no right to them, or the holder does not answer.
@@ -84,7 +84,7 @@ pub fn find(directory: &Path, uuid: Uuid) -> Result<Pages, HardwareError> {
                     _connection: Some(pages.connection),
                 });
             }
-            // It is being replaced, or has its hands full.
+            // It is being replaced, or is busy.
             Err(why) if is_passing(why, has_files) && begin.elapsed() < PATIENCE => {
                 std::thread::sleep(PAUSE);
                 continue;
@@ -105,8 +105,8 @@ pub fn find(directory: &Path, uuid: Uuid) -> Result<Pages, HardwareError> {
 }
 
 impl Pages {
-    /// Whether a holder has the device, though these are the user's own files. To be asked after a place was taken in them:
-    /// who sets them aside looks for places after.
+    /// Whether a holder has the device, though these are the user's own files. Asked after a place was taken in them:
+    /// an agent that sets them aside looks for places afterwards.
     pub fn is_set_aside(&self) -> bool {
         let PageFile::Path(path) = &self.ledger else {
             return false;
@@ -146,8 +146,8 @@ fn is_passing(why: AttachError, has_files: bool) -> bool {
     }
 }
 
-/// The UUIDs by which the pages of a device are asked for, by its name as everybody writes it: a GPU's own; of a MIG
-/// instance its own, and that of its GPU instance's memory. None for what is no device of the run directory.
+/// The UUIDs by which the pages of a device are asked for, by its usual name. For a GPU it is its own. For a MIG
+/// instance they are its own and that of its GPU instance's memory. None for what is no device of the run directory.
 #[must_use]
 pub fn pages_of(directory: &Path, id: &str) -> Vec<Uuid> {
     match (Uuid::parse(id), id.starts_with("MIG-")) {
@@ -164,14 +164,14 @@ pub fn pages_of(directory: &Path, id: &str) -> Vec<Uuid> {
 pub enum SetAsideError {
     /// Another holder has it.
     ByAnother,
-    /// So many programs use the files, which were started where no agent served.
+    /// This many programs use the files. They were started where no agent served.
     InUse(usize),
     /// The file.
     Failed(HardwareError),
 }
 
-/// Sets a device's files aside, so that programs ask a holder for its pages. It lasts as long as what is answered is open
-/// anywhere. For the agent, before it has its holder make the pages; the holder's socket is there by then.
+/// Sets a device's files aside, so that programs ask a holder for its pages. It lasts as long as the returned file is
+/// open anywhere. For the agent, before it has its holder make the pages; the holder's socket is there by then.
 ///
 /// # Errors
 /// [`SetAsideError`].
@@ -188,7 +188,7 @@ pub fn set_aside(directory: &Path, uuid: Uuid) -> Result<OwnedFd, SetAsideError>
     if !try_lock(file.as_fd(), SET_ASIDE, 1, Hold::Alone).map_err(of_lock)? {
         return Err(SetAsideError::ByAnother);
     }
-    // After the lock: who takes a place after this look finds the lock.
+    // After the lock: a process that takes a place after this look finds the lock.
     let look = lock::open(&path).map_err(of_lock)?;
     let seen = Snapshot::read(look).map_err(failed)?;
     match seen.processes().filter(|process| process.alive).count() {

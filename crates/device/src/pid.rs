@@ -8,14 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::granted::granted;
 use crate::run_directory::run_directory;
 
-/// Where a container's keeper is asked under which id the host knows us.
+/// The socket where a container's page server is asked under which id the host knows us.
 const KEEPER: &str = "/run/divvy/slice/attach.sock";
 
-/// The file of a run directory that says in which process id namespace its agent is: what `/proc/self/ns/pid` says there.
+/// The file of a run directory that says in which process id namespace its agent is, as `/proc/self/ns/pid` gives it
+/// there.
 pub const NAMESPACE: &str = "pid-namespace";
 
-/// Who tells our id where it is not the one that the host knows us by: the keeper of the slice in a container, or of a
-/// slice in which somebody made a namespace of processes.
+/// The server that tells our id where it is not the one that the host knows us by. It is the page server of the slice
+/// in a container, or of a slice in which a program made a namespace of processes.
 fn who_tells() -> Option<PathBuf> {
     if granted().is_some() {
         return Some(KEEPER.into());
@@ -28,7 +29,7 @@ fn who_tells() -> Option<PathBuf> {
 
 /// The id of this process as the host knows it, else its own.
 pub fn host_pid() -> u32 {
-    // Our own id beside the host's: a child has another, and asks anew.
+    // Our own id beside the host's: a child has another, and asks again.
     static TOLD: AtomicU64 = AtomicU64::new(0);
     let own = std::process::id();
     let told = TOLD.load(Ordering::Relaxed);

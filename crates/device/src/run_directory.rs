@@ -1,4 +1,4 @@
-//! The run directory: where a user's emulated devices have their files, and whose it is.
+//! The run directory: where a user's emulated devices have their files, and which user owns it.
 
 use crate::error::HardwareError;
 use crate::granted::{self, granted};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// Only the user's own processes share the user's emulated devices.
 pub const PAGE_MODE: u32 = 0o600;
 
-/// Pages of another layout are other files: after an upgrade, what still runs goes on with its own.
+/// Pages of another layout are other files: after an upgrade, programs that still run go on with their own.
 pub fn page_name(uuid: Uuid) -> PathBuf {
     pages(Path::new("")).join(format!("emulated-{uuid}.{PAGE_ABI_VERSION}.page"))
 }
@@ -38,7 +38,7 @@ pub fn is_own(directory: &Path) -> bool {
 }
 
 /// Where processes of one user put what they share with each other alone: ownership records and events. In a run
-/// directory of another user's that is a folder of this user's own; `makes`: made where it is missing.
+/// directory of another user's that is a folder of this user's own. `makes`: it is made where it is missing.
 pub fn private(directory: &Path, makes: bool) -> PathBuf {
     if is_own(directory) || granted().is_some() {
         return directory.to_owned();
@@ -52,14 +52,14 @@ pub fn private(directory: &Path, makes: bool) -> PathBuf {
     }
     let user = rustix::process::geteuid().as_raw();
     match fs::symlink_metadata(&own) {
-        // In /tmp anybody may have made it first.
+        // In /tmp another user may have made it first.
         Ok(meta) if meta.is_dir() && meta.uid() == user && meta.mode() & 0o022 == 0 => own,
         // Nothing can be written there: nothing is shared.
         _ => directory.to_owned(),
     }
 }
 
-/// What a container has in its place, else `DIVVY_RUN_DIR`, else [`default_run_directory`].
+/// The directory that a container has in its place, else `DIVVY_RUN_DIR`, else [`default_run_directory`].
 pub fn run_directory() -> PathBuf {
     if let Some((_, directory)) = stand_in::settings() {
         return directory;
@@ -73,11 +73,11 @@ pub fn run_directory() -> PathBuf {
     }
 }
 
-/// The run directory when nobody names one: /run/divvy for root, else under $XDG_RUNTIME_DIR, else /tmp/divvy-UID.
-/// The agent keeps its socket and its slices there too.
+/// The run directory when none is named: /run/divvy for root, else under $XDG_RUNTIME_DIR, else /tmp/divvy-UID. The
+/// agent keeps its socket and its slices there too.
 pub fn default_run_directory() -> PathBuf {
     let user = match rustix::process::getuid().as_raw() {
-        // What podman calls for a user without root is root in the user namespace that it made.
+        // A process that podman runs for a user without root is root in the user namespace that podman made.
         0 => rootless(
             std::env::var("_CONTAINERS_ROOTLESS_UID").ok().as_deref(),
             &fs::read_to_string("/proc/self/uid_map").unwrap_or_default(),
@@ -93,14 +93,14 @@ pub fn default_run_directory() -> PathBuf {
     }
 }
 
-/// The user whom podman's variable names, in a namespace where root is not the machine's; else root.
+/// The user that podman's variable names, in a namespace where root is not the machine's; else root.
 fn rootless(named: Option<&str>, map: &str) -> u32 {
     let of_machine = map.split_whitespace().eq(["0", "0", "4294967295"]);
     let named = named.filter(|_| !of_machine).and_then(|text| text.parse().ok());
     named.unwrap_or(0)
 }
 
-/// Makes the run directory where it is missing, and refuses one that is somebody else's.
+/// Makes the run directory where it is missing, and refuses another user's.
 pub fn prepare(directory: &Path) -> Result<(), HardwareError> {
     let failed = |why| HardwareError::Directory(directory.to_owned(), why);
     DirBuilder::new()
@@ -108,7 +108,7 @@ pub fn prepare(directory: &Path) -> Result<(), HardwareError> {
         .mode(0o700)
         .create(directory)
         .map_err(failed)?;
-    // In /tmp anybody may have made it first. Root may look into everybody's anyway.
+    // In /tmp another user may have made it first. Root may look into all of them anyway.
     let owner = fs::symlink_metadata(directory).map_err(failed)?.uid();
     let user = rustix::process::geteuid().as_raw();
     let chosen = std::env::var_os("DIVVY_RUN_DIR").is_some() || granted().is_some();

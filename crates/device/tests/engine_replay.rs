@@ -1,4 +1,4 @@
-//! The engine's page on stable Rust under what `fuzz/` has for it: its corpus, and strokes drawn at random.
+//! The engine's page on stable Rust with the input of `fuzz/`: its corpus, and strokes drawn at random.
 
 use divvy_device::fuzzing::engine_page;
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ fn the_corpus_is_survived() {
     }
 }
 
-/// A word that breaks things where words are trusted.
+/// A word that breaks code which trusts words.
 fn extreme() -> impl Strategy<Value = u64> {
     let edges = [
         0,

@@ -1,5 +1,5 @@
-//! Whoever may write a device's file may shorten it. Those who only look are not to die of that. (What containers and other
-//! users have are memory files that cannot be shortened: crates/agent.)
+//! A process that may write a device's file may shorten it. Processes that only look must not die of that. (Containers
+//! and other users have memory files that cannot be shortened: crates/agent.)
 
 use divvy_device::{devices, engine_usage_in, set_aside, set_time_slice, usage_in};
 use std::fs::OpenOptions;

@@ -1,8 +1,8 @@
 //! CUDA arrays and mipmaps: device memory with a shape, which has a handle and no address.
 //!
-//! On hardware the elements lie in an order that only the texture units know. Here rows lie one after the other, each
-//! rounded up to the 64 bytes, and each slice to the 8 rows, of a block of NVIDIA's block-linear layout: the memory an
-//! array takes is that of whole blocks.
+//! On hardware the elements lie in an order that only the texture units know. Here rows lie one after the other. Each
+//! row is rounded up to the 64 bytes, and each slice to the 8 rows, of a block of NVIDIA's block-linear layout. So the
+//! memory an array takes is that of whole blocks.
 
 use crate::Result;
 use crate::context::Context;
@@ -81,7 +81,7 @@ impl Format {
         })
     }
 
-    /// The program gives it memory later.
+    /// An array for which the program gives memory later.
     pub fn is_deferred(&self) -> bool {
         self.descriptor.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING != 0
     }
@@ -223,7 +223,7 @@ pub struct Mipmap {
     pub bytes: u64,
 }
 
-/// How many levels a program gets that asks for some, where each starts, and what they take together.
+/// The number of levels for a program that asks for some, where each starts, and what they take together.
 pub fn levels(format: &Format, asked: u32) -> (Vec<(Format, u64)>, u64) {
     let mut bytes = 0;
     let levels = (0..asked.clamp(1, format.full_levels()))

@@ -45,7 +45,7 @@ pub struct Context {
     pub shared_config: AtomicU32,
     /// The first failure of asynchronous work, as a CUresult; 0 while there is none.
     fault: AtomicU32,
-    /// Calls of cuCtxAttach without their cuCtxDetach, and one for whoever made it.
+    /// Calls of cuCtxAttach without their cuCtxDetach, and one for the context's creator.
     uses: AtomicU32,
     next_stream: AtomicU64,
     /// What it costs the device while it lives.
@@ -121,7 +121,7 @@ impl Context {
         self.uses.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// cuCtxDetach: one use less. Answers whether that was the last, which it stays until the context is destroyed.
+    /// cuCtxDetach: one use less. Returns whether that was the last, which it stays until the context is destroyed.
     pub fn detach(&self) -> bool {
         let less = |uses: u32| (uses > 1).then(|| uses - 1);
         self.uses

@@ -1,7 +1,7 @@
 //! Moving and filling bytes, on the device and between it and the host.
 //!
-//! Every address that names device memory is checked against the registry when the call is made, and the
-//! allocation is kept alive until the work is done, so that freeing it meanwhile unmaps nothing in use.
+//! Every address that names device memory is checked against the registry when the call is made. The allocation is kept
+//! alive until the work is done, so that freeing it meanwhile unmaps nothing in use.
 
 use crate::Result;
 use crate::kernel_time;
@@ -24,7 +24,7 @@ pub struct Side {
     slice: u64,
     /// What the address belongs to; None for memory only the host knows.
     allocation: Option<Arc<Allocation>>,
-    /// All of them, where the block lies in several mappings of cuMemMap; held until the work is done.
+    /// All of them, where the block lies in several mappings of cuMemMap. They are held until the work is done.
     #[allow(dead_code, reason = "held for its drop")]
     more: Vec<Arc<Allocation>>,
 }
@@ -68,7 +68,7 @@ impl Shape {
 pub enum Known<'a> {
     /// What a device may touch now.
     Live(&'a Addresses),
-    /// And what graphs have reserved: it is there once a launch has come so far.
+    /// Also the memory that graphs have reserved: it is there once a launch has come so far.
     Reserved(&'a Addresses),
 }
 
@@ -339,7 +339,7 @@ impl Fill {
     }
 }
 
-/// Writes the first bytes of an allocation that nobody else knows yet.
+/// Writes the first bytes of an allocation that no other code knows yet.
 pub fn initialise(allocation: &Allocation, bytes: &[u8]) {
     let room = (allocation.end() - allocation.base) as usize;
     let count = bytes.len().min(room);

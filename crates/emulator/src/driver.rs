@@ -217,7 +217,7 @@ impl Driver {
     }
 
     /// A new context on a device, under the given handle. It takes the memory that the device's specification says a
-    /// context takes. What pools keep without use makes room.
+    /// context takes. Memory that pools keep without use is released for it.
     pub fn new_context(
         &self,
         device: &Arc<Device>,

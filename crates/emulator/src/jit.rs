@@ -2,8 +2,8 @@
 
 use divvy_abi::*;
 
-/// The log buffers a program offered, and the registers it allows. All other options steer a compiler that is not
-/// there.
+/// The log buffers a program offered, and the registers it allows. All other options steer a compiler that does not
+/// exist here.
 #[derive(Default)]
 pub struct JitOptions {
     /// CU_JIT_MAX_REGISTERS: most registers of a thread, where set.

@@ -1,8 +1,8 @@
 //! How long a kernel lasts: a simple model, in the product's figures.
 //!
-//! A warp's next instruction comes [`CYCLES`] cycles after its last, and a multiprocessor issues [`ISSUE`] in a
-//! cycle. A block lasts as long as its longest warp, waits for a time included. Blocks run in waves of as many as are resident.
-//! Memory is as fast as arithmetic. What it is good for is sharing: that a kernel's length is a property of the kernel.
+//! A warp's next instruction comes [`CYCLES`] cycles after its last, and a multiprocessor issues [`ISSUE`] in a cycle.
+//! A block lasts as long as its longest warp, waits for a time included. Blocks run in waves of as many as are
+//! resident. Memory is as fast as arithmetic. The model serves sharing: a kernel's length is a property of the kernel.
 
 use crate::occupancy;
 use divvy_device::engine::schedule::WHOLE;
@@ -21,8 +21,8 @@ pub fn instruction_ps(profile: &Profile, dilation: u64) -> u64 {
     CYCLES * 1_000_000_000 * dilation / u64::from(profile.clock_khz.max(1))
 }
 
-/// The length of a launch that was executed, in nanoseconds: what the model says, or the time of the CPU it took on so
-/// many workers, if that is longer.
+/// The length of a launch that was executed, in nanoseconds: the model's, or the time of the CPU it took on so many
+/// workers, if that is longer.
 pub fn length_ns(
     profile: &Profile,
     kernel: &Kernel,
@@ -55,7 +55,7 @@ pub fn width(profile: &Profile, kernel: &Kernel, shape: Shape) -> u32 {
     (sms * u64::from(WHOLE) / u64::from(shape.sms.max(1))).max(1) as u32
 }
 
-/// What of a launch's geometry matters.
+/// The part of a launch's geometry that matters.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     /// Blocks of the grid.

@@ -208,7 +208,7 @@ fn code(fault: &Fault) -> CUresult {
 struct View<'a> {
     visible: &'a Visible,
     context: &'a Context,
-    /// What was shown to the engine stays mapped until the launch ends, even if it is freed meanwhile.
+    /// Memory that the engine was shown stays mapped until the launch ends, even if it is freed meanwhile.
     held: Mutex<Vec<Arc<Allocation>>>,
 }
 

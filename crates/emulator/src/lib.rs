@@ -1,6 +1,7 @@
 //! The driver of an emulated device, which really computes: contexts, memory, streams, modules, graphs, launches.
 //!
-//! [`TABLE`] is the driver: a libcuda.so.1 that needs no GPU. The device below it, and its libnvidia-ml.so.1, are `divvy-device`.
+//! [`TABLE`] is the driver: a libcuda.so.1 that needs no GPU. The device below it, and its libnvidia-ml.so.1, are
+//! `divvy-device`.
 
 mod api;
 mod array;
@@ -36,8 +37,8 @@ pub use api::TABLE;
 /// What the fuzz targets under `fuzz/` call; not for use.
 #[doc(hidden)]
 pub mod fuzzing {
-    /// Reads bytes as a fatbin container, as a load does, and wants its text for every device there may be. Answers the bytes of
-    /// text after the load, after the first device and in the end.
+    /// Reads bytes as a fatbin container, as a load does, and asks for its text for every device there may be. Returns
+    /// the bytes of text after the load, after the first device and in the end.
     pub fn fatbin(bytes: &[u8]) -> [u64; 3] {
         let Ok(image) = crate::image::Image::from_fatbin(bytes) else {
             return [0; 3];

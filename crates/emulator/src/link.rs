@@ -1,5 +1,5 @@
-//! The linker (cuLink*): takes PTX and gives PTX. There is no machine code to make, so what it completes is the
-//! text itself, which the module and library calls accept.
+//! The linker (cuLink*): takes PTX and gives PTX. There is no machine code to make, so its result is the text itself,
+//! which the module and library calls accept.
 
 use crate::image::fatbin::{FatbinError, MAX_TOGETHER};
 use crate::image::{Image, ImageError};
@@ -38,8 +38,8 @@ impl Link {
 
     /// Adds an image's PTX.
     pub fn add(&self, image: &Image) -> Result<(), ImageError> {
-        // Parsed now, so that a fault is reported for the input it is in. The result is kept by nobody: what is
-        // loaded in the end is parsed again, whole.
+        // Parsed now, so that a fault is reported for the input it is in. The result is not kept: the linked text is
+        // parsed again, whole, when it is loaded.
         if self.lock().texts.is_empty() {
             image.module(self.sm)?;
         }
@@ -127,8 +127,8 @@ fn bound_registers(text: &[u8], most: u32) -> Vec<u8> {
 
 const OPENING: [&[u8]; 3] = [b".version", b".target", b".address_size"];
 
-/// The text with a name of its own for each function and variable that only it sees and that has the name of one in
-/// an earlier text.
+/// The text with new names for some of its functions and variables: those that only it sees and that have the name of
+/// one in an earlier text.
 fn rename_local(text: &[u8], number: usize, taken: &mut HashSet<Vec<u8>>) -> Vec<u8> {
     let lines = text.split(|&byte| byte == b'\n');
     let clashing: HashSet<Vec<u8>> = lines

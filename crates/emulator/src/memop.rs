@@ -1,7 +1,7 @@
 //! Stream memory operations: words of memory that a stream waits for or writes.
 //!
-//! A wait occupies no thread: one thread of ours looks at all words that are waited for, and is there only while
-//! there are any. A wait ends without its condition when its stream or context goes, so that nobody waits for ever.
+//! A wait occupies no thread: one thread of ours looks at all words that are waited for, and is there only while there
+//! are any. A wait ends without its condition when its stream or context goes, so that no wait lasts for ever.
 
 use crate::Result;
 use crate::context::Context;
@@ -218,8 +218,8 @@ impl Word {
     }
 
     fn load(self, _memory: &Allocation) -> u64 {
-        // SAFETY: the word lies in memory that the caller keeps alive, is aligned to its size, and whoever else
-        // writes it meanwhile does so as a device would: by whole words.
+        // SAFETY: the word lies in memory that the caller keeps alive and is aligned to its size. Any other writer
+        // writes it meanwhile as a device would: by whole words.
         unsafe {
             if self.bytes == 4 {
                 u64::from(AtomicU32::from_ptr(self.address as *mut u32).load(Ordering::Acquire))
@@ -304,14 +304,14 @@ pub fn submit(
     task
 }
 
-/// A context is about to end: what waits in it need not.
+/// A context is about to end: its waits end with it.
 pub fn abandon(context: u64) {
     for running in &mut lock().running {
         running.abandoned |= running.context.id == context;
     }
 }
 
-/// Goes on until something has to be waited for; whether all is done.
+/// Goes on until something has to be waited for. Returns whether all is done.
 fn run(ops: &MemOps, next: &mut usize, context: &Context) -> bool {
     while let Some(op) = ops.ops.get(*next) {
         if context.check().is_err() {
@@ -358,7 +358,7 @@ fn watch(running: Running) {
         }
     });
     if spawned.is_err() {
-        // Without a thread nobody would end these waits.
+        // Without a thread nothing would end these waits.
         let mut watch = lock();
         watch.watched = false;
         let stranded = std::mem::take(&mut watch.running);
@@ -374,7 +374,7 @@ fn watch(running: Running) {
     }
 }
 
-/// Looks at all words once; whether there is anything left to look at.
+/// Looks at all words once. Returns whether there is anything left to look at.
 fn round() -> bool {
     let mut watch = lock();
     let over: Vec<Running> = watch.running.extract_if(.., Running::step).collect();

@@ -39,9 +39,9 @@ pub fn blocks_per_sm(profile: &Profile, kernel: &Kernel, threads: u32, dynamic_s
         .min(by_shared)
 }
 
-/// Registers a thread of the kernel is taken to need (CU_FUNC_ATTRIBUTE_NUM_REGS). PTX tells only how many values
-/// live at once, and a compiler would spill to let a whole block in: so never more than a block of 1024 threads
-/// can have.
+/// Registers a thread of the kernel is taken to need (CU_FUNC_ATTRIBUTE_NUM_REGS). PTX tells only how many values live
+/// at once, and a compiler would spill to let a whole block in. So the number is never more than a block of 1024
+/// threads can have.
 pub fn registers(kernel: &Kernel) -> u32 {
     kernel.registers.clamp(1, REGISTERS_PER_BLOCK / THREADS_PER_BLOCK)
 }

@@ -108,11 +108,11 @@ mod tests {
             !other.is_done(),
             "another blocking stream waits for the legacy stream"
         );
-        assert!(free.is_done(), "a non-blocking stream waits for nobody");
+        assert!(free.is_done(), "a non-blocking stream waits for no other");
         busy.finish();
         assert!(
             legacy.is_done() && other.is_done(),
-            "the busy non-blocking stream held nobody up"
+            "the busy non-blocking stream held no other up"
         );
         assert_eq!(
             order.everything().iter().filter(|task| !task.is_done()).count(),

@@ -1,8 +1,8 @@
 //! Memory pools: device memory kept for reuse, handed out and taken back in stream order.
 //!
-//! The manual wants an exported pointer freed by all who imported it before the process that exported it frees it, and
-//! leaves open what becomes of the rest. Here such memory stays with its pool, reserved and handed out to nobody, until
-//! the last importer is gone or the pool is destroyed: then it is the importers' alone.
+//! The manual wants an exported pointer freed by all its importers before the process that exported it frees it, and
+//! leaves other orders open. Here such memory stays with its pool, reserved and handed out to no program, until the
+//! last importer is gone or the pool is destroyed. Then it belongs to the importers alone.
 
 use crate::handle::Handles;
 use crate::memory::allocation::{Allocation, Kind};
@@ -31,7 +31,7 @@ pub struct MemoryPool {
     pub access: Mutex<HashMap<usize, u32>>,
     /// Bytes the pool may keep when they are not in use.
     pub release_threshold: AtomicU64,
-    /// What other processes know it by; None for a pool that was not made to be shared.
+    /// The name by which other processes know it; None for a pool that was not made to be shared.
     pub name: Option<PoolName>,
     /// The pool of another process that this one stands for. Nothing can be allocated from it.
     pub source: Option<Id>,
@@ -166,7 +166,7 @@ impl MemoryPool {
 
     /// Takes memory back, to keep as far as the release threshold allows, and as long as others have it open.
     pub fn give(&self, extent: Arc<Extent>) {
-        // First: who opens it from here on is refused.
+        // First: a process that opens it from here on is refused.
         extent.withdraw();
         let mut state = self.lock();
         state.used -= extent.bytes();
@@ -184,7 +184,7 @@ impl MemoryPool {
         }
     }
 
-    /// Takes back what nobody has open any more.
+    /// Takes back memory that no process has open any more.
     fn collect(&self, state: &mut State) {
         let back: Vec<_> = state.lent.extract_if(.., |extent| !extent.is_shared()).collect();
         for extent in back {
@@ -223,7 +223,7 @@ impl MemoryPool {
         }
     }
 
-    /// Starts the high-water marks anew from what is held now.
+    /// Starts the high-water marks again from what is held now.
     pub fn reset_high(&self, reserved: bool) {
         let mut state = self.lock();
         if reserved {

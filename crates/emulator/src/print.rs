@@ -1,7 +1,7 @@
 //! What kernels print with printf, on its way to the program's stdout.
 //!
-//! As on hardware, output gathers in a buffer on the device and appears when the program next synchronises with
-//! it, written through C's `stdout` so that it keeps its place among what the program itself prints.
+//! As on hardware, output gathers in a buffer on the device and appears when the program next synchronises with it. It
+//! is written through C's `stdout`, so that it keeps its place among the program's own output.
 
 use divvy_device::log;
 use std::sync::{Mutex, PoisonError};

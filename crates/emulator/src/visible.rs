@@ -1,11 +1,11 @@
 //! `CUDA_VISIBLE_DEVICES`, by the rules of the CUDA programming guide and the MIG user guide.
 //!
-//! The list is read left to right and ends at the first entry that names no device; what came before stays
-//! visible. A device named twice hides everything. Set but empty hides everything.
+//! The list is read left to right and ends at the first entry that names no device; devices before it stay visible. A
+//! device named twice hides everything. Set but empty hides everything.
 //!
 //! Of a GPU in MIG mode its first compute instance is seen; a GPU in that mode with none is no device. An instance is
-//! named by `MIG-<uuid>` or `MIG-<GPU-uuid>/<gpu instance>/<compute instance>`. A program sees one instance, and then no
-//! other device.
+//! named by `MIG-<uuid>` or `MIG-<GPU-uuid>/<gpu instance>/<compute instance>`. A program sees one instance, and then
+//! no other device.
 
 use divvy_device::inventory::DeviceFacts;
 use divvy_device::product::identity::Uuid;
@@ -20,7 +20,7 @@ pub struct Present {
 }
 
 impl Present {
-    /// What a program gets that names the GPU.
+    /// What a program gets when it names the GPU.
     fn device(&self) -> Option<DeviceFacts> {
         match &self.instances {
             None => Some(self.gpu),

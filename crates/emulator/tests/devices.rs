@@ -72,7 +72,7 @@ fn identities_are_stable_and_lead_back() {
                 code!(cuDeviceGetByPCIBusId(&mut 0, none.as_ptr())),
                 CUDA_ERROR_INVALID_DEVICE
             );
-            // Too little room: as much as fits, and a NUL.
+            // Too little space: as much as fits, and a NUL.
             let mut short = [1; 4];
             cu!(cuDeviceGetName(short.as_mut_ptr(), 4, 0));
             assert_eq!(short, [b'N' as c_char, b'V' as c_char, b'I' as c_char, 0]);

@@ -125,7 +125,7 @@ fn two(test: &str, roles: [&str; 2]) -> Vec<Peer> {
     peers
 }
 
-/// What each had of the next second of the device clock, and how much of it nobody had.
+/// What each had of the next second of the device clock, and how much of it no process had.
 fn next_second(peers: &[Peer]) -> (Vec<f64>, f64) {
     let before = usage();
     let after = wait_until(|usage| usage.now_ns > before.now_ns + 1000 * MS);
@@ -197,7 +197,7 @@ fn the_killed_and_the_stopped_do_not_keep_the_engine() {
             assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
         };
         signal(&peers[0], libc::SIGSTOP);
-        // It has what was executed ahead, and then no more.
+        // It has the work that was executed ahead, and then no more.
         let stopped = wait_until(|usage| usage.idle_wanted_ns > 0 || of(usage, peers[1].pid()) > 200 * MS);
         let (had, _) = next_second(&peers);
         assert!(had[0] < 0.02 && had[1] > 0.95, "{had:?} after {stopped:?}");
@@ -269,13 +269,13 @@ fn simulated_processes_share_as_real_ones() {
         }
         for peer in &mut peers {
             let busy: u64 = peer.hear().parse().unwrap();
-            // Whoever loses the processor between two kernels is seen to end the first a little late.
+            // A process that loses the processor between two kernels is seen to end the first a little late.
             assert!((10_000 * MS..10_100 * MS).contains(&busy), "{busy}");
         }
     });
 }
 
-/// Adds up for as long as it is told, which the model makes short and the CPU long.
+/// Adds up until it is told to stop, which the model makes short and the CPU long.
 const COMPUTE: &str = r"
 .version 7.0
 .target sm_75
@@ -459,7 +459,7 @@ fn a_damaged_page_is_an_error_where_time_is_modelled() {
     }
 }
 
-/// The device answers somebody new, too.
+/// The device answers a new process, too.
 fn memory_info_of(_peer: &mut Peer) -> (usize, usize) {
     start(0);
     let spin = spin();

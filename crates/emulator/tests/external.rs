@@ -97,7 +97,7 @@ fn a_memory_file_of_somebody_else() {
         let mut byte = [0];
         rustix::io::pread(&other, &mut byte, 5000).unwrap();
         assert_eq!(byte, [9], "the other side sees it");
-        assert_eq!(memory_info().0, free, "somebody else pays for it");
+        assert_eq!(memory_info().0, free, "another owner is charged for it");
         assert!(
             rustix::fs::ftruncate(&other, 0).is_err(),
             "and cannot take it away under the device"

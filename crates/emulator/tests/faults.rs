@@ -1,4 +1,4 @@
-//! What a failing kernel does to its context, and does not do to anybody else.
+//! What a failing kernel does to its context, and that it does nothing to others.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Memory that graphs allocate: addresses, bytes, who frees it, and what the device is charged.
+//! Memory that graphs allocate: addresses, bytes, which graph frees it, and what the device is charged.
 
 mod common;
 

@@ -71,7 +71,7 @@ fn opener() {
     }
 }
 
-/// Holds its stream up until somebody has opened the handle again, or for a bounded time.
+/// Holds its stream up until another thread has opened the handle again, or for a bounded time.
 static REOPENED: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" fn until_reopened(closing: *mut c_void) {
@@ -85,7 +85,7 @@ unsafe extern "C" fn until_reopened(closing: *mut c_void) {
 }
 
 /// Two threads of one process, many times: one closes the last mapping of a handle, and while it waits for the device's
-/// work the other opens the same handle. What was opened must be there after the closing, and must close.
+/// work the other opens the same handle. The opened memory must be there after the closing, and must close.
 fn race(handle: &str) -> String {
     let working = AtomicBool::new(false);
     for round in 0..200 {
@@ -265,7 +265,7 @@ fn a_killed_owner_leaves_memory_that_still_counts() {
     assert_eq!(
         open(&handle),
         Err(CUDA_ERROR_INVALID_HANDLE),
-        "there is nobody to have it from"
+        "there is no process to have it from"
     );
     opener.kill();
     assert_eq!(memory_info().0, total);
@@ -472,7 +472,7 @@ fn a_program_that_closes_what_it_does_not_know() {
         let (_, total) = memory_info();
         let memory = upload(&[5u32; 4]);
         let handle = export(memory);
-        // SAFETY: as daemons do; whatever is open above the three standard streams and the pipes of this test's peer is
+        // SAFETY: as daemons do; all that is open above the three standard streams and the pipes of this test's peer is
         // the driver's.
         unsafe { libc::syscall(libc::SYS_close_range, 256, u32::MAX, 0) };
         assert_eq!(download::<u32>(memory, 1), [5], "memory stays");
@@ -481,7 +481,7 @@ fn a_program_that_closes_what_it_does_not_know() {
             "CUDA_ERROR_INVALID_HANDLE",
             "and is out of reach of others"
         );
-        // Whose descriptors they are now is nobody's business here.
+        // The present owner of its descriptors does not matter here.
         let files: Vec<_> = (0..600)
             .map(|_| std::fs::File::open("/dev/null").unwrap())
             .collect();

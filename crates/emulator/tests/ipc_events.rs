@@ -161,7 +161,7 @@ fn events_that_are_not_shared() {
         assert_eq!(
             open(&name),
             Err(CUDA_ERROR_INVALID_HANDLE),
-            "nobody has it any more"
+            "no process has it any more"
         );
         let mut milliseconds = 0f32;
         let shared: CUevent = get!(cuEventCreate(SHARED));

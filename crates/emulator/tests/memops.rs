@@ -167,7 +167,7 @@ fn batches_run_in_order() {
 fn waits_end_with_their_stream_or_context() {
     alone("waits_end_with_their_stream_or_context", &[], || {
         start(0);
-        // What this test is about would hang it.
+        // The case that this test is about would hang it.
         std::thread::spawn(|| {
             std::thread::sleep(std::time::Duration::from_secs(60));
             std::process::abort();

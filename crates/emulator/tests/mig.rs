@@ -468,7 +468,7 @@ fn a_program_in_an_instance_has_its_memory_and_nobody_removes_it() {
         assert_eq!(
             nvml!(nvmlComputeInstanceDestroy(other)),
             NVML_SUCCESS,
-            "nobody runs there"
+            "no process runs there"
         );
         user.end();
         assert_eq!(nvml!(nvmlComputeInstanceDestroy(inside)), NVML_SUCCESS);

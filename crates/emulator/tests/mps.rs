@@ -1,4 +1,5 @@
-//! MPS on an emulated device: clients of a server run together and fail together, which processes by themselves do not.
+//! MPS on an emulated device: clients of a server run together and fail together, which processes without a server do
+//! not.
 
 mod common;
 
@@ -80,13 +81,13 @@ fn a_fault_is_one_of_all_clients_and_of_nobody_else() {
             CUDA_SUCCESS.0.to_string(),
         );
         let newcomer = |settings| start_peer(test, "newcomer", settings).hear();
-        // By themselves: only whose fault it is.
+        // Without a server: the failure is the failing process's alone.
         let mut beside = start_peer(test, "victim", &[]);
         beside.hear();
         let mut bad = start_peer(test, "fault", &[]);
         assert_eq!(bad.hear(), illegal);
         assert_eq!(beside.ask("launch"), ok);
-        // Clients of one server: everybody's, and new ones are refused until the last of them is gone.
+        // With one server: the failure is every client's, and new ones are refused until the last of them is gone.
         let mut client = start_peer(test, "victim", mps);
         client.hear();
         assert_eq!(client.ask("launch"), ok);

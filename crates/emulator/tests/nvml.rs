@@ -34,7 +34,7 @@ type TextFunction = unsafe extern "C-unwind" fn(nvmlDevice_t, *mut c_char, u32) 
 
 fn text(function: TextFunction, device: nvmlDevice_t) -> String {
     let mut text = [1; 96];
-    // SAFETY: room for 96 bytes.
+    // SAFETY: the buffer has 96 bytes.
     assert_eq!(unsafe { function(device, text.as_mut_ptr(), 96) }, NVML_SUCCESS);
     string(&text)
 }
@@ -102,7 +102,7 @@ fn bad_arguments_get_nvmls_own_codes() {
             NVML_ERROR_INVALID_ARGUMENT
         );
         assert_eq!(
-            nvml!(nvmlDeviceGetHandleByUUID(c"GPU-nobody".as_ptr(), &raw mut handle)),
+            nvml!(nvmlDeviceGetHandleByUUID(c"GPU-absent".as_ptr(), &raw mut handle)),
             NVML_ERROR_NOT_FOUND
         );
         assert_eq!(
@@ -134,7 +134,7 @@ fn bad_arguments_get_nvmls_own_codes() {
             nvml!(nvmlDeviceGetMemoryInfo_v2(handle, &raw mut memory)),
             NVML_ERROR_ARGUMENT_VERSION_MISMATCH
         );
-        // A data-centre card has no fan, and nobody implements what a newer NVML may ask.
+        // A data-centre card has no fan, and no function of a newer NVML is implemented.
         assert_eq!(
             nvml!(nvmlDeviceGetFanSpeed(handle, &mut 0)),
             NVML_ERROR_NOT_SUPPORTED
@@ -151,7 +151,7 @@ fn bad_arguments_get_nvmls_own_codes() {
     });
 }
 
-/// nvmlPciInfo_t grew in its third version: the older functions must not write what older programs have no room for.
+/// nvmlPciInfo_t grew in its third version: the older functions must not write beyond the structure of older programs.
 #[test]
 fn older_pci_structures_are_not_overrun() {
     alone("older_pci_structures_are_not_overrun", &[], || {

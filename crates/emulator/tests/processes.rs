@@ -105,7 +105,7 @@ fn memory_is_shared_and_a_killed_holder_returns_it() {
     first.kill();
     assert_eq!(memory_info().0, total - 3 * GIB, "SIGKILL returned it");
     second.kill();
-    // The allocation itself finds what the dead left.
+    // The allocation itself finds what the dead processes left.
     let whole: CUdeviceptr = get!(cuMemAlloc_v2(total - 2 * GIB));
     cu!(cuMemFree_v2(whole));
     assert_eq!(used(&directory).processes.len(), 1);

@@ -164,7 +164,7 @@ fn a_killed_exporter_leaves_the_memory_to_the_importer() {
     assert_eq!(importer.hear(), "9");
     assert_eq!(held_by(0, exporter.pid()), (MINE, MINE));
     exporter.kill();
-    // Nobody has spoken to the importer yet, and nothing is lost.
+    // No message has reached the importer yet, and nothing is lost.
     assert_eq!(memory_info().0, total - PAGE);
     assert_eq!(
         code!(cuMemAlloc_v2(&mut 0, total / PAGE * PAGE)),
@@ -205,7 +205,7 @@ fn the_same_process_may_import_what_it_exports() {
         assert_eq!(memory_info().0, free - PAGE);
         cu!(cuMemUnmap(second, PAGE));
         assert_eq!(memory_info().0, free);
-        // The descriptor still has the bytes; whoever imports it now pays for them.
+        // The descriptor still has the bytes; a process that imports it now is charged for them.
         let back = import(fd).unwrap();
         assert_eq!(memory_info().0, free - PAGE);
         assert_eq!(download::<u32>(map(back), 1), [3]);
@@ -278,7 +278,7 @@ fn what_is_no_shareable_memory_is_refused() {
             )),
             CUDA_ERROR_INVALID_VALUE
         );
-        // Nobody can cut the memory off under the device.
+        // No process can cut the memory off under the device.
         // SAFETY: the descriptor is open.
         assert_eq!(unsafe { libc::ftruncate(exported, 0) }, -1);
         cu!(cuMemRelease(private));

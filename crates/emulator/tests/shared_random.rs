@@ -1,5 +1,5 @@
 //! Random histories of memory that processes share: made, exported, imported, let go, and processes killed. After each
-//! step the device counts every piece that anybody has once.
+//! step the device counts once every allocation that any process has.
 
 mod common;
 
@@ -26,7 +26,7 @@ impl Random {
     }
 }
 
-/// One of the processes: pieces by their number, each a handle and an exported descriptor.
+/// One of the processes: allocations by their number, each a handle and an exported descriptor.
 fn peer() {
     start(0);
     let mut pieces: BTreeMap<usize, (CUmemGenericAllocationHandle, i32)> = BTreeMap::new();
@@ -100,7 +100,7 @@ fn what_anybody_has_counts_once() {
         };
         let mut random = Random(0x5eed);
         let mut peers: Vec<Peer> = (0..PEERS).map(|_| begin()).collect();
-        // Who has which piece, and where its descriptor is.
+        // Which process has which allocation, and where its descriptor is.
         let mut has: Vec<BTreeMap<usize, String>> = vec![BTreeMap::new(); PEERS];
         let mut made = 0;
         for step in 0..STEPS {

@@ -1,4 +1,4 @@
-//! Suites that say nothing of time, run once more under the timing model: it changes no result.
+//! Suites that say nothing of time, run once more under the timing model, which changes no result.
 #![allow(
     clippy::duplicate_mod,
     reason = "each suite brings what it shares with others"

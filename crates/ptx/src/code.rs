@@ -1,4 +1,4 @@
-//! What a module decodes to: one list of instructions, and what launching needs to know of each function.
+//! The result of decoding a module: one list of instructions, and what launching needs to know of each function.
 
 use crate::inst::Inst;
 use std::collections::BTreeSet;
@@ -80,7 +80,7 @@ pub(crate) enum Place {
         slot: u32,
         bytes: u32,
     },
-    /// Not wanted.
+    /// Not needed.
     Nowhere,
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct FunctionCode {
     /// Shared variables it names.
     pub shared: Vec<u32>,
     pub callees: Vec<u32>,
-    /// Calls through a register: any function whose address is taken may be meant.
+    /// Calls through a register: each function whose address is taken may be the callee.
     pub indirect: bool,
     pub recursive: bool,
     pub params: Vec<Place>,

@@ -1,4 +1,4 @@
-//! What can go wrong: with a text, with a link, with a launch.
+//! Errors in a text, in a link and in a launch.
 
 use std::fmt;
 

@@ -36,8 +36,8 @@ pub(crate) enum Flow {
 /// the instruction was decoded for.
 pub(crate) type Exec = unsafe fn(&mut Ctx, &Inst) -> Flow;
 
-/// Operand fields are byte offsets from the function's register area; what each means is the executing function's
-/// business. A guard is an offset of a predicate, its lowest bit set where it is negated.
+/// Operand fields are byte offsets from the function's register area; the executing function knows what each means. A
+/// guard is an offset of a predicate, its lowest bit set where it is negated.
 #[derive(Clone, Copy)]
 pub(crate) struct Inst {
     pub exec: Exec,

@@ -1,11 +1,11 @@
 //! PTX: a parser, a decoder and a warp-vectorised engine.
 //!
-//! [`Module::parse`] reads text, [`Module::link`] gives its globals addresses, [`Engine::run`] runs a kernel on the CPU,
-//! 32 lanes at a time. Device memory is the host's: what a kernel may touch, an [`AddressSpace`] says.
+//! [`Module::parse`] reads text, [`Module::link`] gives its globals addresses, [`Engine::run`] runs a kernel on the
+//! CPU, 32 lanes at a time. Device memory is the host's: an [`AddressSpace`] says which memory a kernel may touch.
 //!
 //! - `lex`, `parse`: text to syntax
 //! - `decode`: syntax to instructions over register slots
-//! - `module`: what the two make, and linking
+//! - `module`: the result of the two, and linking
 //! - `engine`: blocks, warps and lanes
 //! - `rounding`: floating point in every rounding mode
 

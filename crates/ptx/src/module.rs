@@ -103,7 +103,7 @@ impl Module {
     /// # Errors
     /// As [`Module::parse`].
     pub fn parse_for(text: &[u8], set: VectorSet) -> Result<Module, ParseError> {
-        // What the machine does not have is not used, whoever asks for it.
+        // Features that the machine does not have are not used, even if the caller asks for them.
         let set = if VectorSet::detect() == VectorSet::Portable {
             VectorSet::Portable
         } else {

@@ -1,6 +1,6 @@
 //! The fuzzers' corpus on a stable compiler: every kept input, then a few thousand mutations of them, always the same.
 //!
-//! The inputs and what is done with them are those of the targets under `fuzz/`.
+//! The inputs and their handling are those of the targets under `fuzz/`.
 
 #[path = "../../../fuzz/src/drive.rs"]
 mod drive;
@@ -9,7 +9,7 @@ mod mutate;
 
 use std::path::{Path, PathBuf};
 
-/// Mutants of each kind; a fuzzer makes millions, this keeps the doors shut that it found.
+/// Mutants of each kind. A fuzzer makes millions; this number guards what it found.
 const MUTANTS: u64 = 3000;
 
 /// The kept inputs of `target`, in the order of their names.

@@ -1,3 +1,3 @@
-//! The emulated device's face: a libcuda.so.1 that needs no GPU.
+//! The emulated device's library: a libcuda.so.1 that needs no GPU.
 
 divvy_abi::export_table!(divvy_emulator::TABLE);

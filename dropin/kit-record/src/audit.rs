@@ -9,10 +9,10 @@ use crate::line::Line;
 use crate::record::{name_at, note, record_to};
 use crate::wrappers::wrapped;
 
-/// Tell of names that are bound to this object, or from it.
+/// Report names that are bound to this object, or from it.
 const LA_FLG_BINDTO: c_uint = 1;
 const LA_FLG_BINDFROM: c_uint = 2;
-/// No call through this binding is told of: so it costs nothing more once it is bound.
+/// Calls through this binding are not reported, so it costs nothing more once it is bound.
 const LA_SYMB_NOPLTENTER: c_uint = 1;
 const LA_SYMB_NOPLTEXIT: c_uint = 2;
 /// The name was asked for with dlsym.
@@ -41,10 +41,10 @@ pub(crate) fn quietly<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
 }
 
-/// Whether this library is wanted at all. 0: the loader takes it away again.
+/// Whether this library is needed at all. 0: the loader takes it away again.
 ///
-/// The loader's own version is taken, whichever it is: between 1 and 2 only `la_pltenter` and `la_pltexit` differ, which are
-/// not here.
+/// The loader's own version is taken, whichever it is: between 1 and 2 only `la_pltenter` and `la_pltexit` differ,
+/// which are not here.
 #[unsafe(no_mangle)]
 extern "C" fn la_version(version: c_uint) -> c_uint {
     quietly(0, || {
@@ -60,7 +60,7 @@ extern "C" fn la_version(version: c_uint) -> c_uint {
 
 /// An object was loaded. Its cookie says which library it is, and comes back with each name that is bound there.
 ///
-/// What NVIDIA's libraries look up themselves is not asked by the program, so nothing is told of that.
+/// NVIDIA's libraries look up names themselves too. Those are not the program's requests, so they are not noted.
 ///
 /// # Safety
 /// The loader's: `map` and `cookie` are its own.
@@ -79,7 +79,7 @@ unsafe extern "C" fn la_objopen(map: *const LinkMap, _namespace: c_long, cookie:
     })
 }
 
-/// A name was bound. Answers the address that the program is to have.
+/// A name was bound. Returns the address that the program is to have.
 ///
 /// # Safety
 /// The loader's: all pointers are its own.
@@ -122,7 +122,8 @@ enum Library {
 impl Library {
     const ALL: [Self; 2] = [Self::Cuda, Self::Nvml];
 
-    /// The one that is loaded from this file. Some programs ask for `libcuda.so`, others for the driver's versioned file.
+    /// The library that is loaded from this file. Some programs ask for `libcuda.so`, others for the driver's versioned
+    /// file.
     fn of(path: &[u8]) -> Option<Self> {
         let file = path.rsplit(|byte| *byte == b'/').next()?;
         let is_it = |library: &Self| {

@@ -68,7 +68,7 @@ impl Write for Line {
     }
 }
 
-/// What stands between the quotes of a JSON string. Bytes that are no plain text come as characters of the same number.
+/// The text between the quotes of a JSON string. Bytes that are no plain text come as characters of the same number.
 struct Text<'a>(&'a [u8]);
 
 impl fmt::Display for Text<'_> {

@@ -27,10 +27,10 @@ pub(crate) fn note(line: &Line) {
     }
 }
 
-/// Opens the file for this line alone: a program may close descriptors that it did not open, and use their numbers again.
-/// Where the line cannot be written it is lost, since the program's own work goes on whatever becomes of it.
+/// Opens the file for this line alone: a program may close descriptors that it did not open, and use their numbers
+/// again. A line that cannot be written is lost, since the program's own work must go on.
 fn write(file: &CStr, line: &[u8]) {
-    // What is no file, as a pipe that nobody reads, must not keep the program waiting.
+    // A path that is no file, such as a pipe without a reader, must not keep the program waiting.
     let flags = OFlags::WRONLY
         | OFlags::APPEND
         | OFlags::CREATE
@@ -42,7 +42,7 @@ fn write(file: &CStr, line: &[u8]) {
     }
 }
 
-/// A name, copied: what a program gives as a name may have no end.
+/// A name, copied: the program's text may have no end.
 pub(crate) struct Name {
     bytes: [u8; LONGEST_NAME],
     length: usize,

@@ -1,4 +1,5 @@
-//! Which lines a process has written: a set that is bounded and without a lock, since a fork may come while one is held.
+//! Which lines a process has written: a set that is bounded and without a lock, since a fork may come while one is
+//! held.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +14,7 @@ impl Seen {
         Self([const { AtomicU64::new(0) }; MOST])
     }
 
-    /// Takes a line in. Whether it was not there; never where there is no room left.
+    /// Adds a line, and returns true if it is new. Never true where no place is left.
     pub fn insert(&self, line: &[u8]) -> bool {
         let hash = hash(line);
         let (before, after) = self.0.split_at(hash as usize % MOST);

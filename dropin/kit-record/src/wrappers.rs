@@ -1,7 +1,7 @@
-//! What stands before `cuGetProcAddress` and `cuGetExportTable`: each notes the question, and passes it on as it came.
+//! The wrappers of `cuGetProcAddress` and `cuGetExportTable`: each notes the question, and passes it on as it came.
 //!
-//! There may be more than one driver in a process, as the limiter has another one below it. So each address gets a wrapper
-//! of its own, of a few that there are.
+//! There may be more than one driver in a process, as the limiter has another one below it. So each address gets a
+//! wrapper of its own, from a fixed number of them.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -12,11 +12,11 @@ use crate::audit::quietly;
 use crate::line::Line;
 use crate::record::{name_at, note};
 
-/// How many drivers a process can have. What another one is asked for by its tables is not noted.
+/// How many drivers a process can have. Requests for the tables of a further one are not noted.
 const DRIVERS: usize = 4;
 
-/// `cuGetProcAddress_v2`. The first version lacks the last parameter, and one wrapper serves both: on x86-64 and AArch64 five
-/// arguments are five registers, so the last one goes on as it came, and nothing here looks at it.
+/// `cuGetProcAddress_v2`. The first version lacks the last parameter, and one wrapper serves both. On x86-64 and
+/// AArch64 five arguments are five registers, so the last one goes on as it came, and nothing here looks at it.
 type GetProcAddress =
     unsafe extern "C-unwind" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_void) -> CUresult;
 type GetExportTable = unsafe extern "C-unwind" fn(*mut *const c_void, *const CUuuid) -> CUresult;
@@ -24,7 +24,7 @@ type GetExportTable = unsafe extern "C-unwind" fn(*mut *const c_void, *const CUu
 static PROC_ADDRESS: Originals = Originals::new();
 static EXPORT_TABLE: Originals = Originals::new();
 
-/// The address that a program is to have for what the driver has under this name.
+/// The address that a program is to have for the function that the driver has under this name.
 pub(crate) fn wrapped(name: &[u8], address: *mut c_void) -> *mut c_void {
     let (originals, wrappers) = match name {
         b"cuGetProcAddress" | b"cuGetProcAddress_v2" => (&PROC_ADDRESS, proc_address_wrappers()),

@@ -1,4 +1,4 @@
-//! The limiter's face: a libcuda.so.1 that stands in front of another one.
+//! The limiter's library: a libcuda.so.1 that stands in front of another one.
 
 divvy_abi::export_table_unguarded!(divvy_limiter::TABLE);
 

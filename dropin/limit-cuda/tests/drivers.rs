@@ -171,7 +171,7 @@ fn every_query_gives_the_drivers_variant(driver: &Path) {
                     "{name:?} {version} {flags}"
                 );
                 asked += 1;
-                // Our own rule, by which the emulated device answers, is the driver's as far as its release goes.
+                // Up to the driver's release, our own rule, by which the emulated device answers, is the driver's.
                 let rule = divvy_abi::lookup(name.to_str().expect("ASCII"), version, flags);
                 let export = |symbol: Symbol| below.address(symbol.c_name());
                 if version <= of_driver && !rule.is_some_and(|symbol| export(symbol).is_null()) {
@@ -251,7 +251,7 @@ fn a_driver_that_is_wanted_by_name_alone_is_never_ourselves() {
         NAME,
         &[("DIVVY_DRIVER", &null_driver()), ("LD_PRELOAD", &limiter())],
     );
-    // With no driver named, the usual places are searched; whatever is there, it ends, and never in ourselves.
+    // With no driver named, the usual places are searched. Whatever is there, the search ends, and never in ourselves.
     let searched = child("a_search_ends", &[("LD_PRELOAD", &limiter())]);
     assert!(searched.status.success(), "{searched:?}");
 }

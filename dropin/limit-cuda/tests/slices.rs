@@ -141,7 +141,7 @@ fn a_slice_that_cannot_be_joined_is_never_unlimited() {
     in_slice(NAME, &talks_nonsense);
     let (hangs_up, _folder) = listen(drop);
     in_slice(NAME, &hangs_up);
-    // A keeper that has no pages yet.
+    // A page server that has no pages yet.
     let keeper = Keeper::new();
     let (empty, _folder) = listen(move |stream| {
         let _served = keeper.serve(&stream, Door::Container);
@@ -185,7 +185,7 @@ fn another_version_of_the_pages_is_a_mismatch() {
     assert!(said.contains("version"), "{said}");
 }
 
-/// What a program may notice of a guest.
+/// What a program may notice of an importer.
 #[expect(clippy::disallowed_methods, reason = "asks for the handlers and sets none")]
 fn traces() -> (Vec<String>, Option<String>, Vec<usize>, usize) {
     let descriptors = std::fs::read_dir("/proc/self/fd")
@@ -310,8 +310,8 @@ fn without_a_slice_nothing_is_limited() {
     );
 }
 
-/// The whole of it over a driver with devices: the emulated one, and the one that `DIVVY_TEST_DRIVER` names on a machine
-/// with a GPU.
+/// All of it over a driver with devices: the emulated one, and on a machine with a GPU the one that `DIVVY_TEST_DRIVER`
+/// names.
 #[test]
 fn over_a_driver_with_devices() {
     const NAME: &str = "over_a_driver_with_devices";

@@ -1,4 +1,4 @@
-//! NVIDIA's own NVML below, which needs no GPU to load: every name of the table that it has is reached, its answers
+//! NVIDIA's own NVML below, which needs no GPU to load. Every name of the table that it has is reached, its answers
 //! pass through, and nothing is printed or left open.
 
 use std::ffi::{CStr, CString};
@@ -122,7 +122,7 @@ fn child(folder: &Path) {
     );
     for code in (0..40).chain([999]) {
         assert_eq!(limiter.error_string(code), below.error_string(code), "{code}");
-        // Texts of our own, for where there is no library below, are NVIDIA's as far as this one knows the code.
+        // Our own texts, for the case without a library below, are NVIDIA's as far as this one knows the code.
         let theirs = below.error_string(code);
         if theirs.as_c_str() != c"Unknown Error" {
             assert_eq!(nvmlReturn_t(code).description(), theirs.as_c_str(), "{code}");

@@ -33,13 +33,13 @@ impl Failure {
         self.result == NVML_ERROR_NOT_SUPPORTED
     }
 
-    /// Whether the caller may not.
+    /// Whether the caller has no permission.
     #[must_use]
     pub fn is_permission(&self) -> bool {
         self.result == NVML_ERROR_NO_PERMISSION
     }
 
-    /// Whether somebody uses it.
+    /// Whether the device or instance is in use.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         self.result == NVML_ERROR_IN_USE
@@ -123,10 +123,10 @@ pub struct MigDeviceFacts {
 pub struct MemoryFacts {
     /// All of it.
     pub total: u64,
-    /// What driver and firmware have set aside, so that nobody gets it. 0 where the library is too old to tell (before R510):
-    /// it counts as used then.
+    /// Memory that driver and firmware have set aside, so that no program gets it. 0 where the library is too old to
+    /// tell (before R510): it counts as used then.
     pub reserved: u64,
-    /// What is in use, by anybody.
+    /// Memory in use by all processes.
     pub used: u64,
 }
 
@@ -174,7 +174,7 @@ impl Client {
     /// How many GPUs there are.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The error that the library returns.
     pub fn device_count(&self) -> Result<u32, Failure> {
         let mut count = 0;
         // SAFETY: the pointer is to a live variable of the type that the table's signature names.
@@ -187,7 +187,7 @@ impl Client {
     /// A GPU by its index.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The error that the library returns.
     pub fn device(&self, index: u32) -> Result<DeviceFacts, Failure> {
         let mut device: nvmlDevice_t = core::ptr::null_mut();
         let mut uuid = [0; 96];
@@ -221,7 +221,7 @@ impl Client {
     /// A GPU by its UUID.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The error that the library returns.
     pub fn device_by_uuid(&self, uuid: &str) -> Result<Handle, Failure> {
         let mut device: nvmlDevice_t = core::ptr::null_mut();
         let uuid = std::ffi::CString::new(uuid).unwrap_or_default();
@@ -231,10 +231,10 @@ impl Client {
         Ok(Handle(device))
     }
 
-    /// A device's memory, what is set aside of it told apart where the library does so.
+    /// A device's memory. The part that is set aside is told apart where the library does so.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The error that the library returns.
     pub fn memory(&self, device: Handle) -> Result<MemoryFacts, Failure> {
         let mut apart = nvmlMemory_v2_t {
             version: nvmlMemory_v2,
@@ -263,7 +263,7 @@ impl Client {
     /// Whether MIG mode is on.
     ///
     /// # Errors
-    /// What the library answers: not supported for a product without MIG.
+    /// The error that the library returns: not supported for a product without MIG.
     pub fn mig_mode(&self, device: Handle) -> Result<bool, Failure> {
         let (mut current, mut pending) = (0, 0);
         // SAFETY: the handle is this library's; the pointers are to live variables.
@@ -275,7 +275,7 @@ impl Client {
     /// Turns MIG mode on or off; false where that waits for a reset.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The error that the library returns.
     pub fn set_mig_mode(&self, device: Handle, on: bool) -> Result<bool, Failure> {
         let mut activated = NVML_SUCCESS;
         // SAFETY: the handle is this library's; the pointer is to a live variable.
@@ -284,7 +284,7 @@ impl Client {
         match activated {
             NVML_SUCCESS => Ok(true),
             NVML_ERROR_RESET_REQUIRED => Ok(false),
-            // The mode is pending, and somebody is in the way.
+            // The mode is pending because the device is in use.
             result => Err(Failure {
                 call: "nvmlDeviceSetMigMode",
                 result,
@@ -295,7 +295,7 @@ impl Client {
     /// The profiles that a device offers, MIG mode being on.
     ///
     /// # Errors
-    /// What the library answers, but for profiles it does not know.
+    /// The error that the library returns, but for profiles it does not know.
     pub fn profiles(&self, device: Handle) -> Result<Vec<ProfileFacts>, Failure> {
         let mut found = Vec::new();
         for profile in 0..NVML_GPU_INSTANCE_PROFILE_COUNT {
@@ -359,7 +359,7 @@ impl Client {
     /// The instances of a profile.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The error that the library returns.
     pub fn instances(&self, device: Handle, profile_id: u32) -> Result<Vec<InstanceFacts>, Failure> {
         let mut found = Vec::new();
         for instance in self.handles(device, profile_id)? {
@@ -380,7 +380,7 @@ impl Client {
         let mut instances: [nvmlGpuInstance_t; 64] = [core::ptr::null_mut(); 64];
         let mut count = instances.len() as u32;
         // SAFETY: the handle is this library's. No product holds more instances of a profile than the array has
-        // elements; the library wants room for the profile's most.
+        // elements; the library wants space for the profile's most.
         let told = unsafe {
             (self.table.nvmlDeviceGetGpuInstances)(device.0, profile_id, instances.as_mut_ptr(), &mut count)
         };
@@ -391,7 +391,7 @@ impl Client {
     /// The version of the driver, as NVIDIA writes it: `550.54.15`.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The error that the library returns.
     pub fn driver_version(&self) -> Result<String, Failure> {
         let mut version = [0; 96];
         // SAFETY: the array is live, and the length is its own.
@@ -403,7 +403,7 @@ impl Client {
     /// How many programs may have a context on a device at once.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The error that the library returns.
     pub fn compute_mode(&self, device: Handle) -> Result<nvmlComputeMode_t, Failure> {
         let mut mode = NVML_COMPUTEMODE_DEFAULT;
         // SAFETY: the handle is this library's; the pointer is to a live variable.
@@ -414,7 +414,7 @@ impl Client {
     /// Errors of a device's memory that ECC could not correct, since the driver was loaded.
     ///
     /// # Errors
-    /// What the library answers: not supported where the memory has no ECC, or where it is off.
+    /// The error that the library returns: not supported where the memory has no ECC, or where it is off.
     pub fn uncorrected_errors(&self, device: Handle) -> Result<u64, Failure> {
         let mut count = 0;
         // SAFETY: the handle is this library's; the pointer is to a live variable.
@@ -429,11 +429,11 @@ impl Client {
         check("nvmlDeviceGetTotalEccErrors", told).map(|()| count)
     }
 
-    /// What each process that computes on a device holds of its memory, in bytes, by its id; none where the library does
-    /// not tell.
+    /// The memory of a device that each process that computes there holds, in bytes, by its id; none where the library
+    /// does not tell.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The error that the library returns.
     pub fn process_memory(&self, device: Handle) -> Result<Vec<(u32, Option<u64>)>, Failure> {
         let infos = self.process_infos(device)?;
         // NVML_VALUE_NOT_AVAILABLE: all bits are set.
@@ -444,7 +444,7 @@ impl Client {
     /// Processes on a whole device.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The error that the library returns.
     pub fn processes(&self, device: Handle) -> Result<Vec<u32>, Failure> {
         Ok(self.process_infos(device)?.iter().map(|info| info.pid).collect())
     }
@@ -457,7 +457,7 @@ impl Client {
             (self.table.nvmlDeviceGetComputeRunningProcesses_v3)(device.0, &mut count, infos.as_mut_ptr())
         };
         match check("nvmlDeviceGetComputeRunningProcesses", told) {
-            // More than fit: that somebody runs there is what matters.
+            // More than fit: that a process runs there is what matters.
             Ok(())
             | Err(Failure {
                 result: NVML_ERROR_INSUFFICIENT_SIZE,
@@ -471,7 +471,7 @@ impl Client {
     /// The MIG devices of a device in MIG mode.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The error that the library returns.
     pub fn mig_devices(&self, device: Handle) -> Result<Vec<MigDeviceFacts>, Failure> {
         let mut most = 0;
         // SAFETY: the handle is this library's; the pointer is to a live variable.
@@ -518,11 +518,11 @@ impl Client {
         Ok(found)
     }
 
-    /// Makes a GPU instance at a place, with compute instances of these many slices; the GPU instance's id. Where one of
-    /// them is refused all of it is removed again.
+    /// Makes a GPU instance at a place, with compute instances of these many slices, and returns the GPU instance's id.
+    /// Where one of them is refused all of it is removed again.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The error that the library returns.
     pub fn create(
         &self,
         device: Handle,
@@ -564,7 +564,7 @@ impl Client {
     /// Removes a GPU instance, its compute instances first.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The error that the library returns.
     pub fn destroy(&self, device: Handle, instance_id: u32) -> Result<(), Failure> {
         self.clear(self.instance(device, instance_id)?)
     }

@@ -7,7 +7,8 @@ use super::Answer;
 /// Runs `body`; a panic inside ends here as `NVML_ERROR_UNKNOWN`.
 #[inline]
 pub fn guard<A: Answer>(body: impl FnOnce() -> A) -> A {
-    // State that a panic left half changed belongs to the library behind the table, whose locks tell (poisoning).
+    // The state that a panic left half changed belongs to the library behind the table. Its locks report that
+    // (poisoning).
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(A::UNKNOWN)
 }
 

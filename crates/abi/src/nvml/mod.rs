@@ -1,6 +1,6 @@
 //! NVML's ABI: types, and one declaration table of every entry point of libnvidia-ml.so.1.
 //!
-//! The same house as the CUDA driver's, next door: what is typed once in `generated/` gives
+//! It is built as the CUDA driver's ABI is. From what is typed once in `generated/` come:
 //!
 //! * [`Table`]: one typed function pointer for each exported symbol, older versions included; [`Table::UNSUPPORTED`]
 //!   answers each with `NVML_ERROR_NOT_SUPPORTED`;

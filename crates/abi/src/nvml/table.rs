@@ -8,11 +8,11 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use super::{NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_UNKNOWN, Symbol, nvmlReturn_t};
 
-/// What a function of NVML answers: a code, or, nvmlErrorString alone, a text.
+/// The result of a function of NVML: a code, or a text for nvmlErrorString alone.
 pub trait Answer {
-    /// Where nobody implements the function.
+    /// The result of a function that is not implemented.
     const NOT_SUPPORTED: Self;
-    /// Where its implementation panicked.
+    /// The result of a function whose implementation panicked.
     const UNKNOWN: Self;
 }
 

@@ -11,7 +11,7 @@ use crate::Nanos;
 pub(super) struct Work {
     /// Nanoseconds still to run; [`Nanos::MAX`] for one that never ends.
     pub left: Nanos,
-    /// What the gate takes it for.
+    /// The gate's estimate of its length.
     pub estimate: Nanos,
     /// It cannot start before.
     pub ready: Nanos,
@@ -66,7 +66,7 @@ impl World {
                 if engine.last.is_some_and(|last| last != actor) {
                     from = from.max(now + switch);
                 }
-                // Alone, too: somebody may come.
+                // Alone, too: another actor may come.
                 length = length.min(slice);
             }
             let waited_from = engine.idle_since.max(engine.wanting_since);

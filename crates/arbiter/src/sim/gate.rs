@@ -194,7 +194,7 @@ impl World {
             // Nothing bounds a lone tenant but the driver's own queue.
             may &= lane.queue.len() < DRIVER_QUEUE;
             may &= now.saturating_add(remaining) < lease.until;
-            // What ends this soon would leave the device without work before a launch could arrive.
+            // Work that ends this soon would leave the device without work before a launch could arrive.
             let feed = lease.in_flight / 64;
             let fits = remaining.saturating_add(estimate) <= lease.in_flight;
             if !(fits || remaining <= feed || lane.queue.is_empty()) {
@@ -367,7 +367,7 @@ impl World {
         });
     }
 
-    /// Has a program look again at this time; of several wishes the earliest counts.
+    /// Has a program look again at this time; of several requests the earliest counts.
     pub(super) fn check_at(&mut self, a: usize, at: Nanos) {
         self.at(at, Happening::Check { actor: a });
     }

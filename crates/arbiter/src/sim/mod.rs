@@ -1,7 +1,7 @@
 //! A model of devices shared by programs: for tests and benches, and to compare ways of sharing.
 //!
-//! Its devices run kernels to their end; its programs launch by the rules that a gate will follow; messages between programs
-//! and agent take time, and so does everything that a host does late. [`run`] plays a [`Scenario`] and returns what each
+//! Its devices run kernels to their end, and its programs launch by the rules of a gate. Messages between programs and
+//! agent take time, and so does everything that a host does late. [`run`] plays a [`Scenario`] and returns what each
 //! actor got. The same seed gives the same run. Nothing the arbiter decides depends on anything here.
 
 mod agent;

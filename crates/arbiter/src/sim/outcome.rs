@@ -1,4 +1,4 @@
-//! What came of a play, in the figures that people publish.
+//! The result of a play, in the figures that people publish.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub struct Actor {
     pub charged: u128,
 }
 
-/// What came of a play.
+/// The result of a play.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// How long it lasted.
@@ -32,7 +32,7 @@ pub struct Outcome {
     pub actors: Vec<Actor>,
     /// Time that each device ran.
     pub busy: Vec<Nanos>,
-    /// Time that each device did not run though somebody wanted it.
+    /// Time that each device did not run though an actor wanted it.
     pub idle_while_wanted: Vec<Nanos>,
     /// Events that the arbiter handled, and what they cost on the real clock where that was measured.
     pub events: u64,
@@ -133,7 +133,7 @@ impl Outcome {
         worst
     }
 
-    /// Jain's index of what each got over what it should have: 1 is fair, 1/n is all to one.
+    /// Jain's index of what each got over what it should have: 1 is fair, 1/n means that one has all.
     pub fn jain(&self, shares: &[f64]) -> f64 {
         let got: Vec<f64> = shares
             .iter()
@@ -145,7 +145,7 @@ impl Outcome {
         sum * sum / (got.len() as f64 * squares).max(1e-9)
     }
 
-    /// Of the time in which somebody wanted a device, how much it ran, percent over all devices.
+    /// Of the time in which an actor wanted a device, how much it ran, percent over all devices.
     pub fn conservation(&self) -> f64 {
         let busy: Nanos = self.busy.iter().sum();
         let idle: Nanos = self.idle_while_wanted.iter().sum();

@@ -15,7 +15,7 @@ pub enum Sharing {
         /// What a change of process costs.
         switch: Nanos,
     },
-    /// By nobody: kernels run in the order in which they were launched.
+    /// Not at all: kernels run in the order in which they were launched.
     Fifo {
         /// Kernels that a greedy program keeps in flight.
         depth: usize,
@@ -79,11 +79,11 @@ impl Actor {
 /// Something that happens to an actor, numbered as in [`Scenario::actors`].
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// When.
+    /// The time.
     pub at: Nanos,
-    /// To whom.
+    /// The actor.
     pub actor: usize,
-    /// What.
+    /// The action.
     pub turn: Turn,
 }
 
@@ -98,7 +98,7 @@ pub enum Turn {
     Stop,
     /// SIGCONT.
     Continue,
-    /// Everybody's clock leaps ahead by this. The actor does not matter.
+    /// Every clock leaps ahead by this. The actor does not matter.
     Leap(Nanos),
 }
 
@@ -142,7 +142,7 @@ pub struct Scenario {
     pub sharing: Sharing,
     /// How many devices there are.
     pub devices: u32,
-    /// Who takes part.
+    /// The actors that take part.
     pub actors: Vec<Actor>,
     /// What happens.
     pub steps: Vec<Step>,
@@ -152,7 +152,7 @@ pub struct Scenario {
     pub lasts: Nanos,
     /// Use is recorded in bins of this width.
     pub bin: Nanos,
-    /// Of the random numbers.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 

@@ -59,7 +59,7 @@ pub(super) struct World {
     pub devices_of: Vec<Vec<DeviceId>>,
     pub arbiter: Arbiter,
     pub alarm: Option<Nanos>,
-    /// How far everybody's clock is ahead of the play's.
+    /// How far the clocks of all are ahead of the play's.
     pub leap: Nanos,
     pub events: u64,
     pub timed: bool,

@@ -1,8 +1,9 @@
 //! This process's part in an engine.
 //!
-//! A kernel is executed as soon as what it follows has been executed, ahead of the clock; what it takes goes on the
-//! shared timeline as a job, and its end is signalled when the clock has come there. A kernel that follows another one
-//! has its job before that one's length is known, so the timeline never runs past it because a thread was late.
+//! A kernel is executed as soon as the work before it has been executed, ahead of the clock. The time it takes goes on
+//! the shared timeline as a job, and its end is signalled when the clock has come there. A kernel that follows another
+//! one has its job before the length of that one is known. So the timeline never runs past it because a thread was
+//! late.
 
 use super::mps::Client;
 use super::page::{OwnPlace, Page};
@@ -21,12 +22,12 @@ use std::time::Duration;
 const AHEAD: u64 = 4_000_000;
 /// The thread that signals ends leaves when it had nothing to do for this long.
 const IDLE: Duration = Duration::from_secs(5);
-/// How often to look where the timeline waits for somebody else.
+/// How often to look where the timeline waits for another process.
 const LOOK: Duration = Duration::from_micros(200);
-/// How often to look whether others are dead, in nanoseconds.
+/// How often to look for dead processes, in nanoseconds.
 const REAP_EVERY: u64 = 5_000_000;
 
-/// What a task does on the engine: it executes, and says how long that lasts, in nanoseconds.
+/// What a task does on the engine: it executes, and returns how long that lasts, in nanoseconds.
 pub type Run = Box<dyn FnOnce(&Running<'_>) -> u64 + Send>;
 
 /// A task's work on an engine.
@@ -35,8 +36,8 @@ pub struct EngineWork {
     run: Run,
 }
 
-/// Finds the page of an engine: of the device that this process uses, where the argument says that it is about to; else for
-/// a look before.
+/// Finds the page of an engine. If the argument is true, this process is about to use the engine, and the page is that
+/// of the device it uses. Otherwise the page is only looked at.
 pub type Source = Box<dyn Fn(bool) -> Result<PageFile, rustix::io::Errno> + Send + Sync>;
 
 /// The engine of a device, for this process.
@@ -103,7 +104,7 @@ impl EngineClient {
         })
     }
 
-    /// The page, and this process's place in it; None if there is none, which is logged.
+    /// The page, and this process's place in it. None if there is no page, which is logged.
     pub fn join(&self) -> Option<&(Page, OwnPlace)> {
         let join = || {
             let page = Page::open(&(self.page)(true)?)?;
@@ -123,7 +124,7 @@ impl EngineClient {
                         log::once(
                             "engine",
                             format_args!(
-                                "the page of the device's engine: {why}; nobody sees how busy this process keeps it. Remove the file if it is damaged",
+                                "the page of the device's engine: {why}; how busy this process keeps it is not visible. Remove the file if it is damaged",
                             ),
                         );
                     })
@@ -132,13 +133,14 @@ impl EngineClient {
             .as_ref()
     }
 
-    /// Whether the device is not what was asked for without its engine's page.
+    /// Whether the device is what was asked for only with its engine's page.
     pub fn is_needed(&self) -> bool {
         self.timing != Timing::Free || self.mps.is_some()
     }
 
-    /// Whether this process would be a client of an MPS server that does not take it: one that has failed takes none until
-    /// those it had are gone, and one with static partitions none without.
+    /// Whether this process would be a client of an MPS server that does not accept it. A server that has failed
+    /// accepts no client until its former clients are gone. One with static partitions accepts none without a
+    /// partition.
     pub fn is_refused(&self) -> bool {
         let Some(client) = self.mps else { return false };
         client.astray
@@ -203,15 +205,15 @@ impl EngineClient {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the task follows has been executed.
+    /// The work before this task has been executed.
     fn ready(self: &Arc<EngineClient>, task: Arc<Task>, run: Run) {
         let mut inner = self.lock();
         inner.queue.push_back((task, run));
         self.admit(&mut inner);
     }
 
-    /// Starts tasks, as far ahead as is allowed, and puts the next one on the timeline: its place there is kept
-    /// while it waits.
+    /// Starts tasks, as far ahead as is allowed, and puts the next one on the timeline: its place there is kept while
+    /// it waits.
     fn admit(self: &Arc<EngineClient>, inner: &mut Inner) {
         let Some((page, place)) = self.join() else { return };
         loop {
@@ -276,7 +278,7 @@ impl EngineClient {
         let length = run(&running);
         self.seen_ns
             .fetch_max(start_ns.saturating_add(length), Ordering::Relaxed);
-        // What follows comes on the timeline before this one's length is known.
+        // The job that follows comes on the timeline before this one's length is known.
         task.executed();
         self.change(number, |job| {
             job.state = State::Closed;
@@ -295,7 +297,7 @@ impl EngineClient {
                 .name("divvy-engine".into())
                 .spawn(move || client.serve());
             if spawned.is_err() {
-                // Nobody else would: this thread does it, for as long as there is something to do.
+                // No other thread would: this thread does it, for as long as there is something to do.
                 drop(inner);
                 self.serve();
                 return;
@@ -325,7 +327,7 @@ impl EngineClient {
         locked.store(&schedule, Some(place.index));
     }
 
-    /// Signals the ends of what is on the timeline, each when the clock is there, until nothing is.
+    /// Signals the end of each job on the timeline when the clock is there, until no job is left.
     fn serve(self: &Arc<EngineClient>) {
         block_signals();
         // SAFETY: this changes how exact this thread's own sleep is, and touches no memory.
@@ -365,7 +367,7 @@ impl EngineClient {
         }
     }
 
-    /// Advances the timeline: tasks whose end has come, in order, with their ends; and when to look again.
+    /// Advances the timeline. Returns the tasks whose end has come, in order, with their ends, and when to look again.
     fn look(&self, inner: &mut Inner) -> (Vec<(Arc<Task>, u64)>, Duration) {
         let Some((page, place)) = self.join() else {
             return (Vec::new(), LOOK);
@@ -397,11 +399,11 @@ impl EngineClient {
                         job.touched = now.real;
                         restore(job, &inner.jobs[known]);
                     }
-                    // Not ours: somebody wrote over the page.
+                    // Not ours: another process overwrote the page.
                     (_, None) => job.state = State::Free,
                 }
             }
-            // What the page has lost ends here: nothing hangs.
+            // A task whose job the page has lost ends here: nothing hangs.
             inner.jobs.retain(|known| {
                 let there = |job: &Job| job.number == known.number && job.waits();
                 let lost = known.length.is_some() && !own.jobs.iter().any(there);
@@ -461,7 +463,8 @@ fn announce(page: &Page, place: &OwnPlace, number: u64, ready: u64) -> bool {
     found
 }
 
-/// Writes what this process knows of its job, in case somebody wrote over it: nothing may hang on that.
+/// Writes what this process knows of its job, in case another process overwrote it: no program may hang because of
+/// that.
 fn restore(job: &mut Job, known: &Scheduled) {
     job.ready = known.ready;
     if let Some(length) = known.length
@@ -473,7 +476,7 @@ fn restore(job: &mut Job, known: &Scheduled) {
 }
 
 impl EngineWork {
-    /// What the task follows has been executed.
+    /// The work before this task has been executed.
     pub fn ready(self, task: Arc<Task>) {
         let client = Arc::clone(&self.client);
         client.ready(task, self.run);

@@ -6,12 +6,12 @@ use rustix::io::Errno;
 use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
 
-/// Tries to read a page that nobody changes meanwhile. A change takes microseconds; a page that another process changes all the
-/// time is taken as it is.
+/// Tries to read a page that no process changes meanwhile. A change takes microseconds. A page that another process
+/// changes all the time is taken as it is.
 const TRIES: u32 = 64;
 const PLACES_AT: usize = offset_of!(Words, places);
 
-/// Copies the head and the places in use. Two copies that are the same, with nobody at the page, are one moment's.
+/// Copies the head and the places in use. Two equal copies with the lock free show one moment.
 pub fn read(file: BorrowedFd<'_>, into: &Mapping) -> Result<(), Errno> {
     let mut last = once(file)?;
     for round in 0..TRIES {
@@ -26,8 +26,8 @@ pub fn read(file: BorrowedFd<'_>, into: &Mapping) -> Result<(), Errno> {
             std::thread::yield_now();
         }
     }
-    // SAFETY: the mapping is new, writable, of the page's size, and nobody else knows its address; `once` reads no more than
-    // the page has.
+    // SAFETY: the mapping is new, writable, of the page's size, and no other code knows its address; `once` reads no
+    // more than the page has.
     unsafe {
         std::ptr::copy_nonoverlapping(last.as_ptr(), into.address() as *mut u8, last.len());
     }

@@ -1,5 +1,5 @@
-//! What the fuzz target does with one input: a page in use that somebody writes over, stroke by stroke. Figures may be wrong and time
-//! may be stolen; every look ends, and nothing panics.
+//! What the fuzz target does with one input: it overwrites a page in use, stroke by stroke. Figures may be wrong and
+//! time may be stolen, but every look ends and nothing panics.
 
 use super::page::{PLACES, Page};
 use super::schedule::{JOBS, Job, State, WHOLE};
@@ -16,7 +16,7 @@ const PLACE: u64 = 1024;
 /// Places that strokes hit most.
 const NEAR: u64 = 3;
 
-/// Writes over an engine's page and goes on using it. Answers how many strokes there were.
+/// Overwrites an engine's page and goes on using it. Returns how many strokes there were.
 #[must_use]
 pub fn engine_page(data: &[u8]) -> usize {
     static PAGES: AtomicU64 = AtomicU64::new(0);
@@ -45,7 +45,7 @@ fn open_and_stroke(path: &std::path::Path, data: &[u8]) -> usize {
         let (at, what) = stroke.split_at(4);
         let word = u64::from(u16::from_le_bytes([at[2], at[3]])) * 8;
         let at = match at[0] % 4 {
-            // The head: magic and version too, which only matter to who comes later.
+            // The head: magic and version too, which only matter to later processes.
             0 => word % 512,
             1 | 2 => PLACES_AT + word % (NEAR * PLACE),
             _ => PLACES_AT + word,
@@ -53,7 +53,7 @@ fn open_and_stroke(path: &std::path::Path, data: &[u8]) -> usize {
         let _written = file_to_corrupt.write_all_at(what, at);
         go_on(&page, place.index, count as u64, what);
         if at < 512 {
-            // A lock that nobody alive holds is waited for, some milliseconds: once is enough.
+            // A lock without a living holder is waited for, some milliseconds: once is enough.
             let _written = file_to_corrupt.write_all_at(&[0; 8], 16);
         }
     }

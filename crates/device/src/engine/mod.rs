@@ -2,9 +2,9 @@
 //!
 //! - `schedule`: the timeline, pure
 //! - `page`: the timeline as all processes share it
-//! - `copy`: what is read of it by those who only look
+//! - `copy`: what processes that only look read of it
 //! - `mps`: processes that run on it together
-//! - `usage`: who kept it busy
+//! - `usage`: which processes kept it busy
 //! - `corruption`: what the fuzz target does with the page
 //! - `client`: this process's part: kernels executed ahead of the clock, their ends signalled when the clock is there
 //!

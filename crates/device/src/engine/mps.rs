@@ -2,10 +2,11 @@
 //!
 //! The control daemon is a file: `control` in the folder that `CUDA_MPS_PIPE_DIRECTORY` names, where NVIDIA's has its
 //! socket. It holds the UUID of the device that is served; an empty one serves all. Processes with the same folder are
-//! clients of the same server. What a client is limited to, its environment says in NVIDIA's words.
+//! clients of the same server. NVIDIA's environment variables set a client's limits.
 //!
-//! A daemon for static partitions says `partitioned` there too, and a file `partitions` beside it has a line for each: its
-//! name and how many chunks of multiprocessors it has. A client names one in `CUDA_MPS_SM_PARTITION`, and must.
+//! A daemon for static partitions says `partitioned` there too. A file `partitions` beside it has a line for each
+//! partition: its name and how many chunks of multiprocessors it has. A client names one in `CUDA_MPS_SM_PARTITION`,
+//! and must.
 
 use crate::engine::schedule::WHOLE;
 use crate::inventory::DeviceFacts;
@@ -20,7 +21,7 @@ pub struct Client {
     pub server: u64,
     /// Multiprocessors it may use, of [`WHOLE`].
     pub share: u32,
-    /// Whose multiprocessors these are: names a static partition; 0: nobody's.
+    /// Whose multiprocessors these are: names a static partition; 0: the multiprocessors of no partition.
     pub partition: u64,
     /// Its server has static partitions, and it names none of them.
     pub astray: bool,
@@ -74,10 +75,10 @@ fn server(pipes: &OsStr, device: Uuid) -> Option<Server> {
     })
 }
 
-/// What a daemon's file says that serves static partitions.
+/// The content of a daemon's file when the daemon serves static partitions.
 const PARTITIONED: &str = "partitioned";
 
-/// How many chunks a partition of the list has; none that is not in it.
+/// How many chunks a partition has. None for a partition that is not in the list.
 fn chunks_of(list: &str, name: &str) -> Option<u32> {
     let mut lines = list.lines().filter_map(|line| line.split_once(' '));
     let (_, chunks) = lines.find(|(known, _)| !name.is_empty() && *known == name)?;

@@ -1,8 +1,9 @@
-//! The page of a device's engine, which every process that uses the device shares: the timeline, and each process's jobs.
+//! The page of a device's engine: the timeline, and each process's jobs. Every process that uses the device shares it.
 //!
-//! It lies beside the hardware page, as a holder's memory file or the user's own file. A process has a place in it, held by a lock that the kernel ends with the process. What
-//! the words say is under one lock, which is taken away from a holder that is dead or stopped; and whatever they
-//! say, whoever reads them goes on in bounded time: they are made plausible first.
+//! It lies beside the hardware page, as a holder's memory file or the user's own file. A process has a place in it,
+//! held by a lock that the kernel ends with the process. The words are under one lock, which is taken away from a
+//! holder that is dead or stopped. Every reader makes the words plausible first, so it goes on in bounded time whatever
+//! they say.
 
 use super::copy;
 use super::mps::Client;
@@ -34,9 +35,10 @@ pub const SAMPLE_EVERY: u64 = 100_000_000;
 const SLICES: std::ops::RangeInclusive<u64> = 50_000..=1_000_000_000;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"dvengine");
-/// The lock of a place is the byte of the file this far in, and the place's index; locks may lie beyond a file's end.
+/// The lock of a place is the byte of the file this far in, plus the place's index. Locks may lie beyond a file's end.
 const PLACE_LOCKS: u64 = 1 << 32;
-/// A lock that is held for longer is taken away, if its holder is dead; and in any case after the second.
+/// A lock that is held for longer is taken away if its holder is dead. After the second limit it is taken away in any
+/// case.
 const DEAD_AFTER: u64 = 2_000_000;
 const STOPPED_AFTER: u64 = 50_000_000;
 
@@ -107,7 +109,8 @@ const HEAD_BYTES: usize = 16;
 /// How busy a process kept the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Busy {
-    /// Its process id; 0 for all that are gone, together, whose readings are those of the whole device.
+    /// Its process id. 0 stands for all processes that are gone, together; their readings are those of the whole
+    /// device.
     pub pid: u32,
     /// Engine time it had, in nanoseconds.
     pub busy: u64,
@@ -148,8 +151,8 @@ impl Page {
         Ok(page)
     }
 
-    /// A copy of the page, for a look: memory of this process alone, so that a file which is shortened meanwhile is an
-    /// error and no signal. What is done to the copy changes nothing for others.
+    /// A copy of the page, for a look. It is memory of this process alone, so that a file which is shortened meanwhile
+    /// is an error and no signal. A change to the copy changes nothing for others.
     pub fn look(file: &PageFile) -> Result<Page, Errno> {
         let fd = file.open()?;
         check_size(file, &fd)?;
@@ -215,7 +218,7 @@ impl Page {
         self.words().leap.fetch_max(clock::leap(leap), AcqRel);
     }
 
-    /// Waits for the lock; not for ever.
+    /// Waits for the lock, for a bounded time.
     pub fn lock(&self) -> Locked<'_> {
         static TICKETS: AtomicU32 = AtomicU32::new(1);
         let number = TICKETS.fetch_add(1, Relaxed);
@@ -277,7 +280,7 @@ impl Page {
             // Our own place is locked through another description of this process, so it counts as locked.
             if is_locked(file.as_fd(), PLACE_LOCKS + index as u64) == Ok(false) {
                 let locked = self.lock();
-                // Somebody may have taken it meanwhile.
+                // Another process may have taken it meanwhile.
                 if is_locked(file.as_fd(), PLACE_LOCKS + index as u64) == Ok(false) {
                     locked.clear(index);
                 }
@@ -295,7 +298,7 @@ impl Page {
         drop(locked);
     }
 
-    /// Takes back a place that somebody wrote over. The caller has the lock.
+    /// Takes back a place that another process overwrote. The caller has the lock.
     pub fn restore(&self, place: &OwnPlace) {
         let words = self.words();
         words.places[place.index]
@@ -330,7 +333,8 @@ impl Page {
         })
     }
 
-    /// The device time; the time it was idle though somebody wanted it; and busy times of everybody, the dead first.
+    /// The device time, the time it was idle though some process wanted it, and the busy times of all processes, the
+    /// dead first.
     pub fn busy(&self) -> (u64, u64, Vec<Busy>) {
         self.reap();
         let locked = self.lock();
@@ -429,7 +433,7 @@ impl Locked<'_> {
         } else {
             DEFAULT_SLICE
         };
-        // A line that is ahead of the clock is none; one that is far behind was idle, or is rubbish.
+        // A timeline that is ahead of the clock is not used. One that is far behind was idle, or is corrupt.
         let cursor = words.cursor.load(Relaxed);
         let cursor = cursor.clamp(now.device.saturating_sub(50 * PATIENCE), now.device);
         Schedule {
@@ -454,7 +458,7 @@ impl Locked<'_> {
     }
 
     /// Writes the timeline, unless the lock was taken away meanwhile. `own`: the place whose job the caller changed by
-    /// itself; of other places' jobs only what [`Schedule::advance`] changes is written.
+    /// itself. Of other places' jobs only what [`Schedule::advance`] changes is written.
     pub fn store(&self, schedule: &Schedule, own: Option<usize>) {
         let words = self.page.words();
         if words.lock.load(Acquire) != self.ticket {
@@ -475,7 +479,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Remembers everybody's busy time, if it is time to.
+    /// Remembers the busy time of every process, if it is time to.
     pub fn sample(&self, now: u64) {
         let words = self.page.words();
         let mut all = words.retired.load(Relaxed);
@@ -488,13 +492,13 @@ impl Locked<'_> {
         words.samples.put(now, all);
     }
 
-    /// Sets the slice that everybody gets from now on, in nanoseconds.
+    /// Sets the slice that every process gets from now on, in nanoseconds.
     pub fn set_slice(&self, slice: u64) {
         let slice = slice.clamp(*SLICES.start(), *SLICES.end());
         self.page.words().slice.store(slice, Relaxed);
     }
 
-    /// The same, unless somebody has said already.
+    /// The same, unless it was set already.
     pub fn suggest_slice(&self, slice: u64) {
         if self.page.words().slice.load(Relaxed) == 0 {
             self.set_slice(slice);
@@ -582,8 +586,8 @@ impl JobWords {
     }
 }
 
-/// Sets the slice in a page, made if it is a file that is not there, without mapping it: for the agent. The word is checked
-/// by all who read it.
+/// Sets the slice in a page without mapping it: for the agent. The page is made if it is a file that is not there. All
+/// readers check the word.
 pub fn write_slice(file: &PageFile, slice: u64) -> Result<(), Errno> {
     let fd = open_or_make(file)?;
     // Looked at first: a page of another layout has another word there, and a short one would get a hole.
@@ -597,7 +601,7 @@ pub fn new_served() -> Result<OwnedFd, PageError> {
     new_page(DEVICE_PAGE, BYTES, &head())
 }
 
-/// Refuses a page of another size, and one of a holder that could be shortened.
+/// Refuses a page of another size, and a holder's page that could be shortened.
 fn check_size(file: &PageFile, fd: &OwnedFd) -> Result<(), Errno> {
     match file.backing() {
         Backing::Sealed => check_page(fd.as_fd(), "engine", BYTES).map_err(|_| Errno::PROTO),
@@ -625,7 +629,7 @@ fn open_or_make(file: &PageFile) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Makes the page of that name, unless something has it.
+/// Makes the page of that name, unless the name is taken.
 fn make(path: &Path) -> Result<(), Errno> {
     static DRAFTS: AtomicU32 = AtomicU32::new(0);
     let number = DRAFTS.fetch_add(1, Relaxed);
@@ -638,7 +642,7 @@ fn make(path: &Path) -> Result<(), Errno> {
     let make = || -> Result<(), Errno> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::open(&draft, flags, Mode::RUSR | Mode::WUSR)?;
-        // All of it now: on a full file system a hole would kill whoever touches it first.
+        // All of it now: on a full file system a hole would kill the first process that touches it.
         match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, BYTES as u64) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => rustix::fs::ftruncate(&file, BYTES as u64)?,
             done => done?,

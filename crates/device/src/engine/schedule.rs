@@ -1,13 +1,15 @@
-//! Who has the engine when: the timeline of a device, as a pure function of what the processes asked for.
+//! Which process has the engine when: the timeline of a device, as a pure function of what the processes asked for.
 //!
-//! Every process has a short row of *jobs* (kernels) with the device time each is ready at and the engine time it needs.
-//! [`Schedule::advance`] deals the engine out, from where the last call stopped up to now: one process at a time, in turn, a
-//! slice each while several want it. Nobody needs to be awake for its turn: a job has its time on the timeline whoever
-//! computes it, and whenever. That is why a busy machine loses no engine time.
+//! Every process has a short row of *jobs* (kernels), each with the device time it is ready at and the engine time it
+//! needs.
+//! [`Schedule::advance`] deals the engine out, from where the last call stopped up to now. One process at a time has
+//! the engine, in turn, for a slice each while several want it. No process needs to be awake for its turn: a job has
+//! its time on the timeline, no matter which process computes it and when. That is why a busy machine loses no engine
+//! time.
 //!
-//! A job whose kernel is still being executed is *open*: it needs at least `extent`. The timeline does not go past what is known
-//! of the job at its head, but never lags more than [`PATIENCE`]: then an open job is charged as if it ran. One whose
-//! process shows no sign of life for that long (it is stopped) does not keep its turn.
+//! A job whose kernel is still being executed is *open*: it needs at least `extent`. The timeline does not go past what
+//! is known of the job at its head, but never lags more than [`PATIENCE`]. After that an open job is charged as if it
+//! ran. A process without a sign of life for that long is stopped, and its job does not keep its turn.
 
 /// Default slice: about what the driver's is, in nanoseconds.
 pub const DEFAULT_SLICE: u64 = 2_000_000;
@@ -17,13 +19,14 @@ pub const SHORT_SLICE: u64 = 1_000_000;
 pub const LONG_SLICE: u64 = 30_000_000;
 /// Jobs of a process that can be on the timeline at once.
 pub const JOBS: usize = 8;
-/// The longest that the timeline lags behind the clock, and that an open job stays without a sign of life, in nanoseconds.
+/// The longest that the timeline lags behind the clock, in nanoseconds. An open job without a sign of life stays as
+/// long.
 pub const PATIENCE: u64 = 30_000_000;
 /// The whole device, as widths and shares count it.
 pub const WHOLE: u32 = 10_000;
 /// A job that runs as fast as it can.
 const FULL_RATE: u64 = 1_000_000;
-/// Bound on the steps of one call: what is left, the next call does.
+/// Bound on the steps of one call; the next call does the rest.
 const STEPS: usize = 20_000;
 
 /// What is known of a job.
@@ -34,7 +37,7 @@ pub enum State {
     Free,
     /// Its kernel is being executed: it needs `extent` or more.
     Open,
-    /// Open, and its kernel waits for something from outside: it runs for as long as it is let.
+    /// Open, and its kernel waits for something from outside: it runs until that comes.
     Polling,
     /// It needs `extent`.
     Closed,
@@ -100,23 +103,23 @@ pub struct Schedule {
     pub slice_end: u64,
     /// A slice, in nanoseconds.
     pub slice: u64,
-    /// Time that passed though somebody wanted it: whose process was stopped.
+    /// Time that passed though a process wanted it, because the process whose turn it was is stopped.
     pub idle_wanted: u64,
     /// Processes, by index.
     pub places: Vec<Place>,
 }
 
-/// Whose turn it is: one process, or the clients of one MPS server, with the jobs at their heads.
+/// The owner of a turn: one process, or the clients of one MPS server, with the jobs at their heads.
 type Turn = Vec<(usize, usize, Want)>;
 
 /// What a job wants at some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Want {
-    /// Nothing yet; from this time on.
+    /// Nothing yet: it wants the engine from this time on.
     From(u64),
     /// The engine, for at most this long.
     For(u64),
-    /// Nobody knows yet how long.
+    /// The engine, for a time that is not known yet.
     Unknown,
     /// Its process shows no sign of life.
     Nothing,
@@ -128,7 +131,7 @@ impl Job {
         matches!(self.state, State::Open | State::Polling | State::Closed)
     }
 
-    /// Engine time that it is known to need still.
+    /// Engine time that it still needs, as far as is known.
     pub fn rest(&self) -> u64 {
         self.extent.saturating_sub(self.consumed)
     }
@@ -151,8 +154,8 @@ impl Job {
 }
 
 impl Place {
-    /// The job that is next, and what it wants. One that waits for the outside lets others of its process pass: they may
-    /// be what it waits for.
+    /// The job that is next, and what it wants. A job that waits for the outside lets others of its process pass: they
+    /// may be what it waits for.
     fn head(&self, at: u64, real: u64, late: u64) -> Option<(usize, Want)> {
         let mut first: Option<(usize, Want)> = None;
         let mut order: [usize; JOBS] = std::array::from_fn(|n| n);
@@ -178,7 +181,7 @@ impl Place {
 }
 
 impl Schedule {
-    /// Deals the engine out up to now; false if it is not known yet whom it is.
+    /// Deals the engine out up to now. False if it is not known yet which process has it.
     pub fn advance(&mut self, now: Now) -> bool {
         let late = now.device.saturating_sub(PATIENCE);
         for _ in 0..STEPS {
@@ -192,8 +195,8 @@ impl Schedule {
         true
     }
 
-    /// When the first job of a place to end will end, if nobody asks for more; or the latest time that is certain to come
-    /// first, as an error.
+    /// When the first job of a place to end will end, if no process asks for more. Otherwise, as an error, the latest
+    /// time that is certain to come first.
     pub fn predict(&self, place: usize, now: Now) -> Result<u64, u64> {
         let mut future = self.clone();
         for _ in 0..STEPS {
@@ -211,7 +214,7 @@ impl Schedule {
         Err(future.cursor)
     }
 
-    /// Gives one stretch of the timeline to somebody, at most up to `until`.
+    /// Gives one stretch of the timeline to a process, at most up to `until`.
     fn step(&mut self, until: u64, real: u64, late: u64) -> bool {
         let at = self.cursor;
         let turn = self.choose(at, real, late);
@@ -253,7 +256,7 @@ impl Schedule {
         run > 0 || ended
     }
 
-    /// Nobody can have the engine: time passes until somebody can.
+    /// No process can have the engine: time passes until one can.
     fn idle(&mut self, until: u64, real: u64, late: u64) -> bool {
         let at = self.cursor;
         let heads = || self.places.iter().filter_map(|place| place.head(at, real, late));
@@ -263,7 +266,7 @@ impl Schedule {
         });
         let next = next.min().unwrap_or(u64::MAX).min(until);
         if next == u64::MAX {
-            // Nobody wants it, and the future has no end.
+            // No process wants it, and the future has no end.
             return false;
         }
         if heads().any(|(_, want)| want == Want::Nothing) {
@@ -284,7 +287,7 @@ impl Schedule {
             let width = u64::from(place.jobs[job].width.clamp(1, WHOLE));
             (width, width.min(u64::from(place.share.clamp(1, WHOLE))))
         };
-        // Clients of a partition have together what it has.
+        // The clients of a partition share its multiprocessors.
         let within = |one: &(usize, usize, Want)| {
             let place = &self.places[one.0];
             let mine = used(one).1;
@@ -303,14 +306,15 @@ impl Schedule {
             .map(|one| {
                 let (width, used) = (used(one).0, within(one));
                 let part = used * FULL_RATE / crowd;
-                // What it uses of what it could, and less where all together want more than there is.
+                // The part it uses of what it could use, and less where all together want more than there is.
                 let rate = used * FULL_RATE / width * u64::from(WHOLE) / crowd;
                 (rate.max(1), part)
             })
             .collect()
     }
 
-    /// Whose turn it is: the owner's until its slice ends, then whoever comes next. Clients of a server come together.
+    /// The owner of the next turn: the present one until its slice ends, then the process that comes next. Clients of a
+    /// server come together.
     fn choose(&self, at: u64, real: u64, late: u64) -> Turn {
         let wanted = |place: usize| {
             let (job, want) = self.places[place].head(at, real, late)?;
@@ -338,7 +342,7 @@ impl Schedule {
                 return turn;
             }
         }
-        // After a server's clients comes who follows the first of them.
+        // After a server's clients comes the process that follows the first of them.
         let last = owner.map_or(self.owner, |owner| match self.places[owner].server {
             0 => self.owner,
             server => self
@@ -447,7 +451,7 @@ mod tests {
         assert_eq!(
             line.idle_wanted,
             50 * MS,
-            "nobody knows what the stopped one would have done"
+            "what the stopped one would have done is not known"
         );
     }
 
@@ -473,7 +477,8 @@ mod tests {
         }
         line.places[1].jobs[0].width = WHOLE / 4;
         assert!(line.advance(at(100 * MS)));
-        // The server's turns are 0-2, 4-6 and from 8 on. A narrow kernel is as fast as ever, a wide one four times slower.
+        // The server's turns are 0-2, 4-6 and from 8 on. A narrow kernel is as fast as ever, a wide one four times
+        // slower.
         assert_eq!(ends(&line, 2), [8 * MS]);
         assert_eq!(ends(&line, 1), [6 * MS]);
         assert_eq!(ends(&line, 0), [(16 + 4) * MS]);
@@ -582,7 +587,7 @@ mod tests {
             }
         }
 
-        /// However often and whenever somebody looks, the timeline is the same.
+        /// However often and whenever a process looks, the timeline is the same.
         #[test]
         fn looking_changes_nothing(
             lengths in prop::collection::vec(prop::collection::vec(1..7 * MS, 1..8), 1..5),
@@ -598,13 +603,13 @@ mod tests {
             once.advance(at(1000 * MS));
             often.advance(at(1000 * MS));
             prop_assert_eq!(&once.places, &often.places);
-            // Work is conserved, and nobody waited while the engine was idle.
+            // Work is conserved, and no process waited while the engine was idle.
             let sum: u64 = lengths.iter().flatten().sum();
             let last = once.places.iter().flat_map(|place| place.jobs).map(|job| job.end).max();
             prop_assert_eq!(last, Some(sum));
         }
 
-        /// Two that always want it get the same, to a slice.
+        /// Two processes that always want the engine get the same time, to a slice.
         #[test]
         fn shares_are_equal(a in 1..9 * MS, b in 1..9 * MS, until in 1..60 * MS) {
             let mut line = schedule(vec![place(0, &[a; 8]), place(1, &[b; 8])]);

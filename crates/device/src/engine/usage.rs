@@ -1,4 +1,5 @@
-//! How busy an emulated device's engine is, and who keeps it so: read from its page, without touching a driver.
+//! How busy an emulated device's engine is, and which processes keep it busy: read from its page, without touching a
+//! driver.
 
 use super::page::{Busy, Page, SAMPLES, write_slice};
 use super::schedule::{DEFAULT_SLICE, LONG_SLICE, SHORT_SLICE};
@@ -34,8 +35,8 @@ pub struct EngineUsage {
     history: Vec<(u64, u64)>,
 }
 
-/// Who kept a device's engine busy and for how long, exact to the nanosecond of the device clock. A device that nobody
-/// has used yet was idle.
+/// Which processes kept a device's engine busy and for how long, exact to the nanosecond of the device clock. A device
+/// without any use yet was idle.
 pub fn engine_usage(uuid: Uuid) -> Result<EngineUsage, HardwareError> {
     engine_usage_in(&run_directory(), uuid)
 }
@@ -102,7 +103,7 @@ fn since(history: &[(u64, u64)], now: (u64, u64), from: u64) -> u64 {
             let gone = u128::from(from - at) * u128::from(after.1.saturating_sub(busy));
             busy.saturating_add((gone / u128::from(after.0.saturating_sub(at).max(1))) as u64)
         }
-        // Older readings were written over; or there were none, because there was nobody.
+        // Older readings were overwritten; or there were none, because there was no process.
         None if history.len() == SAMPLES => after.1,
         None => 0,
     };

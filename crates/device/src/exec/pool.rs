@@ -7,8 +7,8 @@ use std::time::Duration;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A host function may block its stream for as long as it likes, so each needs a thread of its own; more than
-/// this at once wait for one another.
+/// A host function may block its stream for as long as it likes, so each needs a thread of its own. Beyond this number
+/// they wait for one another.
 const MAX_THREADS: usize = 64;
 /// A thread with nothing to do leaves after this long.
 const IDLE: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ impl Pool {
         }
     }
 
-    /// The system refused a thread. Others will take the job; if there are none, the submitter must.
+    /// The system refused a thread. The other threads will take the job; without any, the submitter must.
     fn without_thread(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.threads -= 1;
@@ -95,8 +95,8 @@ impl Pool {
     }
 }
 
-/// A job that panics must not take its thread with it. Its task never ends then, which is a defect of ours, but
-/// the program goes on.
+/// A job that panics must not take its thread with it. Its task never ends then. That is a defect of ours, but the
+/// program goes on.
 fn run(job: Job) {
     let _ = catch_unwind(AssertUnwindSafe(job));
 }

@@ -1,10 +1,10 @@
 //! One piece of ordered work, and the graph that orders it.
 //!
-//! A stream is a chain of tasks, an event a task without work, a wait an edge between two chains. There are only edges from
-//! older to newer tasks, so the graph has no cycle.
+//! A stream is a chain of tasks, an event a task without work, a wait an edge between two chains. There are only edges
+//! from older to newer tasks, so the graph has no cycle.
 //!
 //! A task is *done* when the device clock has come to its end, and starts when everything before it is done. Work of an
-//! engine whose time is modelled is *executed* before it is done: other such work behind it may then execute too.
+//! engine whose time is modelled is *executed* before it is done. The next such work may then execute too.
 
 use super::pool::Pool;
 use crate::clock;
@@ -106,7 +106,7 @@ impl Task {
         self.wait(|state| state != State::Waiting);
     }
 
-    /// Whether it is this task's turn to be run by somebody who then calls [`Task::finish`].
+    /// Whether it is this task's turn to be run by a caller that then calls [`Task::finish`].
     pub fn is_turn(&self) -> bool {
         self.lock().state == State::Turn
     }
@@ -191,8 +191,8 @@ impl Task {
     }
 }
 
-/// Takes these steps, and starts tasks that nothing is in the way of any more. A loop, because markers end where they
-/// start and a chain of them may be long.
+/// Takes these steps, and starts the tasks that wait for nothing any more. A loop, because markers end where they start
+/// and a chain of them may be long.
 fn release(mut steps: Vec<Step>) {
     while let Some(step) = steps.pop() {
         match step {

@@ -18,7 +18,7 @@ pub struct MemoryFile {
     identity: Identity,
 }
 
-/// Device and inode number: what stays the same of a file whoever has it open.
+/// Device and inode number: what stays the same of a file, no matter which process has it open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// Number of the file system.
@@ -39,8 +39,8 @@ impl Identity {
 }
 
 impl MemoryFile {
-    /// A new file of `bytes` zeros that take no memory until they are written, and whose size is sealed: nobody who
-    /// gets it can make others fault.
+    /// A new file of `bytes` zeros that take no memory until they are written. Its size is sealed: no process that gets
+    /// it can make others fault.
     pub fn create(bytes: u64) -> Result<MemoryFile, Errno> {
         // Beyond this limit the kernel would not only refuse but send a signal.
         if rustix::process::getrlimit(rustix::process::Resource::Fsize)
@@ -71,7 +71,7 @@ impl MemoryFile {
         })
     }
 
-    /// What it is, whoever has it open.
+    /// Its identity, no matter which process has it open.
     pub fn identity(&self) -> Identity {
         self.identity
     }
@@ -120,7 +120,7 @@ pub fn is_mappable(fd: BorrowedFd<'_>, bytes: u64) -> bool {
     let sealed = rustix::fs::fcntl_get_seals(fd).is_ok_and(|seals| {
         seals.contains(SealFlags::SHRINK) || rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK).is_ok()
     });
-    // Then the size, which from now on only grows: asked before, it could be another by the time the seal is there.
+    // Then the size, which from now on only grows. Asked earlier, it could have changed by the time the seal is there.
     sealed && rustix::fs::fstat(fd).is_ok_and(|facts| facts.st_size as u64 >= bytes)
 }
 

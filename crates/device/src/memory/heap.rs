@@ -1,8 +1,8 @@
 //! A device's memory inside this process: where allocations get their bytes and what they cost the device.
 //!
-//! As on hardware, the device gives memory in pages of 2 MiB. Large allocations have pages of their own; small
-//! ones share slabs of one page, with others of the same heap: a device has one for what is allocated directly, and
-//! each pool one of its own. Pages are charged to the device when mapped and given back when unmapped.
+//! As on hardware, the device gives memory in pages of 2 MiB. Large allocations have pages of their own; small ones
+//! share slabs of one page with others of the same heap. A device has one heap for direct allocations, and each pool
+//! has its own. Pages are charged to the device when mapped and given back when unmapped.
 
 use super::free_list::FreeList;
 use super::mapping::Mapping;
@@ -86,7 +86,7 @@ impl Drop for Charged {
 /// Mapped and charged pages. The fields are dropped in order: unmapped, emptied, given back.
 struct Pages {
     mapping: Mapping,
-    /// None where memory files cannot be had; such pages are nobody else's to see.
+    /// None where memory files cannot be had; no other process can see such pages.
     file_extent: Option<FileExtent>,
     /// What other processes know of them, once one was told.
     record: Mutex<Option<Arc<OwnershipRecord>>>,
@@ -226,7 +226,7 @@ impl Extent {
         Some((id, offset))
     }
 
-    /// Nobody may open it any more.
+    /// No process may open it any more.
     pub fn withdraw(&self) {
         let exported = self
             .exported
@@ -292,7 +292,7 @@ impl Heap {
         &self.charge
     }
 
-    /// Pages of their own, charged, for whoever maps them: `bytes` are whole device pages.
+    /// Pages of their own, charged, for a caller that maps them: `bytes` are whole device pages.
     pub fn take_pages(&self, bytes: u64) -> Result<(FileExtent, Charged), OutOfMemory> {
         let charged = Charged::take(&self.charge, bytes)?;
         let file_extent = self.store().and_then(|store| store.take(bytes));

@@ -13,7 +13,8 @@ pub struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: the mapping is plain memory; who may touch which byte when is decided by whoever asks for its address.
+// SAFETY: the mapping is plain memory; the caller that asks for its address decides which code may touch which byte
+// when.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; a shared reference gives out the address only.
 unsafe impl Sync for Mapping {}
@@ -25,8 +26,8 @@ impl Mapping {
         Mapping::anonymous(bytes, align, device, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// Keeps an address range of a multiple of `align` free of everything else. Nobody may touch it until
-    /// [`map_over`] put something there.
+    /// Keeps an address range of a multiple of `align` free of everything else. No code may touch it until [`map_over`]
+    /// put something there.
     pub fn reserve(bytes: usize, align: usize) -> Result<Mapping, Errno> {
         Mapping::anonymous(bytes, align, true, ProtFlags::empty())
     }
@@ -54,11 +55,11 @@ impl Mapping {
         }
     }
 
-    /// Maps a part of a memory file, shared with whoever else maps it, at a multiple of `align`; `offset` is a
+    /// Maps a part of a memory file, shared with all others that map it, at a multiple of `align`; `offset` is a
     /// multiple of a host page. A forked child does not inherit it.
     pub fn of_file(fd: BorrowedFd<'_>, offset: u64, bytes: usize, align: usize) -> Result<Mapping, Errno> {
         let mapping = Mapping::reserve(bytes, align)?;
-        // SAFETY: the range is the reservation just made, of which nobody knows yet.
+        // SAFETY: the range is the reservation just made, which no other code knows yet.
         unsafe { map_over(mapping.address(), bytes, fd, offset)? };
         Ok(mapping)
     }
@@ -95,7 +96,7 @@ impl Mapping {
 
     /// Gives the pages back to the host. They are zero when they are touched again.
     pub fn discard(&self) {
-        // SAFETY: the range is ours; whoever calls knows that nothing in it is needed.
+        // SAFETY: the range is ours, and the caller knows that nothing in it is needed.
         let _ = unsafe { madvise(self.base.as_ptr().cast(), self.bytes, Advice::LinuxDontNeed) };
     }
 
@@ -115,11 +116,11 @@ impl Drop for Mapping {
 /// Puts a part of a memory file in place of what an address range holds.
 ///
 /// # Safety
-/// The range lies inside a [`Mapping`] of the caller's, and nobody uses what is there.
+/// The range lies inside a [`Mapping`] of the caller's, and no code uses what is there.
 pub unsafe fn map_over(address: u64, bytes: usize, fd: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: as the caller promises; the range is inside a mapping of ours, so nobody else's is replaced.
+    // SAFETY: as the caller promises; the range is inside a mapping of ours, so no mapping of others is replaced.
     unsafe {
         mmap(address as *mut _, bytes, access, flags, fd, offset)?;
         madvise(address as *mut _, bytes, Advice::LinuxDontFork)
@@ -147,7 +148,7 @@ mod tests {
     fn aligned_zeroed_and_larger_than_the_host() {
         let small = Mapping::new(3 << 12, 2 << 20, true).unwrap();
         assert_eq!(small.address() % (2 << 20), 0);
-        // SAFETY: the mapping holds these bytes and nobody else uses them.
+        // SAFETY: the mapping holds these bytes and no other code uses them.
         let bytes = unsafe { std::slice::from_raw_parts(small.address() as *const u8, 3 << 12) };
         assert!(bytes.iter().all(|&byte| byte == 0));
         assert!(

@@ -45,7 +45,7 @@ impl Store {
     }
 }
 
-/// A part of a store; its bytes go back to the system on drop, whatever still maps them.
+/// A part of a store. Its bytes go back to the system on drop, even if they are still mapped.
 #[derive(Debug)]
 pub struct FileExtent {
     store: Arc<Store>,
@@ -73,7 +73,7 @@ impl FileExtent {
 
 impl Drop for FileExtent {
     fn drop(&mut self) {
-        // What could not be emptied is not used again: the next owner is promised zeros.
+        // An extent that could not be emptied is not used again: the next owner is promised zeros.
         if self.store.file.discard(self.offset, self.bytes).is_ok() {
             let mut free = self.store.free.lock().unwrap_or_else(PoisonError::into_inner);
             free.give(self.offset, self.bytes);

@@ -15,7 +15,7 @@ pub struct Instance {
     pub gpu_instance: u32,
     /// Id of the compute instance in it.
     pub compute_instance: u32,
-    /// What the GPU instance is.
+    /// The profile of the GPU instance.
     pub profile: &'static MigProfile,
     /// Compute slices of the compute instance.
     pub slices: u8,
@@ -33,8 +33,8 @@ impl Instance {
     }
 }
 
-/// Names a GPU instance. What it is decides it, so that the same one made again has the same name, and another one at the
-/// same place has not.
+/// Names a GPU instance. The name follows from its properties, so the same one made again has the same name. Another
+/// one at the same place has another name.
 pub fn gpu_instance_uuid(gpu: Uuid, instance: &GpuInstance) -> Uuid {
     Uuid::within(
         gpu,

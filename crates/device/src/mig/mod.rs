@@ -1,8 +1,9 @@
-//! MIG of an emulated device: which instances it is divided into, by whom that may be changed, and what each is.
+//! MIG of an emulated device: which instances it is divided into, which users may change that, and what each is.
 //!
-//! The rules ([`rules`]) are those of the product's table and know neither files nor processes. The state ([`state`]) is
-//! a few lines of text in a file of the run directory ([`store`]), so that every process sees it; a process that opens a
-//! context holds the file's lock while it takes its place, so that an instance in use never vanishes. docs/adr/0027.
+//! The rules ([`rules`]) are those of the product's table and know neither files nor processes. The state ([`state`])
+//! is a few lines of text in a file of the run directory ([`store`]), so that every process sees it. A process that
+//! opens a context holds the file's lock while it takes its place, so that an instance in use never vanishes.
+//! docs/adr/0027.
 
 mod facts;
 mod rules;

@@ -10,7 +10,7 @@ pub enum Refusal {
     Off,
     /// No such profile, or no place of it begins there.
     Invalid,
-    /// There is no room for it.
+    /// There is no space for it.
     Full,
     /// Something is inside, or a program runs there.
     InUse,
@@ -41,8 +41,8 @@ impl ComputeKind {
 }
 
 /// The kinds of compute instances in a GPU instance of `profile`, as `nvidia-smi mig -lcip` prints them. A part has as
-/// many times a slice's multiprocessors as it has slices (14 of 98 for `1c.7g.80gb` on an A100); what is odd belongs to
-/// the whole.
+/// many times a slice's multiprocessors as it has slices (14 of 98 for `1c.7g.80gb` on an A100). The remainder belongs
+/// to the whole.
 pub fn compute_kinds(product: &MigProduct, profile: &MigProfile) -> Vec<ComputeKind> {
     let whole = profile.compute_slices;
     let slice = product.profiles.first().map_or(0, |smallest| smallest.sm_count);
@@ -102,8 +102,8 @@ impl State {
         count
     }
 
-    /// Makes a GPU instance; its id. Without a place it is put as far back as it goes, so that the order of requests
-    /// matters, as it does on hardware: after two small ones there may be no room for a large one.
+    /// Makes a GPU instance and returns its id. Without a given place it is put as far back as it goes. So the order of
+    /// requests matters, as it does on hardware: after two small ones there may be no space for a large one.
     pub fn create(
         &mut self,
         product: &'static MigProduct,
@@ -191,7 +191,7 @@ impl State {
         Ok(id)
     }
 
-    /// Removes a compute instance, in which nobody runs.
+    /// Removes a compute instance, in which no process runs.
     pub fn destroy_compute(&mut self, gpu_instance: u32, id: u32) -> Result<(), Refusal> {
         let instance = self.instance_mut(gpu_instance).ok_or(Refusal::Unknown)?;
         let before = instance.compute.len();

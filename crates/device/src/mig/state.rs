@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The layout's number: what reads another one is another version, with a file of its own.
+/// The layout's number. A version that reads another layout has a file of its own.
 pub const VERSION: u32 = 1;
 
 /// More than any product holds.

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 /// Only the user's own processes change what the user's emulated devices are divided into, and so take the lock.
 const LOCK_MODE: u32 = 0o600;
-/// Those to whom an agent gave a device read it.
+/// Processes that an agent gave a device read it.
 const MODE: u32 = 0o644;
-/// Changes take microseconds. Whoever was stopped in the middle of one must not hang everybody else.
+/// Changes take microseconds. A process that was stopped in the middle of one must not hang all others.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a device's division cannot be read or changed; Display is one sentence.
@@ -25,7 +25,7 @@ pub enum StoreError {
     Io(PathBuf, io::Error),
     /// A line of it.
     Malformed(PathBuf, Malformed),
-    /// Somebody has held the lock for longer than any change takes.
+    /// Another process has held the lock for longer than any change takes.
     Locked(PathBuf),
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for StoreError {
             StoreError::Locked(path) => {
                 write!(
                     f,
-                    "MIG state: somebody holds {} and does not let go",
+                    "MIG state: another process holds {} and does not let go",
                     path.display()
                 )
             }
@@ -59,7 +59,7 @@ pub struct Store {
     path: PathBuf,
 }
 
-/// A lock on a division; whoever has one sees no change made by others.
+/// A lock on a division; its holder sees no change made by others.
 #[derive(Debug)]
 pub struct Locked {
     _file: File,
@@ -73,7 +73,7 @@ impl Store {
         }
     }
 
-    /// The division as it is now; of a device that nobody ever divided there is no file.
+    /// The division as it is now. A device that was never divided has no file.
     pub fn read(&self) -> Result<State, StoreError> {
         match fs::read(&self.path) {
             Ok(bytes) => State::parse(&String::from_utf8_lossy(&bytes))
@@ -88,7 +88,7 @@ impl Store {
         self.lock(FlockOperation::NonBlockingLockShared)
     }
 
-    /// Changes the division, or leaves it as it was where `change` refuses. Readers see the one or the other.
+    /// Changes the division, or leaves it as it was where `change` refuses. Readers see the old state or the new one.
     pub fn change<T, E>(
         &self,
         change: impl FnOnce(&mut State) -> Result<T, E>,
@@ -144,8 +144,8 @@ impl Store {
 
 const SUFFIX: &str = ".mig";
 
-/// Which GPU of a run directory holds the compute instance of this UUID, and its ids there: GPU, GPU instance, compute
-/// instance, and the UUID by which the memory is known.
+/// Which GPU of a run directory holds the compute instance of this UUID, and its ids there. The result is the GPU, the
+/// GPU instance, the compute instance, and the UUID that names the memory.
 pub fn find(run_directory: &Path, instance: Uuid) -> Option<(Uuid, u32, u32, Uuid)> {
     let end = format!(".{VERSION}{SUFFIX}");
     for entry in fs::read_dir(run_directory).ok()?.flatten() {

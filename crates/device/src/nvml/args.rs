@@ -59,7 +59,7 @@ impl Argument for Device {
 }
 
 impl Device {
-    /// The GPU, of an initialised library. Most of what NVML tells it tells of GPUs only, and not of MIG devices.
+    /// The GPU, of an initialised library. Most of what NVML reports it reports for GPUs only, and not for MIG devices.
     pub fn get(&self) -> Result<&'static DeviceFacts> {
         let device = self.any()?;
         match device.instance {

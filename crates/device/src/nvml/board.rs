@@ -1,8 +1,8 @@
 //! What an emulated board claims to be besides its chip: constants of the product.
 //!
-//! Power limits, link generations and temperature limits are those of NVIDIA's product briefs, sizes of BAR1 what
-//! nvidia-smi shows on the product. A device that computes on the host's processors has no temperature and draws no
-//! power of its own: those figures are the product's when idle, and do not move.
+//! Power limits, link generations and temperature limits are those of NVIDIA's product briefs. Sizes of BAR1 are those
+//! that nvidia-smi shows on the product. A device that computes on the host's processors has no temperature and draws
+//! no power of its own. Those figures are the product's when idle, and do not move.
 
 use divvy_abi::nvml::*;
 

@@ -21,7 +21,7 @@ fn clock_mhz(device: &DeviceFacts, domain: nvmlClockType_t) -> Result<u32> {
     Ok(khz / 1000)
 }
 
-/// A list of one speed, by NVML's protocol of room and number.
+/// A list of one speed, by NVML's protocol of capacity and count.
 fn one_clock(count: &Out<u32>, clocks: &Out<u32>, mhz: u32) -> Result {
     let room = count.before()?;
     count.set(1)?;

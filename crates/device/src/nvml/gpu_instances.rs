@@ -269,7 +269,7 @@ nvml_entry! {
         Inner::of_handle(instance)?.destroy()
     }
 
-    // Of a MIG device its part of the GPU. A GPU with MIG tells its parts also while MIG is off.
+    // For a MIG device the attributes of its part of the GPU. A GPU with MIG reports its parts also while MIG is off.
     fn nvmlDeviceGetAttributes_v2(device: Device, attributes: Out<nvmlDeviceAttributes_t>) {
         let device = device.any()?;
         device.mig_product().ok_or(NVML_ERROR_NOT_SUPPORTED)?;

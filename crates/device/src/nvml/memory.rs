@@ -1,4 +1,4 @@
-//! How much memory a device has, and how much of it is in use by anybody.
+//! How much memory a device has, and how much of it is in use by all processes.
 
 use divvy_abi::nvml::*;
 
@@ -9,7 +9,7 @@ use crate::hardware::{self, Usage};
 use crate::inventory::DeviceFacts;
 use crate::log;
 
-/// Who uses a device, from its page.
+/// The processes that use a device, from its page.
 pub fn usage(device: &DeviceFacts) -> Result<Usage> {
     hardware::usage(&device.id()).map_err(|why| {
         log::once(

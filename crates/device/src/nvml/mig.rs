@@ -1,7 +1,7 @@
 //! MIG: the mode, GPU instances, compute instances, and the handles of all of them.
 //!
-//! A handle is the number of a name that was given out once; it is looked at anew with every call, so that one of an
-//! instance that somebody removed is refused, and serves again if the same instance is made again.
+//! A handle is the number of a name that was given out once, and every call looks it up again. So a handle of an
+//! instance that was removed is refused, and serves again if the same instance is made again.
 
 use std::io::ErrorKind;
 use std::sync::{Mutex, PoisonError};
@@ -32,7 +32,7 @@ pub fn code(refusal: Refusal) -> nvmlReturn_t {
     }
 }
 
-/// Whoever may not write what others divide may not divide it, as who is not root on hardware.
+/// A user that may not write the division may not divide the device, as a user other than root on hardware.
 fn unreadable(why: StoreError) -> nvmlReturn_t {
     let code = match &why {
         StoreError::Io(_, error) if error.kind() == ErrorKind::PermissionDenied => NVML_ERROR_NO_PERMISSION,
@@ -78,7 +78,7 @@ impl Divisible {
         self.store().read().map_err(unreadable)
     }
 
-    /// The same where MIG mode is on; all that speaks of instances supports nothing else.
+    /// The same where MIG mode is on; all calls about instances support nothing else.
     pub fn divided(self) -> Result<State> {
         self.state()
             .and_then(|state| state.on.then_some(state).ok_or(NVML_ERROR_NOT_SUPPORTED))
@@ -94,13 +94,13 @@ impl Divisible {
 
     /// Changes it.
     pub fn change<T>(self, change: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
-        // Nobody may have used an emulated device in this run directory yet.
+        // Perhaps no emulated device of this run directory was used yet.
         prepare(&run_directory()).map_err(unprepared)?;
         self.store().change(change).map_err(unreadable)?
     }
 
-    /// Turns MIG mode on or off; what became of it. On a GPU that somebody uses, or that still holds instances, it is
-    /// left for a time when nobody does.
+    /// Turns MIG mode on or off, and returns the result. On a GPU that a process uses, or that still holds instances,
+    /// the change waits until the GPU is free.
     pub fn set_mode(self, on: bool) -> Result<nvmlReturn_t> {
         let gpu = self.gpu.uuid;
         self.change(|state| {
@@ -120,7 +120,7 @@ impl Divisible {
     }
 }
 
-/// What a handle that is no device's stands for.
+/// What a handle stands for when it is no device's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Name {
     gpu: Uuid,
@@ -156,7 +156,7 @@ fn name_of(handle: usize) -> Result<(Divisible, Name)> {
 pub struct Inner {
     /// Its GPU.
     pub on: Divisible,
-    /// It.
+    /// The instance itself.
     pub instance: GpuInstance,
     /// Its profile.
     pub profile: &'static MigProfile,
@@ -197,7 +197,7 @@ impl Inner {
         }) as nvmlGpuInstance_t
     }
 
-    /// What may be in it.
+    /// The kinds of compute instances that it can hold.
     pub fn kinds(&self) -> Vec<ComputeKind> {
         compute_kinds(self.on.product, self.profile)
     }
@@ -266,7 +266,7 @@ pub fn compute_of_handle(handle: nvmlComputeInstance_t) -> Result<(Inner, Comput
     Err(NVML_ERROR_INVALID_ARGUMENT)
 }
 
-/// Removes a compute instance, unless somebody runs there.
+/// Removes a compute instance, unless a process runs there.
 pub fn destroy_compute(handle: nvmlComputeInstance_t) -> Result {
     let (inner, compute) = compute_of_handle(handle)?;
     let memory = gpu_instance_uuid(inner.on.gpu.uuid, &inner.instance);

@@ -1,9 +1,9 @@
 //! The emulated devices as NVML shows them: what gpustat, nvitop, nvtop and nvidia-smi read.
 //!
-//! Everything here is answered from the device's profile and its hardware page, so a process that uses no CUDA sees
-//! who uses the device and how much of it. What is a device's own state on hardware (temperature, power, clocks) is
-//! here a constant of the product, in [`board`]; what a data-centre card does not have (a fan, a display) answers
-//! `NVML_ERROR_NOT_SUPPORTED` or "disabled", as on the card.
+//! Everything here is answered from the device's profile and its hardware page. So a process that uses no CUDA sees
+//! which processes use the device and how much of it. What is a device's own state on hardware (temperature, power,
+//! clocks) is here a constant of the product, in [`board`]. What a data-centre card does not have (a fan, a display)
+//! answers `NVML_ERROR_NOT_SUPPORTED` or "disabled", as on the card.
 
 #[macro_use]
 mod entry;
@@ -32,7 +32,7 @@ pub use table::TABLE;
 
 use divvy_abi::nvml::{NVML_SUCCESS, guard, nvmlReturn_t};
 
-/// What a call comes to: an NVML error is its code.
+/// The result of a call: an NVML error is its code.
 type Result<T = ()> = std::result::Result<T, nvmlReturn_t>;
 
 /// Turns a body's outcome into what C expects. No panic passes.

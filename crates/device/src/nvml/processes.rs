@@ -1,4 +1,4 @@
-//! Who uses a device: the process lists, in the layouts of their three versions.
+//! The processes that use a device: the process lists, in the layouts of their three versions.
 
 use divvy_abi::nvml::*;
 
@@ -10,8 +10,8 @@ use crate::hardware::ProcessUsage;
 /// NVML's "not part of a MIG device".
 const NO_INSTANCE: u32 = u32::MAX;
 
-/// Fills a list by NVML's protocol: `count` holds the room and becomes the number, and too little room is an error
-/// that tells how much is needed.
+/// Fills a list by NVML's protocol: `count` holds the list's capacity and becomes the number of entries. Too small a
+/// capacity is an error that tells how much is needed.
 fn list<T>(
     processes: &[ProcessUsage],
     count: &Out<u32>,

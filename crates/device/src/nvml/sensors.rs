@@ -1,4 +1,4 @@
-//! How busy, how hot and how hungry a device is.
+//! Utilisation, temperature and power of a device.
 
 use divvy_abi::nvml::*;
 
@@ -18,7 +18,7 @@ nvml_entry! {
             return Err(NVML_ERROR_NOT_SUPPORTED);
         }
         let busy = engine(device)?.recent(u64::from(WINDOW_US) * 1000);
-        // Which of them moved memory, an emulated device does not know.
+        // An emulated device does not know which of them moved memory.
         rates.set(nvmlUtilization_t { gpu: percent(busy, u64::from(WINDOW_US) * 1000), memory: 0 })
     }
 

@@ -1,4 +1,4 @@
-//! Who keeps a device's engine busy, as NVML says it: percentages over a window that ends now.
+//! Which processes keep a device's engine busy, as NVML reports it: percentages over a window that ends now.
 
 use divvy_abi::nvml::*;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,10 +11,10 @@ use crate::log;
 
 /// The longest window that is remembered, in microseconds.
 const LONGEST_US: u64 = 1_000_000;
-/// The shortest that an average says anything about.
+/// The shortest window whose average means anything.
 const SHORTEST_US: u64 = 10_000;
 
-/// What everybody had of a device's engine.
+/// The engine time of all processes on a device.
 pub fn engine(device: &DeviceFacts) -> Result<EngineUsage> {
     engine_usage(device.uuid).map_err(|why| {
         log::once(
@@ -28,12 +28,12 @@ pub fn engine(device: &DeviceFacts) -> Result<EngineUsage> {
     })
 }
 
-/// Part of a window, rounded up: who computes at all is seen to.
+/// Part of a window, rounded up: every process that computes is seen to.
 pub fn percent(busy: u64, window: u64) -> u32 {
     u32::try_from((busy.min(window) * 100).div_ceil(window.max(1))).unwrap_or(100)
 }
 
-/// Process ids and percentages since a time in microseconds, of those that computed; and the time now.
+/// Process ids and percentages of the processes that computed since a time in microseconds; and the time now.
 fn samples(device: &DeviceFacts, since_us: u64) -> Result<(u64, Vec<(u32, u32)>)> {
     let now_us = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -24,7 +24,7 @@ pub fn attribute(device: &DeviceFacts, number: u32) -> Option<i32> {
     Some(value)
 }
 
-/// What a MIG device has less of than its GPU.
+/// The attributes of which a MIG device has less than its GPU.
 fn part(device: &DeviceFacts, number: u32) -> Option<i32> {
     let value = match number {
         16 | 157 => device.sm_count(),
@@ -119,7 +119,8 @@ fn identity(profile: &Profile, pci: PciAddress, number: u32) -> Option<i32> {
     })
 }
 
-/// What the device can do. Missing numbers are capabilities it has not: clusters, tensor maps, multicast, interop.
+/// What the device can do. Missing numbers are capabilities it does not have: clusters, tensor maps, multicast,
+/// interop.
 fn capability(number: u32) -> Option<i32> {
     let has = matches!(
         number,

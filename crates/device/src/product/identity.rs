@@ -1,4 +1,4 @@
-//! Who an emulated device is: a UUID and a PCI address that stay the same from run to run.
+//! The identity of an emulated device: a UUID and a PCI address that stay the same from run to run.
 
 use super::profile::Profile;
 use std::fmt;

@@ -10,7 +10,7 @@ use divvy_model::Bytes;
 use std::fmt;
 use std::ops::Range;
 
-/// What is emulated when nobody says.
+/// What is emulated when nothing is named.
 pub const DEFAULT_SPEC: &str = "h100";
 /// More devices than a host has is a typing error.
 pub const MAX_DEVICES: usize = 16;
@@ -109,11 +109,11 @@ pub enum Timing {
     /// A kernel lasts as long as the CPU took, and those of several processes run at once.
     #[default]
     Free,
-    /// A kernel lasts what a model of the product says, and the engine is one process's at a time.
+    /// A kernel lasts as long as a model of the product says, and one process at a time has the engine.
     Model {
         /// How much slower than the product the device computes; 1 for as fast.
         dilation: u32,
-        /// Nobody waits for the device: its clock leaps.
+        /// The device is never waited for: its clock leaps.
         fast_forward: bool,
     },
 }
@@ -127,7 +127,7 @@ impl Timing {
         }
     }
 
-    /// The clock leaps over what would be waited for.
+    /// The clock leaps over times that a process would wait for.
     pub fn leaps(self) -> bool {
         matches!(
             self,

@@ -1,8 +1,8 @@
 //! Events of several processes: a page each, in the run directory.
 //!
-//! Every recording takes the next number and writes it down when its place in the stream is reached. Whoever waits
-//! remembers the newest number and looks until that one, or a later, is reached, or until the process that recorded
-//! it is dead: then nothing is left to wait for.
+//! Every recording takes the next number and writes it down when its place in the stream is reached. A waiter remembers
+//! the newest number. It looks until that one, or a later, is reached, or until the process that recorded it is dead:
+//! then nothing is left to wait for.
 
 use super::lock::{FILE_BYTES, FileLock, Hold, is_locked, open, try_lock};
 use super::ownership::Id;
@@ -20,9 +20,9 @@ use std::time::Duration;
 const HOLDERS: u64 = 1 << 32;
 /// Number of processes a pid can name.
 const PIDS: u64 = 1 << 31;
-/// Looks this far apart at first, and then twice as far each time, up to [`LONGEST`].
+/// Pause between two looks at first. It doubles each time, up to [`LONGEST`].
 const SHORTEST: Duration = Duration::from_micros(20);
-/// The longest that somebody waits after the event was reached.
+/// The longest wait after the event was reached.
 const LONGEST: Duration = Duration::from_millis(1);
 
 /// What the page holds.
@@ -46,7 +46,7 @@ pub struct SharedEvent {
 }
 
 impl SharedEvent {
-    /// A new event, which nobody has recorded.
+    /// A new event without a recording.
     pub fn create(directory: &Path) -> Result<Arc<SharedEvent>, Errno> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
         made.map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::IO))?;
@@ -54,7 +54,7 @@ impl SharedEvent {
         let id = Id::random()?;
         let path = directory.join(id.to_string());
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        // A name that is not looked for until the page is locked.
+        // A name that no process looks for until the page is locked.
         let draft = path.with_extension("new");
         let file = rustix::fs::open(&draft, flags, Mode::RUSR | Mode::WUSR)?;
         rustix::fs::ftruncate(&file, FILE_BYTES as u64)?;
@@ -181,7 +181,7 @@ mod tests {
         assert!(!second.is_done(number));
         first.reach(number);
         second.wait(number);
-        // A later recording holds up those who wait for it, not those who waited before.
+        // A later recording holds up the processes that wait for it, not those that waited before.
         let later = first.record();
         assert!(second.is_done(number) && !second.is_done(later));
         drop(second);

@@ -28,7 +28,7 @@ pub struct FileLock {
 }
 
 impl FileLock {
-    /// Takes bytes of an open file, through its description, which nobody else may lock through. None if another
+    /// Takes bytes of an open file, through its description, which no other code may lock through. None if another
     /// description has them.
     pub fn take(file: OwnedFd, first: u64, count: u64, mode: Hold) -> Result<Option<FileLock>, Errno> {
         // Mapped before it is locked: a child forked in between must not keep the lock.
@@ -39,7 +39,7 @@ impl FileLock {
 }
 
 impl FileLock {
-    /// Where the file's first page is mapped, shared with whoever else maps it.
+    /// Where the file's first page is mapped, shared with all others that map it.
     pub fn address(&self) -> u64 {
         self.description.address()
     }
@@ -74,7 +74,7 @@ pub fn open(path: &Path) -> Result<OwnedFd, Errno> {
     )
 }
 
-/// Opens what a link of /proc names.
+/// Opens the file that a link of /proc names.
 pub fn open_link(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }

@@ -1,4 +1,5 @@
-//! Device memory that several processes hold: who pays for it, how it is found, and that it ends with the last of them.
+//! Device memory that several processes hold: which one is charged for it, how it is found, and that it ends with the
+//! last of them.
 
 pub mod event;
 pub mod key;

@@ -1,11 +1,11 @@
 //! Ownership records: one small file for each allocation of device memory that processes share, in the run directory.
 //!
 //! The device's ledger knows bytes by process, and returns them when the process dies. Shared memory outlives the
-//! process that made it, and counts once. So each allocation has an ownership record: the process that pays for it in its
-//! ledger slot holds one lock on it, those that merely have the memory hold another. If the payer lets go or dies, a
-//! holder takes the payment over at its next call; until then everybody who asks how much is free counts the allocation as
-//! taken. An ownership record that no process holds is removed by the next process that finds it. Nothing here needs a
-//! process that is alive to remember.
+//! process that made it, and counts once. So each allocation has an ownership record. The owner, which is charged for
+//! the memory in its ledger slot, holds one lock on the record. Processes that merely have the memory hold another. If
+//! the owner lets go or dies, a holder takes the charge over at its next call. Until then every process that asks how
+//! much is free counts the allocation as taken. An ownership record that no process holds is removed by the next
+//! process that finds it. No living process is needed to remember anything.
 
 use super::lock::{FILE_BYTES, FileLock, Hold, is_locked, open, try_lock};
 use crate::memory::file::Identity;
@@ -23,16 +23,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// The byte that whoever pays has locked.
+/// The byte that the owner has locked.
 const PAYER: u64 = 0;
-/// The byte that whoever has the memory from another process has locked.
+/// The byte that is locked by each process that has the memory from another process.
 const HOLDER: u64 = 1;
-/// Behind the first page, a word for each place where an allocation can start in a page of the device: the number of
-/// the one there that others may open, or 0.
+/// Behind the first page, a word for each place where an allocation can start in a page of the device. It is the number
+/// of the allocation there that others may open, or 0.
 const LIST_BYTES: u64 = PAGE / GRANULE * 8;
 /// A draft this old was left by a process that died while it wrote.
 const DRAFT_LIFE: Duration = Duration::from_secs(60);
-/// Tries at an ownership record that somebody removes or replaces at the moment, 1 ms apart.
+/// Tries at an ownership record that another process removes or replaces at the moment, 1 ms apart.
 const PATIENCE: u32 = 1000;
 
 /// Names an allocation of shared memory: random, never used twice.
@@ -67,7 +67,7 @@ pub struct Contents {
     pub pid: u32,
     /// Number of its descriptor of the file that holds the bytes.
     pub number: u32,
-    /// What that descriptor must be.
+    /// The identity of that descriptor's file.
     pub file: Identity,
     /// Where in the file the bytes start.
     pub offset: u64,
@@ -121,7 +121,7 @@ pub struct OwnershipRecords {
     directory: PathBuf,
     /// Ownership records this process has a part in.
     live: Mutex<Vec<Weak<OwnershipRecord>>>,
-    /// Memory of ours that we let go while others have it; its bytes go when they do.
+    /// Memory of ours that we let go while others have it; its bytes go when they let go.
     left_behind: Mutex<Vec<(PathBuf, FileExtent)>>,
 }
 
@@ -138,7 +138,7 @@ pub struct OwnershipRecord {
     payment: Mutex<Option<Payment>>,
 }
 
-/// The lock of the payer and what was paid. Dropped in this order: for a moment the memory counts twice, never not.
+/// The owner's lock and the charge. Dropped in this order: for a moment the memory counts twice, never not at all.
 struct Payment {
     _lock: FileLock,
     charged: Option<Charged>,
@@ -160,8 +160,8 @@ impl OwnershipRecords {
         })
     }
 
-    /// Writes an ownership record for memory that this process has and pays for, by [`OwnershipRecord::pay_with`] or by
-    /// other means that last longer than the ownership record.
+    /// Writes an ownership record for memory that this process has and is charged for, by [`OwnershipRecord::pay_with`]
+    /// or by other means that last longer than the ownership record.
     ///
     /// # Errors
     /// `EXIST` if there is one; otherwise the system's reason.
@@ -198,7 +198,7 @@ impl OwnershipRecords {
         Ok(record)
     }
 
-    /// Whoever sees an ownership record sees it complete and locked.
+    /// Every process that sees an ownership record sees it complete and locked.
     fn publish(
         &self,
         file: OwnedFd,
@@ -213,7 +213,8 @@ impl OwnershipRecords {
         Ok(lock)
     }
 
-    /// Takes part in memory that another process made. None if there is no such ownership record: nobody has the memory.
+    /// Takes part in memory that another process made. None if there is no such ownership record: no process has the
+    /// memory.
     pub fn join(
         self: &Arc<OwnershipRecords>,
         id: Id,
@@ -249,8 +250,8 @@ impl OwnershipRecords {
         Err(Errno::AGAIN)
     }
 
-    /// Takes over the payment for memory this process has and nobody pays for, and empties what was left behind and
-    /// is nobody's any more.
+    /// Takes over the charge for memory that this process has and that no process is charged for. Also empties memory
+    /// that was left behind and that no process has any more.
     pub fn settle(&self) {
         let mut live = lock(&self.live);
         live.retain(|record| record.strong_count() > 0);
@@ -263,8 +264,8 @@ impl OwnershipRecords {
         lock(&self.left_behind).retain(|(path, _)| open(path).is_ok_and(|file| is_shared(&file)));
     }
 
-    /// Memory that processes have and none pays for at the moment, in bytes. Removes the ownership records of memory
-    /// that is gone.
+    /// Memory that processes have and that none is charged for at the moment, in bytes. Removes the ownership records
+    /// of memory that is gone.
     pub fn unpaid(&self) -> u64 {
         let Ok(entries) = fs::read_dir(&self.directory) else {
             return 0;
@@ -303,7 +304,7 @@ fn unpaid(path: &Path) -> u64 {
     }
 }
 
-/// Removes an ownership record if nobody has any part in it.
+/// Removes an ownership record if no process has any part in it.
 fn remove_unused(path: &Path, file: OwnedFd) {
     if try_lock(file.as_fd(), PAYER, 2, Hold::Alone) == Ok(true) {
         let _gone = rustix::fs::unlink(path);
@@ -340,7 +341,7 @@ impl OwnershipRecord {
         lock(&self.records.left_behind).push((self.path.clone(), extent));
     }
 
-    /// From now on the payment goes with the ownership record.
+    /// From now on the charge goes with the ownership record.
     pub fn pay_with(&self, charged: Charged) {
         if let Some(payment) = lock(&self.payment).as_mut() {
             payment.charged = Some(charged);
@@ -353,7 +354,7 @@ impl OwnershipRecord {
             return;
         }
         let free = open(&self.path).is_ok_and(|file| is_locked(file.as_fd(), PAYER) == Ok(false));
-        // Paid for first: that others count it as well for a moment refuses them less than it has to.
+        // Charged first: that others count it as well for a moment refuses them less than it has to.
         if free
             && let Ok(charged) = Charged::take_over(&self.charge, self.contents.bytes)
             && let Ok(file) = open(&self.path)
@@ -386,7 +387,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the device says when an ownership record cannot be had: the reason is in the log.
+/// The device's error when an ownership record cannot be had: the reason is in the log.
 pub fn refused(why: Errno) -> OutOfMemory {
     crate::log::line(format_args!("shared device memory: {why}"));
     OutOfMemory
@@ -477,7 +478,7 @@ mod tests {
         assert!(!abandoned.exists());
         assert!(
             abandoned.with_extension(DRAFT).exists(),
-            "perhaps somebody writes it now"
+            "perhaps a process writes it now"
         );
     }
 }

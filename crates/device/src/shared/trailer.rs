@@ -1,6 +1,6 @@
-//! The last page of a file of shareable device memory: whose memory it is, for whoever gets only the descriptor.
+//! The last page of a file of shareable device memory: whose memory it is, for a process that gets only the descriptor.
 //!
-//! The page is the program's to overwrite, like the memory itself, so nothing in it is believed that could harm more
+//! The page is the program's to overwrite, like the memory itself. So nothing in it is believed that could harm more
 //! than the program that wrote it.
 
 use super::ownership::Id;

@@ -104,7 +104,7 @@ impl<T> Out<T> {
     pub fn set_list(&self, values: impl Iterator<Item = T>, room: usize) -> Result {
         self.required()?;
         for (at, value) in values.take(room).enumerate() {
-            // SAFETY: the program gave room for this many entries.
+            // SAFETY: the program gave space for this many entries.
             unsafe { self.0.add(at).write_unaligned(value) };
         }
         Ok(())

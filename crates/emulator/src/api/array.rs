@@ -57,7 +57,7 @@ entry! {
         driver.arrays.remove(array.0).map(drop).ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
-    // Only an array that the program gives memory itself has requirements for it.
+    // Only an array without memory of its own, for which the program gives memory later, has requirements.
     fn cuArrayGetMemoryRequirements(
         requirements: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>, array: Handle<CUarray>, device: CUdevice
     ) {
@@ -127,7 +127,7 @@ pub fn known(driver: &Driver, array: u64) -> Result<Arc<Array>> {
     driver.arrays.get(array).ok_or(CUDA_ERROR_INVALID_HANDLE)
 }
 
-/// The array that a copy names; the manual knows one code for everything that is wrong with a copy.
+/// The array that a copy names. The manual knows one code for everything that is wrong with a copy.
 pub fn copied(array: u64) -> Result<Arc<Array>> {
     known(driver()?, array).map_err(|_| CUDA_ERROR_INVALID_VALUE)
 }

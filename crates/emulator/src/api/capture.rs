@@ -121,7 +121,7 @@ fn begin(stream: StreamName, mode: CUstreamCaptureMode) -> Result {
     captures()?.begin(&queue, mode, None)
 }
 
-/// Writes the status; the rest only of a capture that is valid.
+/// Writes the status. The rest is written only for a capture that is valid.
 fn head(stream: StreamName, status: &Out<CUstreamCaptureStatus>) -> Result<Option<Info>> {
     let info = captures()?.info(&queue(stream)?)?;
     status.set(

@@ -157,7 +157,7 @@ entry! {
     }
 
     // "The context must be a handle that was passed back by cuCtxCreate() or cuCtxAttach(), and must be current to the
-    // calling thread." The last use of a primary context is not a program's to take away.
+    // calling thread." A program cannot take away the last use of a primary context.
     fn cuCtxDetach(context: Handle<CUcontext>) {
         let current = current::context()?;
         if current.handle != context.0 {

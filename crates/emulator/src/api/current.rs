@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 thread_local! {
     /// Handles of the contexts pushed on this thread, the current one last.
-    ///
     /// Never dropped by the thread's end, and so still there when functions that run at exit call the driver: the main
     /// thread's other variables are gone by then. [`Ending`] empties those of other threads.
     static STACK: RefCell<ManuallyDrop<Vec<u64>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
@@ -40,9 +39,9 @@ fn with_stack<T>(body: impl FnOnce(&mut Vec<u64>) -> T) -> Result<T> {
         .map_err(|_| CUDA_ERROR_DEINITIALIZED)
 }
 
-/// Something is about to be kept for the calling thread: its end clears it away.
+/// Prepares for a value that is about to be kept for the calling thread: the thread's end clears it away.
 fn keep_for_thread() {
-    // One that ends already keeps it.
+    // A thread that is ending keeps it already.
     let _ended = ENDING.try_with(|_| ());
 }
 

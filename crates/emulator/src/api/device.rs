@@ -21,7 +21,7 @@ entry! {
         name.set_text(&driver()?.device(device)?.facts.name(), room)
     }
 
-    // The first version knows no MIG devices: of one it tells the GPU.
+    // The first version knows no MIG devices: for one it reports the GPU.
     fn cuDeviceGetUuid(uuid: Out<CUuuid>, device: CUdevice) {
         let bytes = driver()?.device(device)?.facts.gpu().0;
         uuid.set(CUuuid { bytes: bytes.map(|byte| byte as c_char) })

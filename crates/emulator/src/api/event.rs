@@ -21,7 +21,7 @@ entry! {
         let made = if flags & CU_EVENT_INTERPROCESS.0 == 0 {
             Event::new(handle::fresh(), context, flags)
         } else if flags & CU_EVENT_DISABLE_TIMING.0 == 0 {
-            // Between processes there is no time.
+            // An event of several processes has no time.
             return Err(CUDA_ERROR_INVALID_VALUE);
         } else {
             let shared = super::ipc_event::create(&context)?;

@@ -1,7 +1,7 @@
 //! External memory by descriptor. Rules and codes: the driver API's manual, "External Resource Interoperability".
 //!
 //! The descriptor is that of an emulated device's memory (cuMemExportToShareableHandle) or of any memory file whose
-//! size is sealed or can be sealed, since memory that shrinks under a kernel would end the program.
+//! size is sealed or can be sealed. Memory that shrinks under a kernel would end the program.
 
 use super::args::{Handle, In, Out};
 use super::array::mipmap_of;
@@ -88,7 +88,7 @@ entry! {
         mipmap.set(made as CUmipmappedArray)
     }
 
-    // What is mapped stays until it is freed by itself.
+    // Mapped buffers stay until each is freed by itself.
     fn cuDestroyExternalMemory(external: Handle<CUexternalMemory>) {
         driver()?.external.remove(external.0).map(drop).ok_or(CUDA_ERROR_INVALID_HANDLE)
     }

@@ -199,8 +199,8 @@ pub fn before(
     Ok(nodes.into_iter().map(|node| node as u64).zip(data).collect())
 }
 
-/// Writes as many nodes as the program has room for, NULL in the rest of it, and how many there were; or only how
-/// many there are, if it has none.
+/// Writes as many nodes as fit into the program's list, NULL in the rest of it, and their number. Without a list,
+/// writes only the number.
 fn fill(nodes: &Out<CUgraphNode>, count: &Out<usize>, all: Vec<u64>) -> Result {
     count.required()?;
     if nodes.is_null() {

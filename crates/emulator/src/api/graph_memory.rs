@@ -47,7 +47,7 @@ entry! {
     ) {
         object.required()?;
         let destructor = destructor.0.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        // CUDA requires this flag: nobody can wait for the destructor.
+        // CUDA requires this flag: no caller can wait for the destructor.
         if references == 0 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC.0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }

@@ -1,7 +1,7 @@
 //! Memory of one process in another: cuIpcGetMemHandle and its kin.
 //!
-//! Rules and codes are those of the driver API's manual, "Memory Management": the handle is of the whole allocation,
-//! whichever address in it is given; opening a handle again in a context gives the same address and counts; a process
+//! Rules and codes are those of the driver API's manual, "Memory Management". The handle is of the whole allocation,
+//! whichever address in it is given. Opening a handle again in a context gives the same address and counts. A process
 //! cannot open its own handles, which NVIDIA's driver answers with CUDA_ERROR_INVALID_CONTEXT.
 
 use super::args::Out;
@@ -53,7 +53,8 @@ entry! {
         for context in driver.contexts.all() {
             context.drain();
         }
-        // Another thread may have opened it again meanwhile: then it has that address, and this was one closing of two.
+        // Another thread may have opened it again meanwhile. Then that thread has the address, and this was one closing
+        // of two.
         let gone = {
             let mut openings = openings();
             let openings = openings.get_or_insert_default();
@@ -67,7 +68,8 @@ entry! {
     }
 }
 
-/// Lists an allocation as one that others may open: the name of its pages' ownership record, and where in them it starts.
+/// Lists an allocation as one that others may open. Returns the name of its pages' ownership record, and where in the
+/// pages it starts.
 pub fn share(device: &Device, allocation: &Allocation) -> Result<(Id, u32)> {
     let extent = allocation.extent().ok_or(CUDA_ERROR_INVALID_VALUE)?;
     export(device, extent, allocation.buffer_id)

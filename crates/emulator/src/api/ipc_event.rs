@@ -47,7 +47,7 @@ entry! {
     }
 }
 
-/// What a new event of a context is to other processes.
+/// What other processes see of a new event of a context.
 pub fn create(context: &Context) -> Result<Arc<SharedEvent>> {
     SharedEvent::create(&context.device.hardware.events).map_err(refused)
 }

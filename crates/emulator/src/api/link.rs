@@ -84,13 +84,13 @@ fn known(link: u64) -> Result<Arc<Link>> {
 }
 
 fn add(link: &Link, kind: CUjitInputType, bytes: &[u8], name: &str) -> Result {
-    // The device runtime is machine code; what programs need of it, the engine has.
+    // The device runtime is machine code. The engine has the parts that programs need of it.
     if kind == CU_JIT_INPUT_LIBRARY && name.contains("cudadevrt") {
         return Ok(());
     }
     let image = match kind {
         CU_JIT_INPUT_PTX => Ok(Image::from_text(bytes)),
-        // What an earlier link gave out as machine code is PTX.
+        // PTX, which an earlier link gave out as machine code.
         CU_JIT_INPUT_CUBIN | CU_JIT_INPUT_FATBINARY | CU_JIT_INPUT_OBJECT => source::read_bytes(bytes),
         _ => Err(ImageError::NoPtx { machine_code: true }),
     };

@@ -1,7 +1,7 @@
 //! Managed memory: one address for host and device, and the hints about where it should be.
 //!
-//! The bytes are in host memory and both sides use them as they are, so hints are remembered for whoever asks and
-//! change nothing. Managed memory is not charged to the device: on hardware too it may exceed the device.
+//! The bytes are in host memory and both sides use them as they are. So hints are remembered for programs that ask for
+//! them, and change nothing. Managed memory is not charged to the device: on hardware too it may exceed the device.
 
 use super::args::Out;
 use super::capture::unsafe_call;

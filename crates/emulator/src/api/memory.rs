@@ -90,7 +90,7 @@ fn allocate(context: &Arc<Context>, bytes: usize) -> Result<u64> {
     Ok(address)
 }
 
-/// Memory of a heap of the context's device; what its pools keep without use makes room if need be.
+/// Memory of a heap of the context's device. Memory that its pools keep without use is released if need be.
 pub fn take(context: &Context, heap: &Arc<Heap>, bytes: u64) -> Result<Extent> {
     heap.take(bytes)
         .or_else(|full| {

@@ -100,7 +100,7 @@ entry! {
     }
 }
 
-/// Answers for the address and size of a variable.
+/// Writes the address and size of a variable.
 pub fn global(instance: &Instance, name: &Text, address: &Out<CUdeviceptr>, bytes: &Out<usize>) -> Result {
     let (at, size) = instance.global(name.get()?).ok_or(CUDA_ERROR_NOT_FOUND)?;
     address.set_if_wanted(at);
@@ -117,7 +117,7 @@ pub fn read_file(path: &str) -> Result<Image> {
     source::read_bytes(&bytes).map_err(|why| refuse(&why, &JitOptions::default()))
 }
 
-/// Says why an image is refused, everywhere the user may look.
+/// Reports why an image is refused, everywhere the user may look.
 pub fn refuse(why: &ImageError, options: &JitOptions) -> CUresult {
     log::line(format_args!("image refused: {why}"));
     options.report(why);

@@ -71,7 +71,7 @@ fn get(data: &Out<c_void>, attribute: CUpointer_attribute, pointer: u64, allocat
         }
         CU_POINTER_ATTRIBUTE_IS_MANAGED => data.set_as(u8::from(allocation.kind == Kind::Managed)),
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => {
-            // Of the memory: what was opened from another process may be on another device than the context is.
+            // The device of the memory: memory from another process may be on another device than the context.
             data.set_as(allocation.device as i32)
         }
         CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
@@ -99,7 +99,7 @@ fn get(data: &Out<c_void>, attribute: CUpointer_attribute, pointer: u64, allocat
     }
 }
 
-/// What cuPointerGetAttributes says of an address that is nobody's.
+/// The results of cuPointerGetAttributes for an address that belongs to no allocation.
 fn clear(data: &Out<c_void>, attribute: CUpointer_attribute) -> Result {
     match attribute {
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => data.set_as(CU_DEVICE_INVALID),

@@ -235,8 +235,8 @@ fn set_current(device: CUdevice, pool: u64) -> Result {
     Ok(())
 }
 
-/// Memory from a pool. It is taken at the call; that the stream has not come so far yet only means that it is
-/// there early.
+/// Memory from a pool. It is taken at the call. If the stream has not come so far yet, the memory is merely there
+/// early.
 fn allocate(queue: &Queue, pool: u64, bytes: usize) -> Result<u64> {
     if bytes == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
@@ -252,7 +252,7 @@ fn allocate(queue: &Queue, pool: u64, bytes: usize) -> Result<u64> {
         if bytes > driver.devices[pool.device].facts.memory_bytes() {
             return Err(full);
         }
-        // Memory whose freeing is still queued comes back if we wait, and kept memory can be let go.
+        // Memory whose freeing is still queued comes back after a wait, and kept memory can be released.
         queue.context.drain();
         pool::trim_all(&driver.pools, pool.device);
         pool.take(bytes)

@@ -34,7 +34,7 @@ entry! {
         shareable.set_as(fd.into_raw_fd())
     }
 
-    // What is imported is the right to import pointers: nothing can be allocated from it.
+    // The import gives the right to import pointers: nothing can be allocated from it.
     fn cuMemPoolImportFromShareableHandle(
         pool: Out<CUmemoryPool>,
         shareable: Handle<*mut c_void>,

@@ -1,8 +1,8 @@
 //! Physical memory as a descriptor that another process can have: cuMemExportToShareableHandle and back.
 //!
 //! The manual, "Virtual Memory Management": memory is freed "when all outstanding mappings to the memory are unmapped
-//! and when all outstanding references to the handle (including its shareable counterparts) are also released". Here
-//! a descriptor that nobody has imported keeps the bytes and is not counted as device memory (docs/adr/0020 says what
+//! and when all outstanding references to the handle (including its shareable counterparts) are also released". Here a
+//! descriptor that was never imported keeps the bytes and is not counted as device memory (docs/adr/0020 says what
 //! would count it).
 
 use super::args::{Handle, Out};

@@ -136,7 +136,7 @@ fn create(out: &Out<CUstream>, flags: u32, priority: i32) -> Result {
     out.set(stream.handle as CUstream)
 }
 
-/// Forgets the stream; what it holds is still done. A capture that began in it is over.
+/// Forgets the stream. The work it holds is still done. A capture that began in it is over.
 fn destroy(stream: u64) -> Result {
     let driver = driver()?;
     if stream > PER_THREAD_STREAM {

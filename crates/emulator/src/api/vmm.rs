@@ -1,4 +1,4 @@
-//! Virtual memory management: addresses, physical memory, and access, each apart.
+//! Virtual memory management: addresses, physical memory, and access, each by itself.
 //!
 //! Rules and error codes are those of the driver API's manual, "Virtual Memory Management" (CUDA 13), and its chapter
 //! of the programming guide. Where the manual leaves behaviour undefined (a released handle, an address range in
@@ -27,7 +27,7 @@ entry! {
         }
     }
 
-    // The manual asks for whole host pages; NVIDIA's driver refuses what is not whole device pages as well, since
+    // The manual asks for whole host pages. NVIDIA's driver also refuses sizes that are not whole device pages, since
     // nothing else could be mapped there.
     fn cuMemAddressReserve(pointer: Out<CUdeviceptr>, bytes: usize, alignment: usize, hint: u64, flags: u64) {
         pointer.required()?;
@@ -88,7 +88,7 @@ entry! {
     fn cuMemUnmap(pointer: u64, bytes: usize) {
         let driver = driver()?;
         let mappings = driver.reservations.covering(pointer, bytes as u64).map_err(code)?;
-        // What may use the range ends first; from then on nobody finds it.
+        // The work that may use the range ends first; from then on no call finds it.
         drain(driver);
         for mapped in &mappings {
             driver.addresses.live.remove(mapped.address, |found| is(found, mapped));
@@ -220,7 +220,7 @@ fn accessor(driver: &Driver, location: &CUmemLocation) -> Result<Accessor> {
     }
 }
 
-/// Memory that can be read and not written is something the engine does not have.
+/// The engine has no memory that can be read and not written.
 fn allowed(flags: CUmemAccess_flags) -> Result<bool> {
     match flags {
         CU_MEM_ACCESS_FLAGS_PROT_NONE => Ok(false),
@@ -230,7 +230,7 @@ fn allowed(flags: CUmemAccess_flags) -> Result<bool> {
     }
 }
 
-/// Changes who may use a mapping: the registry knows it while anybody may.
+/// Changes which devices may use a mapping: the registry knows it while any of them may.
 fn set_access(driver: &Driver, mapped: &Arc<Mapped>, changes: &[(Accessor, bool)]) -> Result {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _changing = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

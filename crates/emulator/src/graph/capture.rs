@@ -2,7 +2,7 @@
 //!
 //! The rules are those of the CUDA programming guide ("Creating a Graph Using Stream Capture": cross-stream
 //! dependencies and events; prohibited and unhandled operations; invalidation) and of the driver API's reference
-//! (cuStreamBeginCapture, cuThreadExchangeStreamCaptureMode). What is invalid during a capture invalidates it: from
+//! (cuStreamBeginCapture, cuThreadExchangeStreamCaptureMode). An invalid call during a capture invalidates it. From
 //! then on its streams and events give errors, until cuStreamEndCapture, which gives one more.
 
 use super::edge::{Before, EdgeData, PROGRAMMATIC};
@@ -25,7 +25,7 @@ use std::thread::ThreadId;
 pub struct Captures {
     /// The live graphs, which new ones join.
     graphs: Arc<GraphHandles>,
-    /// How many captures there are, so that a program without any pays one load.
+    /// How many captures there are. A program without any needs one load to know.
     active: AtomicUsize,
     streams: Mutex<HashMap<StreamKey, CapturedStream>>,
 }
@@ -141,9 +141,9 @@ impl Captures {
         }
     }
 
-    /// Refuses a call that a capture would not see and that may be unsafe meanwhile, such as cuMemAlloc: in a thread
-    /// that captures, and while another thread captures in global mode, unless the thread's mode or the capture's says
-    /// otherwise.
+    /// Refuses a call that a capture would not see and that may be unsafe meanwhile, such as cuMemAlloc. It is refused
+    /// in a thread that captures, and while another thread captures in global mode, unless the thread's mode or the
+    /// capture's says otherwise.
     pub fn unsafe_call(&self) -> Result {
         if self.active.load(Ordering::Relaxed) == 0 {
             return Ok(());
@@ -159,7 +159,7 @@ impl Captures {
         })
     }
 
-    /// Whether a stream is captured. The legacy stream is in nobody's way as long as no stream it would wait for is.
+    /// Whether a stream is captured. The legacy stream is free as long as no stream it would wait for is captured.
     fn captures(&self, queue: &Queue) -> Result<bool> {
         if self.active.load(Ordering::Relaxed) == 0 {
             return Ok(false);
@@ -291,7 +291,7 @@ impl Captures {
         }
         let mut streams = self.lock();
         if queue.kind == StreamKind::Legacy {
-            // Only asking spoils nothing.
+            // A query alone spoils nothing.
             let blocked = streams
                 .iter()
                 .any(|(stream, captured)| stream.0 == queue.context.id && captured.blocking);
@@ -330,13 +330,13 @@ impl Captures {
         }
         match event.place() {
             Mark::Captured { capture, nodes } => self.join(queue, capture, &nodes).map(|()| true),
-            // What another process recorded is no part of any capture here.
+            // A recording of another process is no part of any capture here.
             place if captured && (matches!(place, Mark::Task(_)) || event.shared.is_some()) => {
                 let own = key(queue);
                 self.refuse_if(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, |stream, _| *stream == own)?;
                 Err(CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
             }
-            // Nothing recorded is nothing to wait for.
+            // Without a recording there is nothing to wait for.
             Mark::Nothing => Ok(captured),
             _ => Ok(false),
         }
@@ -418,8 +418,8 @@ impl Captures {
         Ok(node)
     }
 
-    /// A stream is destroyed: a capture that began in it is over. One that it only takes part in goes on, and what it
-    /// held still has to be joined (cuda-core destroys the streams of a fork once it has joined them).
+    /// A stream is destroyed: a capture that began in it is over. A capture that it only takes part in goes on, and the
+    /// stream's work still has to be joined (cuda-core destroys the streams of a fork once it has joined them).
     pub fn forget_stream(&self, gone: &Queue) {
         let began = self
             .lock()
@@ -430,7 +430,8 @@ impl Captures {
         }
     }
 
-    /// Streams are gone, and with them the captures that began in one of them; others are spoilt.
+    /// Streams are gone, and with them the captures that began in one of them. Other captures with these streams are
+    /// spoilt.
     pub fn forget(&self, gone: impl Fn(&StreamKey) -> bool) {
         if self.active.load(Ordering::Relaxed) == 0 {
             return;

@@ -23,7 +23,7 @@ pub struct Exec {
     /// The memory it allocates and frees.
     pub memory: Memory,
     state: Mutex<State>,
-    /// Gone with the last reference: its graph looks at that.
+    /// Gone with the last reference. Its graph uses that to see whether it lives.
     alive: Arc<()>,
 }
 

@@ -1,7 +1,7 @@
 //! A structure of the program's, kept as it was given.
 
-/// Keeps a structure whose pointers are the program's business: we copy them, and follow none without the checks
-/// that the call which uses it makes.
+/// Keeps a structure whose pointers are the program's business. We copy them, and follow none without the checks of the
+/// call that uses it.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Foreign<T: Copy>(pub T);

@@ -102,8 +102,8 @@ fn frees_itself(exec: &Exec) -> bool {
     exec.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.0) != 0
 }
 
-/// Gives all allocations of a launch their bytes, or none. What the previous launch left, and this one is to free
-/// first, comes back.
+/// Gives all allocations of a launch their bytes, or none. Allocations that the previous launch left, and that this one
+/// is to free first, come back.
 fn begin_memory(exec: &Exec) -> Result<Vec<Arc<Reserved>>> {
     let memory = &exec.memory;
     let freed = |reserved: &&Arc<Reserved>| reserved.free().is_ok();

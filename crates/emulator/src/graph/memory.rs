@@ -210,7 +210,7 @@ impl Reserved {
         self.lock().owner = graph;
     }
 
-    /// Adds a free node of a graph. The owner frees it once or others may, not both (CUDA driver API,
+    /// Adds a free node of a graph. Either the owner frees it once or others may, not both (CUDA driver API,
     /// cuGraphAddMemFreeNode and cuGraphAddMemAllocNode).
     pub fn free_in(&self, graph: u64) -> Result {
         let mut state = self.lock();
@@ -226,7 +226,7 @@ impl Reserved {
         Ok(())
     }
 
-    /// A free node was not added after all.
+    /// Takes back a free node that was not added after all.
     pub fn not_free_in(&self, graph: u64) {
         self.lock().freed_by.retain(|other| *other != graph);
     }
@@ -246,8 +246,8 @@ impl Reserved {
         self.lock().unfreed
     }
 
-    /// A launch gives it bytes: from the call on, as the program may pass its address to calls that follow. It
-    /// lives until they are freed, whatever becomes of its graph.
+    /// A launch gives it bytes, from the call on, as the program may pass its address to calls that follow. It lives
+    /// until they are freed, even if its graph is destroyed.
     pub fn begin(self: &Arc<Reserved>) -> Result {
         let mut state = self.lock();
         let inside = state.inside();
@@ -275,7 +275,7 @@ impl Reserved {
         Ok(())
     }
 
-    /// A free that was announced is not to happen after all.
+    /// Takes back an announced free that is not to happen after all.
     pub fn not_freed(&self) {
         self.lock().unfreed = true;
     }

@@ -1,8 +1,8 @@
 //! Graphs: work described once and launched many times.
 //!
-//! A [`topology::Graph`] is nodes and edges; an [`exec::Exec`] is a copy of one, ready to launch; a launch makes each
-//! node a task behind those it depends on, between two marks in the stream. A stream that is captured puts its work
-//! into a graph instead of running it ([`capture`]).
+//! A [`topology::Graph`] is nodes and edges, and an [`exec::Exec`] is a copy of one, ready to launch. A launch makes
+//! each node a task behind those it depends on, between two marks in the stream. A stream that is captured puts its
+//! work into a graph instead of running it ([`capture`]).
 
 pub mod capture;
 pub mod dot;
@@ -49,7 +49,7 @@ pub struct Graphs {
 }
 
 impl Graphs {
-    /// No graphs; those to come take memory of these devices.
+    /// No graphs. Later ones take memory of these devices.
     pub fn new(
         devices: Vec<Arc<Device>>,
         addresses: Arc<Addresses>,

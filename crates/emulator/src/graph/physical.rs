@@ -1,9 +1,9 @@
-//! A device's graph memory: how many bytes graphs have taken from the device, and who uses them.
+//! A device's graph memory: how many bytes graphs have taken from the device, and which graphs use them.
 //!
-//! As the CUDA programming guide has it ("Graph Memory Nodes": physical memory management and sharing, physical
-//! memory footprint): bytes are taken at a graph's first launch or upload, not before, as it depends on the stream;
-//! graphs launched into one stream share them, as they cannot run at once; an allocation that outlives its launch
-//! has bytes of its own; and what is no longer used stays reserved until cuDeviceGraphMemTrim.
+//! The rules are those of the CUDA programming guide ("Graph Memory Nodes": physical memory management and sharing,
+//! physical memory footprint). Bytes are taken at a graph's first launch or upload, not before, as it depends on the
+//! stream. Graphs launched into one stream share them, as they cannot run at once. An allocation that outlives its
+//! launch has bytes of its own. Bytes that are no longer used stay reserved until cuDeviceGraphMemTrim.
 
 use crate::handle::Handles;
 use crate::order::StreamId;
@@ -58,7 +58,7 @@ pub struct Figures {
 }
 
 impl Physical {
-    /// Nothing reserved. What the device's memory pools keep without use makes room.
+    /// Nothing reserved. Memory that the device's memory pools keep without use is released when it is needed.
     pub fn new(device: Arc<Device>, pools: Arc<Handles<MemoryPool>>) -> Arc<Physical> {
         Arc::new(Physical {
             device,
@@ -135,7 +135,7 @@ impl Physical {
         }
     }
 
-    /// Starts a high-water mark anew from what is held now.
+    /// Starts a high-water mark again from what is held now.
     pub fn reset_high(&self, reserved: bool) {
         let mut state = self.lock();
         if reserved {
@@ -146,8 +146,8 @@ impl Physical {
         state.note();
     }
 
-    /// Bytes from what lies idle, and for the rest from the device: after letting go of what is not used, there and
-    /// in the device's memory pools, if need be.
+    /// Bytes from what lies idle, and for the rest from the device. If need be, unused bytes are released first, there
+    /// and in the device's memory pools.
     fn take(&self, state: &mut State, bytes: u64) -> Result<(), OutOfMemory> {
         let reused = bytes.min(state.idle);
         let new = bytes - reused;
@@ -200,7 +200,7 @@ impl State {
         self.tidy();
     }
 
-    /// Bytes that nobody maps any more lie idle.
+    /// Bytes without a mapping lie idle.
     fn tidy(&mut self) {
         let State { shared, idle, .. } = self;
         shared.retain(|_, share| {

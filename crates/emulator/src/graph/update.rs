@@ -1,4 +1,4 @@
-//! Updating an executable graph: which changes of a node it takes, and which node of a graph is which of its own.
+//! Updating an executable graph: which changes of a node it takes, and which node of the new graph is which of its own.
 
 use super::exec::{Exec, Plan, Step};
 use super::topology::Graph;
@@ -63,8 +63,8 @@ pub fn set(exec: &Exec, node: u64, work: Work) -> Result {
     Ok(())
 }
 
-/// Pairs the nodes of two plans from their ends, along the edges in the order they were added, as NVIDIA's driver
-/// does (CUDA driver API, cuGraphExecUpdate), and takes over the new ones' parameters.
+/// Pairs the nodes of two plans from their ends, along the edges in the order they were added, and takes over the new
+/// ones' parameters. NVIDIA's driver does the same (CUDA driver API, cuGraphExecUpdate).
 fn apply(old: &mut Plan, new: &Plan, flags: u64) -> std::result::Result<(), Mismatch> {
     let changed = |node| mismatch(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, node);
     if old.steps.len() != new.steps.len() {
@@ -145,7 +145,7 @@ fn fits(old: &Work, new: &Work, flags: u64) -> std::result::Result<(), CUgraphEx
             parameters(old.context.id == new.context.id && new.ops.fits(&old.ops))
         }
         (Work::Alloc(old), Work::Alloc(new)) | (Work::Free(old), Work::Free(new)) => {
-            // Another node has another address, which the kernels of this graph know nothing of.
+            // Another node has another address, which the kernels of this graph do not know.
             let same = old.base() == new.base();
             same.then_some(()).ok_or(CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED)
         }
@@ -175,7 +175,8 @@ fn fill_fits(old: &MemsetWork, new: &MemsetWork) -> bool {
         && same_place(known, a.dst, b.dst)
 }
 
-/// Two addresses of memory on the same device and of the same context. One that is not there any more fits any.
+/// Whether two addresses are memory on the same device and of the same context. One that is not there any more fits
+/// any.
 fn same_place(known: Known<'_>, old: u64, new: u64) -> bool {
     match (known.find(old), known.find(new)) {
         (Some(old), Some(new)) => {

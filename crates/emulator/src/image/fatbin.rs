@@ -13,7 +13,7 @@ pub const HEADER_BYTES: usize = 16;
 
 /// A file may not claim more than this once uncompressed; the largest PTX of the CUDA libraries is a tenth of it.
 const MAX_UNCOMPRESSED: u64 = 256 << 20;
-/// Texts of one image, or of one linker, together: what a load may cost however many files the image has.
+/// Texts of one image, or of one linker, together. This bounds the cost of a load however many files the image has.
 pub const MAX_TOGETHER: u64 = 512 << 20;
 const FILE_HEADER_MIN: usize = 64;
 const FLAG_LZ4: u64 = 0x2000;
@@ -32,7 +32,7 @@ pub enum FatbinError {
     BadCompression(&'static str),
     /// The header claims more bytes than any real image.
     TooLarge(u64),
-    /// The files of one image that were wanted claim more bytes together than any real image has.
+    /// The needed files of one image claim more bytes together than any real image has.
     TooMuch,
 }
 
@@ -80,7 +80,7 @@ pub struct File<'a> {
     uncompressed: u64,
 }
 
-/// A file that is kept as it is until somebody wants what is in it: most images have files for devices that are not there.
+/// A file that is kept as it is until its contents are needed: most images have files for devices that are not there.
 #[derive(Debug, Default)]
 pub struct Packed {
     flags: u64,
@@ -206,7 +206,7 @@ impl<'a> File<'a> {
     }
 
     fn lz4(&self, bytes: usize) -> Result<Vec<u8>, FatbinError> {
-        // A block cannot grow by more than 255 times: refuse the claim before making room for it.
+        // A block cannot grow by more than 255 times: refuse the claim before allocating space for it.
         if bytes > self.payload.len().saturating_mul(255) {
             return Err(FatbinError::BadCompression("LZ4"));
         }

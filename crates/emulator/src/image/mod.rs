@@ -12,11 +12,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-/// An image: the PTX texts it offers, decompressed and parsed when first wanted.
+/// An image: the PTX texts it offers, decompressed and parsed when first needed.
 pub struct Image {
     candidates: Vec<Candidate>,
     has_machine_code: bool,
-    /// Bytes of the texts that were wanted.
+    /// Bytes of the texts that were needed.
     spent: AtomicU64,
 }
 
@@ -162,7 +162,7 @@ impl Image {
         self.unpack(self.best(sm)?)
     }
 
-    /// Its text, as far as the image may still cost that much.
+    /// Its text, if the image's limit on text bytes still allows it.
     fn unpack<'a>(&self, candidate: &'a Candidate) -> Result<&'a [u8], ImageError> {
         let text = candidate.text.get_or_init(|| {
             let cost = candidate.packed.cost();

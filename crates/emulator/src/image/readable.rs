@@ -1,7 +1,7 @@
 //! Whether memory that an image claims to fill is there to be read.
 //!
 //! A container says its own length, and the interface gives no other. A damaged header must not make us read past what
-//! is mapped: that would end the program. The kernel is asked instead, one byte a page, and never faults.
+//! is mapped: that would end the program. So the kernel is asked, one byte a page. It never faults.
 
 use std::ffi::c_void;
 
@@ -10,8 +10,8 @@ const PAGE: usize = 4096;
 /// Pages asked about in one system call (the kernel takes at most 1024 pieces).
 const BATCH: usize = 512;
 
-/// Whether all of `bytes` bytes from `start` can be read now. Where the kernel will not tell (a filter forbids the
-/// call), the answer is yes: what the program says is all there is then.
+/// Whether all of `bytes` bytes from `start` can be read now. Where the kernel does not tell (a filter forbids the
+/// call), the answer is yes: then there is only the program's word.
 pub fn readable(start: *const c_void, bytes: usize) -> bool {
     let (first, Some(end)) = (start as usize, (start as usize).checked_add(bytes)) else {
         return false;

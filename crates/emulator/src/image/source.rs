@@ -1,4 +1,4 @@
-//! Reading an image through the pointer a program gives: what it points to says how long it is.
+//! Reading an image through the pointer a program gives: the image itself says how long it is.
 
 use super::fatbin::{self, FatbinError};
 use super::readable::readable;

@@ -1,4 +1,4 @@
-//! One range of memory a device may touch: what it is, whose it is, and what keeps its bytes alive.
+//! One range of memory a device may touch: what it is, its owner, and what keeps its bytes alive.
 
 use super::virtual_range::Mapped;
 use crate::memory::external::ExternalPart;
@@ -80,13 +80,13 @@ pub enum Backing {
     External(#[allow(dead_code, reason = "held for its drop")] ExternalPart),
     /// Host memory of ours.
     Host(#[allow(dead_code, reason = "held for its drop")] Mapping),
-    /// Memory of a graph's allocation node, charged by whoever launches the graph.
+    /// Memory of a graph's allocation node, charged by the graph's launch.
     Graph(Mapping),
     /// Memory the program owns.
     Program,
 }
 
-/// A range of addresses a device may touch. Whoever holds an `Arc` of it keeps the bytes mapped.
+/// A range of addresses a device may touch. Each holder of an `Arc` of it keeps the bytes mapped.
 #[derive(Debug)]
 pub struct Allocation {
     /// First address, on the device and on the host alike.
@@ -152,7 +152,7 @@ impl Allocation {
         }
     }
 
-    /// What it is of another process's memory.
+    /// Its part of another process's memory, if it is such memory.
     pub fn imported(&self) -> Option<&Arc<Imported>> {
         match &self.backing {
             Backing::Imported(imported) => Some(imported),

@@ -28,7 +28,7 @@ pub struct ExternalMemory {
 enum Source {
     /// Memory of an emulated device, which it counts as any other process's that imports it.
     Device(Arc<Physical>),
-    /// A memory file of somebody else, who pays for it.
+    /// A memory file of another owner, which is charged for it.
     File(MemoryFile),
 }
 
@@ -47,8 +47,8 @@ impl std::fmt::Debug for ExternalPart {
 }
 
 impl ExternalMemory {
-    /// Imports the first bytes of what a descriptor stands for. Memory of a device is imported on that device and no other:
-    /// so the programming guide has it, of what graphics APIs export.
+    /// Imports the first bytes of what a descriptor stands for. Memory of a device is imported on that device and no
+    /// other. The programming guide has this rule for the exports of graphics APIs.
     pub fn import(
         devices: &[Arc<Device>],
         handles: &PhysicalHandles,

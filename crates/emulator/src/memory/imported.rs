@@ -1,7 +1,7 @@
 //! Allocations of another process: from their key to their bytes.
 //!
-//! The process that made them has a descriptor of the file they are in, which others of the same user open under
-//! /proc. Whoever maps the file needs the other process no more.
+//! The process that made them has a descriptor of the file they are in, which others of the same user open under /proc.
+//! After the file is mapped, the other process is no longer needed.
 
 use divvy_abi::*;
 use divvy_device::Device;

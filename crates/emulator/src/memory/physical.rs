@@ -51,14 +51,14 @@ enum Bytes {
 enum Cost {
     /// Host memory costs it nothing.
     Nothing,
-    /// This process's, and nobody else has it.
+    /// This process's, and no other process has it.
     Own(#[allow(dead_code, reason = "held for its drop")] Charged),
     /// Other processes have it as well.
     Shared(#[allow(dead_code, reason = "held for its drop")] Arc<OwnershipRecord>),
 }
 
 impl Physical {
-    /// Memory of a device. What may be shared has a file of its own: who gets that sees nothing else.
+    /// Memory of a device. Memory that may be shared has a file of its own: an importer sees nothing else.
     pub fn on_device(
         device: &Device,
         bytes: u64,
@@ -77,7 +77,7 @@ impl Physical {
         Ok(Physical::new(place, bytes, handle_types, flags, bytes_of, cost))
     }
 
-    /// Host memory, which no device pays for.
+    /// Host memory, which is charged to no device.
     pub fn on_host(
         device: &Device,
         kind: CUmemLocationType,
@@ -156,7 +156,8 @@ impl Physical {
             && matches!(*cost, Cost::Own(_))
         {
             let device = &devices[ordinal];
-            // The ownership record pays from here on; if it cannot be written, the memory stays this process's own.
+            // The ownership record carries the charge from here on. If it cannot be written, the memory stays this
+            // process's own.
             let records = &device.hardware.ownership;
             let charge = device.heap.charge();
             let record = records
@@ -229,8 +230,8 @@ fn contents(bytes: u64, file: Identity) -> Contents {
     }
 }
 
-/// This process's part in memory of a device. Where nobody has it any more, only the descriptor kept it: it is paid
-/// for anew.
+/// This process's part in memory of a device. Where no process has it any more, only the descriptor kept it: it is
+/// charged again.
 fn join(device: &Device, fd: &OwnedFd, trailer: &Trailer) -> Result<Arc<OwnershipRecord>, OutOfMemory> {
     let (records, charge) = (&device.hardware.ownership, device.heap.charge());
     loop {
@@ -258,7 +259,7 @@ pub struct PhysicalHandles(Mutex<Known>);
 #[derive(Default)]
 struct Known {
     handles: HashMap<u64, (Arc<Physical>, u64)>,
-    /// Shareable memory this process has, by its file: who imports what he has, has it once.
+    /// Shareable memory this process has, by its file: a process that imports memory it already has gets it once.
     by_file: HashMap<Identity, Weak<Physical>>,
 }
 

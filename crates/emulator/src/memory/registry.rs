@@ -11,7 +11,8 @@ type Ranges = BTreeMap<u64, Arc<Allocation>>;
 pub struct Addresses {
     /// What a device may touch now.
     pub live: Registry,
-    /// Memory of allocation nodes of graphs: it has its address from the node's creation on, and bytes from a launch on.
+    /// Memory of allocation nodes of graphs: it has its address from the node's creation on, and bytes from a launch
+    /// on.
     pub reserved: Registry,
 }
 

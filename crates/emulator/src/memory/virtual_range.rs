@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The bit for host access in [`Mapped::access`]; below it, one bit for each device ordinal.
 const HOST_BIT: u32 = 1 << 31;
 
-/// Who may be given access to a mapping.
+/// A device or host that may be given access to a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accessor {
     /// The device of this ordinal.
@@ -51,7 +51,7 @@ impl Mapped {
         self.access.load(Ordering::Relaxed) & who.bit() != 0
     }
 
-    /// Whether anybody may use it.
+    /// Whether any of them may use it.
     pub fn is_accessible(&self) -> bool {
         self.access.load(Ordering::Relaxed) != 0
     }
@@ -72,8 +72,8 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the range lies in a reservation that [`Reservations`] keeps until this is gone, and whoever could
-        // use the memory held an `Arc` of this.
+        // SAFETY: the range lies in a reservation that [`Reservations`] keeps until this is gone, and all code that
+        // could use the memory held an `Arc` of this.
         let _ = unsafe { clear_over(self.address, self.bytes as usize) };
     }
 }
@@ -143,7 +143,7 @@ impl Reservations {
         if end > reservation.range.address() + reservation.bytes || !free {
             return Err(RangeError::Unfit);
         }
-        // SAFETY: the range is inside the reservation and nothing is mapped there, so nobody uses it.
+        // SAFETY: the range is inside the reservation and nothing is mapped there, so no code uses it.
         unsafe { physical.map_at(address, bytes) }.map_err(|_| RangeError::System)?;
         let mapped = Mapped {
             address,
@@ -182,8 +182,8 @@ impl Reservations {
         }
     }
 
-    /// Unmaps what [`Reservations::covering`] gave, after whoever used it has ended. Work that came in between holds
-    /// its mapping for a moment; what is still used after that stays mapped.
+    /// Unmaps what [`Reservations::covering`] gave, after all work that used it has ended. Work that came in between
+    /// holds its mapping for a moment; a mapping that is still used after that stays.
     pub fn unmap(&self, mappings: Vec<Arc<Mapped>>) -> Result<(), RangeError> {
         for mapped in mappings {
             let address = mapped.address;

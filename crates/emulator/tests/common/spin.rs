@@ -64,7 +64,7 @@ pub fn busy_of(pid: u32) -> u64 {
         .map_or(0, |one| one.busy_ns)
 }
 
-/// What of a kernel's length is its own instructions, in nanoseconds.
+/// The part of a kernel's length that is its own instructions, in nanoseconds.
 pub const SLACK: u64 = 200;
 
 /// The peer's part: keeps kernels queued until it is told to stop.

@@ -1,4 +1,4 @@
-//! Registers to slots. Compilers emit single-assignment code with thousands of virtual registers; a warp's registers
+//! Registers to slots. Compilers emit single-assignment code with thousands of virtual registers. A warp's registers
 //! should fit a core's cache, so registers that are never live together share a slot.
 //!
 //! Divergence does no harm: a slot is 32 lanes, every write is masked, and each lane by itself follows one path.

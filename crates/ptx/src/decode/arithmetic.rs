@@ -65,7 +65,8 @@ impl Decoder<'_, '_> {
         }
     }
 
-    /// Arithmetic in a directed rounding mode goes another way than the fast loops. False if this is not such.
+    /// Arithmetic in a directed rounding mode goes another way than the fast loops. False if this is not such
+    /// arithmetic.
     fn directed(&mut self, op: &str, ty: Ty) -> Decoded<bool> {
         let Some(mode) = self.directed_mode() else {
             return Ok(false);

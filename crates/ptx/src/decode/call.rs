@@ -29,7 +29,7 @@ impl<'a> Decoder<'_, 'a> {
         };
         let name = match callee {
             Operand::Name(name, 0) => name,
-            // Through a register: which function it is, only the lanes know.
+            // Through a register: only the lanes know which function it is.
             Operand::Reg(_) => {
                 let target = self.source_of(&callee, Ty::U64)?;
                 let (arguments, results) = (self.call_places(&arguments)?, self.call_places(&results)?);

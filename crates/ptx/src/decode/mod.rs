@@ -1,5 +1,5 @@
-//! Syntax to instructions: one function at a time. What each opcode becomes is in the files beside this one, which
-//! produce *drafts* over virtual operands; `allocate` gives those their places.
+//! Syntax to instructions: one function at a time. The files beside this one turn each opcode into *drafts* over
+//! virtual operands; `allocate` gives those their places.
 
 mod allocate;
 mod arithmetic;
@@ -22,7 +22,7 @@ use crate::parse::ast::{Body, Function, Statement, Variable};
 use crate::types::Ty;
 use std::collections::HashMap;
 
-/// Bounds on a module, against texts that are small and decode to much.
+/// Bounds on a module, against small texts that decode to much.
 const MAX_AREA: u64 = 256 << 20;
 /// Entries of branch tables, which a text may use many times.
 const MAX_TABLES: usize = 4 << 20;
@@ -45,7 +45,7 @@ pub(crate) enum V {
     Const(u32),
     /// A call parameter variable.
     Memory(u32),
-    /// A register nobody reads.
+    /// A register that no instruction reads.
     Trash,
     TrashPred,
     Carry,
@@ -73,7 +73,7 @@ pub(crate) struct Draft {
     pub imm: u64,
     pub aux: u32,
     pub guard: Option<(u32, bool)>,
-    /// The guard is the instruction's own business (branches).
+    /// The instruction handles the guard itself (branches).
     pub own_guard: bool,
     pub writes: u8,
     pub line: u32,
@@ -95,7 +95,7 @@ pub(crate) enum Refusal {
     Bad(String),
     /// We do not implement it.
     Unsupported,
-    /// A call of a function that is declared, and defined neither in the module nor by the device.
+    /// A call of a function that is declared, but defined neither in the module nor by the device.
     Missing(String),
 }
 

@@ -1,7 +1,7 @@
-//! Loops that do nothing but wait for a time. Under a model of time the clock leaps over them.
+//! Loops that only wait for a time. Under a model of time the clock leaps over them.
 //!
-//! What counts as one: from a label to the conditional branch back to it (or out of it), statements that only compute in
-//! registers; the clock, or the clock less a value from before the loop, is compared with another such value.
+//! Such a loop goes from a label to the conditional branch back to it (or out of it), and its statements only compute
+//! in registers. The clock, or the clock less a value from before the loop, is compared with another such value.
 
 use super::{Decoder, V};
 use crate::engine::moves::{IN_LOOP, PAST, SIGNED, WAIT};
@@ -11,17 +11,17 @@ use crate::types::Ty;
 /// Longer loops do more than wait.
 const LONGEST: usize = 24;
 
-/// What the statement that reads a clock is told of its loop: operands and bits of the instruction.
+/// What the statement that reads a clock knows of its loop: operands and bits of the instruction.
 pub(super) struct Wait {
     pub bound: V,
     pub start: V,
     pub kind: u32,
 }
 
-/// A predicate, the order it tells of, whether the time is its second operand, the type, and the other operand.
+/// A predicate, the order it stands for, whether the time is its second operand, the type, and the other operand.
 type Comparison<'a> = (u32, &'a str, bool, Ty, Operand<'a>);
 
-/// A statement that waits can have besides its comparison.
+/// The most statements of a waiting loop besides its comparison.
 fn pure(statement: &Statement<'_>) -> bool {
     matches!(
         statement.op[0],
@@ -89,7 +89,7 @@ impl<'a> Decoder<'_, 'a> {
             .map(|target| target as usize)
     }
 
-    /// What the clock, less the second operand if there is one, is compared with; and how.
+    /// The value that the clock, less the second operand if there is one, is compared with; and how.
     fn waited_for(&self, at: usize, clock: u32, ty: Ty) -> Option<(Operand<'a>, Option<Operand<'a>>, u32)> {
         let statements = &self.body.statements;
         let (mut now, mut since, mut compared) =
@@ -159,7 +159,7 @@ impl<'a> Decoder<'_, 'a> {
             let s = &within[n];
             !other(n) || s.op[0] == "bra" && first + n > at || pure(s) && s.guard.is_none()
         });
-        // Whoever reads another clock, or counts the turns, wants to see them.
+        // A loop that reads another clock, or counts the turns, needs to see them.
         let counts = within.iter().enumerate().any(|(n, s)| {
             other(n) && (s.op[0] == "add" || matches!(s.operands.get(1), Some(Operand::Special(_))))
         });
@@ -168,7 +168,7 @@ impl<'a> Decoder<'_, 'a> {
     }
 }
 
-/// Whether the loop ends once the time is the bound or later, or only later; None for other comparisons. `exits`: the
+/// Whether the loop ends once the time is the bound or later, or only later. None for other comparisons. `exits`: the
 /// loop ends where the comparison holds.
 fn relation(order: &str, swapped: bool, exits: bool) -> Option<u32> {
     let less = match order {

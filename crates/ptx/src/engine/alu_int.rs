@@ -1,5 +1,5 @@
-//! Integer arithmetic and bit operations, lane-wise. 16-bit values live in the low half of 32-bit lanes; what is above
-//! them is not looked at.
+//! Integer arithmetic and bit operations, lane-wise. 16-bit values live in the low half of 32-bit lanes; the bits above
+//! them are not looked at.
 
 use super::ctx::{CHUNK, CHUNKS, Ctx};
 use super::map::ops;

@@ -46,7 +46,7 @@ word!(u16, u32, AtomicU16);
 word!(u32, u32, AtomicU32);
 word!(u64, u64, AtomicU64);
 
-/// What the operation makes of the old value.
+/// The new value that the operation makes of the old one.
 trait Update {
     type W: Word;
     fn new(old: Self::W, b: Self::W, c: Self::W) -> Self::W;
@@ -127,7 +127,7 @@ fn run<U: Update>(c: &mut Ctx, i: &Inst) -> Flow {
         c.polls = 0;
         return Flow::Next;
     }
-    // It changed nothing: a lock that is taken, a flag that is not set.
+    // The operation changed nothing: a lock that is taken, a flag that is not set.
     if polled(c) { Flow::Yield } else { Flow::Next }
 }
 

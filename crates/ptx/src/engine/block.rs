@@ -29,7 +29,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, and nobody keeps the pointer: a block's Ctx dies before it.
+        // SAFETY: allocated in `new` with this layout, and no code keeps the pointer: a block's Ctx dies before it.
         unsafe { dealloc(self.start, self.layout) };
     }
 }
@@ -56,7 +56,7 @@ pub(crate) struct Block {
     shared: Memory,
     local: Memory,
     barriers: [Barrier; 17],
-    /// Barriers that someone has arrived at.
+    /// Barriers at which a thread has arrived.
     in_use: u32,
     /// Every live thread waits at the grid's barrier.
     at_grid: bool,
@@ -232,7 +232,7 @@ impl Block {
         c.shared = self.shared.start;
         c.shared_bytes = launch.shared_bytes;
         c.local_stride = launch.local_stride;
-        // Shared and local memory are the block's own: what was remembered of another's must go.
+        // Shared and local memory are the block's own: ranges remembered of another block's must go.
         c.ranges[1] = std::array::from_fn(|_| 0..0);
         let stop_at = sum.warp + slice;
         let mut asleep = 0;
@@ -314,7 +314,7 @@ impl Block {
         self.warps.iter().map(|warp| warp.time_ps).max().unwrap_or(0)
     }
 
-    /// Nothing of it is earlier than this.
+    /// Nothing of the block is earlier than this.
     pub fn wait_until(&mut self, time_ps: u64) {
         for warp in &mut self.warps {
             warp.time_ps = warp.time_ps.max(time_ps);
@@ -360,7 +360,7 @@ impl Block {
         barrier.expected = barrier.expected.max(call.count);
         barrier.arrived += lanes.count_ones();
         warp.arrive(split, &call);
-        // With a count, the whole warp counts once all that is left of it is there.
+        // With a count, the whole warp counts once all its remaining lanes are there.
         if call.count != 0
             && (call.arrive_only && lanes == warp.live || warp.at_barrier(call.id) == warp.live)
         {
@@ -389,7 +389,7 @@ impl Block {
         }
     }
 
-    /// Opens the barrier if everyone is there.
+    /// Opens the barrier if every thread is there.
     fn check(&mut self, c: &mut Ctx, launch: &LaunchState<'static>, id: u32) {
         let barrier = self.barriers[id as usize];
         let expected = if barrier.expected == 0 {

@@ -13,7 +13,7 @@ pub(crate) fn nop(_: &mut Ctx, _: &Inst) -> Flow {
     Flow::Next
 }
 
-/// `membar`, `fence`: one thread runs a block, so only other workers must be told.
+/// `membar`, `fence`: one thread runs a block, so the fence only concerns other workers.
 pub(crate) fn fence(_: &mut Ctx, _: &Inst) -> Flow {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     Flow::Next
@@ -108,7 +108,7 @@ pub(crate) fn call(c: &mut Ctx, i: &Inst) -> Flow {
     Flow::Call
 }
 
-/// `call` through the 64-bit register `a`: of what the first lane calls, and the others again where they differ.
+/// `call` through the 64-bit register `a`: it calls the first lane's function. Lanes with another one come here again.
 pub(crate) fn call_indirect(c: &mut Ctx, i: &Inst) -> Flow {
     let mask = c.mask();
     let first = mask.trailing_zeros() as usize & 31;

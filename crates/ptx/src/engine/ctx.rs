@@ -52,7 +52,7 @@ pub(crate) enum Stop {
     Unsupported,
 }
 
-/// What a lane-converging operation at a block barrier asks for.
+/// The request of a lane-converging operation at a block barrier.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BarrierCall {
     pub id: u32,

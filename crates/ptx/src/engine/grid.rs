@@ -1,7 +1,7 @@
 //! Functions of the device runtime that synchronise a cooperative grid: CUDA's cooperative groups call them.
 //!
-//! The barrier itself is two-staged: the block's threads meet at a barrier of their own ([`GRID_BARRIER`]), then the
-//! block is put aside until every block of the grid has been, which the pool sees to.
+//! The barrier itself is two-staged. The block's threads meet at a barrier of their own ([`GRID_BARRIER`]). Then the
+//! block is put aside until every block of the grid has been there, which the pool sees to.
 
 use super::block::GRID_BARRIER;
 use super::ctx::{BarrierCall, Ctx};
@@ -12,7 +12,7 @@ use crate::inst::{Flow, Inst};
 const SCOPE_GRID: u32 = 1;
 /// `cudaErrorInvalidValue`.
 const INVALID_VALUE: u32 = 1;
-/// What stands for the grid; kernels only hand it back.
+/// The value that stands for the grid; kernels only hand it back.
 const GRID_HANDLE: u64 = 0x4347_0000_0000_0010;
 
 /// `unsigned long long cudaCGGetIntrinsicHandle(cudaCGScope)`: the grid's handle in a cooperative launch, else 0.
@@ -51,7 +51,7 @@ pub(crate) fn synchronize(c: &mut Ctx, i: &Inst) -> Flow {
     if waits == 0 {
         return Flow::Next;
     }
-    // What a block wrote before the barrier, others see after it.
+    // Others see after the barrier what a block wrote before it.
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     c.barrier = BarrierCall {
         id: GRID_BARRIER,

@@ -1,4 +1,4 @@
-//! Lane-wise operations: the loops. What is computed comes from the traits' implementors.
+//! Lane-wise operations: the loops. The traits' implementors say what is computed.
 
 use super::ctx::{CHUNK, CHUNKS, Ctx, Lane};
 use crate::inst::{Flow, Inst, vectorised};

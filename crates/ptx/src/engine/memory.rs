@@ -19,7 +19,7 @@ pub(crate) const SPACE: u32 = 7;
 pub(crate) const NARROW: u32 = 8;
 /// The offset counts from the current function's local variables.
 pub(crate) const FRAME: u32 = 16;
-/// Volatile or with memory semantics: a kernel that does many of these and nothing else is waiting for someone.
+/// Volatile or with memory semantics: a kernel that does many of these and nothing else is waiting for another thread.
 pub(crate) const POLL: u32 = 32;
 /// Vector elements: `aux >> COUNT_SHIFT`.
 pub(crate) const COUNT_SHIFT: u32 = 8;
@@ -451,8 +451,8 @@ pub(crate) fn lane_addresses(c: &mut Ctx, i: &Inst, width: u64) -> Result<[u64; 
     addresses::<false>(c, i, width, Access::Atomic)
 }
 
-/// Accesses in the parameter area of calls: lane n's bytes of a variable of `imm >> 32` bytes begin `n` times that
-/// after the slot `a`; the low half of `imm` is the offset in the variable.
+/// Accesses in the parameter area of calls. A variable has `imm >> 32` bytes, and lane n's bytes of it begin `n` times
+/// that after the slot `a`. The low half of `imm` is the offset in the variable.
 fn run_param<T: Memory, const STORE: bool>(c: &mut Ctx, i: &Inst) -> Flow {
     let element = size_of::<T::M>();
     let count = (i.aux >> COUNT_SHIFT) as usize;

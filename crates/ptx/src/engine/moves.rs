@@ -72,8 +72,8 @@ pub(crate) fn unpack(c: &mut Ctx, i: &Inst) -> Flow {
     Flow::Next
 }
 
-/// Which clock: `aux`, with `WIDE` for 64-bit registers, and what is known of the loop it is in. With `WAIT` the
-/// loop does nothing but wait until the clock, less `b` where there is one, is `a` or later (`PAST`: later).
+/// Which clock: `aux`, with `WIDE` for 64-bit registers, and what is known of the loop it is in. With `WAIT` the loop
+/// only waits until the clock, less `b` where there is one, is `a` or later (`PAST`: later).
 pub(crate) const CLOCK: u32 = 0;
 pub(crate) const CLOCK_HI: u32 = 1;
 pub(crate) const GLOBAL_TIMER: u32 = 2;
@@ -90,7 +90,7 @@ pub(crate) fn clock(c: &mut Ctx, i: &Inst) -> Flow {
         if i.aux & WAIT != 0 {
             leap(c, i, cycles);
         } else if i.aux & IN_LOOP != 0 {
-            // Not a mere wait, so what it also waits for may come from outside, where real time passes.
+            // Not a mere wait. It may also wait for something from outside, where real time passes.
             let launch = c.launch();
             let real = (launch.clock_ns)().saturating_sub(launch.begun_ns);
             c.time_ps = c.time_ps.max(timing::ps_of_ns(real));
@@ -109,7 +109,7 @@ pub(crate) fn clock(c: &mut Ctx, i: &Inst) -> Flow {
     if i.aux & WAIT != 0 && c.launch().timing.is_some() {
         return Flow::Next;
     }
-    // Someone who watches the clock in a loop waits.
+    // A kernel that watches the clock in a loop waits.
     if super::memory::polled(c) {
         Flow::Yield
     } else {
@@ -174,7 +174,7 @@ fn leap(c: &mut Ctx, i: &Inst, cycles: bool) {
     } else {
         u128::from(least) * 1000
     };
-    // A century is as good as for ever, and whoever waits so long is seen to poll.
+    // A century is as good as for ever, and a kernel that waits so long is seen to poll.
     let ps = u64::try_from(ps).unwrap_or(0);
     c.time_ps = c.time_ps.saturating_add(if ps < u64::MAX / 4 { ps } else { 0 });
 }

@@ -127,7 +127,8 @@ impl Pool {
             state: Mutex::default(),
             done: Condvar::new(),
         });
-        // A single block is begun here: most are over sooner than a worker is awake. What takes longer goes on there.
+        // A single block is begun here: most are over sooner than a worker is awake. A block that takes longer goes on
+        // there.
         if blocks == 1
             && let Some(block) = job.take()
         {
@@ -156,7 +157,7 @@ impl Pool {
         let mut state = lock(&job.state);
         match state.fault.take() {
             Some(fault) => {
-                // Nobody may start again.
+                // No worker may start again.
                 state.fault = Some(Fault::Cancelled);
                 Err(fault)
             }
@@ -324,7 +325,7 @@ impl Job {
                 Ok((block, Ran::Idle)) => {
                     state.suspended.push_back(block);
                     state.idle += 1;
-                    // Everyone polls: what they wait for comes from outside, if at all.
+                    // Every block polls: what they wait for comes from outside, if at all.
                     pause = state.idle > 4 * state.resident() && state.next >= launch.blocks;
                     state.times.polled |= pause;
                 }
@@ -339,7 +340,7 @@ impl Job {
                 }
             }
             match state.check_grid(launch) {
-                // There is work for everyone again.
+                // There is work for every worker again.
                 Ok(true) => shared.wake.notify_all(),
                 Ok(false) => {}
                 Err(line) => {

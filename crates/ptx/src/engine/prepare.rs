@@ -90,7 +90,7 @@ pub(super) fn prepare<'a>(program: &Program, launch: &Launch<'a>) -> Result<Laun
         ));
     }
     let recursive = reachable.iter().any(|f| code.functions[*f as usize].recursive);
-    // An address that a lane computes is as aligned as the variable asks, whichever lane and whichever window.
+    // An address that a lane computes is as aligned as the variable asks, in every lane and window.
     let functions = || reachable.iter().map(|f| &code.functions[*f as usize]);
     let local_align = functions().map(|f| f.local_align).fold(LOCAL_ALIGN, u64::max);
     let shared_align = functions()

@@ -1,7 +1,7 @@
 //! How time passes in a kernel under a model: each warp has a clock, which its instructions and its waits move.
 
-/// A model of time for one launch. `%globaltimer`, `%clock64` and `nanosleep` follow it: each warp's clock moves by
-/// what its instructions cost, and over a wait for a time at once, to the nanosecond, without using the CPU.
+/// A model of time for one launch. `%globaltimer`, `%clock64` and `nanosleep` follow it. Each warp's clock moves by
+/// what its instructions cost. Over a wait for a time it moves at once, to the nanosecond, without using the CPU.
 #[derive(Clone, Copy)]
 pub struct Timing<'a> {
     /// `%globaltimer` when the kernel begins, in nanoseconds.
@@ -19,7 +19,7 @@ pub struct Timing<'a> {
 pub struct Progress {
     /// Time of the CPU that its workers used, in nanoseconds.
     pub cpu_ns: u64,
-    /// Everybody in it polls: what it waits for comes from outside.
+    /// Every block in it polls: what it waits for comes from outside.
     pub polling: bool,
 }
 

@@ -1,9 +1,9 @@
 //! One warp: its splits and how they take turns.
 //!
 //! Lanes that went different ways are *splits*, each with its own program counter. The split with the lowest program
-//! counter (deepest call first) runs, and merges with another when it comes to the same place: reconvergence. Since a
-//! split could wait for another one that is further on (a lock held by a lane of the same warp), the turn is given
-//! away by force after a while.
+//! counter (deepest call first) runs, and merges with another when it comes to the same place: reconvergence. A split
+//! could wait for another one that is further on (a lock held by a lane of the same warp). So the turn is given away by
+//! force after a while.
 
 use super::launch::LaunchState;
 use super::ctx::{BarrierCall, Ctx};
@@ -60,7 +60,7 @@ pub(crate) struct Warp {
     clock: u64,
     /// Instructions since the last forced turn, while more than one split was ready.
     since_turn: u64,
-    /// Instructions left of a forced turn, and whose.
+    /// Instructions left of a forced turn, and the split that has it.
     turn: u64,
     current: usize,
     /// Since the launch began, in picoseconds, where time is modelled.
@@ -240,7 +240,7 @@ impl Warp {
         }
     }
 
-    /// Runs until something happens that the block must see to, at most about `slice` instructions.
+    /// Runs until something happens that the block must see to, for about `slice` instructions at most.
     pub fn run(
         &mut self,
         c: &mut Ctx,
@@ -364,7 +364,7 @@ impl Warp {
                 Flow::Yield => {
                     self.splits[at].pc = pc + 1;
                     c.polls = 0;
-                    // Whoever it waits for may be in this very warp.
+                    // The split or thread that it waits for may be in this very warp.
                     self.turn = 0;
                     self.merge(at);
                     if self.splits.len() == 1 {

@@ -4,7 +4,7 @@ use super::Parser;
 use crate::error::ParseError;
 use crate::lex::{Kind, Token};
 
-/// Nesting that no one writes, and that does not fill the stack.
+/// Nesting that no program has, and that does not fill the stack.
 const MAX_DEPTH: u32 = 64;
 
 #[derive(Clone, Copy, PartialEq)]

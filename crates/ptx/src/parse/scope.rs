@@ -44,7 +44,7 @@ impl<'a> Scopes<'a> {
         self.current as u32
     }
 
-    /// False when the nesting is deeper than anyone writes.
+    /// False when the nesting is deeper than any program's.
     #[must_use]
     pub fn open(&mut self) -> bool {
         if self.depth >= MAX_DEPTH {

@@ -138,7 +138,7 @@ fn warp_barriers_in_two_places() {
     );
 }
 
-/// Half the block waits at one barrier, half at another: nobody can ever come, and the engine says so.
+/// Half the block waits at one barrier, half at another. No thread can ever come, and the engine says so.
 #[test]
 fn a_deadlock_is_named() {
     let body = "setp.lt.u32 %p, %t, 32;\n @%p bra LOW;\n bar.sync 1;\n bra JOIN;\n LOW: bar.sync 2;\n JOIN:";

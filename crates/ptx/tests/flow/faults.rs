@@ -1,4 +1,4 @@
-//! What goes wrong while a kernel runs: named with its place, and nobody else is hurt.
+//! Faults while a kernel runs: named with their place, and without harm to other launches.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

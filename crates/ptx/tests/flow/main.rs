@@ -1,4 +1,4 @@
-//! What is more than one instruction: control flow, barriers, warps, memory spaces, atomics, faults, refusals.
+//! More than one instruction: control flow, barriers, warps, memory spaces, atomics, faults, refusals.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,5 @@
-//! Random programs: nested branches and loops, breaks, continues, early exits, each lane against an interpreter of its own.
+//! Random programs: nested branches and loops, breaks, continues, early exits. Each lane is compared with an
+//! interpreter.
 
 use std::fmt::Write;
 

@@ -7,7 +7,7 @@ use divvy_ptx::{Fault, Module};
 use crate::probe::module;
 use crate::support::{Buffer, Loaded};
 
-/// Each text and what the message must speak of; the line is the one the fault is on.
+/// Each text and the subject that the message must name. The line is the one the fault is on.
 #[test]
 fn malformed_text() {
     let head = ".version 8.5\n.target sm_90\n.address_size 64\n";
@@ -140,7 +140,7 @@ fn unsupported_instructions() {
     assert_eq!((named.kernel.as_str(), named.line), ("through_helper", 13));
 }
 
-/// A function that nobody defines refuses the kernel by its name.
+/// A function without a definition refuses the kernel by its name.
 #[test]
 fn calls_of_what_nobody_defines() {
     let text = ".version 8.5\n.target sm_90\n.address_size 64\n.extern .func (.param .b64 r) elsewhere(.param .b64 n);\n\
@@ -163,7 +163,7 @@ fn launches_that_do_not_fit() {
         ("no threads", good().block(0).end()),
         ("too many threads", good().block(1025).end()),
         ("more than a block holds", good().block3([32, 32, 2]).end()),
-        ("no such kernel", loaded.kernel("nobody").end()),
+        ("no such kernel", loaded.kernel("absent").end()),
     ] {
         let Err(Fault::BadLaunch(sentence)) = &end else {
             panic!("{what}: {end:?}")
@@ -172,7 +172,7 @@ fn launches_that_do_not_fit() {
     }
 }
 
-/// What a launcher asks of a kernel before it runs it.
+/// The questions that a launcher asks of a kernel before it runs it.
 #[test]
 fn facts_about_a_kernel() {
     let text = ".version 8.5\n.target sm_90\n.address_size 64\n.global .align 8 .b8 big[24];\n.extern .global .u32 other;\n\

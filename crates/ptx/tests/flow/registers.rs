@@ -95,7 +95,7 @@ fn clocks() {
     );
 }
 
-/// Grids are numbered, and what is set aside for the environment reads as something.
+/// Grids are numbered, and the registers reserved for the environment read as something.
 #[test]
 fn grids_and_environment() {
     let numbers: HashSet<u32> = (0..3)

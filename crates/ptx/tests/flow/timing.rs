@@ -1,4 +1,4 @@
-//! A model of time: what kernels that wait see, and how long they are said to have taken.
+//! A model of time: the times that waiting kernels see, and the lengths that are reported for them.
 
 use crate::support::{Buffer, Loaded};
 use divvy_ptx::{Times, Timing};

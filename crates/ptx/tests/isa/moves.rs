@@ -55,7 +55,7 @@ fn unpacking() {
                 Want::Bits(v[0] >> 32),
             ]
         });
-    // A part nobody wants.
+    // A part that is not needed.
     instruction("mov.b64 { _, {d} }, {a};", &[B32], &[B64])
         .registers_only()
         .bits(|v| v[0] >> 32);

@@ -1,5 +1,5 @@
-//! Writes down what the engine answered, for `cargo xtask gpu-kit`: a machine with a card runs the same kernels on it and
-//! compares bit for bit. Without `KIT_RECORD`, which names a folder, nothing is written.
+//! Writes down what the engine answered, for `cargo xtask gpu-kit`: a machine with a card runs the same kernels on it
+//! and compares bit for bit. Without `KIT_RECORD`, which names a folder, nothing is written.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,4 +1,4 @@
-//! What ordinary C++ turns into: switches, function pointers, local arrays, software division, double maths, structures,
+//! The results of ordinary C++: switches, function pointers, local arrays, software division, double maths, structures,
 //! locks, printf.
 
 use crate::random::{Random, assert_close};

@@ -143,7 +143,7 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// The flag that ends the launch when somebody sets it.
+    /// The flag that ends the launch when it is set.
     pub fn cancel(mut self, flag: &'a AtomicBool) -> Self {
         self.cancel = Some(flag);
         self

@@ -1,5 +1,5 @@
-//! Children of a test: the test program itself, started again for one of its tests with another environment, because a
-//! process has one limiter, one driver below and one slice for life.
+//! Children of a test: the test program itself, started again for one of its tests with another environment. A process
+//! has one limiter, one driver below and one slice for life.
 #![allow(dead_code, reason = "each suite uses its part")]
 
 use std::ffi::{CStr, CString};

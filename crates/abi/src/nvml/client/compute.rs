@@ -18,7 +18,7 @@ impl Client {
     /// The compute instances of a GPU instance, by id.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The error that the library returns.
     pub fn compute_instances(&self, device: Handle, instance: u32) -> Result<Vec<ComputeFacts>, Failure> {
         let mut found = Vec::new();
         for (compute, slices) in self.inner(self.instance(device, instance)?)? {
@@ -33,10 +33,10 @@ impl Client {
         Ok(found)
     }
 
-    /// Makes a compute instance of so many slices where the library finds room for it.
+    /// Makes a compute instance of so many slices where the library finds space for it.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The error that the library returns.
     pub fn create_compute(&self, device: Handle, instance: u32, slices: u32) -> Result<(), Failure> {
         self.add_compute(self.instance(device, instance)?, slices)
     }
@@ -44,7 +44,7 @@ impl Client {
     /// Removes a compute instance.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The error that the library returns.
     pub fn destroy_compute(&self, device: Handle, instance: u32, id: u32) -> Result<(), Failure> {
         let mut compute: nvmlComputeInstance_t = core::ptr::null_mut();
         let instance = self.instance(device, instance)?;
