@@ -160,7 +160,7 @@ impl Mps {
     /// # Errors
     /// [`Code::Tool`] where the control program hangs or says what is not understood.
     pub fn state(&self, tools: &mut dyn Tools) -> Result<MpsState, Fault> {
-        // The daemon listens there; without one the control program only complains. Another user's folder proves nothing.
+        // The daemon listens there; without one the control program only fails. Another user's folder proves nothing.
         if matches!(self.folder.join("pipe").join("control").try_exists(), Ok(false)) {
             return Ok(MpsState::default());
         }

@@ -1,4 +1,4 @@
-//! Virtual GPUs for guests: mediated devices, and NVIDIA's newer virtual functions with a type of their own.
+//! Virtual GPUs for virtual machines: mediated devices, and NVIDIA's newer virtual functions with a type of their own.
 
 use divvy_model::{Code, Fault};
 use serde::Serialize;
