@@ -98,7 +98,7 @@ fn every_document_is_as_its_schema_says() {
             "CdiSlice",
             "ContainerPlan",
             "EngineConfiguration",
-            // `divvy selftest`, which the stories run.
+            // `divvy selftest`, which the scenarios run.
             "KitReport",
             "MigChanges",
             "MigPlan",

@@ -1,6 +1,6 @@
 //! Error codes: one table of what can go wrong, what it means, and the exit status it ends the command with.
 //!
-//! A code is stable: scripts match on it, `divvy explain` tells its story. Codes are added, never reused.
+//! A code is stable: scripts match on it, `divvy explain` prints its explanation. Codes are added, never reused.
 
 use std::fmt;
 use std::str::FromStr;
@@ -228,7 +228,7 @@ impl<'de> Deserialize<'de> for Code {
 mod tests {
     use super::*;
 
-    /// A code whose refusal was dropped would keep a story that nothing tells.
+    /// A code whose refusal was dropped would keep an explanation that no command prints.
     #[test]
     fn every_code_is_raised_somewhere() {
         fn sources(folder: &std::path::Path, text: &mut String) {

@@ -49,7 +49,7 @@ pub struct SliceRequest {
     /// How much compute; unlimited otherwise.
     #[serde(default)]
     pub compute: Option<Compute>,
-    /// Without a share: its weight among those that have none; 100 where nobody says.
+    /// Without a share: its weight among those that have none; 100 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_weight: Option<Weight>,
     /// Whether the share is a bound too.
@@ -349,7 +349,7 @@ pub struct SliceRecord {
     /// Its share of compute, where one was asked for: of its devices, or of the slice that it is inside of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute: Option<Compute>,
-    /// Without a share: its weight among those that have none; 100 where nobody says.
+    /// Without a share: its weight among those that have none; 100 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_weight: Option<Weight>,
     /// Whether the share is a bound too.

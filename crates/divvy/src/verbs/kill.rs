@@ -131,7 +131,7 @@ fn show(format: Format, killed: &Killed, dry_run: bool) -> Result<(), Fault> {
 
 fn or_nobody(pids: &[String]) -> String {
     if pids.is_empty() {
-        "nobody".into()
+        "no process".into()
     } else {
         pids.join(", ")
     }

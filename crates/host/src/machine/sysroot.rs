@@ -156,7 +156,7 @@ impl Sysroot {
     }
 
     /// Names in a folder, in order, numbers by their value; none where there is no such folder. A name with control
-    /// characters is nobody's.
+    /// characters is skipped.
     #[must_use]
     pub fn names(&self, path: &str) -> Vec<String> {
         let opened = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY);
