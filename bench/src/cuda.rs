@@ -218,7 +218,7 @@ impl Cuda {
 }
 
 impl Spin {
-    /// Launches it for this long. Kernels of another `shape` are others to whoever tells kernels apart: 0 to 31.
+    /// Launches it for this long. Kernels of another `shape` count as other kernels where estimates are kept: 0 to 31.
     ///
     /// # Errors
     /// What the driver answers.

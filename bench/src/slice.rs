@@ -1,4 +1,4 @@
-//! A slice whose pages a bench makes and whose keeper is a thread of the bench.
+//! A slice whose pages a bench makes and whose page server is a thread of the bench.
 
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ impl Slice {
         &self.socket
     }
 
-    /// Fails when somebody's bytes are still charged.
+    /// Fails when bytes are still charged.
     ///
     /// # Errors
     /// How many there are.

@@ -15,7 +15,7 @@ extern "C" __global__ void nbody_step(unsigned bodies, float softening_squared, 
 
     for (unsigned start = 0; start < bodies; start += blockDim.x) {
         unsigned j = start + threadIdx.x;
-        // A body of no mass pulls on nobody: it fills the last tile.
+        // A body without mass has no pull: it fills the last tile.
         tile[threadIdx.x] = j < bodies ? positions[j] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         __syncthreads();
         for (unsigned k = 0; k < blockDim.x; ++k) {

@@ -117,7 +117,7 @@ def pool(method):
 
 
 def execute():
-    """A process that becomes another program gives everything back and comes in anew."""
+    """A process that becomes another program gives everything back and joins again."""
     device = Device()
     device.allocate(700 * MIB)
     first = device.error

@@ -1,5 +1,5 @@
 //! A machine that systemd runs, on this one: namespaces of processes, mounts, cgroups and network of their own, Debian's
-//! programs, and an /etc that is a copy. Units, users and files that a story makes there are gone with it.
+//! programs, and an /etc that is a copy. Units, users and files that a scenario makes there are gone with it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The programs under test, built before the first story begins: `cargo test` builds this package's own programs only,
-//! and a story must never judge yesterday's binary.
+//! The programs under test, built before the first scenario begins: `cargo test` builds this package's own programs
+//! only, and a scenario must never judge yesterday's binary.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! OCI bundles as an engine would make them, for stories that call the runtime wrapper themselves.
+//! OCI bundles as an engine would make them, for scenarios that call the runtime wrapper themselves.
 
 use std::fs;
 use std::path::{Path, PathBuf};

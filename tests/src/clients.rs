@@ -54,7 +54,7 @@ pub fn system_python() -> Option<PathBuf> {
     on_path("python3", "Python 3")
 }
 
-/// The Python tenant of the stories. See `python/tenant.py`.
+/// The Python tenant of the scenarios. See `python/tenant.py`.
 pub fn python_tenant() -> PathBuf {
     workspace().join("tests/python/tenant.py")
 }
@@ -88,14 +88,14 @@ pub fn python_example(name: &str) -> PathBuf {
     workspace().join("examples/python").join(name)
 }
 
-/// A file outside the repository that a story needs, or nothing when it is missing and need not be there.
+/// A file outside the repository that a scenario needs, or nothing when it is missing and need not be there.
 pub fn required_file(path: &str, what: &str) -> Option<PathBuf> {
     let path = Path::new(path);
     require(path.exists(), what).then(|| path.to_owned())
 }
 
-/// Whether a story may go on. With DIVVY_REQUIRE_ALL set, as in CI, what is missing is a failure; otherwise the story
-/// is skipped and says so.
+/// Whether a scenario may go on. With DIVVY_REQUIRE_ALL set, as in CI, what is missing is a failure; otherwise the
+/// scenario is skipped and says so.
 pub(crate) fn require(present: bool, what: &str) -> bool {
     if !present {
         assert!(

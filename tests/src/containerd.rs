@@ -1,4 +1,4 @@
-//! Debian's containerd, 1.6, which knows no CDI: with directories, a socket and a runtime of the story's own.
+//! Debian's containerd, 1.6, which knows no CDI: with directories, a socket and a runtime of the scenario's own.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,14 +9,14 @@ use crate::containers::{Image, wrapper};
 use crate::host::{Host, finish};
 use crate::wait::until;
 
-/// A containerd of a story's own, over `divvy oci-runtime`.
+/// A containerd of a scenario's own, over `divvy oci-runtime`.
 pub struct Containerd<'a> {
     host: &'a Host,
     home: PathBuf,
     daemon: Child,
 }
 
-/// Plugins that this machine's kernel may not have, or that no story wants.
+/// Plugins that this machine's kernel may not have, or that no scenario wants.
 pub(crate) const OFF: [&str; 6] = [
     "io.containerd.snapshotter.v1.aufs",
     "io.containerd.snapshotter.v1.btrfs",
@@ -34,7 +34,7 @@ impl<'a> Containerd<'a> {
         fs::create_dir_all(&home).expect("a folder");
         wrapper(host, &home, &[], "runc");
         let home_text = home.display();
-        // The wrapper's containerd is 1.6's: no story speaks CRI to it.
+        // The wrapper's containerd is 1.6's: no scenario speaks CRI to it.
         let off = [&OFF[..], &["io.containerd.grpc.v1.cri"]].concat();
         let settings = format!(
             "version = 2\nroot = \"{home_text}/root\"\nstate = \"{home_text}/state\"\ndisabled_plugins = {off:?}\n\

@@ -1,5 +1,5 @@
-//! Container engines as stories use them: Debian's podman over its runc or crun, with storage, directories and a root file
-//! system of the story's own. There is no registry: the root file system is made of this machine's own files.
+//! Container engines as scenarios use them: Debian's podman over its runc or crun, with storage, directories and a root
+//! file system of the scenario's own. There is no registry: the root file system is made of this machine's own files.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::build::binaries;
 use crate::clients::on_path;
 use crate::host::{Host, finish, succeeded};
 
-/// A podman of a story's own.
+/// A podman of a scenario's own.
 pub struct Podman<'a> {
     host: &'a Host,
     home: PathBuf,
@@ -167,8 +167,9 @@ impl<'a> Podman<'a> {
         command
     }
 
-    /// `podman` over `divvy oci-runtime`, which has the story's own host and these settings, over this podman's runtime.
-    /// What a container asks for counts unless the settings say otherwise: podman's annotations may be an image's.
+    /// `podman` over `divvy oci-runtime`, which has the scenario's own host and these settings, over this podman's
+    /// runtime. What a container asks for counts unless the settings say otherwise: podman's annotations may be an
+    /// image's.
     pub fn over_wrapper(&self, settings: &[(&str, &str)], arguments: &[&str]) -> Command {
         let all = [&[("DIVVY_CONTAINER_REQUESTS", "variables")], settings].concat();
         let settings = if settings
@@ -187,7 +188,7 @@ impl<'a> Podman<'a> {
 
     /// What is called with podman's own flags behind it.
     fn called(&self, program: &[&OsStr], runtime: &str) -> Command {
-        // The story's directory is the machine's.
+        // The scenario's directory is the machine's.
         let own = "mkdir -p /run/cdi && mount --bind \"$CDI\" /run/cdi";
         let mut command = in_namespace(self.host, self.runtime, own);
         command.args(program).env("CDI", self.cdi());
@@ -224,7 +225,7 @@ impl<'a> Podman<'a> {
         command
     }
 
-    /// Puts the image into the engine's own store, with the program that it runs: nobody but the engine sees it there.
+    /// Puts the image into the engine's own store, with the program that it runs: only the engine sees it there.
     pub fn import(&self, image: &Image, name: &str, program: &str) {
         let archive = self.home.join("image.tar");
         let mut tar = Command::new("tar");
@@ -279,7 +280,7 @@ impl<'a> Podman<'a> {
 
 impl Drop for Podman<'_> {
     fn drop(&mut self) {
-        // Containers of a story that failed.
+        // Containers of a scenario that failed.
         let _ended = self.command(&["rm", "--all", "--force", "--time", "0"]).output();
         // Overlays of `:O` are mounted below.
         let _unmounted = self.command(&["unmount", "--all"]).output();

@@ -1,5 +1,5 @@
-//! Golden files: what Divvy writes for other programs, committed. `DIVVY_GOLDEN=write` writes them anew; read what changed
-//! before you commit it.
+//! Golden files: what Divvy writes for other programs, committed. `DIVVY_GOLDEN=write` writes them again; read what
+//! changed before you commit it.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ pub fn golden(name: &str, text: &str) {
         .find(|(_, (known, now))| known != now || known.is_none())
         .expect("they differ, or end");
     panic!(
-        "golden/{name}, line {}:\nknown: {}\nnow:   {}\nif that is meant, write it anew with DIVVY_GOLDEN=write",
+        "golden/{name}, line {}:\nknown: {}\nnow:   {}\nif that is meant, write it again with DIVVY_GOLDEN=write",
         number + 1,
         known.unwrap_or("(its end)"),
         now.unwrap_or("(its end)")

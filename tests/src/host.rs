@@ -1,4 +1,4 @@
-//! A host of a story's own: a run directory nobody else uses and an emulated device nobody else sees. When it is
+//! A host of a scenario's own: a run directory and an emulated device that no other test uses. When it is
 //! dropped, every process that was started under it has ended.
 
 use std::io::{Read, Write};
@@ -86,7 +86,7 @@ impl Host {
         self.folder().join("run")
     }
 
-    /// A folder for the story's own files.
+    /// A folder for the scenario's own files.
     pub fn folder(&self) -> &Path {
         match &self.folder {
             Folder::Own(folder) => folder.path(),

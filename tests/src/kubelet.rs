@@ -1,6 +1,6 @@
-//! A kubelet's part, as far as stories need it: a containerd of Debian 13, 1.7, with NRI turned on and directories and
-//! sockets of the story's own, spoken to in CRI (k8s.io/cri-api, runtime.v1) over gRPC. Pods have the host's network,
-//! so that there need not be any. Debian has no crictl; curl speaks HTTP/2, and the messages are few.
+//! A kubelet's part, as far as scenarios need it: a containerd of Debian 13, 1.7, with NRI turned on and directories
+//! and sockets of the scenario's own, spoken to in CRI (k8s.io/cri-api, runtime.v1) over gRPC. Pods have the host's
+//! network, so that there need not be any. Debian has no crictl; curl speaks HTTP/2, and the messages are few.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -27,7 +27,7 @@ pub struct Kubelet<'a> {
     daemon: Child,
 }
 
-/// A plugin that a story has started.
+/// A plugin that a scenario has started.
 pub struct Plugin {
     process: Child,
     log: PathBuf,
@@ -385,7 +385,7 @@ fn decoded(text: &str) -> String {
 }
 
 /// Puts a program into this folder that containerd starts as a plugin: `divvy`, called by its name there and without a
-/// word. containerd gives it an environment of three variables, and the story's own host is told by others.
+/// word. containerd gives it an environment of three variables, and the scenario's own host is told by others.
 pub fn launched_plugin(host: &Host, folder: &Path) {
     let mut script = String::from("#!/bin/bash\n");
     let known = host.command("true");

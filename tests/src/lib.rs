@@ -1,5 +1,5 @@
 //! What the end-to-end tests stand on: a host of their own for each test, tenants that can be talked to, and the real
-//! clients. The stories themselves are in `tests/stories`.
+//! clients. The scenarios themselves are in `tests/stories`.
 #![forbid(unsafe_code)]
 
 pub mod booted;

@@ -1,4 +1,4 @@
-//! Processes as /proc shows them, and ending those that a story started.
+//! Processes as /proc shows them, and ending those that a scenario started.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! podman without root: as the user `nobody`, whom every machine has, with one user id and directories of the story's own.
+//! podman without root: as the user `nobody`, which every machine has, with one user id and directories of the
+//! scenario's own.
 
 use std::fs;
 use std::path::PathBuf;
@@ -43,7 +44,7 @@ impl<'a> Rootless<'a> {
             ],
             runtime,
         );
-        // What the story made so far is the user's, and where it lies he may enter.
+        // The files that the scenario made so far are the user's, who may enter the folder where they lie.
         let mut own = Command::new("chown");
         own.args(["-R", "nobody:nogroup"]).arg(host.folder());
         succeeded(&finish(own.arg(image.root())));

@@ -142,7 +142,7 @@ impl System {
         self.agent().as_ref().expect("an agent was started").id()
     }
 
-    /// The processes of the agent's tree that serve: itself and what it started to help it, no keepers.
+    /// The processes of the agent's tree that serve: itself and what it started to help it, no page servers.
     pub fn agent_tree(&self) -> Vec<u32> {
         let keeps = |pid: u32| {
             processes::arguments(pid)
@@ -268,8 +268,8 @@ impl System {
         Victim(path)
     }
 
-    /// What holds after every story: the agent lives and answers, and nothing below its run directory is another user's
-    /// to change.
+    /// What holds after every scenario: the agent lives and answers, and nothing below its run directory is another
+    /// user's to change.
     pub fn holds(&self) {
         self.lives();
         assert!(
@@ -317,7 +317,7 @@ impl Drop for System {
             .agent()
             .as_ref()
             .map_or(Vec::new(), |agent| processes::tree(agent.id()));
-        // The number of a user that the story removed may be another story's user by now.
+        // The number of a user that the scenario removed may be another scenario's user by now.
         let all = [
             &self.users.alice,
             &self.users.bob,

@@ -38,7 +38,7 @@ impl Tenant {
     }
 
     /// Starts `command`, whose program has a pid namespace of its own: the process id that it says is none of ours, and
-    /// nobody is signalled by it.
+    /// no process is signalled by it.
     pub fn start_in_container(command: Command) -> Self {
         let mut tenant = Self::start(command);
         tenant.pid = 0;

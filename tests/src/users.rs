@@ -1,6 +1,6 @@
-//! Users of a story's own: real ones, made with useradd, without a login and without a password, and removed after.
+//! Users of a scenario's own: real ones, made with useradd, without a login and without a password, and removed after.
 //!
-//! Their names carry the process that made them. What a story left behind that was killed goes when the next one begins.
+//! Their names carry the process that made them. What a killed scenario left behind goes when the next one begins.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ impl User {
     }
 }
 
-/// The users of one story. Dropping them removes them.
+/// The users of one scenario. Dropping them removes them.
 #[derive(Debug)]
 pub struct Users {
     /// A tenant.
@@ -46,7 +46,7 @@ pub struct Users {
     pub bob: User,
     /// A user of the machine who is nothing to Divvy.
     pub mallory: User,
-    /// Whom the system agent runs as.
+    /// The user that the system agent runs as.
     pub agent: User,
 }
 
@@ -137,7 +137,7 @@ fn make(name: &str, folder: &Path, who: &str) -> User {
     user
 }
 
-/// Removes the users of stories whose process `is_to_go`.
+/// Removes the users of scenarios whose process `is_to_go`.
 fn remove(is_to_go: impl Fn(u32) -> bool) {
     for line in entries() {
         let name = line.split(':').next().unwrap_or_default();

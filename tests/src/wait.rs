@@ -3,11 +3,11 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long a story waits before it says that something will never happen. Generous: it guards against hanging and
+/// How long a scenario waits before it says that something will never happen. Generous: it guards against hanging and
 /// measures nothing.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Looks again and again until `look` finds something, and returns it. Panics, naming `what`, when patience ends.
+/// Looks again and again until `look` finds something, and returns it. Panics, naming `what`, at the time limit.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     let mut pause = Duration::from_millis(2);

@@ -13,7 +13,7 @@ use crate::cargo::{finish, workspace_root};
 
 /// Installs `packages` with apt-get. `why` ends the sentence "Installing Debian packages … for".
 ///
-/// Call it only once something was found missing: it always asks the package lists anew.
+/// Call it only once something was found missing: it always asks the package lists again.
 pub fn install(packages: &[&str], why: &str) -> anyhow::Result<()> {
     let list = packages.join(" ");
     if !we_are_root() {

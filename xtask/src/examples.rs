@@ -1,4 +1,4 @@
-//! `cargo xtask examples`: writes the PTX beside each CUDA source of examples/cuda anew, with NVIDIA's nvcc from PyPI.
+//! `cargo xtask examples`: writes the PTX beside each CUDA source of examples/cuda again, with NVIDIA's nvcc from PyPI.
 //! Nothing else needs nvcc, and nvcc needs no GPU.
 
 use std::fs;

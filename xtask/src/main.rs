@@ -47,7 +47,7 @@ enum Task {
     Deny(deny::Args),
     /// Pack what a user installs, with a bill of materials and checksums
     Dist(dist::Args),
-    /// Compile the CUDA sources of examples/cuda to PTX anew
+    /// Compile the CUDA sources of examples/cuda to PTX again
     Examples(examples::Args),
     /// Build the drop-ins against an old glibc and check what they need and export
     Floor(floor::Args),

@@ -38,7 +38,7 @@ pub fn tools(also: &Path) -> anyhow::Result<()> {
 pub fn environment(folder: &Path, requirements: &Path) -> anyhow::Result<()> {
     let wanted = std::fs::read_to_string(requirements)
         .with_context(|| format!("Cannot read {}", requirements.display()))?;
-    // Written last: an interrupted run leaves no stamp, and the next one begins anew.
+    // Written last: an interrupted run leaves no stamp, and the next one starts over.
     let stamp = folder.join("divvy-requirements.txt");
     if std::fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) && folder.join("bin/python").exists()
     {

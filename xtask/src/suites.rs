@@ -16,7 +16,7 @@ pub struct Suites {
 }
 
 /// Tests that failed, and what names their suite among a workspace's: `--test kernels`. Without the package: cargo would
-/// build that one with fewer features, hence anew.
+/// build that one with fewer features, hence again.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failed {
     pub suite: Vec<String>,

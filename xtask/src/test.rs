@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             )
         });
     }
-    // Before the suites: the drop-ins and the command, which the end-to-end stories run.
+    // Before the suites: the drop-ins and the command, which the end-to-end scenarios run.
     step(&mut steps, "build", || {
         finish(
             cargo()
@@ -156,8 +156,8 @@ fn step(steps: &mut Vec<Step>, name: &'static str, work: impl FnOnce() -> anyhow
 /// So many tests may pass on their second try only, in one run.
 const MOST_UNSTEADY: usize = 2;
 
-/// Runs what failed once more, each by itself. On a machine that others share a story can come too late for reasons of
-/// theirs; what fails then too has failed. The summary still counts the first time, and names those that passed.
+/// Runs what failed once more, each by itself. On a machine that others share a scenario can come too late for reasons
+/// of theirs; what fails then too has failed. The summary still counts the first time, and names those that passed.
 fn again(failed: &[Failed], unsteady: &mut Vec<String>) -> anyhow::Result<()> {
     let count: usize = failed.iter().map(|failed| failed.tests.len()).sum();
     if count > MOST_UNSTEADY {

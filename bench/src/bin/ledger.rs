@@ -1,7 +1,7 @@
 //! `cargo xtask bench ledger`: what the ledger itself costs: a reservation and its release, by one thread and by many,
 //! and the rare errands: attaching, being refused while another process holds memory, reaping.
 //!
-//! Agent, keeper and tenants are this one process; each tenant has a slot of its own, as a process has.
+//! Agent, page server and tenants are this one process; each tenant has a slot of its own, as a process has.
 
 use std::hint::black_box;
 use std::os::unix::net::UnixListener;

@@ -28,7 +28,7 @@ pub const DEVICE: &str = "/run/divvy/device";
 const PRELOAD: &str = "/etc/ld.so.preload";
 
 /// Folders that the loaders of images search by themselves: Debian's, then Red Hat's and SUSE's. A path of the other
-/// distribution's is made in the container and looked at by nobody.
+/// distribution's is made in the container and read by no loader.
 #[cfg(target_arch = "x86_64")]
 const LIBRARIES: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
 #[cfg(not(target_arch = "x86_64"))]

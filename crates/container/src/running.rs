@@ -149,7 +149,7 @@ fn of_engine(path: &str) -> Option<(&'static str, String)> {
     None
 }
 
-/// The innermost bare id, as docker has it below a parent that somebody named: the parent's name may look like one.
+/// The innermost bare id, as docker has it below a parent that a user named: the parent's name may look like one.
 fn of_bare_id(path: &str) -> Option<(&'static str, String)> {
     let id = path.rsplit('/').find(|part| is_id(part))?;
     Some(("docker", id.to_owned()))
@@ -170,7 +170,7 @@ fn of_docker(text: &[u8]) -> Option<String> {
     Some(file.name.trim_start_matches('/').to_owned())
 }
 
-/// A name as engines allow them: what else stands there is not shown to anybody's terminal.
+/// A name as engines allow them: other characters are not shown on a terminal.
 fn is_name(name: &str) -> bool {
     let first = name.bytes().next();
     first.is_some_and(|byte| byte.is_ascii_alphanumeric())

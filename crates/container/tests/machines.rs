@@ -83,7 +83,7 @@ fn mig_instances_have_their_capability_nodes_and_a_divided_gpu_is_not_given_out(
     );
     assert!(
         !text.contains("\"name\": \"1\""),
-        "a GPU in MIG mode serves nobody as a whole: {text}"
+        "a GPU in MIG mode serves no container as a whole: {text}"
     );
     let mounts = spec["containerEdits"]["mounts"].as_array().expect("mounts");
     let mounted = |target: &str| {

@@ -272,7 +272,7 @@ fn a_runtime_takes_it_on_and_asks_it() {
         assert_eq!((text(&node, 1), text(&node, 2)), ("/dev/x".into(), "c".into()));
         assert_eq!((find(&node, 3), find(&node, 4)), (Some(Value::Number(195)), None));
         assert_eq!(find(&inner(&node, 7), 1), Some(Value::Number(44)));
-        // root's, which is something else than nobody's.
+        // root's, which is something else than no user's.
         assert_eq!(find(&node, 6), Some(Value::Bytes(b"")));
 
         let plain = runtime.ask("CreateContainer", of("plain")).expect("made");

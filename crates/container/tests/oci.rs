@@ -119,7 +119,7 @@ fn nvidias_devices_by_index_uuid_and_instance() {
     assert_eq!(of("none"), Ok(vec![]), "the driver's files and no node");
     assert_eq!(of("void"), Ok(vec![]));
     assert!(of("all").expect("all").len() > 4);
-    // A GPU that is divided serves nobody as a whole, and what is not there is said.
+    // A GPU that is divided serves no container as a whole, and what is not there is said.
     for gone in ["1", "7", "GPU-none", "ALL"] {
         assert!(of(gone).expect_err("not there").contains(gone));
     }

@@ -19,7 +19,7 @@ pub struct Key {
     pub name: &'static str,
     /// What it says.
     pub about: &'static str,
-    /// The value when nobody says otherwise, as shown.
+    /// The default value, as shown.
     pub default: &'static str,
     /// Whether ./divvy.toml may say it. A folder's file decides what is asked for, never what code is loaded.
     pub in_folder: bool,
@@ -120,7 +120,7 @@ pub const KEYS: [Key; 27] = [
         "agent_user",
         "",
         false,
-        "The user as whom root's agent serves, beside a helper that stays root; `divvy` where others are admitted",
+        "The user as which root's agent serves, beside a helper that stays root; `divvy` where others are admitted",
     ),
     key(
         "helper_socket",
@@ -151,7 +151,7 @@ pub const KEYS: [Key; 27] = [
         "timeslice_replicas",
         "4",
         false,
-        "Into how many parts the hardware's turns divide a device, where nobody says",
+        "Into how many parts the hardware's turns divide a device by default",
     ),
     key(
         "mig_instances",
@@ -197,7 +197,7 @@ impl Key {
 pub struct Value {
     /// The setting's name.
     pub key: &'static str,
-    /// The value as text; empty for "nobody says".
+    /// The value as text; empty where it is not set.
     pub value: String,
     /// `flag --memory`, `DIVVY_MEMORY`, a file's path, or `default`.
     pub origin: String,
@@ -215,7 +215,7 @@ pub struct Sources {
     pub variable: fn(&str) -> Option<String>,
     /// Files, the strongest first; `true` for the folder's own.
     pub files: Vec<(PathBuf, bool)>,
-    /// Only files count that nobody but root can have written: they say what is loaded and executed, and this is root.
+    /// Only files count that root alone can have written: they say what is loaded and executed, and this is root.
     pub roots_only: bool,
     /// Where the system agent serves, which is this user's too where it says so.
     pub system: Option<PathBuf>,
@@ -310,7 +310,7 @@ impl Config {
             .collect()
     }
 
-    /// A setting as text; None where nobody says.
+    /// A setting as text; None where it is not set.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.values
             .get(key)

@@ -103,7 +103,7 @@ impl Context {
     /// # Errors
     /// [`Code::AgentStart`] and what the run directory refuses.
     pub fn agent(&self) -> Result<Client, Fault> {
-        // What it would not start with is better said here than in its log.
+        // A setting with which it would not start is better reported here than in its log.
         self.config.agent_settings()?;
         let run = self.run_dir()?;
         drop(ensure_agent(&run, || in_background(&run))?);

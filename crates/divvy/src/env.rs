@@ -37,7 +37,7 @@ pub const READ: [Variable; 5] = [
 pub const SET: [Variable; 9] = [
     Variable {
         name: "DIVVY_SLICE",
-        about: "Where the slice's keeper hands out its pages",
+        about: "Where the slice's page server gives out its pages",
     },
     Variable {
         name: "DIVVY_DRIVER",

@@ -34,7 +34,7 @@ impl std::str::FromStr for Format {
     }
 }
 
-/// Prints to stdout. Who reads us may have heard enough: that is no failure.
+/// Prints to stdout. A reader that has closed the pipe is no failure.
 ///
 /// # Errors
 /// [`Code::Internal`] when stdout cannot be written to.
@@ -59,7 +59,7 @@ pub fn print(text: &str) -> Result<(), Fault> {
     }
 }
 
-/// Prints a line of a stream; false when nobody reads any more.
+/// Prints a line of a stream; false when the reader has gone.
 ///
 /// # Errors
 /// [`Code::Internal`] when stdout cannot be written to.

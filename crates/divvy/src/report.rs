@@ -16,7 +16,7 @@ pub fn exit_status(code: Code, is_run: bool) -> u8 {
     match code {
         Code::ProgramNotFound if is_run => 127,
         Code::ProgramCannotRun if is_run => 126,
-        // A machine whose GPU does not answer is told from a program that failed.
+        // A machine whose GPU does not answer is distinguished from a program that failed.
         Code::NoDevice => code.exit_status(),
         _ if is_run => RUN_FAILED,
         _ => code.exit_status(),
@@ -63,7 +63,7 @@ pub fn fault(fault: &Fault, json: bool) {
     } else {
         in_words(fault, colours())
     };
-    // Nobody is left to tell when stderr is closed.
+    // There is no reader when stderr is closed.
     let _unheard = writeln!(std::io::stderr(), "{text}");
 }
 
@@ -99,7 +99,7 @@ pub fn line(fault: &Fault) -> String {
     shown(&text).replace('\n', " ")
 }
 
-/// Words that may hold what stood in somebody's file: without what would move the terminal's cursor.
+/// Words that may hold text of another user's file: without characters that would move the terminal's cursor.
 fn shown(text: &str) -> String {
     text.replace(|c: char| c.is_control() && c != '\n', "?")
 }
@@ -125,7 +125,7 @@ pub fn usage(error: &clap::Error) -> ExitCode {
         .collect();
     let (is_run, json) = glance(&words);
     let parsers = of_parser(error);
-    // What a parser of ours says comes with a hint; the rest clap says better.
+    // Messages of our parsers have a hint; the rest clap says better.
     let as_ours = json || parsers.is_some();
     let told = parsers.unwrap_or_else(|| of_clap(error));
     if as_ours {
@@ -167,7 +167,7 @@ fn of_clap(error: &clap::Error) -> Fault {
 }
 
 /// Whether the words that were not understood are a `run`, and whether they ask for JSON. What stands after `--` is
-/// somebody else's.
+/// another program's.
 fn glance(words: &[String]) -> (bool, bool) {
     let ours: Vec<&str> = words
         .iter()

@@ -36,7 +36,7 @@ impl Table {
             .set_content_arrangement(ContentArrangement::Disabled)
             .set_header(self.columns.iter().map(|column| column.0));
         for row in &self.rows {
-            // What a program is called is its own affair: control characters would spoil the terminal.
+            // A program may choose any name: control characters would spoil the terminal.
             table.add_row(row.iter().map(|cell| cell.replace(char::is_control, "?")));
         }
         for (column, (_, right)) in table.column_iter_mut().zip(&self.columns) {

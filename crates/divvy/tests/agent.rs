@@ -138,8 +138,8 @@ fn a_stale_socket_and_a_stranger_in_the_slices_are_no_obstacle() {
     assert!(host.slices().is_empty());
 }
 
-/// The keeper's side of a protocol of the future: see `crates/ledger/src/attach/wire.rs` for the 12 bytes that never
-/// change.
+/// The page server's side of a protocol of the future: see `crates/ledger/src/attach/wire.rs` for the 12 bytes that
+/// never change.
 #[test]
 fn pages_of_another_version_are_refused_by_both_numbers() {
     let host = Host::new();
@@ -147,7 +147,7 @@ fn pages_of_another_version_are_refused_by_both_numbers() {
     let slice = host.slice("future");
     let id = slice["id"].as_str().expect("an id").to_owned();
     host.kill_agent();
-    // Another keeper on the slice's socket, of page version 4711.
+    // Another page server on the slice's socket, of page version 4711.
     let socket = host.run_dir().join("slices").join(&id).join("control.sock");
     std::fs::remove_file(&socket).expect("removed");
     let listener = UnixListener::bind(&socket).expect("bound");

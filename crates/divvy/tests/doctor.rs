@@ -128,7 +128,7 @@ fn tools_that_print_rubbish_or_hang_are_told_of() {
         "{told:?}"
     );
 
-    // A control program of MPS that never answers, or answers with what nobody understands.
+    // A control program of MPS that never answers, or answers with what cannot be parsed.
     let list = on_a_gpu(&host, &rubbish, &["devices", "-q"]);
     let uuid = String::from_utf8(list.stdout).expect("text").trim().to_owned();
     let pipe = host.run_dir().join("mps").join(&uuid).join("pipe");

@@ -1,4 +1,4 @@
-//! Captured machines and MIG files as somebody who means harm would make them: nothing outside is read or written, nothing
+//! Captured machines and MIG files as an attacker would make them: nothing outside is read or written, nothing
 //! hangs, and nothing reaches the terminal but words.
 
 mod common;

@@ -1,4 +1,4 @@
-//! `divvy run --wait`: first come, first served, whoever dies.
+//! `divvy run --wait`: first come, first served, also when a waiting run dies.
 
 mod common;
 
@@ -75,7 +75,7 @@ fn first_come_first_served_and_nobody_overtakes() {
     let mut second = Waiter::start(&host, "second", "1GiB");
     second.hears("place 2 of 2");
 
-    // There is room for it, and it is somebody else's turn.
+    // There is space for it, and it is another run's turn.
     let (status, said) = host.refused(&["run", "--memory", "1GiB", "--", "true"]);
     assert_eq!(status, 125);
     assert!(
@@ -120,7 +120,7 @@ fn the_time_may_be_limited() {
         said.contains("error[D0019]") && said.contains("slice holder holds 60 GiB"),
         "{said}"
     );
-    // What time does not mend is refused at once.
+    // A request that waiting does not help is refused at once.
     let (_, said) = host.refused(&["run", "--wait", "--memory", "500GiB", "--", "true"]);
     assert!(said.contains("error[D0013]"), "{said}");
     // And who need not wait does not.
@@ -159,7 +159,7 @@ fn never(host: &Host, words: &[&str]) -> String {
     said
 }
 
-/// Settings that the agent takes over from whoever starts it.
+/// Settings that the agent takes over from the command that starts it.
 fn start_agent(host: &Host, settings: &[(&str, &str)], specification: &str) {
     let mut command = host.divvy(&["slice", "create", "first", "--memory", "6GiB"]);
     command.envs(settings.iter().copied());
@@ -200,7 +200,7 @@ fn a_quota_that_was_lowered_ends_the_wait() {
     start_agent(&host, &[("DIVVY_USER_MEMORY", "8GiB")], "h100");
     let mut waiter = Waiter::start(&host, "waiter", "7GiB");
     waiter.hears("place 1 of 1: cannot reserve 7 GiB");
-    // The next one is started by whoever asks first: with the quota of the configuration.
+    // The next one is started by the first command that asks: with the quota of the configuration.
     let folder = host.folder().join("config/divvy");
     std::fs::create_dir_all(&folder).expect("a folder");
     std::fs::write(folder.join("config.toml"), "user_memory = \"7167MiB\"\n").expect("written");

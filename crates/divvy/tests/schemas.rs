@@ -98,7 +98,7 @@ fn every_document_is_as_its_schema_says() {
             "CdiSlice",
             "ContainerPlan",
             "EngineConfiguration",
-            // `divvy selftest`, which the stories run.
+            // `divvy selftest`, which the scenarios run.
             "KitReport",
             "MigChanges",
             "MigPlan",
@@ -141,7 +141,7 @@ fn what_drifts_from_its_schema_is_refused() {
             one["memory_total_bytes"] = json!("80GiB");
         }),
         ("a number below nothing", &|one| one["index"] = json!(-1)),
-        ("a word that nobody knows", &|one| one["kind"] = json!("abacus")),
+        ("an unknown word", &|one| one["kind"] = json!("abacus")),
         ("a field that is gone", &|one| {
             drop(one.as_object_mut().expect("fields").remove("uuid"));
         }),

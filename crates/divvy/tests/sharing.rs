@@ -335,7 +335,7 @@ fn each_slice_has_an_instance_of_its_own() {
         said.contains("error[D0084]: there is no MIG instance of 60 GiB"),
         "{said}"
     );
-    // What is taken is shared with nobody; what is free may be shared in turn.
+    // A taken instance is shared with no other; a free one may be shared in turn.
     let uuid = small["device_uuid"].as_str().expect("a UUID");
     let said = refused(&host, "x", &["--device", uuid]);
     assert!(said.contains("error[D0039]"), "{said}");

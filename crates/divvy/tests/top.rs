@@ -1,4 +1,4 @@
-//! `divvy top` and `divvy events`: plain where nobody looks at a screen, and a terminal that is left as it was found.
+//! `divvy top` and `divvy events`: plain where there is no screen, and a terminal that is left as it was found.
 
 mod common;
 
@@ -56,7 +56,7 @@ impl Screen {
         let mut reader = keys.try_clone().expect("a copy");
         let shown = Arc::new(Mutex::new(String::new()));
         let into = shown.clone();
-        // A thread, because the program stops when nobody reads what it draws.
+        // A thread, because the program stops when its output has no reader.
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(count @ 1..) = reader.read(&mut bytes) {
@@ -144,7 +144,7 @@ fn without_a_screen_it_is_a_table_or_a_document() {
         (&"30% hard".into(), &(1_u64 << 30).into())
     );
     assert_eq!(document["devices"][0]["promised_ratio"], 0.3);
-    // Again and again, a line each, for as long as somebody reads.
+    // Again and again, a line each, for as long as there is a reader.
     let mut child = host
         .divvy(&["top", "--interval", "100ms", "-o", "json"])
         .stdout(Stdio::piped())
@@ -156,7 +156,7 @@ fn without_a_screen_it_is_a_table_or_a_document() {
         let line: serde_json::Value = serde_json::from_str(&line.expect("text")).expect("a document a line");
         assert_eq!(line["kind"], "Usage");
     }
-    assert!(child.wait().expect("it ends when nobody reads").success());
+    assert!(child.wait().expect("it ends without a reader").success());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use divvy_device::product::spec;
 use divvy_device::{DeviceFacts, Grant, SetAsideError, Uuid};
 use divvy_model::{Bytes, Code, DeviceKind, DeviceRecord, Fault, Hardware, MigPlace, Vendor};
 
-/// What is emulated when nobody says.
+/// The product that is emulated by default.
 pub const DEFAULT_EMULATED: &str = spec::DEFAULT_SPEC;
 
 /// An emulated device, and the specification under which its driver shows it.
@@ -73,7 +73,7 @@ fn record(facts: &DeviceFacts, mig_mode: Option<bool>, run_dir: &Path) -> Device
         uuid: facts.id(),
         name: facts.name(),
         kind: DeviceKind::Emulated,
-        // Whoever asks for a product means a whole one.
+        // A request for a product means a whole one.
         profile: instance.is_none().then(|| facts.profile.key.into()),
         pci_address: facts.pci.to_string(),
         memory_total_bytes: Bytes(facts.memory_bytes()),
@@ -159,8 +159,8 @@ pub fn new_engine_page() -> Result<OwnedFd, Fault> {
         .map_err(|why| Fault::new(Code::RunDir, "cannot make a page of an emulated device").because(&why))
 }
 
-/// Memory in use on an emulated device, by anybody, as its page in the run directory tells; None where it cannot be
-/// read.
+/// Memory in use on an emulated device, by all processes, as its page in the run directory tells; None where it cannot
+/// be read.
 #[must_use]
 pub fn emulated_used(run_dir: &Path, uuid: &str) -> Option<Bytes> {
     let usage = divvy_device::usage_in(run_dir, uuid).ok()?;

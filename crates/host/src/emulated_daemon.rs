@@ -1,5 +1,5 @@
 //! What an emulated MPS daemon says of itself: two small files in its pipe folder, `control` and `partitions`, which its
-//! clients read. The folder belongs to the daemon's keeper; in one that another user can write nothing is opened.
+//! clients read. The folder belongs to the daemon's owner; in a folder that another user can write nothing is opened.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,7 +14,7 @@ use crate::mps::Mps;
 /// So much is read: a daemon's files are short.
 const LONGEST: u64 = 64 << 10;
 
-/// Whether the daemon is an emulated one: it has told so in a file, and in a folder of ours.
+/// Whether the daemon is an emulated one: a file in a folder of ours says so.
 #[must_use]
 pub fn is_emulated_daemon(mps: &Mps) -> bool {
     read(&mps.folder().join("pipe"), "control").is_ok()
@@ -38,7 +38,7 @@ fn folder(pipe: &Path) -> io::Result<OwnedFd> {
 /// `NotFound`; `PermissionDenied` in a folder that another can write; `InvalidData` for what is no plain file.
 pub(crate) fn read(pipe: &Path, name: &str) -> io::Result<String> {
     let folder = folder(pipe)?;
-    // What is no plain file must not keep us waiting.
+    // Anything but a plain file must not block us.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat(&folder, name, flags, Mode::empty())?;
     if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
@@ -49,7 +49,7 @@ pub(crate) fn read(pipe: &Path, name: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// Writes a file of the daemon's, which is seen as it was or as it is, whole.
+/// Writes a file of the daemon's. A reader sees the old one or the new one, whole.
 ///
 /// # Errors
 /// As [`read`], and the system's.

@@ -136,7 +136,7 @@ impl EmulatedTools {
                 }
                 Ok(String::new())
             }
-            // Its server is nobody's process: it goes by the number of none.
+            // Its server is no real process: its number is that of none.
             ["get_server_list"] => Ok(if self.clients(pipe, device).is_empty() {
                 String::new()
             } else {

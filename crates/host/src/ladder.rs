@@ -1,11 +1,12 @@
-//! How far up the isolation ladder a device reaches as the machine stands, and the one command that opens the next rung.
+//! The highest isolation level that a device reaches on this machine as it is, and the one command that opens the next
+//! level.
 
 use divvy_model::{DeviceKind, DeviceRecord, Isolation, MigProduct, Vendor};
 
 /// A device on the ladder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reach {
-    /// The highest rung that is open now.
+    /// The highest level that is open now.
     pub rung: Isolation,
     /// The next that can be opened, and how.
     pub next: Option<(Isolation, String)>,

@@ -56,7 +56,8 @@ impl Mps {
         }
     }
 
-    /// The daemon of a device for one user's slices. Its folders are that user's own; nobody else's programs reach it.
+    /// The daemon of a device for one user's slices. Its folders are that user's own; no other user's programs reach
+    /// it.
     #[must_use]
     pub fn of_user(device: &str, run: &Path, uid: u32) -> Self {
         Self {
@@ -159,8 +160,7 @@ impl Mps {
     /// # Errors
     /// [`Code::Tool`] where the control program hangs or says what is not understood.
     pub fn state(&self, tools: &mut dyn Tools) -> Result<MpsState, Fault> {
-        // The daemon listens there; asked without one, the control program only complains. Another user's folder tells us
-        // nothing.
+        // The daemon listens there; without one the control program only fails. Another user's folder proves nothing.
         if matches!(self.folder.join("pipe").join("control").try_exists(), Ok(false)) {
             return Ok(MpsState::default());
         }
@@ -197,7 +197,7 @@ impl Mps {
         Ok(())
     }
 
-    /// Sets apart a static partition of this many chunks of multiprocessors; its name.
+    /// Makes a static partition of this many chunks of multiprocessors; returns its name.
     ///
     /// # Errors
     /// [`Code::Tool`], also from a driver that has no such partitions.

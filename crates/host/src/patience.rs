@@ -1,5 +1,5 @@
-//! Asking what may hang. NVIDIA's library waits for ever where the kernel's part of it does, after an Xid or while a device
-//! falls off the bus; whoever asked would wait with it.
+//! Questions with a time limit, for what may hang. NVIDIA's library waits for ever where the kernel's part of it does,
+//! after an Xid or while a device falls off the bus; the caller would wait with it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -11,14 +11,14 @@ use divvy_model::{Code, Fault};
 
 type Question<T> = (u64, Box<dyn FnOnce(&mut T) + Send>);
 
-/// Something on a thread of its own, which is asked each question within a time. While one is not answered no other is put:
-/// who asks is told so at once. When it answers after all, it is asked again.
+/// An object on a thread of its own, which answers each question within a time limit. While one question has no answer
+/// no other is asked: the caller gets an error at once. After a late answer it is asked again.
 pub struct Patient<T> {
     /// Questions go by their numbers, so both stand behind one lock.
     questions: Mutex<(Sender<Question<T>>, u64)>,
     /// The number of the last question that was worked on to its end.
     answered: Arc<AtomicU64>,
-    /// The number of the last question that somebody has given up.
+    /// The number of the last question whose caller has given up.
     given_up: AtomicU64,
 }
 
@@ -34,7 +34,7 @@ pub enum Silence {
 }
 
 impl<T: 'static> Patient<T> {
-    /// Starts the thread, and makes on it what is to be asked: that too may hang.
+    /// Starts the thread, and makes the object on it: that too may hang.
     pub fn start(make: impl FnOnce() -> T + Send + 'static) -> Self {
         let (questions, asked): (_, Receiver<Question<T>>) = channel();
         let answered = Arc::new(AtomicU64::new(0));

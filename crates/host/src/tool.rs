@@ -1,4 +1,4 @@
-//! Vendors' tools, called with a time limit: some hang, some print what nobody understands.
+//! Vendors' tools, called with a time limit: some hang, some print what cannot be parsed.
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -30,7 +30,7 @@ pub trait Tools {
 pub struct HostTools {
     /// How long one may take.
     pub limit: Duration,
-    /// Whose process it is to be, by user and group; the caller's own where nobody is named.
+    /// The user and group of the process; the caller's own where none is named.
     pub user: Option<(u32, u32)>,
 }
 
@@ -69,7 +69,7 @@ impl Tools for HostTools {
                     .hint("it comes with the vendor's driver; is it installed, and on PATH?")
             })?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A tool that does not read has its reasons, which its status tells.
+            // Why a tool does not read is in its exit status.
             let _closed = stdin.write_all(input.as_bytes());
         }
         let out = reader(child.stdout.take());

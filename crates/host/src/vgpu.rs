@@ -1,4 +1,4 @@
-//! Virtual GPUs for guests: mediated devices, and NVIDIA's newer virtual functions with a type of their own.
+//! Virtual GPUs for virtual machines: mediated devices, and NVIDIA's newer virtual functions with a type of their own.
 
 use divvy_model::{Code, Fault};
 use serde::Serialize;
@@ -158,7 +158,7 @@ pub fn create(root: &Sysroot, function: &str, kind: &str, uuid: &str, dry_run: b
             uuid,
         ),
         VgpuWay::VendorVfio => {
-            // Paths of virtual functions are used again and again: one that has a type is somebody's.
+            // Paths of virtual functions are reused: one that has a type belongs to a user.
             let file = format!("{PCI}/{function}/nvidia/current_vgpu_type");
             if root.text(&file).is_some_and(|now| now != "0") {
                 return Err(
@@ -175,7 +175,7 @@ pub fn create(root: &Sysroot, function: &str, kind: &str, uuid: &str, dry_run: b
     }
 }
 
-/// Frees a virtual GPU, unless a virtual machine holds it. `kind` guards against freeing one that was made anew under
+/// Frees a virtual GPU, unless a virtual machine holds it. `kind` guards against freeing one that was made again under
 /// the same name since it was looked at.
 ///
 /// # Errors

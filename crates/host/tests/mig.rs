@@ -58,7 +58,7 @@ fn brute(
                 let lost = if self.exact {
                     lost.count()
                 } else {
-                    // The others may stay where they are in nobody's way: the largest part of them that fits.
+                    // The others may stay where they are not in the way: the largest part of them that fits.
                     let others: Vec<_> = lost.copied().collect();
                     let fits = (0_u32..1 << others.len()).filter(|part| {
                         let mut all = held.clone();
@@ -528,7 +528,7 @@ fn a_tenant_is_never_touched() {
         name: "train".into(),
     });
     let start = driver.devices[0].instances[0].start;
-    let refusal = bring(&mut driver, 0, "19,19,19,19,19,19,19").expect_err("somebody is there");
+    let refusal = bring(&mut driver, 0, "19,19,19,19,19,19,19").expect_err("a tenant is there");
     assert_eq!(refusal.code, Code::MigBusy);
     assert!(refusal.message.contains("train (process 4711)"), "{refusal:?}");
     let disabled = Target {
@@ -536,7 +536,7 @@ fn a_tenant_is_never_touched() {
         enabled: false,
         wanted: Vec::new(),
     };
-    let refusal = plan_devices(&driver.devices, &[disabled]).expect_err("somebody is there");
+    let refusal = plan_devices(&driver.devices, &[disabled]).expect_err("a tenant is there");
     assert_eq!(refusal.code, Code::MigBusy);
     // Beside the tenant everything may change.
     assert_eq!(bring(&mut driver, 0, "9,19,14"), Ok(3));
@@ -612,7 +612,7 @@ fn compute_instances_are_made_changed_and_left_alone() {
             pid: Some(4711),
             name: "train".into(),
         });
-    let refusal = bring(&mut driver, 0, "3g.40gb,3g.40gb").expect_err("somebody is there");
+    let refusal = bring(&mut driver, 0, "3g.40gb,3g.40gb").expect_err("a tenant is there");
     assert_eq!(refusal.code, Code::MigBusy);
     assert!(
         refusal.message.contains("3g.40gb:0") && refusal.message.contains("train (process 4711)"),

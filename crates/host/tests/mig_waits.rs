@@ -84,15 +84,15 @@ fn a_driver_that_hangs_half_way_is_given_up_and_told_of() {
 fn devices_are_changed_by_one_at_a_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join(Alone::NAME);
-    let first = Alone::wait(&path, Duration::ZERO).expect("nobody else");
-    let refusal = Alone::wait(&path, Duration::ZERO).expect_err("somebody is at it");
+    let first = Alone::wait(&path, Duration::ZERO).expect("no other");
+    let refusal = Alone::wait(&path, Duration::ZERO).expect_err("another is at it");
     assert_eq!(refusal.code, Code::MigBusy);
     std::thread::scope(|scope| {
         let second = scope.spawn(|| Alone::wait(&path, Alone::PATIENCE));
         drop(first);
         assert!(second.join().expect("no panic").is_ok(), "it is free now");
     });
-    // Somebody else's link does not choose what is opened.
+    // Another user's link does not choose what is opened.
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(folder.path().join("elsewhere"), &link).expect("a link");
     Alone::wait(&link, Duration::ZERO).expect_err("a link");

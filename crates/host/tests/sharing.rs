@@ -165,7 +165,7 @@ fn a_node_is_partitioned_whole_and_idle() {
     let built = Built::mi300x(other.path(), 1);
     built.file("sys/class/kfd/kfd/proc/4711/vram_10005", "1\n");
     let root = Sysroot::at(built.root());
-    let refusal = amd::plan(&root, &machine::read(&root).devices, &wanted).expect_err("somebody is there");
+    let refusal = amd::plan(&root, &machine::read(&root).devices, &wanted).expect_err("a process is there");
     assert!(
         refusal.code == Code::MigBusy && refusal.message.contains("4711"),
         "{refusal:?}"

@@ -24,7 +24,7 @@ pub enum QuantityError {
     /// Digits with no unit: 4 what?
     #[error("`{0}` has no unit")]
     NoUnit(String),
-    /// A unit nobody defined.
+    /// An unknown unit.
     #[error("`{text}` has an unknown unit `{unit}`")]
     UnknownUnit {
         /// What was typed.

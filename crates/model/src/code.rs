@@ -1,6 +1,6 @@
 //! Error codes: one table of what can go wrong, what it means, and the exit status it ends the command with.
 //!
-//! A code is stable: scripts match on it, `divvy explain` tells its story. Codes are added, never reused.
+//! A code is stable: scripts match on it, `divvy explain` prints its explanation. Codes are added, never reused.
 
 use std::fmt;
 use std::str::FromStr;
@@ -89,15 +89,15 @@ codes! {
     23 SliceName USAGE "a name of a slice was not understood"
         "A name is 1 to 63 letters, digits, `-`, `_` or `.`, and begins with a letter or a digit. `refused` stands for a slice that was not made, and is no slice's name."
     24 SliceGone ACT "the slice or its pages are gone"
-        "Either the slice ended, or was deleted, before the request was served: start again. Or it is there and its pages are not: they cannot be had from its keeper (which is stopped, or died together with the agent), or they are damaged. Then what the slice holds is not known: its programs keep running under their limit, all of that limit counts as taken, and it can be neither changed nor joined nor divided. The message and `divvy inspect` say which it is; it ends with its processes, which `divvy kill` ends."
+        "Either the slice ended, or was deleted, before the request was served: start again. Or it is there and its pages are not: they cannot be had from its page server (which is stopped, or died together with the agent), or they are damaged. Then what the slice holds is not known: its programs keep running under their limit, all of that limit counts as taken, and it can be neither changed nor joined nor divided. The message and `divvy inspect` say which it is; it ends with its processes, which `divvy kill` ends."
     25 BadMemory ACT "the slice cannot have that much memory"
-        "A slice is like a smaller GPU: its programs' contexts are inside it, so it has room for one at least (`context_memory` in the configuration says what one costs). A live slice may shrink below what its programs hold (they keep it, and get no more until they fall below the limit), but not below what slices inside it have. A whole device is neither more nor less."
+        "A slice is like a smaller GPU: its programs' contexts are inside it, so it has space for one at least (`context_memory` in the configuration says what one costs). A live slice may shrink below what its programs hold (they keep it, and get no more until they fall below the limit), but not below what slices inside it have. A whole device is neither more nor less."
     26 SliceBusy ACT "programs run in the slice"
         "A lasting slice is deleted when nothing runs in it. End the programs first, or let `divvy slice delete --yes` end them."
     27 NotLasting ACT "the slice is not a lasting one"
         "`divvy run --slice` joins slices that `divvy slice create` made, and `divvy slice delete` deletes them. The slice of a plain `divvy run` belongs to that run and ends with it; `divvy kill` ends it."
     28 SliceFull ACT "the slice has no room for another inside it"
-        "A `divvy run` inside a slice takes its memory and its compute out of that slice: never more than is free there, and nobody overtakes who waits for it. The message says what its programs and the slices inside it hold."
+        "A `divvy run` inside a slice takes its memory and its compute out of that slice: never more than is free there, and no run overtakes one that waits for it. The message says what its programs and the slices inside it hold."
     29 OutsideSlice ACT "a slice cannot be left from inside"
         "What runs inside a slice gets no memory from outside it: neither of another device nor of another slice, no lasting one is made there, and the limits of the slice itself, or of another that is not inside it, are not changed there. Start it from a shell that is in no slice. A run that goes into your default slice stays on that slice's device, too; `--memory` asks for a slice elsewhere."
     30 AgentUnreachable AGENT "the agent does not answer"
@@ -107,7 +107,7 @@ codes! {
     32 AgentVersion AGENT "the agent speaks another version"
         "The agent was started by another version of Divvy whose API differs. `divvy agent stop` ends it (tenants keep their limits); the next `divvy run` starts this version's."
     33 NotAllowed PERMISSION "only the owner or root may do that"
-        "Everybody may look; a slice is changed by the user who holds it, or by root. An agent makes slices for its own user and root, unless its configuration says `admit_others = true`, and makes emulated devices for these alone. A pod or container joins a lasting slice by an annotation where `divvy slice create --pods` made it so. A process that has ended changes nothing either, though another goes on with its connection."
+        "Every user may look; a slice is changed by the user who holds it, or by root. An agent makes slices for its own user and root, unless its configuration says `admit_others = true`, and makes emulated devices for these alone. A pod or container joins a lasting slice by an annotation where `divvy slice create --pods` made it so. A process that has ended changes nothing either, though another goes on with its connection."
     34 OneSlice ACT "these devices cannot be in one slice"
         "A slice of several devices is one program's under one driver: each device once, all real or all of one specification of emulated ones, and no MIG instance, beside which CUDA shows a program nothing else."
     35 OverQuota ACT "more than one user may have"
@@ -115,13 +115,13 @@ codes! {
     36 OverSlice ACT "more memory than the slice around it has"
         "A `divvy run` inside a slice takes its memory out of that slice. This one asks for more than that slice's own limit, so it does not fit even when nothing else is left in it, and waiting is of no use. Ask for less, or raise the outer slice's limit first with `divvy resize`. A run that waits when the outer slice is resized below it is refused in this way too."
     37 ComputeFull ACT "the device has not that much compute left"
-        "The shares of a device's time sum to 100 % at most as soon as one of its slices has a hard cap or is latency-critical: such a share is promised, and a promise that is made twice is kept to nobody. While all are soft and best-effort they may sum to more; they are weights then. The message says what is free and who has the rest. Ask for less, wait with `--wait`, or `divvy resize NAME --compute` another."
+        "The shares of a device's time sum to 100 % at most as soon as one of its slices has a hard cap or is latency-critical: such a share is promised, and a promise that is made twice cannot be kept. While all are soft and best-effort they may sum to more; they are weights then. The message says what is free and who has the rest. Ask for less, wait with `--wait`, or `divvy resize NAME --compute` another."
     38 BadCompute ACT "the slice cannot have such compute"
-        "A share is above 0 % and at most 100 %. A hard cap and the latency class are promises, so they need a share; a weight is for slices without one. Inside another slice, a share is a part of that one's, its cap binds, and none is latency-critical unless that one is. Not everybody may give a weight above 100."
+        "A share is above 0 % and at most 100 %. A hard cap and the latency class are promises, so they need a share; a weight is for slices without one. Inside another slice, a share is a part of that one's, its cap binds, and none is latency-critical unless that one is. Not every user may give a weight above 100."
     39 OtherMode ACT "the device is shared in another way"
         "A device is shared in one way at a time: by leases, by the hardware's turns, under MPS, or by MIG instances. The message says who shares it how. Share it so too, choose another device, or wait with `--wait` until those slices have ended. `divvy explain sharing` compares the ways."
     40 RunDir PERMISSION "the run directory cannot be used"
-        "Divvy keeps its socket and the slices' records in a run directory: DIVVY_RUN_DIR, else /run/divvy for root, $XDG_RUNTIME_DIR/divvy or /tmp/divvy-UID for a user. It must belong to the caller, to root, or to a user whom root put there (all folders above it are root's), and be writable by its owner only. What answers on its socket must be its owner's or root's: anybody may make a folder in /tmp."
+        "Divvy keeps its socket and the slices' records in a run directory: DIVVY_RUN_DIR, else /run/divvy for root, $XDG_RUNTIME_DIR/divvy or /tmp/divvy-UID for a user. It must belong to the caller, to root, or to a user that root put there (all folders above it are root's), and be writable by its owner only. What answers on its socket must be its owner's or root's: any user may make a folder in /tmp."
     41 RunDirPath ACT "the run directory's path cannot be used"
         "The dynamic loader splits LD_PRELOAD at spaces and colons, and a socket's path has at most 107 bytes: the run directory's path must have no such characters and be short."
     42 SharedMemory ACT "shared memory cannot be made"
@@ -137,7 +137,7 @@ codes! {
     47 CdiDirectory PERMISSION "the CDI directory cannot be used"
         "Engines read CDI files from /etc/cdi and /var/run/cdi, which belong to root on most hosts. `--directory` names another directory, which the engine has to be told of."
     48 CdiName ACT "a CDI name is taken or cannot be"
-        "A CDI device is called `vendor.com/class=name`. Where two files claim one name, engines give it to nobody. `divvy cdi list` shows who claims what."
+        "A CDI device is called `vendor.com/class=name`. Where two files claim one name, engines give it to no container. `divvy cdi list` shows who claims what."
     49 Nri ACT "the container runtime's plugin interface cannot be used"
         "`divvy nri` is a plugin of containerd (1.7 and later) and CRI-O: it connects to /var/run/nri/nri.sock, or the runtime starts it. containerd 1.7 has NRI turned off: `disable = false` in the part `io.containerd.nri.v1.nri` of its configuration turns it on. A plugin that answers too late is dropped by the runtime; plugin_request_timeout there says how long it waits."
     50 DropIn ACT "a drop-in library is missing"
@@ -153,11 +153,11 @@ codes! {
     55 MigMode ACT "the device is in MIG mode"
         "Of a GPU in MIG mode only its instances can be used. `divvy devices` lists them as devices of their own; name one with `--device MIG-…`, make them with `divvy mig apply`, or turn the mode off with `divvy mig apply --instances none`."
     60 PageVersion ACT "a page of another version"
-        "A slice's grant or ledger was made by another version of Divvy, or is no such page at all. Divvy never guesses: what runs in the slice goes on; delete it and make it anew."
+        "A slice's grant or ledger was made by another version of Divvy, or is no such page at all. Divvy never guesses: what runs in the slice goes on; delete the slice and make it again."
     61 LedgerCorrupt ACT "the ledger is damaged"
         "A slice's ledger holds values no limiter writes. The slice's programs keep running under their limit; the agent takes no number from that page any more."
     62 Attach ACT "the slice's pages could not be handed over"
-        "The keeper of a slice (its `divvy run`) and the agent pass the pages through a socket in the slice's directory, and one of them failed."
+        "The page server of a slice (its `divvy run`) and the agent pass the pages through a socket in the slice's directory, and one of them failed."
     63 Annotation ACT "a pod's annotations mean nothing"
         "A pod asks for a slice by divvy.dev/memory, /compute, /device or /slice, which is for all its containers together, and for one container by memory.divvy.dev/container.NAME and the like. An annotation of divvy.dev that Divvy does not know is refused, because a limit that is misspelt must not be none; so is a mount over the places where the limiter lies."
     70 DoctorFailed ACT "doctor found a failure"
@@ -228,7 +228,7 @@ impl<'de> Deserialize<'de> for Code {
 mod tests {
     use super::*;
 
-    /// A code whose refusal was dropped would keep a story that nothing tells.
+    /// A code whose refusal was dropped would keep an explanation that no command prints.
     #[test]
     fn every_code_is_raised_somewhere() {
         fn sources(folder: &std::path::Path, text: &mut String) {

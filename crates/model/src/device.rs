@@ -37,10 +37,10 @@ pub struct DeviceRecord {
     pub pci_address: String,
     /// The device's memory.
     pub memory_total_bytes: Bytes,
-    /// What driver and firmware have set aside of it: nobody gets that.
+    /// The memory that driver and firmware reserve: no program gets it.
     #[serde(default, skip_serializing_if = "Bytes::is_zero")]
     pub memory_reserved_bytes: Bytes,
-    /// Memory in use on it, by anybody.
+    /// Memory in use on it, by all processes.
     pub memory_used_bytes: Bytes,
     /// Streaming multiprocessors (or compute units).
     pub sm_count: u32,

@@ -14,7 +14,7 @@ pub enum Vendor {
     Amd,
     /// PCI vendor 8086.
     Intel,
-    /// Nobody: it is emulated.
+    /// No vendor: it is emulated.
     Emulated,
     /// Any other.
     #[default]

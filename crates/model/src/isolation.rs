@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A rung of the ladder, weakest first. The order of the variants is the order of strength.
+/// An isolation level, weakest first. The order of the variants is the order of strength.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
@@ -23,7 +23,7 @@ pub enum Isolation {
 }
 
 impl Isolation {
-    /// Every rung, weakest first.
+    /// Every level, weakest first.
     pub const LADDER: [Self; 5] = [
         Self::Env,
         Self::Cooperative,
@@ -44,7 +44,7 @@ impl Isolation {
         }
     }
 
-    /// What this rung does *not* protect against. Every screen that offers a rung shows it.
+    /// What this level does *not* protect against. Every screen that offers a level shows it.
     #[must_use]
     pub fn not_protected(self) -> &'static str {
         match self {

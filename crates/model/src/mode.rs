@@ -53,7 +53,7 @@ impl Mode {
     pub fn take_when(self) -> &'static str {
         match self {
             Self::Lease => {
-                "shares are to mean what they say, or somebody waits for answers; programs that fill the device"
+                "shares are to mean what they say, or a user waits for answers; programs that fill the device"
             }
             Self::Timeslice => "equal parts are enough, or a program does its own launches past any library",
             Self::Mps => "many small kernels of one user's programs leave the device half empty",
@@ -69,13 +69,13 @@ impl Mode {
                 "a program that sets out to escape the gate; a kernel that never ends takes turns with the others"
             }
             Self::Timeslice => {
-                "unequal wishes: parts are equal, and each neighbour adds its whole turn to every wait"
+                "unequal requests: parts are equal, and each neighbour adds its whole turn to every wait"
             }
             Self::Mps => {
                 "a fault of one program, which ends the others of the same server; contention for caches and memory bandwidth"
             }
             Self::Mig => {
-                "contention for PCIe and host memory; what an instance leaves idle nobody else can use"
+                "contention for PCIe and host memory; no other program can use what an instance leaves idle"
             }
         }
     }
@@ -103,7 +103,7 @@ impl FromStr for Mode {
     }
 }
 
-/// How long a process keeps a GPU that several share in turn, where nobody hands out leases.
+/// How long a process keeps a GPU that several share in turn, where there are no leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimeSlice {
@@ -160,9 +160,9 @@ impl FromStr for TimeSlice {
 pub struct ModeTerms {
     /// The way.
     pub mode: Mode,
-    /// Into how many parts the hardware's turns are divided; as the agent is configured where nobody says.
+    /// Into how many parts the hardware's turns are divided; by default as the agent is configured.
     pub replicas: Option<u32>,
-    /// How long such a turn is; as the driver likes where nobody says.
+    /// How long such a turn is; by default the driver decides.
     pub time_slice: Option<TimeSlice>,
 }
 

@@ -37,7 +37,7 @@ pub struct SliceRequest {
     /// A name of the user's choosing; the agent makes one up otherwise.
     #[serde(default)]
     pub name: Option<String>,
-    /// Which device; any with room otherwise.
+    /// Which device; by default any with enough free memory.
     #[serde(default)]
     pub device: Option<Selector>,
     /// Further devices, in order, each with as much memory as the first.
@@ -49,7 +49,7 @@ pub struct SliceRequest {
     /// How much compute; unlimited otherwise.
     #[serde(default)]
     pub compute: Option<Compute>,
-    /// Without a share: its weight among those that have none; 100 where nobody says.
+    /// Without a share: its weight among those that have none; 100 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_weight: Option<Weight>,
     /// Whether the share is a bound too.
@@ -67,17 +67,17 @@ pub struct SliceRequest {
     /// Of such a device: how long a turn is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_slice: Option<TimeSlice>,
-    /// The rung of the isolation ladder.
+    /// The isolation level.
     #[serde(default)]
     pub isolation: Isolation,
     /// What to do where a limit cannot be enforced.
     #[serde(default)]
     pub policy: Policy,
-    /// How long an allocation that does not fit waits for room before it is refused, in nanoseconds; 0: not at all.
+    /// How long an allocation that does not fit waits for space before it is refused, in nanoseconds; 0: not at all.
     #[serde(default)]
     pub on_oom_wait_ns: u64,
     /// What may be allocated in all, in parts per 100 of the memory: 200 is twice, the half of it in managed memory
-    /// that the host backs. 100 where nobody asks for more.
+    /// that the host backs. 100 by default.
     #[serde(default = "hundred")]
     pub oversubscribe_percent: u32,
     /// The whole device, for one tenant alone, without a limiter in its process.
@@ -166,12 +166,12 @@ fn hundred() -> u32 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SliceState {
-    /// Admitted; its keeper has not taken the pages yet.
+    /// Admitted; its page server has not taken the pages yet.
     #[default]
     Starting,
-    /// Its keeper lives.
+    /// Its page server lives.
     Running,
-    /// Its keeper is gone, processes that use the device are not.
+    /// Its page server is gone, processes that use the device are not.
     Orphaned,
     /// A lasting slice in which nothing runs.
     Idle,
@@ -198,7 +198,7 @@ pub enum Condition {
     OverLimit,
     /// The device says that its processes hold more than they account for.
     Overuse,
-    /// A process of it waits for room.
+    /// A process of it waits for memory.
     Waiting,
     /// Kernels run while much of its memory lies beyond its share.
     Thrashing,
@@ -349,7 +349,7 @@ pub struct SliceRecord {
     /// Its share of compute, where one was asked for: of its devices, or of the slice that it is inside of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute: Option<Compute>,
-    /// Without a share: its weight among those that have none; 100 where nobody says.
+    /// Without a share: its weight among those that have none; 100 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_weight: Option<Weight>,
     /// Whether the share is a bound too.
@@ -370,7 +370,7 @@ pub struct SliceRecord {
     /// Under MPS, where multiprocessors are set apart for it: the partition's name, once it is made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps_partition: Option<String>,
-    /// The rung of the isolation ladder it stands on.
+    /// Its isolation level.
     pub isolation: Isolation,
     /// What happens where a limit cannot be enforced.
     pub policy: Policy,
@@ -388,10 +388,11 @@ pub struct SliceRecord {
     /// The program it was made for, with its arguments.
     #[serde(default)]
     pub command: Vec<String>,
-    /// Process id of its keeper, the `divvy run` that hands its pages to new processes.
+    /// Process id of its page server, the `divvy run` that hands its pages to new processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keeper_pid: Option<u32>,
-    /// When the keeper began, in the kernel's ticks since boot: its id may come to mean another process. 0: not known.
+    /// When the page server began, in the kernel's ticks since boot: its id may come to mean another process. 0: not
+    /// known.
     #[serde(default, skip_serializing_if = "is_not_known")]
     pub keeper_start_ticks: u64,
     /// Whether it stays while nothing runs in it, as `divvy slice create` makes them.
@@ -417,7 +418,7 @@ pub struct SliceRecord {
     /// What slices nested in it take of its limit.
     #[serde(default, skip_serializing_if = "Bytes::is_zero")]
     pub memory_lent_bytes: Bytes,
-    /// How long an allocation that does not fit waits for room, in nanoseconds.
+    /// How long an allocation that does not fit waits for space, in nanoseconds.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub on_oom_wait_ns: u64,
     /// What may be allocated beyond the limit, in managed memory that the host backs.

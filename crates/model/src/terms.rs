@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::Compute;
 
-/// Whether a slice may run beyond its share while nobody else wants the device.
+/// Whether a slice may run beyond its share while no other wants the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cap {
-    /// It may: nothing is left idle that somebody wants.
+    /// It may: the device is not idle while a slice wants it.
     #[default]
     Soft,
     /// Never.

@@ -12,7 +12,7 @@ macro_rules! of_this_machine {
     }};
 }
 
-/// Computing, threads, time, open files, sockets and looking at files: all that a keeper does.
+/// Computing, threads, time, open files, sockets and looking at files: all that a page server does.
 pub(crate) const OF_KEEPERS: &[&[i64]] = &[
     &[
         // Memory.
@@ -136,7 +136,7 @@ pub(crate) const OF_KEEPERS: &[&[i64]] = &[
         SYS_getpgrp SYS_getrlimit SYS_lstat SYS_open SYS_pipe SYS_poll SYS_readlink SYS_select SYS_stat SYS_time SYS_unlink),
 ];
 
-/// What the agent does beside: files of its own, keepers as its children, and the driver's management library.
+/// What the agent does besides: files of its own, page servers as its children, and the driver's management library.
 pub(crate) const OF_AGENTS: &[&[i64]] = &[
     &[
         libc::SYS_copy_file_range,
@@ -197,8 +197,8 @@ pub(crate) const OF_AGENTS: &[&[i64]] = &[
         SYS_rename SYS_renameat SYS_rmdir SYS_setrlimit SYS_symlink SYS_utime SYS_utimes SYS_vfork),
 ];
 
-/// What the helper and the vendors' tools that it starts do beside: other users' rights, and what ordinary programs use.
-/// Containers run the same tools under Docker's default filter, which has all of these.
+/// What the helper and the vendors' tools that it starts do besides: other users' rights, and what ordinary programs
+/// use. Containers run the same tools under Docker's default filter, which has all of these.
 pub(crate) const OF_HELPERS: &[&[i64]] = &[&[
     libc::SYS_capget,
     libc::SYS_capset,

@@ -1,4 +1,4 @@
-//! The agent's side: what needs root is asked of this process itself, or of a helper.
+//! The agent's side: this process itself, or a helper, does what needs root.
 
 use std::fmt;
 use std::io;
@@ -29,7 +29,7 @@ pub struct Reply {
     pub descriptor: Option<OwnedFd>,
 }
 
-/// Who does what needs root.
+/// The process that does what needs root.
 pub trait Privileged: fmt::Debug + Send + Sync {
     /// Has it done.
     ///
@@ -64,7 +64,7 @@ impl Privileged for Direct {
     }
 }
 
-/// A helper, over two channels: what a vendor's tool takes its time for holds up nothing else.
+/// A helper, over two channels: a slow vendor's tool holds up no other request.
 #[derive(Debug)]
 pub struct Remote {
     quick: Mutex<Lane>,
@@ -184,7 +184,8 @@ fn ask(channel: &Channel, request: &Request, number: u64) -> io::Result<Reply> {
     loop {
         let received = channel.receive()?.ok_or(io::ErrorKind::BrokenPipe)?;
         let (its, answer) = Answer::decode(&received.bytes).map_err(|_| io::ErrorKind::InvalidData)?;
-        // An earlier question's that was given up: not ours. What is not understood has no number.
+        // The answer to an earlier question that was given up, not to ours. A message that is not understood has no
+        // number.
         if its == number || its == 0 {
             return Ok(Reply {
                 answer,

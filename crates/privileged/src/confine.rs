@@ -1,7 +1,7 @@
 //! Filters of system calls, and rights given up for good. What is not allowed fails with EPERM and ends nothing.
 //!
-//! A filter stays with a process and with all that it starts. So the helper's has room for the vendors' tools, and the
-//! agent's for its keepers, which narrow it for themselves.
+//! A filter stays with a process and with all that it starts. So the helper's allows the vendors' tools, and the
+//! agent's its page servers, which narrow it for themselves.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,11 @@ use crate::user;
 
 /// `clone` may make processes and threads, and no namespaces.
 const NAMESPACES: u64 = 0x7e02_0000;
-/// What a keeper's files are told: not to block, to be closed on exec, whether they are a terminal.
+/// What a page server sets or asks of its files: not to block, to be closed on exec, whether they are a terminal.
 const KEEPERS_IOCTLS: [u64; 3] = [0x5421, 0x5451, 0x5401];
 
-/// Confines this process, a keeper of a slice, for good: it gives up user 0 where it is that, can get no right back, and
-/// can start nothing. To be called after its sockets are there, before it serves.
+/// Confines this process, a slice's page server, for good: it gives up user 0 where it is that, can get no right back,
+/// and can start nothing. To be called after its sockets are there, before it serves.
 ///
 /// # Errors
 /// [`Code::Privilege`].

@@ -32,7 +32,7 @@ pub(crate) fn remove_cdi(folder: CdiFolder, slice: u32, rules: &Rules) -> Result
     }];
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let opened = match openat2(CWD, folder, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
-        // A kernel before 5.6: what is above is root's, the last part is looked at.
+        // A kernel before 5.6: the folders above are root's, the last part is checked.
         Err(Errno::NOSYS) => open(folder, flags, Mode::empty()),
         opened => opened,
     };

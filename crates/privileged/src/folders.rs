@@ -80,7 +80,7 @@ pub(crate) fn make(daemon: &OwnedFd, user: User) -> Result<(), Answer> {
             }
             continue;
         }
-        // The agent may have put one of its own in its place meanwhile: that one is not root's.
+        // The agent may have put its own folder there meanwhile: that one is not root's.
         if seen.st_uid != rustix::process::geteuid().as_raw() {
             return Err(Answer::Refused(Refusal::Foreign));
         }

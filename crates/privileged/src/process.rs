@@ -1,4 +1,4 @@
-//! Processes: pinned by a descriptor, compared with what was said of them, then signalled or looked at.
+//! Processes: pinned by a descriptor, compared with what the request says of them, then signalled or looked at.
 
 use std::fs;
 use std::io::{self, Read};
@@ -18,11 +18,11 @@ use crate::rules::Rules;
 const KERNEL_THREAD: u64 = 0x0020_0000;
 /// Where containers have the folder of their slice's socket.
 const SLICE: &[u8] = b" /run/divvy/slice ";
-/// So much of what the kernel says of a process is read, in bytes.
+/// The most that is read of what the kernel says of a process, in bytes.
 const LONGEST: u64 = 4 << 20;
 /// As many of a process's descriptors and mapped files are looked at.
 const MOST_OPEN: usize = 16 << 10;
-/// As many processes of a mount namespace are asked what is mounted there: one that has changed its root sees less.
+/// How many processes of a mount namespace are asked what is mounted there: one that has changed its root sees less.
 const ASKED: usize = 64;
 
 /// When the process began, in the kernel's ticks since boot.
@@ -90,7 +90,7 @@ fn failed(error: &io::Error) -> Answer {
     Answer::Failed(Errno::from_io_error(error).unwrap_or(Errno::IO))
 }
 
-/// The process, pinned, if it is what was said of it and may be touched.
+/// The process, pinned, if it matches the request and may be touched.
 fn pin(process: &Process, rules: &Rules) -> Result<OwnedFd, Answer> {
     let pid = process.pid;
     let protected = [0, 1, std::process::id(), rules.agent_pid];
@@ -104,7 +104,7 @@ fn pin(process: &Process, rules: &Rules) -> Result<OwnedFd, Answer> {
         Errno::SRCH | Errno::INVAL => Answer::Gone,
         error => Answer::Failed(error),
     })?;
-    // What is read from here on is the pinned process's for as long as that has not been reaped: its start says so.
+    // From here on the facts are the pinned process's for as long as it has not been reaped: its start time shows that.
     check_identity(process, rules)?;
     check_start(process)?;
     Ok(pinned)

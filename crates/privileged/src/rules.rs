@@ -26,7 +26,7 @@ pub struct Rules {
     pub(crate) agent_uid: u32,
     /// The process that asks.
     pub(crate) agent_pid: u32,
-    /// Who asks is not trusted with all that this process may do.
+    /// The caller is not trusted with all that this process may do.
     pub(crate) separate: bool,
     /// The agent's run directory.
     pub(crate) run: PathBuf,
@@ -41,7 +41,7 @@ impl Rules {
     /// Of a helper for the agent of a user and a run directory.
     ///
     /// # Errors
-    /// What the kernel does not tell of this process.
+    /// The kernel does not tell something about this process.
     pub fn of_helper(agent_uid: u32, run: &Path) -> std::io::Result<Self> {
         Ok(Self {
             agent_uid,

@@ -72,10 +72,10 @@ pub fn listen(listener: &OwnedFd, rules: &Rules) -> io::Result<()> {
     }
 }
 
-/// Answers until the other side hangs up, or says what is not understood.
+/// Answers until the other side hangs up, or sends a message that is not understood.
 fn answer_all(channel: &Channel, rules: &Rules) {
     while let Ok(Some(received)) = channel.receive() {
-        // Nothing that is sent along is wanted.
+        // A descriptor that comes with a request is not used.
         drop(received.descriptor);
         let Ok((number, request)) = Request::decode(&received.bytes) else {
             let _gone = channel.send(&Answer::Refused(Refusal::Malformed).encode(0), None);
@@ -92,7 +92,7 @@ fn answer_all(channel: &Channel, rules: &Rules) {
     }
 }
 
-/// A refusal is an error of the agent's or an attack: it is written down, once a second at most.
+/// A refusal is an error of the agent's or an attack: it is logged, once a second at most.
 fn say(request: &Request, why: Refusal) {
     static SAID: Mutex<Option<Instant>> = Mutex::new(None);
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);

@@ -69,7 +69,8 @@ fn mps_control(
     run(command, input)
 }
 
-/// Has a process of the user empty the daemon's folders. The folders themselves it cannot remove: what is above is not its own.
+/// Has a process of the user empty the daemon's folders. It cannot remove the folders themselves: their parents are not
+/// its own.
 fn empty(user: User, daemon: &OwnedFd) -> Result<(), Answer> {
     // By the descriptor, which the child has until it executes: the agent may give the name to another folder meanwhile.
     let place = format!("/proc/self/fd/{}", daemon.as_raw_fd());
@@ -157,7 +158,7 @@ fn run(mut command: Command, input: &str) -> Result<Answer, Answer> {
             PATIENCE.as_secs()
         )));
     };
-    // A daemon that the tool started may keep the pipe open: what it said until now is enough.
+    // A daemon that the tool started may keep the pipe open: the output until now is enough.
     let said = |receiver: Receiver<Vec<u8>>| {
         let bytes = receiver.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -184,7 +185,7 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     receiver
 }
 
-/// Nothing where it did not end in time; it is gone then.
+/// None where it did not end in time; it is killed then.
 fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
     let start = Instant::now();
     loop {

@@ -5,7 +5,7 @@ pub const LONGEST: usize = 20 << 10;
 
 /// "DVYP".
 const MAGIC: u32 = u32::from_le_bytes(*b"DVYP");
-/// Both sides come from one build or they do not talk.
+/// Both sides must come from one build, or they refuse each other.
 const VERSION: u16 = 1;
 
 /// Why bytes are no message.

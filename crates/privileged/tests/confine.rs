@@ -107,7 +107,7 @@ fn an_agent() {
     confine_agent().expect("confined");
     try_what_is_forbidden();
     try_what_is_needed();
-    // It starts keepers, which narrow the filter for themselves.
+    // It starts page servers, which narrow the filter for themselves.
     assert!(Command::new("true").status().expect("it runs").success());
     confine_keeper(rustix::process::getuid().as_raw(), 0).expect("narrower");
     Command::new("true").spawn().expect_err("no more");

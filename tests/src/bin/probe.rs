@@ -1,4 +1,4 @@
-//! A tenant for the stories: a CUDA program over cudarc that does what its standard input tells it, line by line, and
+//! A tenant for the scenarios: a CUDA program over cudarc that does what its standard input tells it, line by line, and
 //! answers each line with one JSON object. It ends with its input. It knows nothing of Divvy.
 //!
 //! - `info`: what cuMemGetInfo and cuDeviceTotalMem say

@@ -1,4 +1,4 @@
-//! What the stories in containers begin with.
+//! What the scenarios in containers begin with.
 
 use divvy_tests::clients::{attacker, probe};
 use divvy_tests::containers::{Image, Podman};

@@ -27,7 +27,7 @@ fn partition(system: &System, user: &User, name: &str) -> std::process::Command 
 fn f02_root_writes_nothing_through_links_in_a_users_folder_of_pipes() {
     let Some(system) = System::new() else { return };
     let alice = &system.users.alice;
-    // Where it is refused there is no folder to attack, and the story shows nothing: it has to be admitted.
+    // Where it is refused there is no folder to attack, and the scenario shows nothing: it has to be admitted.
     let first = finish(&mut partition(&system, alice, "one"));
     assert!(
         first.status.success(),

@@ -1,5 +1,5 @@
 //! F3. Seen on the old code: user 0 was taken for the agent, and a container's root is user 0. Over the socket that is
-//! mounted in it a container brought its slice's keeper a grant of its own: 1024 MiB became 80,896 MiB.
+//! mounted in it a container brought its slice's page server a grant of its own: 1024 MiB became 80,896 MiB.
 
 use divvy_tests::GIB;
 use divvy_tests::containers::Podman;

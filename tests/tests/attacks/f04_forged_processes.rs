@@ -12,7 +12,7 @@ use divvy_tests::processes;
 
 use super::containers::{HARDENED, image, slice};
 
-/// A process of root's that has nothing to do with any slice; it ends with the story.
+/// A process of root's that has nothing to do with any slice; it ends with the scenario.
 struct Bystander(Child);
 
 impl Bystander {

@@ -1,5 +1,6 @@
-//! F5. Seen on the old code: alice put a link to bob's socket where her own keeper was to listen. The agent followed it, took
-//! bob's pages for hers, and gave his keeper a grant with her limit: bob's tenants had 300 MiB in the place of 2 GiB.
+//! F5. Seen on the old code: alice put a link to bob's socket where her own page server was to listen. The agent
+//! followed it, took bob's pages for hers, and gave his page server a grant with her limit: bob's tenants had 300 MiB
+//! in the place of 2 GiB.
 
 //!
 //! A user can put no link there any more. So root puts it there, and the agent still has to see whose pages it is given.
@@ -13,7 +14,7 @@ use divvy_tests::hostile::Hostile;
 use divvy_tests::system::System;
 use divvy_tests::users::User;
 
-/// Has the user lead the agent to this socket of another's keeper; what the agent answers.
+/// Has the user lead the agent to this socket of another's page server; what the agent answers.
 fn redirected(system: &System, user: &User, other: &Path) -> String {
     let mut redirect = system.attacker_as(user, ["redirect"]);
     let attack = Hostile::start(redirect.arg(other));
@@ -37,7 +38,7 @@ fn f05_a_user_who_leads_the_agent_to_anothers_keeper_changes_nothing_there() {
     let (alice, bob) = (&system.users.alice, &system.users.bob);
     let id = system.slice_of(bob, "bobs", "2GiB");
     assert_eq!(system.limit_seen_by(bob, &id), 2 * GIB);
-    // In the words of bob's keeper: the agent was led there.
+    // In the words of bob's page server: the agent was led there.
     for (name, refusal) in [
         ("attach.sock", "does not allow this"),
         ("control.sock", "finds the pages unfit"),

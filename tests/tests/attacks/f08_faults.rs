@@ -1,6 +1,6 @@
-//! F8. Seen on the old code: memory that a hostile keeper handed over was asked for its size first and for its seals after.
-//! One that shrank in between ended the root agent by SIGBUS. So did a container that made its emulated device's page
-//! shorter, which the agent, and every other program of the device, had mapped.
+//! F8. Seen on the old code: memory that a hostile page server handed over was asked for its size first and for its
+//! seals after. One that shrank in between ended the root agent by SIGBUS. So did a container that made its emulated
+//! device's page shorter, which the agent, and every other program of the device, had mapped.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ use divvy_tests::wait::until;
 use super::containers::{HARDENED, image, slice};
 use super::rounds::rounds;
 
-/// So many looks at hostile memory, half of them for each pause of the keeper's.
+/// So many looks at hostile memory, half of them for each pause of the page server's.
 const LOOKS: u64 = 20;
 
 /// Waits until each thread of the agent is watched by strace.
@@ -48,8 +48,9 @@ fn slowed(strace: &Path, system: &System) -> Hostile {
     Hostile::start(&mut slow)
 }
 
-/// A kernel that takes its time over fcntl, which asks for seals, gives the keeper all the time that it needs. That leaves
-/// no time for ten thousand rounds: `f08_a_look_at_memory_that_shrinks_meanwhile_faults_nobody` makes them with the same code.
+/// A kernel that takes its time over fcntl, which asks for seals, gives the page server all the time that it needs.
+/// That leaves no time for ten thousand rounds: `f08_a_look_at_memory_that_shrinks_meanwhile_faults_nobody` makes them
+/// with the same code.
 #[test]
 fn f08_a_keeper_that_shrinks_its_memory_while_it_is_looked_at_ends_no_agent() {
     let Some(strace) = strace() else { return };
@@ -71,8 +72,8 @@ fn f08_a_keeper_that_shrinks_its_memory_while_it_is_looked_at_ends_no_agent() {
     system.holds();
 }
 
-/// The same by a keeper that is its user's own `divvy run`, whose sockets that user takes over, and an agent that asks for
-/// pages because it was started anew.
+/// The same by a page server that is its user's own `divvy run`, whose sockets that user takes over, and an agent that
+/// asks for pages because it was restarted.
 #[test]
 fn f08_a_keeper_that_is_taken_over_by_its_user_ends_no_agent() {
     let Some(strace) = strace() else { return };
@@ -177,7 +178,7 @@ fn f08_a_container_that_shortens_its_devices_page_ends_nothing_of_the_hosts() {
         "the container has the pages and harms nothing: {said:?}"
     );
     system.lives();
-    // The modes that it left stand in nobody's way.
+    // The modes that it left are not in the way.
     let flags = [&["--device", &other][..], &HARDENED].concat();
     let said = finish(&mut podman.run(&flags, &image, &["/bin/sh", "-c", "echo info | /bin/probe"]));
     assert!(

@@ -1,5 +1,6 @@
-//! F9. Seen on the old code: sixteen threads served everybody, and each could wait two seconds for a caller's own keeper. One
-//! tenant with 200 requests at once made `divvy agent status` take 20 seconds, and the agent's own rounds with it.
+//! F9. Seen on the old code: sixteen threads served everybody, and each could wait two seconds for a caller's own page
+//! server. One tenant with 200 requests at once made `divvy agent status` take 20 seconds, and the agent's own rounds
+//! with it.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ fn f09_keepers_that_accept_nothing_hold_up_nobody_else() {
     let Some(system) = System::new() else { return };
     let stuck = Hostile::start(&mut system.attacker_as(&system.users.alice, ["stuck", "200"]));
     assert_eq!(stuck.line().as_deref(), Some("begins"));
-    // The agent has given up waiting for that keeper once: so its requests do wait.
+    // The agent has given up waiting for that page server once: so its requests do wait.
     let said = stuck.line().unwrap_or_default();
     assert!(said.contains("in time"), "the agent was to wait: {said}");
     let mut longest = Duration::ZERO;

@@ -57,7 +57,7 @@ fn f11_a_caller_that_is_dead_decides_nothing() {
     system.holds();
 }
 
-/// The same at the slice's own socket: nobody is taken for the dead one, nothing that serves ends.
+/// The same at the slice's own socket: no process is taken for the dead one, nothing that serves ends.
 #[test]
 fn f11_an_attach_by_a_peer_that_is_dead_ends_nothing() {
     let Some(system) = System::new() else { return };

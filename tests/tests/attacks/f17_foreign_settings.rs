@@ -1,5 +1,6 @@
-//! F17. Read in the old code: configuration files were taken whoever's they were. As root, with a user's HOME or
-//! XDG_CONFIG_HOME (`sudo -E`, `su` without `-`), `driver` of that user's file was loaded and `oci_runtime` executed.
+//! F17. Read in the old code: configuration files were read whichever user they belonged to. As root, with a user's
+//! HOME or XDG_CONFIG_HOME (`sudo -E`, `su` without `-`), `driver` of that user's file was loaded and `oci_runtime`
+//! executed.
 
 use divvy_tests::host::finish;
 use divvy_tests::system::System;

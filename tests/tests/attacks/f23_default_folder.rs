@@ -1,5 +1,5 @@
 //! F23. Read in the old code: without XDG_RUNTIME_DIR a user's run directory is /tmp/divvy-UID, and the commands that only look
-//! talked to whoever listens there.
+//! talked to any process that listens there.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,11 +1,11 @@
-//! The attacks of the security review, one module for each finding or for a few that belong together. Each story is an
-//! attacker's attempt and a look at the victim: what is refused on the way is no failure, harm is. Each failed on the tree
-//! that the review was made on; what was seen there stands above it.
+//! The attacks of the security review, one module for each finding or for a few that belong together. Each scenario is
+//! an attacker's attempt and a look at the victim: what is refused on the way is no failure, harm is. Each failed on
+//! the tree that the review was made on; what was seen there stands above it.
 //!
-//! `cargo test -p divvy-tests attacks` runs them. Those by containers' images are among the stories.
+//! `cargo test -p divvy-tests attacks` runs them. Those by containers' images are among the scenarios.
 //!
-//! They are by real users, made for each story and removed after ([`divvy_tests::users`]), or in podman's containers. After
-//! each story of several users a walker looks for paths that another user may write to.
+//! They are by real users, made for each scenario and removed after ([`divvy_tests::users`]), or in podman's
+//! containers. After each scenario of several users a walker looks for paths that another user may write to.
 
 // All of them bear the name that calls them.
 #[path = "."]

@@ -21,11 +21,11 @@ fn code() -> Vec<String> {
 #[test]
 fn a_class_on_one_card_ends_with_nothing_of_roots_but_the_helper() {
     let Some(python) = system_python() else { return };
-    // The settings, as variables: the machine's own /etc is not the story's.
+    // The settings, as variables: the machine's own /etc is not the scenario's.
     let settings: Vec<(String, String)> = code()
         .iter()
         .filter_map(|line| line.split_once(" = "))
-        // The story's own, not the machine's.
+        // The scenario's own, not the machine's.
         .filter(|(key, _)| *key != "run_dir")
         .map(|(key, value)| {
             (

@@ -24,10 +24,11 @@ fn alice(host: &Host) {
     ));
 }
 
-/// CVE-2025-23359: the mend of CVE-2024-0132 looked at a target and mounted there later; in between an image's process put a
-/// link in its place. Here one swaps the targets' folders and links out of the root while containers start. Nothing of ours
-/// touches the root, and the runtime mounts inside it or refuses: the host's folder keeps what it had, and no mount. crun
-/// makes nothing there. runc before 1.1.14 makes empty folders and files (CVE-2024-45310), which is its own.
+/// CVE-2025-23359: the correction of CVE-2024-0132 looked at a target and mounted there later; in between an image's
+/// process put a link in its place. Here one swaps the targets' folders and links out of the root while containers
+/// start. Nothing of ours touches the root, and the runtime mounts inside it or refuses: the host's folder keeps what
+/// it had, and no mount. crun makes nothing there. runc before 1.1.14 makes empty folders and files (CVE-2024-45310),
+/// which is its own.
 #[test]
 fn cve_2025_23359_targets_that_change_while_containers_start_lead_nowhere_out_of_the_root() {
     const ROUNDS: u32 = 100;
@@ -102,7 +103,7 @@ fn cve_2025_23359_targets_that_change_while_containers_start_lead_nowhere_out_of
 }
 
 /// CVE-2024-0132's kind: what a container puts in the place of a file of ours is not followed by the host's root, who makes
-/// that file anew for the slice's next container.
+/// that file again for the slice's next container.
 #[test]
 fn what_a_container_puts_into_its_device_folder_is_met_by_nobody_on_the_host() {
     let host = Host::new();
@@ -285,9 +286,9 @@ fn cve_2024_21626_no_descriptor_of_ours_reaches_the_runtime_or_the_container() {
     }
 }
 
-/// An image brings an nvidia-smi of its own, first on its PATH and where NVIDIA's lies: nobody runs it on the host, and where
-/// the host has one the container sees that. Also: what `divvy cdi generate` writes for NVIDIA's devices, whole and divided,
-/// loads in podman, and a device that was not asked for cannot be opened.
+/// An image brings an nvidia-smi of its own, first on its PATH and where NVIDIA's lies: it is not run on the host, and
+/// where the host has one the container sees that. Also: what `divvy cdi generate` writes for NVIDIA's devices, whole
+/// and divided, loads in podman, and a device that was not asked for cannot be opened.
 #[test]
 fn a_fake_nvidia_smi_is_run_by_nobody_on_the_host_and_is_covered_by_the_hosts_own() {
     let host = Host::new();

@@ -226,7 +226,7 @@ fn a_whole_device_is_one_tenants_alone_and_without_a_limiter() {
     );
     assert!(solo.end().success());
 
-    // And nobody gets it whole who is not alone.
+    // And no slice gets it whole that is not alone.
     let _other = host.probe("other", "1GiB");
     let refused = finish(&mut host.divvy(["run", "--whole", "--", "true"]));
     let said = divvy_tests::host::stderr(&refused);
@@ -336,7 +336,8 @@ fn a_driver_that_is_opened_by_its_path_is_counted_where_the_policy_lets_it() {
     assert!(tenant.end().success());
 }
 
-/// Nobody in the process sees it: the loader hands out what the limiter has loaded. The agent does, by the device's own account.
+/// The process itself does not see it: the loader hands out what the limiter has loaded. The agent does, by the
+/// device's own account.
 #[test]
 fn who_uses_the_limiter_and_the_driver_below_it_is_seen_to_hold_more_than_is_charged() {
     let host = Host::new();
@@ -369,7 +370,7 @@ fn who_uses_the_limiter_and_the_driver_below_it_is_seen_to_hold_more_than_is_cha
         events.contains("hold 900 MiB more than they account for"),
         "{events}"
     );
-    // Nobody is ended for it, it has no room left, and its neighbour has what it was promised.
+    // No process is ended for it, it has no headroom left, and its neighbour has what it was promised.
     let answer = tenant.ask("");
     assert_eq!(answer, serde_json::json!({"error": 2, "freed": 0}));
     assert_eq!(honest.allocate(1000 * MIB), Ok(()));
@@ -382,7 +383,7 @@ fn who_uses_the_limiter_and_the_driver_below_it_is_seen_to_hold_more_than_is_cha
     assert!(tenant.end().success());
 }
 
-/// What the agent last found that the driver holds stands in nobody's way once it is gone.
+/// What the agent last found that the driver holds is not in the way once it is gone.
 #[test]
 fn room_that_came_back_a_moment_ago_is_found_before_a_request_is_refused() {
     let host = Host::new();
@@ -408,7 +409,7 @@ fn room_that_came_back_a_moment_ago_is_found_before_a_request_is_refused() {
     tenant.allocate(700 * MIB).expect_err("it is held");
     past.signal(Signal::KILL);
     past.wait();
-    // Nobody has asked the agent for anything since.
+    // No process has asked the agent for anything since.
     tenant.allocate(700 * MIB).expect("it is free");
 }
 

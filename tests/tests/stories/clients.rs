@@ -131,7 +131,7 @@ fn a_cudarc_program_is_given_what_fits() {
     );
 }
 
-/// The reference the other stories are measured against: with no limiter in front, the emulated device itself.
+/// The reference the other scenarios are measured against: with no limiter in front, the emulated device itself.
 #[test]
 fn without_a_slice_the_same_program_sees_the_whole_emulated_device() {
     let host = Host::new();

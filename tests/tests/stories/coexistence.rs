@@ -1,5 +1,5 @@
 //! What a program is and has stays its own: handlers, masks, umask, environment, order at exit, exit status, threads,
-//! descriptors; other people's preloads work; and upgrades and vandals disturb nobody.
+//! descriptors; other people's preloads work; and upgrades and vandals disturb no program.
 
 use std::path::Path;
 use std::process::Command;
@@ -101,7 +101,7 @@ fn a_program_may_call_cuda_as_it_ends() {
     }
 }
 
-/// Finds the calls anew each time, as a library that was loaded first has to.
+/// Finds the calls again each time, as a library that was loaded first has to.
 const LATE: &str = r#"
     #define _GNU_SOURCE
     #include <dlfcn.h>
@@ -292,7 +292,7 @@ fn memory_taken_through_another_library_of_nvidias_is_refused_or_counted() {
     assert!(tenant.end().success());
 }
 
-/// Divvy as a package installs it, in a folder of the story's own.
+/// Divvy as a package installs it, in a folder of the scenario's own.
 fn installed(host: &Host) -> std::path::PathBuf {
     let folder = host.folder().join("installed");
     std::fs::create_dir(&folder).expect("a folder");

@@ -1,4 +1,5 @@
-//! Compute shares from `divvy run --compute` to the device: judged by what its engine did for whom, in its own time.
+//! Compute shares from `divvy run --compute` to the device: judged by what its engine did for each process, in its own
+//! time.
 
 use divvy_device::{EngineUsage, devices, engine_usage_in};
 use divvy_tests::clients::spinner;
@@ -93,7 +94,7 @@ fn shares_are_what_was_asked_for_and_a_killed_ones_goes_to_the_other() {
     large.signal(Signal::KILL);
     assert_eq!(large.wait().code(), Some(137));
     until("the slice is gone", || (host.slices().len() == 1).then_some(()));
-    // Alone and without a hard cap: nobody counts, and the whole device is its own.
+    // Alone and without a hard cap: use is not counted, and the whole device is its own.
     assert_eq!(standing(&host, "small")["standing"], "open");
     let mut from = engine(&host);
     until("what is left has nearly all of the device", || {

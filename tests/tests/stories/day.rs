@@ -123,7 +123,7 @@ fn hours_of_coming_and_going_leave_shares_as_they_were_and_nothing_behind() {
         if guests % 4 == 3 {
             assert!(guest.end().success());
         } else if guests % 4 == 1 {
-            // Its keeper is gone: it goes on under its limit until it ends.
+            // Its page server is gone: it goes on under its limit until it ends.
             minutes(1);
             guest.signal(Signal::KILL);
             let _keeper = guest.wait();
@@ -174,5 +174,5 @@ fn hours_of_coming_and_going_leave_shares_as_they_were_and_nothing_behind() {
     assert_eq!(usage().processes.len(), 2, "places of the engine");
     let [one, two] = stayers.both;
     assert!(one.end().success() && two.end().success());
-    until("nobody is left", || host.slices().is_empty().then_some(()));
+    until("no slice is left", || host.slices().is_empty().then_some(()));
 }

@@ -56,7 +56,7 @@ fn each_devices_limit_is_its_own_in_either_order() {
         held[1 - first] = 700 * MIB;
         assert_eq!(used(&host, "both"), held, "under {order}");
         assert!(tenant.copies());
-        // The third is in nobody's slice.
+        // The third is in no slice.
         let refused = tenant.use_device(2).expect_err("no share of it");
         assert!(refused.contains("INVALID_DEVICE"), "{refused}");
         assert!(tenant.end().success());

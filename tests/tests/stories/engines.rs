@@ -206,7 +206,7 @@ fn a_container_takes_the_place_of_the_one_of_its_name() {
     assert!(stderr(&refused).contains("error[D0013]"), "{}", stderr(&refused));
     let running = finish(&mut podman.command(&["inspect", "--format", "{{.State.Running}}", "box"]));
     assert_eq!(succeeded(&running), "true\n", "the old one is there");
-    // A file of another container's id ends nobody.
+    // A file of another container's id ends no process.
     let stale = host.folder().join("cid");
     std::fs::write(&stale, "0123").expect("written");
     let stale = ["--cidfile", stale.to_str().expect("UTF-8"), "--memory", "1GiB"];
@@ -217,7 +217,7 @@ fn a_container_takes_the_place_of_the_one_of_its_name() {
         stderr(&refused)
     );
     assert_eq!(host.slices().len(), 1);
-    // A slice that is not that container's is nobody's to replace.
+    // A slice that is not that container's is not replaced.
     succeeded(&finish(
         &mut host.divvy(["slice", "create", "own", "--memory", "1GiB"]),
     ));

@@ -48,7 +48,7 @@ fn a_holder_that_is_killed_is_replaced_and_programs_that_run_lose_nothing() {
     assert_eq!(third.allocate(256 * MIB), Ok(()));
     assert_eq!((used(&host), holder(&host)), (480, Some(other)));
     first.free();
-    // What the dead held comes back, whoever gave them their place.
+    // What the dead held comes back, whichever holder gave them their slot.
     second.signal(Signal::KILL);
     until("it is given back", || (used(&host) == 320).then_some(()));
     assert!(third.copies());

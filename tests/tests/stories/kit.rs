@@ -335,7 +335,8 @@ fn what_programs_ask_the_driver_for_is_found_out() {
     assert!(symbols.contains(&json!("cuMemGetInfo_v2")), "{own}");
     assert_eq!(kit.verdict("asks", "asks.torch"), "skipped");
 
-    // A program in numba's place that asks for what nobody has, and for tables: by the name, and by the driver's answer.
+    // A program in numba's place that asks for what no library has, and for tables: by the name, and by the driver's
+    // answer.
     let programs = kit.home.join("programs");
     fs::create_dir(&programs).expect("a folder");
     let program = "import ctypes\n\

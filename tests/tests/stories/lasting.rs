@@ -1,4 +1,4 @@
-//! Lasting slices: one limit over all that is run in them, whoever dies.
+//! Lasting slices: one limit over all that is run in them, whichever process dies.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -148,7 +148,7 @@ fn a_keeper_whose_agent_died_before_it_had_pages_gets_no_others_while_the_old_ar
     until("it has gone", || second.try_wait().expect("a child"));
 }
 
-/// What the program holds is not known: the whole limit is counted, and nobody joins until it has ended.
+/// What the program holds is not known: the whole limit is counted, and no program joins until it has ended.
 fn counted_whole_until_it_ends(host: &Host, mut tenant: Tenant) {
     assert_eq!(host.json(["inspect", "alice"])["usage_unknown"], true);
     let refused = finish(&mut host.divvy(["run", "--slice", "alice", "--", "true"]));

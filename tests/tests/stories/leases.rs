@@ -197,7 +197,7 @@ fn agents_die_under_load_again_and_again_and_shares_hold() {
     for _ in 0..restarts() {
         let from = engine(&host);
         host.kill_agent();
-        // Whoever asks next starts another.
+        // The next command that asks starts another.
         host.slices();
         let mut last = (from.now_ns, had(&from, &engine(&host), &both).iter().sum::<u64>());
         let mut longest = 0;
@@ -212,7 +212,7 @@ fn agents_die_under_load_again_and_again_and_shares_hold() {
         });
         gaps.push(longest / MS);
     }
-    eprintln!("longest time in which nobody had the device, by restart: {gaps:?} ms");
+    eprintln!("longest time in which no tenant had the device, by restart: {gaps:?} ms");
     let part = |each: &[u64]| each[0] as f64 * 100.0 / each.iter().sum::<u64>() as f64;
     let meanwhile = had(&first, &engine(&host), &both);
     eprintln!("{:.1} % meanwhile, where 30 are due", part(&meanwhile));

@@ -1,7 +1,7 @@
-//! End-to-end stories: what a user does with Divvy, on the real binaries and real clients.
+//! End-to-end scenarios: what a user does with Divvy, on the real binaries and real clients.
 //!
-//! Each story has a host of its own (`divvy_tests::host::Host`): a run directory, an agent and emulated devices that no
-//! other story sees, so they run side by side.
+//! Each scenario has a host of its own (`divvy_tests::host::Host`): a run directory, an agent and emulated devices that
+//! no other scenario sees, so they run side by side.
 
 mod agent;
 mod attach;

@@ -42,7 +42,7 @@ fn contexts_come_out_of_the_slice() {
     assert_eq!(host.slice("one").memory_used_bytes, 300 * MIB);
     assert!(tenant.allocate(725 * MIB).is_err());
     assert_eq!(tenant.allocate(724 * MIB), Ok(()));
-    // One that has no room for a context is of no use to anybody.
+    // One that has no space for a context is of no use.
     let refused = finish(host.run("299MiB", "true").stdin(std::process::Stdio::null()));
     assert!(stderr(&refused).contains("300 MiB"), "{}", stderr(&refused));
 }
@@ -75,14 +75,14 @@ fn eight_processes_racing_in_one_slice_never_pass_its_limit() {
         |answers: &[serde_json::Value]| answers.iter().filter(|answer| answer["error"].is_null()).count();
 
     for _ in 0..4 {
-        // All of it fits, so nobody may be refused.
+        // All of it fits, so no request may be refused.
         assert_eq!(given(&tenant.ask_children(&format!("allocate {}", 100 * MIB))), 8);
         assert_eq!(tenant.memory(), (GIB - 800 * MIB, GIB));
         assert_eq!(host.slice("herd").memory_used_bytes, 800 * MIB);
         assert_eq!(given(&tenant.ask_children("free")), 8);
         assert_eq!(tenant.memory(), (GIB, GIB));
 
-        // Five times 200 MiB fit, whoever comes first.
+        // Five times 200 MiB fit, in any order.
         assert_eq!(given(&tenant.ask_children(&format!("allocate {}", 200 * MIB))), 5);
         assert_eq!(tenant.memory(), (GIB - 1000 * MIB, GIB));
         assert_eq!(given(&tenant.ask_children("free")), 8);

@@ -120,7 +120,7 @@ fn a_slice_of_an_instance_is_a_part_of_its_memory() {
         |memory: &str| finish(&mut host.divvy(["run", "--memory", memory, "--device", &small, "--", "true"]));
     assert_eq!(more("6GiB").status.code(), Some(125));
     succeeded(&more("5GiB"));
-    // The GPU as a whole is nobody's while it is divided; without a choice an instance with room is taken.
+    // The GPU as a whole cannot be had while it is divided; without a choice an instance with enough memory is taken.
     let output = finish(&mut host.divvy(["run", "--memory", "1GiB", "--device", "0", "--", "true"]));
     assert!(stderr(&output).contains("is in MIG mode"), "{}", stderr(&output));
     let mut command = host.divvy([

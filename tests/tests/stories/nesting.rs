@@ -225,7 +225,7 @@ fn who_waits_for_more_than_the_slice_will_ever_have_is_told() {
         \"$1\" kill first --yes; exit $status";
     let output = std::thread::scope(|scope| {
         scope.spawn(|| {
-            until("somebody waits in it", || {
+            until("a run waits in it", || {
                 let said = std::fs::read_to_string(host.folder().join("said")).unwrap_or_default();
                 said.contains("cannot reserve 3 GiB inside slice outer")
                     .then_some(())

@@ -1,4 +1,4 @@
-//! `divvy nri` under containerd 1.7, spoken to as a kubelet does: a pod's annotations are all that anybody says.
+//! `divvy nri` under containerd 1.7, spoken to as a kubelet does: a pod's annotations are the only request.
 
 use std::path::Path;
 
@@ -79,7 +79,7 @@ fn containers_of_a_pod_have_limits_of_their_own() {
         names.iter().any(|name| name.starts_with("train.large-")),
         "{names:?}"
     );
-    // A container whose name nobody gave a limit has nothing of it.
+    // A container whose name no limit was given for has nothing of it.
     let beside = kubelet.container(&pod, "beside", &[], &SLEEPS).expect("made");
     kubelet.start(&beside).expect("started");
     assert_eq!(kubelet.exec(&beside, &["/bin/ls", "/run"]), "");
@@ -220,7 +220,7 @@ fn a_plugin_that_is_killed_is_replaced_by_the_next() {
     kubelet.start(&of_shared).expect("started");
     assert_eq!(host.slices().len(), 3);
     plugin.kill();
-    // Limits hold while nobody is there.
+    // Limits hold while no plugin is there.
     assert!(stays.allocate(700 * MIB).is_err());
     kubelet.stop(&ends);
     drop(tenant);
@@ -235,7 +235,7 @@ fn a_plugin_that_is_killed_is_replaced_by_the_next() {
         "{}",
         plugin.said()
     );
-    until("what nobody uses is gone", || {
+    until("unused slices are gone", || {
         (host.slices().len() == 1).then_some(())
     });
     assert_eq!(host.slices()[0].memory_used_bytes, 700 * MIB);

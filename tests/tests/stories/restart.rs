@@ -1,4 +1,4 @@
-//! Containers that end and come back, and slices that go with their containers whoever was killed.
+//! Containers that end and come back, and slices that go with their containers whichever process was killed.
 
 use divvy_tests::containers::Podman;
 use divvy_tests::host::{Host, finish, stderr, succeeded};
@@ -183,7 +183,7 @@ fn a_slice_of_the_wrappers_is_left_behind_by_nobody() {
     let first = shown["attendant"]["process"]["pid"].as_u64().expect("a process");
     let first = u32::try_from(first).expect("a number");
     assert_eq!(processes::arguments(first)[..2], SLEEPS);
-    // Nobody calls the wrapper: the runtime below deletes it.
+    // The wrapper is not called: the runtime below deletes it.
     let id = finish(&mut podman.command(&["inspect", "--format", "{{.Id}}", "box"]));
     let id = succeeded(&id);
     succeeded(&finish(host.command("runc").args([

@@ -45,6 +45,6 @@ fn a_users_podman_gets_slices_of_his_own_agent_by_the_wrapper() {
     );
     assert_eq!(refused.status.code(), Some(125));
     assert!(none(), "nothing is left");
-    // Who started it says where it is: nobody else looks there.
+    // The user that started it says where it is: no other process looks there.
     succeeded(&finish(&mut nobody.divvy(&["agent", "stop"])));
 }

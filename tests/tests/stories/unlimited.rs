@@ -64,8 +64,8 @@ fn events(host: &Host) -> String {
     succeeded(&finish(&mut host.divvy(["events"])))
 }
 
-/// By a bare `--device` nobody sees the image before it runs, and names tell nothing: the agent ends what uses the device
-/// outside the slice, and says so. It does not where the policy lets it be, but counts it.
+/// By a bare `--device` the image is not checked before it runs, and names tell nothing: the agent ends what uses the
+/// device outside the slice, and says so. It does not where the policy lets it be, but counts it.
 #[test]
 fn a_static_program_that_opens_the_device_is_ended_whatever_its_name() {
     let Some(compiler) = compiler() else { return };

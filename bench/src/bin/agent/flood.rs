@@ -16,7 +16,7 @@ pub enum Flood {
     HalfOpen,
     /// 10,000 that say nothing
     Silent,
-    /// 200 activations of a slice whose keeper does not answer
+    /// 200 activations of a slice whose page server does not answer
     StuckKeepers,
     /// 5,600 questions a second, by 64 threads
     Questions,
@@ -125,7 +125,7 @@ fn hold(socket: &Path, duration: Duration, count: usize, said: &[u8]) -> String 
     format!("opened {opened}, of which the agent closed {closed}")
 }
 
-/// Activates a slice again and again whose keeper does not answer, 200 at once.
+/// Activates, again and again and 200 at once, a slice whose page server does not answer.
 fn stuck_keepers(socket: &Path, duration: Duration) -> anyhow::Result<String> {
     let ask = r#"{"request":{"memory":{"bytes":1073741824}},"command":["stuck"]}"#;
     let (status, answer) =

@@ -151,7 +151,7 @@ impl Host {
         Ok(Running(processes.collect::<anyhow::Result<_>>()?))
     }
 
-    /// Has the agent's peak of memory begin anew.
+    /// Resets the agent's peak of memory.
     pub fn forget_peak(&self) -> anyhow::Result<()> {
         Ok(fs::write(format!("/proc/{}/clear_refs", self.agent.id()), "5")?)
     }

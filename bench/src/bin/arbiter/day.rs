@@ -70,7 +70,8 @@ fn scenario(hours: u64) -> Scenario {
         Actor::new(Terms::hard(share(40.0)), Load::Greedy(kernels(0))),
     ];
     let mut steps = Vec::new();
-    // One guest a minute or so, for half a minute: never two with a share at once, so that none is refused.
+    // One short-lived tenant a minute or so, for half a minute: never two with a share at once, so that none is
+    // refused.
     let mut at = 10 * SECOND;
     while at + 60 * SECOND < hours * HOUR {
         let n = actors.len() as u64;

@@ -82,7 +82,7 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// A podman, a host of Divvy's and an image that nobody else has.
+/// A podman, a host of Divvy's and an image of its own.
 struct Place {
     folder: tempfile::TempDir,
     divvy: PathBuf,

@@ -1,7 +1,7 @@
 //! `cargo xtask bench intercept`: what a driver call costs through the limiter, over a driver that does nothing, against
 //! that driver alone. Both in one process, in alternating rounds, the median of each; so the machine's mood cancels.
 //!
-//! The limiter works in a real slice: this program makes the pages and is their keeper; workers join it.
+//! The limiter works in a real slice: this program makes the pages and serves them; workers join it.
 
 mod driver;
 mod measure;

@@ -53,7 +53,7 @@ impl Native {
             bail!("Cannot load the compiled loops");
         }
         let symbol = |name: &CStr| -> anyhow::Result<*mut libc::c_void> {
-            // SAFETY: the handle is the library just loaded, which nobody closes.
+            // SAFETY: the handle is the library just loaded, which is never closed.
             let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
             ensure!(!address.is_null(), "The compiled loops lack {name:?}");
             Ok(address)

@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::host::Tenant;
 use crate::shares::{SETTLE, begin};
 
-/// Prints the stretches of a second: who had the engine, for how long, and how long nobody had it.
+/// Prints the stretches of a second: which process had the engine, for how long, and how long none had it.
 pub fn print(bench: &Bench, split: &[f64], lengths: &[u64], computes: bool) -> anyhow::Result<()> {
     let way = bench.ways()[0];
     let host = bench.host()?;

@@ -1,4 +1,5 @@
-//! A host of the bench's own: a run directory nobody else uses, one emulated device under the timing model, and tenants on it.
+//! A host of the bench's own: a run directory that no other process uses, one emulated device under the timing model,
+//! and tenants on it.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::PathBuf;

@@ -21,7 +21,7 @@ pub struct Sample {
     pub busy: HashMap<u32, Nanos>,
 }
 
-/// Watches for so long by the device's clock, from now on, and a bin longer: a window as long as this has room.
+/// Watches for so long by the device's clock, from now on, and a bin longer: a window of this length fits.
 pub fn watch(engine: &Engine, lasts: Duration) -> anyhow::Result<Vec<Sample>> {
     let first = engine.sample()?;
     let end = first.at + Nanos::try_from(lasts.as_nanos())? + BIN;

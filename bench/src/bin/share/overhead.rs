@@ -1,4 +1,4 @@
-//! What leases cost a tenant that nobody disturbs: its throughput in a slice over its throughput without Divvy.
+//! What leases cost an undisturbed tenant: its throughput in a slice over its throughput without Divvy.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::host::Way;
 use crate::shares::{SETTLE, greedy};
 use crate::{Bench, verdict};
 
-/// How a tenant that nobody disturbs runs: how it is called, and whether an idle slice stands beside it, so that it leases.
+/// How an undisturbed tenant runs: how it is called, and whether an idle slice stands beside it, so that it leases.
 const RUNS: [(&str, Way, f64, bool); 4] = [
     ("without Divvy", Way::Off, 0.0, false),
     ("in a slice, uncapped", Way::Leases(&[]), 0.0, false),

@@ -142,7 +142,7 @@ impl Row {
         let long = long.min(10 * SECOND) / SECOND * SECOND;
         let fair: Vec<f64> = split.iter().map(|share| share * solo).collect();
         let error = |window| outcome.error(&fair, 0, window, false);
-        // Of the time, not of the time in which somebody wanted it: all of them always do.
+        // Of all the time, not of the time in which a tenant wanted it: all of them always do.
         let raw = outcome.busy.iter().sum::<Nanos>() as f64 * 100.0 / outcome.lasted as f64;
         let over = (0..split.len()).map(|tenant| outcome.violation(tenant, split[tenant], SECOND));
         Self {

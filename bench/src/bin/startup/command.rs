@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 
 use crate::Figure;
 
-/// On a host of its own: a run directory nobody else uses, one emulated device, an agent that is already up.
+/// On a host of its own: a run directory that no other process uses, one emulated device, an agent that is already up.
 pub fn measure(programs: &Path, rounds: usize) -> anyhow::Result<Figure> {
     let folder = tempfile::Builder::new().prefix("divvy-").tempdir()?;
     let divvy = |arguments: &[&str]| {

@@ -1,6 +1,6 @@
 //! `cargo xtask bench startup`: what Divvy adds to the start of a program.
 //!
-//! - `divvy run -- true` against `true`: the command, admission, the slice's pages, the keeper.
+//! - `divvy run -- true` against `true`: the command, admission, the slice's pages, the page server.
 //! - a program's first call, cuInit, through the limiter against the same driver without it.
 //! - 64 processes that start at once in one slice, each to its first allocation, against the same without the limiter.
 //!

@@ -63,7 +63,7 @@ pub fn devices(root: &Sysroot, records: &[DeviceRecord]) -> Vec<Device> {
                 add(format!("{index}:{number}"), nodes);
             }
         }
-        // A GPU in MIG mode serves nobody as a whole.
+        // A GPU in MIG mode serves no container as a whole.
         if !divided {
             let own: Vec<DeviceNode> = node(root, &format!("/dev/nvidia{minor}")).into_iter().collect();
             add(index.to_string(), own.clone());

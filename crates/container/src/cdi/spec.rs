@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Version;
 
-/// One file: devices of one kind. Engines read it strictly, so a field that nobody knows is an error here too.
+/// One file: devices of one kind. Engines read it strictly, so an unknown field is an error here too.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Spec {

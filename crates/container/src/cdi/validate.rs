@@ -50,7 +50,7 @@ pub fn validate(found: &[Found]) -> Vec<Finding> {
                 device: None,
                 level: Level::Error,
                 problem: format!("engines skip the whole file: {reason}"),
-                hint: Some("mend it, or write it anew with the tool that made it".into()),
+                hint: Some("correct it, or write it again with the tool that made it".into()),
             }),
         }
     }
@@ -172,7 +172,7 @@ fn of_edits(edits: &Edits) -> Vec<Said> {
             error(format!("`{variable}` is no NAME=value"), None);
         }
     }
-    let again = "the device or driver was changed since: write the file anew with the tool that made it, `divvy cdi generate` if it is ours";
+    let again = "the device or driver was changed since: write the file again with the tool that made it, `divvy cdi generate` if it is ours";
     for node in &edits.device_nodes {
         let host = match node.host_path.as_str() {
             "" => &node.path,
@@ -223,7 +223,8 @@ fn of_edits(edits: &Edits) -> Vec<Said> {
     said
 }
 
-/// Names that several files have. In one directory nobody gets the device; of two directories the later one counts.
+/// Names that several files have. Within one directory no container gets the device; of two directories the later one
+/// counts.
 fn claimed_twice(found: &[Found], findings: &mut Vec<Finding>) {
     let mut claims: BTreeMap<String, Vec<&Found>> = BTreeMap::new();
     for file in found {

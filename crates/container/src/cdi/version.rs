@@ -10,7 +10,7 @@ use super::spec::{Edits, Spec};
 pub struct Version(u8, u8);
 
 impl Version {
-    /// The earliest that anybody reads.
+    /// The earliest version that an engine reads.
     pub const EARLIEST: Self = Self(0, 3);
     /// The newest that podman 4.3 (Debian 12) reads.
     pub const OF_PODMAN_4_3: Self = Self(0, 5);

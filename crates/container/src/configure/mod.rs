@@ -145,7 +145,7 @@ fn docker(text: &str, runtime: &str) -> Result<String, String> {
 fn without_docker(text: &str) -> Result<Option<String>, String> {
     let mut config = object(text)?;
     if let Some(all) = config.as_object_mut() {
-        // Whether CDI was on before, nobody knows any more: it stays.
+        // Whether CDI was on before is not known any more: it stays.
         if let Some(runtimes) = all.get_mut("runtimes").and_then(Value::as_object_mut) {
             runtimes.remove("divvy");
             if runtimes.is_empty() {
@@ -184,7 +184,7 @@ fn containerd(text: &str, runtime: &str) -> Result<String, String> {
         Some(2) => "io.containerd.grpc.v1.cri",
         // A file without a version is one of version 1, but for an empty one.
         None if config.is_empty() => "io.containerd.grpc.v1.cri",
-        _ => return Err("it is of version 1, which containerd 2 does not read: write it anew with `containerd config migrate`".into()),
+        _ => return Err("it is of version 1, which containerd 2 does not read: write it again with `containerd config migrate`".into()),
     };
     let known = |part: &str| {
         let plugin = config.get("plugins")?.get(plugin)?;

@@ -1,4 +1,4 @@
-//! Changes an engine's file: the old text stays beside the new one, and whoever reads it sees one or the other whole.
+//! Changes an engine's file: the old text stays beside the new one, and a reader sees one or the other whole.
 
 use std::fs::{self, File, Permissions};
 use std::io::{ErrorKind, Write};
@@ -74,7 +74,7 @@ pub fn change(target: Target, file: &Path, runtime: &str) -> Result<Change, Faul
     })
 }
 
-/// What taking it out again changes: the old file comes back, or, where somebody changed the file since, only what is
+/// What taking it out again changes: the old file comes back, or, where the file was changed since, only what is
 /// ours goes.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! What an engine says of a container, where nobody else can tell.
+//! What an engine says of a container, where no other source can tell.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -151,7 +151,7 @@ mod tests {
         assert!(runs("true 0", "", true), "no cgroup tells of it, and it runs");
         assert!(runs("false 137", "true 0", false), "a restart");
         assert!(!runs("false 1", "true 0", false), "it ended by itself");
-        assert!(!runs("false 143", "false 143", false), "nobody brings it back");
+        assert!(!runs("false 143", "false 143", false), "it does not come back");
         assert!(!runs("false 137", "", false), "it is removed");
         assert!(!runs("false 137", "true 0", true), "its removal is under way");
     }

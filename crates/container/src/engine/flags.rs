@@ -1,5 +1,5 @@
 //! Which of the engines' flags stand alone. All others take a value, in the same word or in the next one. Without this
-//! table nobody could tell where the image's name stands.
+//! table it is not possible to tell where the image's name is.
 //!
 //! Sources: podman-run(1) of podman 4.3 to 5.6 and the reference of `docker container run` of 20.10 to 28; both parse
 //! as github.com/spf13/pflag does, with flags before the image only.

@@ -60,7 +60,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Whether the container is to be there when it has ended, to be started again: by its policy, or by somebody who
+    /// Whether the container is to be there when it has ended, to be started again: by its policy, or by a user who
     /// left it in the background.
     #[must_use]
     pub fn comes_back(&self) -> bool {

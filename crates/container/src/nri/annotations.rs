@@ -2,7 +2,7 @@
 //!
 //! `divvy.dev/memory` is the whole pod's: one slice that all its containers are in. `memory.divvy.dev/container.NAME`, in
 //! the form that NRI's own plugins have, is a slice of that container's own. So with `compute`, `device` and `slice`.
-//! Whoever may make pods writes annotations: they are bytes from outside.
+//! The author of a pod writes its annotations: they are bytes from outside.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ const KINDS: [&str; 4] = ["memory", "compute", "device", "slice"];
 /// No value of ours is longer. A pod's annotations may have 256 KiB.
 const LONGEST: usize = 128;
 
-/// Whom an annotation is for.
+/// The addressee of an annotation.
 enum Whom<'a> {
     Pod,
     Container(&'a str),
@@ -95,7 +95,7 @@ pub fn asks(pod: &Pod, container: &Container) -> Result<Asks, Fault> {
     })
 }
 
-/// The kind and whom it is for; none for an annotation that is not ours.
+/// The kind and the addressee; none for an annotation that is not ours.
 fn read(key: &str) -> Result<Option<(&str, Whom<'_>)>, Fault> {
     let Some((domain, name)) = key.split_once('/') else {
         return Ok(None);

@@ -20,7 +20,7 @@ pub const MOST: usize = 4 << 20;
 /// Length, stream, kind, flags.
 const HEAD: usize = 10;
 /// What we put into one frame. The runtime's reader has a buffer of this size, and fails on a frame that is larger than
-/// the room it has left for it.
+/// the space it has left for it.
 const PIECE: usize = 4096;
 
 /// A message.
@@ -103,7 +103,7 @@ impl<S: Read> Trunk<S> {
             return Err(malformed("a frame is too large"));
         }
         let mut rest = (&mut self.socket).take(u64::from(length));
-        // Lanes that nobody has opened lead nowhere.
+        // Connections that neither side has opened lead nowhere.
         let read = match self.lanes.get_mut(&lane) {
             Some(bytes) => rest.read_to_end(bytes)? as u64,
             None => io::copy(&mut rest, &mut io::sink())?,
@@ -143,7 +143,7 @@ impl<S: Write> Trunk<S> {
     /// Sends a message.
     ///
     /// # Errors
-    /// The socket's, and [`ErrorKind::InvalidData`] for one that nobody would take.
+    /// The socket's, and [`ErrorKind::InvalidData`] for one that no reader would accept.
     pub fn send(&mut self, message: &Message) -> io::Result<()> {
         let length = u32::try_from(message.data.len()).unwrap_or(u32::MAX);
         if length as usize > MOST {
@@ -215,7 +215,7 @@ mod tests {
         let mut trunk = Trunk::new(&bytes[..]);
         assert_eq!(trunk.receive().expect("read"), Some(one));
         assert_eq!(trunk.receive().expect("read"), Some(two));
-        // A lane that nobody opened, and one frame with two messages.
+        // A connection that neither side opened, and one frame with two messages.
         let both = [
             &[0, 0, 0, 9, 0, 0, 0, 2, 7, 7][..],
             &[0, 0, 0, 1, 0, 0, 0, 20],

@@ -210,7 +210,7 @@ impl<'scope, S: Read + Write, P: Plugin> Session<'scope, '_, S, P> {
         let id = happening.container.id.clone();
         let made = self.in_time(
             move || plugin.create(&happening.pod, &happening.container),
-            // Nobody waits for it any more: the container was refused.
+            // The runtime does not wait for it any more: the container was refused.
             move |_| plugin.stopped(&id),
         );
         let late = || {

@@ -106,7 +106,7 @@ impl<'a> Fields<'a> {
                 .split_first()
                 .ok_or(Malformed("it ends within a number"))?;
             self.rest = rest;
-            // Of the tenth byte one bit has room.
+            // Only one bit of the tenth byte is used.
             if place == 9 && *first > 1 {
                 break;
             }

@@ -53,7 +53,7 @@ impl Bundle {
         })
     }
 
-    /// Replaces the file: whoever reads it sees the old one or the new one.
+    /// Replaces the file: a reader sees the old one or the new one.
     ///
     /// # Errors
     /// [`Code::Bundle`].

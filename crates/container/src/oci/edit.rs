@@ -170,7 +170,7 @@ pub fn node(wanted: &DeviceNode) -> Result<Node, Fault> {
             .cause(why)
             .hint("the device or its driver was changed since it was asked for: `divvy devices` lists those there are")
     };
-    // Not through a link: /dev is the host's own, and a link there is somebody's arrangement.
+    // Not through a link: /dev is the host's own, and a link there was put there on purpose.
     let meta = std::fs::symlink_metadata(host).map_err(|error| gone(error.to_string()))?;
     let kind = match meta.file_type() {
         kind if kind.is_char_device() => "c",

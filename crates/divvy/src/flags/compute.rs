@@ -10,17 +10,17 @@ use crate::flags::{or_setting, parse};
 #[group(skip)]
 pub struct Flags {
     /// Its share of the device's time, as 30%: that much whenever it wants it. Without one it has its part of what
-    /// nobody is promised
+    /// is promised to no slice
     #[arg(long, value_name = "SHARE", value_parser = parse::<Compute>, allow_hyphen_values = true)]
     pub compute: Option<Compute>,
-    /// Whether the share is a bound too: soft, the usual, lets it use what nobody else wants; hard never more than its
+    /// Whether the share is a bound too: soft, the usual, lets it use what no other wants; hard never more than its
     /// share
     #[arg(long, value_name = "CAP", value_parser = cap)]
     pub cap: Option<Cap>,
     /// Who goes first: latency, before all best-effort and within its share; best-effort, the usual, in its turn
     #[arg(long, value_name = "CLASS", value_parser = class)]
     pub class: Option<Class>,
-    /// Without a share: its part of what nobody is promised, against the others' 100
+    /// Without a share: its part of what is promised to no slice, against the others' 100
     #[arg(long, value_name = "N", value_parser = weight, conflicts_with = "compute")]
     pub weight: Option<Weight>,
 }

@@ -32,7 +32,7 @@ pub fn variables(
     };
     let mut places = Vec::new();
     for selector in chosen {
-        // What is made on demand, or is not there, the agent answers for.
+        // The agent answers for devices that are made on demand, or are not there.
         let found = match selector {
             Selector::Emulated(_) => None,
             other => other.choose(devices).ok(),
@@ -67,7 +67,7 @@ pub fn variables(
     if isolation != Isolation::Env {
         return Err(Fault::new(
             Code::NotEnforceable,
-            format!("{called} is AMD's: Divvy's limiter stands in CUDA programs, and keeps nobody to a part of it"),
+            format!("{called} is AMD's: Divvy's limiter works in CUDA programs, and keeps no program to a part of it"),
         )
         .hint(
             "--isolation env shows the program this device and no other, and --compute then keeps it to some compute \

@@ -46,7 +46,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     }
 }
 
-/// Prints one; false when nobody reads any more.
+/// Prints one; false when the reader has gone.
 fn print(event: &EventRecord, format: Format) -> Result<bool, Fault> {
     output::line(&match format {
         Format::Json => {

@@ -56,7 +56,7 @@ pub struct Args {
 
 /// Ends them.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
-    // A name that is none is told before anything is asked or ended.
+    // An unknown name is an error before anything is asked or ended.
     for which in &args.slices {
         context.agent_for(which)?.slice(which)?;
     }
@@ -80,7 +80,8 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     Ok(0)
 }
 
-/// Ends what runs in a slice: TERM, and KILL to what is left after `grace`. Tells who was asked to end.
+/// Ends what runs in a slice: TERM, and KILL to what is left after `grace`. Returns the processes that were asked to
+/// end.
 ///
 /// # Errors
 /// What the agent refuses.
@@ -130,7 +131,7 @@ fn show(format: Format, killed: &Killed, dry_run: bool) -> Result<(), Fault> {
 
 fn or_nobody(pids: &[String]) -> String {
     if pids.is_empty() {
-        "nobody".into()
+        "no process".into()
     } else {
         pids.join(", ")
     }

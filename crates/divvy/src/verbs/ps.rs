@@ -56,7 +56,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 fn text(context: &Context, format: Format) -> Result<String, Fault> {
     let SliceItems { mut items, unmanaged } = match context.agent_of_slices()? {
         Some(agent) => agent.slices()?.body,
-        // Nobody keeps a slice here; the devices may be in use all the same.
+        // There is no slice here; the devices may be in use all the same.
         None => SliceItems {
             items: Vec::new(),
             unmanaged: context.strangers()?,

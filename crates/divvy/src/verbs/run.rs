@@ -62,11 +62,11 @@ pub struct Args {
     /// every process on them
     #[arg(long, conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "share", "replicas", "time_slice", "slice", "name", "driver", "isolation", "policy"])]
     observe: bool,
-    /// Where there is no room: stand in line, for so long at most, as 10m [default: for as long as it takes]. First
-    /// come, first served: nobody overtakes, however small. Ctrl-C leaves the line
+    /// Where there is no space: wait in the queue, for so long at most, as 10m [default: for as long as it takes].
+    /// First come, first served: no run overtakes another, however small. Ctrl-C leaves the queue
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = wait)]
     wait: Option<Wait>,
-    /// When an allocation does not fit: fail at once, or wait for room in the slice, as wait=30s [default: fail]
+    /// When an allocation does not fit: fail at once, or wait for space in the slice, as wait=30s [default: fail]
     #[arg(long, value_name = "WHAT", value_parser = on_oom)]
     on_oom: Option<OnOom>,
     /// Let programs allocate beyond the slice's memory, twice as much or so many times, in managed memory that the host
@@ -112,7 +112,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         waiting: &|standing| remark(&in_line(standing)),
         ended: &|why| crate::report::fault(why, json),
     };
-    // What an agent would not start with is better said here than in its log.
+    // A setting with which the agent would not start is better reported here than in its log.
     config.agent_settings()?;
     if args.dry_run {
         let plan = launch::plan(&run, &launch, &helpers)?;
@@ -156,7 +156,7 @@ fn show_or_become(args: &Args, format: Format, variables: &[(String, OsString)])
 }
 
 fn observe(args: &Args, context: &Context) -> Result<u8, Fault> {
-    // What a slice was asked of may be emulated on demand: naming it shows it.
+    // The device that is asked for may be emulated on demand: naming it shows it.
     let emulated = match args.device.first() {
         Some(Selector::Emulated(product)) => Some(product.clone()),
         _ => {
@@ -243,7 +243,7 @@ fn in_line(standing: &Standing) -> String {
     )
 }
 
-/// For how long to stand in line; None for as long as it takes.
+/// For how long to wait in the queue; None for as long as it takes.
 #[derive(Clone, Copy, Debug)]
 struct Wait(Option<Duration>);
 

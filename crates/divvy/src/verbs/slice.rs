@@ -67,7 +67,7 @@ struct Create {
     /// Where a limit cannot be enforced: strict refuses, best-effort runs and counts the bypass
     #[arg(long, value_name = "POLICY", value_parser = policy)]
     policy: Option<Policy>,
-    /// When an allocation does not fit: fail at once, or wait for room in the slice, as wait=30s [default: fail]
+    /// When an allocation does not fit: fail at once, or wait for space in the slice, as wait=30s [default: fail]
     #[arg(long, value_name = "WHAT", value_parser = on_oom)]
     on_oom: Option<OnOom>,
     /// Let programs allocate beyond the slice's memory, twice as much or so many times, in managed memory that the host

@@ -85,7 +85,7 @@ impl<'a> Source<'a> {
         Self { context, agent: None }
     }
 
-    /// How it is now. An agent that died is started anew where there are slices to look after.
+    /// How it is now. An agent that died is started again where there are slices to look after.
     fn look(&mut self) -> Result<Picture, Fault> {
         self.agent = self.context.agent_of_slices()?;
         let Some(agent) = &self.agent else {

@@ -1,4 +1,5 @@
-//! A host of a test's own: a run directory nobody else uses. When it is dropped, everything started under it ends.
+//! A host of a test's own: a run directory that no other test uses. When it is dropped, everything started under it
+//! ends.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::path::{Path, PathBuf};

@@ -67,7 +67,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<
                 fields(root, rules, value, at, found);
                 true
             }
-            other => panic!("nobody here knows what {other} means"),
+            other => panic!("unknown here: {other}"),
         };
         if !holds {
             found.push(format!("{at}: {value} is not as {word} says: {rule}"));

@@ -21,7 +21,7 @@ pub fn devices(root: &Sysroot, function: &PciFunction) -> Vec<DeviceRecord> {
     if let Some(name) = field("Model") {
         gpu.name = name;
     }
-    // A GPU that nobody has opened yet shows question marks.
+    // A GPU that no process has opened yet shows question marks.
     if let Some(uuid) = field("GPU UUID").filter(|uuid| uuid.starts_with("GPU-") && !uuid.contains('?')) {
         gpu.uuid = uuid;
     }

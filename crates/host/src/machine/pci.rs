@@ -128,7 +128,7 @@ fn link(root: &Sysroot, address: &str) -> Option<PcieLink> {
     })
 }
 
-/// Other functions of an IOMMU group. Bridges share a group and matter to nobody.
+/// Other functions of an IOMMU group. Bridges share a group and do not matter.
 fn peers(root: &Sysroot, group: u32, own: &str) -> Vec<String> {
     let names = root.names(&format!("sys/kernel/iommu_groups/{group}/devices"));
     names

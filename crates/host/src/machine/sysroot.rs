@@ -1,7 +1,7 @@
 //! A tree that holds `sys` and `proc`: `/`, or one that was captured or built.
 //!
-//! A captured tree may come from anybody. Its links lead nowhere but into the tree itself, what is no plain file is not
-//! read, and no file is read further than an honest one goes.
+//! A captured tree may be hostile. Its links lead nowhere but into the tree itself, only plain files are read, and no
+//! file is read further than an honest one goes.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -59,8 +59,8 @@ impl Sysroot {
         self.root.join(path)
     }
 
-    /// Where what lies at a path of the tree really is, with all links followed, inside the tree only: to be handed to those
-    /// who follow links anywhere. None where nothing is there.
+    /// Where what lies at a path of the tree really is, with all links followed, inside the tree only: for callers that
+    /// follow links anywhere. None where nothing is there.
     #[must_use]
     pub fn real(&self, path: &str) -> Option<PathBuf> {
         let found = self.open(path, OFlags::PATH).ok()?;
@@ -72,7 +72,7 @@ impl Sysroot {
     fn open(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
         let flags = match flags.contains(OFlags::PATH) {
             true => flags | OFlags::CLOEXEC,
-            // Neither a FIFO nor a terminal of the tree holds anybody up.
+            // Neither a FIFO nor a terminal of the tree blocks the reader.
             false => flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY,
         };
         if self.is_own() {
@@ -86,7 +86,7 @@ impl Sysroot {
         let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         for _ in 0..16 {
             match openat2(&root, path, flags, Mode::empty(), within) {
-                // Somebody renames something along the path just now.
+                // A part of the path is being renamed just now.
                 Err(Errno::AGAIN) => {}
                 opened => return Ok(opened?),
             }
@@ -94,7 +94,7 @@ impl Sysroot {
         Err(Errno::AGAIN.into())
     }
 
-    /// Opens a plain file. What else there may be is not even opened: to open a device can be to use it.
+    /// Opens a plain file. Other kinds of file are not even opened: to open a device can be to use it.
     fn plain(&self, path: &str, flags: OFlags) -> io::Result<File> {
         let looked = self.open(path, OFlags::PATH)?;
         match FileType::from_raw_mode(fstat(&looked)?.st_mode) {
@@ -156,7 +156,7 @@ impl Sysroot {
     }
 
     /// Names in a folder, in order, numbers by their value; none where there is no such folder. A name with control
-    /// characters is nobody's.
+    /// characters is skipped.
     #[must_use]
     pub fn names(&self, path: &str) -> Vec<String> {
         let opened = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY);

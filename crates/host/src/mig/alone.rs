@@ -1,5 +1,5 @@
-//! One change at a time. Between a look at the devices and the last change that follows from it nobody else may change
-//! them: two commands at once would undo each other's work and both call it done.
+//! One change at a time. Between a look at the devices and the last change that follows from it no other process may
+//! change them: two commands at once would undo each other's work and both call it done.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -19,17 +19,17 @@ pub struct Alone {
 impl Alone {
     /// The lock of this machine's GPUs: whatever run directory a command has, they are the same.
     pub const OF_MACHINE: &str = "/run/divvy-mig.lock";
-    /// The file's name in a run directory: the emulated devices there are nobody else's.
+    /// The file's name in a run directory: the emulated devices there are its own.
     pub const NAME: &str = "mig-apply.lock";
-    /// As long as somebody else's change of some GPUs may take.
+    /// The time that another process's change of some GPUs may take.
     pub const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Waits until nobody else changes devices. Who may not have the file may not change devices either, and is told so
-    /// by the driver.
+    /// Waits until no other process changes devices. A user who may not open the file may not change devices either,
+    /// and is told so by the driver.
     ///
     /// # Errors
-    /// [`Code::MigBusy`] where somebody else does not come to an end in time; [`Code::MigDriver`] where the file cannot
-    /// be had.
+    /// [`Code::MigBusy`] where another process does not come to an end in time; [`Code::MigDriver`] where the file
+    /// cannot be had.
     pub fn wait(path: &Path, patience: Duration) -> Result<Self, Fault> {
         let fault = |error: &std::io::Error| {
             let message = format!("cannot lock `{}`", path.display());
@@ -37,7 +37,7 @@ impl Alone {
         };
         let mut open = OpenOptions::new();
         open.write(true).create(true).truncate(false).mode(0o600);
-        // Never through a link, and a FIFO is waited for by nobody.
+        // Never through a link, and never waiting for a FIFO.
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         open.custom_flags(i32::try_from(flags.bits()).unwrap_or(0));
         let file = match open.open(path) {

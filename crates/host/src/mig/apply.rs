@@ -195,14 +195,14 @@ fn one(devices: &[MigDevice], target: &Target) -> Result<Option<DevicePlan>, Fau
             &change,
         ));
     }
-    // What goes makes room for what comes.
+    // Removals make space for what is made.
     changes.sort_by_key(|change| !change.removes());
     let kept = now.current & chosen.layout;
     let mut made: Vec<_> = (0..shapes.places.len())
         .filter(|place| chosen.layout & !kept & 1 << place != 0)
         .map(|place| (shapes.places[place], inside.get(&place)))
         .collect();
-    // Large ones first: a driver that places by itself would otherwise leave them no room.
+    // Large ones first: a driver that places by itself would otherwise leave them no space.
     made.sort_by_key(|(place, _)| {
         (
             std::cmp::Reverse(shapes.geometry.profiles[place.profile].size),
@@ -390,8 +390,8 @@ fn perform(driver: &mut dyn MigDriver, step: &Step) -> Result<bool, Fault> {
     }
 }
 
-/// Looks at what is there now, for a driver that was reset in between has forgotten everything, and makes it what it
-/// was.
+/// Looks at what is there now, because a driver that was reset in between has forgotten everything, and makes it what
+/// it was.
 fn put_back(
     driver: &mut dyn MigDriver,
     plans: &[DevicePlan],

@@ -125,11 +125,11 @@ pub fn refill(held: &[ComputeInstance], parts: &[u8], whole: u8) -> Option<Refil
         let made = in_order(&needed, &kept, whole)?;
         Some(Refill { removed, made })
     };
-    // Free ones may lie so that what is to come finds no room between them.
+    // Free ones may lie so that a new one does not fit between them.
     keeping(&|_| true).or_else(|| keeping(&|one| !one.tenants.is_empty()))
 }
 
-/// An order in which parts find room beside those that are there, each put at the first free place as drivers do; None
+/// An order in which parts fit beside those that are there, each put at the first free place as drivers do; None
 /// where there is none. Large ones first, where that is one.
 fn in_order(parts: &[u8], there: &[&ComputeInstance], whole: u8) -> Option<Vec<u8>> {
     fn mask(slices: u8, start: u8) -> u64 {
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(change(&two, &[1, 1]), Some((vec![], vec![])));
         assert_eq!(change(&two, &[1, 1, 1]), Some((vec![], vec![1])));
         assert_eq!(change(&two, &[1]), Some((vec![1], vec![])));
-        // What is kept leaves a two no room: free ones go too.
+        // What is kept leaves no space for a two: free ones go too.
         assert_eq!(change(&two, &[2, 1]), Some((vec![0, 1], vec![2, 1])));
         let used = [held(0, 1, 0, false), held(1, 1, 2, true)];
         assert_eq!(change(&used, &[2, 1]), Some((vec![0], vec![2])));

@@ -1,4 +1,5 @@
-//! Which instance of a layout is to hold what: of alike ones any may, so each gets what costs the fewest compute instances.
+//! Which instance of a layout is to hold which contents. Of equal instances any may, so each gets the contents that
+//! cost the fewest compute instances.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +66,7 @@ pub fn contents<'a>(
                 return Err(in_the_way);
             }
         }
-        // Without a tenant every choice can be had; where slices are told that make no sense nothing is changed.
+        // Without a tenant every choice is possible; where the reported slices make no sense nothing is changed.
         let order = best.map_or_else(|| (0..rest.len()).collect(), |(_, order)| order);
         pairs.extend(places.iter().copied().zip(order.into_iter().map(|at| rest[at])));
         inside.extend(pairs.into_iter().map(|(place, parts)| (place, parts.to_vec())));

@@ -4,7 +4,7 @@ use divvy_model::Fault;
 
 use super::geometry::Geometry;
 
-/// Who uses an instance or a device.
+/// A program or slice that uses an instance or a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenant {
     /// Its process id; None for a slice in which nothing runs just now.
@@ -56,7 +56,7 @@ impl GpuInstance {
         self.compute.iter().flat_map(|compute| &compute.tenants)
     }
 
-    /// Whether anybody does.
+    /// Whether any program or slice does.
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.tenants().next().is_some()

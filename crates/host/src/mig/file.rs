@@ -133,7 +133,7 @@ impl MigFile {
     }
 }
 
-/// A file's text; nobody writes a megabyte of configurations.
+/// A file's text; no honest configuration has a megabyte.
 fn text_of(path: &Path) -> std::io::Result<String> {
     use std::io::{Error, ErrorKind, Read};
     use std::os::unix::fs::OpenOptionsExt;
@@ -141,7 +141,7 @@ fn text_of(path: &Path) -> std::io::Result<String> {
     let wrong = |why: &str| Error::new(ErrorKind::InvalidData, why);
     let file = std::fs::OpenOptions::new()
         .read(true)
-        // A FIFO is waited for by nobody.
+        // Never waiting for a FIFO.
         .custom_flags(i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0))
         .open(path)?;
     if !file.metadata()?.is_file() {

@@ -67,7 +67,7 @@ impl Geometry {
             .position(|profile| profile.name == word || Some(profile.id) == id)
     }
 
-    /// What there is to choose from, for whoever asked for something else.
+    /// The profiles to choose from, for a request that names something else.
     #[must_use]
     pub fn offers(&self) -> String {
         let named = self.profiles.iter();
@@ -130,7 +130,7 @@ impl Shapes {
         };
         let mut maximal = Vec::new();
         shapes.fill(0, 0, &mut maximal);
-        // Few large instances before many small ones: of equals the first is chosen, and leaves the most room.
+        // Few large instances before many small ones: of equals the first is chosen, and leaves the most space.
         maximal.sort_by_key(|layout: &Layout| (layout.count_ones(), *layout));
         shapes.maximal = maximal;
         shapes

@@ -9,7 +9,7 @@ use super::geometry::{Layout, Shapes};
 pub struct Occupancy {
     /// All its instances.
     pub current: Layout,
-    /// Those that a tenant uses, which nobody may touch.
+    /// Those that a tenant uses, which must not be touched.
     pub occupied: Layout,
 }
 
@@ -100,7 +100,7 @@ fn select(shapes: &Shapes, now: Occupancy, goal: &Goal, maximal: Layout) -> Layo
         if goal.exact {
             rest = rest.saturating_sub(count(fixed & own));
         } else {
-            // Free instances that are in nobody's way stay, whether or not they are asked for.
+            // Free instances that are not in the way stay, whether or not they are asked for.
             layout |= own & free;
             rest = rest.saturating_sub(count(own & (free | goal.pinned) & !now.occupied));
         }

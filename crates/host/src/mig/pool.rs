@@ -1,7 +1,7 @@
 //! Many instances over many devices.
 //!
 //! For a few requests every distribution is tried. For many they are placed one after another, the largest first,
-//! each on the device where it costs the fewest instances and leaves the least room over; each device by itself is
+//! each on the device where it costs the fewest instances and leaves the least space over; each device by itself is
 //! always laid out in the best way.
 
 use std::collections::HashMap;
@@ -76,7 +76,7 @@ pub fn plan_pool(devices: &[(Rc<Shapes>, Occupancy)], requests: &[String]) -> Po
             destroyed: chosen.map_or(0, |chosen| chosen.destroyed),
         });
     }
-    // Why one finds no place is the same for all of its name.
+    // The reason why a request finds no place is the same for all of its name.
     let mut told: Vec<Option<Unplaced>> = vec![None; wanted.profiles.len()];
     for (request, _) in requests
         .iter()
@@ -219,7 +219,7 @@ impl Rooms {
     }
 }
 
-/// Devices of the same shape and occupancy have the same room.
+/// Devices of the same shape and occupancy have the same space.
 fn rooms(devices: &[(Rc<Shapes>, Occupancy)]) -> Vec<Rc<Rooms>> {
     let mut rooms: Vec<Rc<Rooms>> = Vec::new();
     for (device, (shapes, now)) in devices.iter().enumerate() {
@@ -338,7 +338,7 @@ fn unplaced(
         let Some(need) = need else { continue };
         let counts = goal(shapes, need).counts;
         for maximal in &shapes.maximal {
-            // Who lies across this layout, and of those who lie in it as many as take the last of what is wanted.
+            // Tenants that lie across this layout, and of those in it as many as take the last of what is wanted.
             let mut away = now.occupied & !maximal;
             let room = counts.iter().enumerate().all(|(profile, wanted)| {
                 let held = maximal & shapes.of_profile(profile);

@@ -19,7 +19,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// `3g.20gb`, `9`, or a part, `1c.3g.20gb`, wherever there is room.
+    /// `3g.20gb`, `9`, or a part, `1c.3g.20gb`, wherever it fits.
     #[must_use]
     pub fn of_name(name: &str) -> Self {
         let part = name

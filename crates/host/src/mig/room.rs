@@ -1,4 +1,4 @@
-//! Room for one instance more on a device as it is: nothing that is there is touched.
+//! Space for one more instance on a device as it is: no existing instance is touched.
 
 use super::apply::occupancy;
 use super::driver::MigDevice;
@@ -13,8 +13,8 @@ pub struct Least {
     pub compute: u64,
 }
 
-/// The smallest instance that has as much and for which there is room: its profile and its first memory slice. Of its
-/// places the one that leaves others the most.
+/// The smallest instance that has as much and fits: its profile and its first memory slice. Of its places it gets the
+/// one that leaves others the most space.
 #[must_use]
 pub fn room_for(device: &MigDevice, least: Least) -> Option<(Profile, u8)> {
     let shapes = Shapes::new(device.geometry.clone());
@@ -23,7 +23,7 @@ pub fn room_for(device: &MigDevice, least: Least) -> Option<(Profile, u8)> {
     let whole = profiles.iter().map(|profile| profile.sm_count).max()?.max(1);
     let has = |profile: &Profile| {
         let part = u64::from(profile.sm_count) * 10_000 / u64::from(whole);
-        // Those with media engines of their own (`+me`, `+gfx`) are for who asks for them by name.
+        // Those with media engines of their own (`+me`, `+gfx`) are for requests by name.
         !profile.name.contains('+') && profile.memory_bytes >= least.memory_bytes && part >= least.compute
     };
     let mut large_enough: Vec<usize> = (0..profiles.len()).filter(|at| has(&profiles[*at])).collect();
@@ -36,7 +36,7 @@ pub fn room_for(device: &MigDevice, least: Least) -> Option<(Profile, u8)> {
     })
 }
 
-/// How many places there are still room for.
+/// How many places are still free.
 fn left(shapes: &Shapes, layout: Layout) -> usize {
     (0..shapes.places.len())
         .filter(|place| shapes.fits(layout, *place))

@@ -1,4 +1,4 @@
-//! NVML itself. Whoever calls it waits for as long as the driver takes: see [`super::Nvidia`], which does not.
+//! NVML itself. Its caller waits for as long as the driver takes: see [`super::Nvidia`], which does not.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -67,7 +67,7 @@ impl super::Asked for Library {
         });
         let mut told: Vec<(u32, u32)> = Vec::new();
         for sample in samples.unwrap_or_default() {
-            // A process is told of several times where the driver has several samples: the least is sure.
+            // NVML lists a process several times where the driver has several samples: the least is sure.
             match told.iter_mut().find(|(pid, _)| *pid == sample.pid) {
                 Some((_, percent)) => *percent = (*percent).min(sample.sm_util),
                 None => told.push((sample.pid, sample.sm_util)),
@@ -339,7 +339,7 @@ fn cores_per_sm(major: i32, minor: i32) -> u32 {
     }
 }
 
-/// NVML writes the domain with eight digits; everybody else with four.
+/// NVML writes the domain with eight digits; all others with four.
 fn short_pci(bus_id: &str) -> String {
     let lower = bus_id.to_ascii_lowercase();
     match lower.strip_prefix("0000") {

@@ -14,7 +14,7 @@ mod library;
 /// How long the first question may take, for which the library starts: sixteen GPUs that nothing has used since they started
 /// take some seconds.
 const START: Duration = Duration::from_secs(15);
-/// How long the others may take. Who asks may hold others up meanwhile.
+/// How long the others may take. The caller may hold others up meanwhile.
 const QUESTION: Duration = Duration::from_secs(3);
 
 /// NVML, asked within a time.
@@ -42,7 +42,7 @@ pub struct NvidiaReport {
 /// What the driver says of who uses a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceUse {
-    /// Memory in use, by anybody; nothing where it is not told.
+    /// Memory in use, by all processes; None where the driver does not tell.
     pub used: Option<Bytes>,
     /// The processes that hold memory: process id and bytes, where the driver tells them.
     pub processes: Vec<(u32, Option<Bytes>)>,
@@ -105,7 +105,7 @@ impl Nvidia {
         self.library.is_none()
     }
 
-    /// Whether the driver has left a question without an answer: nothing is asked of it until it has come back.
+    /// Whether the driver has left a question without an answer: it is asked nothing else until that answer is there.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         self.library.as_ref().is_some_and(Patient::is_silent)

@@ -8,7 +8,7 @@ use divvy_model::{Code, Fault};
 
 use super::{Runtime, Seen};
 
-/// Whom the variables are for.
+/// The programs that the variables are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
     /// One runtime.

@@ -1,4 +1,4 @@
-//! A tenant for the stories of compute: over cudarc it keeps its device busy with kernels of one length, some always
+//! A tenant for the scenarios of compute: over cudarc it keeps its device busy with kernels of one length, some always
 //! launched ahead, from its start until its standard input ends. It knows nothing of Divvy.
 //!
 //! Its arguments are the kernels' length in microseconds and on how many devices it launches each, one by default. It answers
@@ -96,7 +96,7 @@ impl Device {
     fn answer(&self, line: &str) -> anyhow::Result<Value> {
         let outcome = match line.split_once(' ').unwrap_or((line, "")) {
             ("hold", bytes) => {
-                // SAFETY: nobody reads it, and it goes with the program.
+                // SAFETY: no code reads it, and it goes with the program.
                 unsafe { malloc_sync(bytes.parse()?) }.map(drop)
             }
             ("fault", _) => {

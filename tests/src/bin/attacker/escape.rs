@@ -80,7 +80,7 @@ pub fn by_the_dead(rounds: usize, seconds: u64) -> anyhow::Result<()> {
         "by the dead: {done} rounds, the last answers {} {}",
         last.0, last.1
     );
-    // The slice is there to be looked at until the story has done so.
+    // The slice stays until the scenario has looked at it.
     let mut line = String::new();
     stdin().read_line(&mut line)?;
     Ok(())
@@ -88,7 +88,7 @@ pub fn by_the_dead(rounds: usize, seconds: u64) -> anyhow::Result<()> {
 
 /// Attaches to a slice over such connections, and in the half of the rounds hangs up before the answer.
 pub fn attach_by_the_dead(socket: &Path, rounds: usize, seconds: u64) -> anyhow::Result<()> {
-    /// Fewer than a keeper serves at once.
+    /// Fewer than a page server serves at once.
     const AT_ONCE: usize = 32;
     let (mut done, mut given, begin) = (0, 0, Instant::now());
     while done < rounds && begin.elapsed() < Duration::from_secs(seconds) {

@@ -44,7 +44,7 @@ pub fn text(method: &str, path: &str, body: &str) -> String {
     )
 }
 
-/// Asks for a slice of `bytes` whose keeper is this process; its id.
+/// Asks for a slice of `bytes` whose page server is this process; its id.
 pub fn slice(bytes: u64) -> anyhow::Result<String> {
     let body = json!({ "request": { "memory": { "bytes": bytes } }, "command": ["attacker"] });
     let (status, text) = request("POST", "/v1/slices", &body.to_string())?;

@@ -1,4 +1,4 @@
-//! A keeper that does not keep to what keepers do.
+//! A page server that does not do what page servers do.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -22,8 +22,8 @@ use crate::{http, wire};
 
 const MIB: u64 = 1 << 20;
 
-/// Asks for a slice, and leads the agent, which comes to hand its pages over, to another slice's keeper. Where it may put no
-/// link there it waits for one: the story puts it there as root.
+/// Asks for a slice, and leads the agent, which comes to hand its pages over, to another slice's page server. Where it
+/// may put no link there it waits for one: the scenario puts it there as root.
 pub fn redirect(other: &Path) -> anyhow::Result<()> {
     let id = http::slice(300 * MIB)?;
     let folder = http::run().join("slices").join(&id);
@@ -46,7 +46,7 @@ pub fn redirect(other: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The sockets of a slice whose keeper this process is, as a `divvy run` fetches them.
+/// The sockets of a slice whose page server this process is, as a `divvy run` fetches them.
 fn sockets(id: &str) -> anyhow::Result<Sockets> {
     let number = u32::from_str_radix(id, 16).context("The slice's id is no number")?;
     Ok(fetch(&http::run().join("keep.sock"), number)?)
@@ -102,7 +102,7 @@ fn answer(
         &wire::message(wire::DONE),
         &[grant.as_fd(), ledger.as_fd()],
     )?;
-    // Between size and seals, both of which the story makes last.
+    // Between size and seals, both of which the scenario makes last.
     std::thread::sleep(pauses.next().unwrap_or_default());
     ftruncate(&grant, 0)?;
     fcntl_add_seals(&grant, SealFlags::SHRINK | SealFlags::FUTURE_WRITE)?;
@@ -178,7 +178,7 @@ pub fn stuck(count: usize) -> anyhow::Result<()> {
                 let begin = Instant::now();
                 while begin.elapsed() < Duration::from_secs(20) {
                     let answer = http::request("POST", &path, "");
-                    // The first that the agent gave up waiting for; not one for which there was no room.
+                    // The first that the agent gave up waiting for; not one for which there was no space.
                     if let Ok((status, text)) = answer
                         && status != 429
                         && !said.swap(true, Ordering::Relaxed)

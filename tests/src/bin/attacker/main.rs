@@ -1,5 +1,5 @@
-//! What a hostile user does, or a hostile program in a container. Each word is one attack; the story that calls it looks at
-//! what became of the victims. A step that is refused is no failure of the attacker's: it says so and goes on.
+//! What a hostile user does, or a hostile program in a container. Each word is one attack; the scenario that calls it
+//! looks at what became of the victims. A step that is refused is no failure of the attacker's: it says so and goes on.
 #![forbid(unsafe_code)]
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Names that belong to nobody until somebody takes them.
+//! Names that belong to no user until one takes them.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -24,7 +24,7 @@ pub fn limit(socket: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Brings the keeper a grant of its own making, of `bytes`, as only the agent may.
+/// Brings the page server a grant of its own making, of `bytes`, as only the agent may.
 pub fn deliver(socket: &Path, bytes: u64) -> anyhow::Result<()> {
     let mut grant = Grant::create(&GrantSpec {
         memory_limit_bytes: bytes,
@@ -32,7 +32,7 @@ pub fn deliver(socket: &Path, bytes: u64) -> anyhow::Result<()> {
         slice_name: "attacker",
         ..GrantSpec::default()
     })?;
-    // Newer than what a slice has whose agent was started anew some times.
+    // Newer than what a slice has whose agent was restarted some times.
     for _ in 0..50 {
         grant = Grant::succeed(&GrantView::map(grant.share()?.as_fd())?)?;
     }
@@ -68,8 +68,8 @@ pub fn forge(socket: &Path, count: usize, pids: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Hands this very process memory that shrinks and is sealed while it is looked at, as a hostile keeper hands it to the
-/// agent: with a look that asks for the size before the seals this process ends by a signal.
+/// Hands this very process memory that shrinks and is sealed while it is looked at, as a hostile page server hands it
+/// to the agent: with a look that asks for the size before the seals this process ends by a signal.
 pub fn race(rounds: u64, seconds: u64) -> anyhow::Result<()> {
     /// Longer than a look takes, in nanoseconds; a prime steps through it.
     const SPAN: u64 = 20_000;

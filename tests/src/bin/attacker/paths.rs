@@ -25,7 +25,8 @@ pub fn swap(folder: &Path, name: &str, victim: &Path, seconds: u64) -> anyhow::R
     let begin = Instant::now();
     let limit = Duration::from_secs(seconds);
     let mut rounds = 0_u64;
-    // What else a keeper makes there it is to come to late: between its two looks at the socket lies the box.
+    // The page server is to come too late to what else it makes there: between its two looks at the socket lies the
+    // box.
     let own = std::env::current_dir()?.join("box");
     fs::create_dir_all(&own)?;
     if fs::rename(folder.join("box"), folder.join("former")).is_ok() {
@@ -44,7 +45,7 @@ pub fn swap(folder: &Path, name: &str, victim: &Path, seconds: u64) -> anyhow::R
             std::hint::spin_loop();
         }
         if fs::rename(&link, &place).is_ok() {
-            // Until whoever made it has come to his next step.
+            // Until the process that made it has come to its next step.
             std::thread::sleep(Duration::from_millis(100));
         }
         rounds += 1;

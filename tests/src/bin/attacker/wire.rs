@@ -43,7 +43,7 @@ pub fn code(message: &[u8; 32]) -> u32 {
     u32::from_ne_bytes(code)
 }
 
-/// Asks the keeper that listens on `socket`: the answer's status, and what came with it.
+/// Asks the page server that listens on `socket`: the answer's status, and what came with it.
 pub fn ask(socket: &Path, kind: u32, fds: &[BorrowedFd<'_>]) -> anyhow::Result<(u32, Vec<OwnedFd>)> {
     let stream = UnixStream::connect(socket).with_context(|| format!("Cannot connect to {socket:?}"))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;

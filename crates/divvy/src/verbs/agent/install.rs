@@ -63,7 +63,7 @@ impl Args {
     }
 }
 
-/// Puts it in place. What is there already stays.
+/// Puts it in place. Existing files stay.
 pub fn install(args: &Args) -> Result<u8, Fault> {
     args.check()?;
     let files = files(&program());
@@ -128,7 +128,7 @@ pub fn uninstall(args: &Args) -> Result<u8, Fault> {
                 run("userdel", &[USER], "the user cannot be removed")
             })?,
             count => output::print(&format!(
-                "kept: the user `{USER}`, of whom {count} processes run: they keep slices that live; `userdel {USER}` when they have ended"
+                "kept: the user `{USER}`, which has {count} processes: they keep slices that live; `userdel {USER}` when they have ended"
             ))?,
         }
     }

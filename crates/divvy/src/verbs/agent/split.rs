@@ -109,7 +109,7 @@ pub fn into_two(run: &Path, config: &Config, user: &User) -> Result<u8, Fault> {
         };
     }
     agent = again;
-    // What was set for root holds for the agent, whose own files are others.
+    // Root's settings hold for the agent, whose own files are others.
     for value in config.values() {
         if value.origin != "default" && !value.value.is_empty() && value.key != "run_dir" {
             agent.env(format!("DIVVY_{}", value.key.to_ascii_uppercase()), value.value);
@@ -208,7 +208,7 @@ fn give(folder: &OwnedFd, user: &User, depth: usize) -> Result<(), Errno> {
             continue;
         }
         let seen = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        // What is another user's already is none of ours.
+        // A file that is another user's already is not touched.
         if seen.st_uid != 0 {
             continue;
         }

@@ -42,9 +42,9 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// How often it looks while it waits for something that nobody tells of.
+/// How often it looks while it waits for something that is not notified.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long a container may take to start its program until nobody looks any more.
+/// How long it looks for a container to start its program.
 const START: Duration = Duration::from_secs(30);
 /// The same once the engine says that it has started it.
 const STARTED: Duration = Duration::from_secs(2);
@@ -64,11 +64,12 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         None => return Ok(0),
     };
     let refused = started(args, engine)
-        // The file may hold another container's id, and somebody else have written it.
+        // The file may hold another container's id, and another user may have written it.
         .filter(|program| container_members(&context.peek(), &slice).contains(&program.pid))
         .and_then(|program| judge(&program, slice.policy))
         .inspect(|refused| stop(refused, args, engine, context));
-    // Told before `divvy` returns, which waits for a container in the background: nobody's death takes the slice from it then.
+    // The agent is told before `divvy` returns, which waits for a container in the background. After that no process's
+    // death takes the slice from it.
     let goes_with_it =
         refused.is_none() && args.stays != Stays::Always && goes_with_folder(args, engine, context);
     say(refused.as_ref());
@@ -162,7 +163,7 @@ impl Parent {
     fn of(pid: i32) -> Self {
         let pid = Pid::from_raw(pid).filter(|pid| getppid() == Some(*pid));
         let file = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        // It may have ended in between, and its number be somebody else's.
+        // It may have ended in between, and its number may be another process's.
         Self(file.filter(|_| getppid() == pid))
     }
 

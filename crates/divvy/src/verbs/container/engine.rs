@@ -295,14 +295,14 @@ pub enum Stays {
     WhileItRuns,
     /// Until the container is removed: it can be started again.
     WithContainer,
-    /// It is somebody else's, and stays.
+    /// It is another owner's, and stays.
     Always,
 }
 
 impl Container<'_> {
     fn run(&self, words: &[OsString], context: &Context) -> Result<u8, Fault> {
         let begin = || -> Result<u8, Fault> {
-            // What we hold back for ourselves is no business of the engine's.
+            // The engine does not get the words that are for Divvy.
             let_go()?;
             let mut child = Command::new(self.program).args(words).spawn().map_err(|error| {
                 Fault::new(
@@ -311,7 +311,7 @@ impl Container<'_> {
                 )
                 .because(&error)
             })?;
-            // After the engine: nobody waits for it.
+            // After the engine: no process waits for it.
             let mut helpers: Vec<_> = self.attend(context).into_iter().collect();
             if let Some(helper) = helpers.first() {
                 self.goes_with(helper.id(), context);
@@ -330,7 +330,8 @@ impl Container<'_> {
         // 125 to 127: the engine or its runtime failed, not the program. Asked while the slice's file is there.
         let failed = outcome.as_ref().is_ok_and(|status| (125..=127).contains(status));
         let why = failed.then(|| diagnose(self.engine, self.program, &self.made.file));
-        // What detached, or was left by its client, has the slice until it ends: who attends it sees to that.
+        // A container that detached, or that its client left, has the slice until it ends: `divvy attend` ends the
+        // slice.
         let over = match self.stays {
             Stays::Always => false,
             // It never started, or its program was refused: it does not come back either, which finds no slice.
@@ -367,7 +368,7 @@ impl Container<'_> {
             // Not by Ctrl-C: it stays for what is left.
             .process_group(0);
         if self.line.seen.detached {
-            // Whoever reads what we print waits until nobody can write to it any more.
+            // A reader of our output waits until no process can write to it any more.
             command.stderr(Stdio::null());
         }
         command.spawn().ok()

@@ -1,5 +1,5 @@
-//! What a container that asks for devices or a slice is given, whoever asked for it: the OCI runtime's caller or the
-//! runtime's plugin.
+//! What a container that asks for devices or a slice gets, for both sources of the request: the OCI runtime's caller
+//! and the runtime's plugin.
 
 use divvy_agent::Client;
 use divvy_container::cdi::Edits;
@@ -32,7 +32,7 @@ impl Given {
 }
 
 /// Makes what the request asks for, or joins the slice that it names. A slice that is made has this name, or one that
-/// is made up, and goes with this process where it is `attended`, until somebody says what it goes with.
+/// is made up, and goes with this process where it is `attended`, until it is told what else it ends with.
 ///
 /// # Errors
 /// What keeps it from being made; then nothing is left of it.
@@ -69,7 +69,7 @@ pub fn give(
 
 /// The slice into which a container may be let because its author names it: root's, or the agent's user's, by its whole
 /// name, where it was made with `--pods`. `namespace` is that of the container's pod. One that goes with another container is
-/// that one's alone, whoever reads its name.
+/// that one's alone, even if others read its name.
 ///
 /// # Errors
 /// [`Code::UnknownSlice`] where none of ours has the name, [`Code::NotAllowed`] for one that admits no such container,

@@ -83,7 +83,7 @@ fn devices(inventory: &Inventory) -> Vec<Check> {
     checks
 }
 
-/// Which agent has a device. A name can be bound by anybody, so the system agent is asked itself.
+/// Which agent has a device. Any user can bind a name, so the system agent is asked itself.
 fn owner_of(uuid: &str) -> Option<Check> {
     let system = system_run_dir();
     let (named, asked) = (owner(uuid), system_owner(&system, uuid));

@@ -1,4 +1,4 @@
-//! What `divvy doctor` says of the machine's devices: health, rungs of the ladder, versions that go together.
+//! What `divvy doctor` says of the machine's devices: health, isolation levels, versions that go together.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! `divvy explain`: the story of an error's code, the ways of sharing compared, and the schemas of JSON documents.
+//! `divvy explain`: the explanation of an error's code, the ways of sharing compared, and the schemas of JSON
+//! documents.
 
 mod sharing;
 

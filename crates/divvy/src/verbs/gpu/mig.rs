@@ -275,7 +275,7 @@ fn driver(context: &Context) -> Result<Patient, Fault> {
     Ok(Patient::over(driver, Patient::LOOK, Patient::CHANGE))
 }
 
-/// Waits until nobody else changes the devices that [`driver`] changes.
+/// Waits until no other process changes the devices that [`driver`] changes.
 fn alone(context: &Context) -> Result<Alone, Fault> {
     match context.config.text("emulated") {
         Some(_) => {
@@ -287,7 +287,7 @@ fn alone(context: &Context) -> Result<Alone, Fault> {
     }
 }
 
-/// The devices, with whoever uses each: programs, as the driver tells, and slices, as the agent does, in which nothing
+/// The devices, with the users of each: programs, as the driver tells, and slices, as the agent does, in which nothing
 /// need run just now.
 fn devices(driver: &mut dyn MigDriver, agent: Option<Client>) -> Result<Vec<MigDevice>, Fault> {
     let mut devices = driver.devices()?;

@@ -81,7 +81,7 @@ fn table(places: &[Place], wide: bool) -> Table {
     if wide {
         columns.push(("UUID", false));
     }
-    // Of 64 partitions nobody reads a matrix: JSON has it.
+    // A matrix of 64 partitions is not readable: JSON has it.
     let shown = places.len().min(NAMES.len());
     columns.extend(NAMES[..shown].iter().map(|name| (*name, false)));
     let mut table = Table::new(columns);

@@ -1,4 +1,4 @@
-//! `divvy vgpu`: virtual GPUs for guests.
+//! `divvy vgpu`: virtual GPUs for virtual machines.
 
 use std::path::PathBuf;
 

@@ -29,13 +29,13 @@ pub struct Device {
     pub name: String,
     /// What kind of device it is.
     pub kind: DeviceKind,
-    /// How much of the last second its slices were leased; none while nobody counts.
+    /// How much of the last second its slices were leased; none while that is not counted.
     pub used_1s_ratio: Option<f64>,
     /// For how much of it they kept the device busy; none where its driver does not tell.
     pub busy_1s_ratio: Option<f64>,
     /// The sum of what is promised.
     pub promised_ratio: f64,
-    /// Memory in use, by anybody.
+    /// Memory in use, by all processes.
     pub memory_used_bytes: Bytes,
     /// Its memory.
     pub memory_total_bytes: Bytes,
@@ -54,9 +54,9 @@ pub struct Item {
     pub share_mode: Mode,
     /// What it was promised, in words.
     pub share: String,
-    /// What it comes to while everybody wants the device.
+    /// What it comes to while all slices want the device.
     pub effective_ratio: Option<f64>,
-    /// What it was leased of the last second; none while nobody counts.
+    /// What it was leased of the last second; none while that is not counted.
     pub used_1s_ratio: Option<f64>,
     /// What it was leased of the last ten seconds.
     pub used_10s_ratio: Option<f64>,
@@ -175,7 +175,7 @@ pub const COLUMNS: [(&str, bool); 10] = [
 
 impl Item {
     fn of(slice: &SliceRecord, record: Option<&ComputeRecord>) -> Self {
-        // Alone on its device it is not counted: it may have all, and waits for nobody.
+        // Alone on its device it is not counted: it may have all, and waits for no other.
         let counted = record.filter(|record| record.standing != ComputeStanding::Open);
         Self {
             slice: slice.name.clone(),
@@ -219,7 +219,7 @@ impl Item {
     }
 }
 
-/// `12.3%`, or a dash where nobody counts.
+/// `12.3%`, or a dash where that is not counted.
 pub fn percent(ratio: Option<f64>) -> String {
     ratio.map_or_else(|| "-".into(), |ratio| format!("{:.1}%", ratio * 100.0))
 }

@@ -77,7 +77,7 @@ pub fn show(source: &mut Source<'_>, mut state: State, interval: Duration) -> Re
                 looked = Instant::now();
                 match source.look() {
                     Ok(now) => picture = now,
-                    // What was seen last stays: the agent may be back in a moment.
+                    // The last picture stays: the agent may be back in a moment.
                     Err(fault) => state.talk = Talk::Said(fault.to_string()),
                 }
             }
@@ -136,7 +136,7 @@ pub fn draw(frame: &mut Frame<'_>, picture: &Picture, state: &State) {
     let columns: Vec<usize> = (0..COLUMNS.len()).filter(seen).collect();
     let titles = columns.iter().map(|at| cell(COLUMNS[*at].0, COLUMNS[*at].1));
     let head = Row::new(titles).style(Style::new().add_modifier(Modifier::REVERSED));
-    // What was scrolled past is above; the chosen one is always in sight.
+    // The chosen row is always in sight.
     let room = usize::from(rows.height.saturating_sub(1)).max(1);
     let first = state.chosen.saturating_sub(room - 1);
     let shown = items.iter().enumerate().skip(first).map(|(at, item)| {

@@ -44,7 +44,7 @@ pub(super) fn check_free(directory: &std::path::Path, file: &str, spec: &cdi::Sp
             )
             .cause(format!("`{}` claims it", found.path.display()))
             .hint(
-                "an engine gives a name that two files claim to nobody: remove that file, or choose another name with \
+                "an engine gives a name that two files claim to no container: remove that file, or choose another name with \
                  --kind for devices or --name for a slice",
             ));
         }

@@ -38,7 +38,7 @@ pub struct Args {
     /// Look at the machine captured below this folder (its `sys`, `proc` and `dev`) in the place of this one
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
-    /// Stay, and write the files anew when devices come, go or are divided otherwise
+    /// Stay, and write the files again when devices come, go or are divided otherwise
     #[arg(long, conflicts_with = "dry_run")]
     watch: bool,
     /// Print the files, and write nothing
@@ -208,7 +208,7 @@ fn output_items<T: Serialize>(items: &[T]) -> impl Serialize + '_ {
     Items { items }
 }
 
-/// Writes our files anew where there are any, after devices were divided otherwise. What containers have of the driver
+/// Writes our files again where there are any, after devices were divided otherwise. What containers have of the driver
 /// stays as it was.
 pub fn refresh(context: &Context) {
     for directory in directories(&[]) {

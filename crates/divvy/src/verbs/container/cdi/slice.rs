@@ -65,7 +65,7 @@ pub struct Wish {
     /// Where a limit cannot be enforced: strict refuses, best-effort runs and counts the bypass
     #[arg(long, value_name = "POLICY", value_parser = policy)]
     pub policy: Option<Policy>,
-    /// When an allocation does not fit: fail at once, or wait for room in the slice, as wait=30s [default: fail]
+    /// When an allocation does not fit: fail at once, or wait for space in the slice, as wait=30s [default: fail]
     #[arg(long, value_name = "WHAT", value_parser = on_oom)]
     pub on_oom: Option<OnOom>,
     /// Let programs allocate beyond the slice's memory in managed memory that the host backs [default: 2x]
@@ -74,7 +74,7 @@ pub struct Wish {
     /// The parts of NVIDIA's driver: compute, utility, video, graphics, display, ngx, all
     #[arg(long, value_name = "LIST", default_value = "utility,compute", value_parser = capabilities)]
     pub capabilities: Option<Capabilities>,
-    /// Whether it goes with this process, until somebody says what it goes with.
+    /// Whether it ends with this process, until it is told what else it ends with.
     #[arg(skip)]
     pub attended: bool,
     /// It goes with its containers, the first of which has to come within this time.
@@ -98,7 +98,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     /// A container is made within seconds of its slice, if at all.
     const TTL: Duration = Duration::from_secs(60);
     let wish = Wish {
-        // What has a name is meant to be named again.
+        // A slice with a name is meant to be named again.
         within: args.ttl.or(args.wish.name.is_none().then_some(TTL)),
         ..args.wish.clone()
     };

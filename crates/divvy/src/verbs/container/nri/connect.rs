@@ -64,7 +64,7 @@ pub fn launched() -> Result<Option<Way>, Fault> {
         .because(error)
     };
     let number: i32 = shown.parse().map_err(|error| wrong(&error))?;
-    // A copy that is ours, and closed in what we start. What the number itself stands for is closed then.
+    // A copy of our own, closed on exec. The original descriptor is closed then.
     let copy = pidfd_open(getpid(), PidfdFlags::empty())
         .and_then(|us| pidfd_getfd(us, number, PidfdGetfdFlags::empty()))
         .map_err(|error| wrong(&error))?;

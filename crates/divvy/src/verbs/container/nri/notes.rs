@@ -1,4 +1,4 @@
-//! What a plugin has given to whom, on disk: it may be killed, and the next one takes over.
+//! What a plugin has given to each pod and container, on disk: it may be killed, and the next one takes over.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
@@ -27,7 +27,7 @@ pub enum Whose {
 /// other, but never the other without the one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// The slice's name, which nobody else's slice has; none where the container is in its pod's or somebody else's.
+    /// The slice's name, which no other slice has; none where the container is in its pod's slice or another.
     pub slice: Option<String>,
     /// The id of the pod's sandbox.
     pub pod: String,

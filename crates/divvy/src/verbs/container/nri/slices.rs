@@ -133,7 +133,7 @@ impl<'a> Slices<'a> {
         }
     }
 
-    /// Ends what was made for a pod or container. The note goes last: who dies in between does it again.
+    /// Ends what was made for a pod or container. The note goes last: after a crash in between it is done again.
     fn take_back(&self, whose: Whose, id: &str) {
         let Some(note) = self.notes.read(whose, id) else {
             return;
@@ -255,7 +255,7 @@ fn called(pod: &Pod, container: &Container) -> String {
     format!("{}/{} {}", pod.namespace, pod.name, container.name)
 }
 
-/// The name of a slice: the pod's and the container's, and enough of the id that nobody else's slice has it.
+/// The name of a slice: the pod's and the container's, and enough of the id that no other slice has it.
 fn name(parts: &[&str], id: &str) -> String {
     const PLAIN: usize = 50;
     const OF_ID: usize = 12;
