@@ -5,8 +5,8 @@
 //! could wait for another one that is further on (a lock held by a lane of the same warp). So the turn is given away by
 //! force after a while.
 
-use super::launch::LaunchState;
 use super::ctx::{BarrierCall, Ctx};
+use super::launch::LaunchState;
 use crate::code::LOCAL_ALIGN;
 use crate::inst::Flow;
 
