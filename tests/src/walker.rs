@@ -1,5 +1,5 @@
-//! Looks for paths that root, or the agent's user, acts on and that another user could have put something else in the place
-//! of: anything below a run directory with an owner who is neither, or that group or others may write to.
+//! Looks for paths that root, or the agent's user, acts on and that another user could have replaced. That is anything
+//! below a run directory with an owner who is neither, or that group or others may write to.
 //!
 //! Sockets may be open to everybody: who connects changes nothing on the disk. There is one exception, the folder of a
 //! real MPS daemon's pipes: the daemon is a process of the user, and so is that folder.

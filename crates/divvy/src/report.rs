@@ -23,8 +23,8 @@ pub fn exit_status(code: Code, is_run: bool) -> u8 {
     }
 }
 
-/// Prints on stdout what a shell is to have in the place of an answer that there is none of: of nothing, an engine would
-/// make a container without a slice, and `eval` would go on.
+/// Prints on stdout what a shell gets in the place of a missing answer. From an empty answer an engine would make a
+/// container without a slice, and `eval` would go on.
 pub fn stand_in() {
     let words: Vec<String> = std::env::args_os()
         .map(|word| word.to_string_lossy().into_owned())

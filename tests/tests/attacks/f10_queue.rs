@@ -1,5 +1,6 @@
 //! F10. Seen on the old code: every request for a place in the queue made one more, without a bound, with up to 1 MB of
-//! command each, all written again at each change: after 155 places the agent had 577 MB, and a file of 163 MB in /run.
+//! command each. All were written again at each change. After 155 places the agent had 577 MB, and a file of 163 MB in
+//! /run.
 
 use divvy_tests::host::{finish, succeeded};
 use divvy_tests::hostile::Hostile;

@@ -26,9 +26,9 @@ fn alice(host: &Host) {
 
 /// CVE-2025-23359: the correction of CVE-2024-0132 looked at a target and mounted there later; in between an image's
 /// process put a link in its place. Here one swaps the targets' folders and links out of the root while containers
-/// start. Nothing of ours touches the root, and the runtime mounts inside it or refuses: the host's folder keeps what
-/// it had, and no mount. crun makes nothing there. runc before 1.1.14 makes empty folders and files (CVE-2024-45310),
-/// which is its own.
+/// start. No part of Divvy touches the root. The runtime mounts inside it or refuses: the host's folder keeps its
+/// contents, and gets no mount. crun makes nothing there. runc before 1.1.14 makes empty folders and files
+/// (CVE-2024-45310), which is its own.
 #[test]
 fn cve_2025_23359_targets_that_change_while_containers_start_lead_nowhere_out_of_the_root() {
     const ROUNDS: u32 = 100;

@@ -1,5 +1,5 @@
-//! What a program is and has stays its own: handlers, masks, umask, environment, order at exit, exit status, threads,
-//! descriptors; other people's preloads work; and upgrades and vandals disturb no program.
+//! A program keeps its own handlers, masks, umask, environment, order at exit, exit status, threads and descriptors.
+//! Other people's preloads work, and upgrades and vandals disturb no program.
 
 use std::path::Path;
 use std::process::Command;
