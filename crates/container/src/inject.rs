@@ -39,7 +39,7 @@ const LIBRARIES: [&str; 2] = ["/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
 #[must_use]
 pub fn is_written(target: &str) -> bool {
     let target = clean(target);
-    // What these are links to in most images.
+    // The targets of these links in most images.
     let target = match target.split('/').nth(1) {
         Some("lib" | "lib64") => format!("/usr{target}"),
         Some("var") if target.starts_with("/var/run") => target["/var".len()..].to_owned(),
@@ -87,8 +87,9 @@ fn data(from: &Path, to: &str) -> Mount {
     mount(from, to, &["ro", "nosuid", "nodev", "noexec", "bind"])
 }
 
-/// What the emulated driver finds of the devices that were granted: what says which, and the socket at which their pages are
-/// to be had. They lie in a file system of the container's own. There its programs put what they share with each other.
+/// What the emulated driver finds of the devices that were granted: the file that names them, and the socket that gives
+/// out their pages. They lie in a file system of the container's own. There its programs put what they share with each
+/// other.
 pub(crate) fn pages(grant: &Grant) -> Vec<Mount> {
     let own = Mount {
         host_path: "tmpfs".into(),

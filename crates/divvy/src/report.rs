@@ -166,7 +166,7 @@ fn of_clap(error: &clap::Error) -> Fault {
     Fault::new(Code::Usage, message).hint("`divvy help` and `divvy help VERB` show how")
 }
 
-/// Whether the words that were not understood are a `run`, and whether they ask for JSON. What stands after `--` is
+/// Whether the words that were not understood are a `run`, and whether they ask for JSON. The words after `--` are
 /// another program's.
 fn glance(words: &[String]) -> (bool, bool) {
     let ours: Vec<&str> = words

@@ -61,7 +61,7 @@ fn killed_in_the_middle_it_loses_nothing() {
     let (_, said) = host.refused(&["run", "--memory", "79GiB", "--", "true"]);
     assert!(said.contains("slice steady holds 2 GiB"), "{said}");
 
-    // What ends while no agent runs is cleared away by the next.
+    // The next agent clears away slices that ended while no agent ran.
     host.kill_agent();
     drop(tenant);
     until("the slice is gone", || host.slices().is_empty());

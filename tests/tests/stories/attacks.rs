@@ -205,7 +205,7 @@ fn cve_2019_5736_no_program_of_the_hosts_is_reached_by_proc_self_exe() {
     let over = |words: &[&str]| finish(&mut podman.over_wrapper(&[], words));
     for _ in 0..5 {
         for program in ["/proc/self/exe", "/bin/self", "/bin/script"] {
-            // It is whatever the runtime was at that moment, and fails; what counts is what the hunter saw.
+            // It is whatever the runtime was at that moment, and fails; the hunter's view counts.
             let _any = over(&["exec", "box", program, "--version"]);
         }
     }
@@ -323,7 +323,7 @@ fn a_fake_nvidia_smi_is_run_by_nobody_on_the_host_and_is_covered_by_the_hosts_ow
         let lines: Vec<&str> = seen.lines().collect();
         assert_eq!(lines[0], "the host's own", "{seen}");
         for (line, minor) in lines[1..].iter().zip([0, 1, 30, 31, 48]) {
-            // No driver is behind the numbers: what may be opened answers that there is none.
+            // No driver is behind the numbers: the nodes that may be opened answer that there is none.
             let expected = match allowed.contains(&minor) {
                 true => "No such device or address",
                 false => "Operation not permitted",

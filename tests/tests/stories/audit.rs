@@ -131,7 +131,7 @@ fn who_is_in_no_slice_is_shown_as_such() {
         "{table}"
     );
     assert_eq!(succeeded(&finish(&mut host.divvy(["ps", "-q"]))), "inside\n");
-    // It is counted: what it holds is not promised to others.
+    // It is counted: its memory is not promised to others.
     let refused = finish(&mut host.run("78.5GiB", "true"));
     assert_eq!(refused.status.code(), Some(125));
     assert!(outsider.end().success());
@@ -151,7 +151,7 @@ fn a_tenant_that_scribbles_over_its_own_ledger_is_reported() {
     let mut honest = host.probe("honest", "1GiB");
     assert_eq!(tenant.allocate(600 * MIB), Ok(()));
     assert_eq!(honest.allocate(600 * MIB), Ok(()));
-    // As a process of the same user may on the cooperative rung: what it holds becomes nothing.
+    // As a process of the same user may on the cooperative level: it sets its own charges to zero.
     let id = host.json(["inspect", "liar"])["id"]
         .as_str()
         .expect("an id")

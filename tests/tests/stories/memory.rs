@@ -16,11 +16,11 @@ fn two_tenants_at_once_each_have_their_own_limit() {
     assert_eq!(large.allocate(2800 * MIB), Ok(()));
     assert_eq!(small.allocate(200 * MIB), Err("CUDA_ERROR_OUT_OF_MEMORY".into()));
     assert_eq!(large.allocate(300 * MIB), Err("CUDA_ERROR_OUT_OF_MEMORY".into()));
-    // What one may not have is nothing to the other.
+    // One tenant's refusal does not affect the other.
     assert_eq!(large.allocate(200 * MIB), Ok(()));
     assert!(small.copies() && large.copies());
 
-    // What the copies freed in stream order comes back when the tenant looks, waits or allocates again.
+    // Memory that the copies freed in stream order comes back when the tenant looks, waits or allocates again.
     until("what the copies freed is back", || {
         let _looked = (small.memory(), large.memory());
         let used = |name| host.slice(name).memory_used_bytes;
@@ -62,7 +62,7 @@ fn the_device_is_not_promised_twice() {
         "{message}"
     );
     assert!(message.contains("hint:"), "{message}");
-    // What does fit is still given.
+    // A request that fits is still granted.
     succeeded(&finish(&mut host.run("1GiB", "true")));
 }
 

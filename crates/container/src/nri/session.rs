@@ -70,9 +70,9 @@ pub enum End {
     Shutdown,
 }
 
-/// Registers as `index` (two digits), `name`, and answers the runtime until it closes the socket. What takes longer
-/// than the runtime would wait goes on in `scope`: the runtime drops a plugin that is late, and then runs containers
-/// without asking it.
+/// Registers as `index` (two digits), `name`, and answers the runtime until it closes the socket. Work that takes
+/// longer than the runtime would wait goes on in `scope`: the runtime drops a plugin that is late, and then runs
+/// containers without asking it.
 ///
 /// # Errors
 /// [`Code::Nri`] where the runtime refuses us, or says what no runtime says; the socket's errors too.
@@ -253,7 +253,7 @@ impl<'scope, S: Read + Write, P: Plugin> Session<'scope, '_, S, P> {
         work: impl FnOnce() -> T + Send + 'scope,
         late: impl FnOnce(T) + Send + 'scope,
     ) -> Option<T> {
-        // Without a place in between: what is sent is taken, or comes back.
+        // Without a place in between: the work is taken, or comes back.
         let (sender, receiver) = sync_channel(0);
         self.scope.spawn(move || {
             if let Err(unheard) = sender.send(work()) {

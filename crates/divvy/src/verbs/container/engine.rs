@@ -363,7 +363,7 @@ impl Container<'_> {
             .env("DIVVY_RUN_DIR", context.peek().path())
             // Closed when the engine has returned.
             .stdin(Stdio::piped())
-            // What it thinks of the container's program.
+            // Its verdict on the container's program.
             .stdout(Stdio::piped())
             // Not by Ctrl-C: it stays for what is left.
             .process_group(0);
