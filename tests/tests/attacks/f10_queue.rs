@@ -28,7 +28,7 @@ fn f10_one_user_neither_fills_the_queue_nor_the_agents_memory() {
         "one user made the agent keep {stored} bytes in its run directory"
     );
     assert!(grown < 40 << 20, "one user made the agent {grown} bytes larger");
-    // bob gets a place all the same: behind alice, and served when the room is there.
+    // bob gets a place all the same: behind alice, and served when there is space.
     let waiting = Hostile::start(&mut system.divvy_as(
         &system.users.bob,
         ["run", "--wait=30s", "--memory", "20GiB", "--", "echo", "served"],

@@ -1,5 +1,5 @@
 //! What an image, or a process in a container, may try against the host that gives it a slice. Those by the names of
-//! published holes are in `containers` too, and in the container room's own tests.
+//! published holes are in `containers` too, and in the container crate's own tests.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -32,7 +32,7 @@ fn report(command: &mut Command, python: &Path, part: &str) -> (String, Option<i
 fn a_program_is_the_same_with_the_limiter_in_it() {
     let Some(python) = system_python() else { return };
     let host = Host::new();
-    // The rung without a limiter: the same driver, nothing in front.
+    // The level without a limiter: the same driver, nothing in front.
     let bare = report(
         &mut host.divvy(["run", "--isolation", "env", "--"]),
         &python,

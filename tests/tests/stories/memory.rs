@@ -88,7 +88,7 @@ fn eight_processes_racing_in_one_slice_never_pass_its_limit() {
         assert_eq!(given(&tenant.ask_children("free")), 8);
 
         // A large request that is refused does not stand in the way of a small one that fits. Whole pages of the
-        // device: of parts of them, the agent may count the rest as overhead until its next look, off the room below.
+        // device: of parts of them, the agent may count the rest as overhead until its next look, off the space below.
         assert_eq!(tenant.allocate(1000 * MIB), Ok(()));
         let answers = tenant.ask_children(&format!("allocate {}", 2 * MIB));
         assert_eq!(given(&answers), 8, "{answers:?}");

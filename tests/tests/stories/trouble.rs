@@ -167,7 +167,7 @@ fn a_full_disk_refuses_new_slices_and_keeps_those_that_are_there() {
     let text = fs::read_to_string(&record).expect("the record");
     let whole: serde_json::Value = serde_json::from_str(&text).expect("whole");
     assert_eq!(whole["memory_limit_bytes"], GIB);
-    // With room again all goes on, in this agent and in the next.
+    // With space again all goes on, in this agent and in the next.
     fs::remove_file(&filler).expect("room");
     system.slice_of(alice, "more", "1GiB");
     system.stop_agent();
