@@ -1,7 +1,7 @@
 //! Every figure we publish, one command each.
 //!
-//! Each program under `src/bin` measures one family of figures and prints its targets beside them. What several of them
-//! need is here.
+//! Each program under `src/bin` measures one family of figures and prints its targets beside them. Here is the code
+//! that several of them need.
 
 pub mod artifacts;
 pub mod cuda;

@@ -336,7 +336,7 @@ fn of_image_itself(command: &mut Command, flags: &[&str], image: &Image, program
         .args(program);
 }
 
-/// What is called in a mount namespace of its own, in which `script` has been run. crun 1.8 refuses to run with both cgroup
+/// A command in a mount namespace of its own, in which `script` has been run. crun 1.8 refuses to run with both cgroup
 /// hierarchies mounted: it gets the old one alone.
 pub(crate) fn in_namespace(host: &Host, runtime: &str, script: &str) -> Command {
     let mut script = format!("{script} && ");

@@ -384,8 +384,8 @@ fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Puts a program into this folder that containerd starts as a plugin: `divvy`, called by its name there and without a
-/// word. containerd gives it an environment of three variables, and the scenario's own host is told by others.
+/// Puts a program into this folder that containerd starts as a plugin: `divvy`, called by its name there and without
+/// arguments. containerd gives it an environment of three variables; the scenario's own host is named by others.
 pub fn launched_plugin(host: &Host, folder: &Path) {
     let mut script = String::from("#!/bin/bash\n");
     let known = host.command("true");

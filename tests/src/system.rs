@@ -50,7 +50,7 @@ impl System {
     /// The same, with these variables for the agent as well.
     pub fn with(settings: &[(&str, &str)]) -> Option<Self> {
         let system = Self::unused(settings)?;
-        // What programs load is put into the run directory by its owner's first run.
+        // The run directory's owner puts the libraries that programs load into it with his first run.
         let _staged = finish(&mut system.host.divvy(["run", "--memory", "64MiB", "--", "true"]));
         Some(system)
     }

@@ -37,7 +37,7 @@ impl Tenant {
         (tenant, hello)
     }
 
-    /// Starts `command`, whose program has a pid namespace of its own: the process id that it says is none of ours, and
+    /// Starts `command`, whose program has a pid namespace of its own. Its process id is not one of this namespace, so
     /// no process is signalled by it.
     pub fn start_in_container(command: Command) -> Self {
         let mut tenant = Self::start(command);

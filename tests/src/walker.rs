@@ -1,7 +1,7 @@
-//! Looks for paths that root, or the agent's user, acts on and that another user could have put something else in the place
-//! of: anything below a run directory with an owner who is neither, or that group or others may write to.
+//! Looks for paths that root, or the agent's user, acts on and that another user could have replaced. That is anything
+//! below a run directory with an owner who is neither, or that group or others may write to.
 //!
-//! Sockets may be open to everybody: who connects changes nothing on the disk. There is one exception, the folder of a
+//! Sockets may be open to everybody: a connection changes nothing on the disk. There is one exception, the folder of a
 //! real MPS daemon's pipes: the daemon is a process of the user, and so is that folder.
 
 use std::fs::{self, Metadata};
@@ -22,7 +22,7 @@ pub fn writable_by_others(run: &Path, trusted: &[u32]) -> Vec<String> {
 }
 
 fn walk(path: &Path, trusted: &[u32], found: &mut Vec<String>) {
-    // What is gone again meanwhile is no finding.
+    // A path that is gone again meanwhile is no finding.
     let Ok(meta) = fs::symlink_metadata(path) else {
         return;
     };

@@ -1,5 +1,5 @@
-//! Debian packages a task needs: installed when we are root, named with the one command when we are not; or, from the
-//! components that a machine does not have, unpacked beside the build.
+//! Debian packages that a task needs. They are installed when we are root; otherwise the one command is printed.
+//! Packages of components that a machine does not have are unpacked beside the build.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -1,5 +1,5 @@
 //! `cargo xtask demo`: Divvy's main job in one command. Two tenants at once on one device, each in a slice of its own
-//! size; the table of slices while they run; then each one's checked results, and what a slice does to a program that
+//! size, and the table of slices while they run. Then each one's checked results, and the refusal of a program that
 //! asks for more.
 
 use std::ffi::OsString;

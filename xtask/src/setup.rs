@@ -39,8 +39,8 @@ fn is_installed(program: &str) -> bool {
 /// The wide-character ncurses that nvtop is linked with.
 const NCURSES: &str = "libncursesw.so.6";
 
-/// What the suites need besides: a 32-bit libc to run a 32-bit child with; NVIDIA's own libraries, which
-/// answer in part on a machine without a GPU; and the tools that people watch GPUs with.
+/// What the suites need besides: a 32-bit libc to run a 32-bit child with, and NVIDIA's own libraries, which answer in
+/// part on a machine without a GPU. And the tools that people watch GPUs with.
 pub fn for_tests() -> anyhow::Result<()> {
     if cfg!(target_arch = "x86_64") && !Path::new(LIBC_32_BIT).exists() {
         debian::install(&["libc6-i386"], "the test with a 32-bit child")?;

@@ -95,8 +95,8 @@ impl Suites {
         &self.failed
     }
 
-    /// Fails when nothing ran, when a suite did not come to its end, when an example of the documentation failed, or when a
-    /// test was ignored, which hides what it would say.
+    /// Fails when nothing ran, when a suite did not finish, or when an example of the documentation failed. Fails too
+    /// when a test was ignored, because that hides its result.
     pub fn judge(&self) -> anyhow::Result<()> {
         if let Some(suite) = self.suites.iter().find(|suite| !suite.ended) {
             bail!("{} did not come to its end", suite.name);

@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         // The step before has built what the suites start: they need not ask cargo again.
         command.env("DIVVY_TEST_BUILT", "1");
         let outcome = watch(&mut command, &mut suites);
-        // What no second try can show is looked at first.
+        // Failures that a second try cannot show are looked at first.
         suites.judge()?;
         match outcome {
             Err(_) if std::env::var_os("DIVVY_TEST_AGAIN").is_some() => again(suites.failed(), &mut unsteady),
@@ -157,7 +157,8 @@ fn step(steps: &mut Vec<Step>, name: &'static str, work: impl FnOnce() -> anyhow
 const MOST_UNSTEADY: usize = 2;
 
 /// Runs what failed once more, each by itself. On a machine that others share a scenario can come too late for reasons
-/// of theirs; what fails then too has failed. The summary still counts the first time, and names those that passed.
+/// of theirs; a test that fails then too has failed. The summary still counts the first time, and names those that
+/// passed.
 fn again(failed: &[Failed], unsteady: &mut Vec<String>) -> anyhow::Result<()> {
     let count: usize = failed.iter().map(|failed| failed.tests.len()).sum();
     if count > MOST_UNSTEADY {

@@ -1,5 +1,5 @@
-//! `cargo xtask bench ledger`: what the ledger itself costs: a reservation and its release, by one thread and by many,
-//! and the rare errands: attaching, being refused while another process holds memory, reaping.
+//! `cargo xtask bench ledger`: what the ledger itself costs. It reads a reservation and its release, by one thread and
+//! by many. It also reads the rare operations: attaching, a refusal while another process holds memory, reaping.
 //!
 //! Agent, page server and tenants are this one process; each tenant has a slot of its own, as a process has.
 

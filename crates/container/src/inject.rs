@@ -1,12 +1,12 @@
 //! What a container of a slice has mounted.
 //!
-//! The limiter stands over the image's own libraries and is preloaded into every program of the container by
-//! /etc/ld.so.preload, so that no variable decides whether a program is in its slice: a shell that is opened later has
-//! an environment of its own, and is in the slice all the same. A user's LD_PRELOAD works as ever, before ours.
+//! The limiter is mounted over the image's own libraries, and /etc/ld.so.preload loads it into every program of the
+//! container. So no variable decides whether a program is in its slice. A shell that is opened later has an environment
+//! of its own, and is in the slice all the same. A user's LD_PRELOAD works as ever, before ours.
 //!
 //! All mounts have fixed targets that we name; none is read from an image. All sources are files of the host's own
-//! making, and read-only. No folder of the host's is writable in a container:
-//! what a container put into one would be met later by the host's root, perhaps a link in the place of a file.
+//! making, and read-only. No folder of the host's is writable in a container. The host's root would later meet what a
+//! container put into one, perhaps a link in the place of a file.
 
 use std::path::Path;
 
@@ -35,11 +35,11 @@ const LIBRARIES: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
 const LIBRARIES: [&str; 2] = ["/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
 
 /// Whether a folder of the host's that a container has mounted there would be written to: the runtime makes empty files and
-/// folders in it where ours are mounted. On the host such a `libcuda.so.1` stands in every program's way.
+/// folders in it where ours are mounted. On the host such a `libcuda.so.1` would be in every program's way.
 #[must_use]
 pub fn is_written(target: &str) -> bool {
     let target = clean(target);
-    // What these are links to in most images.
+    // The targets of these links in most images.
     let target = match target.split('/').nth(1) {
         Some("lib" | "lib64") => format!("/usr{target}"),
         Some("var") if target.starts_with("/var/run") => target["/var".len()..].to_owned(),
@@ -87,8 +87,9 @@ fn data(from: &Path, to: &str) -> Mount {
     mount(from, to, &["ro", "nosuid", "nodev", "noexec", "bind"])
 }
 
-/// What the emulated driver finds of the devices that were granted: what says which, and the socket at which their pages are
-/// to be had. They lie in a file system of the container's own. There its programs put what they share with each other.
+/// What the emulated driver finds of the devices that were granted: the file that names them, and the socket that gives
+/// out their pages. They lie in a file system of the container's own. There its programs put what they share with each
+/// other.
 pub(crate) fn pages(grant: &Grant) -> Vec<Mount> {
     let own = Mount {
         host_path: "tmpfs".into(),

@@ -1,5 +1,5 @@
 //! Programs of images into which the limiter is not loaded: those of musl, whose loader is another one, and static ones.
-//! They are told by their file's head; paths inside an image are followed inside the image only.
+//! They are recognised by their file's head; paths inside an image are followed inside the image only.
 
 use std::fs::File;
 use std::io::Read;
@@ -41,7 +41,8 @@ impl Why {
     }
 }
 
-/// Programs that only start others, and are static so that they run in any image. What they start is not seen here.
+/// Programs that only start others, and are static so that they run in any image. The programs that they start are not
+/// seen here.
 const STARTERS: [&str; 10] = [
     "catatonit",
     "docker-init",

@@ -209,8 +209,8 @@ pub fn enter_command() -> Command {
     command
 }
 
-/// The command that serves a run directory. The agent is the host's, not the program's: what the
-/// caller had set up for its own programs does not follow it.
+/// The command that serves a run directory. The agent is the host's, not the program's: the caller's settings for its
+/// own programs do not follow it.
 pub fn serve_command(run: &RunDir) -> Command {
     let executable = std::env::current_exe().unwrap_or_else(|_| "divvy".into());
     let mut command = Command::new(executable);

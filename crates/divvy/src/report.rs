@@ -23,8 +23,8 @@ pub fn exit_status(code: Code, is_run: bool) -> u8 {
     }
 }
 
-/// Prints on stdout what a shell is to have in the place of an answer that there is none of: of nothing, an engine would
-/// make a container without a slice, and `eval` would go on.
+/// Prints on stdout what a shell gets in the place of a missing answer. From an empty answer an engine would make a
+/// container without a slice, and `eval` would go on.
 pub fn stand_in() {
     let words: Vec<String> = std::env::args_os()
         .map(|word| word.to_string_lossy().into_owned())
@@ -166,7 +166,7 @@ fn of_clap(error: &clap::Error) -> Fault {
     Fault::new(Code::Usage, message).hint("`divvy help` and `divvy help VERB` show how")
 }
 
-/// Whether the words that were not understood are a `run`, and whether they ask for JSON. What stands after `--` is
+/// Whether the words that were not understood are a `run`, and whether they ask for JSON. The words after `--` are
 /// another program's.
 fn glance(words: &[String]) -> (bool, bool) {
     let ours: Vec<&str> = words

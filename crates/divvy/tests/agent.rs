@@ -61,7 +61,7 @@ fn killed_in_the_middle_it_loses_nothing() {
     let (_, said) = host.refused(&["run", "--memory", "79GiB", "--", "true"]);
     assert!(said.contains("slice steady holds 2 GiB"), "{said}");
 
-    // What ends while no agent runs is cleared away by the next.
+    // The next agent clears away slices that ended while no agent ran.
     host.kill_agent();
     drop(tenant);
     until("the slice is gone", || host.slices().is_empty());
@@ -180,7 +180,7 @@ fn a_scribbled_ledger_takes_nobody_with_it() {
     let _bystander = host.idle("bystander", "1GiB");
     let id = host.slice("scribbled")["id"].as_str().expect("an id").to_owned();
     let socket = host.run_dir().join("slices").join(id).join("control.sock");
-    // As a process of the same user may, on the cooperative rung.
+    // As a process of the same user may, on the cooperative level.
     let pages = attach::recall(&socket, 0).expect("pages");
     let file = std::fs::File::from(pages.ledger.share().expect("a descriptor"));
     let noise: Vec<u8> = (0..file.metadata().expect("a size").len())

@@ -159,7 +159,7 @@ fn a_slice_that_no_container_takes_goes_again() {
     until("nothing is left", || host.slices().is_empty());
     let left = std::fs::read_dir(directory).expect("a folder").count();
     assert_eq!(left, 0, "nor their files");
-    // What has a name is meant to be named again.
+    // A slice with a name is meant to be named again.
     host.text(&[
         "cdi",
         "slice",

@@ -68,7 +68,7 @@ fn promises_are_kept_or_not_made() {
     assert!(host.text(&["inspect", "a"]).contains("60% hard"));
     let devices = host.json(&["devices"]);
     assert_eq!(devices["items"][0]["sharing"]["compute_promised_ratio"], 1.0);
-    // What has ended is free again.
+    // The share of an ended slice is free again.
     host.text(&["slice", "delete", "a", "c"]);
     create(&host, "f", &["--compute", "90%", "--cap", "hard"]);
 }
@@ -168,7 +168,7 @@ fn a_live_slice_changes_its_terms() {
     );
     let (_, said) = host.refused(&["resize", "train", "--weight", "50"]);
     assert!(said.contains("error[D0038]"), "a hard cap is no weight: {said}");
-    // What was recorded is what a restarted agent knows.
+    // A restarted agent knows what was recorded.
     host.kill_agent();
     assert_eq!(shown(&host, "train"), "50% hard");
     let said = host.text(&["resize", "train", "--weight", "50", "--cap", "soft"]);

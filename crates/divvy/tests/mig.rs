@@ -108,7 +108,7 @@ fn compute_instances_are_planned_made_shown_and_removed() {
         .collect();
     assert_eq!(profiles.len(), 3, "{profiles:?}");
     assert!(profiles.contains(&"1c.3g.40gb"), "{profiles:?}");
-    // Who shrinks one removes it: that wants a yes.
+    // To shrink one is to remove it: that wants a yes.
     let (status, said) = host.refused(&["mig", "apply", "--device", "0", "--instances", "3g.40gb,3g.40gb"]);
     assert!(status == 2 && said.contains("--yes"), "{said}");
     let said = apply("3g.40gb,3g.40gb");

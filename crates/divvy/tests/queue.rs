@@ -183,7 +183,7 @@ fn what_exceeds_the_quota_itself_never_waits() {
     );
     let said = never(&host, &["--whole"]);
     assert!(said.contains("error[D0035]"), "{said}");
-    // What others hold is another matter, for oneself and for those behind.
+    // Memory that others hold does not count, for a run itself and for those behind it.
     let mut waiter = Waiter::start(&host, "waiter", "8GiB");
     waiter.hears("place 1 of 1: cannot reserve 8 GiB");
     assert!(

@@ -41,7 +41,7 @@ fn a_user_has_so_much_and_no_more() {
         "{said}"
     );
     host.text(&["resize", "a", "--memory", "7GiB"]);
-    // What a run inside a slice takes is the slice's.
+    // A run inside a slice takes its memory from the slice.
     host.text(&["run", "--slice", "a", "--", "true"]);
 }
 
@@ -74,7 +74,7 @@ fn each_user_has_a_slice_that_need_not_be_asked_for() {
         assert!(run.wait().expect("divvy ends").success());
     }
     assert_eq!(host.slices().len(), 1, "it stays");
-    // Who asks gets what is asked for.
+    // An explicit request gets what it asks for.
     host.text(&["run", "--memory", "1GiB", "--", "true"]);
 }
 
@@ -154,7 +154,7 @@ fn visible_devices_are_the_ones_there_are_to_choose_from() {
             "{visible}: {said}"
         );
     }
-    // What is full is passed over in favour of the next one that is shown.
+    // A full device is passed over in favour of the next one that is shown.
     let mut holder = divvy("2", &["run", "--memory", "100%", "--", "cat"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -236,7 +236,7 @@ fn what_the_page_says_works_in_its_order() {
             .collect();
         host.text(&words);
     }
-    // What a run made that asked for nothing stays; what was for once, or was deleted, does not.
+    // The slice of a run that asked for nothing stays; what was for once, or was deleted, does not.
     let slices = host.slices();
     assert_eq!(slices.len(), 1, "{slices:?}");
     assert_eq!(slices[0]["memory_limit_bytes"], 2 * GIB);

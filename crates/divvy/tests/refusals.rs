@@ -141,7 +141,7 @@ fn run_directories_that_cannot_be_used() {
         );
         assert!(said.contains("hint: "), "{said}");
     }
-    // Who only looks makes no directory, but does not take a file for one without slices.
+    // A command that only looks makes no directory, but does not take a file for one without slices.
     for verb in ["ps", "devices"] {
         let looked = host.divvy(&[verb]).env("DIVVY_RUN_DIR", &file).output();
         let looked = looked.expect("divvy starts");

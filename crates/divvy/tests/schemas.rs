@@ -78,7 +78,7 @@ fn every_document_is_as_its_schema_says() {
         assert_eq!(complaints("Event", &event), [""; 0], "{line}");
         seen.insert("Event".into());
     }
-    // What it shows comes with the first look.
+    // Its contents come with the first look.
     until("a picture", || {
         let top = host.divvy(&["-o", "json", "top", "--interval", "100ms"]);
         let Some(line) = first_line(top) else { return false };

@@ -61,7 +61,7 @@ fn a_device_is_shared_in_one_way_at_a_time() {
     assert!(said.contains("divvy explain sharing"), "{said}");
     let said = refused(&host, "other", &["--share", "mps"]);
     assert!(said.contains("error[D0039]"), "{said}");
-    // Who runs past the limiter shares nothing.
+    // A program that runs past the limiter shares nothing.
     host.text(&["run", "--isolation", "env", "--", "true"]);
     host.text(&["slice", "delete", "turns"]);
     create(&host, "leased", &["--compute", "30%"]);

@@ -360,7 +360,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // What it runs is in its group.
+        // The programs that it runs are in its group.
         let group = i32::try_from(self.0.id())
             .ok()
             .and_then(rustix::process::Pid::from_raw);

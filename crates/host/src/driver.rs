@@ -82,7 +82,7 @@ fn named_driver(path: &Path, ours: &[PathBuf]) -> Result<DriverBelow, Fault> {
     let cannot = Fault::new(Code::Driver, format!("`{shown}` is no CUDA driver"));
     let hint = "give the path of a libcuda.so.1";
     match crate::elf::exports(&absolute, "cuInit") {
-        // What cannot be told is left to the loader.
+        // The loader decides where the file does not tell.
         Ok(Some(true) | None) => {}
         Ok(Some(false)) => return Err(cannot.cause("it has no cuInit").hint(hint)),
         Err(error) => return Err(cannot.because(&error).hint(hint)),

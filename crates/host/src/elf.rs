@@ -9,7 +9,7 @@ use std::path::Path;
 
 const DYNSYM: u32 = 11;
 const SYMBOL_BYTES: usize = 24;
-/// No honest table is larger; what a damaged file says is not allocated.
+/// No honest table is larger; a damaged file's sizes are not allocated.
 const LARGEST: u64 = 256 << 20;
 
 /// Whether the file's dynamic symbols define `name`. None when it has no section headers to tell by.

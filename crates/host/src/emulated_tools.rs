@@ -1,6 +1,6 @@
 //! The vendor's tools for emulated devices: the same words and answers as NVIDIA's, so that nothing above knows the
-//! difference. An emulated MPS daemon is a file `control` in its pipe folder that names its device; the emulated driver
-//! of a process takes itself for a client where `CUDA_MPS_PIPE_DIRECTORY` holds one. That folder is never the client's.
+//! difference. An emulated MPS daemon is a file `control` in its pipe folder that names its device. The emulated driver
+//! of a process is a client where `CUDA_MPS_PIPE_DIRECTORY` holds one. That folder is never the client's.
 
 use std::fmt;
 use std::io;

@@ -129,7 +129,7 @@ impl Inventory {
                 real.push(device);
             }
         }
-        // Emulated ones stand behind: who asked for them did so by name.
+        // Emulated ones stand behind: a request for them is by name.
         self.devices = real.into_iter().chain(emulated).collect();
         for (index, device) in (0..).zip(&mut self.devices) {
             device.index = index;
@@ -153,7 +153,7 @@ impl Inventory {
             .filter(|device| device.kind != DeviceKind::Emulated);
         if real.any(has_mig) {
             let Ok(report) = nvidia.report() else {
-                // The driver hangs: what was known of it stands.
+                // The driver hangs: the last known facts stand.
                 return;
             };
             now.extend(report.devices);

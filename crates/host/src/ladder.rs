@@ -3,7 +3,7 @@
 
 use divvy_model::{DeviceKind, DeviceRecord, Isolation, MigProduct, Vendor};
 
-/// A device on the ladder.
+/// The isolation levels of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reach {
     /// The highest level that is open now.

@@ -218,7 +218,7 @@ impl Mps {
 
     fn say(&self, tools: &mut dyn Tools, line: &str) -> Result<String, Fault> {
         let said = tools.run(CONTROL, &[], &self.environment(), line)?;
-        // Its status is 0 whatever happened; what went wrong is in words.
+        // Its status is 0 whatever happened; the error is in the text.
         let lower = said.to_lowercase();
         if ["cannot find", "error", "invalid", "failed", "unknown command"]
             .iter()

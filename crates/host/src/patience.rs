@@ -62,7 +62,7 @@ impl<T: 'static> Patient<T> {
     /// Asks, and waits for `limit` at most.
     ///
     /// # Errors
-    /// [`Silence`]. What was asked may still be done.
+    /// [`Silence`]. The work may still be done.
     pub fn ask<R: Send + 'static>(
         &self,
         limit: Duration,

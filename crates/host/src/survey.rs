@@ -1,6 +1,6 @@
 //! Everything this machine has, whether or not slices can be had of it.
 //!
-//! What slices can be had of comes first, numbered as the agent and CUDA number it; AMD's, passed-through and other
+//! Devices that can have slices come first, numbered as the agent and CUDA number them; AMD's, passed-through and other
 //! display devices follow.
 
 use divvy_model::{DeviceRecord, Fault, Hardware, Vendor};
@@ -17,7 +17,7 @@ pub struct Survey {
     pub devices: Vec<DeviceRecord>,
     /// The kernel's own view.
     pub machine: Machine,
-    /// What is odd, and what was looked for and not found.
+    /// Oddities, and things that were looked for and not found.
     pub notes: Vec<String>,
     /// Version of NVIDIA's driver.
     pub driver_version: Option<String>,

@@ -79,7 +79,7 @@ impl Tools for HostTools {
             failed(why).hint("it may wait for a driver that hangs: look at the kernel's log")
         })?;
         let said = |receiver: std::sync::mpsc::Receiver<Vec<u8>>| {
-            // A daemon that the tool started may keep the pipe open: what it said until now is enough.
+            // A daemon that the tool started may keep the pipe open: the output until now is enough.
             let bytes = receiver.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
             String::from_utf8_lossy(&bytes).into_owned()
         };

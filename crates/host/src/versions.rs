@@ -1,8 +1,8 @@
 //! Whether a driver and a toolkit go together: what runs a runtime, what reads PTX, what loads a cubin.
 //!
 //! Rules of NVIDIA's "CUDA Compatibility": a driver runs every runtime of its own CUDA major version and of older ones
-//! (minor version compatibility, from the driver that the major version began with); it compiles PTX of its own CUDA
-//! version and older; a cubin runs on devices of its own major compute capability and the same or a later minor one.
+//! (minor version compatibility, from the driver that the major version began with). It compiles PTX of its own CUDA
+//! version and older. A cubin runs on devices of its own major compute capability and the same or a later minor one.
 
 use crate::tool::{Tools, first_words};
 

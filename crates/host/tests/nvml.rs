@@ -190,7 +190,8 @@ fn mig_is_changed_through_a_library_that_was_loaded() {
     let refusal = bring(&mut driver, 2, "1g.10gb").expect_err("an L4");
     assert_eq!(refusal.code, Code::NoMig);
 
-    // A driver that is reset between the look and the change has forgotten everything: what was there is made again.
+    // A driver that is reset between the look and the change has forgotten everything: the former instances are made
+    // again.
     let target = Target {
         device: 0,
         enabled: true,

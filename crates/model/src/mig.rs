@@ -50,8 +50,9 @@ impl MigProfile {
     }
 }
 
-/// Sizes of the compute instances that a GPU instance of so many compute slices can hold, in slices, smallest first: parts
-/// of one, two, three (only of seven) and four slices, and the one that fills it (`nvidia-smi mig -lcip`).
+/// Sizes of the compute instances that a GPU instance of so many compute slices can hold, in slices, smallest first.
+/// They are parts of one, two, three (only of seven) and four slices, and the one that fills it (`nvidia-smi mig
+/// -lcip`).
 #[must_use]
 pub fn compute_parts(whole: u8) -> Vec<u8> {
     let part = |slices: &u8| *slices < whole && (*slices != 3 || whole == 7);

@@ -1,4 +1,5 @@
-//! Filters of system calls, and rights given up for good. What is not allowed fails with EPERM and ends nothing.
+//! Filters of system calls, and rights given up for good. A call that is not allowed fails with EPERM and ends no
+//! process.
 //!
 //! A filter stays with a process and with all that it starts. So the helper's allows the vendors' tools, and the
 //! agent's its page servers, which narrow it for themselves.

@@ -1,5 +1,5 @@
-//! The pipe and the log folder of a user's MPS daemon. All above them is the agent's or root's; they are made here,
-//! given to the user by their descriptors, and from then on only processes of that user work in them.
+//! The pipe and the log folder of a user's MPS daemon. All folders above them are the agent's or root's. They are made
+//! here and given to the user by their descriptors. From then on only processes of that user work in them.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

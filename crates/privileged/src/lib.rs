@@ -1,7 +1,7 @@
 //! The few hundred lines that run as root: typed requests, nothing parsed.
 //!
-//! An agent that admits several users runs as a user of its own. What needs root it asks of a helper, over a socket of
-//! whole messages. A request has a fixed layout and names a process, a device or a slice by numbers; the helper checks
+//! An agent that admits several users runs as a user of its own. It asks a helper for what needs root, over a socket of
+//! whole messages. A request has a fixed layout and names a process, a device or a slice by numbers. The helper checks
 //! each again and trusts nothing that the agent says of them. docs/adr/0033-authority.md has the reasons.
 //!
 //! - [`request`], [`answer`]: what is asked and answered, and their bytes.

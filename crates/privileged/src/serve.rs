@@ -17,8 +17,8 @@ use crate::rules::{Rules, perform};
 /// An agent has two connections; while one of its is replaced, there are more for a moment.
 const MOST: usize = 4;
 
-/// Serves the agent until it hangs up, on the channels that are standard input and output; or, where
-/// standard input is a socket that listens, every connection of the agent's user, without end.
+/// Serves the agent until it hangs up, on the channels that are standard input and output. Where standard input is a
+/// socket that listens, serves every connection of the agent's user, without end.
 ///
 /// # Errors
 /// The system's reason; `InvalidInput` where standard input is neither.

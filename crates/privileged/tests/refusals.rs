@@ -245,7 +245,7 @@ fn only_a_file_of_ours_is_removed_from_a_folder_that_is_roots_alone() {
     assert_eq!(remove(CdiFolder::Dynamic), Answer::Yes);
     assert!(!file.exists() && dynamic.join("divvy-nvidia.json").exists());
     assert_eq!(remove(CdiFolder::Dynamic), Answer::Yes, "gone is gone");
-    // What is no plain file is not ours.
+    // Only a plain file is ours.
     let kept = base.path().join("kept");
     std::fs::write(&kept, "kept").expect("written");
     std::os::unix::fs::symlink(&kept, &file).expect("a link");
@@ -412,7 +412,7 @@ fn folders_that_are_swapped_while_they_are_emptied_have_root_remove_nothing_else
     }
     let base = tempfile::tempdir().expect("a folder");
     let (_, _, rules) = ground(base.path());
-    // Root's own daemon: what empties its folders is a process of root's. Beside an agent of another user there is none.
+    // Root's own daemon: a process of root's empties its folders. Beside an agent of another user there is none.
     assert_eq!(
         ask(mps(0, MpsWord::RemoveFolders), &rules),
         Answer::Refused(Refusal::RootsDaemon)

@@ -1,6 +1,6 @@
 //! F1. Seen on the old code: the page server of a lasting slice ran as root in the user's own folder. A link at `box`
-//! made root chmod what it led to (a file of root's was 0755 within a second), and a link in the place of the socket,
-//! between bind and chown, gave a file of root's to the user (at the first try).
+//! made root chmod what it led to: a file of root's was 0755 within a second. A link in the place of the socket,
+//! between bind and chown, gave a file of root's to the user, at the first try.
 
 use std::time::{Duration, Instant};
 

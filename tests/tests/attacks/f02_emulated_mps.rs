@@ -1,6 +1,6 @@
-//! F2. Seen on the old code: the agent, as root, kept the emulated MPS daemon's state in the folder of pipes, which was the
-//! user's. A link at `partitions` had root write the file that it led to; a FIFO at `control` held the thread, and with it
-//! the lock, on which every other user's device waited.
+//! F2. Seen on the old code: the agent, as root, kept the emulated MPS daemon's state in the folder of pipes, which was
+//! the user's. A link at `partitions` made root write the file that it led to. A FIFO at `control` blocked the thread,
+//! and with it the lock for which every other user's device waited.
 
 use std::time::Duration;
 

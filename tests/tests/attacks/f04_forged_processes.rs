@@ -1,6 +1,7 @@
-//! F4. Seen on the old code: a container wrote numbers of the host's processes into its ledger. The agent sent a root process
-//! that had a file `libcuda.so.1` mapped a SIGTERM within seconds; `divvy slice delete --yes` killed an unrelated `sleep`;
-//! and with the number of an ancestor of root's shell every request of root's counted as inside that slice.
+//! F4. Seen on the old code: a container wrote numbers of the host's processes into its ledger. The agent sent a root
+//! process that had a file `libcuda.so.1` mapped a SIGTERM within seconds. `divvy slice delete --yes` killed an
+//! unrelated `sleep`. With the number of an ancestor of root's shell every request of root's counted as inside that
+//! slice.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -47,7 +47,7 @@ fn f05_a_user_who_leads_the_agent_to_anothers_keeper_changes_nothing_there() {
         assert_eq!(system.limit_seen_by(bob, &id), 2 * GIB, "bob's limit is alice's");
         assert!(said.contains(refusal), "{said}");
     }
-    // What root and bob change reaches bob's tenants still.
+    // Changes by root and bob still reach bob's tenants.
     succeeded(&finish(
         &mut system.divvy_as(bob, ["resize", "bobs", "--memory", "3GiB"]),
     ));

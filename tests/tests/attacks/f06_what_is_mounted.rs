@@ -1,5 +1,5 @@
-//! F6. Seen on the old code: what containers have mounted at /run/divvy/slice lay in the folder of the slice's owner. bob
-//! put a link to a folder of root's there, and a container of his slice saw what was in it.
+//! F6. Seen on the old code: the folder that containers have at /run/divvy/slice lay in the folder of the slice's
+//! owner. bob put a link to a folder of root's there, and a container of his slice saw what was in it.
 
 use divvy_tests::containers::Podman;
 use divvy_tests::host::finish;

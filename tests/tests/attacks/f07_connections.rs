@@ -1,6 +1,6 @@
 //! F7. Seen on the old code: a user who is not even admitted opened 1,100 connections and said half a request on each.
 //! The agent had no descriptor left: it answered no request, and took every process that it could no longer look at for
-//! dead, so that slices were deleted whose attendants lived.
+//! dead. So slices were deleted whose attendants lived.
 //!
 //! F16. Seen on the old code, with more descriptors: silent connections were kept for ever, 150 MB of them.
 

@@ -1,5 +1,6 @@
 //! F10. Seen on the old code: every request for a place in the queue made one more, without a bound, with up to 1 MB of
-//! command each, all written again at each change: after 155 places the agent had 577 MB, and a file of 163 MB in /run.
+//! command each. All were written again at each change. After 155 places the agent had 577 MB, and a file of 163 MB in
+//! /run.
 
 use divvy_tests::host::{finish, succeeded};
 use divvy_tests::hostile::Hostile;
@@ -27,7 +28,7 @@ fn f10_one_user_neither_fills_the_queue_nor_the_agents_memory() {
         "one user made the agent keep {stored} bytes in its run directory"
     );
     assert!(grown < 40 << 20, "one user made the agent {grown} bytes larger");
-    // bob gets a place all the same: behind alice, and served when the room is there.
+    // bob gets a place all the same: behind alice, and served when there is space.
     let waiting = Hostile::start(&mut system.divvy_as(
         &system.users.bob,
         ["run", "--wait=30s", "--memory", "20GiB", "--", "echo", "served"],

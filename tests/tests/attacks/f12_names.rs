@@ -1,5 +1,6 @@
-//! F12. Seen on the old code: a container that said `divvy.dev/slice: fc` was let into bob's slice, whose id begins so; and names
-//! were no user's, so a container of root's that asked for "alice" was put into a slice that mallory had called so.
+//! F12. Seen on the old code: a container that said `divvy.dev/slice: fc` was let into bob's slice, whose id begins so.
+//! Names belonged to no user, so a container of root's that asked for "alice" was put into a slice that mallory had
+//! called so.
 
 use divvy_tests::containers::Podman;
 use divvy_tests::host::finish;

@@ -19,7 +19,7 @@ fn f18_a_set_id_program_writes_no_log_where_its_caller_says() {
     std::fs::set_permissions(image.root().join("bin/as-root"), set_id).expect("a mode");
     let victim = system.victim("shadow");
     let volume = format!("{}:/victim", victim.path().display());
-    // What is refused is logged.
+    // A refusal is logged.
     let attack = "echo allocate 2147483648 | DIVVY_LOG=/victim /bin/as-root; id -u; \
                   echo allocate 2147483648 | DIVVY_LOG=/victim /bin/as-root";
     let flags = ["--user", "1000:1000", "--device", &device, "--volume", &volume];

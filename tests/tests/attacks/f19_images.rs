@@ -15,7 +15,7 @@ fn f19_an_image_that_is_large_once_unpacked_is_not_unpacked_whole() {
         .last()
         .and_then(|line| line.parse().ok())
         .expect("bytes");
-    // What a device can run of it is one file. All of them are 480 MiB.
+    // A device can run one file of it. All of them are 480 MiB.
     assert!(
         grown < 300 << 20,
         "an image of 2 MB made its program {grown} bytes larger"

@@ -1,5 +1,5 @@
-//! F22. Seen on the old code: root's run directory was 0755 and the slices' records 0644, and the lists told every user of the
-//! machine the full command lines of all others.
+//! F22. Seen on the old code: root's run directory was 0755 and the slices' records 0644. The lists showed every user
+//! of the machine the full command lines of all others.
 
 use std::io::BufRead;
 use std::process::Stdio;

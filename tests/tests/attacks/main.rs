@@ -1,5 +1,5 @@
 //! The attacks of the security review, one module for each finding or for a few that belong together. Each scenario is
-//! an attacker's attempt and a look at the victim: what is refused on the way is no failure, harm is. Each failed on
+//! an attacker's attempt and a look at the victim: a step that is refused is no failure, harm is. Each failed on
 //! the tree that the review was made on; what was seen there stands above it.
 //!
 //! `cargo test -p divvy-tests attacks` runs them. Those by containers' images are among the scenarios.

@@ -90,7 +90,8 @@ fn links_around_everything_that_users_reach_change_nothing_outside() {
             (alice, &["run", "--memory", "100MiB", "--", "true"]),
             (alice, &["slice", "delete", "more", "--yes", "--grace", "100ms"]),
         ] {
-            // What alice broke for herself may fail. What she touches of bob's may not: that is looked at below.
+            // Alice's own slices, which she broke, may fail. What she touches of bob's may not: that is looked at
+            // below.
             let _done = finish(&mut system.divvy_as(user, words.iter().copied()));
             done += 1;
             file.is_unharmed();

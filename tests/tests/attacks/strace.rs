@@ -144,7 +144,7 @@ fn changed_by_path(line: &str) -> Vec<String> {
         let Some(path) = argument.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
             continue;
         };
-        // What a link says is no path that is walked.
+        // A link's text is no path that is walked.
         if name.starts_with("symlink") && at == 0 {
             continue;
         }

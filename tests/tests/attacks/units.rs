@@ -76,7 +76,7 @@ fn a_class_on_installed_units_ends_with_nothing_of_roots_but_the_helper() {
         }
     }
 
-    // What only root may do is done by the helper, which systemd starts when it is asked for.
+    // The helper does what only root may do; systemd starts it when it is asked for.
     end_a_job(&machine);
     assert_eq!(of(&machine, 0), ["agent helper"], "all of root's");
     let agents = of(&machine, uid);

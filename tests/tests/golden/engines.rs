@@ -48,7 +48,7 @@ const LINES: [&[&str]; 12] = [
         "a",
         "image",
     ],
-    // What stands behind the image is the program's.
+    // The words behind the image are the program's.
     &[
         "run",
         "--memory",

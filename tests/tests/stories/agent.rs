@@ -18,7 +18,7 @@ fn limits_hold_without_the_agent_and_a_new_one_adopts_the_slice() {
     assert_eq!(tenant.memory(), (GIB - 600 * MIB, GIB));
     assert!(tenant.copies());
 
-    // What the copies freed in stream order comes back when the tenant looks.
+    // Memory that the copies freed in stream order comes back when the tenant looks.
     until("what the copies freed is back", || {
         (tenant.memory() == (GIB - 600 * MIB, GIB)).then_some(())
     });

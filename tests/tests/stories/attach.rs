@@ -165,7 +165,7 @@ fn a_statically_linked_child_prints_nothing_odd() {
     };
     let host = Host::new();
     let expected = quiet(&host);
-    // As the program itself it is refused; what a dynamic program starts is its own affair.
+    // As the program itself it is refused; the programs that a dynamic program starts are not checked.
     let mut command = host.run("1GiB", "sh");
     let output = finish(command.args(["-c", "\"$1\" --version", "sh"]).arg(&program));
     assert!(succeeded(&output).contains("ldconfig"));

@@ -1,5 +1,5 @@
 //! What an image, or a process in a container, may try against the host that gives it a slice. Those by the names of
-//! published holes are in `containers` too, and in the container room's own tests.
+//! published holes are in `containers` too, and in the container crate's own tests.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -26,9 +26,9 @@ fn alice(host: &Host) {
 
 /// CVE-2025-23359: the correction of CVE-2024-0132 looked at a target and mounted there later; in between an image's
 /// process put a link in its place. Here one swaps the targets' folders and links out of the root while containers
-/// start. Nothing of ours touches the root, and the runtime mounts inside it or refuses: the host's folder keeps what
-/// it had, and no mount. crun makes nothing there. runc before 1.1.14 makes empty folders and files (CVE-2024-45310),
-/// which is its own.
+/// start. No part of Divvy touches the root. The runtime mounts inside it or refuses: the host's folder keeps its
+/// contents, and gets no mount. crun makes nothing there. runc before 1.1.14 makes empty folders and files
+/// (CVE-2024-45310), which is its own.
 #[test]
 fn cve_2025_23359_targets_that_change_while_containers_start_lead_nowhere_out_of_the_root() {
     const ROUNDS: u32 = 100;
@@ -205,7 +205,7 @@ fn cve_2019_5736_no_program_of_the_hosts_is_reached_by_proc_self_exe() {
     let over = |words: &[&str]| finish(&mut podman.over_wrapper(&[], words));
     for _ in 0..5 {
         for program in ["/proc/self/exe", "/bin/self", "/bin/script"] {
-            // It is whatever the runtime was at that moment, and fails; what counts is what the hunter saw.
+            // It is whatever the runtime was at that moment, and fails; the hunter's view counts.
             let _any = over(&["exec", "box", program, "--version"]);
         }
     }
@@ -323,7 +323,7 @@ fn a_fake_nvidia_smi_is_run_by_nobody_on_the_host_and_is_covered_by_the_hosts_ow
         let lines: Vec<&str> = seen.lines().collect();
         assert_eq!(lines[0], "the host's own", "{seen}");
         for (line, minor) in lines[1..].iter().zip([0, 1, 30, 31, 48]) {
-            // No driver is behind the numbers: what may be opened answers that there is none.
+            // No driver is behind the numbers: the nodes that may be opened answer that there is none.
             let expected = match allowed.contains(&minor) {
                 true => "No such device or address",
                 false => "Operation not permitted",

@@ -56,7 +56,7 @@ fn memory_of_no_living_process_is_shown_and_promised_to_nobody() {
     let (holder, hello) = Tenant::start_with_line(command);
     assert_eq!(hello["error"], 0, "{hello}");
     maker.signal(Signal::KILL);
-    // Its payer is dead and who has it open calls nothing: no process has it in its figure.
+    // Its owner is dead and the process that has it open makes no call: no process has it in its figure.
     until("it is seen", || {
         let sharing = host.json(["devices"])["items"][0]["sharing"].clone();
         let seen = sharing["memory_overhead_bytes"] == 300 * MIB && sharing["memory_unmanaged_bytes"] == 0;
@@ -131,7 +131,7 @@ fn who_is_in_no_slice_is_shown_as_such() {
         "{table}"
     );
     assert_eq!(succeeded(&finish(&mut host.divvy(["ps", "-q"]))), "inside\n");
-    // It is counted: what it holds is not promised to others.
+    // It is counted: its memory is not promised to others.
     let refused = finish(&mut host.run("78.5GiB", "true"));
     assert_eq!(refused.status.code(), Some(125));
     assert!(outsider.end().success());
@@ -151,7 +151,7 @@ fn a_tenant_that_scribbles_over_its_own_ledger_is_reported() {
     let mut honest = host.probe("honest", "1GiB");
     assert_eq!(tenant.allocate(600 * MIB), Ok(()));
     assert_eq!(honest.allocate(600 * MIB), Ok(()));
-    // As a process of the same user may on the cooperative rung: what it holds becomes nothing.
+    // As a process of the same user may on the cooperative level: it sets its own charges to zero.
     let id = host.json(["inspect", "liar"])["id"]
         .as_str()
         .expect("an id")
@@ -374,7 +374,7 @@ fn who_uses_the_limiter_and_the_driver_below_it_is_seen_to_hold_more_than_is_cha
     let answer = tenant.ask("");
     assert_eq!(answer, serde_json::json!({"error": 2, "freed": 0}));
     assert_eq!(honest.allocate(1000 * MIB), Ok(()));
-    // Given back, its room is its own again.
+    // Given back, its headroom is its own again.
     until("it is gone", || {
         host.json(["inspect", "both"])["memory_overhead_bytes"]
             .is_null()

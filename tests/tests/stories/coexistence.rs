@@ -1,5 +1,5 @@
-//! What a program is and has stays its own: handlers, masks, umask, environment, order at exit, exit status, threads,
-//! descriptors; other people's preloads work; and upgrades and vandals disturb no program.
+//! A program keeps its own handlers, masks, umask, environment, order at exit, exit status, threads and descriptors.
+//! Other people's preloads work, and upgrades and vandals disturb no program.
 
 use std::path::Path;
 use std::process::Command;
@@ -32,7 +32,7 @@ fn report(command: &mut Command, python: &Path, part: &str) -> (String, Option<i
 fn a_program_is_the_same_with_the_limiter_in_it() {
     let Some(python) = system_python() else { return };
     let host = Host::new();
-    // The rung without a limiter: the same driver, nothing in front.
+    // The level without a limiter: the same driver, nothing in front.
     let bare = report(
         &mut host.divvy(["run", "--isolation", "env", "--"]),
         &python,

@@ -177,7 +177,7 @@ fn without_files(host: &Host, program: &str) -> std::process::Output {
 #[test]
 fn where_no_file_may_grow_it_is_said_and_nobody_dies_of_it_but_the_program() {
     let host = Host::new();
-    // No agent: what is started now can write nothing.
+    // No agent: a program that is started now can write nothing.
     let output = without_files(&host, "true");
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
     assert!(stderr(&output).contains("error[D"), "{}", stderr(&output));

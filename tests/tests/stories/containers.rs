@@ -310,7 +310,7 @@ fn a_slice_without_a_name_goes_with_its_last_container() {
     assert_eq!(tenant.allocate(MIB), Ok(()));
     assert!(tenant.end().success());
     divvy_tests::wait::until("the slice is gone", || host.slices().is_empty().then_some(()));
-    // What the shell has of a slice that cannot be made starts no container.
+    // The shell's substitute for a slice that cannot be made starts no container.
     let refused = finish(&mut host.divvy(["cdi", "slice", "--memory", "900GiB"]));
     let device = String::from_utf8(refused.stdout).expect("text");
     let ran = finish(&mut podman.run(&["--device", device.trim()], &image, &["/bin/sleep", "0"]));

@@ -153,8 +153,8 @@ fn hours_of_coming_and_going_leave_shares_as_they_were_and_nothing_behind() {
         parts[0],
         parts[parts.len() - 1],
     );
-    // Leases are of the machine's time, and the device leaps over its own: where the machine is busy, a lease has more kernels one time
-    // than another, and an hour has too few of them for that to even out.
+    // Leases are of the machine's time, and the device leaps over its own. On a busy machine one lease has more kernels
+    // than another, and an hour has too few leases for that to even out.
     let off = |from: f64, part: f64| (part - from).abs();
     assert!(parts.iter().all(|part| off(37.5, *part) <= 10.0), "{parts:.2?}");
     if parts.len() >= 12 {

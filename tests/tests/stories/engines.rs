@@ -200,7 +200,7 @@ fn a_container_takes_the_place_of_the_one_of_its_name() {
     let mut inside = Tenant::start_in_container(podman.command(&["exec", "-i", "box", "/bin/probe"]));
     assert_eq!(inside.memory().1, 60 * GIB);
     assert!(inside.end().success());
-    // What cannot be had replaces nothing.
+    // A refused slice replaces nothing.
     let more = ["-d", "--replace", "--name", "box", "--memory", "900GiB"];
     let refused = finish(&mut podman.kept_by_divvy(&more, &image, &["/bin/sleep", "600"]));
     assert!(stderr(&refused).contains("error[D0013]"), "{}", stderr(&refused));

@@ -151,7 +151,7 @@ fn the_whole_kit_finds_no_fault_on_the_emulated_device_and_names_nobody() {
         // A host may be called by a word that stands in the page for something else.
         assert!(name.len() < 4 || !page.contains(name), "{name} is in {page}");
     }
-    // What has run is not run again.
+    // A part that has run is not run again.
     let again = kit.run(&[]);
     assert!(!String::from_utf8_lossy(&again.stdout).contains("memory:"));
 }
@@ -428,7 +428,7 @@ fn the_selftest_prints_a_line_for_each_promise_and_writes_a_report() {
     assert!(said.contains("compute.30-70.1ms"), "{said}");
     let page = fs::read_to_string(file).expect("a page");
     assert!(page.contains("No promise that was tried fails"), "{page}");
-    // What it cannot do is said at once, and nothing is emulated in a card's place.
+    // It reports at once what it cannot do, and emulates nothing in a card's place.
     for (words, status, sentence) in [
         (&["selftest"][..], 5, "libcuda.so.1 does not load"),
         (&["selftest", "--device", "emulated:nosuch"], 5, "nosuch"),

@@ -63,7 +63,7 @@ fn it_survives_the_agent() {
     let before = keeper(&host, "alice");
     host.kill_agent();
 
-    // Who joins starts the next agent.
+    // A program that joins starts the next agent.
     let mut late = joined(&host, "alice");
     assert_eq!(late.allocate(400 * MIB), Err("CUDA_ERROR_OUT_OF_MEMORY".into()));
     assert_eq!(keeper(&host, "alice"), before, "the keeper went on");

@@ -1,5 +1,5 @@
 //! Leases when something is unusual: a program that fails, one on several devices, memory that is paged, an agent that dies again
-//! and again. What the device did is its engine's own count.
+//! and again. The engine itself counts what the device did.
 
 use divvy_device::EngineUsage;
 use divvy_tests::GIB;
@@ -64,7 +64,7 @@ fn a_program_on_two_devices_has_its_part_of_both() {
         (runs(0) && runs(1)).then_some(now)
     });
     // With few processors one device's turn comes when the program waits at the other's gate: a second may be all the one's or
-    // all the other's. What is owed is paid back.
+    // all the other's. Debt is repaid.
     until("it has had half of each device in all", || {
         let now = [usage(0), usage(1)];
         let each = |place: usize| had(&from[place], &now[place], &[&both, &beside[place]]);

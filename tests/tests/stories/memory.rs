@@ -16,11 +16,11 @@ fn two_tenants_at_once_each_have_their_own_limit() {
     assert_eq!(large.allocate(2800 * MIB), Ok(()));
     assert_eq!(small.allocate(200 * MIB), Err("CUDA_ERROR_OUT_OF_MEMORY".into()));
     assert_eq!(large.allocate(300 * MIB), Err("CUDA_ERROR_OUT_OF_MEMORY".into()));
-    // What one may not have is nothing to the other.
+    // One tenant's refusal does not affect the other.
     assert_eq!(large.allocate(200 * MIB), Ok(()));
     assert!(small.copies() && large.copies());
 
-    // What the copies freed in stream order comes back when the tenant looks, waits or allocates again.
+    // Memory that the copies freed in stream order comes back when the tenant looks, waits or allocates again.
     until("what the copies freed is back", || {
         let _looked = (small.memory(), large.memory());
         let used = |name| host.slice(name).memory_used_bytes;
@@ -62,7 +62,7 @@ fn the_device_is_not_promised_twice() {
         "{message}"
     );
     assert!(message.contains("hint:"), "{message}");
-    // What does fit is still given.
+    // A request that fits is still granted.
     succeeded(&finish(&mut host.run("1GiB", "true")));
 }
 
@@ -88,7 +88,7 @@ fn eight_processes_racing_in_one_slice_never_pass_its_limit() {
         assert_eq!(given(&tenant.ask_children("free")), 8);
 
         // A large request that is refused does not stand in the way of a small one that fits. Whole pages of the
-        // device: of parts of them, the agent may count the rest as overhead until its next look, off the room below.
+        // device: of parts of them, the agent may count the rest as overhead until its next look, off the space below.
         assert_eq!(tenant.allocate(1000 * MIB), Ok(()));
         let answers = tenant.ask_children(&format!("allocate {}", 2 * MIB));
         assert_eq!(given(&answers), 8, "{answers:?}");

@@ -163,7 +163,7 @@ fn an_instance_is_made_for_a_slice_where_it_may_and_removed_after_it() {
     let mut both = names();
     both.sort();
     assert_eq!(both, ["1g.10gb", "3g.40gb"]);
-    // What has no room is refused, and leaves nothing behind.
+    // A request without space is refused, and leaves nothing behind.
     let mut command = host.divvy(words("70GiB"));
     let refused = finish(command.env("DIVVY_MIG_INSTANCES", "true").arg("true"));
     assert!(
@@ -300,7 +300,7 @@ fn a_file_is_applied_and_watched() {
     until("the file is applied", || {
         (profiles() == ["1g.6gb"; 4]).then_some(())
     });
-    // What runs in an instance is waited for.
+    // The command waits for programs that run in an instance.
     let small = uuid(&host, "1g.6gb");
     let mut tenant = tenant(&host, &["--isolation", "env", "--device", &small]);
     write("{2g.12gb: 2}");
@@ -350,7 +350,7 @@ fn what_is_wrong_with_a_request_is_told_and_changes_nothing() {
     std::fs::write(&file, "\u{1}\u{2} rubbish").expect("a file");
     hint(&wrong(&["--file", path], 2), "no MIG configuration");
     assert_eq!(instances(&host), [], "nothing was changed");
-    // What cannot be read is told, and the way out with it.
+    // The error names what cannot be read, and the way out.
     let list = host.json(["mig", "list"]);
     let gpu = list["items"][0]["uuid"].as_str().expect("a uuid");
     assert_eq!(list["items"][0]["mig_mode"], false);

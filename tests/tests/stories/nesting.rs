@@ -217,7 +217,7 @@ fn nobody_changes_the_limits_of_the_slice_that_he_is_in() {
 #[test]
 fn who_waits_for_more_than_the_slice_will_ever_have_is_told() {
     let host = Host::new();
-    // What another in it has is waited for; what the slice itself no longer has is not.
+    // A run waits for what another in it has; it does not wait for what the slice itself no longer has.
     let script = "\"$1\" run --memory 2GiB --name first -- sleep 600 & \
         until \"$1\" ps -q | grep -qx first; do sleep 0.02; done; \
         \"$1\" run --wait=60s --memory 3GiB -- true 2>said & waiter=$!; \

@@ -32,13 +32,13 @@ fn a_pods_annotation_keeps_its_containers_to_one_slice() {
     let shown = host.slices();
     assert_eq!((shown.len(), shown[0].memory_used_bytes), (1, 900 * MIB));
     assert!(shown[0].name.starts_with("train-"), "{}", shown[0].name);
-    // What is opened later is inside as well.
+    // A program that is opened later is inside as well.
     let seen = kubelet.exec(
         &first_id,
         &["/bin/sh", "-c", "ls /run/divvy; cat /etc/ld.so.preload"],
     );
     assert!(seen.contains("slice") && seen.contains("libcuda.so.1"), "{seen}");
-    // What is killed gives its memory back; the slice is the pod's.
+    // A killed program gives its memory back; the slice is the pod's.
     kubelet.kill(&first_id);
     until("its memory is back", || {
         (host.slices()[0].memory_used_bytes == 200 * MIB).then_some(())
@@ -225,7 +225,7 @@ fn a_plugin_that_is_killed_is_replaced_by_the_next() {
     kubelet.stop(&ends);
     drop(tenant);
     kubelet.remove(&shared);
-    // What is made meanwhile has no device, and hence no limit to go around.
+    // A container that is made meanwhile has no device, and hence no limit to bypass.
     let late = kubelet.container(&pod, "late", &[], &SLEEPS).expect("made");
     kubelet.start(&late).expect("started");
     assert_eq!(kubelet.exec(&late, &["/bin/ls", "/run"]), "");

@@ -78,7 +78,7 @@ fn who_waits_has_the_room_that_a_neighbour_gives_back() {
         shown.contains("waiting").then_some(())
     });
     host.until_used("short", 600 * MIB);
-    // Who waited may have its memory before who freed it gets to say so.
+    // The waiting tenant may have its memory before the one that freed it reports that.
     let answers = [tenant.ask(""), tenant.answer()];
     let said = |key| answers.iter().any(|answer| answer[key] == json!([0]));
     assert!(said("freed"), "{answers:?}");

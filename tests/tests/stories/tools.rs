@@ -107,7 +107,7 @@ fn nvidia_ml_py_sees_the_slice_inside_and_all_outside() {
     assert_eq!((&seen["memory"], &seen["second"]), (&memory, &memory));
     assert_eq!(seen["processes"], serde_json::json!({ &alice: 256 * MIB }));
     assert_eq!(seen["graphics"], 0);
-    // What the tenants did when they began may still be in the window that it is reckoned over.
+    // The tenants' work at their start may still be in the window that it is computed over.
     let busy = seen["utilization"].as_u64();
     assert!(busy.is_some_and(|percent| percent <= 100), "{busy:?}");
     let bar1 = seen["bar1_total"].as_u64().expect("bytes");

@@ -1,5 +1,5 @@
 //! A machine that is not as it should be: an older kernel, a full disk, a user that was removed, a helper that died, slices
-//! of an earlier version. What cannot be done is refused in words, and what runs goes on.
+//! of an earlier version. Impossible requests are refused in words, and running programs go on.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -67,7 +67,7 @@ fn on_an_older_kernel_callers_are_known_and_limits_hold() {
         1,
         "the kernel tells who attached"
     );
-    // Who calls is still what the kernel says.
+    // The kernel still says who calls.
     refused(&mut system.divvy_as(bob, ["resize", "hers", "--memory", "2GiB"]));
     refused(&mut system.divvy_as(bob, ["slice", "delete", &id, "--yes"]));
     assert_eq!(system.limit_seen_by(alice, &id), GIB);
@@ -167,7 +167,7 @@ fn a_full_disk_refuses_new_slices_and_keeps_those_that_are_there() {
     let text = fs::read_to_string(&record).expect("the record");
     let whole: serde_json::Value = serde_json::from_str(&text).expect("whole");
     assert_eq!(whole["memory_limit_bytes"], GIB);
-    // With room again all goes on, in this agent and in the next.
+    // With space again all goes on, in this agent and in the next.
     fs::remove_file(&filler).expect("room");
     system.slice_of(alice, "more", "1GiB");
     system.stop_agent();
@@ -222,7 +222,7 @@ fn an_agent_whose_helper_died_says_so_and_goes_on() {
     until("the helper is gone", || {
         (!processes::is_alive(helper)).then_some(())
     });
-    // What needs root is not done, and is said not to be.
+    // Work that needs root is not done, and the refusal says so.
     let doctor = finish(&mut system.divvy(["doctor"]));
     let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(doctor.contains("it does not answer"), "{doctor}");
@@ -237,7 +237,7 @@ fn an_agent_whose_helper_died_says_so_and_goes_on() {
         !kill.status.success() && said.contains("the helper that does what needs root does not answer"),
         "{said}"
     );
-    // What needs none goes on.
+    // Work that needs no root goes on.
     succeeded(&finish(&mut system.divvy_as(bob, ["ps"])));
     system.slice_of(bob, "his", "1GiB");
     succeeded(&finish(

@@ -115,7 +115,7 @@ fn component(key: &Key, package: &Value, checksum: Option<&String>, scope: &str)
         // Old manifests write a slash for it.
         "licenses": [{"expression": license.replace(" / ", " OR ").replace('/', " OR ")}],
     });
-    // What is in no registry must not be taken for something of the same name that is.
+    // A crate in no registry must not be taken for one of the same name that is.
     match (package["source"].as_str(), checksum) {
         (None, None) => {}
         (Some(source), Some(checksum)) if source.starts_with("registry+") => {

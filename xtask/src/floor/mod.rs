@@ -1,7 +1,7 @@
-//! `cargo xtask floor`: builds the drop-ins against glibc 2.17, the oldest that Rust supports and older than any
-//! system that CUDA still runs on, and checks what came out: symbol versions, name, hardening, exports, dependencies.
+//! `cargo xtask floor`: builds the drop-ins against glibc 2.17, the oldest that Rust supports and older than any system
+//! that CUDA still runs on. It checks the result: symbol versions, name, hardening, exports, dependencies.
 //!
-//! A drop-in is loaded into programs that we know nothing of; what it needs of their system is a promise.
+//! A drop-in is loaded into programs that we know nothing of; its needs of their system are a promise.
 
 mod elf;
 

@@ -1,5 +1,6 @@
-//! What one user's flood costs the others: an agent of root's that admits others, a foreign user that floods it in five ways,
-//! and another user's `divvy ps` beside, over the same without a flood. Also the agent's memory, and the slices it lost.
+//! What one user's flood costs the others. An agent of root's admits other users, and one of them floods it in five
+//! ways. The time of another user's `divvy ps` meanwhile is compared with the same without a flood. Also the agent's
+//! memory, and the slices it lost.
 //!
 //! Run as root: `cargo xtask bench agent`. The flooder is user 65534, the one that looks is user 65533.
 

@@ -55,8 +55,8 @@ pub fn alternate_together(
     }
 }
 
-/// As [`alternate`], in processor time of the calling thread, and the mean instead of the median: what the calls spend,
-/// spinning included, and not what the thread waits while others have the processor.
+/// As [`alternate`], in processor time of the calling thread, and the mean instead of the median. It counts what the
+/// calls spend, spinning included, and not the wait while others have the processor.
 pub fn alternate_in_processor_time(
     rounds: usize,
     batch: usize,

@@ -78,9 +78,9 @@ fn single(bare: &Driver, limited: &Driver, rounds: usize) {
     }
 }
 
-/// One of several processes that share the machine's processors, and are at the slice's ledger as it comes. A long batch
-/// loses the processor before it ends, and the more of them there are the longer it waits for it: so the time is read in
-/// batches too short for that, as a median, and in processor time over long ones, as a mean.
+/// One of several processes that share the machine's processors, and are at the slice's ledger as it comes. A long
+/// batch loses the processor before it ends, and waits the longer for it the more batches there are. So the time is
+/// read in batches too short for that, as a median, and in processor time over long ones, as a mean.
 fn one_of_several(bare: &Driver, limited: &Driver, rounds: usize) {
     let mut churn = Churn::new(100, bare, limited);
     let short = alternate(rounds * 50, 100, bare, limited, |driver, side| {

@@ -18,8 +18,8 @@ const WITHIN: Nanos = 200 * MILLISECOND;
 /// How far a second's split may be off, as for any share.
 const SECOND_POINTS: f64 = 3.0;
 
-/// What a change of shares looked like, errors in points of what both got: what the machine loses at changes of holder is no matter
-/// of shares.
+/// What a change of shares looked like, errors in points of what both got: the loss at changes of holder does not
+/// concern shares.
 #[derive(Default)]
 struct Changed {
     /// From when on every window of 200 ms is as it should be.

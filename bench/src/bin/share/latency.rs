@@ -16,7 +16,7 @@ use crate::{Bench, gaps, verdict};
 fn requests(load: u64) -> Work {
     Work {
         lengths: vec![MILLISECOND / 2],
-        // Without a load it waits: what the others keep then is what its being there costs.
+        // Without a load it waits: the others then keep all but the cost of its presence.
         every: Some((5 * MILLISECOND * 100).checked_div(load).unwrap_or(3600 * SECOND)),
         kernels: 10,
         seed: load,

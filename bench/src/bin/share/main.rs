@@ -1,7 +1,7 @@
 //! `cargo xtask bench share`: compute shares on the emulated device, from `divvy run --compute` to the engine.
 //!
-//! The programs, the gate, the agent and its arbiter are the real ones; the device is the emulated one under its timing
-//! model, so that what is measured is its clock's and not this machine's. `bench arbiter` judges the algorithm alone.
+//! The programs, the gate, the agent and its arbiter are the real ones. The device is the emulated one under its timing
+//! model, so its clock is measured and not this machine's. `bench arbiter` judges the algorithm alone.
 
 mod engine;
 mod faults;

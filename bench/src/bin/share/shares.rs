@@ -121,8 +121,9 @@ impl Alone {
     }
 }
 
-/// A row's figures: the largest error in points over windows of 10 s, 1 s and a tenth, the error of the split, Jain's index, what was
-/// kept in percent, both also of all of the time, and by how many milliseconds a share was passed in any second.
+/// A row's figures: the largest error in points over windows of 10 s, 1 s and a tenth, the error of the split, Jain's
+/// index, and what was kept in percent, both also of all of the time. Then by how many milliseconds a share was passed
+/// in any second.
 struct Row {
     at_10: f64,
     at_1: f64,

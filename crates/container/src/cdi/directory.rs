@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 
 use super::spec::{Spec, parse};
 
-/// Where engines look, in order: what a later one says of a name counts.
+/// Where engines look, in order: for a name the later one counts.
 pub const STANDARD: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 /// Where what does not outlive the machine's run belongs.
 pub const DYNAMIC: &str = "/var/run/cdi";

@@ -15,7 +15,7 @@ pub struct Emulated {
     pub name: String,
     /// Its UUID; none for all of them.
     pub uuid: Option<String>,
-    /// What says so, and where its pages are to be had.
+    /// The file that names it, and the socket that gives out its pages.
     pub grant: Grant,
 }
 

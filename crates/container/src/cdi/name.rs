@@ -24,7 +24,7 @@ pub fn is_device_name(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
 }
 
-/// A device's id as a name: what the grammar does not have becomes a colon, as in `GPU-1a2b:3` for a partition.
+/// A device's id as a name: a character outside the grammar becomes a colon, as in `GPU-1a2b:3` for a partition.
 #[must_use]
 pub fn device_name(id: &str) -> String {
     let plain: String = id

@@ -85,7 +85,7 @@ pub fn slice_file(slice: &SliceRecord) -> String {
 pub fn slice_spec(slice: &SliceRecord, nodes: &SliceNodes, parts: &Parts) -> Spec {
     let ours = mounts(parts);
     let mut edits = nodes.edits.clone();
-    // The limiter stands where the driver's own libraries would.
+    // The limiter is where the driver's own libraries would be.
     edits
         .mounts
         .retain(|mount| ours.iter().all(|our| our.container_path != mount.container_path));

@@ -206,7 +206,7 @@ fn containerd(text: &str, runtime: &str) -> Result<String, String> {
         quoted(runtime)
     );
     text.push_str(&part);
-    // What we made of it has to be TOML still: an inline table cannot be added to.
+    // The result must still be TOML: an inline table cannot be added to.
     let _whole: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
     Ok(text)
 }

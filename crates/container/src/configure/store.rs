@@ -9,7 +9,7 @@ use divvy_model::{Code, Fault};
 
 use super::Target;
 
-/// What the old file is called.
+/// The old file's name.
 pub const BACKUP: &str = "before-divvy";
 
 /// A change of a file.

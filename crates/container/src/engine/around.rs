@@ -1,4 +1,4 @@
-//! What of an engine's command line lets a container at devices around its slice.
+//! Options of an engine's command line that let a container reach devices around its slice.
 
 use std::collections::HashSet;
 use std::fs;
@@ -99,7 +99,7 @@ fn majors() -> HashSet<u32> {
         .collect()
 }
 
-/// Whether a rule of the device cgroup, `c 195:* rwm`, is of such nodes. What is not understood is taken for one.
+/// Whether a rule of the device cgroup, `c 195:* rwm`, is of such nodes. A rule that is not understood counts as one.
 fn opens(rule: &str) -> bool {
     let mut words = rule.split_whitespace();
     let number = match words.next() {

@@ -60,7 +60,7 @@ impl Asked<'_> {
 
     /// Whether the container runs, or may be on its way back. The engine is asked wherever no process of its is seen: a
     /// cgroup need not name its container. One that is `removed` when it ends is not started again. Another that a signal
-    /// ended may be between the two halves of a restart, of which no engine tells: it is looked for a while longer.
+    /// ended may be between the two halves of a restart, which no engine reports: it is looked for a while longer.
     #[must_use]
     pub fn runs(&self, id: &str, removed: bool) -> bool {
         let begin = Instant::now();

@@ -13,7 +13,7 @@ const PODMAN: (u32, u32) = (4, 1);
 /// The first docker whose daemon has CDI.
 const DOCKER: (u32, u32) = (25, 0);
 
-/// What is wrong with the engine or with the slice's CDI file in `directory`, if anything that we can tell.
+/// What is wrong with the engine or with the slice's CDI file in `directory`, if we can tell.
 #[must_use]
 pub fn diagnose(engine: Engine, program: &Path, file: &Path) -> Option<Fault> {
     let directory = file.parent().unwrap_or(Path::new("/"));

@@ -1,10 +1,10 @@
-//! Which of the engines' flags stand alone. All others take a value, in the same word or in the next one. Without this
+//! Which of the engines' flags take no value. All others take one, in the same word or in the next one. Without this
 //! table it is not possible to tell where the image's name is.
 //!
 //! Sources: podman-run(1) of podman 4.3 to 5.6 and the reference of `docker container run` of 20.10 to 28; both parse
 //! as github.com/spf13/pflag does, with flags before the image only.
 
-/// Flags of `run` that stand alone.
+/// Flags of `run` that take no value.
 const ALONE: [&str; 27] = [
     "detach",
     "disable-content-trust",
@@ -38,7 +38,7 @@ const ALONE: [&str; 27] = [
 /// Their single letters.
 const LETTERS: [char; 5] = ['d', 'i', 't', 'P', 'q'];
 
-/// Flags of the engines themselves, before `run`, that stand alone.
+/// Flags of the engines themselves, before `run`, that take no value.
 const ALONE_BEFORE: [&str; 9] = [
     "debug",
     "help",
@@ -52,12 +52,12 @@ const ALONE_BEFORE: [&str; 9] = [
 ];
 const LETTERS_BEFORE: [char; 4] = ['D', 'r', 'v', 'h'];
 
-/// Whether a flag `--name` of `run` stands alone.
+/// Whether a flag `--name` of `run` takes no value.
 pub fn stands_alone(name: &str) -> bool {
     ALONE.contains(&name)
 }
 
-/// Whether a flag `--name` before `run` stands alone.
+/// Whether a flag `--name` before `run` takes no value.
 pub fn stands_alone_before(name: &str) -> bool {
     ALONE_BEFORE.contains(&name)
 }
@@ -66,7 +66,7 @@ pub fn stands_alone_before(name: &str) -> bool {
 pub fn wants_next(word: &str, before: bool) -> bool {
     let letters: &[char] = if before { &LETTERS_BEFORE } else { &LETTERS };
     let mut rest = word.trim_start_matches('-').chars();
-    // What follows a letter that takes a value is the value.
+    // The text after a letter that takes a value is the value.
     match rest.find(|letter| !letters.contains(letter)) {
         None => false,
         Some(_) => rest.as_str().is_empty(),

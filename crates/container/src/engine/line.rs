@@ -1,4 +1,4 @@
-//! An engine's command line, taken apart: what is ours, what is the engine's, and where the image stands.
+//! An engine's command line, taken apart: our flags, the engine's flags, and the place of the image.
 //!
 //! Ours stand before the image, among the engine's own or not; `--` ends ours. Everything else goes to the engine as it
 //! came. Two names are both ours and the engine's. `--memory` is the slice's: the engine's own has the letter `-m`, or
@@ -22,7 +22,7 @@ pub struct Line {
     pub flags: Vec<OsString>,
     /// The image, and what is run in it.
     pub rest: Vec<OsString>,
-    /// What the engine's flags say that is of interest to us.
+    /// What we need of the engine's flags.
     pub seen: Seen,
 }
 

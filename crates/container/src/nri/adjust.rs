@@ -1,4 +1,4 @@
-//! A CDI device's edits in NRI's words, and what of a container's own stands against them.
+//! A CDI device's edits in NRI's words, and the conflicts with a container's own mounts.
 
 use divvy_model::{Code, Fault};
 
@@ -9,8 +9,9 @@ use crate::{inject, oci};
 /// What the runtime is to add to this container.
 ///
 /// # Errors
-/// [`Code::NotEnforceable`] for a folder of the host's that would be written to; [`Code::UnknownDevice`] for a node that is gone; [`Code::Annotation`] where the container has something mounted over a
-/// place of ours: the runtime sorts mounts by their depth, and ours would not be the last one.
+/// [`Code::NotEnforceable`] for a folder of the host's that would be written to; [`Code::UnknownDevice`] for a node
+/// that is gone; [`Code::Annotation`] where the container has something mounted over a place of ours. The runtime sorts
+/// mounts by their depth, and ours would not be the last one.
 pub fn adjustment(edits: &Edits, container: &Container) -> Result<Adjustment, Fault> {
     let of_host = |(to, from): &&(String, String)| from.starts_with('/') && inject::is_written(to);
     if let Some((to, from)) = container

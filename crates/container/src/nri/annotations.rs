@@ -58,7 +58,7 @@ pub fn asks(pod: &Pod, container: &Container) -> Result<Asks, Fault> {
         words.insert(key, format!("{key}={value}"));
     }
     let is_of_pod = own.is_empty() && !of_pod.is_empty();
-    // What a container says of its own slice counts more than what the pod says; the pod's device serves both. A slice that
+    // A container's own annotations count more than the pod's; the pod's device serves both. A slice that
     // is there has its memory.
     let joins = own.contains_key("slice");
     let asks_of_own = own.keys().any(|kind| *kind != "slice");
@@ -85,7 +85,7 @@ pub fn asks(pod: &Pod, container: &Container) -> Result<Asks, Fault> {
             environment: pairs.map(|(name, value)| (name.into(), value.into())).collect(),
             annotations: annotations.collect(),
             nulls: nulls.map(|(to, _)| oci::clean(to)).collect(),
-            // NRI does not tell.
+            // NRI does not say.
             privileged: false,
             arguments: container.arguments.clone(),
             folder: "/".into(),

@@ -1,13 +1,13 @@
-//! How messages travel: NRI lays two connections into one socket (github.com/containerd/nri, pkg/net/multiplex), and each
-//! carries ttrpc (github.com/containerd/ttrpc, PROTOCOL.md). On the plugin's lane the runtime asks and we answer, on the
-//! runtime's lane it is the other way round.
+//! How messages travel: NRI lays two connections into one socket (github.com/containerd/nri, pkg/net/multiplex), and
+//! each carries ttrpc (github.com/containerd/ttrpc, PROTOCOL.md). On the plugin's connection the runtime asks and we
+//! answer; on the runtime's connection it is the other way round.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
 
-/// The lane on which the runtime asks.
+/// The connection on which the runtime asks.
 pub const PLUGIN: u32 = 1;
-/// The lane on which we ask.
+/// The connection on which we ask.
 pub const RUNTIME: u32 = 2;
 
 /// Kinds of messages.
@@ -19,8 +19,8 @@ pub const RESPONSE: u8 = 2;
 pub const MOST: usize = 4 << 20;
 /// Length, stream, kind, flags.
 const HEAD: usize = 10;
-/// What we put into one frame. The runtime's reader has a buffer of this size, and fails on a frame that is larger than
-/// the space it has left for it.
+/// The most that we put into one frame. The runtime's reader has a buffer of this size, and fails on a frame that is
+/// larger than the space it has left for it.
 const PIECE: usize = 4096;
 
 /// A message.
@@ -42,7 +42,7 @@ pub struct Message {
 #[derive(Debug)]
 pub struct Trunk<S> {
     socket: S,
-    /// What has come of messages that are not whole yet.
+    /// The bytes of messages that are not whole yet.
     lanes: BTreeMap<u32, Vec<u8>>,
 }
 
@@ -115,7 +115,7 @@ impl<S: Read> Trunk<S> {
     }
 }
 
-/// Takes the first message off a lane's bytes, if it is whole.
+/// Takes the first message off a connection's bytes, if it is whole.
 fn message(lane: u32, bytes: &mut Vec<u8>) -> io::Result<Option<Message>> {
     let Some(head) = bytes.first_chunk::<HEAD>() else {
         return Ok(None);

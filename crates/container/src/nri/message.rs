@@ -254,7 +254,7 @@ fn mount(mount: &Mount) -> Writer {
 }
 
 fn device(node: &Node) -> Writer {
-    // A message of its own tells a zero from what is not said.
+    // A message of its own distinguishes zero from a missing value.
     let said = |number: u32| Writer::default().number(1, number.into());
     Writer::default()
         .text(1, &node.path)

@@ -11,9 +11,9 @@ use super::frame::{MOST, Message, PLUGIN, REQUEST, RESPONSE, RUNTIME, Trunk};
 use super::message::{Adjustment, Configure, Container, Happening, Pod, Synchronize};
 use super::wire::{Malformed, Value, Writer, fields};
 
-/// What a plugin does. Calls come one after the other, but for those that took too long and go on meanwhile.
+/// What a plugin does. Calls come one after the other, except those that took too long and go on meanwhile.
 pub trait Plugin: Sync {
-    /// The runtime has taken us on. What comes of `all` is what there is of pods and containers now.
+    /// The runtime has registered us. `all` has the pods and containers that there are now.
     fn synchronize(&self, runtime: &str, all: Synchronize);
 
     /// A container is being made; what is to be changed in it, if anything.
@@ -58,7 +58,7 @@ mod status {
 
 const OUR_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 const THEIR_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
-/// What a runtime waits for an answer where it does not say how long.
+/// How long a runtime waits for an answer by default.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How a conversation ended that went well.
@@ -70,9 +70,9 @@ pub enum End {
     Shutdown,
 }
 
-/// Registers as `index` (two digits), `name`, and answers the runtime until it closes the socket. What takes longer
-/// than the runtime would wait goes on in `scope`: the runtime drops a plugin that is late, and then runs containers
-/// without asking it.
+/// Registers as `index` (two digits), `name`, and answers the runtime until it closes the socket. Work that takes
+/// longer than the runtime would wait goes on in `scope`: the runtime drops a plugin that is late, and then runs
+/// containers without asking it.
 ///
 /// # Errors
 /// [`Code::Nri`] where the runtime refuses us, or says what no runtime says; the socket's errors too.
@@ -235,7 +235,7 @@ impl<'scope, S: Read + Write, P: Plugin> Session<'scope, '_, S, P> {
                     return Err((status::FAILED_PRECONDITION, self.plugin.words(&fault)));
                 }
             }
-            // What takes longer goes on: the runtime need not wait for it.
+            // Longer work goes on: the runtime need not wait for it.
             event::STOP | event::REMOVE => {
                 self.in_time(move || plugin.stopped(&container.id), |()| {});
             }
@@ -247,13 +247,13 @@ impl<'scope, S: Read + Write, P: Plugin> Session<'scope, '_, S, P> {
         Ok(Writer::default())
     }
 
-    /// What the work comes to, if it is done in time; else `late` gets it.
+    /// The work's result, if it is done in time; else `late` gets it.
     fn in_time<T: Send + 'scope>(
         &self,
         work: impl FnOnce() -> T + Send + 'scope,
         late: impl FnOnce(T) + Send + 'scope,
     ) -> Option<T> {
-        // Without a place in between: what is sent is taken, or comes back.
+        // Without a place in between: the work is taken, or comes back.
         let (sender, receiver) = sync_channel(0);
         self.scope.spawn(move || {
             if let Err(unheard) = sender.send(work()) {

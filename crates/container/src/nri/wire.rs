@@ -160,7 +160,7 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// A message that is being written. What has its default value is left out, as others do, but in lists.
+/// A message that is being written. Fields with their default value are left out, as others do, except in lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Writer {
     bytes: Vec<u8>,

@@ -55,7 +55,7 @@ const OF_VERB: [&str; 6] = [
 ];
 
 impl Arguments {
-    /// Reads them. What is not understood is the runtime's to refuse.
+    /// Reads them. The runtime refuses arguments that are not understood here.
     #[must_use]
     pub fn read(words: &[OsString]) -> Self {
         let mut read = Self {

@@ -33,7 +33,7 @@ impl Bundle {
         let cannot = |error: &dyn std::error::Error| fault(path).because(error);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = openat(rustix::fs::CWD, path, flags, Mode::empty()).map_err(|error| cannot(&error))?;
-        // Neither a link nor a fifo in its place: who can put one there is not to choose what we read.
+        // Neither a link nor a FIFO in its place: a process that can put one there must not choose what we read.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let file = openat(&folder, FILE, flags, Mode::empty()).map_err(|error| cannot(&error))?;
         let meta = fstat(&file).map_err(|error| cannot(&error))?;

@@ -1,4 +1,4 @@
-//! What a configuration says of its container, as far as a request is made of it. Whatever is of another shape than the
+//! What a configuration says of its container, as far as requests need it. Anything of another shape than the
 //! specification has says nothing.
 
 use std::collections::BTreeMap;
@@ -6,9 +6,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// The folder of a container in containers/storage, where podman and CRI-O keep bundles. Podman copies the annotations of
-/// an image's manifest among its own and marks neither; who it is stands in none that an image could not have written before
-/// it (`io.container.manager`: podman 4.3 leaves an image's as it is).
+/// The folder of a container in containers/storage, where podman and CRI-O keep bundles. Podman copies the annotations
+/// of an image's manifest among its own and marks neither. No annotation proves that the engine is podman, for an image
+/// can have written each of them (`io.container.manager`: podman 4.3 leaves an image's as it is).
 const STORAGE: &str = "userdata";
 
 /// See the module.

@@ -43,7 +43,7 @@ pub fn apply(config: &mut Value, edits: &Edits) -> Result<(), Fault> {
     apply_rare(config, edits)
 }
 
-/// What no file of ours says, and files of others may.
+/// Edits that none of our files has, and files of others may have.
 fn apply_rare(config: &mut Value, edits: &Edits) -> Result<(), Fault> {
     for group in edits.additional_gids.iter().filter(|group| **group != 0) {
         let groups = list(config, &["process", "user", "additionalGids"])?;

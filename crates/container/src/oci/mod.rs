@@ -1,8 +1,8 @@
 //! What an engine hands to its OCI runtime, and what we add to it where a container asks for devices or a slice.
 //!
-//! A bundle's config.json is made by the engine out of what an image and a user say, and a process of the image may
-//! hold the folder open: it is bytes from outside. We change the configuration only: the runtime resolves mounts inside
-//! the container's root and makes the device nodes.
+//! The engine makes a bundle's config.json out of what an image and a user say, and a process of the image may hold the
+//! folder open. So it is bytes from outside. We change the configuration only: the runtime resolves mounts inside the
+//! container's root and makes the device nodes.
 
 mod arguments;
 mod bundle;

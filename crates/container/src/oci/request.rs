@@ -1,9 +1,9 @@
 //! What a container asks for, and who may ask in which way.
 //!
-//! Annotations are the engine's caller's own words, but under podman, which copies an image's among them: there they count
-//! as variables do, and one that does not count fails the container. Mounts of /dev/null below
+//! Annotations are the engine's caller's own words. Under podman, which copies an image's among them, they count as
+//! variables do, and one that does not count fails the container. Mounts of /dev/null below
 //! /var/run/nvidia-container-devices are the caller's too, but in a cluster a pod's author is no administrator.
-//! Variables an image sets by itself: `NVIDIA_VISIBLE_DEVICES=all` stands in most CUDA images, and NVIDIA's toolkit
+//! An image sets variables by itself: `NVIDIA_VISIBLE_DEVICES=all` is in most CUDA images, and NVIDIA's toolkit
 //! gives every such container every GPU unless it is told otherwise.
 
 use std::collections::BTreeMap;

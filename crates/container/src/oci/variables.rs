@@ -45,7 +45,7 @@ pub fn of_list<'a>(words: impl Iterator<Item = &'a str>) -> Nvidia {
 }
 
 /// The devices that AMD_VISIBLE_DEVICES shows, by index and in ascending order, where devices have these unique ids.
-/// Docker's swarm says the same in variables of its own. What is no device is passed over.
+/// Docker's swarm says the same in variables of its own. Words that name no device are ignored.
 #[must_use]
 pub fn amd(environment: &BTreeMap<String, String>, unique_ids: &[Option<u64>]) -> Vec<usize> {
     let swarm = environment

@@ -1,5 +1,5 @@
-//! `divvy run` on AMD's devices, of which no slices can be had: the limiter stands in CUDA programs. What there is, variables
-//! that show a program its devices and keep it to some compute units, is said and offered.
+//! `divvy run` on AMD's devices, of which no slices can be had: the limiter works in CUDA programs. The message offers
+//! variables that show a program its devices and keep it to some compute units.
 
 use divvy_host::visible::{Seen, Target, settings};
 use divvy_model::{Code, Compute, DeviceKind, DeviceRecord, Fault, Isolation, Selector, Vendor};
@@ -124,7 +124,7 @@ mod tests {
             .expect("shown")
             .expect("AMD's");
         assert_eq!(first[0].1, "GPU-5a3f000000001000", "one, as slices have");
-        // What is emulated, or nowhere, is for the agent to answer.
+        // The agent answers for devices that are emulated, or unknown.
         for chosen in ["emulated:h100", "77"] {
             assert_eq!(asked(&amd, &[chosen], Isolation::Cooperative, None), Ok(None));
         }

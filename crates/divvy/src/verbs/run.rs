@@ -38,8 +38,8 @@ pub struct Args {
     compute: compute::Flags,
     #[command(flatten)]
     sharing: sharing::Flags,
-    /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with room]. Several, as 0,1 or one
-    /// --device each, make one slice with that memory of each of them: all or none
+    /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with space]. Several, as 0,1 or
+    /// one --device each, make one slice with that memory of each of them: all or none
     #[arg(long, value_name = "SEL", value_delimiter = ',', value_parser = parse::<Selector>)]
     device: Vec<Selector>,
     /// Join this lasting slice, by name or id, which `divvy slice create` made: its limit holds over all that runs in it

@@ -60,8 +60,8 @@ struct Create {
     /// all where none is given [default: none may]
     #[arg(long, value_name = "NAMESPACES", num_args = 0..=1, require_equals = true, default_missing_value = ANY_POD)]
     pods: Option<String>,
-    /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with room]. Several, as 0,1 or one
-    /// --device each, make one slice with that memory of each of them: all or none
+    /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with space]. Several, as 0,1 or
+    /// one --device each, make one slice with that memory of each of them: all or none
     #[arg(long, value_name = "SEL", value_delimiter = ',', value_parser = parse::<Selector>)]
     device: Vec<Selector>,
     /// Where a limit cannot be enforced: strict refuses, best-effort runs and counts the bypass

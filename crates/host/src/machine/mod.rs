@@ -1,6 +1,6 @@
-//! What the kernel tells of this machine's devices, with no vendor's library: `/sys` and `/proc`, under any root.
+//! The devices of this machine as the kernel shows them, with no vendor's library: `/sys` and `/proc`, under any root.
 //!
-//! A captured or built tree can stand in the place of `/`: everything is read below one [`Sysroot`].
+//! A captured or built tree can replace `/`: everything is read below one [`Sysroot`].
 
 mod amd;
 mod kfd;
@@ -22,7 +22,7 @@ pub struct Machine {
     pub devices: Vec<DeviceRecord>,
     /// Every display or accelerator function, as PCI shows it.
     pub functions: Vec<PciFunction>,
-    /// What could not be read, or does not fit together.
+    /// Files that could not be read, or do not fit together.
     pub notes: Vec<String>,
 }
 

@@ -52,8 +52,8 @@ impl Sysroot {
         self.root == Path::new("/")
     }
 
-    /// Where a file of the tree is, named as below `/` without the first slash: to show it, or to hand it on. What lies
-    /// there is read by the other functions, which follow no link out of the tree.
+    /// Where a file of the tree is, named as below `/` without the first slash: to show it, or to hand it on. The other
+    /// functions read what lies there; they follow no link out of the tree.
     #[must_use]
     pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path)

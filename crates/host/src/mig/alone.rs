@@ -1,5 +1,5 @@
 //! One change at a time. Between a look at the devices and the last change that follows from it no other process may
-//! change them: two commands at once would undo each other's work and both call it done.
+//! change them. Two commands at once would undo each other's work, and both would report success.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;

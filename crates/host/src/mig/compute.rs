@@ -27,8 +27,8 @@ pub fn part_name(profile: &str, slices: u8, whole: u8) -> String {
     }
 }
 
-/// The GPU instances that hold what is asked for: parts of one profile, and of one place where a place is named, share
-/// instances, as few as hold them.
+/// The GPU instances that hold the request. Parts of one profile, and of one place where a place is named, share as few
+/// instances as hold them.
 ///
 /// # Errors
 /// [`Code::MigRequest`] for a profile that the device has not, or a part that no instance of it can hold.

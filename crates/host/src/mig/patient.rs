@@ -7,8 +7,7 @@ use divvy_model::Fault;
 use super::driver::{MigDevice, MigDriver, NewInstance};
 use crate::patience;
 
-/// Asks a driver on a thread of its own. While a question has no answer no other is asked: what the driver was told to
-/// do may still happen.
+/// Asks a driver on a thread of its own. While a question has no answer no other is asked: the change may still happen.
 pub struct Patient {
     driver: patience::Patient<Box<dyn MigDriver>>,
     look: Duration,

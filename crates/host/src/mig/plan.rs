@@ -20,8 +20,8 @@ pub struct Goal {
     pub counts: Vec<u8>,
     /// Places that must be among them.
     pub pinned: Layout,
-    /// Whether that is all it is to hold, those in use included; otherwise it is what it holds beside those in use,
-    /// and whatever else is there may stay.
+    /// Whether that is all it is to hold, those in use included. Otherwise it holds that beside those in use, and other
+    /// instances may stay.
     pub exact: bool,
 }
 

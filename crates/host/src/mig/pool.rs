@@ -1,8 +1,8 @@
 //! Many instances over many devices.
 //!
-//! For a few requests every distribution is tried. For many they are placed one after another, the largest first,
-//! each on the device where it costs the fewest instances and leaves the least space over; each device by itself is
-//! always laid out in the best way.
+//! For a few requests every distribution is tried. Many requests are placed one after another, the largest first, each
+//! on the device where it costs the fewest instances and leaves the least space over. Each device by itself is always
+//! laid out in the best way.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -29,7 +29,7 @@ pub struct Unplaced {
     /// The profile.
     pub profile: String,
     /// The device on which the fewest tenants are in the way, and their places there; None where no device has such a
-    /// profile, or more requests than devices are the trouble.
+    /// profile, or where there are more requests than devices.
     pub blocked_by: Option<(usize, Layout)>,
     /// Whether any device of the pool has such a profile.
     pub known: bool,

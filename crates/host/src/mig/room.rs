@@ -86,7 +86,7 @@ mod tests {
     fn the_smallest_that_has_as_much_is_made_where_it_is_least_in_the_way() {
         let (name, start) = of(&[], 5, 0).expect("room");
         assert_eq!(name, "1g.10gb");
-        // What stays free holds a 4g or a 3g still.
+        // The free places still hold a 4g or a 3g.
         assert!(of(&[("1g.10gb", start)], 35, 4000).is_some());
         assert_eq!(of(&[], 15, 0).expect("room").0, "1g.20gb");
         assert_eq!(of(&[], 5, 4000).expect("room").0, "3g.40gb");

@@ -57,7 +57,7 @@ pub fn resources(devices: &[MigDevice], strategy: Strategy) -> Result<BTreeMap<S
                 |profile| profile.name.clone(),
             );
             let whole = profile.map_or(0, |profile| profile.compute_slices);
-            // What a program runs in is a compute instance.
+            // A program runs in a compute instance.
             for compute in &instance.compute {
                 let name = part_name(&name, compute.slices, whole);
                 let resource = match strategy {

@@ -1,8 +1,8 @@
 //! `CUDA_VISIBLE_DEVICES`, by the CUDA programming guide and the MIG user guide.
 //!
 //! Not set: all. Set and empty: none. Entries are indices, `GPU-` and enough of a UUID, `MIG-<uuid>` or
-//! `MIG-<GPU-uuid>/<gpu instance>/<compute instance>`. What names no device ends the list; a device named twice hides
-//! all. A program sees one MIG device only, and then no whole GPU.
+//! `MIG-<GPU-uuid>/<gpu instance>/<compute instance>`. An entry that names no device ends the list; a device named
+//! twice hides all. A program sees one MIG device only, and then no whole GPU.
 
 use super::Filtered;
 

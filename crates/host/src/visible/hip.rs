@@ -2,7 +2,7 @@
 //!
 //! The list indexes what ROCr has left. Set but empty is as if not set. An entry that holds `GPU-` is looked for
 //! within the devices' UUIDs, and the first that holds it wins; any other must be a number exactly as it would be
-//! printed. What names no device ends the list; a device named twice is seen once.
+//! printed. An entry that names no device ends the list; a device named twice is seen once.
 
 use super::Filtered;
 use super::number::canonical;

@@ -102,7 +102,7 @@ impl Filtered {
         }
     }
 
-    /// The list ends at `entry`; what follows it is lost.
+    /// The list ends at `entry`; the entries after it are lost.
     fn stop(&mut self, variable: &str, entry: &str, why: &str, lost: usize) {
         self.steps.push(format!("`{entry}`: {why}; the list ends here"));
         let after = match lost {

@@ -1,9 +1,9 @@
 //! `ROCR_VISIBLE_DEVICES`, as ROCr's `RvdFilter` reads it.
 //!
 //! Set but empty: no GPUs. Entries are trimmed and made upper case; one that begins with `G` is a UUID or a unique
-//! prefix of one, of 5 to 20 characters, any other is a number for `strtol` with base 0. What names no device, or one
-//! that was named before, ends the list. Only as many entries are read as there are GPUs; an empty one among them
-//! makes ROCr throw.
+//! prefix of one, of 5 to 20 characters, any other is a number for `strtol` with base 0. An entry that names no device,
+//! or one that was named before, ends the list. Only as many entries are read as there are GPUs; an empty one among
+//! them makes ROCr throw.
 
 use super::Filtered;
 use super::number::{as_int, strtol};

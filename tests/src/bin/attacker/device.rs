@@ -81,7 +81,7 @@ impl Reach {
             }
             done += 1;
         }
-        // Who comes later is to have the pages all the same.
+        // A later process is to have the pages all the same.
         for page in &self.pages {
             let _mode = page.set_permissions(fs::Permissions::from_mode(0o0));
         }

@@ -7,7 +7,7 @@ use cudarc::nvrtc::Ptx;
 pub fn load(files: u32, mebibytes: usize) -> anyhow::Result<()> {
     let context = CudaContext::new(0)?;
     let before = peak();
-    // No device runs it; what counts is what is made of it until that is found out.
+    // No device runs it; the point is what is made of it until that is found out.
     let outcome = context.load_module(Ptx::from_binary(image(files, mebibytes << 20)));
     println!("{:?}", outcome.err().map(|error| error.0));
     println!("{}", peak().saturating_sub(before));

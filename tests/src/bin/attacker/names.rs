@@ -30,7 +30,7 @@ pub fn impostor(folder: &Path) -> anyhow::Result<()> {
         let mut request = [0; 1024];
         let count = stream.read(&mut request).unwrap_or(0);
         let first = String::from_utf8_lossy(&request[..count]);
-        // Who only looks whose socket it is, and goes, has not been taken in.
+        // A process that only checks whose socket it is, and leaves, has not been deceived.
         if count == 0 {
             continue;
         }

@@ -69,7 +69,7 @@ pub fn forge(socket: &Path, count: usize, pids: &[&str]) -> anyhow::Result<()> {
 }
 
 /// Hands this very process memory that shrinks and is sealed while it is looked at, as a hostile page server hands it
-/// to the agent: with a look that asks for the size before the seals this process ends by a signal.
+/// to the agent. If the code that looks asks for the size before the seals, this process ends by a signal.
 pub fn race(rounds: u64, seconds: u64) -> anyhow::Result<()> {
     /// Longer than a look takes, in nanoseconds; a prime steps through it.
     const SPAN: u64 = 20_000;

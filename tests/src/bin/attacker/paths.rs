@@ -5,8 +5,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A way to `end` that takes the kernel milliseconds to walk: links of a thousand steps each. Who follows it while others
-/// race is slow.
+/// A way to `end` that takes the kernel milliseconds to walk: links of a thousand steps each. A process that follows it
+/// while others race is slow.
 fn maze(end: &Path) -> std::io::Result<PathBuf> {
     const LINKS: usize = 35;
     let folder = end.with_extension("maze");

@@ -1,5 +1,5 @@
 //! `divvy agent install` and `uninstall`: the agent's user, its units and its configuration, put in place and taken away.
-//! What an administrator has edited stays as it is.
+//! A file that an administrator has edited stays as it is.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{ErrorKind, Write};

@@ -128,8 +128,8 @@ pub fn into_two(run: &Path, config: &Config, user: &User) -> Result<u8, Fault> {
     Err(cannot("the agent", &agent.exec()))
 }
 
-/// Makes the run directory the agent's user's. One that is root's is handed over with all in it, unless slices live there:
-/// they are kept by processes of root's, whose sockets no other user may serve.
+/// Makes the run directory the agent's user's. One that is root's is handed over with all in it, unless slices live
+/// there. Processes of root's serve those, and no other user may serve their sockets.
 fn hand_over(run: &Path, user: &User) -> Result<(), Fault> {
     let fault = |what: &str| {
         Fault::new(

@@ -1,6 +1,7 @@
 //! `divvy attend`: stays beside a container of `divvy podman run`. It looks once whether the limiter can be in its
-//! program, and says so on its stdout; tells the agent what the slice goes with; and ends the slice where the `divvy` that
-//! made it did not: the container was detached, or that was killed. Its stdin is closed when the engine's command has ended.
+//! program, and says so on its stdout. It tells the agent what the slice ends with. It ends the slice where the `divvy`
+//! that made it did not: the container was detached, or `divvy` was killed. Its stdin is closed when the engine's
+//! command has ended.
 
 use std::ffi::OsString;
 use std::io::Write;

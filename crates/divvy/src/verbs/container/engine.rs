@@ -317,8 +317,8 @@ impl Container<'_> {
                 self.goes_with(helper.id(), context);
             }
             let status = exit_code(Watch::begin()?.wait(&mut child, &mut helpers)?);
-            // A container that goes on in the background is waited for until its program was looked at, and one that was
-            // killed may have been killed for it.
+            // For a container in the background it waits until its program was checked; one that was killed may have
+            // been killed for that.
             let looks = self.line.seen.detached || status == KILLED;
             let patience = if looks { VERDICT } else { Duration::ZERO };
             match helpers.first_mut().and_then(|helper| verdict(helper, patience)) {
@@ -363,7 +363,7 @@ impl Container<'_> {
             .env("DIVVY_RUN_DIR", context.peek().path())
             // Closed when the engine has returned.
             .stdin(Stdio::piped())
-            // What it thinks of the container's program.
+            // Its verdict on the container's program.
             .stdout(Stdio::piped())
             // Not by Ctrl-C: it stays for what is left.
             .process_group(0);

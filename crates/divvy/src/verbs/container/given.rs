@@ -31,8 +31,8 @@ impl Given {
     }
 }
 
-/// Makes what the request asks for, or joins the slice that it names. A slice that is made has this name, or one that
-/// is made up, and goes with this process where it is `attended`, until it is told what else it ends with.
+/// Makes what the request asks for, or joins the slice that it names. A new slice has this name, or a generated one.
+/// Where it is `attended`, it ends with this process, until it is told what else it ends with.
 ///
 /// # Errors
 /// What keeps it from being made; then nothing is left of it.

@@ -144,8 +144,8 @@ fn wait(mut below: Command, verb: Verb, started: impl FnOnce(u32)) -> Result<u8,
     Ok(exit_code(status))
 }
 
-/// What a container that was made has its slice by: its first process, which waits to be started, as the runtime wrote it
-/// down; the bundle where the engine asked for no such file.
+/// What the slice of a new container ends with: its first process, which waits to be started, as the runtime's pid file
+/// names it. Where the engine asked for no such file, it is the bundle.
 fn first_process(arguments: &Arguments) -> Attend {
     let file = arguments.pid_file.as_deref().map(fs::read_to_string);
     let pid = file

@@ -543,7 +543,7 @@ fn plan(args: &Plan, context: &Context) -> Result<u8, Fault> {
 }
 
 fn change(args: &Apply, context: &Context) -> Result<u8, Fault> {
-    // What is wrong with the request is told before what is wrong with the machine.
+    // Errors of the request are reported before errors of the machine.
     let file = args.wish.file.as_deref().map(MigFile::read).transpose()?;
     let list = args
         .wish

@@ -40,7 +40,7 @@ pub enum Verb {
     Vgpu(vgpu::Args),
 }
 
-/// Does it. What divides a device changes the names that container engines give out.
+/// Does it. Dividing a device changes the names that container engines give out.
 ///
 /// # Errors
 /// Whatever stopped it.

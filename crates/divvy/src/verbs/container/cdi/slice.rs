@@ -56,7 +56,7 @@ pub struct Wish {
     pub memory: Option<MemoryAmount>,
     #[command(flatten)]
     pub compute: compute::Flags,
-    /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with room]
+    /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with space]
     #[arg(long, value_name = "SEL", value_delimiter = ',', value_parser = parse::<Selector>)]
     pub device: Vec<Selector>,
     /// Its name [default: one is made up]

@@ -75,7 +75,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let variable = |name: &str| std::env::var(name).ok().filter(|_| way.is_launched());
     let name = variable(nri::NAME_VARIABLE).unwrap_or_else(|| args.name.clone());
     let index = variable(nri::INDEX_VARIABLE).unwrap_or_else(|| args.index.clone());
-    // What it cannot work with is better said now than by the first container.
+    // An unusable setting is better reported now than by the first container.
     drop(context.agent()?);
     let notes = Notes::of(&context.run_dir()?, &format!("{index}-{name}"))?;
     let slices = Slices::new(context, notes);

@@ -159,7 +159,7 @@ impl Plugin for Slices<'_> {
             .filter(|pod| pod.pid != 0 || in_use.contains(&*pod.id))
             .map(|pod| &*pod.id)
             .collect();
-        // Listed before anything is ended: what is made meanwhile is not among them.
+        // Listed before anything is ended: slices that are made meanwhile are not among them.
         let gone = |whose, alive: &BTreeSet<&str>| -> Vec<String> {
             let ids = self.notes.ids(whose).into_iter();
             ids.filter(|id| !alive.contains(&**id)).collect()
