@@ -166,20 +166,20 @@ fn a_connection_of_a_process_that_ended_decides_nothing() {
 fn a_process_has_one_place_in_the_queue() {
     let host = Host::new();
     let _tenant = host.idle("large", "79GiB");
-    let wish = |memory: u64| {
+    let request = |memory: u64| {
         let ask =
             json!({ "request": { "memory": { "bytes": memory } }, "command": vec!["x".repeat(1000); 100] });
         json!({ "ask": ask, "patience_ms": 0 })
     };
     let place = |memory: u64| {
-        let (status, told) = ask(&mut connect(&host), "POST", "/v1/queue", &wish(memory));
+        let (status, told) = ask(&mut connect(&host), "POST", "/v1/queue", &request(memory));
         assert_eq!((status, &told["count"]), (200, &json!(1)), "{told}");
         told["ticket"].as_str().expect("a ticket").to_owned()
     };
     let first = place(2 * GIB);
-    assert_eq!(place(2 * GIB), first, "the same wish has the same place");
+    assert_eq!(place(2 * GIB), first, "the same request has the same place");
     let second = place(3 * GIB);
-    assert_ne!(second, first, "another wish begins at the end");
+    assert_ne!(second, first, "another request begins at the end");
     until("it is written down", || {
         let stored = fs::read(host.run_dir().join("queue.json")).unwrap_or_default();
         let stored: Value = serde_json::from_slice(&stored).unwrap_or_default();

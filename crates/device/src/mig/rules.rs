@@ -286,10 +286,10 @@ mod tests {
         #[test]
         fn whatever_is_made_lies_on_the_device_and_apart(
             product in prop::sample::select(divvy_model::MIG_PRODUCTS.iter().collect::<Vec<_>>()),
-            wishes in prop::collection::vec((any::<prop::sample::Index>(), prop::option::of(0_u8..8), any::<bool>()), 0..40),
+            requests in prop::collection::vec((any::<prop::sample::Index>(), prop::option::of(0_u8..8), any::<bool>()), 0..40),
         ) {
             let mut state = on();
-            for (which, place, remove) in wishes {
+            for (which, place, remove) in requests {
                 let kind = &product.profiles[which.index(product.profiles.len())];
                 if remove {
                     let id = state.instances.first().map(|instance| instance.id);

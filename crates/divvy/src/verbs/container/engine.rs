@@ -17,7 +17,7 @@ use divvy_model::{Attendant, Code, Fault, MemoryAmount, Policy, SliceRecord};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
-use super::cdi::{Made, Wish, make};
+use super::cdi::{Made, Wanted, make};
 use crate::context::Context;
 use crate::flags::policy_or_setting;
 use crate::output;
@@ -77,7 +77,7 @@ until it is removed. `divvy cdi slice` makes slices that stay.";
 #[command(no_binary_name = true, disable_help_flag = true)]
 struct Ours {
     #[command(flatten)]
-    wish: Wish,
+    wanted: Wanted,
     /// A lasting slice to be let into
     #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "device", "policy", "on_oom", "oversubscribe"])]
     slice: Option<String>,
@@ -117,8 +117,8 @@ pub fn run(engine: Engine, args: &Args, context: &Context) -> Result<u8, Fault> 
     };
     let line = split(&args.words, &ours)?;
     let mut ours = Ours::try_parse_from(&line.ours).map_err(|error| report::words(&error))?;
-    ours.wish.name = line.seen.name.clone().filter(|name| is_slice_name(name));
-    ours.wish.attended = true;
+    ours.wanted.name = line.seen.name.clone().filter(|name| is_slice_name(name));
+    ours.wanted.attended = true;
     let program = engine.find()?;
     check(&line, &ours, context)?;
     if let Some(file) = line.seen.id_file.as_deref().filter(|file| file.exists()) {
@@ -135,7 +135,7 @@ pub fn run(engine: Engine, args: &Args, context: &Context) -> Result<u8, Fault> 
         replace(&line, &mut ours, &program, context)?;
     }
     let made = make(
-        &ours.wish,
+        &ours.wanted,
         ours.slice.as_deref(),
         &ours.cdi_directory,
         ours.dry_run,
@@ -184,7 +184,7 @@ fn replace(line: &Line, ours: &mut Ours, program: &Path, context: &Context) -> R
         remark(&format!(
             "would first remove container `{name}` and its slice; what is shown has a place beside them"
         ));
-        ours.wish.name = None;
+        ours.wanted.name = None;
         return Ok(());
     }
     has_room(ours, &slice, context)?;
@@ -196,12 +196,12 @@ fn replace(line: &Line, ours: &mut Ours, program: &Path, context: &Context) -> R
 
 /// Whether the new slice can be had in the place of the old one, which is asked before that and its container go.
 fn has_room(ours: &Ours, old: &SliceRecord, context: &Context) -> Result<(), Fault> {
-    let beside = Wish {
+    let beside = Wanted {
         name: None,
-        ..ours.wish.clone()
+        ..ours.wanted.clone()
     };
     let tried = make(&beside, ours.slice.as_deref(), &ours.cdi_directory, true, context);
-    let fits_in_its_place = match ours.wish.memory {
+    let fits_in_its_place = match ours.wanted.memory {
         Some(MemoryAmount::Bytes(bytes)) => bytes <= old.memory_limit_bytes,
         _ => false,
     };
@@ -220,7 +220,7 @@ fn is_slice_name(name: &str) -> bool {
 
 /// What cannot be kept to a slice is refused before one is made.
 fn check(line: &Line, ours: &Ours, context: &Context) -> Result<(), Fault> {
-    let strict = policy_or_setting(ours.wish.policy, &context.config)? == Policy::Strict;
+    let strict = policy_or_setting(ours.wanted.policy, &context.config)? == Policy::Strict;
     let devices_closed = rustix::process::geteuid().is_root();
     if let Some(way) = around(&line.seen, devices_closed) {
         if strict {

@@ -7,7 +7,7 @@ use divvy_container::oci::{self, Nvidia, Request};
 use divvy_host::machine::Sysroot;
 use divvy_model::{ANY_POD, Code, Fault, Selector, SliceRecord};
 
-use super::cdi::{Wish, for_one};
+use super::cdi::{Wanted, for_one};
 use super::engine::end;
 use super::nri::notes::is_noted;
 use crate::context::Context;
@@ -44,15 +44,15 @@ pub fn give(
 ) -> Result<Given, Fault> {
     let mut given = Given::default();
     if request.slice.is_some() || request.join.is_some() {
-        let wish = Wish {
+        let wanted = Wanted {
             name,
             attended,
-            ..wish(request)?
+            ..wanted(request)?
         };
-        if let Some(device) = wish.device.iter().find(|device| is_made_up(device)) {
+        if let Some(device) = wanted.device.iter().find(|device| is_made_up(device)) {
             may_emulate(device, context)?;
         }
-        let (slice, edits) = for_one(&wish, request.join.as_deref(), context)?;
+        let (slice, edits) = for_one(&wanted, request.join.as_deref(), context)?;
         given.edits = edits;
         given.slice = request.join.is_none().then_some(slice);
     }
@@ -171,8 +171,8 @@ fn devices(request: &Request, context: &Context) -> Result<Edits, Fault> {
     oci::devices(&Sysroot::default(), &devices, request)
 }
 
-/// The slice that is wished for. A device that is named the vendor's way is the slice's, and not given besides.
-fn wish(request: &mut Request) -> Result<Wish, Fault> {
+/// The slice that is asked for. A device that is named the vendor's way is the slice's, and not given besides.
+fn wanted(request: &mut Request) -> Result<Wanted, Fault> {
     let wanted = request.slice.clone().unwrap_or_default();
     let mut device: Vec<_> = wanted.device.into_iter().collect();
     match std::mem::take(&mut request.nvidia) {
@@ -183,7 +183,7 @@ fn wish(request: &mut Request) -> Result<Wish, Fault> {
         _ => {}
     }
     request.amd = false;
-    Ok(Wish {
+    Ok(Wanted {
         memory: wanted.memory,
         compute: compute::Flags {
             compute: wanted.compute,
@@ -191,7 +191,7 @@ fn wish(request: &mut Request) -> Result<Wish, Fault> {
         },
         device,
         capabilities: Some(request.capabilities.clone()),
-        ..Wish::default()
+        ..Wanted::default()
     })
 }
 

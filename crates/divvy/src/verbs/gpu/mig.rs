@@ -79,7 +79,7 @@ struct Plan {
 /// What devices are to become.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = true)]
-struct Wish {
+struct Layout {
     /// A file in mig-parted's format
     #[arg(long, short, value_name = "PATH", conflicts_with_all = ["device", "instances"])]
     file: Option<PathBuf>,
@@ -104,7 +104,7 @@ struct Wish {
   divvy mig apply --file mig.yaml --config all-balanced --yes")]
 struct Apply {
     #[command(flatten)]
-    wish: Wish,
+    layout: Layout,
     /// Print the plan and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -544,9 +544,9 @@ fn plan(args: &Plan, context: &Context) -> Result<u8, Fault> {
 
 fn change(args: &Apply, context: &Context) -> Result<u8, Fault> {
     // Errors of the request are reported before errors of the machine.
-    let file = args.wish.file.as_deref().map(MigFile::read).transpose()?;
+    let file = args.layout.file.as_deref().map(MigFile::read).transpose()?;
     let list = args
-        .wish
+        .layout
         .instances
         .as_deref()
         .filter(|text| *text != "none")
@@ -555,8 +555,8 @@ fn change(args: &Apply, context: &Context) -> Result<u8, Fault> {
     let mut driver = driver(context)?;
     let _alone = (!args.dry_run).then(|| alone(context)).transpose()?;
     let devices = devices(&mut driver, context.agent_of_slices()?)?;
-    let targets = match (&file, args.wish.device) {
-        (Some(file), _) => targets(file.config(args.wish.config.as_deref())?, &devices)?,
+    let targets = match (&file, args.layout.device) {
+        (Some(file), _) => targets(file.config(args.layout.config.as_deref())?, &devices)?,
         (None, Some(device)) => vec![Target {
             device,
             enabled: list.is_some(),

@@ -17,7 +17,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::Source;
 use super::picture::{COLUMNS, Device, Picture, percent};
-use super::state::{State, Talk, Wish};
+use super::state::{Action, State, Talk};
 use crate::verbs::devices::marked;
 
 const HELP: &str = " q, Ctrl-C    leave
@@ -63,13 +63,13 @@ pub fn show(source: &mut Source<'_>, mut state: State, interval: Duration) -> Re
             .map_err(|error| unusable(&error))?;
         match wait(looked + interval, &ended).map_err(|error| unusable(&error))? {
             Some(Event::Key(key)) if key.kind != KeyEventKind::Release => match state.key(key, &picture) {
-                Wish::Leave => return Ok(()),
-                Wish::End(id) => {
+                Action::Leave => return Ok(()),
+                Action::End(id) => {
                     if let Err(fault) = source.end(&id) {
                         state.talk = Talk::Said(fault.to_string());
                     }
                 }
-                Wish::Draw => {}
+                Action::Draw => {}
             },
             Some(_) => {}
             None if ended.load(Ordering::Relaxed) => return Ok(()),
@@ -311,8 +311,8 @@ mod tests {
         terminal.backend().to_string()
     }
 
-    fn press(state: &mut State, keys: &str) -> Wish {
-        let mut wish = Wish::Draw;
+    fn press(state: &mut State, keys: &str) -> Action {
+        let mut action = Action::Draw;
         let mut picture = picture();
         for key in keys.chars() {
             let code = match key {
@@ -321,9 +321,9 @@ mod tests {
                 letter => KeyCode::Char(letter),
             };
             picture.sort(state.order);
-            wish = state.key(KeyEvent::from(code), &picture);
+            action = state.key(KeyEvent::from(code), &picture);
         }
-        wish
+        action
     }
 
     #[test]
@@ -348,8 +348,8 @@ mod tests {
         let mut state = State::new(Order::Use, false);
         press(&mut state, "?");
         insta::assert_snapshot!("top_help", drawn(80, 24, &state));
-        assert_eq!(press(&mut state, "q"), Wish::Draw);
-        assert_eq!(press(&mut state, "q"), Wish::Leave);
+        assert_eq!(press(&mut state, "q"), Action::Draw);
+        assert_eq!(press(&mut state, "q"), Action::Leave);
     }
 
     #[test]
@@ -370,11 +370,11 @@ mod tests {
         );
         press(&mut state, "\u{1b}");
         assert!(drawn(80, 10, &state).contains("train"));
-        assert_eq!(press(&mut state, "jx"), Wish::Draw);
+        assert_eq!(press(&mut state, "jx"), Action::Draw);
         assert!(drawn(80, 10, &state).contains("end the programs of train?"));
-        assert_eq!(press(&mut state, "n"), Wish::Draw, "any other key does not");
-        assert_eq!(press(&mut state, "xy"), Wish::End("train".into()));
+        assert_eq!(press(&mut state, "n"), Action::Draw, "any other key does not");
+        assert_eq!(press(&mut state, "xy"), Action::End("train".into()));
         let mut readonly = State::new(Order::Use, true);
-        assert_eq!(press(&mut readonly, "xy"), Wish::Draw);
+        assert_eq!(press(&mut readonly, "xy"), Action::Draw);
     }
 }

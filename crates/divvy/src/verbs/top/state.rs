@@ -23,7 +23,7 @@ pub enum Talk {
 
 /// What a key asks of the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum Action {
     /// Nothing but to be drawn.
     Draw,
     /// To leave.
@@ -64,19 +64,19 @@ impl State {
     }
 
     /// What a key does.
-    pub fn key(&mut self, key: KeyEvent, picture: &Picture) -> Wish {
+    pub fn key(&mut self, key: KeyEvent, picture: &Picture) -> Action {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
-            return Wish::Leave;
+            return Action::Leave;
         }
         match (&self.talk, key.code) {
             (Talk::Filter, code) => self.type_filter(code),
             (Talk::End(id, _), KeyCode::Char('y')) => {
-                let wish = Wish::End(id.clone());
+                let action = Action::End(id.clone());
                 self.talk = Talk::Keys;
-                return wish;
+                return action;
             }
             (Talk::End(..) | Talk::Help | Talk::Said(_), _) => self.talk = Talk::Keys,
-            (Talk::Keys, KeyCode::Char('q')) => return Wish::Leave,
+            (Talk::Keys, KeyCode::Char('q')) => return Action::Leave,
             (Talk::Keys, KeyCode::Esc) => self.filter.clear(),
             (Talk::Keys, KeyCode::Char('?' | 'h')) => self.talk = Talk::Help,
             (Talk::Keys, KeyCode::Char('/')) => self.talk = Talk::Filter,
@@ -95,7 +95,7 @@ impl State {
         }
         let last = self.shown(picture).len().saturating_sub(1);
         self.chosen = self.chosen.min(last);
-        Wish::Draw
+        Action::Draw
     }
 
     fn type_filter(&mut self, code: KeyCode) {

@@ -32,7 +32,7 @@ use crate::report::remark;
   divvy slice delete alice")]
 pub struct Args {
     #[command(flatten)]
-    wish: Wish,
+    wanted: Wanted,
     /// Let containers into this lasting slice, which `divvy slice create` made, in the place of a new one
     #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "device", "name", "policy", "on_oom", "oversubscribe"])]
     slice: Option<String>,
@@ -48,9 +48,9 @@ pub struct Args {
     dry_run: bool,
 }
 
-/// The slice that is wished for.
+/// The slice that is asked for.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub struct Wish {
+pub struct Wanted {
     /// Its memory: 8GiB, 8192MiB, 8GB, 50% (of the device) [default: the whole device]
     #[arg(long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
     pub memory: Option<MemoryAmount>,
@@ -97,13 +97,13 @@ pub struct Made {
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     /// A container is made within seconds of its slice, if at all.
     const TTL: Duration = Duration::from_secs(60);
-    let wish = Wish {
+    let wanted = Wanted {
         // A slice with a name is meant to be named again.
-        within: args.ttl.or(args.wish.name.is_none().then_some(TTL)),
-        ..args.wish.clone()
+        within: args.ttl.or(args.wanted.name.is_none().then_some(TTL)),
+        ..args.wanted.clone()
     };
     let made = make(
-        &wish,
+        &wanted,
         args.slice.as_deref(),
         &args.directory,
         args.dry_run,
@@ -125,13 +125,13 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 /// # Errors
 /// What keeps the slice from being made or its file from being written; then nothing is left of either.
 pub fn make(
-    wish: &Wish,
+    wanted: &Wanted,
     join: Option<&str>,
     directory: &Path,
     dry_run: bool,
     context: &Context,
 ) -> Result<Made, Fault> {
-    let (slice, devices) = find(wish, join, dry_run, context)?;
+    let (slice, devices) = find(wanted, join, dry_run, context)?;
     let file = cdi::slice_file(&slice);
     let made = Made {
         device: format!("{}={}", cdi::SLICE_KIND, cdi::slice_name(&slice)),
@@ -142,7 +142,7 @@ pub fn make(
         return Ok(made);
     }
     let write = || -> Result<(), Fault> {
-        let spec = describe(&made.slice, &devices, wish, context)?;
+        let spec = describe(&made.slice, &devices, wanted, context)?;
         check_free(directory, &file, &spec)?;
         let path = cdi::write(directory, &file, &spec)?;
         let path = std::path::absolute(&path).unwrap_or(path);
@@ -157,12 +157,12 @@ pub fn make(
 /// # Errors
 /// What keeps the slice from being made; then nothing is left of it.
 pub fn for_one(
-    wish: &Wish,
+    wanted: &Wanted,
     join: Option<&str>,
     context: &Context,
 ) -> Result<(SliceRecord, cdi::Edits), Fault> {
-    let (slice, devices) = find(wish, join, false, context)?;
-    let spec = undone(describe(&slice, &devices, wish, context), &slice, join, context)?;
+    let (slice, devices) = find(wanted, join, false, context)?;
+    let spec = undone(describe(&slice, &devices, wanted, context), &slice, join, context)?;
     let device = spec.devices.into_iter().next();
     Ok((
         slice,
@@ -184,7 +184,7 @@ fn undone<T>(
 }
 
 fn find(
-    wish: &Wish,
+    wanted: &Wanted,
     join: Option<&str>,
     dry_run: bool,
     context: &Context,
@@ -192,7 +192,7 @@ fn find(
     let client = context.agent()?;
     match join {
         Some(which) => existing(&client, which),
-        None => created(&client, wish, dry_run, context),
+        None => created(&client, wanted, dry_run, context),
     }
 }
 
@@ -200,12 +200,12 @@ fn find(
 fn describe(
     slice: &SliceRecord,
     devices: &[DeviceRecord],
-    wish: &Wish,
+    wanted: &Wanted,
     context: &Context,
 ) -> Result<cdi::Spec, Fault> {
     let survey = context.survey(None)?;
     let known = |device: &DeviceRecord| located(device, &survey.devices);
-    let capabilities = wish.capabilities.clone().unwrap_or_default();
+    let capabilities = wanted.capabilities.clone().unwrap_or_default();
     let nodes = cdi::nodes_of(
         &Sysroot::default(),
         &devices.iter().map(known).collect::<Vec<_>>(),
@@ -221,21 +221,21 @@ fn describe(
 
 fn created(
     client: &Client,
-    wish: &Wish,
+    wanted: &Wanted,
     dry_run: bool,
     context: &Context,
 ) -> Result<(SliceRecord, Vec<DeviceRecord>), Fault> {
     let config = &context.config;
     let mut request = SliceRequest {
-        name: wish.name.clone(),
-        memory: or_setting(wish.memory, config, "memory")?,
-        policy: policy_or_setting(wish.policy, config)?,
-        on_oom_wait_ns: wish.on_oom.map_or(0, |what| what.0),
-        oversubscribe_percent: wish.oversubscribe.unwrap_or(100),
+        name: wanted.name.clone(),
+        memory: or_setting(wanted.memory, config, "memory")?,
+        policy: policy_or_setting(wanted.policy, config)?,
+        on_oom_wait_ns: wanted.on_oom.map_or(0, |what| what.0),
+        oversubscribe_percent: wanted.oversubscribe.unwrap_or(100),
         ..SliceRequest::default()
     };
-    request.set_compute_terms(wish.compute.terms(config, request.share_mode)?);
-    request.select(devices_or_setting(&wish.device, config)?);
+    request.set_compute_terms(wanted.compute.terms(config, request.share_mode)?);
+    request.select(devices_or_setting(&wanted.device, config)?);
     let ask = CreateSlice {
         request,
         // Names are made of programs' names.
@@ -244,8 +244,8 @@ fn created(
         visible: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
         inside: None,
         lasting: true,
-        attended: wish.attended,
-        container_within_ms: wish
+        attended: wanted.attended,
+        container_within_ms: wanted
             .within
             .map(|within| u64::try_from(within.as_millis()).unwrap_or(u64::MAX)),
         pods: Vec::new(),
