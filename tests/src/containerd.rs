@@ -9,7 +9,7 @@ use crate::containers::{Image, wrapper};
 use crate::host::{Host, finish};
 use crate::wait::until;
 
-/// A containerd of a scenario's own, over `divvy oci-runtime`.
+/// A containerd of a scenario's own, over `divvy container oci-runtime`.
 pub struct Containerd<'a> {
     host: &'a Host,
     home: PathBuf,

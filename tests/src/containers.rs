@@ -167,7 +167,7 @@ impl<'a> Podman<'a> {
         command
     }
 
-    /// `podman` over `divvy oci-runtime`, which has the scenario's own host and these settings, over this podman's
+    /// `podman` over `divvy container oci-runtime`, which has the scenario's own host and these settings, over this podman's
     /// runtime. What a container asks for counts unless the settings say otherwise: podman's annotations may be an
     /// image's.
     pub fn over_wrapper(&self, settings: &[(&str, &str)], arguments: &[&str]) -> Command {
@@ -287,7 +287,7 @@ impl Drop for Podman<'_> {
     }
 }
 
-/// A program that is `divvy oci-runtime` on this host with these settings, over this runtime.
+/// A program that is `divvy container oci-runtime` on this host with these settings, over this runtime.
 pub(crate) fn wrapper(host: &Host, folder: &Path, settings: &[(&str, &str)], runtime: &str) -> PathBuf {
     wrapper_of(&binaries().join("divvy"), host, folder, settings, runtime)
 }

@@ -83,7 +83,7 @@ impl<'a> Kubelet<'a> {
         self.home.join("nri.sock")
     }
 
-    /// `divvy nri`, waited for until containerd has taken it on.
+    /// `divvy container nri`, waited for until containerd has taken it on.
     pub fn plugin(&self) -> Plugin {
         let log = self.home.join("plugin.log");
         let file = fs::File::create(&log).expect("a log");

@@ -1,4 +1,4 @@
-//! `cargo xtask oracle`: the crate container-device-interface as a judge of our CDI files and of what `divvy oci-runtime` makes of
+//! `cargo xtask oracle`: the crate container-device-interface as a judge of our CDI files and of what `divvy container oci-runtime` makes of
 //! them. It has some two hundred crates below it, so nothing else depends on it and CI does not build it.
 
 use crate::cargo::{cargo, finish, workspace_root};

@@ -1,4 +1,4 @@
-//! How much longer a container runtime takes to make a container where it asks `divvy nri`: for a pod without annotations,
+//! How much longer a container runtime takes to make a container where it asks `divvy container nri`: for a pod without annotations,
 //! and for a container that gets a slice of its own. This program is the runtime, so that nothing else is in the figure.
 //!
 //! Run as root: `cargo xtask bench plugin`.

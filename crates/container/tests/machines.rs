@@ -187,7 +187,7 @@ fn partitions_of_amds_have_a_render_node_each_and_names_that_cdi_takes() {
     );
 }
 
-/// What `divvy cdi validate` says of these files, in one directory or in several.
+/// What `divvy container cdi validate` says of these files, in one directory or in several.
 fn said(files: &[(&str, &str)]) -> Vec<(Level, String)> {
     let base = tempfile::tempdir().expect("a folder");
     let mut directories: Vec<PathBuf> = Vec::new();

@@ -175,13 +175,13 @@ pub const KEYS: [Key; 27] = [
         "container_requests",
         "annotations",
         false,
-        "How unprivileged containers may ask `divvy oci-runtime`: annotations, mounts too, variables too",
+        "How unprivileged containers may ask `divvy container oci-runtime`: annotations, mounts too, variables too",
     ),
     key(
         "oci_runtime",
         "",
         false,
-        "The OCI runtime below `divvy oci-runtime`; the first of runc, crun and youki by default",
+        "The OCI runtime below `divvy container oci-runtime`; the first of runc, crun and youki by default",
     ),
 ];
 

@@ -34,7 +34,7 @@ pub fn stand_in() {
     }
 }
 
-/// What `$(divvy cdi slice ...)` and `eval "$(divvy env set ...)"` have where those failed.
+/// What `$(divvy container cdi slice ...)` and `eval "$(divvy env set ...)"` have where those failed.
 fn in_place_of(words: &[String]) -> Option<String> {
     let (_, json) = glance(words);
     let mut verbs = Vec::new();
@@ -49,7 +49,9 @@ fn in_place_of(words: &[String]) -> Option<String> {
     }
     match verbs.as_slice() {
         _ if json => None,
-        ["cdi", "slice", ..] => Some(format!("{}={REFUSED}", divvy_container::cdi::SLICE_KIND)),
+        ["cdi", "slice", ..] | ["container", "cdi", "slice", ..] => {
+            Some(format!("{}={REFUSED}", divvy_container::cdi::SLICE_KIND))
+        }
         ["env", "set", ..] => Some("false".into()),
         _ => None,
     }
@@ -219,10 +221,20 @@ mod tests {
         };
         let refused = Some("divvy.dev/slice=refused".to_owned());
         assert_eq!(of("divvy cdi slice --memory 1TiB"), refused);
+        assert_eq!(of("divvy container cdi slice --memory 1TiB"), refused);
+        assert_eq!(of("divvy -o name container --run-dir /r cdi slice"), refused);
         assert_eq!(of("divvy --run-dir /r -o name cdi slice --what"), refused);
-        assert_eq!(of("divvy cdi slice -o json"), None, "a document, or none");
+        assert_eq!(
+            of("divvy container cdi slice -o json"),
+            None,
+            "a document, or none"
+        );
         assert_eq!(of("divvy env set --devices 9"), Some("false".into()));
-        for other in ["divvy cdi list", "divvy run -- cdi slice", "divvy slice create a"] {
+        for other in [
+            "divvy container cdi list",
+            "divvy run -- cdi slice",
+            "divvy slice create a",
+        ] {
             assert_eq!(of(other), None, "{other}");
         }
     }

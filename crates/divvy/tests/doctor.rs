@@ -154,7 +154,7 @@ fn tools_that_print_rubbish_or_hang_are_told_of() {
     let told = report(&fine, "isolation").join("\n");
     assert!(told.contains("MPS: ok: 1 daemons of ours run"), "{told}");
     assert!(
-        told.contains("`hardware` is opened by: divvy mig apply --device 0"),
+        told.contains("`hardware` is opened by: divvy gpu mig apply --device 0"),
         "{told}"
     );
 }
@@ -172,7 +172,7 @@ fn a_captured_machine_is_examined_rung_by_rung() {
     let rungs = report(&examine(&amd), "isolation");
     assert_eq!(rungs.len(), 8);
     assert!(
-        rungs[0].contains("reaches `env`") && rungs[0].contains("divvy partition set CPX/NPS4"),
+        rungs[0].contains("reaches `env`") && rungs[0].contains("divvy gpu partition set CPX/NPS4"),
         "{rungs:?}"
     );
     let h100 = Built::h100(host.folder().join("h100"), 2);
@@ -203,7 +203,7 @@ fn a_captured_machine_is_examined_rung_by_rung() {
     assert!(rungs[0].contains("reaches `vm`"), "{rungs:?}");
     assert_eq!(
         rungs.last().expect("a check"),
-        "vGPU: ok: 2 types; `divvy vgpu list` shows them; "
+        "vGPU: ok: 2 types; `divvy gpu vgpu list` shows them; "
     );
     let (status, said) = host.refused(&["doctor", "--sysroot", "/nonexistent"]);
     assert!(status == 2 && said.contains("no folder"), "{said}");

@@ -1,4 +1,4 @@
-//! `divvy mig` away from a machine with MIG, on emulated devices, and over an NVML that is loaded as NVIDIA's would be.
+//! `divvy gpu mig` away from a machine with MIG, on emulated devices, and over an NVML that is loaded as NVIDIA's would be.
 
 mod common;
 

@@ -284,7 +284,7 @@ fn an_instance_has_to_be_there() {
         said.contains("error[D0084]: there is no MIG instance of 1 GiB here"),
         "{said}"
     );
-    assert!(said.contains("divvy mig apply"), "{said}");
+    assert!(said.contains("divvy gpu mig apply"), "{said}");
     let said = refused(
         &host,
         "a",

@@ -54,7 +54,10 @@ pub fn reach(device: &DeviceRecord) -> Reach {
             Reach {
                 rung: Isolation::Env,
                 next: match divisible {
-                    true => Some((Isolation::Hardware, "divvy partition set CPX/NPS4 --yes".into())),
+                    true => Some((
+                        Isolation::Hardware,
+                        "divvy gpu partition set CPX/NPS4 --yes".into(),
+                    )),
                     false => to_vm,
                 },
             }
@@ -74,7 +77,7 @@ fn to_mig(device: &DeviceRecord) -> Option<(Isolation, String)> {
     let smallest = product.profiles.first()?;
     let list = vec![smallest.name; usize::from(smallest.max)].join(",");
     let command = format!(
-        "divvy mig apply --device {} --instances {list} --yes",
+        "divvy gpu mig apply --device {} --instances {list} --yes",
         device.index
     );
     Some((Isolation::Hardware, command))

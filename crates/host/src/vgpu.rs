@@ -144,12 +144,12 @@ pub fn create(root: &Sysroot, function: &str, kind: &str, uuid: &str, dry_run: b
         |offered: &&VgpuType| offered.function == function && (offered.id == kind || offered.name == kind);
     let offered = known.iter().find(fits).ok_or_else(|| {
         Fault::new(Code::Vgpu, format!("{function} offers no type `{kind}`"))
-            .hint("`divvy vgpu list` shows the types")
+            .hint("`divvy gpu vgpu list` shows the types")
     })?;
     if offered.available == 0 {
         return Err(
             Fault::new(Code::Vgpu, format!("no {} is left on {function}", offered.name))
-                .hint("free one with `divvy vgpu free`, or choose another type"),
+                .hint("free one with `divvy gpu vgpu free`, or choose another type"),
         );
     }
     let (file, text) = match offered.way {
@@ -183,7 +183,8 @@ pub fn create(root: &Sysroot, function: &str, kind: &str, uuid: &str, dry_run: b
 pub fn free(root: &Sysroot, id: &str, kind: Option<&str>) -> Result<(), Fault> {
     let there = list(root);
     let vgpu = there.iter().find(|vgpu| vgpu.id == id).ok_or_else(|| {
-        Fault::new(Code::Vgpu, format!("there is no virtual GPU `{id}`")).hint("`divvy vgpu list` shows them")
+        Fault::new(Code::Vgpu, format!("there is no virtual GPU `{id}`"))
+            .hint("`divvy gpu vgpu list` shows them")
     })?;
     if let Some(kind) = kind.filter(|kind| *kind != vgpu.kind) {
         return Err(Fault::new(

@@ -320,7 +320,7 @@ fn where_each_stands_on_the_ladder_and_what_opens_the_next_rung() {
     );
     let command = gpu.next.expect("MIG").1;
     assert!(
-        command.starts_with("divvy mig apply --device 0 --instances 1g.10gb,1g.10gb"),
+        command.starts_with("divvy gpu mig apply --device 0 --instances 1g.10gb,1g.10gb"),
         "{command}"
     );
     let three = folder();

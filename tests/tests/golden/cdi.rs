@@ -160,7 +160,7 @@ fn slices() {
 }
 
 /// For each version the content that needs it, and nothing that came later. Those from 0.7.0 on are never ours: we read them
-/// in `divvy cdi validate`.
+/// in `divvy container cdi validate`.
 #[test]
 fn versions() {
     let device = |name: &str| Device {

@@ -1,4 +1,4 @@
-//! What `divvy runtime configure` makes of engines' files, of none and of one that was there.
+//! What `divvy container runtime configure` makes of engines' files, of none and of one that was there.
 
 use divvy_tests::golden::golden;
 use divvy_tests::host::{Host, finish, succeeded};

@@ -1,4 +1,4 @@
-//! What `divvy oci-runtime` makes of a container's configuration: of devices of every CDI file that is golden.
+//! What `divvy container oci-runtime` makes of a container's configuration: of devices of every CDI file that is golden.
 //! `cargo xtask oracle` has the crate container-device-interface do the same, and compares.
 
 use std::collections::BTreeMap;

@@ -287,7 +287,7 @@ fn cve_2024_21626_no_descriptor_of_ours_reaches_the_runtime_or_the_container() {
 }
 
 /// An image brings an nvidia-smi of its own, first on its PATH and where NVIDIA's lies: it is not run on the host, and
-/// where the host has one the container sees that. Also: what `divvy cdi generate` writes for NVIDIA's devices, whole
+/// where the host has one the container sees that. Also: what `divvy container cdi generate` writes for NVIDIA's devices, whole
 /// and divided, loads in podman, and a device that was not asked for cannot be opened.
 #[test]
 fn a_fake_nvidia_smi_is_run_by_nobody_on_the_host_and_is_covered_by_the_hosts_own() {

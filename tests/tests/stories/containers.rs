@@ -295,7 +295,7 @@ fn cve_2025_23266_an_images_own_preloads_stay_in_the_container_and_in_the_slice(
     );
 }
 
-/// The slice of `$(divvy cdi slice ...)` is there for as long as a container has it.
+/// The slice of `$(divvy container cdi slice ...)` is there for as long as a container has it.
 #[test]
 fn a_slice_without_a_name_goes_with_its_last_container() {
     let host = Host::new();

@@ -1,4 +1,4 @@
-//! `divvy nri` under containerd 1.7, spoken to as a kubelet does: a pod's annotations are the only request.
+//! `divvy container nri` under containerd 1.7, spoken to as a kubelet does: a pod's annotations are the only request.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `divvy oci-runtime` over Debian's runc and crun, under podman: for engines that know no CDI.
+//! `divvy container oci-runtime` over Debian's runc and crun, under podman: for engines that know no CDI.
 
 use divvy_tests::containerd::Containerd;
 use divvy_tests::containers::{Image, Podman};

@@ -109,8 +109,11 @@ impl DeviceView<'_> {
         if asked.mode == Mode::Mig {
             let uuid = &self.device.uuid;
             if self.device.mig_instance().is_none() {
-                return Err(Fault::new(Code::NoMig, format!("{uuid} is no MIG instance"))
-                    .hint("`divvy mig list` shows what there is; `divvy mig apply` makes instances"));
+                return Err(
+                    Fault::new(Code::NoMig, format!("{uuid} is no MIG instance")).hint(
+                        "`divvy gpu mig list` shows what there is; `divvy gpu mig apply` makes instances",
+                    ),
+                );
             }
             if self.holds.iter().any(|hold| hold.mode.is_some()) {
                 return Err(self.other(&format!("instance {uuid} is taken")));

@@ -410,7 +410,7 @@ fn instances(
     };
     Err(
         Fault::new(Code::NoMig, format!("there is no MIG instance{with} here"))
-            .hint("`divvy mig list` shows what there is, `divvy mig apply` makes instances"),
+            .hint("`divvy gpu mig list` shows what there is, `divvy gpu mig apply` makes instances"),
     )
 }
 
@@ -449,7 +449,7 @@ fn in_mig_mode(inventory: &Inventory, gpu: &DeviceRecord) -> Fault {
         format!("device {} ({}) is in MIG mode", gpu.index, gpu.uuid),
     );
     match instances.as_slice() {
-        [] => fault.hint("it has no instances: `divvy mig apply` makes some, or turns the mode off"),
+        [] => fault.hint("it has no instances: `divvy gpu mig apply` makes some, or turns the mode off"),
         some => fault.hint(format!("name one of its instances: {}", some.join(", "))),
     }
 }

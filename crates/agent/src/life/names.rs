@@ -80,7 +80,7 @@ pub(crate) fn slice_name(
     if name == REFUSED {
         return Err(
             Fault::new(Code::SliceName, format!("no slice is called `{name}`")).hint(
-                "`divvy cdi slice` prints that name where it made no slice, so that engines find none: choose another",
+                "`divvy container cdi slice` prints that name where it made no slice, so that engines find none: choose another",
             ),
         );
     }

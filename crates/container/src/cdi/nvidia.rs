@@ -98,7 +98,7 @@ pub fn nodes(root: &Sysroot, record: &DeviceRecord, minor: u32) -> Result<Vec<De
                     format!("the capability node of MIG instance {} is not known", record.uuid),
                 )
                 .cause(format!("`{}` does not name it", root.path(&access).display()))
-                .hint("`divvy mig list` shows the instances there are")
+                .hint("`divvy gpu mig list` shows the instances there are")
             })?;
             nodes.extend(node(root, &format!("/dev/nvidia-caps/nvidia-cap{capability}")));
         }

@@ -172,7 +172,7 @@ fn of_edits(edits: &Edits) -> Vec<Said> {
             error(format!("`{variable}` is no NAME=value"), None);
         }
     }
-    let again = "the device or driver was changed since: write the file again with the tool that made it, `divvy cdi generate` if it is ours";
+    let again = "the device or driver was changed since: write the file again with the tool that made it, `divvy container cdi generate` if it is ours";
     for node in &edits.device_nodes {
         let host = match node.host_path.as_str() {
             "" => &node.path,
@@ -258,7 +258,7 @@ fn claimed_twice(found: &[Found], findings: &mut Vec<Finding>) {
                 (
                     Level::Error,
                     format!("{others} has the same name: engines call the device unresolvable"),
-                    "remove one of the files, or give ours another kind with `divvy cdi generate --kind`",
+                    "remove one of the files, or give ours another kind with `divvy container cdi generate --kind`",
                 )
             } else {
                 (

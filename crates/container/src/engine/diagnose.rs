@@ -45,7 +45,7 @@ pub fn diagnose(engine: Engine, program: &Path, file: &Path) -> Option<Fault> {
         )
         .cause(text)
         .hint(format!(
-            "use {} {}.{} or later, or the runtime wrapper: `divvy runtime configure --engine {}`",
+            "use {} {}.{} or later, or the runtime wrapper: `divvy container runtime configure --engine {}`",
             engine.name(),
             least.0,
             least.1,

@@ -183,7 +183,7 @@ fn before<'a>(
                 return Err(
                     Fault::new(Code::Usage, format!("`{text}` is not translated, only `run` is")).hint(
                         "call the engine itself: what `exec` opens in a container of a slice is in the slice, and \
-                         `divvy cdi slice` makes slices for all other verbs",
+                         `divvy container cdi slice` makes slices for all other verbs",
                     ),
                 );
             }

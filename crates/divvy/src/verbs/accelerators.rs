@@ -71,7 +71,7 @@ pub fn variables(
         )
         .hint(
             "--isolation env shows the program this device and no other, and --compute then keeps it to some compute \
-             units; `divvy partition` divides the device itself",
+             units; `divvy gpu partition` divides the device itself",
         ));
     }
     let mut variables = settings(&Seen::of(devices), &places, Target::All)?;

@@ -161,7 +161,7 @@ pub fn masks(
                 Code::Partition,
                 "masks of compute units are for AMD's devices only",
             )
-            .hint("on NVIDIA's, `divvy mps limit --compute 30%`")
+            .hint("on NVIDIA's, `divvy gpu mps limit --compute 30%`")
         })?;
     let each: Vec<_> = (0..)
         .zip(&units)

@@ -61,7 +61,7 @@ impl Alone {
             }
             if begin.elapsed() > patience {
                 return Err(
-                    Fault::new(Code::MigBusy, "another `divvy mig` is changing instances")
+                    Fault::new(Code::MigBusy, "another `divvy gpu mig` is changing instances")
                         .hint("wait for it or end it, then apply again"),
                 );
             }

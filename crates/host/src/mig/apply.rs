@@ -321,7 +321,7 @@ fn why_not(
             Code::MigFit,
             format!("{called} cannot hold these instances together"),
         )
-        .hint("`divvy mig list` shows what each takes; ask for fewer or smaller ones");
+        .hint("`divvy gpu mig list` shows what each takes; ask for fewer or smaller ones");
     };
     let in_the_way = device.instances.iter().find(|instance| {
         let place = place_of(shapes, instance);
@@ -422,7 +422,7 @@ fn put_back(
                 "and not everything could be put back: {}",
                 some.join("; ")
             ))
-            .hint("`divvy mig list` shows what is there; apply again"),
+            .hint("`divvy gpu mig list` shows what is there; apply again"),
     }
 }
 

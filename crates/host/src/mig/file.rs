@@ -187,7 +187,7 @@ pub fn targets(entries: &[ConfigEntry], devices: &[MigDevice]) -> Result<Vec<Tar
                         Code::UnknownDevice,
                         format!("the file names GPU {index}, which is not there"),
                     )
-                    .hint("`divvy mig list` shows the devices there are")
+                    .hint("`divvy gpu mig list` shows the devices there are")
                 })?;
             if !entry.filter_fits(device.pci_device) {
                 continue;
@@ -217,7 +217,7 @@ impl ConfigEntry {
             if *count > 16 {
                 return Err(
                     Fault::new(Code::MigFit, format!("no device holds {count} of {profile}"))
-                        .hint("`divvy mig list` shows how many of each profile a device holds"),
+                        .hint("`divvy gpu mig list` shows how many of each profile a device holds"),
                 );
             }
             for _ in 0..*count {

@@ -81,7 +81,7 @@ pub fn goal(shapes: &Shapes, wanted: &[Filled], device: &str) -> Result<Goal, Fa
                 Code::MigFit,
                 format!("{device} holds at most {} of {}", kind.max, kind.name),
             )
-            .hint("`divvy mig list` shows how many of each profile a device holds"));
+            .hint("`divvy gpu mig list` shows how many of each profile a device holds"));
         }
         let Some(start) = one.start else { continue };
         let place = shapes.place(profile, start).ok_or_else(|| {

@@ -84,7 +84,7 @@ pub fn resources(devices: &[MigDevice], strategy: Strategy) -> Result<BTreeMap<S
                 profiles.join(", "),
                 if undivided { " and undivided devices" } else { "" }
             ))
-            .hint("use the strategy `mixed`, or make the devices alike with `divvy mig apply`"));
+            .hint("use the strategy `mixed`, or make the devices alike with `divvy gpu mig apply`"));
         }
     }
     Ok(offered)

@@ -62,7 +62,7 @@ Examples:
 
 /// What follows the flags of both.
 pub const AFTER: &str = "\
-Ours are the flags of `divvy cdi slice`: --memory, --compute, --cap, --class, --weight, --device, --policy, --on-oom,
+Ours are the flags of `divvy container cdi slice`: --memory, --compute, --cap, --class, --weight, --device, --policy, --on-oom,
 --oversubscribe, --capabilities, --slice, and --dry-run and --cdi-directory. They stand anywhere between `run` and the
 image. All other words go to the engine as they are, and so does everything behind a `--`.
 
@@ -70,7 +70,7 @@ Two names are the engine's too. --memory is the slice's: the engine's own is -m,
 ours for an index, a UUID and the like, and the engine's for a path or a CDI name. A container's --name is its slice's.
 
 The slice ends with the container. One that can be started again (-d without --rm, or --restart) keeps its slice
-until it is removed. `divvy cdi slice` makes slices that stay.";
+until it is removed. `divvy container cdi slice` makes slices that stay.";
 
 /// Our flags among the engine's.
 #[derive(Debug, Parser)]

@@ -1,4 +1,4 @@
-//! `divvy oci-runtime`: stands between an engine and its OCI runtime, for engines that know no CDI.
+//! `divvy container oci-runtime`: stands between an engine and its OCI runtime, for engines that know no CDI.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -21,10 +21,10 @@ use super::given;
 use crate::context::{Context, Options};
 use crate::flags::policy_or_setting;
 
-/// Flags of `divvy oci-runtime`.
+/// Flags of `divvy container oci-runtime`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
-  divvy runtime configure --engine docker
+  divvy container runtime configure --engine docker
   docker run --runtime divvy --annotation divvy.dev/memory=4GiB image python train.py
   DIVVY_CONTAINER_REQUESTS=variables podman --runtime /usr/bin/divvy-oci-runtime run --annotation divvy.dev/slice=alice image")]
 pub struct Args {
@@ -43,7 +43,10 @@ pub fn words() -> Option<Vec<OsString>> {
     if called.file_name().is_some_and(|name| name == NAME) {
         return Some(words.collect());
     }
-    let first = words.next()?;
+    let mut first = words.next()?;
+    if first == "container" {
+        first = words.next()?;
+    }
     let rest: Vec<OsString> = words.collect();
     let asks_help = rest.first().is_none_or(|word| word == "--help" || word == "-h");
     (first == "oci-runtime" && !asks_help).then_some(rest)

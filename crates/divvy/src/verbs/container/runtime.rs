@@ -1,4 +1,4 @@
-//! `divvy runtime`: the runtime wrapper in engines' configuration.
+//! `divvy container runtime`: the runtime wrapper in engines' configuration.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use super::oci_runtime::NAME;
 use crate::context::Context;
 use crate::output;
 
-/// Flags of `divvy runtime`.
+/// Flags of `divvy container runtime`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
-  divvy runtime configure --engine docker --dry-run
-  divvy runtime configure --engine docker
-  divvy runtime configure --engine docker --undo")]
+  divvy container runtime configure --engine docker --dry-run
+  divvy container runtime configure --engine docker
+  divvy container runtime configure --engine docker --undo")]
 pub struct Args {
     #[command(subcommand)]
     verb: Verb,

@@ -89,7 +89,7 @@ fn of_devices(survey: &Survey) -> Vec<Check> {
 
 fn virtual_gpus(root: &Sysroot) -> Option<Check> {
     let types = vgpu::types(root);
-    let detail = format!("{} types; `divvy vgpu list` shows them", types.len());
+    let detail = format!("{} types; `divvy gpu vgpu list` shows them", types.len());
     (!types.is_empty()).then(|| Check::ok("isolation", "vGPU", detail))
 }
 

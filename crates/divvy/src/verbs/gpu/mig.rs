@@ -1,4 +1,4 @@
-//! `divvy mig`: what devices are divided into, what it would take to divide them otherwise, and doing it.
+//! `divvy gpu mig`: what devices are divided into, what it would take to divide them otherwise, and doing it.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -18,14 +18,14 @@ use crate::context::{Context, patiently};
 use crate::output::{self, Format};
 use crate::report::remark;
 
-/// Flags of `divvy mig`.
+/// Flags of `divvy gpu mig`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
-  divvy mig list
-  divvy mig plan --want 3g.40gb,1g.10gb,1g.10gb
-  divvy mig apply --device 0 --instances 3g.40gb,2g.20gb,1g.10gb:6 --dry-run
-  divvy mig apply --file mig.yaml --config all-balanced --yes
-  divvy mig watch --file mig.yaml --config all-balanced --yes")]
+  divvy gpu mig list
+  divvy gpu mig plan --want 3g.40gb,1g.10gb,1g.10gb
+  divvy gpu mig apply --device 0 --instances 3g.40gb,2g.20gb,1g.10gb:6 --dry-run
+  divvy gpu mig apply --file mig.yaml --config all-balanced --yes
+  divvy gpu mig watch --file mig.yaml --config all-balanced --yes")]
 pub struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -43,12 +43,12 @@ enum Verb {
     Watch(Watch),
 }
 
-/// Flags of `divvy mig list`.
+/// Flags of `divvy gpu mig list`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
-  divvy mig list
-  divvy mig list --strategy mixed
-  divvy mig list --product a30")]
+  divvy gpu mig list
+  divvy gpu mig list --strategy mixed
+  divvy gpu mig list --product a30")]
 struct List {
     /// Also show the resources that a scheduler is offered: none, single or mixed
     #[arg(long, value_name = "STRATEGY", value_parser = strategy)]
@@ -58,12 +58,12 @@ struct List {
     product: Option<String>,
 }
 
-/// Flags of `divvy mig plan`.
+/// Flags of `divvy gpu mig plan`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
-  divvy mig plan --want 3g.40gb,1g.10gb
-  divvy mig plan --want 14,14,14,14 --product a30
-  divvy mig plan --want 7g.80gb,7g.80gb --product h100 --count 2")]
+  divvy gpu mig plan --want 3g.40gb,1g.10gb
+  divvy gpu mig plan --want 14,14,14,14 --product a30
+  divvy gpu mig plan --want 7g.80gb,7g.80gb --product h100 --count 2")]
 struct Plan {
     /// The instances, by name or id, beside those in use
     #[arg(long, value_name = "LIST")]
@@ -95,13 +95,13 @@ struct Layout {
     instances: Option<String>,
 }
 
-/// Flags of `divvy mig apply`.
+/// Flags of `divvy gpu mig apply`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
-  divvy mig apply --device 0 --instances 19,19,14,9 --dry-run
-  divvy mig apply --device 0 --instances 1g.6gb,1g.6gb,2g.12gb:2 --yes
-  divvy mig apply --device 0 --instances 1c.3g.40gb,2c.3g.40gb,3g.40gb --yes
-  divvy mig apply --file mig.yaml --config all-balanced --yes")]
+  divvy gpu mig apply --device 0 --instances 19,19,14,9 --dry-run
+  divvy gpu mig apply --device 0 --instances 1g.6gb,1g.6gb,2g.12gb:2 --yes
+  divvy gpu mig apply --device 0 --instances 1c.3g.40gb,2c.3g.40gb,3g.40gb --yes
+  divvy gpu mig apply --file mig.yaml --config all-balanced --yes")]
 struct Apply {
     #[command(flatten)]
     layout: Layout,
@@ -113,10 +113,10 @@ struct Apply {
     yes: bool,
 }
 
-/// Flags of `divvy mig watch`.
+/// Flags of `divvy gpu mig watch`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
-  divvy mig watch --file /etc/divvy/mig.yaml --config all-balanced --yes")]
+  divvy gpu mig watch --file /etc/divvy/mig.yaml --config all-balanced --yes")]
 struct Watch {
     /// A file in mig-parted's format
     #[arg(long, short, value_name = "PATH")]
@@ -447,7 +447,7 @@ fn plan(args: &Plan, context: &Context) -> Result<u8, Fault> {
             Code::MigRequest,
             format!("a plan chooses the place of {} itself", placed.profile),
         )
-        .hint("leave out the colon and what follows; `divvy mig apply` takes places"));
+        .hint("leave out the colon and what follows; `divvy gpu mig apply` takes places"));
     }
     let divisible: Vec<&MigDevice> = devices
         .iter()
@@ -455,7 +455,7 @@ fn plan(args: &Plan, context: &Context) -> Result<u8, Fault> {
         .collect();
     if divisible.is_empty() {
         return Err(Fault::new(Code::NoMig, "no device here has MIG turned on").hint(
-            "`divvy mig apply` turns it on; `--product h100 --count 8` plans for devices that are elsewhere",
+            "`divvy gpu mig apply` turns it on; `--product h100 --count 8` plans for devices that are elsewhere",
         ));
     }
     let pool: Vec<(Rc<Shapes>, Occupancy)> = divisible

@@ -1,4 +1,4 @@
-//! `divvy mps`: NVIDIA's MPS daemons, one for each device and user, and time slices.
+//! `divvy gpu mps`: NVIDIA's MPS daemons, one for each device and user, and time slices.
 
 use clap::Subcommand;
 use divvy_host::EmulatedTools;
@@ -11,14 +11,14 @@ use crate::context::Context;
 use crate::flags::parse;
 use crate::output;
 
-/// Flags of `divvy mps`.
+/// Flags of `divvy gpu mps`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
-  divvy mps start --device 0
-  divvy mps limit --device 0 --compute 30% --memory 4GiB
-  divvy mps status --device 0
-  divvy mps stop --device 0
-  divvy mps timeslice long --device 0")]
+  divvy gpu mps start --device 0
+  divvy gpu mps limit --device 0 --compute 30% --memory 4GiB
+  divvy gpu mps status --device 0
+  divvy gpu mps stop --device 0
+  divvy gpu mps timeslice long --device 0")]
 pub struct Args {
     /// The device: index, UUID or unique prefix, PCI address
     #[arg(long, value_name = "SEL", value_parser = parse::<Selector>, global = true, default_value = "0")]

@@ -1,4 +1,4 @@
-//! `divvy partition`: AMD's accelerators as a whole, or in parts.
+//! `divvy gpu partition`: AMD's accelerators as a whole, or in parts.
 
 use std::path::PathBuf;
 
@@ -12,12 +12,12 @@ use crate::context::Context;
 use crate::output;
 use crate::table::Table;
 
-/// Flags of `divvy partition`.
+/// Flags of `divvy gpu partition`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
-  divvy partition list
-  divvy partition set CPX/NPS4 --dry-run
-  divvy partition set SPX --yes")]
+  divvy gpu partition list
+  divvy gpu partition set CPX/NPS4 --dry-run
+  divvy gpu partition set SPX --yes")]
 pub struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -31,7 +31,7 @@ enum Verb {
     Set(Set),
 }
 
-/// Flags of `divvy partition list`.
+/// Flags of `divvy gpu partition list`.
 #[derive(Debug, clap::Args)]
 struct List {
     /// Look at the machine captured below this folder
@@ -39,7 +39,7 @@ struct List {
     sysroot: Option<PathBuf>,
 }
 
-/// Flags of `divvy partition set`.
+/// Flags of `divvy gpu partition set`.
 #[derive(Debug, clap::Args)]
 struct Set {
     /// CPX/NPS4, or CPX alone with the memory mode that usually goes with it

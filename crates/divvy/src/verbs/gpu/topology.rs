@@ -1,4 +1,4 @@
-//! `divvy topology`: where the devices sit, and how far they are from one another.
+//! `divvy gpu topology`: where the devices sit, and how far they are from one another.
 
 use std::path::PathBuf;
 
@@ -12,11 +12,11 @@ use crate::output;
 use crate::report::remark;
 use crate::table::Table;
 
-/// Flags of `divvy topology`.
+/// Flags of `divvy gpu topology`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
-  divvy topology
-  divvy topology --sysroot ./captured -o json")]
+  divvy gpu topology
+  divvy gpu topology --sysroot ./captured -o json")]
 pub struct Args {
     /// Look at the machine captured below this folder (its `sys` and `proc`) in the place of this one
     #[arg(long, value_name = "DIR")]

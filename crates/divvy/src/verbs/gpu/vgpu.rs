@@ -1,4 +1,4 @@
-//! `divvy vgpu`: virtual GPUs for virtual machines.
+//! `divvy gpu vgpu`: virtual GPUs for virtual machines.
 
 use std::path::PathBuf;
 
@@ -11,12 +11,12 @@ use serde::Serialize;
 use crate::context::Context;
 use crate::output;
 
-/// Flags of `divvy vgpu`.
+/// Flags of `divvy gpu vgpu`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
-  divvy vgpu list
-  divvy vgpu create --function 0000:3b:00.0 --type nvidia-558 --uuid c73f1fa6-489e-4834-9476-d70dabd98c40
-  divvy vgpu free c73f1fa6-489e-4834-9476-d70dabd98c40")]
+  divvy gpu vgpu list
+  divvy gpu vgpu create --function 0000:3b:00.0 --type nvidia-558 --uuid c73f1fa6-489e-4834-9476-d70dabd98c40
+  divvy gpu vgpu free c73f1fa6-489e-4834-9476-d70dabd98c40")]
 pub struct Args {
     /// Work on the tree below this folder in the place of this machine's
     #[arg(long, value_name = "DIR", global = true)]

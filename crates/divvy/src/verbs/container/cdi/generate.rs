@@ -1,4 +1,4 @@
-//! `divvy cdi generate`: this machine's devices.
+//! `divvy container cdi generate`: this machine's devices.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::context::Context;
 use crate::output;
 use crate::report::remark;
 
-/// Flags of `divvy cdi generate`.
+/// Flags of `divvy container cdi generate`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
-  divvy cdi generate
-  divvy cdi generate --capabilities compute,utility,video
-  divvy cdi generate --vendor nvidia --kind divvy.dev/nvidia
-  divvy cdi generate --watch")]
+  divvy container cdi generate
+  divvy container cdi generate --capabilities compute,utility,video
+  divvy container cdi generate --vendor nvidia --kind divvy.dev/nvidia
+  divvy container cdi generate --watch")]
 pub struct Args {
     /// Only this vendor's devices
     #[arg(long, value_enum)]

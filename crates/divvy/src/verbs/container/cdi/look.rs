@@ -1,4 +1,4 @@
-//! `divvy cdi list` and `divvy cdi validate`.
+//! `divvy container cdi list` and `divvy container cdi validate`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `divvy cdi`: devices and slices for container engines.
+//! `divvy container cdi`: devices and slices for container engines.
 
 mod directories;
 mod generate;
@@ -13,14 +13,14 @@ use crate::context::Context;
 pub use generate::refresh;
 pub use slice::{Made, Wanted, for_one, make};
 
-/// Flags of `divvy cdi`.
+/// Flags of `divvy container cdi`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
-  divvy cdi generate
-  divvy cdi generate --vendor amd --directory /etc/cdi --dry-run
-  podman run --device \"$(divvy cdi slice --memory 4GiB --compute 30%)\" image python train.py
-  divvy cdi list
-  divvy cdi validate")]
+  divvy container cdi generate
+  divvy container cdi generate --vendor amd --directory /etc/cdi --dry-run
+  podman run --device \"$(divvy container cdi slice --memory 4GiB --compute 30%)\" image python train.py
+  divvy container cdi list
+  divvy container cdi validate")]
 pub struct Args {
     #[command(subcommand)]
     verb: Verb,

@@ -1,4 +1,4 @@
-//! `divvy cdi slice`: a slice for containers.
+//! `divvy container cdi slice`: a slice for containers.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,12 +22,12 @@ use crate::flags::{OnOom, devices_or_setting, on_oom, or_setting, parse, policy,
 use crate::output;
 use crate::report::remark;
 
-/// Flags of `divvy cdi slice`.
+/// Flags of `divvy container cdi slice`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
-  divvy cdi slice --memory 4GiB --compute 30%
-  podman run --device \"$(divvy cdi slice --memory 4GiB)\" image python train.py
-  divvy cdi slice --memory 4GiB --ttl 1h
+  divvy container cdi slice --memory 4GiB --compute 30%
+  podman run --device \"$(divvy container cdi slice --memory 4GiB)\" image python train.py
+  divvy container cdi slice --memory 4GiB --ttl 1h
   docker run --device divvy.dev/slice=alice image nvidia-smi
   divvy slice delete alice")]
 pub struct Args {

@@ -1,4 +1,4 @@
-//! `divvy nri`: a plugin of containerd and CRI-O, which gives containers slices by their pods' annotations.
+//! `divvy container nri`: a plugin of containerd and CRI-O, which gives containers slices by their pods' annotations.
 
 mod connect;
 mod fault;
@@ -18,11 +18,11 @@ use self::slices::Slices;
 use crate::context::Context;
 use crate::report::{line, remark};
 
-/// Flags of `divvy nri`.
+/// Flags of `divvy container nri`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
-  divvy nri
-  divvy nri --socket /run/k3s/containerd/nri.sock
+  divvy container nri
+  divvy container nri --socket /run/k3s/containerd/nri.sock
   ln -s /usr/bin/divvy /opt/nri/plugins/10-divvy   # the runtime starts it by itself
 
 Pods ask by annotations:
