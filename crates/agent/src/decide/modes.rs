@@ -27,7 +27,7 @@ pub fn check(request: &SliceRequest) -> Result<(), Fault> {
         );
     }
     if mode != Mode::Lease && request.whole {
-        return bad("a whole device is never shared".into(), "leave --share out");
+        return bad("a whole device is for a single slice".into(), "leave --share out");
     }
     if mode != Mode::Lease && request.isolation == Isolation::Env {
         let message = format!("the `env` isolation keeps nobody to a part of {mode}");

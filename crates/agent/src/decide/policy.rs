@@ -20,7 +20,7 @@ pub fn enforce(request: &SliceRequest) -> Result<Enforcement, Fault> {
     let has_terms = !request.compute_terms().is_default();
     if request.whole && has_terms {
         return Err(
-            Fault::new(Code::BadCompute, "a whole device is never shared")
+            Fault::new(Code::BadCompute, "a whole device is for a single slice")
                 .hint("leave --compute, --cap, --class and --weight out"),
         );
     }

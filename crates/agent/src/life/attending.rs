@@ -39,8 +39,8 @@ impl Attending {
     /// Sets a lasting slice's attendant from now on.
     ///
     /// # Errors
-    /// [`divvy_model::Code::UnknownSlice`], [`divvy_model::Code::NotAllowed`], [`divvy_model::Code::NotLasting`]; [`divvy_model::Code::Usage`] for a process that has ended and
-    /// for a path that is not there.
+    /// [`divvy_model::Code::UnknownSlice`], [`divvy_model::Code::NotAllowed`], [`divvy_model::Code::NotLasting`];
+    /// [`divvy_model::Code::Usage`] for a process that has ended and for a path that does not exist.
     pub fn attend(&self, peer: Peer, which: &str, ask: &Attend) -> Result<SliceRecord, Fault> {
         let attendant = match ask {
             Attend::Process(pid) => of_process(*pid)?,
