@@ -1,11 +1,11 @@
-//! The daemon of a host, and what its callers need to use it.
+//! The daemon of a host, and the client interface for its callers.
 //!
 //! - [`serve_agent`]: the agent: admission, slices, pages, HTTP API on a unix socket.
 //! - [`Client`] and [`ensure_agent`]: to ask it, and to start it on demand.
 //! - [`Keeper`] and [`launch`]: a program's slice while the program runs, whether an agent runs or not.
 //!
-//! The agent's state is files under its run directory ([`RunDir`]) and pages that the keepers hold, so that killing
-//! it at any moment loses nothing.
+//! The agent's state is files under its run directory ([`RunDir`]) and pages that the page servers hold. So the agent
+//! may be killed at any moment without a loss.
 //!
 //! # Contents
 //!
@@ -25,7 +25,7 @@
 //! | `launch` | a program's way into its slice; the client of the agent |
 //! | `files`, `system` | files by descriptor; processes, peers, clocks, the privileged helper |
 #![forbid(unsafe_code)]
-// A test makes and looks at files as it likes.
+// Test code may use file functions that the product may not.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 mod admission;
@@ -57,7 +57,7 @@ pub use launch::supervise::{Watch, exit_code, hold_back_file_size, let_go};
 pub use life::container;
 pub use life::names::REFUSED;
 pub use lookout::bypass;
-// The command knows it by this name.
+// The command uses it under this name.
 pub use lookout::devices::unmanaged_processes as strangers;
 pub use server::serve_agent;
 pub use start::on_demand::{close_inherited, ensure_agent, is_listening, wait_for_end};
