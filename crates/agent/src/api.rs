@@ -166,7 +166,7 @@ pub enum Attend {
 /// [`crate::life::container::Parts`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
-    /// Where containers will have the limiter's folder.
+    /// The limiter's folder in the containers.
     pub lib: String,
     /// Libraries of the image's own that every program in it loads first.
     #[serde(default)]

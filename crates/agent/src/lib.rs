@@ -11,16 +11,16 @@
 //!
 //! | folder | for |
 //! |---|---|
-//! | `decide` | what the agent decides, as pure functions: admission, placement, quota, queue, nesting, modes, compute |
-//! | `admission` | a request on its way to a slice: what is really wanted, where it goes, who waits |
-//! | `life` | a slice from its record to its end: pages, keepers, resizing, adoption, containers |
-//! | `lookout` | what the devices and processes do: memory audit, compute audit, bypasses, a silent driver |
+//! | `decide` | the agent's decisions, as pure functions: admission, placement, quota, queue, nesting, modes, compute |
+//! | `admission` | a request on its way to a slice: its resolution, its devices, the queue |
+//! | `life` | a slice from its record to its end: pages, page servers, resizing, adoption, containers |
+//! | `lookout` | looks at devices and processes: memory audit, compute audit, bypasses, a silent driver |
 //! | `leasing` | compute: the leases of devices' time |
-//! | `modes` | effects of the ways of sharing: MPS daemons, turns, MIG instances, and what is put back |
-//! | `keeper`, `holder` | processes of their own: who serves a slice's pages, who holds emulated devices' pages |
-//! | `server` | HTTP on the unix socket, and what happens by the clock |
-//! | `api` | what is asked and answered |
-//! | `journal` | what happened |
+//! | `modes` | effects of the ways of sharing: MPS daemons, time slices, MIG instances, and their undoing |
+//! | `keeper`, `holder` | processes of their own: the page server of a slice, the holder of emulated devices' pages |
+//! | `server` | HTTP on the unix socket, and the work by the clock |
+//! | `api` | the requests and answers |
+//! | `journal` | the events |
 //! | `start` | run directory, settings, log, and the start of an agent on demand |
 //! | `launch` | a program's way into its slice; the client of the agent |
 //! | `files`, `system` | files by descriptor; processes, peers, clocks, the privileged helper |

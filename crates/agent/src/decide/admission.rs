@@ -6,8 +6,8 @@ use divvy_model::{Bytes, Code, Compute, ComputeTerms, DeviceRecord, Fault, Memor
 use crate::decide::compute::for_arbiter;
 use crate::decide::held::HeldMode;
 
-/// What a driver may have of a device on which nothing runs, for itself: NVML counts a few MiB as used beside what it calls
-/// reserved. So little does not mean that a process uses the device.
+/// The memory that a driver may use for itself on a device on which nothing runs: NVML counts a few MiB as used beside
+/// the reserved part. So little does not mean that a process uses the device.
 const OF_THE_DRIVER: Bytes = Bytes(32 << 20);
 
 /// The limits on how far a device may be divided.
@@ -49,13 +49,13 @@ pub struct DeviceView<'a> {
     pub limits: Limits,
     /// The slices on it.
     pub holds: Vec<Hold>,
-    /// What programs outside any slice hold.
+    /// The memory of programs outside any slice.
     pub unmanaged: Bytes,
     /// Memory held for no living process and accounted in no ledger.
     pub unheld: Bytes,
     /// The user that asks.
     pub asker: u32,
-    /// What a user is called in a refusal.
+    /// The name of a user in a refusal.
     pub name_of: fn(u32) -> String,
 }
 

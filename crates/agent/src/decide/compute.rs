@@ -236,7 +236,7 @@ pub fn check_weight(uid: u32, agent: u32, terms: &ComputeTerms) -> Result<(), Fa
     .hint(format!("ask for {usual} or less, or for a share: --compute 30%")))
 }
 
-/// What the arbiter calls a hard cap, as records call it.
+/// The arbiter's name for a cap of the records.
 #[must_use]
 pub fn cap_of(terms: &Terms) -> Cap {
     match terms.cap {

@@ -30,7 +30,7 @@ pub fn check(request: &SliceRequest) -> Result<(), Fault> {
         return bad("a whole device is for a single slice".into(), "leave --share out");
     }
     if mode != Mode::Lease && request.isolation == Isolation::Env {
-        let message = format!("the `env` isolation keeps nobody to a part of {mode}");
+        let message = format!("the `env` isolation enforces no part under {mode}");
         return Err(Fault::new(Code::NotEnforceable, message).hint("leave --isolation out"));
     }
     match mode {

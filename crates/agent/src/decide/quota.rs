@@ -6,7 +6,7 @@ use divvy_model::{Bytes, Code, Compute, DeviceRecord, Fault, MemoryAmount};
 
 use crate::decide::admission::Hold;
 
-/// What the configuration allows each user.
+/// The limits that the configuration sets for each user.
 #[derive(Clone, Copy, Debug)]
 pub struct Quota {
     /// Memory of one device, contexts included.
@@ -15,7 +15,7 @@ pub struct Quota {
     pub slices: Option<u32>,
     /// Compute of one device, promised.
     pub compute: Option<Compute>,
-    /// What a user is called in a refusal.
+    /// The name of a user in a refusal.
     pub name_of: fn(u32) -> String,
 }
 

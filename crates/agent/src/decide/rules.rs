@@ -52,7 +52,7 @@ pub struct Rules<'a> {
     pub settings: &'a Settings,
     /// The user that asks.
     pub asker: u32,
-    /// What a user is called in a refusal.
+    /// The name of a user in a refusal.
     pub name_of: fn(u32) -> String,
 }
 
@@ -71,7 +71,7 @@ impl Rules<'_> {
         }
     }
 
-    /// What each user may have.
+    /// The quota of each user.
     #[must_use]
     pub fn quota(&self) -> Quota {
         Quota {

@@ -108,7 +108,7 @@ impl PageHolder {
         self.holder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where containers' folders and the sockets are.
+    /// The containers' folders and the sockets.
     fn holders_folder(&self) -> io::Result<Folder> {
         self.run.folder()?.folder(FOLDER, 0o700)
     }

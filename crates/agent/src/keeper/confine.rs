@@ -9,7 +9,7 @@ use crate::files::kernel;
 
 /// The user of the system agent and of page servers, where the host has it.
 const SYSTEM_USER: &str = "divvy";
-/// The unprivileged user `nobody`, which every Linux system has.
+/// The unprivileged overflow user, which every Linux system has.
 const NOBODY: u32 = 65_534;
 
 /// Becomes an unprivileged user for good where this process is user 0, and restricts its own system calls.

@@ -72,7 +72,7 @@ impl Client {
         self.get("/v1/slices")
     }
 
-    /// What each slice has of its devices' time.
+    /// Each slice's part of its devices' time.
     ///
     /// # Errors
     /// As [`Self::status`].

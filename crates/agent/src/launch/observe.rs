@@ -13,8 +13,8 @@ use crate::launch::supervise::let_go;
 use crate::start::rundir::RunDir;
 
 /// The variables of a tool that must see the devices of this host unchanged: all of each device, and all processes.
-/// `emulated` is the specification of the host's emulated devices. Without it no variable is set, because
-/// NVIDIA's own library shows NVIDIA's devices.
+/// `emulated` is the specification of the host's emulated devices. Without it no variable is set, because NVIDIA's own
+/// library shows NVIDIA's devices.
 ///
 /// Only an NVML is put in front, no CUDA driver: an observer gets no memory.
 ///

@@ -56,7 +56,7 @@ impl Pair {
 /// The unversioned name of a library, and the drop-in for it.
 pub type Link<'a> = (&'static str, &'a Path);
 
-/// Where Divvy's libraries lie.
+/// The folder with Divvy's libraries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DropIns {
     /// The limiter.

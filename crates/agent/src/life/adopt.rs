@@ -58,7 +58,7 @@ impl Adoption {
             .any(|slice| slice.missing.is_some())
     }
 
-    /// Asks again for the pages that could not be had back. Blocks for as long as a keeper may take to answer.
+    /// Asks again for the pages that could not be recalled. Blocks for as long as a page server may take to answer.
     pub fn recall_missing(&self) {
         // One slice at a time: each recall makes a new grant, and the page server's and the agent's must be the same
         // one.

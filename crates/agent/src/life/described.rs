@@ -78,7 +78,7 @@ mod tests {
         fs::create_dir_all(run.container("ab")).expect("a folder");
         let (spec, other) = (
             base.path().join("divvy-slice-a.json"),
-            base.path().join("somebody.json"),
+            base.path().join("another.json"),
         );
         for file in [&spec, &other] {
             fs::write(file, "{}").expect("written");

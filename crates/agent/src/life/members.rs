@@ -224,7 +224,7 @@ impl Members {
         if slice.lasting {
             let inside = bypass::containers::members(&self.run, slice);
             let pinned: Vec<Watched> = inside.iter().filter_map(|pid| Watched::now(*pid)).collect();
-            // Looked at again, now that no number can come to mean another.
+            // The members are read again, now that no number can come to mean another.
             let still = bypass::containers::members(&self.run, slice);
             let found = pinned
                 .into_iter()

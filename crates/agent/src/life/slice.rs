@@ -60,7 +60,7 @@ pub struct Slice {
 struct Account {
     /// The device's memory: no honest ledger says more.
     device_memory: Bytes,
-    /// What the slice held there when its pages were last read.
+    /// The slice's memory there when its pages were last read.
     last_used: Bytes,
     /// The auditor's finding there.
     found_beyond: Audited,

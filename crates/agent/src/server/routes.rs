@@ -385,7 +385,7 @@ impl Caller {
 }
 
 impl Agent {
-    /// Runs `work` off the loop in the caller's turn, because it may wait for a keeper or a driver.
+    /// Runs `work` off the loop in the caller's turn, because it may wait for a page server or a driver.
     async fn answer<T: Serialize>(
         self,
         peer: Peer,

@@ -16,7 +16,7 @@ use crate::files::Folder;
 const TAIL: usize = "/slices/01234567/control.sock".len();
 /// The mode of a folder that all users may enter and none may list.
 pub(crate) const ENTER_ONLY: u32 = 0o711;
-/// Where the slices' records and sockets are.
+/// The slices' records and sockets.
 pub(crate) const SLICES: &str = "slices";
 /// The folders that containers have mounted for their slice's socket.
 pub(crate) const BOXES: &str = "boxes";

@@ -6,8 +6,8 @@ use divvy_model::{Bytes, Compute, DeviceKind, DeviceRecord, MemoryAmount};
 
 use crate::decide::admission::Limits;
 
-/// What the driver of a physical GPU takes for one program's context, unless configured: about what CUDA 12 takes on
-/// an H100 before the program's first allocation, rounded up.
+/// The default memory of one program's context on a physical GPU: about what CUDA 12 takes on an H100 before the
+/// program's first allocation, rounded up.
 pub const CONTEXT_OF_A_GPU: Bytes = Bytes(512 << 20);
 
 /// An agent's settings.

@@ -36,7 +36,7 @@ pub fn admits_others(run_dir: &Path) -> bool {
         && fs::symlink_metadata(run_dir.join(ADMITS_OTHERS)).is_ok_and(|meta| meta.is_file())
 }
 
-/// Checks that a run directory's owner is the caller, root, or a user for whom root made it, and that only the owner
+/// Checks that a run directory's owner is the caller, root, or a user that root made it for, and that only the owner
 /// writes in it. Returns the owner.
 ///
 /// # Errors
@@ -64,7 +64,7 @@ pub(crate) fn check_run_dir(path: &Path) -> Result<u32, Fault> {
     let uid = rustix::process::getuid().as_raw();
     if meta.uid() != uid && meta.uid() != 0 && !root_put_it_there(path) {
         return refuse(format!(
-            "the run directory `{shown}` belongs to user {}, not to user {uid}, to root or to a user whom root put there",
+            "the run directory `{shown}` belongs to user {}, not to user {uid}, to root or to a user that root put there",
             meta.uid()
         ));
     }

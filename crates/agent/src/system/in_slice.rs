@@ -46,7 +46,7 @@ pub fn in_slice(uid: u32, id: &str) -> io::Result<Vec<Watched>> {
     for pid in kernel::processes()? {
         if is_in_slice(pid, uid, id)? {
             let watched = Watched::new(pid);
-            // Looked at again, now that its number cannot come to mean another.
+            // It is looked at again, now that its number cannot come to mean another.
             if is_in_slice(pid, uid, id)? && watched.is_alive() {
                 found.push(watched);
             }

@@ -197,7 +197,7 @@ mod tests {
         println!("{rounds} rounds, in {lived} of which the peer lived at first");
     }
 
-    /// As where the caller's number passed to another: the kernel's descriptor is of the caller.
+    /// The case in which the caller's number passed to another: the kernel's descriptor is of the caller.
     #[test]
     fn a_process_that_got_the_number_of_a_caller_is_not_the_caller() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -23,7 +23,7 @@ use crate::start::rundir::RunDir;
 use crate::system::privilege;
 use crate::system::procs;
 
-/// Where containers have the folder of their slice's socket.
+/// The folder of their slice's socket, as containers see it.
 const SLICE: &str = "/run/divvy/slice";
 /// Processes whose mounts are looked at in one round.
 const LOOKS: usize = 4096;

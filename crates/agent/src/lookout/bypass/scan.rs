@@ -52,7 +52,7 @@ fn of_maps(maps: &str, drivers: &[&Path]) -> Vec<Bypass> {
 /// In the path of every staged drop-in.
 const STAGES: &str = "/stages/";
 
-/// Where containers of a slice have the limiter mounted: a process's maps hold the paths that it sees itself.
+/// The limiter's folder as containers of a slice see it: a process's maps hold the paths in its own view.
 pub(super) const IN_CONTAINER: &str = "/run/divvy/lib/";
 
 /// The path at the end of a line of /proc/PID/maps, where there is one.

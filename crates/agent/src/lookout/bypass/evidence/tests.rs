@@ -105,7 +105,7 @@ fn changed_roots_and_namespaces_in_namespaces_hide_nobody() {
         assert!(found.contains(pid), "{pid} of {pids:?} is hidden: {found:?}");
     }
     assert!(!found.contains(&std::process::id()) && !found.contains(&1));
-    // What is known is kept: a second round finds the same.
+    // Results are kept: a second round finds the same.
     let mut evidence = Evidence::default();
     let first = evidence.inside(&boxes);
     assert_eq!(evidence.inside(&boxes), first);
