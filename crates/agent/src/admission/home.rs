@@ -28,7 +28,8 @@ impl Membership for Of<'_> {
 }
 
 impl Homes {
-    /// The slice that the caller runs in, by id: see [`nesting::home`]. `named` is the slice that its environment names.
+    /// The slice that the caller runs in, by id: see [`nesting::home`]. `named` is the slice that its environment
+    /// names.
     ///
     /// # Errors
     /// [`divvy_model::Code::NotAllowed`] for a caller that has ended, and where its ancestors cannot be known for sure.

@@ -89,7 +89,8 @@ impl Containers {
     /// Makes the files of a lasting slice for containers.
     ///
     /// # Errors
-    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`], [`Code::RunDir`], [`Code::DropIn`], [`Code::Driver`].
+    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`], [`Code::RunDir`], [`Code::DropIn`],
+    /// [`Code::Driver`].
     pub fn share(&self, peer: Peer, which: &str, ask: &Share) -> Result<Parts, Fault> {
         // Only root, or the agent's own user without root, mounts into containers.
         peer.may_change(self.uid, self.uid)?;

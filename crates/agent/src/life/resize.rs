@@ -43,8 +43,8 @@ impl Resizing {
     /// allocation, and its new share with its next lease.
     ///
     /// # Errors
-    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::OutsideSlice`], [`Code::BadMemory`], [`Code::BadCompute`] and
-    /// the refusals of admission.
+    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::OutsideSlice`], [`Code::BadMemory`], [`Code::BadCompute`]
+    /// and the refusals of admission.
     pub fn resize(&self, peer: Peer, which: &str, ask: &Resize) -> Result<SliceRecord, Fault> {
         self.homes.members.ask_keepers(&self.state, peer.uid);
         let missing = self.state.lock().find(which, peer)?.missing.is_some();

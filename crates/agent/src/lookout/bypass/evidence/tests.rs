@@ -33,7 +33,8 @@ fn a_containers_cgroup_is_the_one_with_its_id_and_not_the_hosts() {
 struct Inside(Child);
 
 impl Inside {
-    /// `script` runs with $BOX, the slice's folder, at its place in a mount namespace of its own, and says when it is ready.
+    /// `script` runs with $BOX, the slice's folder, at its place in a mount namespace of its own, and says when it is
+    /// ready.
     fn new(folder: &Path, script: &str) -> Self {
         let setup = "set -e; mount -t tmpfs none /run; mkdir -p /run/divvy/slice; exec 3<&0;\n\
             mount --bind \"$BOX\" /run/divvy/slice;\n";
