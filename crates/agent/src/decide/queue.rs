@@ -62,7 +62,7 @@ impl WaitsFor {
         }
     }
 
-    /// The keys by which two waiters are compared: equal keys mean the same resource.
+    /// The keys by which two waiters are compared: a common key means the same resource.
     #[must_use]
     pub fn names(&self) -> HashSet<String> {
         match self {

@@ -279,8 +279,7 @@ impl PageHolder {
         self.tell_users();
     }
 
-    /// Replaces a holder that died. It is called again and again, because the holder of the state's lock may be waiting
-    /// for it.
+    /// Replaces a holder that died. It is called periodically; a thread with the state's lock may be waiting for it.
     pub fn replace(&self) {
         let mut holder = self.holder();
         if !holder.held.is_empty()
@@ -290,8 +289,8 @@ impl PageHolder {
         }
     }
 
-    /// Makes the holder hold what slices need now, and no more sockets than there are folders. It is called again and
-    /// again.
+    /// Makes the holder hold what slices need now, and no more sockets than there are folders. It is called
+    /// periodically.
     pub fn keep_up(&self) {
         let devices: BTreeSet<String> = {
             let state = self.state.lock();

@@ -81,8 +81,8 @@ fn reap(program: u32, others: &mut [Child]) {
     }
 }
 
-/// Blocks the signal for a file at its size limit, so that a write returns an error that can be reported, and the
-/// signal does not end this process silently. Programs get it back with [`let_go`].
+/// Blocks the signal for a file at its size limit. A write then returns an error that can be reported, and the signal
+/// does not end this process silently. Programs get it back with [`let_go`].
 pub fn hold_back_file_size() {
     let mut set = SigSet::empty();
     set.add(Signal::SIGXFSZ);

@@ -2,11 +2,11 @@
 //! words.
 //!
 //! - [`State`]: the arbiter, and the slices' pages beside its tenants. It knows no clock and no thread.
-//! - [`doorbell`]: a thread for each account, which looks when a tenant rings; [`alarm`]: the one that acts by the clock;
-//!   [`pidfd_watcher`]: the one that hears of deaths. Each takes the lock, acts, and says what people should know.
-//! - [`figures`]: what each slice had of late; [`metered`]: what the driver says it did with it.
+//! - [`doorbell`]: a thread for each account, which looks when a tenant rings; [`alarm`]: the thread that acts by the
+//!   clock; [`pidfd_watcher`]: the thread that notices deaths. Each takes the lock, acts, and reports events.
+//! - [`figures`]: each slice's recent use; [`metered`]: the driver's figures of that use.
 //!
-//! A thread that holds the agent's state may take the lock, and never the other way round.
+//! A thread that holds the agent's state may take this lock. A thread that holds this lock may not take the state's.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 

@@ -188,7 +188,7 @@ impl MemoryAudit {
         }
         shown.set_shares(shares);
         shown.processes = together(usages);
-        // A slice of an isolation level that limits nothing.
+        // The isolation level limits nothing, so the slice cannot exceed its limit.
         shown
             .conditions
             .retain(|condition| *condition != Condition::OverLimit);

@@ -1,5 +1,5 @@
 //! Requests in flight. Each may wait for a page server or a driver, in a thread. So each user has a few turns at once,
-//! all foreign users share a total, and root and the agent's own user have turns that no other can take.
+//! and all foreign users share a total. Root and the agent's own user have turns that no other can take.
 //!
 //! A foreign user's requests also have a rate limit: faster ones are served later, not refused.
 

@@ -36,7 +36,7 @@ pub fn admits_others(run_dir: &Path) -> bool {
         && fs::symlink_metadata(run_dir.join(ADMITS_OTHERS)).is_ok_and(|meta| meta.is_file())
 }
 
-/// Checks that a run directory's owner is the caller, root, or a user that root made it for, and that only the owner
+/// Checks that a run directory's owner is the caller, root, or a user that root put there, and that only the owner
 /// writes in it. Returns the owner.
 ///
 /// # Errors

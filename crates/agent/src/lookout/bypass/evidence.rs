@@ -245,7 +245,7 @@ fn in_mountinfo(pid: u32, boxes: &[SliceBox]) -> Option<usize> {
     reason = "the path is the kernel's, and nothing is opened but the place"
 )]
 fn from_the_top(pid: u32, boxes: &[SliceBox]) -> Option<usize> {
-    /// Levels of one step: as many as a path has room for.
+    /// Levels of one step: as many as fit in a path.
     const LEVELS: usize = 1300;
     const STEPS: usize = 64;
     let root = PathBuf::from(format!("/proc/{pid}/root"));

@@ -45,7 +45,7 @@ impl Reports {
     }
 }
 
-/// A container chose the name, so control characters that move a terminal's cursor are removed.
+/// A container chose the name, so control characters, which move a terminal's cursor, are replaced.
 fn plain(text: &str) -> String {
     let shown = |c: char| if c.is_control() { '?' } else { c };
     text.chars().take(LONGEST).map(shown).collect()
