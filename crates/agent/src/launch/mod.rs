@@ -40,7 +40,7 @@ pub struct Launch {
     pub wait: Option<Option<Duration>>,
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// The real driver, where the user names one.
+    /// The driver below, where the user names one.
     pub driver: Option<PathBuf>,
     /// The user's specification of emulated devices, where there is one.
     pub emulated: Option<String>,
@@ -68,7 +68,7 @@ pub struct Plan {
     pub device: DeviceRecord,
     /// All its devices, in order.
     pub devices: Vec<DeviceRecord>,
-    /// The real driver.
+    /// The driver below.
     pub driver: DriverBelow,
     /// Variables that are set for the program, in order.
     pub environment: Vec<(String, OsString)>,

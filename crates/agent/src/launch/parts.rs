@@ -1,4 +1,4 @@
-//! The environment of a program in a slice: the drop-ins in front, the real driver, the slice's socket.
+//! The environment of a program in a slice: the drop-ins in front, the driver below, the slice's socket.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -1,5 +1,5 @@
 //! The auditor of compute compares the driver's figure of each process's device time with its slice's charge. It finds
-//! programs that have the real driver in their own address space and pass the gate.
+//! programs that have the driver below in their own address space and pass the gate.
 
 use std::collections::HashMap;
 

@@ -63,6 +63,7 @@ impl Grants {
     }
 
     /// Sums up what `parent` lends of each device to the slices inside it, and takes that off its pages.
+    ///
     /// # Errors
     /// [`divvy_model::Code::SliceFull`] when its programs have meanwhile taken what was to be lent. The page shows the
     /// loan all the same: the caller takes it back.

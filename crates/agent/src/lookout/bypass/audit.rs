@@ -1,5 +1,5 @@
 //! The agent's rounds. Each looks at the processes of each slice for ways past the limiter that only show from outside.
-//! Examples are a program that never calls CUDA, and one that opens the real driver by its path. Each is counted once;
+//! Examples are a program that never calls CUDA, and one that opens the driver below by its path. Each is counted once;
 //! under a strict policy the program is ended, because nothing else limits it to its share.
 
 use std::collections::{HashMap, HashSet};

@@ -7,7 +7,7 @@ use divvy_ledger::Bypass;
 
 use crate::system::privilege;
 
-/// The ways past the limiter that a process of a slice of user `uid` has mapped, each once. `drivers` are real drivers
+/// The ways past the limiter that a process of a slice of user `uid` has mapped, each once. `drivers` are drivers below
 /// under other names than libcuda.
 #[must_use]
 pub fn of_process(pid: u32, uid: u32, drivers: &[&Path]) -> Vec<Bypass> {
@@ -42,7 +42,7 @@ fn of_maps(maps: &str, drivers: &[&Path]) -> Vec<Bypass> {
             driver |= libcuda || drivers.contains(&file);
         }
     }
-    // The limiter, where it is loaded, judges by itself whether a libcuda is the real driver.
+    // The limiter, where it is loaded, judges by itself whether a libcuda is the driver below.
     if driver && !limited {
         found.push(Bypass::ForeignLibcuda);
     }
