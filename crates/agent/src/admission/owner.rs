@@ -99,7 +99,7 @@ pub(crate) fn claim(uuid: &str, run_dir: &Path, yields: impl Fn(&Owner) -> bool)
     }
 }
 
-/// A test process that holds a name and accepts no connection.
+/// The owner for a process that holds a name and accepts no connection.
 const SILENT: Owner = Owner {
     pid: 0,
     uid: u32::MAX,
