@@ -1,4 +1,4 @@
-//! What is said on the agent's socket: HTTP and JSON, the same documents that `-o json` prints.
+//! The agent's HTTP API: the same JSON documents that `-o json` prints.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ pub struct Document<T> {
     /// [`API_VERSION`].
     #[serde(rename = "apiVersion")]
     pub api_version: String,
-    /// What it is: `SliceList`, `Error` and so on.
+    /// The kind: `SliceList`, `Error` and so on.
     pub kind: String,
     /// The fields.
     #[serde(flatten)]
@@ -39,16 +39,16 @@ impl<T> Document<T> {
     }
 }
 
-/// Several of a kind.
+/// A list of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Items<T> {
-    /// The things.
+    /// The items.
     pub items: Vec<T>,
 }
 
-/// Cuts a command to what is shown and stored of it: its first words, and a word that says so.
+/// Shortens a command for lists and records: its first words, and a mark that more follow.
 pub fn shorten(command: &mut Vec<String>) {
-    /// In sum.
+    /// In total.
     const BYTES: usize = 4 << 10;
     const WORDS: usize = 64;
     const MORE: &str = "…";
@@ -62,7 +62,7 @@ pub fn shorten(command: &mut Vec<String>) {
     if whole == command.len() {
         return;
     }
-    // The first that does not fit is shown as far as it does.
+    // The first word that does not fit is cut.
     let part = command.get(whole).filter(|_| whole < WORDS).map_or("", |word| {
         let end = (0..=left).rev().find(|end| word.is_char_boundary(*end));
         &word[..end.unwrap_or(0)]
@@ -77,7 +77,7 @@ pub type DeviceList = Document<Items<DeviceRecord>>;
 /// `SliceList`.
 pub type SliceList = Document<SliceItems>;
 
-/// The slices, and who uses the devices without one.
+/// The slices, and the processes that use the devices without one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SliceItems {
     /// The slices.
@@ -92,50 +92,49 @@ pub type ErrorDocument = Document<Fault>;
 /// `POST /v1/slices`: asks for a slice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CreateSlice {
-    /// What is asked for.
+    /// The request.
     pub request: SliceRequest,
-    /// The program it is for, with its arguments, to be shown.
+    /// The program that it is for, with its arguments, for lists.
     pub command: Vec<String>,
     /// The caller's specification of emulated devices, where it has one.
     #[serde(default)]
     pub emulated: Option<String>,
-    /// CUDA_VISIBLE_DEVICES as the caller has it: no other device is taken.
+    /// The caller's CUDA_VISIBLE_DEVICES: no other device is taken.
     #[serde(default)]
     pub visible: Option<String>,
-    /// The slice that the caller's environment says it is in, by id.
+    /// The slice named in the caller's environment, by id.
     #[serde(default)]
     pub inside: Option<String>,
-    /// It is to stay while nothing runs in it, kept by a process of the agent's.
+    /// A lasting slice: it stays while nothing runs in it, and a process of the agent's serves its pages.
     #[serde(default)]
     pub lasting: bool,
-    /// A lasting one: it is to go with the caller's process, until the caller says what it goes with.
+    /// For a lasting slice: it goes with the caller's process, until the caller sets another attendant.
     #[serde(default)]
     pub attended: bool,
-    /// A lasting one: it is to go with the containers that have it, of which the first has to come within so many
-    /// milliseconds.
+    /// For a lasting slice: it goes with its containers, of which the first must come within so many milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_within_ms: Option<u64>,
-    /// A lasting one: the pods and containers that may join it by an annotation, see [`SliceRecord::pods`].
+    /// For a lasting slice: the pods and containers that may join it by an annotation, see [`SliceRecord::pods`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<String>,
-    /// Only say what would happen.
+    /// A dry run: only report what would happen.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// The answer: a slice that waits for its keeper, or one that was joined.
+/// The answer: a slice that waits for its page server, or one that was joined.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CreatedSlice {
     /// The slice.
     pub slice: SliceRecord,
-    /// The device it is a share of, the first of several.
+    /// Its device, or the first of several.
     pub device: DeviceRecord,
     /// All its devices, in order.
     #[serde(default)]
     pub devices: Vec<DeviceRecord>,
-    /// The slice's directory, where its keeper binds `attach.sock`.
+    /// The slice's directory, where its page server binds `attach.sock`.
     pub directory: PathBuf,
-    /// The slice has a keeper already: the caller only runs its program in it.
+    /// The slice has a page server already: the caller only runs its program in it.
     #[serde(default)]
     pub joined: bool,
 }
@@ -143,50 +142,50 @@ pub struct CreatedSlice {
 /// `POST /v1/slices/{slice}/join`: a `divvy run` puts its program into a lasting slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Join {
-    /// The program, with its arguments, to be shown.
+    /// The program, with its arguments, for lists.
     pub command: Vec<String>,
-    /// The slice that the caller's environment says it is in, by id.
+    /// The slice named in the caller's environment, by id.
     #[serde(default)]
     pub inside: Option<String>,
-    /// Only say what would happen.
+    /// A dry run: only report what would happen.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// `POST /v1/slices/{slice}/attend`: what a lasting slice goes with from now on.
+/// `POST /v1/slices/{slice}/attend`: sets the attendant with which a lasting slice goes from now on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attend {
-    /// A process, by the number that it has for the agent.
+    /// A process, by its number in the agent's pid namespace.
     Process(u32),
     /// A file or folder: for the agent's own user and root only.
     Path(PathBuf),
 }
 
-/// `POST /v1/slices/{slice}/share`: makes ready what containers are to have of a lasting slice. The answer is
+/// `POST /v1/slices/{slice}/share`: prepares the files of a lasting slice for containers. The answer is
 /// [`crate::life::container::Parts`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
-    /// Where containers will have the limiter's folder.
+    /// The limiter's folder in the containers.
     pub lib: String,
     /// Libraries of the image's own that every program in it loads first.
     #[serde(default)]
     pub preloads: Vec<String>,
 }
 
-/// `POST /v1/slices/{slice}/described`: a file outside the run directory describes the slice to container engines, and goes
-/// when the slice does.
+/// `POST /v1/slices/{slice}/described`: names a file outside the run directory that describes the slice to container
+/// engines, and is removed with the slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Described {
     /// The file, by its absolute path.
     pub file: PathBuf,
 }
 
-/// `POST /v1/devices/share`: makes ready what containers are to have of emulated devices without a slice. The answer is
+/// `POST /v1/devices/share`: prepares the files of emulated devices for containers without a slice. The answer is
 /// [`crate::life::container::SharedDevices`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShareDevices {
-    /// What its folder is called.
+    /// The name of the container's folder.
     pub name: String,
     /// The specification under which the devices are found.
     pub spec: String,
@@ -194,16 +193,16 @@ pub struct ShareDevices {
     pub uuids: Vec<String>,
 }
 
-/// `POST /v1/queue`: stands in line for a slice. The answer comes when the slice is there, when the place changes, or
-/// after some seconds; who waits on asks again with its ticket.
+/// `POST /v1/queue`: queues for a slice. The answer comes when the slice is there, when the place changes, or after
+/// some seconds. A caller that still waits asks again with its ticket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Wait {
-    /// What is wanted.
+    /// The request for the slice.
     pub ask: CreateSlice,
-    /// The place the caller has, as the last answer gave it.
+    /// The caller's ticket, from the last answer.
     #[serde(default)]
     pub ticket: Option<String>,
-    /// The place as it was last told: the answer waits until it is another.
+    /// The last known place: the answer waits until it changes.
     #[serde(default)]
     pub told: Option<(u32, u32)>,
     /// How long the answer may take, in milliseconds.
@@ -211,25 +210,25 @@ pub struct Wait {
     pub patience_ms: u64,
 }
 
-/// The answer: where one stands in line.
+/// The answer: the place in the queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Standing {
-    /// What to ask again with.
+    /// The ticket for the next request.
     pub ticket: String,
-    /// The place, from 1; 0 for one who has been served.
+    /// The place, from 1; 0 for a request that was served.
     pub place: u32,
-    /// How many stand in the same line.
+    /// The number of requests in the same queue.
     pub count: u32,
-    /// What is lacking.
+    /// The reason why it waits.
     #[serde(default)]
     pub why: Option<Fault>,
-    /// The slice, for one who has been served.
+    /// The slice, for a request that was served.
     #[serde(default)]
     pub created: Option<CreatedSlice>,
 }
 
 impl Standing {
-    /// One who has been served.
+    /// The answer to a request that was served.
     #[must_use]
     pub fn admitted(created: CreatedSlice) -> Self {
         Self {
@@ -242,31 +241,31 @@ impl Standing {
     }
 }
 
-/// `PATCH /v1/slices/{slice}`: changes a live slice. What is left out stays as it is.
+/// `PATCH /v1/slices/{slice}`: changes a live slice. Omitted fields stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Resize {
     /// Its new share of memory.
     #[serde(default)]
     pub memory: Option<MemoryAmount>,
-    /// Its new share of compute, in the place of a weight.
+    /// Its new share of compute, in place of a weight.
     #[serde(default)]
     pub compute: Option<Compute>,
-    /// Its new weight, in the place of a share.
+    /// Its new weight, in place of a share.
     #[serde(default)]
     pub weight: Option<Weight>,
-    /// Whether its share is to be a bound too.
+    /// Whether its share becomes a hard cap too.
     #[serde(default)]
     pub cap: Option<Cap>,
-    /// Who is to go first.
+    /// Its new class.
     #[serde(default)]
     pub class: Option<Class>,
-    /// Only say what would happen.
+    /// A dry run: only report what would happen.
     #[serde(default)]
     pub dry_run: bool,
 }
 
 impl Resize {
-    /// What is asked for of compute, put into what there is.
+    /// The requested changes, applied to the present terms.
     #[must_use]
     pub fn compute_terms(&self, before: ComputeTerms) -> ComputeTerms {
         let (share, weight) = match (self.compute, self.weight) {
@@ -287,12 +286,12 @@ impl Resize {
 pub struct Kill {
     /// A signal's number.
     pub signal: i32,
-    /// Only say who would get it.
+    /// A dry run: only report which processes would get it.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// The answer: who got the signal.
+/// The answer: the processes that got the signal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Killed {
     /// The slice.
@@ -308,15 +307,15 @@ pub struct Status {
     pub version: String,
     /// The agent's process.
     pub pid: u32,
-    /// Whose it is.
+    /// Its user.
     pub uid: u32,
     /// Its run directory.
     pub run_dir: PathBuf,
     /// When it started, RFC 3339, UTC.
     pub started_at: String,
-    /// Slices it looks after.
+    /// The number of its slices.
     pub slice_count: u32,
-    /// Limits that were asked for and not enforced, since it started.
+    /// The number of requested limits that were not enforced, since it started.
     pub bypass_total: u64,
     /// Leases that were outlasted by so much that others were told, since it started.
     #[serde(default)]
@@ -327,29 +326,30 @@ pub struct Status {
     /// Nanoseconds for which slices used devices and were not charged, since it started.
     #[serde(default)]
     pub escaped_ns_total: u64,
-    /// NVIDIA's driver has left a question without an answer: figures of its devices are old, and no slices are made there.
+    /// NVIDIA's driver has left a question without an answer: the figures of its devices are old, and no slices are
+    /// made there.
     #[serde(default)]
     pub driver_silent: bool,
-    /// Who does for it what needs root.
+    /// The process that does the agent's work as root.
     #[serde(default)]
     pub helper: HelperState,
 }
 
-/// Who does for an agent what needs root.
+/// The process that does an agent's work as root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HelperState {
     /// The agent itself, as far as its user may.
     #[default]
     None,
-    /// A helper, which answers.
+    /// A helper that answers.
     Answers,
-    /// A helper, which does not answer: what needs root is refused until it does.
+    /// A helper that does not answer: work that needs root is refused until it does.
     Silent,
 }
 
 impl HelperState {
-    /// For people.
+    /// The text for people.
     #[must_use]
     pub fn in_words(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! The agent: its parts, how they are put together, and what happens at each tick.
+//! The agent: its parts, their assembly, and the work of each tick.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -47,7 +47,7 @@ use crate::system::locks::Locks;
 use crate::system::nudge::Nudge;
 use crate::system::{clock, privilege};
 
-/// How often the devices are asked what each process holds.
+/// How often the devices are asked for the memory of each process.
 const AUDIT: Duration = Duration::from_secs(1);
 
 /// The agent. Every method of its parts blocks, briefly; the server calls them off its loop.
@@ -79,14 +79,14 @@ pub struct Daemon {
     pub(crate) admission: Arc<Admission>,
     pub(crate) line: Arc<Line>,
     pub(crate) requests: Requests,
-    /// Raised when the auditor of bypasses has something new to look at.
+    /// This is raised when the auditor of bypasses has something new to look at.
     pub(crate) unmanaged: Arc<Nudge>,
-    /// When the log's length was last looked at.
+    /// The time of the last check of the log's length.
     log_looked_at: Mutex<Option<Instant>>,
 }
 
 impl Daemon {
-    /// An agent that has looked at the machine and taken back the slices of its predecessor.
+    /// Builds an agent that has looked at the machine and taken back the slices of its predecessor.
     ///
     /// # Errors
     /// [`Code::Config`] for a specification of emulated devices that is not understood; [`Code::Driver`] where NVIDIA's
@@ -95,7 +95,7 @@ impl Daemon {
         Self::start_over(run, settings, keep, Nvidia::open())
     }
 
-    /// [`Self::start`], over an NVML that is open.
+    /// [`Self::start`] with an NVML that is already open.
     ///
     /// # Errors
     /// The same.
@@ -110,7 +110,8 @@ impl Daemon {
             run_dir: run.path().into(),
         };
         let inventory = match divvy_host::take(&sources, &nvidia) {
-            // With slices to look after, their devices are waited for: an agent without them would take them for gone.
+            // With slices to look after, the agent waits for their devices: without them it would take the devices for
+            // gone.
             Err(silence) if silence.code == Code::Driver && stored(&run).is_empty() => Inventory {
                 run_dir: sources.run_dir.clone(),
                 unanswered: Some(Fault {
@@ -401,7 +402,8 @@ impl Daemon {
         }
     }
 
-    /// What has to be done now and then: return what the dead held, end what has ended. Says whether anything lives.
+    /// The periodic work: free the memory of dead processes, and end slices that have ended. Returns whether anything
+    /// lives.
     pub fn tick(&self) -> bool {
         let mut state = self.state.lock();
         if state.audited_at.is_none_or(|looked| looked.elapsed() >= AUDIT) {
@@ -435,7 +437,7 @@ impl Daemon {
         alive
     }
 
-    /// Begins a new log where it is full, and tells of the lines that users caused and that were left out.
+    /// Begins a new log where it is full, and reports how many lines of users were left out.
     fn look_after_log(&self) {
         const LOOK: std::time::Duration = std::time::Duration::from_secs(1);
         let mut looked = self.log_looked_at.lock().unwrap_or_else(PoisonError::into_inner);
@@ -450,19 +452,19 @@ impl Daemon {
         match log::bound(&self.run, log::LARGEST) {
             Ok(true) => tracing::info!("the log before this one is agent.log.1"),
             Ok(false) => {}
-            // Each second: at debug, or it would fill what is full.
+            // This comes each second, so it is logged at debug, or it would fill a log that is full.
             Err(error) => tracing::debug!(%error, "a new log cannot be begun"),
         }
     }
 }
 
-/// What an agent is put together from.
+/// The parts from which an agent is built.
 struct Parts {
     run: RunDir,
     settings: Settings,
     keep: KeepCommand,
     uid: u32,
-    /// It is the system agent: no other user's claim keeps it from a device.
+    /// This is the system agent: no other user's claim keeps it from a device.
     prevails: bool,
     nvidia: Nvidia,
     journal: Arc<Journal>,

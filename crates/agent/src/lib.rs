@@ -1,31 +1,31 @@
-//! The daemon of a host, and what its callers need to use it.
+//! The daemon of a host, and the client interface for its callers.
 //!
 //! - [`serve_agent`]: the agent: admission, slices, pages, HTTP API on a unix socket.
 //! - [`Client`] and [`ensure_agent`]: to ask it, and to start it on demand.
 //! - [`Keeper`] and [`launch`]: a program's slice while the program runs, whether an agent runs or not.
 //!
-//! The agent's state is files under its run directory ([`RunDir`]) and pages that the keepers hold, so that killing
-//! it at any moment loses nothing.
+//! The agent's state is files under its run directory ([`RunDir`]) and pages that the page servers hold. So the agent
+//! may be killed at any moment without a loss.
 //!
 //! # Contents
 //!
 //! | folder | for |
 //! |---|---|
-//! | `decide` | what the agent decides, as pure functions: admission, placement, quota, queue, nesting, modes, compute |
-//! | `admission` | a request on its way to a slice: what is really wanted, where it goes, who waits |
-//! | `life` | a slice from its record to its end: pages, keepers, resizing, adoption, containers |
-//! | `lookout` | what the devices and processes do: memory audit, compute audit, bypasses, a silent driver |
+//! | `decide` | the agent's decisions, as pure functions: admission, placement, quota, queue, nesting, modes, compute |
+//! | `admission` | a request on its way to a slice: its resolution, its devices, the queue |
+//! | `life` | a slice from its record to its end: pages, page servers, resizing, adoption, containers |
+//! | `lookout` | looks at devices and processes: memory audit, compute audit, bypasses, a silent driver |
 //! | `leasing` | compute: the leases of devices' time |
-//! | `modes` | effects of the ways of sharing: MPS daemons, turns, MIG instances, and what is put back |
-//! | `keeper`, `holder` | processes of their own: who serves a slice's pages, who holds emulated devices' pages |
-//! | `server` | HTTP on the unix socket, and what happens by the clock |
-//! | `api` | what is asked and answered |
-//! | `journal` | what happened |
+//! | `modes` | effects of the ways of sharing: MPS daemons, time slices, MIG instances, and their undoing |
+//! | `keeper`, `holder` | processes of their own: the page server of a slice, the holder of emulated devices' pages |
+//! | `server` | HTTP on the unix socket, and the work by the clock |
+//! | `api` | the requests and answers |
+//! | `journal` | the events |
 //! | `start` | run directory, settings, log, and the start of an agent on demand |
 //! | `launch` | a program's way into its slice; the client of the agent |
 //! | `files`, `system` | files by descriptor; processes, peers, clocks, the privileged helper |
 #![forbid(unsafe_code)]
-// A test makes and looks at files as it likes.
+// Test code may use file functions that the product may not.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 mod admission;
@@ -57,7 +57,7 @@ pub use launch::supervise::{Watch, exit_code, hold_back_file_size, let_go};
 pub use life::container;
 pub use life::names::REFUSED;
 pub use lookout::bypass;
-// The command knows it by this name.
+// The command uses it under this name.
 pub use lookout::devices::unmanaged_processes as strangers;
 pub use server::serve_agent;
 pub use start::on_demand::{close_inherited, ensure_agent, is_listening, wait_for_end};

@@ -1,4 +1,4 @@
-//! What the agent knows while it runs: devices, slices, and the runs that wait.
+//! The running agent's state: devices, slices, and the runs that wait.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,13 +15,13 @@ use crate::decide::rules::{Tenant, Tenants};
 use crate::life::slice::Slice;
 use crate::system::peer::Peer;
 
-/// What changes while the agent runs.
+/// The part of the agent that changes while it runs.
 #[derive(Default)]
 pub(crate) struct State {
     pub inventory: Inventory,
     /// The devices that this agent has claimed, by UUID.
     pub owned: HashSet<String>,
-    /// Which of them another user's process claims as well.
+    /// The devices, of these, that another user's process claims as well.
     pub contested: HashMap<String, Owner>,
     /// The slices, by id.
     pub slices: BTreeMap<String, Slice>,
@@ -30,7 +30,7 @@ pub(crate) struct State {
     pub bypass_total: u64,
     /// When the devices' memory was last audited.
     pub audited_at: Option<Instant>,
-    /// In how many rounds no container was seen of a slice that goes with its containers.
+    /// The number of consecutive rounds that saw no container of a slice that goes with its containers.
     pub missed: HashMap<String, u32>,
     /// When a slice last ended.
     pub ended_at: Option<Instant>,
@@ -38,12 +38,12 @@ pub(crate) struct State {
     unmanaged: HashMap<String, HashSet<u32>>,
 }
 
-/// The state, for all who act on it.
+/// The state behind its lock, shared by the agent's parts.
 #[derive(Clone, Default)]
 pub(crate) struct Shared(Arc<Mutex<State>>);
 
 impl Shared {
-    /// These, for a start.
+    /// Starts with this state.
     pub fn of(state: State) -> Self {
         Self(Arc::new(Mutex::new(state)))
     }
@@ -55,7 +55,7 @@ impl Shared {
 }
 
 impl State {
-    /// Of an agent that has just started.
+    /// The state of an agent that has just started.
     pub fn with(inventory: Inventory) -> Self {
         Self {
             inventory,
@@ -74,17 +74,17 @@ impl State {
     /// The device of this UUID.
     ///
     /// # Errors
-    /// [`Code::UnknownDevice`]: it was here when a slice was made of it.
+    /// [`Code::UnknownDevice`]: the device is gone since a slice was made of it.
     pub fn device(&self, uuid: &str) -> Result<DeviceRecord, Fault> {
         device_of(&self.inventory, uuid)
     }
 
-    /// The slices' records, as decisions look at them.
+    /// The slices' records, in the form that decisions read.
     pub fn family(&self) -> Family<'_> {
         Family::of(self.slices.values().map(|slice| &slice.record))
     }
 
-    /// What each outermost slice holds of its devices.
+    /// The holds of each outermost slice on its devices.
     pub fn tenants(&self) -> Tenants {
         let family = self.family();
         let outermost = self
@@ -98,15 +98,15 @@ impl State {
         Tenants(outermost.map(tenant).collect())
     }
 
-    /// The slice of this name, id or unique prefix of an id. A name is the caller's own slice's first, then that of
-    /// the one other user's that has it.
+    /// The slice of this name, id or unique prefix of an id. The caller's own slice of the name comes first, then
+    /// another user's if only one has it.
     pub fn find(&mut self, which: &str, peer: Peer) -> Result<&mut Slice, Fault> {
         let id = self.id_of(which, peer)?;
         self.slices.get_mut(&id).ok_or_else(|| unknown(which))
     }
 
     fn id_of(&self, which: &str, peer: Peer) -> Result<String, Fault> {
-        // A whole id is that slice's, whatever another user calls a slice.
+        // A whole id always means that slice, whatever name another user gives to a slice.
         if self.slices.contains_key(which) {
             return Ok(which.to_owned());
         }

@@ -1,4 +1,4 @@
-//! Admission: the decision on a request, its record, and handing the pages to its keeper.
+//! Admission: the decision on a request, its record, and the handover of the pages to its page server.
 
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// Admits a slice and writes it down, or refuses. Emulated devices that were made for the request go again where
-    /// nothing came of it; one who waits keeps them.
+    /// Admits a slice and writes it down, or refuses it. Emulated devices that were made for a refused request are
+    /// removed again; a waiter keeps them.
     pub fn try_create(
         &self,
         state: &mut State,
@@ -61,8 +61,8 @@ impl Admission {
         outcome
     }
 
-    /// Whether a caller's own specification of emulated devices counts: they compute on this host's processors, and stand in
-    /// everybody's list.
+    /// Whether a caller's own specification of emulated devices counts. They compute on this host's processors, and
+    /// appear in every user's list.
     fn may_emulate(&self, peer: Peer) -> bool {
         peer.uid == self.uid || peer.uid == 0
     }
@@ -185,7 +185,7 @@ impl Admission {
             }
         }
         let slice = Slice::new(record.clone(), record.keeper_pid, &answer.devices);
-        // What was pinned as its keeper is the caller, and no other process that has its number now.
+        // The process that was pinned as its page server is the caller, and no other process that has its number now.
         peer.require_life()?;
         state.slices.insert(id.clone(), slice);
         let written = match &wanted.parent {
@@ -216,7 +216,7 @@ impl Admission {
         Ok(answer)
     }
 
-    /// Hands a new slice's pages to its keeper, who is the caller.
+    /// Hands a new slice's pages to its page server, which is the caller.
     ///
     /// # Errors
     /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::SharedMemory`], [`Code::Attach`].
@@ -235,13 +235,13 @@ impl Admission {
                 ));
             }
             if slice.pages.is_some() && slice.is_kept() {
-                // Asked again: an agent before us died between handing them over and saying so.
+                // The request came again: an earlier agent died between the handover and its answer.
                 slice.record.state = SliceState::Running;
                 return Ok(slice.shown());
             }
             slice.record.clone()
         };
-        // A keeper may keep us waiting: not while we hold the state.
+        // A page server may be slow, so the state is not locked here.
         let made = pages::hand_over(&control_socket(&self.run, &record.id), &record)?;
         let mut state = self.state.lock();
         let slice = state.find(id, peer)?;
@@ -252,7 +252,7 @@ impl Admission {
         slice.record.state = SliceState::Running;
         let record = slice.stored_form();
         store(&self.run, &record)?;
-        // Before the program starts: its first launch finds the gate as it is to be.
+        // This is done before the program starts, so that its first launch finds the gate in its final state.
         self.grants.lease_out(&state);
         Ok(state.find(id, peer)?.shown())
     }

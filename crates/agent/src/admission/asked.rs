@@ -1,4 +1,4 @@
-//! What a request says of devices, looked up on this host.
+//! The devices that a request names, looked up on this host.
 
 use divvy_host::{Inventory, emulated_devices};
 use divvy_model::Fault;
@@ -6,8 +6,8 @@ use divvy_model::Fault;
 use crate::api::CreateSlice;
 use crate::decide::placement::{Asked, choose};
 
-/// Looks up the devices that a request names. Emulated devices that it names by their product are made where they are not
-/// here yet.
+/// Looks up the devices that a request names. Emulated devices that it names by product are made if they do not exist
+/// yet.
 ///
 /// # Errors
 /// [`divvy_model::Code::UnknownDevice`], [`divvy_model::Code::OneSlice`], [`divvy_model::Code::Config`].

@@ -1,4 +1,4 @@
-//! Devices that this agent takes for itself: each has one owner on the host.
+//! Devices that this agent claims for itself: each has one owner on the host.
 
 use divvy_model::{DeviceKind, DeviceRecord, Fault};
 
@@ -13,9 +13,9 @@ pub(crate) struct Claims {
     pub run: RunDir,
     /// The agent's own user.
     pub uid: u32,
-    /// It is the system agent: no other user's claim keeps it from a device.
+    /// This is the system agent: no other user's claim keeps it from a device.
     pub prevails: bool,
-    /// Other users may have slices: it serves the whole host.
+    /// Other users may have slices: this agent serves the whole host.
     pub admits_others: bool,
 }
 
@@ -29,7 +29,7 @@ impl Claims {
         if state.owned.contains(&key) {
             return Ok(());
         }
-        // Emulated devices are their run directory's: no other agent has the same.
+        // Emulated devices belong to their run directory: no other agent has the same ones.
         if !self.prevails && device.kind != DeviceKind::Emulated {
             let system = system_run_dir();
             let elsewhere = self.run.path() != system;
@@ -71,7 +71,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Whether this agent leaves a device to one that holds its name. The system agent does so for root only.
+    /// Whether this agent leaves a device to the process that holds its name. The system agent does so for root only.
     fn yields(&self, other: &Owner) -> bool {
         !self.prevails || other.uid == 0 || other.uid == self.uid
     }

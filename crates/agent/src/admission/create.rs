@@ -1,4 +1,4 @@
-//! Requests for slices: what is really wanted, and what follows admission.
+//! Requests for slices: what the request resolves to, and what follows admission.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,11 +26,11 @@ use crate::state::{Shared, State};
 use crate::system::peer::Peer;
 use crate::system::watched::Watched;
 
-/// What a request comes to.
+/// The resolved request.
 pub(crate) enum Resolved {
-    /// The slice is there already.
+    /// The slice exists already.
     Done(Box<CreatedSlice>),
-    /// It is to be made.
+    /// The slice is to be made.
     Wanted(Box<Wanted>),
 }
 
@@ -53,8 +53,8 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// Admits a slice for the caller, which is to become its keeper; a lasting one gets a keeper of its own. No waiter
-    /// is overtaken.
+    /// Admits a slice for the caller, which is to become its page server; a lasting slice gets a page server of its
+    /// own. No waiter is overtaken.
     ///
     /// # Errors
     /// The refusals of policy and admission, [`Code::NotAllowed`], [`Code::NameTaken`], [`Code::RunDir`].
@@ -70,13 +70,13 @@ impl Requests {
         loop {
             let attempt = {
                 let mut state = self.state.lock();
-                // A container that was just removed has its name no more.
+                // A container that was just removed no longer has its name.
                 self.attending.delete_unattended(&mut state);
                 let ahead = self.line.serve(&mut state);
                 self.admission.try_create(&mut state, peer, &wanted, &ahead)
             };
             match attempt {
-                // Held until the slice has it: nothing is put back meanwhile.
+                // This is held until the slice has its device, so that nothing is put back meanwhile.
                 Err(fault) if held.is_none() && self.modes.instances.may_be_made(&wanted.ask, fault.code) => {
                     held = Some(self.modes.make_instance(&wanted.ask, fault)?);
                 }
@@ -91,8 +91,7 @@ impl Requests {
         }
     }
 
-    /// Makes out what is really wanted: a slice inside another, a share in the user's default slice, or what was asked
-    /// for.
+    /// Resolves the request: a slice inside another, a share in the user's default slice, or what was asked for.
     pub fn resolve(&self, peer: Peer, ask: &CreateSlice) -> Result<Resolved, Fault> {
         let mut state = self.state.lock();
         if let Some(created) = self.admitted_before(&mut state, peer).filter(|_| !ask.dry_run) {
@@ -132,7 +131,7 @@ impl Requests {
             .hint("make it from a shell that is in no slice"));
         }
         if asks_for_nothing(ask) {
-            // The parent's own limit is limit enough.
+            // The parent's own limit is enough.
             let slice = state.find(&parent, peer)?;
             if slice.record.lasting {
                 drop(state);
@@ -146,13 +145,13 @@ impl Requests {
         wanted(ask.clone(), Some(parent), false)
     }
 
-    /// The user's default slice, joined; it must be on the device that is asked for, where one is.
+    /// Joins the user's default slice; it must be on the device that the request names, if any.
     fn join_default(&self, peer: Peer, ask: &CreateSlice, name: &str) -> Result<CreatedSlice, Fault> {
         if ask.request.device.is_some() {
             let mut state = self.state.lock();
             let before = state.inventory.clone();
             let asked = asked(&mut state.inventory, ask);
-            // It joins what is there: nothing is made for it.
+            // The request joins an existing slice: nothing is made for it.
             state.inventory = before;
             let chosen = asked?.chosen;
             let home = &state.find(name, peer)?.record;
@@ -170,7 +169,7 @@ impl Requests {
         self.join(peer, name, &join_of(ask))
     }
 
-    /// What follows admission: the keeper of a lasting slice, and a user's own entry into a default one.
+    /// The steps after admission: the page server of a lasting slice, and the user's own entry into a default slice.
     pub fn settled(
         &self,
         peer: Peer,
@@ -200,7 +199,7 @@ impl Requests {
         Ok(CreatedSlice { slice, ..created })
     }
 
-    /// A slice with its device ready for it; it is taken back where that cannot be.
+    /// Makes the device ready for a slice; if that fails, the slice is taken back.
     pub fn prepared(&self, created: CreatedSlice, dry_run: bool) -> Result<CreatedSlice, Fault> {
         if !dry_run {
             self.holder.hold_for(&created.slice);
@@ -239,8 +238,8 @@ impl Requests {
         })
     }
 
-    /// What a program held comes back to its device a moment after its slice has ended: a refusal in that moment
-    /// would be for memory that no process holds.
+    /// A program's memory returns to its device a moment after its slice has ended. A refusal in that moment would be
+    /// for memory that no process holds.
     fn memory_may_come_back(&self, begin: Instant) -> bool {
         const MOMENT: Duration = Duration::from_millis(500);
         let ended_at = self.state.lock().ended_at;
@@ -250,7 +249,7 @@ impl Requests {
     /// Gives the caller a place in the queue, or tells how the one it has stands.
     ///
     /// # Errors
-    /// A refusal that waiting does not mend.
+    /// A refusal that waiting does not change.
     pub fn wait(&self, peer: Peer, ask: &Wait) -> Result<Standing, Fault> {
         let ticket = {
             let state = self.state.lock();
@@ -274,7 +273,7 @@ impl Requests {
         self.look(peer, &ticket)
     }
 
-    /// A place at the end of the queue, or the slice that was there without waiting.
+    /// A place at the end of the queue, or the slice if one was free without waiting.
     fn enter(&self, peer: Peer, ask: &Wait) -> Result<Result<String, CreatedSlice>, Fault> {
         self.admission.may_create(peer)?;
         self.homes.members.ask_keepers(&self.state, peer.uid);
@@ -289,7 +288,7 @@ impl Requests {
             // The answer with its ticket was lost.
             return Ok(Ok(same.stored.ticket.clone()));
         }
-        // A process has one place. Another request goes to the end.
+        // A process has one place. A second request goes to the end.
         state.queue.waiters.retain(|waiter| !mine(waiter));
         state.queue.require_room(peer, self.uid)?;
         let ticket = fresh_id(&state)?;
@@ -308,7 +307,7 @@ impl Requests {
         Ok(Ok(ticket))
     }
 
-    /// How a place stands. One that was served is given up.
+    /// The state of a place. A place that was served is given up.
     fn look(&self, peer: Peer, ticket: &str) -> Result<Standing, Fault> {
         let mut state = self.state.lock();
         let gone = || Fault::new(Code::Internal, "the place in the queue is gone");
@@ -376,7 +375,7 @@ impl Requests {
         self.joined(&state, shown)
     }
 
-    /// The answer to one who joins.
+    /// The answer to a caller that joins.
     pub fn joined(&self, state: &State, slice: SliceRecord) -> Result<CreatedSlice, Fault> {
         let devices = slice
             .shares()

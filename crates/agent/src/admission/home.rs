@@ -1,4 +1,4 @@
-//! The slice that a caller runs in, by what the kernel tells of it.
+//! The slice that a caller runs in, by what the kernel says.
 
 use std::sync::Arc;
 
@@ -28,11 +28,11 @@ impl Membership for Of<'_> {
 }
 
 impl Homes {
-    /// The slice that the caller runs in, by id: see [`nesting::home`]. `named` is the slice that its environment names.
+    /// The slice that the caller runs in, by id: see [`nesting::home`]. `named` is the slice that its environment
+    /// names.
     ///
     /// # Errors
-    /// [`divvy_model::Code::NotAllowed`] for a caller that has ended, and where the processes above it cannot be known for
-    /// sure.
+    /// [`divvy_model::Code::NotAllowed`] for a caller that has ended, and where its ancestors cannot be known for sure.
     pub fn of(&self, state: &State, peer: Peer, named: Option<&str>) -> Result<Option<String>, Fault> {
         let ancestors = peer.ancestors()?;
         let caller = Caller {
@@ -43,12 +43,12 @@ impl Homes {
         };
         let found = nesting::home(&state.family(), caller, &Of(state, &self.members));
         let found = found.map(|record| record.id.clone());
-        // What was found is of a caller that still lives: of one that has ended it would be anything.
+        // The result counts only for a caller that still lives: its number may mean another process after that.
         peer.require_life()?;
         Ok(found)
     }
 
-    /// Whether the caller may change the limits of slice `id`: a caller in a slice changes only what is inside that.
+    /// Whether the caller may change the limits of slice `id`: a caller in a slice changes only slices inside its own.
     ///
     /// # Errors
     /// [`divvy_model::Code::OutsideSlice`]; those of [`Self::of`].

@@ -1,4 +1,4 @@
-//! A request on its way to a slice: what is really wanted, which devices it lands on, and who waits.
+//! A request on its way to a slice: what it resolves to, which devices it gets, and which requests wait.
 
 pub(crate) mod admit;
 pub(crate) mod asked;

@@ -1,10 +1,11 @@
 //! One owner per device on a host, by an abstract unix socket. docs/adr/0004 says why.
 //!
-//! The name is bound by the system agent when it starts, else by the agent that first hands out a slice of the device. It is
-//! free again when that agent is dead, by whatever death. Who connects is told where the owner's run directory is.
+//! The name is bound by the system agent when it starts, else by the agent that first hands out a slice of the device.
+//! The name is free again when that agent is dead, however it died. A client that connects gets the owner's run
+//! directory.
 //!
-//! Anybody can bind a name. It refuses agents of users to each other, never the system agent; and the system agent is asked
-//! at its socket, whose folder root put there.
+//! Any process can bind a name. A bound name makes users' agents refuse each other, but never the system agent. The
+//! system agent itself is asked at its socket, whose folder root made.
 
 use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -21,9 +22,9 @@ use crate::start::trust::check_run_dir;
 pub struct Owner {
     /// The owning agent's process, as the kernel tells it.
     pub pid: u32,
-    /// The user it belongs to, as the kernel tells it.
+    /// The user of that process, as the kernel tells it.
     pub uid: u32,
-    /// Where it says its run directory is.
+    /// Its run directory, by its own word.
     pub run_dir: Option<PathBuf>,
 }
 
@@ -43,7 +44,7 @@ pub fn own(uuid: &str, run_dir: &Path) -> Result<(), Fault> {
         match bind(&address, run_dir) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => return Err(internal(error)),
-            // The owner may die between our two steps: then the name is free again.
+            // The owner may die between these two steps: then the name is free again.
             Err(_) => {
                 if let Some(owner) = ask(&address) {
                     return Err(taken(uuid, &owner, run_dir));
@@ -66,17 +67,17 @@ fn bind(address: &SocketAddr, run_dir: &Path) -> io::Result<()> {
         .map(drop)
 }
 
-/// Takes a device whose name may have become free, and asks no other process.
+/// Takes a device whose name may have become free, without asking another process.
 pub(crate) fn is_free_now(uuid: &str, run_dir: &Path) -> bool {
     address(uuid).is_ok_and(|address| bind(&address, run_dir).is_ok())
 }
 
-/// The claims on a device: the taker's, or another's as well that the taker does not give way to.
+/// The claims on a device: the taker's alone, or also another's that the taker does not give way to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// The taker alone.
+    /// Only the taker claims it.
     Own,
-    /// The name is another's.
+    /// Another process holds the name.
     Contested(Owner),
 }
 
@@ -90,7 +91,7 @@ pub(crate) fn claim(uuid: &str, run_dir: &Path, yields: impl Fn(&Owner) -> bool)
         Ok(()) => Ok(Claim::Own),
         Err(fault) if fault.code == Code::DeviceTaken => match owner(uuid) {
             Some(other) if !yields(&other) => Ok(Claim::Contested(other)),
-            // What holds the name and says nothing may be anybody's: a name alone refuses no system agent.
+            // Any process can hold the name and say nothing: a name alone refuses no system agent.
             None if !yields(&SILENT) => Ok(Claim::Contested(SILENT)),
             _ => Err(fault),
         },
@@ -98,17 +99,18 @@ pub(crate) fn claim(uuid: &str, run_dir: &Path, yields: impl Fn(&Owner) -> bool)
     }
 }
 
-/// A process that holds a name and takes no connection.
+/// The owner for a process that holds a name and accepts no connection.
 const SILENT: Owner = Owner {
     pid: 0,
     uid: u32::MAX,
     run_dir: None,
 };
 
-/// The system agent, if one serves `system` and has this device. It is asked itself: anybody can hold a device's name.
+/// The system agent, if one serves `system` and has this device. It is asked itself, because any process can hold a
+/// device's name.
 #[must_use]
 pub fn system_owner(system: &Path, uuid: &str) -> Option<Owner> {
-    /// It lists its devices within milliseconds.
+    /// The system agent lists its devices within milliseconds.
     const TIMEOUT: Duration = Duration::from_secs(2);
     /// No list of devices is longer.
     const LARGEST: u64 = 4 << 20;
@@ -134,7 +136,7 @@ pub fn system_owner(system: &Path, uuid: &str) -> Option<Owner> {
     })
 }
 
-/// Who owns a device now, if anybody does.
+/// The owner of a device now, if it has one.
 #[must_use]
 pub fn owner(uuid: &str) -> Option<Owner> {
     ask(&address(uuid).ok()?)
@@ -167,7 +169,7 @@ fn answer(listener: &UnixListener, run_dir: &Path) {
     let line = format!("{}\n", run_dir.display());
     for stream in listener.incoming() {
         let Ok(mut stream) = stream else {
-            // Out of descriptors, most likely: the name is held all the same.
+            // The process is most likely out of descriptors: the name is held all the same.
             std::thread::sleep(Duration::from_millis(100));
             continue;
         };
@@ -205,7 +207,7 @@ mod tests {
             "{refusal:?}"
         );
         assert!(refusal.hint.expect("a hint").contains("/run/one"));
-        // The same path, another folder: who asks is no agent that could be told to use it.
+        // The same path is another folder: the caller is no agent that could be told to use it.
         let refusal = own(&uuid, Path::new("/run/one")).expect_err("taken");
         let hint = refusal.hint.expect("a hint");
         assert!(hint.contains(&format!("kill {}", std::process::id())), "{hint}");
@@ -252,6 +254,6 @@ mod tests {
         assert_eq!(system_owner(&run, "GPU-2"), None);
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o777)).expect("a mode");
-        assert_eq!(system_owner(&run, "GPU-1"), None, "anybody may listen there");
+        assert_eq!(system_owner(&run, "GPU-1"), None, "any process may listen there");
     }
 }

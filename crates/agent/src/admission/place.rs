@@ -56,11 +56,11 @@ impl Placing {
         }
     }
 
-    /// The devices that a request lands on, with its share of each: those it names, all of them or none; else the first
-    /// with room among those it may have.
+    /// The devices that a request gets, with its share of each. Named devices are taken all or none; without names it
+    /// gets the first candidate with space.
     ///
     /// # Errors
-    /// Why none will do.
+    /// The reason why none will do.
     pub fn place(
         &self,
         state: &mut State,
@@ -93,7 +93,7 @@ impl Placing {
         question.place(&inventory, candidates, &tenants, &mut Looks(self, state))
     }
 
-    /// The devices that a request may land on, by UUID.
+    /// The devices that a request may get, by UUID.
     pub fn candidates(&self, state: &mut State, wanted: &Wanted) -> HashSet<String> {
         let asked = asked(&mut state.inventory, &wanted.ask);
         let devices = asked.and_then(|asked| candidates(&state.inventory, &asked));

@@ -1,6 +1,7 @@
 //! The queue: runs that wait for admission, first come, first served.
 //!
-//! It is a file under the run directory, as all of an agent's state: a restarted agent finds every run in its place.
+//! The queue is a file under the run directory, like all of an agent's state: a restarted agent finds every run in its
+//! place.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,7 +26,8 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Admits those that can be admitted, in order. None gets what one before waits for. Returns what is waited for.
+    /// Admits the waiters that can be admitted, in order. No waiter gets what an earlier one waits for. Returns what is
+    /// waited for.
     pub fn serve(&self, state: &mut State) -> Ahead {
         let mut ahead = Ahead::default();
         if state.queue.is_empty() {
@@ -58,13 +60,13 @@ impl Line {
         }
         state.queue.waiters = queue;
         if changed {
-            // At once: another agent must not serve it again.
+            // The file is written at once: another agent must not serve this waiter again.
             self.store(state);
         }
         ahead
     }
 
-    /// Writes down who waits, unless that was done a moment ago.
+    /// Writes down the waiters, unless that was done a moment ago.
     pub fn store_in_time(&self, state: &mut State) {
         if state.queue.is_to_be_stored() {
             self.store(state);
@@ -90,7 +92,7 @@ impl Line {
         }
     }
 
-    /// Gives those who waited for the agent's predecessor their places back; who has died has none.
+    /// Restores the places of those that waited for the agent's predecessor. A process that has died has none.
     pub fn reopen(&self) {
         let stored: Vec<StoredWaiter> = records::stored_queue(&self.run);
         self.state.lock().queue.waiters = stored

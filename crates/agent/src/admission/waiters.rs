@@ -12,32 +12,32 @@ use crate::decide::queue::{require_place, standing};
 use crate::system::peer::Peer;
 use crate::system::watched::Watched;
 
-/// Those that come and go are written down so often at most. What is lost with an agent that is killed in between is a
-/// place at the end.
+/// The shortest time between two writes of the queue to disk. An agent that is killed in between loses at most places
+/// at the queue's end.
 const STORE: Duration = Duration::from_millis(100);
 
 /// The queue.
 #[derive(Default)]
 pub(crate) struct Queue {
     pub waiters: Vec<Waiter>,
-    /// Not all of it is written down.
+    /// Whether some changes are not written down yet.
     pub unstored: bool,
     pub stored_at: Option<Instant>,
 }
 
-/// One that waits.
+/// One waiting run.
 pub(crate) struct Waiter {
     pub stored: StoredWaiter,
     pub watched: Watched,
-    /// What it stands in line for: see [`crate::decide::queue::WaitsFor::names`].
+    /// The resources that it stands in line for: see [`crate::decide::queue::WaitsFor::names`].
     pub on: HashSet<String>,
-    /// What was lacking when it was last tried.
+    /// The resource that was lacking at the last try.
     pub why: Option<Fault>,
-    /// What became of it, until it is told.
+    /// The outcome, until the process is told.
     pub outcome: Option<Result<CreatedSlice, Fault>>,
 }
 
-/// What a restarted agent has to know of it.
+/// The part of a waiter that a restarted agent needs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct StoredWaiter {
     pub ticket: String,
@@ -59,7 +59,7 @@ impl StoredWaiter {
 }
 
 impl Waiter {
-    /// One that was not tried yet.
+    /// A waiter that was not tried yet.
     pub fn new(stored: StoredWaiter, watched: Watched) -> Self {
         Self {
             stored,
@@ -72,17 +72,17 @@ impl Waiter {
 }
 
 impl Queue {
-    /// Whether none waits.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.waiters.is_empty()
     }
 
-    /// Whether it is time to write it down.
+    /// Whether it is time to write the queue down.
     pub fn is_to_be_stored(&self) -> bool {
         self.unstored && self.stored_at.is_none_or(|stored| stored.elapsed() >= STORE)
     }
 
-    /// Refuses one more where there is no place for it.
+    /// Refuses one more waiter where the queue has no place for it.
     ///
     /// # Errors
     /// [`divvy_model::Code::QueueFull`].
@@ -91,7 +91,7 @@ impl Queue {
         require_place(&waiting, peer.uid, agent)
     }
 
-    /// How the waiter at `at` stands.
+    /// The state of the waiter at `at`.
     pub fn standing(&self, at: usize) -> Standing {
         let waiter = &self.waiters[at];
         let waiting = |waiter: &Waiter| waiter.outcome.is_none();

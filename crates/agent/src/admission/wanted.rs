@@ -8,15 +8,15 @@ use crate::api::{CreateSlice, Join};
 /// A request for a slice that is to be made. It is stored with the queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Wanted {
-    /// What is asked for.
+    /// The request.
     pub ask: CreateSlice,
-    /// The slice it is to be inside of, by id.
+    /// The slice around it, by id.
     pub parent: Option<String>,
-    /// The caller joins it as soon as it is there: a user's default slice.
+    /// The caller joins it as soon as it exists: a user's default slice.
     pub then_join: bool,
 }
 
-/// Whether a run leaves its slice to the agent: no size, no name, nothing that only a slice of its own can have.
+/// Whether a run leaves its slice to the agent: it gives no size, no name, nothing that needs a slice of its own.
 pub(crate) fn asks_for_nothing(ask: &CreateSlice) -> bool {
     let request = &ask.request;
     request.memory.is_none()
@@ -28,7 +28,7 @@ pub(crate) fn asks_for_nothing(ask: &CreateSlice) -> bool {
         && !ask.lasting
 }
 
-/// The request to join a slice in the place of having one made.
+/// The request to join a slice instead of making one.
 pub(crate) fn join_of(ask: &CreateSlice) -> Join {
     Join {
         command: ask.command.clone(),

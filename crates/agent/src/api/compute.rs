@@ -1,4 +1,4 @@
-//! What is said of compute on the agent's socket: who runs, who waits, and what each has had of its devices' time.
+//! The compute part of the API: which slices run, which wait, and how much device time each has had.
 
 use divvy_model::{Cap, Class, Compute, Weight};
 use serde::{Deserialize, Serialize};
@@ -8,13 +8,13 @@ use super::{Document, Items};
 /// `GET /v1/compute`: a record for each slice and each of its devices.
 pub type ComputeList = Document<Items<ComputeRecord>>;
 
-/// Where a slice stands on a device.
+/// The state of a slice on a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComputeStanding {
-    /// It is alone on its devices without a hard cap: nobody counts what it uses.
+    /// It is alone on its devices without a hard cap: its use is not counted.
     Open,
-    /// It wants nothing.
+    /// It has no work.
     #[default]
     Idle,
     /// It waits its turn.
@@ -23,7 +23,7 @@ pub enum ComputeStanding {
     Throttled,
     /// It holds a lease.
     Running,
-    /// Its lease has expired with work in flight: others run beside it, and it pays on.
+    /// Its lease has expired with work in flight: others run beside it, and the time is still charged.
     Stuck,
 }
 
@@ -49,58 +49,59 @@ pub struct ComputeRecord {
     pub slice_id: String,
     /// The slice's name.
     pub slice: String,
-    /// Who holds it, by user id.
+    /// Its user's id.
     pub uid: u32,
     /// The device.
     pub device_uuid: String,
-    /// Where it stands.
+    /// Its state.
     pub standing: ComputeStanding,
-    /// The share that holds on the device: for a slice inside another, its part of that one's. None without a promise.
+    /// The share on the device that is in force; for a nested slice, its part of its parent's. None without a promise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<Compute>,
-    /// Without a promise: its weight among those that have none.
+    /// For a slice without a promise: its weight among the others of that kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<Weight>,
-    /// Whether it may have more.
+    /// Whether it may use more than its share.
     pub cap: Cap,
-    /// Who goes first.
+    /// Its class: which slices go first.
     pub class: Class,
-    /// What it comes to while all slices of the device want it.
+    /// Its part while all slices of the device want it.
     pub effective: Compute,
-    /// What it was leased of the last second; none while nobody counts.
+    /// The leased part of the last second; none while its use is not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_1s: Option<u32>,
-    /// What it was leased of the last ten seconds; none while nobody counts.
+    /// The leased part of the last ten seconds; none while its use is not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_10s: Option<u32>,
-    /// For how much of the last second its processes kept the device busy, as the driver tells; none where it does not.
+    /// The part of the last second in which its processes kept the device busy, by the driver; none where it does not
+    /// tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_1s: Option<u32>,
     /// The same of the last ten seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_10s: Option<u32>,
-    /// How much of the last second it waited, throttled or in its turn.
+    /// The part of the last second in which it waited, throttled or for its turn.
     pub queued_1s: u32,
-    /// How much of the last ten seconds it waited.
+    /// The part of the last ten seconds in which it waited.
     pub queued_10s: u32,
-    /// How long it has been waiting now.
+    /// Its present waiting time.
     pub waiting_ns: u64,
-    /// Device time that it has to repay before its turn comes.
+    /// Device time that it must repay before its next turn.
     pub debt_ns: u64,
     /// Device time that it was charged since the agent took it in.
     pub charged_ns: u64,
-    /// Leases that it has had.
+    /// The number of its leases.
     pub leases: u64,
-    /// Its typical kernel by its own word; 0 while not known.
+    /// Its typical kernel by its own report; 0 while not known.
     pub kernel_ns: u64,
-    /// Work in flight by its own word.
+    /// Work in flight by its own report.
     pub in_flight_ns: u64,
-    /// Launches that its living processes counted.
+    /// The number of launches of its living processes.
     pub launched: u64,
     /// Leases that were outlasted by so much that others were told.
     pub overdue_total: u64,
     /// Leases that were outlasted by so much that the device went to others.
     pub expired_total: u64,
-    /// Device time that the driver saw and nobody was charged for.
+    /// Device time that the driver saw and no slice was charged for.
     pub escaped_ns: u64,
 }

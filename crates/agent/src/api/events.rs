@@ -1,8 +1,8 @@
-//! What happens on the agent's host, as a stream of lines of JSON.
+//! The events on the agent's host, as a stream of lines of JSON.
 
 use serde::{Deserialize, Serialize};
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
@@ -14,27 +14,27 @@ pub enum EventKind {
     SliceCreated,
     /// A slice's memory or compute was changed.
     SliceResized,
-    /// A slice is no more.
+    /// A slice has ended.
     SliceEnded,
     /// A slice's work is in flight though its lease has ended: others wait for it.
     Overdue,
-    /// The device went to others though a slice's work is still in flight: it pays on.
+    /// The device went to others though a slice's work is still in flight: its time is still charged.
     Expired,
-    /// Nothing of an expired lease is in flight any more.
+    /// No work of an expired lease is in flight any more.
     Recovered,
     /// A slice's processes use the device without being charged for it.
     Escaped,
     /// A device's slices page their memory to and fro: leases are longer until they no longer do.
     Thrashing,
-    /// They no longer do.
+    /// A device's slices no longer page to and fro.
     Settled,
     /// A process uses a device past the limiter; under the strict policy it is ended.
     Bypassed,
-    /// A container's program was refused: nothing would keep it to its slice.
+    /// A container's program was refused: no limiter would hold it to its slice.
     Refused,
     /// NVIDIA's driver does not answer.
     DriverSilent,
-    /// It does again.
+    /// NVIDIA's driver answers again.
     DriverAnswers,
 }
 
@@ -64,28 +64,29 @@ impl EventKind {
 
 /// A line of `GET /v1/events`.
 ///
-/// `?since=N` begins after the event of that number, as far back as the agent remembers; without it the stream begins with
-/// all that is remembered. `?follow=false` ends the answer with the last known event instead of waiting for the next.
+/// `?since=N` begins after the event of that number, as far back as the agent remembers. Without it the stream begins
+/// with the oldest remembered event. `?follow=false` ends the answer with the last known event instead of waiting for
+/// the next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventRecord {
     /// Its number, from 1; each agent counts its own.
     pub number: u64,
-    /// When: RFC 3339, UTC.
+    /// The time: RFC 3339, UTC.
     pub at: String,
-    /// What.
+    /// The kind of event.
     pub kind: EventKind,
-    /// The slice's id, where it is about one.
+    /// The slice's id, for an event about a slice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slice_id: Option<String>,
     /// The slice's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slice: Option<String>,
-    /// The device, where it is about one.
+    /// The device, for an event about a device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_uuid: Option<String>,
-    /// The `divvy run` in which it happened, where it is about one.
+    /// The `divvy run` in which it happened, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_pid: Option<u32>,
-    /// In words.
+    /// The event in words.
     pub message: String,
 }

@@ -1,12 +1,12 @@
-//! What a caller may see. Names, users and figures are for everybody on the host; what runs in a slice, with its
-//! arguments and process ids, is for the slice's user, the agent's own and root.
+//! The caller's view. Names, users and figures are for all users of the host. A slice's programs, with arguments and
+//! process ids, are for the slice's user, the agent's own user and root.
 
 use divvy_model::{SliceRecord, UnmanagedRecord};
 
 use crate::api::events::{EventKind, EventRecord};
 use crate::system::peer::Peer;
 
-/// Who looks.
+/// A user that looks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Viewer {
     uid: u32,
@@ -14,7 +14,7 @@ pub(crate) struct Viewer {
 }
 
 impl Viewer {
-    /// A caller, as one that looks. `agent` is the agent's own user.
+    /// The viewer for a caller. `agent` is the agent's own user.
     pub fn of(peer: Peer, agent: u32) -> Self {
         Self {
             uid: peer.uid,
@@ -22,7 +22,7 @@ impl Viewer {
         }
     }
 
-    /// One who sees everything.
+    /// A viewer that sees everything.
     #[cfg(test)]
     pub const ROOT: Self = Self {
         uid: 0,
@@ -44,7 +44,7 @@ impl Viewer {
         slice.containers.clear();
         slice.keeper_pid = None;
         slice.attendant = None;
-        // Both name processes and paths.
+        // Both fields name processes and paths.
         slice.warnings.clear();
         slice.trouble = None;
         slice
@@ -55,7 +55,8 @@ impl Viewer {
         slices.into_iter().map(|slice| self.slice(slice)).collect()
     }
 
-    /// Processes outside any slice as this viewer may see them: of others' processes the number is in `/proc` for all.
+    /// Processes outside any slice as this viewer may see them. Other users' process numbers are shown, because `/proc`
+    /// shows them to all.
     pub fn unmanaged(self, mut found: Vec<UnmanagedRecord>) -> Vec<UnmanagedRecord> {
         for process in &mut found {
             if !self.sees(process.uid) {
@@ -71,7 +72,7 @@ impl Viewer {
             return event;
         }
         event.run_pid = None;
-        // These name a program, or say what a caller made up.
+        // These events name a program, or hold text that a caller wrote.
         if matches!(event.kind, EventKind::Bypassed | EventKind::Refused) {
             event.message = "told to the slice's user".into();
         }

@@ -1,4 +1,4 @@
-//! Admission: does a slice fit a device? Pure arithmetic over what is promised and what is held.
+//! Admission: does a slice fit a device? Pure arithmetic over promised shares and held memory.
 
 use divvy_arbiter::Promises;
 use divvy_model::{Bytes, Code, Compute, ComputeTerms, DeviceRecord, Fault, MemoryAmount, Sharing};
@@ -6,18 +6,18 @@ use divvy_model::{Bytes, Code, Compute, ComputeTerms, DeviceRecord, Fault, Memor
 use crate::decide::compute::for_arbiter;
 use crate::decide::held::HeldMode;
 
-/// What a driver may have of a device on which nothing runs, for itself: NVML counts a few MiB as used beside what it calls
-/// reserved. So little does not mean that a process uses the device.
+/// The memory that a driver may use for itself on a device on which nothing runs: NVML counts a few MiB as used beside
+/// the reserved part. So little does not mean that a process uses the device.
 const OF_THE_DRIVER: Bytes = Bytes(32 << 20);
 
-/// What decides how far a device may be divided.
+/// The limits on how far a device may be divided.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Promises may add up to this many times the device's memory; 1 promises nothing twice.
+    /// Promises may add up to this many times the device's memory; with 1 no byte is promised twice.
     pub oversubscription: f64,
     /// The most slices of a device.
     pub max_slices: u32,
-    /// What the driver takes for a context of a program. It is charged inside the slice.
+    /// The memory that the driver takes for a program's context. It is charged inside the slice.
     pub context: Bytes,
 }
 
@@ -28,19 +28,19 @@ pub struct Hold {
     pub id: String,
     /// Its name, for the refusal.
     pub name: String,
-    /// Whose it is.
+    /// Its user.
     pub uid: u32,
     /// Whether it has the device for itself.
     pub whole: bool,
     /// Its share of memory.
     pub limit: Bytes,
-    /// What it is promised of compute.
+    /// Its promise of compute.
     pub compute: ComputeTerms,
-    /// How it shares the device; nothing for one that is kept to nothing there.
+    /// Its sharing mode; none for a slice without enforced limits.
     pub mode: Option<HeldMode>,
 }
 
-/// A device and everything that stands on it.
+/// A device, and all slices and programs on it.
 #[derive(Clone, Debug)]
 pub struct DeviceView<'a> {
     /// The device.
@@ -49,24 +49,24 @@ pub struct DeviceView<'a> {
     pub limits: Limits,
     /// The slices on it.
     pub holds: Vec<Hold>,
-    /// What programs outside any slice hold.
+    /// The memory of programs outside any slice.
     pub unmanaged: Bytes,
-    /// What is held for no living process, and in no ledger.
+    /// Memory held for no living process and accounted in no ledger.
     pub unheld: Bytes,
     /// The user that asks.
     pub asker: u32,
-    /// What a user is called in a refusal.
+    /// The name of a user in a refusal.
     pub name_of: fn(u32) -> String,
 }
 
 impl DeviceView<'_> {
-    /// What `amount` means on this device. A slice is like a smaller GPU: its contexts are in it.
+    /// The bytes that `amount` means on this device. A slice is like a smaller GPU: its contexts are inside it.
     #[must_use]
     pub fn share(&self, amount: MemoryAmount) -> Bytes {
         amount.on_device_of(self.device.memory_usable_bytes())
     }
 
-    /// What promises may add up to, less what is already promised and what outsiders hold.
+    /// The most that promises may add up to, less present promises and the memory of outside programs.
     #[must_use]
     pub fn free(&self) -> Bytes {
         Bytes(
@@ -90,7 +90,7 @@ impl DeviceView<'_> {
     /// Whether a new slice of `memory` fits.
     ///
     /// # Errors
-    /// A refusal that says what is free and who holds the rest.
+    /// A refusal that says how much is free and which slices hold the rest.
     pub fn admit(&self, memory: Bytes) -> Result<(), Fault> {
         self.check_least(memory)?;
         self.check_size(memory)?;
@@ -108,7 +108,7 @@ impl DeviceView<'_> {
         self.check_room(memory)
     }
 
-    /// Whether a slice that holds `now` may hold `memory` instead. Shrinking always may, down to one context.
+    /// Whether a slice that holds `now` may hold `memory` instead. It may always shrink, down to one context.
     ///
     /// # Errors
     /// As [`Self::admit`], for the difference.
@@ -121,11 +121,11 @@ impl DeviceView<'_> {
         self.check_room(Bytes(memory.0 - now.0))
     }
 
-    /// Whether a slice can be promised so much of the device's time; `without` is one that is to have this in the place of
-    /// what it has.
+    /// Whether a slice can be promised this much of the device's time. Slice `without` is to have it in place of its
+    /// present terms.
     ///
     /// # Errors
-    /// [`Code::ComputeFull`], saying what is free and who has the rest.
+    /// [`Code::ComputeFull`], which says how much is free and which slices have the rest.
     pub fn admit_compute(&self, terms: &ComputeTerms, without: Option<&str>) -> Result<(), Fault> {
         let others = || self.holds.iter().filter(|hold| Some(hold.id.as_str()) != without);
         let promised: Vec<_> = others().map(|hold| for_arbiter(&hold.compute)).collect();
@@ -134,7 +134,7 @@ impl DeviceView<'_> {
         };
         let free = Compute(u16::try_from(over.free).unwrap_or(u16::MAX));
         let mut with_some: Vec<&Hold> = others().filter(|hold| hold.compute.share.is_some()).collect();
-        // The largest first, whatever order the slices are kept in.
+        // The largest promise first, in whatever order the slices are kept.
         with_some.sort_by_key(|hold| (std::cmp::Reverse(hold.compute.share), hold.name.as_str()));
         let who = |hold: &Hold| format!("slice {}{} has {}", hold.name, self.whose(hold), hold.compute);
         let fault = Fault::new(
@@ -155,7 +155,7 @@ impl DeviceView<'_> {
         }
     }
 
-    /// Whether a program can have its context in a slice of `memory`: less is of no use.
+    /// Whether a program's context fits in a slice of `memory`: a smaller slice is useless.
     ///
     /// # Errors
     /// [`Code::BadMemory`], saying how much is needed.
@@ -182,7 +182,7 @@ impl DeviceView<'_> {
         })
     }
 
-    /// Whether a slice of `memory` could be on this device if nothing else were.
+    /// Whether a slice of `memory` could be on this device if nothing else were there.
     ///
     /// # Errors
     /// [`Code::OverDevice`], which waiting does not change.
@@ -208,7 +208,7 @@ impl DeviceView<'_> {
     /// Whether a tenant may have the device for itself.
     ///
     /// # Errors
-    /// A refusal that says who has some of it.
+    /// A refusal that says which slices have some of it.
     pub fn admit_whole(&self) -> Result<(), Fault> {
         if self.holds.is_empty() && self.unmanaged == Bytes(0) && self.unheld <= OF_THE_DRIVER {
             return Ok(());
@@ -276,7 +276,7 @@ impl DeviceView<'_> {
     fn compute_promised(&self) -> f64 {
         let shares = self.holds.iter().filter_map(|hold| hold.compute.share);
         let parts: u64 = shares.map(|share| u64::from(share.0)).sum();
-        // In whole numbers: a sum of no floats is -0.0.
+        // Whole numbers, because an empty sum of floats is -0.0.
         parts as f64 / f64::from(Compute::WHOLE.0)
     }
 }
@@ -286,7 +286,7 @@ pub(crate) fn first_few(mut holders: Vec<String>) -> String {
     holders.join(", ")
 }
 
-/// The first ones tell most; `divvy ps` tells the rest.
+/// Only the first few are named; `divvy ps` shows the rest.
 fn shorten(holders: &mut Vec<String>) {
     const NAMED: usize = 5;
     if let Some(more) = holders.len().checked_sub(NAMED).filter(|more| *more > 0) {

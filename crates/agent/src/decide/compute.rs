@@ -1,5 +1,5 @@
-//! What slices are promised of their devices' time: which terms make sense, and what each comes to where slices are
-//! inside slices. The arbiter says which slices fit beside each other ([`divvy_arbiter::Promises`]). docs/adr/0026.
+//! Promises of slices on their devices' time: which terms make sense, and how much each slice gets where slices are
+//! nested. The arbiter says which slices fit beside each other ([`divvy_arbiter::Promises`]). docs/adr/0026.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub fn check(terms: &ComputeTerms) -> Result<(), Fault> {
     if terms.share == Some(Compute(0)) {
         return refused(
             "a share of 0% could never run",
-            "ask for more than 0%; without --compute a slice has its part of what nobody is promised",
+            "ask for more than 0%; without --compute a slice has its part of what no slice is promised",
         );
     }
     if terms.share.is_some_and(|share| share > Compute::WHOLE) {
@@ -81,9 +81,9 @@ fn with_part(terms: &ComputeTerms, part: Part) -> Terms {
     }
 }
 
-/// Divides a part among its owner, who comes first, and the slices inside it. A share is a share of the whole part; who
-/// has none divides the rest by weight. Each gets something, and together they get no more than there is, as long as
-/// there is one unit for each.
+/// Divides a part between its owner, which comes first, and the slices inside it. A share is a share of the whole part.
+/// A slice without a share divides the rest by weight. Each gets something as long as there is one unit for each;
+/// together they get no more than there is.
 fn divide(part: Part, owner: Weight, inside: &[ComputeTerms]) -> Vec<Part> {
     let whole = match part {
         Part::Share(share) => u64::from(share.parts()),
@@ -107,7 +107,7 @@ fn divide(part: Part, owner: Weight, inside: &[ComputeTerms]) -> Vec<Part> {
     for unit in &mut units {
         *unit = (*unit).max(1);
     }
-    // What the least were rounded up by comes from the largest.
+    // The largest parts give up what the smallest were rounded up by.
     while units.iter().sum::<u64>() > whole {
         match units.iter_mut().max() {
             Some(largest) if *largest > 1 => *largest -= 1,
@@ -125,8 +125,8 @@ fn divide(part: Part, owner: Weight, inside: &[ComputeTerms]) -> Vec<Part> {
 }
 
 impl Family<'_> {
-    /// What each slice comes to on each of its devices, by id: slices inside one another divide the outermost one's part.
-    /// A slice that gets no leases (the `env` rung, a whole device, another way of sharing) is not among them.
+    /// How much each slice gets on each of its devices, by id: nested slices divide the outermost slice's part. A slice
+    /// that gets no leases (the `env` isolation level, a whole device, another way of sharing) is not in the result.
     pub fn compute_terms(&self) -> BTreeMap<String, Terms> {
         let mut found = BTreeMap::new();
         for record in self.outermost().filter(|record| is_leased(record)) {
@@ -136,7 +136,7 @@ impl Family<'_> {
         found
     }
 
-    /// Whatever is inside a hard cap is under it, and nothing else is: a slice's cap is that of the outermost one.
+    /// A slice's cap is that of its outermost slice: all slices inside a hard cap are under it, and no others.
     fn divide_inside(&self, record: &SliceRecord, part: Part, cap: Cap, found: &mut BTreeMap<String, Terms>) {
         let inside: Vec<&SliceRecord> = self.inside(&record.id).collect();
         let terms: Vec<ComputeTerms> = inside.iter().map(|record| record.compute_terms()).collect();
@@ -160,8 +160,8 @@ impl Family<'_> {
         }
     }
 
-    /// The terms of a slice inside `parent`, if that one can give them: `without` is a slice inside it that is to have
-    /// them instead of what it has.
+    /// The terms of a slice inside `parent`, if the parent has that much left. `without` is a slice inside it that is
+    /// to have these terms instead of its own.
     ///
     /// # Errors
     /// [`Code::BadCompute`], [`Code::SliceFull`].
@@ -220,8 +220,7 @@ impl Family<'_> {
     }
 }
 
-/// Refuses a weight of user `uid` that would take from others what the caller is not in charge of. `agent` is the agent's
-/// own user.
+/// Refuses user `uid` a weight that takes from other users, unless the caller is root or the agent's own user `agent`.
 ///
 /// # Errors
 /// [`Code::NotAllowed`].
@@ -237,7 +236,7 @@ pub fn check_weight(uid: u32, agent: u32, terms: &ComputeTerms) -> Result<(), Fa
     .hint(format!("ask for {usual} or less, or for a share: --compute 30%")))
 }
 
-/// What the arbiter calls a hard cap, as records call it.
+/// The arbiter's name for a cap of the records.
 #[must_use]
 pub fn cap_of(terms: &Terms) -> Cap {
     match terms.cap {

@@ -1,4 +1,4 @@
-//! Slices inside slices: the records of all, as decisions look at them.
+//! Slices inside slices: the records of all slices, in the form that decisions read.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use divvy_model::SliceRecord;
 pub struct Family<'a>(BTreeMap<&'a str, &'a SliceRecord>);
 
 impl<'a> Family<'a> {
-    /// Of these records.
+    /// Takes these records.
     pub fn of(records: impl IntoIterator<Item = &'a SliceRecord>) -> Self {
         let by_id = records.into_iter().map(|record| (record.id.as_str(), record));
         Self(by_id.collect())
@@ -26,14 +26,14 @@ impl<'a> Family<'a> {
         self.0.values().copied()
     }
 
-    /// Whether a slice is inside no other that is here.
+    /// Whether a slice is inside no other of these slices.
     #[must_use]
     pub fn is_outermost(&self, record: &SliceRecord) -> bool {
         let parent = record.parent_id.as_deref();
         parent.is_none_or(|parent| self.get(parent).is_none())
     }
 
-    /// The slices that are inside no other: those inside one are part of what that one holds.
+    /// The slices that are inside no other. A nested slice is part of what its parent holds.
     pub fn outermost(&self) -> impl Iterator<Item = &'a SliceRecord> {
         self.all().filter(|record| self.is_outermost(record))
     }

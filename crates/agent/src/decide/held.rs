@@ -1,18 +1,18 @@
-//! The way in which a slice shares its devices, as its record says.
+//! How a slice shares its devices, by its record.
 
 use divvy_model::{Cap, Isolation, Mode, ModeTerms, SliceRecord};
 
-/// What a slice says of the way in which its device is shared.
+/// What a slice's record says of how its device is shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeldMode {
-    /// The way, and what belongs to it.
+    /// The sharing mode, and its parameters.
     pub terms: ModeTerms,
-    /// Under MPS: whether multiprocessors are set apart for each slice.
+    /// Under MPS: whether each slice has multiprocessors of its own (static partitions).
     pub partitioned: bool,
 }
 
 impl HeldMode {
-    /// Of a record.
+    /// Reads it from a record.
     #[must_use]
     pub fn of(record: &SliceRecord) -> Self {
         Self {

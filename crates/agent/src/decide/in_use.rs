@@ -1,10 +1,10 @@
-//! What slices need of their devices beside a share: whatever no slice needs any more is put back.
+//! What slices need of their devices beside a share. What no slice needs any more is put back.
 
 use std::collections::BTreeSet;
 
 use divvy_model::{Mode, SliceRecord};
 
-/// What is in use, by the slices there are.
+/// The settings of devices that the present slices need.
 #[derive(Debug, Default)]
 pub struct InUse {
     /// Users of MPS, by device.
@@ -16,7 +16,7 @@ pub struct InUse {
 }
 
 impl InUse {
-    /// By these slices.
+    /// Collects it from these slices.
     #[must_use]
     pub fn by<'a>(records: impl IntoIterator<Item = &'a SliceRecord>) -> Self {
         let mut in_use = Self::default();
@@ -43,7 +43,7 @@ impl InUse {
         self.mps.contains(&(uid, device_uuid.to_owned()))
     }
 
-    /// Whether the slice with this id is there still, and its static partition with it.
+    /// Whether the slice with this id still exists, and its static partition with it.
     #[must_use]
     pub fn needs_partition(&self, slice: &str) -> bool {
         self.slices.contains(slice)

@@ -1,22 +1,22 @@
-//! What becomes of slices: whether one ends, and which go with containers that are gone.
+//! The end of slices: whether a slice ends, and which slices go with containers that are gone.
 
 use std::collections::HashMap;
 
 use divvy_model::Attendant;
 
-/// What becomes of a slice after a look at it.
+/// The decision on a slice after a look at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It stays as it is.
+    /// The slice stays as it is.
     Stays,
-    /// Nothing keeps it and nothing uses it.
+    /// No page server serves it and no process uses it.
     Ends,
-    /// Its keeper is gone, its processes are not.
+    /// Its page server is gone, but its processes are not.
     Orphaned,
 }
 
-/// What becomes of a slice. `kept`: its keeper lives. `may_be_in_use` tells whether processes may use it, and is asked
-/// only where that counts.
+/// Decides on a slice. `kept`: its page server lives. `may_be_in_use` tells whether processes may use the slice; it is
+/// called only where that matters.
 #[must_use]
 pub fn ending(lasting: bool, kept: bool, may_be_in_use: impl FnOnce() -> bool) -> Ending {
     if lasting || kept {
@@ -28,21 +28,22 @@ pub fn ending(lasting: bool, kept: bool, may_be_in_use: impl FnOnce() -> bool) -
     }
 }
 
-/// Rounds without any of a slice's containers that make sure: one of them may be just becoming its program.
+/// Rounds without any of a slice's containers until they count as gone: a process may be in the middle of an execve(2).
 const SURE: u32 = 2;
 
-/// What a round saw of the containers of a slice.
+/// What one round saw of a slice's containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sight {
-    /// Nothing new.
+    /// Nothing has changed.
     Nothing,
-    /// Its first container has it.
+    /// The slice's first container has come.
     Taken,
-    /// None of its containers is there, and none is waited for.
+    /// None of its containers is there, and none is expected.
     Missed,
 }
 
-/// What a round at `now`, in seconds since the epoch, saw of a slice that goes with `attendant`. `seen`: it has a container.
+/// The result of a round at `now` (seconds since the epoch) for a slice that goes with `attendant`. `seen`: the slice
+/// has a container.
 #[must_use]
 pub fn sight_of(attendant: &Attendant, seen: bool, now: u64) -> Sight {
     let Attendant::Containers { until_unix_s, taken } = attendant else {
@@ -56,18 +57,18 @@ pub fn sight_of(attendant: &Attendant, seen: bool, now: u64) -> Sight {
     }
 }
 
-/// The slices whose containers were missed.
+/// The slices whose containers the rounds did not see.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rounds {
-    /// In how many rounds in a row, by slice.
+    /// The number of consecutive rounds that missed them, by slice.
     pub missed: HashMap<String, u32>,
     /// Those whose containers are gone for sure.
     pub over: Vec<String>,
-    /// Another round is to make sure of some.
+    /// Whether another round is needed to make sure of some.
     pub is_unsure: bool,
 }
 
-/// Counts one more round, which missed the containers of these slices. `before` are the rounds before.
+/// Counts one more round that missed the containers of these slices. `before` holds the earlier rounds.
 #[must_use]
 pub fn missed_rounds(before: &HashMap<String, u32>, missed: Vec<String>) -> Rounds {
     let rounds = |id: String| {

@@ -1,4 +1,4 @@
-//! MIG instances that are made at admission: for which request, of which GPU, and what is put back after their slices.
+//! MIG instances that are made at admission: for which request, of which GPU, and what is undone after their slices.
 
 use divvy_host::mig::{Least, MigDevice};
 use divvy_model::{Code, DeviceKind, DeviceRecord, MemoryAmount, Mode, SliceRequest};
@@ -23,7 +23,8 @@ pub fn least(request: &SliceRequest) -> Least {
     }
 }
 
-/// The GPUs among `devices` that could be divided, those without a slice first; with each, whether slices have it whole.
+/// The GPUs among `devices` that could be divided, those without a slice first; with each, whether slices have it
+/// whole.
 #[must_use]
 pub fn gpus_to_divide(devices: Vec<DeviceRecord>, family: &Family<'_>) -> Vec<(DeviceRecord, bool)> {
     let gpus = devices.into_iter().filter(|device| {
@@ -49,20 +50,20 @@ pub fn may_be_divided(gpu: &MigDevice, taken: bool) -> bool {
     }
 }
 
-/// What is done about an instance that the agent made.
+/// The action for an instance that the agent made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutBack {
-    /// Its GPU is gone: nothing can be put back.
+    /// Its GPU is gone: nothing can be undone.
     Forget,
     /// A slice has it.
     Keep,
-    /// It goes, by the driver's id.
+    /// The instance is removed, by the driver's id.
     Remove(u32),
-    /// It was never made, or is gone already.
+    /// The instance was never made, or is gone already.
     IsRemoved,
 }
 
-/// What is done about instance `made` of `gpu`. `has_slice` tells whether a slice has the device of a UUID.
+/// The action for instance `made` of `gpu`. `has_slice` tells whether a slice has the device of a UUID.
 #[must_use]
 pub fn put_back(gpu: Option<&MigDevice>, made: Option<u32>, has_slice: impl Fn(&str) -> bool) -> PutBack {
     let Some(gpu) = gpu else {
@@ -79,18 +80,18 @@ pub fn put_back(gpu: Option<&MigDevice>, made: Option<u32>, has_slice: impl Fn(&
     }
 }
 
-/// What becomes of MIG mode after an instance is gone.
+/// The action for MIG mode after an instance is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModeAfter {
-    /// It was on before the agent made the instance.
+    /// The mode was on before the agent made the instance.
     Stays,
     /// The last instance is gone.
     TurnOff,
-    /// Other instances are there: the last of those that the agent made turns it off.
+    /// Other instances remain: the last one that the agent made turns the mode off.
     HandOn,
 }
 
-/// What becomes of MIG mode on `gpu`, as it is now. `turned_on`: the agent turned it on for the instance.
+/// The action for MIG mode on `gpu` in its present state. `turned_on`: the agent turned the mode on for the instance.
 #[must_use]
 pub fn mode_after(turned_on: bool, gpu: Option<&MigDevice>) -> ModeAfter {
     let empty = gpu.is_some_and(|gpu| gpu.mode == Some(true) && gpu.instances.is_empty());

@@ -1,5 +1,5 @@
-//! What the agent decides, as pure functions of what it knows: no I/O, no clock, no locks. Times and looks at the host
-//! are handed in.
+//! The agent's decisions, as pure functions of what it knows: no I/O, no clock, no locks. Times and looks at the host
+//! are passed in.
 
 pub(crate) mod admission;
 pub(crate) mod compute;

@@ -8,7 +8,7 @@ use divvy_model::{
 use crate::decide::admission::{DeviceView, Hold};
 use crate::decide::held::{HeldMode, is_partitioned};
 
-/// Refuses what does not go together, whatever the device.
+/// Refuses options that contradict each other on any device.
 ///
 /// # Errors
 /// [`Code::BadCompute`], [`Code::OneSlice`], [`Code::NotEnforceable`].
@@ -27,10 +27,10 @@ pub fn check(request: &SliceRequest) -> Result<(), Fault> {
         );
     }
     if mode != Mode::Lease && request.whole {
-        return bad("a whole device is shared with nobody".into(), "leave --share out");
+        return bad("a whole device is for a single slice".into(), "leave --share out");
     }
     if mode != Mode::Lease && request.isolation == Isolation::Env {
-        let message = format!("the `env` isolation keeps nobody to a part of {mode}");
+        let message = format!("the `env` isolation enforces no part under {mode}");
         return Err(Fault::new(Code::NotEnforceable, message).hint("leave --isolation out"));
     }
     match mode {
@@ -55,7 +55,7 @@ pub fn check(request: &SliceRequest) -> Result<(), Fault> {
     }
 }
 
-/// Refuses a way of sharing that is not the one of the slice it is to be inside of.
+/// Refuses a sharing mode that differs from that of the slice around it.
 ///
 /// # Errors
 /// [`Code::OutsideSlice`].
@@ -71,13 +71,13 @@ pub fn check_inside(parent: &SliceRecord, asked: Mode) -> Result<(), Fault> {
         .hint("leave --share out, or start it from a shell that is in no slice"))
 }
 
-/// What one of so many equal parts of a device's memory is.
+/// The size of one of so many equal parts of a device's memory.
 pub fn part_of_memory(device: &DeviceRecord, replicas: u32) -> Bytes {
     Bytes(device.memory_usable_bytes().0 / u64::from(replicas.max(1)))
 }
 
 impl DeviceView<'_> {
-    /// Into how many parts the hardware's turns divide this device, where they do or are asked to.
+    /// The number of turns into which the hardware divides this device, where it does so or is asked to.
     pub fn replicas(&self, asked: ModeTerms, by_default: u32) -> Option<u32> {
         let mut sharing = self.holds.iter().filter_map(|hold| hold.mode);
         let there = sharing.next().and_then(|there| there.terms.replicas);
@@ -85,11 +85,12 @@ impl DeviceView<'_> {
         (asked.mode == Mode::Timeslice).then_some(replicas)
     }
 
-    /// Whether a slice may share the device as it asks, and the terms that come of it: who comes first decides. (A MIG
-    /// instance is a device of its own: several slices may take turns on it, or one may have it.)
+    /// Whether a slice may share the device in the mode that it asks for, and the resulting terms. The first slice on a
+    /// device decides its mode. (A MIG instance is a device of its own: several slices may take turns on it, or one may
+    /// have it.)
     ///
     /// # Errors
-    /// [`Code::OtherMode`], saying who shares it how; [`Code::TooManySlices`]; [`Code::NoMig`].
+    /// [`Code::OtherMode`], which names the slices and their mode; [`Code::TooManySlices`]; [`Code::NoMig`].
     pub fn admit_mode(
         &self,
         asked: ModeTerms,
@@ -169,7 +170,7 @@ impl DeviceView<'_> {
             .hint("choose another device, or wait with --wait; `divvy explain sharing` compares the ways")
     }
 
-    /// Who shares the device, and how.
+    /// The slices that share the device, and their modes.
     fn sharers(&self) -> String {
         let with_mode = self.holds.iter().filter_map(|hold| Some((hold, hold.mode?)));
         let words = with_mode.map(|(hold, mode)| self.sharer(hold, mode));

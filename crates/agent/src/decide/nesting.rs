@@ -9,7 +9,7 @@ use crate::decide::placement::{Asked, Placed, Refusals, device_of, shown_inside}
 use crate::decide::queue::Ahead;
 use crate::decide::rules::Rules;
 
-/// A caller, as far as it decides in which slice it runs.
+/// The caller's data that decide in which slice it runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
     /// Its user.
@@ -22,7 +22,7 @@ pub struct Caller<'a> {
     pub named: Option<&'a str>,
 }
 
-/// Membership of processes in slices, as the kernel tells it.
+/// Membership of processes in slices, by what the kernel says.
 pub trait Membership {
     /// Whether process `pid` is a `divvy run` of slice `id`.
     fn is_run(&self, id: &str, pid: u32) -> bool;
@@ -30,12 +30,13 @@ pub trait Membership {
     fn is_attached(&self, id: &str, pid: u32) -> bool;
 }
 
-/// The slice that the caller runs in, by id. Its ancestors decide, which no variable can hide, and to which a process that
-/// loses its parents goes over; then the processes that attached, as the kernel told; else what its environment says.
+/// The slice that the caller runs in, by id. Its ancestors decide first: no variable can hide them, but a process can
+/// lose them when its parents end. Then the processes that attached decide, by what the kernel says; and last the
+/// caller's environment.
 #[must_use]
 pub fn home<'a>(family: &Family<'a>, caller: Caller<'_>, of: &dyn Membership) -> Option<&'a SliceRecord> {
     let limits = |record: &&SliceRecord| record.isolation != Isolation::Env;
-    // A process that attached to another user's slice is in it by a container, and not here.
+    // A process that attached to another user's slice is in that slice by a container, and does not count here.
     let own = |record: &&SliceRecord| limits(record) && record.uid == caller.uid;
     let attached = |pid: u32| {
         let mut own = family.all().filter(own);
@@ -69,19 +70,19 @@ pub fn check_reach(family: &Family<'_>, home: Option<&str>, id: &str) -> Result<
     )
 }
 
-/// A slice that others are to be inside of.
+/// A slice in which others are to be nested.
 #[derive(Clone, Debug)]
 pub struct Parent<'a> {
     /// Its record.
     pub record: &'a SliceRecord,
-    /// What its own programs hold of each of its devices, in order.
+    /// The bytes that its own programs hold of each of its devices, in order.
     pub used: Vec<Bytes>,
-    /// That is not known.
+    /// The figure is not known.
     pub is_unknown: bool,
 }
 
 impl Parent<'_> {
-    /// Where a slice inside it stands, and what it gets: a part of what is free there.
+    /// The place of a nested slice and its amounts: a part of what is free in the parent.
     ///
     /// # Errors
     /// [`Code::SliceGone`], [`Code::OutsideSlice`], [`Code::OverSlice`], [`Code::SliceFull`].
@@ -117,7 +118,7 @@ impl Parent<'_> {
         if !asked.chosen.is_empty() {
             return self.place_on(&asked.chosen, rules, asked.request.memory, ahead);
         }
-        // Without a choice it gets one device: the first with room of the parent's that it sees.
+        // Without a choice it gets one device: the first visible one where the parent has space left.
         let mut refusals = Refusals::default();
         let own: Vec<String> = shares.iter().map(|share| share.device_uuid.clone()).collect();
         for uuid in shown_inside(inventory, asked, &own)? {
@@ -155,14 +156,14 @@ impl Parent<'_> {
         Ok(placed)
     }
 
-    /// Its share of a device, and what its programs hold of that.
+    /// Its share of a device, and how much of it its programs hold.
     fn share_of(&self, device_uuid: &str) -> Result<(DeviceShare, Bytes), Fault> {
         let place = self.record.place_of(device_uuid).ok_or_else(gone)?;
         let share = self.record.shares().into_iter().nth(place).ok_or_else(gone)?;
         Ok((share, self.used.get(place).copied().ok_or_else(gone)?))
     }
 
-    /// What a slice inside it gets of its `share` of a device, if that can ever be.
+    /// What a slice inside it gets of its `share` of a device, if that is possible at all.
     fn part_of(
         &self,
         device: &DeviceRecord,
@@ -170,7 +171,7 @@ impl Parent<'_> {
         share: &DeviceShare,
         asked: Option<MemoryAmount>,
     ) -> Result<Bytes, Fault> {
-        // Shares are of the parent: it is the device that this one sees.
+        // Shares are of the parent: the nested slice sees that as its device.
         let of_parent = DeviceRecord {
             memory_total_bytes: share.memory_limit_bytes,
             memory_reserved_bytes: Bytes(0),
@@ -207,14 +208,14 @@ impl Parent<'_> {
     }
 }
 
-/// The slice that this runs in has ended.
+/// The slice around this one has ended.
 #[must_use]
 pub fn gone() -> Fault {
     Fault::new(Code::SliceGone, "the slice this runs in has ended")
 }
 
-/// Refuses to lend more of a share than its programs left: `used` is what they hold of it after the loan was written down.
-/// `before` is the share before.
+/// Refuses to lend more of a share than its programs left. `used` is what they hold of it, read after the loan was
+/// written down; `before` is the share before.
 ///
 /// # Errors
 /// [`Code::SliceFull`].
@@ -230,7 +231,7 @@ fn free(limit: Bytes, lent: Bytes, used: Bytes) -> Bytes {
     Bytes(limit.0.saturating_sub(lent.0).saturating_sub(used.0))
 }
 
-/// Whether a slice of `memory` could be inside one of `limit` if nothing else were.
+/// Whether a slice of `memory` could be inside one of `limit` if nothing else were there.
 fn check_size(name: &str, memory: Bytes, limit: Bytes) -> Result<(), Fault> {
     if memory <= limit {
         return Ok(());

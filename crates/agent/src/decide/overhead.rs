@@ -1,27 +1,28 @@
-//! What a slice's processes hold beyond its ledger: the driver's own overhead, or a process that does not account for all
-//! it has.
+//! The memory of a slice's processes beyond its ledger. It is the driver's own overhead, or a process does not account
+//! for all that it has.
 
 use divvy_model::Bytes;
 
-/// What may be held beyond the ledger and the contexts before it is called overuse: what drivers round and cache.
+/// The allowance beyond the ledger and the contexts before it counts as overuse: drivers round up and keep caches.
 const TOLERANCE: Bytes = Bytes(32 << 20);
 
-/// What one look at a slice found.
+/// The result of one look at a slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Audited {
-    /// What its processes hold beyond its ledger, at the last look.
+    /// Bytes that its processes hold beyond its ledger, at the last look.
     last: Bytes,
-    /// The same at this look and the one before, whichever is less: what came and went in between is not counted.
+    /// The lesser of this look's figure and the one before: memory that came and went in between is not counted.
     pub overhead: Bytes,
     /// Whether that is more than any driver takes for itself.
     pub overuse: bool,
 }
 
 impl Audited {
-    /// The next look. What is given back while the auditor looks is in the device's figure and in the first of the ledger's.
+    /// Adds the next look. Memory freed during the audit is in the device's figure and in the first of the ledger's
+    /// two.
     ///
-    /// A look that a tenant asked for lowers the overhead and raises nothing: two of them may be so near to each other that
-    /// they see the same moment.
+    /// A look that a tenant asked for may lower the overhead and never raises it: two such looks may be so close
+    /// together that they see the same moment.
     #[must_use]
     pub fn next(self, seen: Seen, why: Why) -> Self {
         let [before, after] = seen.accounted;
@@ -38,23 +39,23 @@ impl Audited {
     }
 }
 
-/// What one look at a slice on a device saw.
+/// The figures of one look at a slice on a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
-    /// By the device.
+    /// The figure by the device.
     pub measured: Bytes,
-    /// In the ledger, just before and just after.
+    /// The figures in the ledger, just before and just after.
     pub accounted: [Bytes; 2],
-    /// What its contexts come to.
+    /// The total of its contexts.
     pub contexts: Bytes,
 }
 
-/// Why the auditor looks.
+/// The reason for an audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It was time, or a list is shown.
+    /// It was due by the clock, or a list is shown.
     Time,
-    /// A tenant is about to be refused.
+    /// The agent is about to refuse a tenant.
     Asked,
 }
 

@@ -1,4 +1,4 @@
-//! Which devices a request lands on, and what it gets of each.
+//! Placement: which devices a request gets, and how much of each.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::decide::modes::{part_of_gpu, part_of_memory};
 use crate::decide::queue::{Ahead, may_change};
 use crate::decide::rules::{Rules, Tenants, UsedOn};
 
-/// What a request says of devices.
+/// The device part of a request.
 #[derive(Clone, Debug)]
 pub struct Asked<'a> {
     /// The request.
@@ -37,14 +37,14 @@ pub struct Question<'a> {
     pub request: &'a SliceRequest,
     /// The isolation level that it gets.
     pub isolation: Isolation,
-    /// What those before it in the queue wait for.
+    /// The resources that earlier requests in the queue wait for.
     pub ahead: &'a Ahead,
 }
 
-/// What a look at a device found.
+/// The result of a look at a device.
 #[derive(Clone, Debug, Default)]
 pub struct Sight {
-    /// What is in use there.
+    /// Bytes in use on the device.
     pub used: UsedOn,
     /// The slices, by what they held at that look.
     pub tenants: Tenants,
@@ -69,10 +69,10 @@ pub trait Host {
 pub type Placed = Vec<(DeviceRecord, Bytes)>;
 
 impl Question<'_> {
-    /// The first of `candidates` with room: devices that the request gets together, all of them or none.
+    /// The first of `candidates` with space: devices that the request gets together, all of them or none.
     ///
     /// # Errors
-    /// Why none of them will do.
+    /// The reason why no candidate will do.
     pub fn place(
         &self,
         inventory: &Inventory,
@@ -90,7 +90,7 @@ impl Question<'_> {
         Err(refusals.tell().unwrap_or_else(|| no_device(inventory)))
     }
 
-    /// All of these devices, or why not: first what can never be, then what others wait for or hold.
+    /// Takes all of these devices, or says why not: first what can never fit, then what others wait for or hold.
     fn place_together(
         &self,
         inventory: &Inventory,
@@ -123,7 +123,7 @@ impl Question<'_> {
         Ok(placed)
     }
 
-    /// What the request means on a device, if a slice of that size can ever be on it.
+    /// The request's size on a device, if a slice of that size can ever be on it.
     fn share_of(&self, device: &DeviceRecord, tenants: &Tenants) -> Result<Bytes, Fault> {
         let (rules, request) = (&self.rules, self.request);
         let view = rules.view(device, UsedOn::default(), tenants);
@@ -146,7 +146,7 @@ impl Question<'_> {
         Ok(share)
     }
 
-    /// Whether there is room for `share` of a device now.
+    /// Whether `share` of a device is free now.
     fn check_room(&self, device: &DeviceRecord, share: Bytes, host: &mut dyn Host) -> Result<(), Fault> {
         let (rules, request) = (&self.rules, self.request);
         if !request.whole && self.isolation == Isolation::Env {
@@ -175,7 +175,7 @@ impl Question<'_> {
         )
     }
 
-    /// How a new slice shares the devices that were found for it: all alike.
+    /// The sharing mode of a new slice on the devices that were found for it: the same on all.
     ///
     /// # Errors
     /// [`Code::OtherMode`], [`Code::TooManySlices`], [`Code::NoMig`].
@@ -200,8 +200,8 @@ impl Question<'_> {
     }
 }
 
-/// What a request may land on, best first: devices that it gets together. Without a selector, each alone of those that
-/// CUDA_VISIBLE_DEVICES shows, in its order.
+/// The candidates for a request, best first; a candidate's devices are taken together. Without a selector, each visible
+/// device is a candidate, in the order of CUDA_VISIBLE_DEVICES.
 ///
 /// # Errors
 /// [`Code::NotVisible`], [`Code::NoMig`], [`Code::OneSlice`].
@@ -223,7 +223,7 @@ pub fn candidates(inventory: &Inventory, asked: &Asked<'_>) -> Result<Vec<Vec<De
             Some((_, visible)) => each_alone(visible),
         };
     }
-    // An emulated device that was asked for by name is no hardware that a scheduler hands out.
+    // An emulated device that is named is not hardware that a scheduler hands out.
     if let Some((text, visible)) = &visible {
         let hidden = asked
             .chosen
@@ -243,7 +243,7 @@ pub fn candidates(inventory: &Inventory, asked: &Asked<'_>) -> Result<Vec<Vec<De
     Ok(vec![asked.chosen.clone()])
 }
 
-/// No device may be had that was not asked for by name.
+/// The refusal where no device is available that was not named.
 fn no_device(inventory: &Inventory) -> Fault {
     inventory.unanswered.clone().unwrap_or_else(|| {
         Fault::new(Code::NoDevice, "there is no device to take a slice of")
@@ -254,7 +254,7 @@ fn no_device(inventory: &Inventory) -> Fault {
 /// The device of this UUID.
 ///
 /// # Errors
-/// [`Code::UnknownDevice`]: it was here when a slice was made of it.
+/// [`Code::UnknownDevice`]: the device is gone since a slice was made of it.
 pub fn device_of(inventory: &Inventory, uuid: &str) -> Result<DeviceRecord, Fault> {
     let mut devices = inventory.devices.iter();
     devices
@@ -268,12 +268,12 @@ pub fn device_of(inventory: &Inventory, uuid: &str) -> Result<DeviceRecord, Faul
         })
 }
 
-/// Why none of several places will do.
+/// The reason why none of several candidates will do.
 #[derive(Debug, Default)]
 pub struct Refusals(Option<Fault>);
 
 impl Refusals {
-    /// The first counts; but one that time may change counts before those it does not.
+    /// The first refusal counts, but one that time may change counts before those that it does not.
     pub fn add(&mut self, refusal: Fault) {
         let told = self.0.as_ref().map(|told| may_change(told.code));
         if told.is_none_or(|told| !told && may_change(refusal.code)) {
@@ -287,8 +287,8 @@ impl Refusals {
     }
 }
 
-/// Adds `device`, by which `selector` goes, to those that a request has `chosen` before. Devices of one emulated product are
-/// alike: where this one is chosen already, the next one is meant.
+/// Adds `device`, which `selector` names, to those that a request has `chosen` before. Devices of one emulated product
+/// are alike: where this one is chosen already, the next one is meant.
 ///
 /// # Errors
 /// [`Code::OneSlice`] for a device that is asked for twice.
@@ -317,7 +317,7 @@ pub fn choose(
     Ok(())
 }
 
-/// The devices that a request may have, whether they are divided or not.
+/// The devices that a request may have, divided or not.
 #[must_use]
 pub fn meant(inventory: &Inventory, asked: &Asked<'_>) -> Vec<DeviceRecord> {
     match (asked.visible, asked.chosen.is_empty()) {
@@ -372,7 +372,7 @@ fn is_part_of(instance: &DeviceRecord, gpu: &DeviceRecord) -> bool {
         .is_some_and(|place| place.gpu_uuid == gpu.uuid)
 }
 
-/// The MIG instances among these devices, and of them, that are large enough: the smallest first.
+/// The MIG instances among these devices that are large enough, the smallest first.
 fn instances(
     inventory: &Inventory,
     among: &[DeviceRecord],
@@ -460,13 +460,13 @@ fn in_line(device: &DeviceRecord, waiters: usize) -> Fault {
         many => format!("{many} runs wait"),
     };
     Fault::new(Code::DeviceFull, format!("{runs} for room on {}", device.uuid))
-        .hint("nobody overtakes: --wait stands in line behind them")
+        .hint("no request overtakes: --wait stands in line behind them")
 }
 
 /// The devices that CUDA_VISIBLE_DEVICES=`text` shows, in the program's order.
 fn seen(inventory: &Inventory, asked: &Asked<'_>, text: &str) -> Vec<DeviceRecord> {
     let all = default_candidates(inventory, asked);
-    // Where there is hardware, the variable speaks of that.
+    // Where there is hardware, the variable refers to that.
     let hardware = all.iter().any(|device| device.kind != DeviceKind::Emulated);
     let mut devices: Vec<DeviceRecord> = all
         .into_iter()
@@ -482,12 +482,12 @@ fn seen(inventory: &Inventory, asked: &Asked<'_>, text: &str) -> Vec<DeviceRecor
     shown.iter().filter_map(find).collect()
 }
 
-/// Of a slice's devices, by their UUIDs, those that CUDA_VISIBLE_DEVICES shows who asks inside the slice, in its order.
+/// Of a slice's devices, by UUID, those that CUDA_VISIBLE_DEVICES shows to a caller inside the slice, in its order.
 ///
 /// # Errors
 /// [`Code::NotVisible`] where it shows none of them.
 pub fn shown_inside(inventory: &Inventory, asked: &Asked<'_>, own: &[String]) -> Result<Vec<String>, Fault> {
-    // What the slice itself says is not read again: it names all there are.
+    // The variable that the slice itself sets is not read again: it names all devices.
     let Some(text) = asked.visible.filter(|text| *text != own.join(",")) else {
         return Ok(own.to_vec());
     };
@@ -509,8 +509,8 @@ pub fn shown_inside(inventory: &Inventory, asked: &Asked<'_>, own: &[String]) ->
     }
 }
 
-/// Without a selector: the emulated devices of the caller's own specification, as far as they are here, else the machine's.
-/// An emulated device that was asked for by name is for those who name it.
+/// Without a selector: the emulated devices of the caller's own specification where they exist, else the machine's
+/// devices. An emulated device that was made by name is for requests that name it.
 fn default_candidates(inventory: &Inventory, asked: &Asked<'_>) -> Vec<DeviceRecord> {
     let devices = &inventory.devices;
     let found = asked.own.iter().filter_map(|uuid| {
@@ -534,7 +534,7 @@ fn default_candidates(inventory: &Inventory, asked: &Asked<'_>) -> Vec<DeviceRec
     candidates
 }
 
-/// The sixteen bytes of a UUID written `GPU-1a2b…` (or `MIG-…`); zeros for what is no UUID.
+/// The sixteen bytes of a UUID written `GPU-1a2b…` (or `MIG-…`); zeros for text that is not a UUID.
 #[must_use]
 pub fn uuid_bytes(text: &str) -> [u8; 16] {
     let digits: Vec<u8> = text

@@ -1,13 +1,13 @@
-//! What can be enforced here, and what happens with the rest.
+//! Which limits can be enforced here, and what happens with the others.
 
 use divvy_model::{Code, Fault, Isolation, Policy, SliceRequest};
 
-/// The rung that a request really gets, and what of it is not enforced.
+/// The isolation level that a request really gets, and which of its limits are not enforced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enforcement {
-    /// The rung.
+    /// The isolation level.
     pub isolation: Isolation,
-    /// What was asked for and does not hold, in words; nothing under the strict policy.
+    /// The limits that were asked for and do not hold, in words; empty under the strict policy.
     pub bypasses: Vec<String>,
 }
 
@@ -20,7 +20,7 @@ pub fn enforce(request: &SliceRequest) -> Result<Enforcement, Fault> {
     let has_terms = !request.compute_terms().is_default();
     if request.whole && has_terms {
         return Err(
-            Fault::new(Code::BadCompute, "a whole device is shared with nobody")
+            Fault::new(Code::BadCompute, "a whole device is for a single slice")
                 .hint("leave --compute, --cap, --class and --weight out"),
         );
     }

@@ -1,19 +1,19 @@
-//! The queue's rules: first come, first served, and no one takes what one before waits for. docs/adr/0013 says what
-//! "first" means.
+//! The queue's rules: first come, first served, and no request takes what an earlier one waits for. docs/adr/0013 says
+//! what "first" means.
 
 use std::collections::{HashMap, HashSet};
 
 use divvy_model::{Code, Fault};
 
-/// So many places one foreign user has.
+/// The places of one foreign user.
 pub const PER_USER: usize = 8;
-/// So many all foreign users have together.
+/// The places of all foreign users together.
 pub const FOREIGN: usize = 192;
-/// So many there are: the rest of them are for root and the agent's own user alone.
+/// All places. The rest of them are for root and the agent's own user alone.
 pub const ALL: usize = 256;
 
-/// Whether time may change a refusal: others have what is lacking. What exceeds a device, a quota or the slice around it
-/// has codes of its own.
+/// Whether time may change a refusal because other slices have what is lacking. Requests that exceed a device, a quota
+/// or the slice around them have codes of their own.
 #[must_use]
 pub fn may_change(code: Code) -> bool {
     matches!(
@@ -27,21 +27,21 @@ pub fn may_change(code: Code) -> bool {
     )
 }
 
-/// What the waiters before a request wait for: it must not take that.
+/// The resources that earlier waiters wait for: a later request must not take them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ahead {
     /// Waiters by device.
     pub devices: HashMap<String, usize>,
     /// Users whose runs wait for slices of their own to end.
     pub users: HashSet<u32>,
-    /// Slices in which runs wait for room.
+    /// Slices inside which runs wait for space.
     pub parents: HashSet<String>,
 }
 
-/// What a waiter waits for.
+/// The resource that a waiter waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitsFor {
-    /// Room in a slice, by id.
+    /// Space in a slice, by id.
     Parent(String),
     /// The end of slices of its own user.
     User(u32),
@@ -50,8 +50,8 @@ pub enum WaitsFor {
 }
 
 impl WaitsFor {
-    /// What a request of user `uid` waits for after a refusal with `code`. `devices` are those it may land on, which are
-    /// asked for where they count.
+    /// The resource for which a request of user `uid` waits after a refusal with `code`. `devices` are those it may
+    /// land on; they are computed only where they count.
     #[must_use]
     pub fn of(parent: Option<&str>, uid: u32, code: Code, devices: impl FnOnce() -> HashSet<String>) -> Self {
         match (parent, code) {
@@ -62,7 +62,7 @@ impl WaitsFor {
         }
     }
 
-    /// The names by which two waiters see that they wait for the same.
+    /// The keys by which two waiters are compared: a common key means the same resource.
     #[must_use]
     pub fn names(&self) -> HashSet<String> {
         match self {
@@ -74,7 +74,7 @@ impl WaitsFor {
 }
 
 impl Ahead {
-    /// Adds one that waits.
+    /// Adds one waiter.
     pub fn add(&mut self, waits_for: &WaitsFor) {
         match waits_for {
             WaitsFor::Parent(id) => {
@@ -92,19 +92,19 @@ impl Ahead {
     }
 }
 
-/// What becomes of a waiter whose turn it was.
+/// The outcome for a waiter after its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// It keeps its place, and others behind it do not get what it waits for.
+    /// The waiter keeps its place, and later ones do not get what it waits for.
     Waits,
-    /// It keeps its place; nothing was decided.
+    /// The waiter keeps its place; nothing was decided.
     Undecided,
-    /// It is told the outcome.
+    /// The waiter is told the outcome.
     Served,
 }
 
-/// What becomes of a waiter that was refused so, or admitted. A driver that hangs may come back: no one loses a place
-/// meanwhile. A caller that cannot be looked at now decides nothing.
+/// The outcome for a waiter that was admitted, or refused for this reason. A driver that hangs may come back: no waiter
+/// loses its place meanwhile. A caller that cannot be looked at now decides nothing.
 #[must_use]
 pub fn turn(refusal: Option<Code>, driver_is_silent: bool, caller_is_unknown: bool) -> Turn {
     match refusal {
@@ -114,8 +114,8 @@ pub fn turn(refusal: Option<Code>, driver_is_silent: bool, caller_is_unknown: bo
     }
 }
 
-/// Refuses one more waiter of user `uid` where there is no place for it. `waiting` are the users of those that wait, and
-/// `agent` is the agent's own user: it and root have places of their own.
+/// Refuses one more waiter of user `uid` where the queue has no place for it. `waiting` are the users of the present
+/// waiters. `agent` is the agent's own user: it and root have places of their own.
 ///
 /// # Errors
 /// [`Code::QueueFull`].
@@ -134,8 +134,8 @@ pub fn require_place(waiting: &[u32], uid: u32, agent: u32) -> Result<(), Fault>
     Ok(())
 }
 
-/// The place of the waiter at `at`, from 1, among those that wait for the same, and how many these are. A waiter without
-/// names waits no longer.
+/// The place of the waiter at `at`, from 1, among those that wait for the same resource, and the number of these. A
+/// waiter without keys waits no longer.
 #[must_use]
 pub fn standing(waiters: &[Option<&HashSet<String>>], at: usize) -> (usize, usize) {
     let own = waiters.get(at).copied().flatten();

@@ -1,4 +1,4 @@
-//! What one user's slices may have together, so that one of thirty does not take the card.
+//! Quotas: how much one user's slices may have together, so that one of thirty users cannot take the whole device.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use divvy_model::{Bytes, Code, Compute, DeviceRecord, Fault, MemoryAmount};
 
 use crate::decide::admission::Hold;
 
-/// What the configuration allows each user.
+/// The limits that the configuration sets for each user.
 #[derive(Clone, Copy, Debug)]
 pub struct Quota {
     /// Memory of one device, contexts included.
@@ -15,11 +15,11 @@ pub struct Quota {
     pub slices: Option<u32>,
     /// Compute of one device, promised.
     pub compute: Option<Compute>,
-    /// What a user is called in a refusal.
+    /// The name of a user in a refusal.
     pub name_of: fn(u32) -> String,
 }
 
-/// What a user has.
+/// The slices of one user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Having<'a> {
     /// The user's slices on the device that is asked for.
@@ -29,7 +29,7 @@ pub struct Having<'a> {
 }
 
 impl Quota {
-    /// Whether a slice of `memory` of `device` could be had by user `uid` if that were all the user has.
+    /// Whether a slice of `memory` of `device` would be within the quota of user `uid` if the user had nothing else.
     ///
     /// # Errors
     /// [`Code::OverQuota`], which waiting does not change.
@@ -60,7 +60,8 @@ impl Quota {
     /// Whether user `uid`, who has `having`, may have `more` memory of `device`, in `new` new slices.
     ///
     /// # Errors
-    /// [`Code::QuotaFull`], saying what is left and in which slices the rest is: it fits once some of them have ended.
+    /// [`Code::QuotaFull`], which says what is left and which slices have the rest. The request fits once some of them
+    /// have ended.
     pub fn admit(
         &self,
         uid: u32,
@@ -108,7 +109,7 @@ impl Quota {
         )
     }
 
-    /// Whether `share` of a device's time could be had by user `uid` if that were all the user has.
+    /// Whether `share` of a device's time would be within the quota of user `uid` if the user had nothing else.
     ///
     /// # Errors
     /// [`Code::OverQuota`], which waiting does not change.
@@ -136,7 +137,8 @@ impl Quota {
         .hint(format!("ask for at most {most}: waiting does not help")))
     }
 
-    /// Whether user `uid`, who has `holds` on `device` beside, may be promised `share` of its time.
+    /// Whether user `uid` may be promised `share` of the device's time. `holds` are the user's other slices on
+    /// `device`.
     ///
     /// # Errors
     /// [`Code::QuotaFull`], saying what is left and which slices have the rest.
@@ -174,9 +176,10 @@ impl Quota {
     }
 }
 
-/// A lasting slice keeps its part while nothing runs in it, the one that plain runs share too.
+/// The hint that names deletion: a lasting slice keeps its part while nothing runs in it, also the one that plain runs
+/// share.
 fn left_of_it(left: impl fmt::Display) -> String {
-    format!("{left} of that is left; see divvy ps, and divvy slice delete for what nobody needs")
+    format!("{left} of that is left; see divvy ps, and divvy slice delete for slices that are not needed")
 }
 
 fn sum_of(sum: u64, hold: &Hold) -> u64 {
@@ -249,7 +252,7 @@ mod tests {
         );
         assert_eq!(
             refusal.hint.as_deref(),
-            Some("20% of that is left; see divvy ps, and divvy slice delete for what nobody needs")
+            Some("20% of that is left; see divvy ps, and divvy slice delete for slices that are not needed")
         );
         let part = |parts| quota.check_compute(3_999_999_999, &device(), Some(Compute(parts)));
         part(5000).expect("all of it, once the other has ended");

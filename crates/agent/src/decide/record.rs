@@ -5,7 +5,7 @@ use divvy_model::{Bytes, DeviceRecord, DeviceShare, SliceRecord, SliceRequest};
 use crate::api::CreateSlice;
 use crate::start::settings::Settings;
 
-/// A record with all that was asked for and nothing that is decided yet.
+/// A record with all that was asked for and none of what is decided later.
 #[must_use]
 pub fn as_asked(ask: &CreateSlice) -> SliceRecord {
     SliceRecord {
@@ -45,7 +45,7 @@ pub fn share_of(
     }
 }
 
-/// What may be allocated beyond `memory` where `percent` of it may be allocated in all.
+/// The bytes that may be allocated beyond `memory` where `percent` of it may be allocated in all.
 fn beyond(memory: Bytes, percent: u32) -> Bytes {
     let more = u128::from(memory.0) * u128::from(percent.saturating_sub(100)) / 100;
     Bytes(u64::try_from(more).unwrap_or(u64::MAX))

@@ -1,4 +1,4 @@
-//! What a live slice may be resized to.
+//! The sizes to which a live slice may be resized.
 
 use divvy_host::Inventory;
 use divvy_model::{
@@ -26,7 +26,7 @@ pub fn check_whole(record: &SliceRecord) -> Result<(), Fault> {
     )
 }
 
-/// A slice's share of one of its devices that is to change.
+/// A slice's share of one device, which is to change.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
     /// The agent's rules, for the caller.
@@ -37,9 +37,9 @@ pub struct Change<'a> {
     pub device: &'a DeviceRecord,
     /// Its share of that.
     pub share: &'a DeviceShare,
-    /// What it holds of it, in bytes: its limit, or what it used where it was resized below that.
+    /// The bytes that count as held: its limit, or its use where it was resized below that.
     pub before: Bytes,
-    /// What is in use there.
+    /// The memory in use there.
     pub used: UsedOn,
     /// All slices.
     pub tenants: &'a Tenants,
@@ -62,8 +62,8 @@ impl Change<'_> {
         Ok(share)
     }
 
-    /// The limit that a slice gets which is inside no other. Where it grows, `require_answers` refuses for a driver that
-    /// does not answer.
+    /// The limit of a slice that is inside no other. Where it grows, `require_answers` refuses if the driver does not
+    /// answer.
     ///
     /// # Errors
     /// [`Code::BadMemory`] and the refusals of admission.
@@ -112,8 +112,8 @@ impl Change<'_> {
     }
 }
 
-/// What a slice may be promised of compute in the place of what it has: `terms`, if all its devices have that. `agent` is
-/// the agent's own user.
+/// The compute terms that a slice may have in place of its present ones: `terms`, if all its devices have that much.
+/// `agent` is the agent's own user.
 ///
 /// # Errors
 /// [`Code::BadCompute`], [`Code::NotEnforceable`], [`Code::NotAllowed`] and the refusals of admission.
@@ -136,7 +136,7 @@ pub fn compute_resized(
             record.name
         );
         return Err(Fault::new(Code::NotEnforceable, message)
-            .hint("start the program in a slice of the cooperative rung instead"));
+            .hint("start the program in a slice of the cooperative isolation level instead"));
     }
     if record.share_mode != Mode::Lease {
         let message = format!("slice {} shares its device by {}", record.name, record.share_mode);
@@ -157,7 +157,7 @@ pub fn compute_resized(
     Ok(terms)
 }
 
-/// Whether the slices inside this one could keep what they have.
+/// Whether the slices inside this one could keep their shares.
 fn check_inside(family: &Family<'_>, record: &SliceRecord, terms: ComputeTerms) -> Result<(), Fault> {
     let mut inside = family.inside(&record.id);
     let critical = inside.find(|inside| inside.compute_class == Class::Latency);

@@ -1,4 +1,4 @@
-//! The agent's rules for one asker, and the slices that stand on devices: what every decision of admission begins with.
+//! The agent's rules for one caller, and the slices on devices: the input of every decision of admission.
 
 use divvy_model::{Bytes, ComputeTerms, DeviceRecord, Fault};
 
@@ -13,7 +13,7 @@ pub struct UsedOn {
     pub device: Bytes,
     /// By programs outside any slice.
     pub unmanaged: Bytes,
-    /// For no living process, as far as no ledger has it.
+    /// Bytes held by no living process, as far as no ledger accounts for them.
     pub unheld: Bytes,
 }
 
@@ -26,7 +26,7 @@ pub struct Tenant {
     pub holds: Vec<(String, Hold)>,
 }
 
-/// The slices that are inside no other: a slice inside another is part of what that one holds.
+/// The slices that are inside no other: a nested slice is part of what its parent holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tenants(pub Vec<Tenant>);
 
@@ -45,14 +45,14 @@ impl Tenants {
     }
 }
 
-/// What the configuration says, and the user that asks.
+/// The configuration, and the user that asks.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules<'a> {
     /// The configuration.
     pub settings: &'a Settings,
     /// The user that asks.
     pub asker: u32,
-    /// What a user is called in a refusal.
+    /// The name of a user in a refusal.
     pub name_of: fn(u32) -> String,
 }
 
@@ -71,7 +71,7 @@ impl Rules<'_> {
         }
     }
 
-    /// What each user may have.
+    /// The quota of each user.
     #[must_use]
     pub fn quota(&self) -> Quota {
         Quota {
@@ -103,8 +103,8 @@ impl Rules<'_> {
         self.quota().admit(uid, &having, device, more, new)
     }
 
-    /// Whether user `uid` may be promised so much of a device's time. Slice `without` is to have this in the place of what
-    /// it has.
+    /// Whether user `uid` may be promised so much of a device's time. Slice `without` is to have this in place of its
+    /// present terms.
     ///
     /// # Errors
     /// [`divvy_model::Code::ComputeFull`], [`divvy_model::Code::QuotaFull`].

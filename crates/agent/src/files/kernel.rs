@@ -1,4 +1,4 @@
-//! Files of /proc, to be read. The kernel makes what is in them, and no user can put a link or another file in their place.
+//! Files of /proc, for reading. The kernel makes their content, and no user can replace one by a link or another file.
 #![expect(
     clippy::disallowed_methods,
     reason = "a path below /proc cannot be made to lead elsewhere"
@@ -16,15 +16,15 @@ pub(crate) fn open(process: impl Display, name: &str) -> io::Result<File> {
     File::open(format!("/proc/{process}/{name}"))
 }
 
-/// What a file of a process says.
+/// The text of a process's file.
 ///
 /// # Errors
-/// As [`open`]; `InvalidData` for what is no text.
+/// As [`open`]; `InvalidData` for a file that is not text.
 pub(crate) fn text(process: impl Display, name: &str) -> io::Result<String> {
     fs::read_to_string(format!("/proc/{process}/{name}"))
 }
 
-/// The same, whatever bytes it has.
+/// The same as bytes.
 ///
 /// # Errors
 /// As [`open`].
@@ -42,10 +42,10 @@ pub(crate) fn numbers(process: impl Display, name: &str) -> io::Result<Vec<i32>>
     Ok(numbers.collect())
 }
 
-/// The processes that there are, in no order.
+/// All present processes, in no order.
 ///
 /// # Errors
-/// The system does not tell of all.
+/// The system does not list all.
 pub(crate) fn processes() -> io::Result<Vec<u32>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {

@@ -1,7 +1,7 @@
-//! Every file operation of the agent and of the keepers that changes something: by descriptors of folders that only this
-//! user writes, without following links. clippy.toml keeps the by-path forms out of the other modules.
+//! Every changing file operation of the agent and of the page servers. They use descriptors of folders that only this
+//! user writes, and follow no links. clippy.toml forbids the by-path forms in the other modules.
 //!
-//! What others are to see is built under a name that they do not know, and renamed into sight.
+//! A file for others is built under a name that they do not know, and then renamed.
 #![expect(
     clippy::disallowed_methods,
     reason = "here they are called with descriptors and with names that have no slash"
@@ -26,19 +26,19 @@ use rustix::io::Errno;
 
 use crate::start::trust::is_roots;
 
-/// What is read of one file at most, in bytes: records and notes are far smaller.
+/// The largest file that is read, in bytes: records and notes are far smaller.
 const LARGEST: u64 = 64 << 20;
 
 /// A folder that belongs to this user, or to root, and that no other user can write in.
 #[derive(Debug)]
 pub(crate) struct Folder {
     fd: OwnedFd,
-    /// For messages, and for names that are handed to other programs.
+    /// The path, for messages and for other programs.
     path: PathBuf,
 }
 
 impl Folder {
-    /// Opens the folder at `path`, which is no link.
+    /// Opens the folder at `path`, which must not be a link.
     ///
     /// # Errors
     /// The system's reason; `PermissionDenied` for a folder that another user could write in.
@@ -46,13 +46,13 @@ impl Folder {
         Self::opened_at(CWD, path.as_os_str(), path.into())
     }
 
-    /// Makes the folder at `path` with its parents, which all may enter, or opens it.
+    /// Makes the folder at `path` with its parents, which all users may enter, or opens it.
     ///
     /// # Errors
     /// As [`Self::open`].
     pub fn make_at(path: &Path, mode: u32) -> io::Result<Self> {
         if let Some(parent) = path.parent().filter(|parent| !parent.exists()) {
-            // Beside another process that makes the same one.
+            // Another process may make the same one at this moment.
             let _made = Self::make_at(parent, 0o755)?;
         }
         match mkdirat(CWD, path, Mode::from_raw_mode(0o700)) {
@@ -84,8 +84,8 @@ impl Folder {
         }
     }
 
-    /// Opens a folder outside the run directory, once its links are resolved: the folder and all above it belong to this user
-    /// or to root, and no other user can put anything in the place of one.
+    /// Opens a folder outside the run directory, once its links are resolved. The folder and its parents must belong to
+    /// this user or to root, and no other user may be able to replace one.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -96,7 +96,7 @@ impl Folder {
             let path = at.path.join(part);
             at = Self::checked_at(at.fd.as_fd(), part.as_os_str(), path, may_pass)?;
         }
-        // In the last one something is to change, so that a sticky bit is not enough.
+        // The last folder is for changes, so a sticky bit is not enough.
         let facts = fstat(&at.fd)?;
         match may_change(&facts) {
             true => Ok(at),
@@ -108,12 +108,12 @@ impl Folder {
         Self::checked_at(CWD, OsStr::new("/"), "/".into(), may_pass)
     }
 
-    /// Where it lies.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes the folder `name` in this one, or opens it; either way it has `mode` then.
+    /// Makes the folder `name` in this one, or opens it; either way it then has `mode`.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -124,7 +124,7 @@ impl Folder {
             Err(errno) => return Err(errno.into()),
         }
         let folder = self.below(name)?;
-        // Of root's own a user's process changes nothing, and needs to change nothing.
+        // A user's process cannot change root's own folder, and does not need to.
         if fstat(&folder.fd)?.st_mode & 0o7777 != mode {
             fchmod(&folder.fd, Mode::from_raw_mode(mode))?;
         }
@@ -140,7 +140,7 @@ impl Folder {
         Self::opened_at(self.fd.as_fd(), name.as_ref(), self.path.join(name))
     }
 
-    /// Sets who may enter and list it.
+    /// Sets which users may enter and list it.
     ///
     /// # Errors
     /// The system's reason.
@@ -148,10 +148,10 @@ impl Folder {
         Ok(fchmod(&self.fd, Mode::from_raw_mode(mode))?)
     }
 
-    /// Puts a file of this content in the place of whatever has the name. A reader sees the old one or the new one.
+    /// Replaces the file of this name by one with this content. A reader sees the old one or the new one.
     ///
     /// # Errors
-    /// The system's reason; what was there stays.
+    /// The system's reason; the old file stays.
     pub fn write(&self, name: &str, content: &[u8], mode: u32) -> io::Result<()> {
         check(name)?;
         let aside = aside(name);
@@ -166,13 +166,13 @@ impl Folder {
         })
     }
 
-    /// A file that was not there before.
+    /// The file must not exist yet.
     fn create(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(&self.fd, name, flags, Mode::from_raw_mode(0o600))?.into())
     }
 
-    /// Opens a file for writing, made where it is missing: a lock, or a log with `OFlags::APPEND`.
+    /// Opens a file for writing, and makes it if it is missing: a lock, or a log with `OFlags::APPEND`.
     ///
     /// # Errors
     /// The system's reason.
@@ -185,7 +185,7 @@ impl Folder {
     /// The content of a plain file in it.
     ///
     /// # Errors
-    /// The system's reason; `InvalidData` for what is no plain file, or is too large.
+    /// The system's reason; `InvalidData` for a file that is not plain, or too large.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         check(name)?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -196,7 +196,7 @@ impl Folder {
             Mode::empty(),
             ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH,
         )
-        // Kernels before 5.6, and filters that do not know the call: one name, and no link by the flag.
+        // For kernels before 5.6, and filters that do not know the call: one name, and the flag that forbids links.
         .or_else(|errno| match errno {
             Errno::NOSYS | Errno::PERM => openat(&self.fd, name, flags, Mode::empty()),
             errno => Err(errno),
@@ -217,19 +217,19 @@ impl Folder {
     /// The same, as text.
     ///
     /// # Errors
-    /// As [`Self::read`]; `InvalidData` for what is no text.
+    /// As [`Self::read`]; `InvalidData` for a file that is not text.
     pub fn read_text(&self, name: &str) -> io::Result<String> {
         String::from_utf8(self.read(name)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 
-    /// A listening socket, in the place of whatever has the name. `mode` says who may connect.
+    /// A listening socket, which replaces the file of this name. `mode` says which users may connect.
     ///
     /// # Errors
     /// The system's reason.
     pub fn listen(&self, name: &str, mode: u32) -> io::Result<UnixListener> {
         check(name)?;
         let aside = aside(name);
-        // By the descriptor: binding knows paths only.
+        // The path goes through the descriptor, because bind(2) takes paths only.
         let place = self.place_of(&aside);
         let listen = || {
             let listener = UnixListener::bind(&place)?;
@@ -242,17 +242,18 @@ impl Folder {
         })
     }
 
-    /// A path to what has this name, for calls that know paths only: by the descriptor, and good while this is open.
+    /// A path to the file of this name, for calls that take paths only. It goes through the descriptor, and is valid
+    /// while this is open.
     pub fn place_of(&self, name: &str) -> PathBuf {
         format!("/proc/self/fd/{}/{name}", self.fd.as_raw_fd()).into()
     }
 
-    /// Whether there is something of this name.
+    /// Whether a file of this name exists.
     pub fn has(&self, name: &str) -> bool {
         rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// What has this name, whatever it is called later.
+    /// The identity of the file of this name; it survives a rename.
     ///
     /// # Errors
     /// The system's reason.
@@ -262,7 +263,7 @@ impl Folder {
         Ok((facts.st_dev, facts.st_ino))
     }
 
-    /// Removes a file; one that is not there is no error.
+    /// Removes a file; a missing one is no error.
     ///
     /// # Errors
     /// The system's reason.
@@ -274,7 +275,7 @@ impl Folder {
         }
     }
 
-    /// Removes a file or a folder with all that is in it; one that is not there is no error.
+    /// Removes a file, or a folder with its content; a missing one is no error.
     ///
     /// # Errors
     /// The system's reason.
@@ -283,7 +284,7 @@ impl Folder {
         tree::remove(self.fd.as_fd(), OsStr::new(name), 0)
     }
 
-    /// Gives what is called `from` the name `to`, in the place of whatever has that.
+    /// Renames `from` to `to`, which replaces a file of that name.
     ///
     /// # Errors
     /// The system's reason.
@@ -293,7 +294,7 @@ impl Folder {
         Ok(renameat(&self.fd, from, &self.fd, to)?)
     }
 
-    /// A link to `target`, which nothing of ours follows; programs' loaders do.
+    /// A link to `target`, which the agent never follows; programs' loaders do.
     ///
     /// # Errors
     /// The system's reason.
@@ -302,8 +303,8 @@ impl Folder {
         Ok(symlinkat(target, &self.fd, name)?)
     }
 
-    /// The file at `source` under a second name here, or a copy of it: of another file system, or of another user's file,
-    /// there is no second name.
+    /// A second name here for the file at `source`, or a copy. A file of another file system or of another user cannot
+    /// have a second name.
     ///
     /// # Errors
     /// The system's reason.
@@ -332,13 +333,13 @@ impl Folder {
     }
 }
 
-/// A folder of this user's or of root's in which no other user can write.
+/// Checks that a folder belongs to this user or to root, and that no other user can write in it.
 fn may_change(folder: &Stat) -> bool {
     let own = rustix::process::geteuid().as_raw();
     (folder.st_uid == own || folder.st_uid == 0) && folder.st_mode & 0o022 == 0
 }
 
-/// A folder on the way to one of ours. In a sticky one others can put files beside ours, and not in their place.
+/// Checks a parent folder. In a sticky one other users can add files, but not replace this user's.
 fn may_pass(folder: &Stat) -> bool {
     let own = rustix::process::geteuid().as_raw();
     let is_sticky = folder.st_mode & 0o1000 != 0;
@@ -352,7 +353,7 @@ fn not_ours(path: &Path) -> io::Error {
     )
 }
 
-/// One name of one entry: no path.
+/// Checks that a name is a single entry and no path.
 fn check(name: &str) -> io::Result<()> {
     match name {
         "" | "." | ".." => Err(io::Error::from(io::ErrorKind::InvalidInput)),
@@ -363,7 +364,7 @@ fn check(name: &str) -> io::Result<()> {
     }
 }
 
-/// A name that no one else uses, for what is not to be seen yet.
+/// A name that no other process uses, for a file that is not to be seen yet.
 fn aside(name: &str) -> String {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -55,7 +55,7 @@ fn links_are_neither_followed_nor_lead_anywhere() {
     assert!(folder.folder("folder", 0o777).is_err() && folder.below("folder").is_err());
     assert!(folder.read("read").is_err());
     assert!(folder.open_to_write("read", OFlags::APPEND, 0o600).is_err());
-    // These put their own in the place of the link.
+    // These replace the link by their own file.
     folder.write("file", b"ours", 0o600).expect("written");
     let _listener = folder.listen("socket", 0o600).expect("listens");
     folder.remove_all("folder").expect("the link is removed");
@@ -93,13 +93,13 @@ fn names_are_names() {
     }
 }
 
-/// A thread that puts links in the place of everything it can reach, as a hostile owner of the folder would: nothing outside
-/// is changed, whatever the order. The folder is ours here, so that the race is one.
+/// A thread that replaces everything it can reach by links, as a hostile owner of the folder would: nothing outside
+/// changes, in whatever order. The test owns the folder, so that the race is real.
 #[test]
 fn swaps_of_links_in_mid_operation_change_nothing_outside() {
-    /// Of operations, five in each turn.
+    /// The number of operations, five in each turn.
     const ROUNDS: u32 = 10_000;
-    /// A guard: it takes seconds.
+    /// A bound on the time: the test takes seconds.
     const LONGEST: Duration = Duration::from_secs(120);
     let begin = Instant::now();
     let (base, folder) = base();
@@ -150,7 +150,7 @@ fn a_settled_folder_has_no_other_users_above_it() {
     let deep = base.path().join("a/b");
     fs::create_dir_all(&deep).expect("folders");
     symlink(&deep, base.path().join("link")).expect("a link");
-    // Below /tmp, where all may write and none may put anything in the place of another's.
+    // A folder below /tmp, where all users may write and none may replace another's file.
     let real = deep.canonicalize().expect("there");
     for path in [&deep, &base.path().join("link")] {
         assert_eq!(Folder::settled(path).expect("ours").path(), real);

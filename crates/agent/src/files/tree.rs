@@ -1,4 +1,4 @@
-//! Removing a folder with all that is in it, by descriptors: a link is removed, and never followed.
+//! Removal of a folder with its content, by descriptors: a link is removed, and never followed.
 
 use std::ffi::OsStr;
 use std::io;
@@ -8,14 +8,14 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
 
-/// Deeper than anything of ours.
+/// Deeper than any folder of the agent's.
 const DEEPEST: u32 = 32;
 
-/// Removes `name` in the folder `parent`; what is not there is no error.
+/// Removes `name` in the folder `parent`; a missing one is no error.
 pub(super) fn remove(parent: BorrowedFd<'_>, name: &OsStr, depth: u32) -> io::Result<()> {
     match unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
-        // Folders answer one or the other.
+        // For a folder, systems return one error or the other.
         Err(Errno::ISDIR | Errno::PERM) if depth < DEEPEST => {}
         Err(errno) => return Err(errno.into()),
     }

@@ -1,8 +1,8 @@
 //! The holder of emulated devices' pages: a small process of its own, which the agent starts, feeds and, when it dies,
 //! replaces. docs/adr/0035 says more.
 //!
-//! The pages are memory files of sealed size, which live while a process has them. The agent has each of them too: another
-//! holder goes on with the same. A restarted agent takes over a holder that lives.
+//! The pages are memory files of sealed size, which live while a process has them. The agent has each of them too, so
+//! another holder can go on with the same ones. A restarted agent takes over a holder that lives.
 
 mod order;
 mod process;
@@ -30,28 +30,28 @@ use crate::start::log::open_log;
 use crate::start::rundir::{CONTAINERS, ENTER_ONLY, KeepCommand, RunDir};
 use crate::state::Shared;
 
-/// What the holder is called where a slice's keeper has the slice's id.
+/// The holder's name in the place of a slice's id.
 pub(crate) const HOLDER: &str = "emulated";
-/// Where its socket for the agent is, beside the files of emulated devices.
+/// The name of its socket for the agent, beside the files of emulated devices.
 const FOLDER: &str = "emulated";
 const CONTROL: &str = "control.sock";
-/// How long it may take over an order.
+/// The time limit for an order.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The holder, as the agent knows it.
+/// The holder, from the agent's side.
 #[derive(Debug, Default)]
 pub(crate) struct Holder {
-    /// To the holder, as long as it lives.
+    /// The connection to the holder, as long as it lives.
     stream: Option<UnixStream>,
-    /// Where this agent started it.
+    /// Its process, where this agent started it.
     child: Option<Child>,
-    /// What it holds: what sets the files aside, the ledger, the engine's page.
+    /// The devices that it holds: the descriptor that disables its files, its ledger, its engine's page.
     held: BTreeMap<Id, [OwnedFd; 3]>,
-    /// Who has which device, as it was told.
+    /// The devices of each user, as last told.
     users: BTreeMap<u32, BTreeSet<Id>>,
-    /// Whether there are slices that outlast their programs, as it was told.
+    /// Whether some slices outlast their programs, as last told.
     lasting: bool,
-    /// Containers' doors that it opened.
+    /// The containers' sockets that it has opened.
     doors: BTreeMap<String, Vec<Id>>,
 }
 
@@ -75,7 +75,7 @@ impl Holder {
         let told = send(stream, order, &fds).and_then(|()| receive(stream));
         match told {
             Ok((Answer::Failed(why), _)) => Err(io::Error::other(why)),
-            // What it says next would be the answer to this: it is spoken to anew.
+            // The connection is closed, because a late answer would be taken for the next order's.
             Err(error) => {
                 self.stream = None;
                 Err(error)
@@ -92,7 +92,7 @@ impl Holder {
     }
 }
 
-/// The holder, with what it is to hold.
+/// The holder, with the devices that it should hold.
 pub(crate) struct PageHolder {
     pub run: RunDir,
     /// The agent's own user.
@@ -108,12 +108,12 @@ impl PageHolder {
         self.holder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where containers' folders and the sockets are.
+    /// The containers' folders and the sockets.
     fn holders_folder(&self) -> io::Result<Folder> {
         self.run.folder()?.folder(FOLDER, 0o700)
     }
 
-    /// Sees to it that a holder lives and has what the agent knows of. `starts`: one is started where none lives.
+    /// Makes sure that a holder lives and has the agent's state. `starts`: a holder is started where none lives.
     fn reach(&self, holder: &mut Holder, starts: bool) -> Result<bool, Fault> {
         if holder.is_alive() {
             return Ok(true);
@@ -180,7 +180,7 @@ impl PageHolder {
         let (ours, theirs) = UnixStream::pair()?;
         attach::give(&ours, &sockets).map_err(io::Error::other)?;
         let stream = UnixStream::connect(folder.path().join(CONTROL))?;
-        // Ours are closed, or whoever connects to a dead holder would wait instead of being refused.
+        // The agent's own descriptors are closed, or a client of a dead holder would wait instead of being refused.
         drop(sockets);
         let child = (self.keep)(&self.run, HOLDER)
             .stdin(OwnedFd::from(theirs))
@@ -193,8 +193,8 @@ impl PageHolder {
         Ok(stream)
     }
 
-    /// Has a holder have the pages of these devices, by their names; none is started where all have one. Answers whether it
-    /// has them all: not those that programs use which were started where no agent served, until these have ended.
+    /// Makes the holder hold the pages of these devices, by name; none is started where all have one. Returns whether
+    /// it holds them all. Devices of programs that started without an agent are not included until these have ended.
     ///
     /// # Errors
     /// [`Code::Attach`], [`Code::RunDir`].
@@ -224,8 +224,8 @@ impl PageHolder {
         Ok(all)
     }
 
-    /// The same for a slice, whose user may ask for the pages from then on. What cannot be had is tried again each second:
-    /// the agent's own user's programs have their files until then.
+    /// The same for a slice, whose user may ask for the pages from then on. A failure is tried again each second:
+    /// programs of the agent's own user have their files until then.
     pub fn hold_for(&self, slice: &SliceRecord) {
         if slice.emulated_spec.is_some() {
             let shares = slice.shares();
@@ -242,7 +242,7 @@ impl PageHolder {
         }
     }
 
-    /// Tells the holder who has which device, where that has changed.
+    /// Tells the holder the devices of each user, where that has changed.
     pub fn tell_users(&self) {
         let slices: Vec<SliceRecord> = {
             let state = self.state.lock();
@@ -279,7 +279,7 @@ impl PageHolder {
         self.tell_users();
     }
 
-    /// Replaces a holder that died. Called again and again; whoever has the state may be waiting for it.
+    /// Replaces a holder that died. It is called periodically; a thread with the state's lock may be waiting for it.
     pub fn replace(&self) {
         let mut holder = self.holder();
         if !holder.held.is_empty()
@@ -289,7 +289,8 @@ impl PageHolder {
         }
     }
 
-    /// Has the holder hold what slices need by now, and no more doors than there are folders. Called again and again.
+    /// Makes the holder hold what slices need now, and no more sockets than there are folders. It is called
+    /// periodically.
     pub fn keep_up(&self) {
         let devices: BTreeSet<String> = {
             let state = self.state.lock();
@@ -310,8 +311,8 @@ impl PageHolder {
         self.close_doors();
     }
 
-    /// Opens the sockets of those containers' folders that have none yet, for what was granted there. A folder's socket may
-    /// be that of a holder which is dead: containers have the folder mounted, and find the new one in it.
+    /// Opens the sockets of those containers' folders that have none yet, for their granted devices. A folder may have
+    /// the socket of a dead holder: containers have the folder mounted, and find the new one in it.
     fn open_doors(&self, holder: &mut Holder) -> io::Result<()> {
         let containers = match self.run.folder()?.below(CONTAINERS) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -348,10 +349,10 @@ impl PageHolder {
         Ok(())
     }
 
-    /// Has the holder give out, at the sockets of containers' folders, what was granted there.
+    /// Makes the holder serve, at the sockets of containers' folders, the devices that were granted there.
     ///
     /// # Errors
-    /// [`Code::Attach`], also where programs use a device that were started where no agent served.
+    /// [`Code::Attach`], also where programs that started without an agent use a device.
     pub fn hold_granted(&self, devices: &[&str]) -> Result<(), Fault> {
         if !self.hold_devices(devices.iter().copied())? {
             return Err(Fault::new(
@@ -364,7 +365,7 @@ impl PageHolder {
         self.open_doors(&mut holder).map_err(|error| cannot(&error))
     }
 
-    /// Closes the doors of folders that are gone.
+    /// Closes the sockets of folders that are gone.
     fn close_doors(&self) {
         let mut holder = self.holder();
         let gone: Vec<String> = holder
@@ -380,7 +381,8 @@ impl PageHolder {
         }
     }
 
-    /// The pages of a slice's devices, as file systems know them: whoever has one of them open or mapped uses the device.
+    /// The pages of a slice's devices, by file system identity: a process with one of them open or mapped uses the
+    /// device.
     pub fn page_files(&self, slices: &[SliceRecord]) -> HashMap<String, HashSet<(u64, u64)>> {
         let holder = self.holder();
         let of = |record: &SliceRecord| {
@@ -399,14 +401,14 @@ impl PageHolder {
     }
 }
 
-/// The folder of a container's socket, in the folder of what was granted to it.
+/// The folder of a container's socket, in the folder of the grant.
 const DOOR: &str = "pages";
 
 fn tell(holder: &mut Holder, users: &BTreeMap<u32, BTreeSet<Id>>, lasting: bool) -> io::Result<()> {
     holder.users.clone_from(users);
     holder.lasting = lasting;
     if holder.stream.is_none() {
-        // It is told when there is one.
+        // The holder is told when there is one.
         return Ok(());
     }
     let table = users

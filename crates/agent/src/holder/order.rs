@@ -1,4 +1,4 @@
-//! What the agent tells the holder of emulated devices' pages, over a socket that the agent's user alone comes to: a
+//! The agent's orders to the holder of emulated devices' pages, over a socket that only the agent's user can reach: a
 //! length, JSON, and descriptors beside the length.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read};
@@ -14,50 +14,50 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// The UUID by which a device's pages are asked for.
+/// The UUID by which a device's pages are requested.
 pub(crate) type Id = [u8; 16];
 
-/// No order is longer, in bytes: some ten thousand users with a device each.
+/// The largest order, in bytes: some ten thousand users with a device each.
 const LONGEST: u32 = 1 << 20;
 
-/// What the agent wants.
+/// An order of the agent.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
-    /// To know what it holds.
+    /// Asks for the list of held devices.
     List,
-    /// The pages of a device that it holds.
+    /// Asks for the pages of a held device.
     Take(Id),
-    /// It to hold this device. What sets the device's files aside comes with it; and, where another holder had them, the
-    /// pages: the ledger, then the engine's.
+    /// Makes it hold this device. A descriptor that disables the device's files comes with it. Where another holder had
+    /// them, the pages come too: the ledger, then the engine's.
     Hold(Id),
-    /// These users, and no others, to have these devices.
+    /// Gives these devices to these users, and to no others.
     Users {
-        /// Who has what.
+        /// The devices of each user.
         users: Vec<(u32, Vec<Id>)>,
-        /// Whether there are slices that outlast their programs, and so an agent: it stays for them.
+        /// Whether some slices outlast their programs, and so need an agent: the holder stays for them.
         lasting: bool,
     },
-    /// It to give out these devices at the socket that comes with it, to whoever comes there: a container's.
+    /// Makes it serve these devices at the attached socket, to every process of a container that connects.
     Open {
-        /// What the container's folder is called.
+        /// The name of the container's folder.
         door: String,
-        /// What was granted there.
+        /// The granted devices.
         devices: Vec<Id>,
     },
-    /// It to listen there no more.
+    /// Makes it stop serving there.
     Close(String),
 }
 
-/// What the holder answers.
+/// The holder's answer.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// It is done.
+    /// The order is done.
     Done,
-    /// What it holds.
+    /// The held devices.
     Devices(Vec<Id>),
-    /// The ledger, the engine's page and what sets the files aside come with this.
+    /// The ledger, the engine's page and the descriptor that disables its files come with this.
     Pages,
-    /// It cannot.
+    /// The order failed.
     Failed(String),
 }
 

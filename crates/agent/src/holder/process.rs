@@ -1,5 +1,5 @@
-//! The holder's process. It has no privilege, opens no file by name, and needs no agent: it stays while an agent follows
-//! it, a lasting slice is there, or a program has a place on one of its devices.
+//! The holder's process. It has no privilege, opens no file by name, and needs no agent. It stays while an agent is
+//! connected, a lasting slice exists, or a program has a slot on one of its devices.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,30 +15,30 @@ use super::order::{Answer, Order, receive, send};
 use super::shelf::{Device, Rule, Shelf};
 use crate::keeper::{confine, door};
 
-/// As many connections are served at once, of all users.
+/// The number of connections that are served at once, of all users.
 const MOST_OF_HOST: usize = 512;
-/// The same of one container.
+/// The same for one container.
 const MOST_OF_CONTAINER: usize = 64;
-/// Only the agent's user comes to its socket.
+/// The number for the agent's socket, which only the agent's user can reach.
 const MOST_AGENTS: usize = 16;
-/// How often it looks whether it is needed.
+/// How often it checks whether it is needed.
 const LOOK: Duration = Duration::from_secs(1);
-/// The agent that started it has come by then, or never will.
+/// The time in which the agent that started it must have connected.
 const LATEST: Duration = Duration::from_secs(10);
 
-/// The doors of containers, by name; what is shut down wakes who listens there.
+/// The containers' sockets, by name; a shutdown wakes the thread that listens there.
 type Doors = Mutex<HashMap<String, OwnedFd>>;
 
 /// Holds emulated devices' pages while they are needed. The agent that starts it hands it the sockets by its standard
 /// input.
 ///
 /// # Errors
-/// [`Code::Attach`] when it gets none, or cannot give up its privileges.
+/// [`Code::Attach`] when it gets no sockets, or cannot give up its privileges.
 pub(crate) fn hold() -> Result<(), Fault> {
     let cannot = |error: &dyn std::error::Error| {
         Fault::new(Code::Attach, "cannot hold the emulated devices' pages").because(error)
     };
-    // Fails only for a leader of a group, which needs no new session to be safe from the terminal's signals.
+    // This fails only for a leader of a group, which needs no new session to be safe from the terminal's signals.
     let _session = rustix::process::setsid();
     let stdin = std::io::stdin()
         .as_fd()
@@ -60,7 +60,7 @@ pub(crate) fn hold() -> Result<(), Fault> {
     Ok(())
 }
 
-/// Serves who comes to a listener, from a thread of its own.
+/// Serves the connections to a listener, from a thread of its own.
 fn start(listener: UnixListener, shelf: &Arc<Shelf>, rule: Rule, most: usize) -> std::io::Result<()> {
     let (shelf, rule) = (Arc::clone(shelf), Arc::new(rule));
     std::thread::Builder::new().name("pages".into()).spawn(move || {
@@ -170,7 +170,7 @@ fn open(
 fn close(doors: &Doors, door: &str) {
     let mut doors = doors.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(listener) = doors.remove(door) {
-        // Who accepts there is woken, and finds nothing to accept ever again.
+        // The accepting thread is woken, and never finds another connection.
         let _shut = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
     }
 }

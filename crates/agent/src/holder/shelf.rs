@@ -1,4 +1,4 @@
-//! What the holder has, and to whom it gives it.
+//! The holder's devices, and the users that may have them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,12 +13,12 @@ use rustix::fs::{Mode, fchmod};
 
 use super::order::Id;
 
-/// As many connections of one user are served at once; each lasts two seconds at most.
+/// The number of connections of one user that are served at once; each lasts two seconds at most.
 pub(super) const MOST_OF_USER: usize = 32;
-/// As many devices are held: no machine has more, and each costs three descriptors.
+/// The number of held devices: no machine has more, and each costs three descriptors.
 const MOST_DEVICES: usize = 1024;
 
-/// A device's pages, and what sets its files aside.
+/// A device's pages, and the open descriptor that disables its files.
 #[derive(Debug)]
 pub(super) struct Device {
     pub ledger: OwnedFd,
@@ -27,7 +27,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Pages on which nothing is.
+    /// Empty pages.
     pub fn new(mark: OwnedFd) -> Result<Self, String> {
         Ok(Self {
             ledger: new_device_ledger().map_err(|error| error.to_string())?,
@@ -41,7 +41,7 @@ impl Device {
         [self.ledger.as_fd(), self.engine.as_fd(), self.mark.as_fd()]
     }
 
-    /// Whether a living process has a place on the device. What cannot be told is taken for one.
+    /// Whether a living process has a slot on the device. An unknown process counts as living.
     fn is_used(&self) -> bool {
         let seen = reopen(&self.ledger).and_then(|own| Snapshot::read(own).map_err(|_| Status::Failed));
         seen.map_or(true, |seen| seen.processes().any(|process| process.alive))
@@ -50,46 +50,46 @@ impl Device {
 
 /// A descriptor for one process: an open file description of its own.
 fn reopen(page: &OwnedFd) -> Result<OwnedFd, Status> {
-    /// One that gives it another mode all the time loses one of so many races.
+    /// A process that changes the mode all the time loses one of so many races.
     const TRIES: u32 = 32;
     let open = |_| {
-        // Whoever has the page may have given it another mode, as its owner or as a container's root.
+        // A process that has the page may have changed its mode, as its owner or as a container's root.
         let _mode = fchmod(page, Mode::from_raw_mode(0o666));
         reopen_page(page.as_fd()).ok()
     };
     (0..TRIES).find_map(open).ok_or(Status::Failed)
 }
 
-/// To whom a socket gives what.
+/// The rule by which a socket gives out devices.
 #[derive(Debug)]
 pub(super) enum Rule {
-    /// On the host: the agent's user and root have all, others what they were given.
+    /// On the host: the agent's user and root have all devices, others the ones that they were given.
     Host,
-    /// In a container: whoever comes has these.
+    /// In a container: every client has these devices.
     Container {
-        /// What the container's folder is called.
+        /// The name of the container's folder.
         door: String,
-        /// What was granted there.
+        /// The granted devices.
         devices: Vec<Id>,
     },
 }
 
-/// See the module.
+/// The holder's state; see the module.
 #[derive(Debug)]
 pub(super) struct Shelf {
     /// The agent's user.
     uid: u32,
     devices: Mutex<BTreeMap<Id, Device>>,
     users: Mutex<HashMap<u32, HashSet<Id>>>,
-    /// Connections, by who has them.
+    /// Connections, by party.
     inside: Mutex<HashMap<Party, usize>>,
     /// Connections of agents.
     pub agents: AtomicUsize,
-    /// Whether there are slices that outlast their programs.
+    /// Whether some slices outlast their programs.
     pub lasts: AtomicBool,
 }
 
-/// Whose connections are counted together: those of a user on the host, or of a user in one container.
+/// The party by which connections are counted: a user on the host, or a user in one container.
 type Party = (Option<String>, u32);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -115,7 +115,7 @@ impl Drop for Inside<'_> {
 }
 
 impl Shelf {
-    /// An empty one of an agent of this user's.
+    /// An empty shelf of an agent of this user.
     pub fn new(uid: u32) -> Self {
         Self {
             uid,
@@ -127,12 +127,12 @@ impl Shelf {
         }
     }
 
-    /// What it holds.
+    /// The held devices.
     pub fn list(&self) -> Vec<Id> {
         lock(&self.devices).keys().copied().collect()
     }
 
-    /// Does something with a device that it holds.
+    /// Calls a function with a held device.
     pub fn with<T>(&self, id: Id, work: impl FnOnce(&Device) -> T) -> Option<T> {
         lock(&self.devices).get(&id).map(work)
     }
@@ -150,13 +150,13 @@ impl Shelf {
         Ok(())
     }
 
-    /// These users, and no others, have these devices from now on.
+    /// Gives these devices to these users, and to no others, from now on.
     pub fn allow(&self, users: Vec<(u32, Vec<Id>)>) {
         let users = users.into_iter();
         *lock(&self.users) = users.map(|(uid, ids)| (uid, ids.into_iter().collect())).collect();
     }
 
-    /// Whether it is needed: by an agent, a lasting slice, who asks now, or who has a place on a device.
+    /// Whether it is needed: by an agent, a lasting slice, a present client, or a process with a slot on a device.
     pub fn is_needed(&self) -> bool {
         self.agents.load(SeqCst) > 0
             || self.lasts.load(SeqCst)
@@ -164,12 +164,12 @@ impl Shelf {
             || lock(&self.devices).values().any(Device::is_used)
     }
 
-    /// Answers one process, and waits until it has its place.
+    /// Answers one process, and waits until it has its slot.
     pub fn serve(&self, stream: &UnixStream, rule: &Rule) {
         let Some(_inside) = self.enter(stream, rule) else {
             return;
         };
-        // Whoever went away asks no more.
+        // A process that went away needs no answer.
         let _gone = serve_device(stream, |user, id| {
             if !self.may_have(rule, user, id) {
                 return Err(Status::NotAllowed);
@@ -181,12 +181,12 @@ impl Shelf {
         });
     }
 
-    /// Who is over the bound is hung up on, and comes again.
+    /// A party over its limit is disconnected, and may connect again.
     fn enter(&self, stream: &UnixStream, rule: &Rule) -> Option<Inside<'_>> {
         let user = rustix::net::sockopt::socket_peercred(stream).ok()?.uid.as_raw();
         let party = match rule {
             Rule::Host => (None, user),
-            // Many containers' roots are one user.
+            // The roots of many containers are one user.
             Rule::Container { door, .. } => (Some(door.clone()), user),
         };
         let mut inside = lock(&self.inside);
@@ -234,7 +234,7 @@ mod tests {
         shelf
     }
 
-    /// Asks as a process does; the answer, while the connection is open.
+    /// A test client's request; returns the answer, while the connection is open.
     fn ask(shelf: &Arc<Shelf>, rule: &Arc<Rule>, uuid: Id) -> (UnixStream, Option<Status>) {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         let (shelf, rule) = (Arc::clone(shelf), Arc::clone(rule));

@@ -1,10 +1,11 @@
-//! How much of the log a user can fill. What a user's requests cause is written so often a minute; the rest is counted.
+//! The limit on how much of the log a user can fill. So many lines a minute are written for a user's requests; the rest
+//! are counted.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// So many lines of a user's doing are written in each [`SPAN`].
+/// The number of lines that are written for a user in each [`SPAN`].
 const MOST: u32 = 20;
 const SPAN: Duration = Duration::from_secs(60);
 
@@ -22,7 +23,7 @@ struct Span {
 }
 
 impl Lines {
-    /// Whether another line about what user `uid` did is to be written now.
+    /// Whether another line for an action of user `uid` is to be written now.
     pub fn allow(&self, uid: u32) -> bool {
         self.allow_at(uid, Instant::now())
     }
@@ -42,7 +43,7 @@ impl Lines {
         writes
     }
 
-    /// The users of whom lines were left out in a span that has ended, with how many. To be called now and then.
+    /// The users with lines left out in a span that has ended, and how many. To be called now and then.
     pub fn settle(&self) -> Vec<(u32, u32)> {
         self.settle_at(Instant::now())
     }

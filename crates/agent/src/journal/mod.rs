@@ -1,5 +1,5 @@
-//! What happened lately, and a signal for those that wait for more. Where there is no room for another event, one of the
-//! user with the most goes: a user that makes many pushes out its own.
+//! The recent events, and a signal for readers that wait for more. When the journal is full, the user with the most
+//! events loses the oldest: a user that makes many pushes out its own.
 
 pub(crate) mod lines;
 
@@ -13,26 +13,26 @@ use crate::api::viewer::Viewer;
 use crate::journal::lines::Lines;
 use crate::system::clock;
 
-/// How many events are remembered.
+/// The number of events that are remembered.
 const REMEMBERED: usize = 1000;
 
-/// How many are handed out at once: a reader that is slow holds no more than these.
+/// The number of events that are handed out at once: a slow reader holds no more than these.
 const AT_ONCE: usize = 64;
 
-/// Something that people should be told.
+/// An event to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Incident {
-    /// What.
+    /// Its kind.
     pub kind: EventKind,
-    /// The slice's id and name, where it is about one.
+    /// The slice's id and name, for an event about a slice.
     pub slice: Option<(String, String)>,
     /// The slice's user.
     pub owner: Option<u32>,
-    /// The device, where it is about one.
+    /// The device, for an event about a device.
     pub device: Option<String>,
-    /// The `divvy run` in which it happened, by its process id, where it is about one.
+    /// The process id of the `divvy run` in which it happened, if any.
     pub run: Option<u32>,
-    /// In words.
+    /// The event in words.
     pub message: String,
 }
 
@@ -40,9 +40,9 @@ pub(crate) struct Incident {
 #[derive(Debug)]
 pub(crate) struct Journal {
     events: Mutex<VecDeque<Entry>>,
-    /// The number of the last one.
+    /// The number of the last event.
     last: watch::Sender<u64>,
-    /// What of each user's doing is written to the log too.
+    /// The lines of each user that are written to the log too.
     pub lines: Lines,
     /// The agent's own user.
     agent: u32,
@@ -50,7 +50,7 @@ pub(crate) struct Journal {
 
 #[derive(Debug)]
 struct Entry {
-    /// The user whose slice it is about, where it is about one.
+    /// The slice's user, for an event about a slice.
     owner: Option<u32>,
     event: EventRecord,
 }
@@ -67,7 +67,7 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// The journal of an agent of this user.
+    /// An empty journal for an agent of this user.
     pub fn of(agent: u32) -> Self {
         Self {
             agent,
@@ -75,7 +75,8 @@ impl Journal {
         }
     }
 
-    /// Whether a line about what user `uid` did is to be written to the log now. Root and the agent's own user have no bound.
+    /// Whether a line about an action of user `uid` is to be written to the log now. Root and the agent's own user have
+    /// no limit.
     pub fn may_log(&self, uid: u32) -> bool {
         uid == 0 || uid == self.agent || self.lines.allow(uid)
     }
@@ -84,7 +85,7 @@ impl Journal {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes something down.
+    /// Records an event.
     pub fn note(&self, incident: Incident) {
         let mut events = self.events();
         let number = *self.last.borrow() + 1;
@@ -106,11 +107,11 @@ impl Journal {
             owner: incident.owner,
             event,
         });
-        // Under the lock, so that numbers come in order.
+        // This is done under the lock, so that numbers come in order.
         self.last.send_replace(number);
     }
 
-    /// Writes down what happened to a slice.
+    /// Records an event of a slice.
     pub fn tell(&self, kind: EventKind, record: &divvy_model::SliceRecord, message: impl Into<String>) {
         self.note(Incident {
             kind,
@@ -122,7 +123,7 @@ impl Journal {
         });
     }
 
-    /// Writes down what a process of the `divvy run` with process id `run` did in a slice.
+    /// Records what a process of the `divvy run` with process id `run` did in a slice.
     pub fn tell_run(
         &self,
         kind: EventKind,
@@ -140,7 +141,7 @@ impl Journal {
         });
     }
 
-    /// The next events after that of number `since`, as far as they are remembered and as this viewer may see them.
+    /// The next events after number `since`, as far as they are remembered and this viewer may see them.
     pub fn next(&self, since: u64, viewer: Viewer) -> Vec<EventRecord> {
         let events = self.events();
         let known = events.iter().filter(|entry| entry.event.number > since);
@@ -150,7 +151,7 @@ impl Journal {
             .collect()
     }
 
-    /// All events after that of number `since` that are remembered.
+    /// All remembered events after number `since`.
     #[cfg(test)]
     pub fn after(&self, since: u64) -> Vec<EventRecord> {
         let events = self.events();
@@ -200,7 +201,7 @@ mod tests {
         let first: Vec<&str> = all.iter().take(6).map(|event| event.message.as_str()).collect();
         assert_eq!(first, ["begins", "0", "1", "2", "3", "4"]);
         assert!(all.is_sorted_by_key(|event| event.number));
-        // Handed out in parts, none twice and none left out.
+        // The events come in parts, none twice and none left out.
         let (mut since, mut read) = (0, Vec::new());
         loop {
             let next = journal.next(since, Viewer::ROOT);

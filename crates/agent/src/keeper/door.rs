@@ -1,5 +1,5 @@
-//! How many are with a keeper at once. A peer that comes when all places are taken waits in the socket's queue. The places
-//! are for peers that may ask here: one that fills them holds up its own slice alone.
+//! The number of connections that a page server has at once. A peer that comes when all places are taken waits in the
+//! socket's queue. The places are for peers that may ask here: a peer that fills them delays its own slice alone.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use divvy_ledger::attach;
 
-/// So many refused connections are kept open, so that their peers read the refusal before they write in vain.
+/// The number of refused connections that are kept open, so that their peers read the refusal before they write in
+/// vain.
 const REFUSED: usize = 32;
 
-/// Those who are inside.
+/// The connections that are inside.
 #[derive(Debug, Default)]
 struct Door {
     inside: Mutex<usize>,
@@ -42,10 +43,10 @@ impl Drop for Place {
     }
 }
 
-/// Serves who comes to a listener, `most` at once. One thread per connection: a peer that says nothing must not keep the
-/// next one waiting. Where no thread is to be had the connection closes, and the peer is refused like any other.
+/// Serves the connections to a listener, `most` at once. Each has a thread of its own, so that a silent peer does not
+/// delay the next one. Where no thread can be started the connection closes, and the peer is refused like any other.
 ///
-/// Whom `admits` does not let in takes no place: it is refused before it has said anything.
+/// A peer that `admits` does not let in takes no place: it is refused before it has said anything.
 pub(crate) fn serve(
     listener: &UnixListener,
     most: usize,
@@ -57,10 +58,10 @@ pub(crate) fn serve(
     loop {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
-            // It was shut down: there is nothing more to come.
+            // The listener was shut down: no more connections come.
             Err(error) if error.kind() == ErrorKind::InvalidInput => return,
             Err(_) => {
-                // Out of descriptors: the next try may fare better.
+                // The process is out of descriptors: the next try may succeed.
                 std::thread::sleep(Duration::from_millis(10));
                 continue;
             }
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     const MOST: usize = 4;
-    /// Longer than anything here takes; a test that fails ends all the same.
+    /// Longer than anything here takes, so that a failing test ends all the same.
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
@@ -138,7 +139,7 @@ mod tests {
         assert_eq!(PEAK.load(SeqCst), MOST);
     }
 
-    /// A thousand that may not ask here, silent and open, keep no place from the one that may.
+    /// A thousand silent, open connections without permission keep no place from the one that has it.
     #[test]
     fn peers_that_may_not_ask_take_no_place() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -159,7 +160,7 @@ mod tests {
         let mut heard = String::new();
         one.read_to_string(&mut heard).expect("an answer");
         assert_eq!(heard, "served");
-        // It was told, and is told so still.
+        // The refusal was sent, and is sent again.
         let last = silent.last_mut().expect("a thousand");
         last.set_read_timeout(Some(LONG)).expect("a socket");
         last.read_exact(&mut [0; 32]).expect("the refusal");

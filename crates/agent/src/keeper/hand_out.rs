@@ -1,4 +1,4 @@
-//! The agent's socket at which a `divvy run` fetches the sockets of the slice that it keeps.
+//! The agent's socket at which a `divvy run` fetches the sockets of the slice that it serves.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -14,7 +14,7 @@ use crate::start::rundir::RunDir;
 use crate::state::Shared;
 use crate::system::peer::Peer;
 
-/// As many are served at once. A silent one has two seconds.
+/// The number of connections that are served at once. A silent one is closed after two seconds.
 const MOST: usize = 64;
 
 /// Serves from a thread of its own for as long as the agent lives.
@@ -43,7 +43,7 @@ pub(crate) fn start(run: &RunDir, state: &Shared) -> Result<(), Fault> {
             let known = Arc::clone(&this);
             let admits = move |stream: &UnixStream| known.knows_keeper(stream);
             door::serve(&listener, MOST, admits, move |stream| {
-                // A run that went away asks no more.
+                // A run that went away needs no answer.
                 let _gone = attach::answer(stream, |id| this.sockets_for(stream, id));
             });
         })
@@ -57,8 +57,8 @@ struct HandOut {
 }
 
 impl HandOut {
-    /// Whether a `divvy run` that keeps a slice is at the other end. Any other process has nothing to ask here, and would
-    /// keep the places from those that have.
+    /// Whether the peer is a `divvy run` that serves a slice. Any other process has no business here, and would take
+    /// places from those runs.
     fn knows_keeper(&self, stream: &UnixStream) -> bool {
         let Ok(peer) = rustix::net::sockopt::socket_peercred(stream) else {
             return false;
@@ -71,7 +71,7 @@ impl HandOut {
         })
     }
 
-    /// The sockets of a slice, for the process that is to keep it and for no other.
+    /// The sockets of a slice, for its page server and for no other process.
     fn sockets_for(&self, stream: &UnixStream, number: u32) -> Result<Sockets, Status> {
         let peer = rustix::net::sockopt::socket_peercred(stream.as_fd()).map_err(|_| Status::Failed)?;
         let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();

@@ -1,8 +1,8 @@
-//! The keeper: `divvy run` while its program runs, or a process of its own for a lasting slice. It holds the slice's
-//! pages and hands them to every process of the slice that asks, whether an agent runs or not.
+//! The page server: `divvy run` while its program runs, or a process of its own for a lasting slice. It holds the
+//! slice's pages and hands them to every process of the slice that asks, whether an agent runs or not.
 //!
-//! The agent makes the sockets on which it listens, in folders that only the agent writes, and hands them over. A keeper
-//! needs no privilege, and gives up those it has.
+//! The agent makes the page server's listening sockets, in folders that only the agent writes, and hands them over. A
+//! page server needs no privilege, and gives up those it has.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -21,15 +21,15 @@ pub(crate) mod confine;
 pub(crate) mod door;
 pub(crate) mod hand_out;
 
-/// As many of a container's processes are served at once: they may connect as often as they like, and our threads are not
-/// counted against their own bound on processes. A peer that speaks is answered within a millisecond, a silent one has two
-/// seconds.
+/// The number of a container's processes that are served at once. They may connect as often as they like, and the page
+/// server's threads are not counted against their own limit on processes. A peer that speaks is answered within a
+/// millisecond; a silent one has two seconds.
 const MOST_OF_CONTAINERS: usize = 64;
-/// The same for processes of the host, which may be another user's than the keeper's.
+/// The same for processes of the host, which may belong to another user than the page server.
 const MOST_OF_HOST: usize = 256;
 
-/// Makes the sockets of a slice's keeper, in the place of those of an earlier one. A slice that containers may have gets
-/// one for them.
+/// Makes the sockets of a slice's page server, in the place of an earlier one's. A slice for containers gets one more
+/// for them.
 ///
 /// # Errors
 /// [`Code::RunDir`].
@@ -37,7 +37,7 @@ pub(crate) fn make_sockets(run: &RunDir, id: &str, uid: u32, boxed: bool) -> Res
     let make = || -> std::io::Result<Sockets> {
         let folder = make_folder(run, id)?;
         Ok(Sockets {
-            // The keeper looks at the user of each peer.
+            // The page server looks at the user of each peer.
             attach: folder.listen(ATTACH, 0o666)?,
             control: folder.listen(CONTROL, 0o600)?,
             container: match boxed {
@@ -60,7 +60,7 @@ pub(crate) fn make_sockets(run: &RunDir, id: &str, uid: u32, boxed: bool) -> Res
     })
 }
 
-/// A keeper that serves from threads of its own, until the process ends.
+/// A page server on threads of its own, until the process ends.
 #[derive(Debug)]
 pub struct Keeper {
     _pages: Arc<attach::Keeper>,
@@ -75,7 +75,7 @@ impl Keeper {
         let pages = Arc::new(pages);
         let host = Door::Host { uid: sockets.uid };
         let start = || -> std::io::Result<()> {
-            // The agent comes to a socket of its own, so that no tenant holds it up.
+            // The agent has a socket of its own, so that no tenant delays it.
             start(sockets.control, &pages, Door::Agent, usize::MAX)?;
             start(sockets.attach, &pages, host, MOST_OF_HOST)?;
             match sockets.container {
@@ -88,7 +88,7 @@ impl Keeper {
         Ok(Self { _pages: pages })
     }
 
-    /// Fetches the sockets of a slice from the agent, and serves on them: for the `divvy run` that keeps it.
+    /// Fetches the sockets of a slice from the agent, and serves on them: for the `divvy run` that is its page server.
     ///
     /// # Errors
     /// [`Code::AgentUnreachable`] where no agent listens; [`Code::Attach`].
@@ -111,41 +111,41 @@ pub(crate) fn number_of(id: &str) -> Option<u32> {
     (id.len() == 8).then(|| u32::from_str_radix(id, 16).ok())?
 }
 
-/// Keeps a lasting slice, as a process of its own, until the slice is deleted or another keeper has taken over. The agent
-/// that starts it hands it the sockets by its standard input. The id `emulated` is none: it makes the process the holder of
-/// emulated devices' pages.
+/// Serves a lasting slice's pages, as a process of its own, until the slice is deleted or another page server has taken
+/// over. The agent that starts it hands it the sockets by its standard input. The id `emulated` is no slice: it makes
+/// the process the holder of emulated devices' pages.
 ///
 /// # Errors
-/// [`Code::Attach`] when it gets none, or cannot give up its privileges.
+/// [`Code::Attach`] when it gets no sockets, or cannot give up its privileges.
 pub fn keep(run: &RunDir, id: &str) -> Result<(), Fault> {
     if id == HOLDER {
         return crate::holder::hold();
     }
-    /// How often it looks whether it is still wanted. The agent tells it; this is for when no agent does.
+    /// How often it checks whether it is still needed. Usually the agent says so; this is for a time without an agent.
     const LOOK: Duration = Duration::from_secs(1);
     let cannot = |error: &dyn std::error::Error| {
         Fault::new(Code::Attach, format!("cannot keep slice {id}")).because(error)
     };
-    // Fails only for a leader of a group, which needs no new session to be safe from the terminal's signals.
+    // This fails only for a leader of a group, which needs no new session to be safe from the terminal's signals.
     let _session = rustix::process::setsid();
     let stdin = std::io::stdin()
         .as_fd()
         .try_clone_to_owned()
         .map_err(|error| cannot(&error))?;
     let sockets = attach::take(&UnixStream::from(stdin)).map_err(|error| cannot(&error))?;
-    // Held while we still may open it.
+    // The folder is held while this process may still open it.
     let folder = make_folder(run, id).map_err(|error| cannot(&error))?;
     confine::give_up_privileges()?;
     let _keeper = Keeper::serve(sockets, attach::Keeper::that_notes_members())?;
     let own = folder.identity(CONTROL).map_err(|error| cannot(&error))?;
-    // What is there later is another keeper's. What cannot be told is no reason to go.
+    // A different socket there belongs to another page server. An unknown state is no reason to end.
     while folder.identity(CONTROL).is_ok_and(|now| now == own) {
         std::thread::sleep(LOOK);
     }
     Ok(())
 }
 
-/// Serves what comes to a listener, from a thread of its own, so many at once.
+/// Serves the connections to a listener, from a thread of its own, so many at once.
 fn start(
     listener: UnixListener,
     pages: &Arc<attach::Keeper>,
@@ -159,8 +159,8 @@ fn start(
                 .is_ok_and(|peer| door.admits_user(peer.uid.as_raw()))
         };
         door::serve(&listener, most, admits, move |stream| {
-            // The program's standard streams are not the keeper's to write to: what goes wrong here shows on the other
-            // side, which is told.
+            // The page server may not write to the program's standard streams: a failure here shows on the other side,
+            // which is told.
             let _told = pages.serve(stream, door);
         });
     })?;

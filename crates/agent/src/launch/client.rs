@@ -25,13 +25,13 @@ use crate::start::rundir::RunDir;
 use crate::start::trust::check_run_dir;
 use divvy_model::SliceRecord;
 
-/// How long an answer may take. An agent hands pages over within a second; a hung one must not hang its callers.
+/// The time limit for an answer. An agent hands pages over within a second; a hung one must not hang its callers.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The largest answer that is read, in bytes.
 const LARGEST: usize = 64 << 20;
 
-/// How long a request is sent again that an agent with too much at hand did not take.
+/// How long a request is sent again to an agent that was too busy to take it.
 const INSIST: Duration = Duration::from_secs(5);
 
 /// An agent, by its run directory.
@@ -72,7 +72,7 @@ impl Client {
         self.get("/v1/slices")
     }
 
-    /// What each slice has of its devices' time.
+    /// Each slice's part of its devices' time.
     ///
     /// # Errors
     /// As [`Self::status`].
@@ -80,11 +80,11 @@ impl Client {
         self.get("/v1/compute")
     }
 
-    /// Calls `each` with the events after number `since`, all that are remembered without one, oldest first; and if
-    /// `follow`, with those that come, for as long as the agent runs and `each` answers true.
+    /// Calls `each` with the events after number `since`, oldest first; without a number, with all remembered events.
+    /// With `follow`, also with later events, for as long as the agent runs and `each` returns true.
     ///
     /// # Errors
-    /// As [`Self::status`]; an agent that ends meanwhile is none.
+    /// As [`Self::status`]; an agent that ends meanwhile is no error.
     pub fn events(
         &self,
         since: Option<u64>,
@@ -104,7 +104,7 @@ impl Client {
             let mut body = response.into_body();
             let mut read: Vec<u8> = Vec::new();
             'answer: while let Some(frame) = body.frame().await {
-                // An agent that was killed says no more.
+                // A killed agent sends nothing more.
                 let Ok(frame) = frame else { break };
                 read.extend(frame.into_data().unwrap_or_default());
                 while let Some(end) = read.iter().position(|byte| *byte == b'\n') {
@@ -145,10 +145,10 @@ impl Client {
             .map(|document| document.body)
     }
 
-    /// Stands in line for a slice.
+    /// Queues for a slice.
     ///
     /// # Errors
-    /// As [`Self::status`]; a refusal that waiting does not mend.
+    /// As [`Self::status`]; a refusal that waiting does not change.
     pub fn wait(&self, body: &Wait) -> Result<Standing, Fault> {
         let mut body = body.clone();
         shorten(&mut body.ask.command);
@@ -168,7 +168,7 @@ impl Client {
             .map(|document| document.body)
     }
 
-    /// Says what a lasting slice goes with.
+    /// Sets a lasting slice's attendant.
     ///
     /// # Errors
     /// As [`Self::status`]; [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`], [`Code::Usage`].
@@ -178,7 +178,7 @@ impl Client {
             .map(|document| document.body)
     }
 
-    /// Has the agent make ready what containers are to have of a lasting slice.
+    /// Has the agent prepare the files of a lasting slice for containers.
     ///
     /// # Errors
     /// As [`Self::status`]; [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`], [`Code::RunDir`],
@@ -189,7 +189,8 @@ impl Client {
             .map(|document| document.body)
     }
 
-    /// Tells the agent of a file that describes a slice to container engines, so that it goes when the slice does.
+    /// Tells the agent of a file that describes a slice to container engines, so that the file is removed with the
+    /// slice.
     ///
     /// # Errors
     /// As [`Self::status`]; [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::RunDir`].
@@ -200,7 +201,7 @@ impl Client {
             .map(|document| document.body)
     }
 
-    /// Has the agent make ready what containers are to have of emulated devices without a slice.
+    /// Has the agent prepare the files of emulated devices for containers without a slice.
     ///
     /// # Errors
     /// As [`Self::status`]; [`Code::NotAllowed`], [`Code::RunDir`], [`Code::DropIn`].
@@ -209,7 +210,7 @@ impl Client {
             .map(|document| document.body)
     }
 
-    /// Tells that a program of a slice's container was refused, and how.
+    /// Reports that a program of a slice's container was refused, and how.
     ///
     /// # Errors
     /// As [`Self::status`]; [`Code::UnknownSlice`], [`Code::NotAllowed`].
@@ -219,7 +220,7 @@ impl Client {
             .map(|document| document.body)
     }
 
-    /// Tells that the caller, now the slice's keeper, waits for its pages; returns when it has them.
+    /// Reports that the caller, now the slice's page server, waits for its pages; returns when it has them.
     ///
     /// # Errors
     /// As [`Self::status`]; [`Code::Attach`].
@@ -249,7 +250,7 @@ impl Client {
             .map(|document| document.body)
     }
 
-    /// Tells that a slice's program has ended, or deletes a lasting slice.
+    /// Reports that a slice's program has ended, or deletes a lasting slice.
     ///
     /// # Errors
     /// As [`Self::status`]; [`Code::SliceBusy`].
@@ -272,7 +273,7 @@ impl Client {
         self.send::<(), R>(Method::GET, path, None)
     }
 
-    /// Sends a request, again and again for a while where the agent did not take it.
+    /// Sends a request, repeatedly for a while if the agent is too busy to take it.
     fn send<B: Serialize, R: DeserializeOwned>(
         &self,
         method: Method,
@@ -340,7 +341,7 @@ impl Client {
             .map_err(|error| self.unreachable(&error))
     }
 
-    /// Sends a request and waits for the head of the answer. Dropping the task that is answered too ends the connection.
+    /// Sends a request and waits for the head of the answer. The connection ends when the returned task is dropped.
     async fn begin(
         &self,
         request: Request<Full<Bytes>>,
@@ -357,8 +358,8 @@ impl Client {
         Ok((response, driver))
     }
 
-    /// Connects to the agent, and makes sure that it is the run directory's owner's or root's: in /tmp anybody may have made
-    /// the folder, and anybody may listen in it.
+    /// Connects to the agent, and checks that it is the run directory's owner's or root's: in /tmp any process may have
+    /// made the folder, and any process may listen in it.
     async fn connect(&self) -> Result<tokio::net::UnixStream, Fault> {
         let path = self.run.path();
         let owner = path.exists().then(|| check_run_dir(path)).transpose()?;
@@ -419,7 +420,7 @@ fn old_agent(what: &str) -> Fault {
         .hint("`divvy agent stop` ends the old agent; its slices keep their limits")
 }
 
-/// A slice's name as one segment of a path: what is no name cannot be a slice.
+/// A slice's name as one segment of a path; text that is no name cannot be a slice.
 fn segment(slice: &str) -> Result<&str, Fault> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if !slice.is_empty() && slice.bytes().all(plain) {
@@ -431,11 +432,11 @@ fn segment(slice: &str) -> Result<&str, Fault> {
         )
     }
 }
-/// How long a caller stands in the queue for the agent's socket.
+/// How long a caller waits in the queue of the agent's socket.
 const QUEUE: Duration = Duration::from_secs(10);
 
-/// Connects, and waits for a place where another user's connections fill the socket's queue. The kernel lets in by turns
-/// those that wait, and refuses the others.
+/// Connects, and waits for a place where another user's connections fill the socket's queue. The kernel admits waiting
+/// callers in turn, and refuses the others.
 fn connect_in_turn(path: &Path, limit: Duration) -> std::io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(

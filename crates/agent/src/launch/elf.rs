@@ -106,7 +106,7 @@ mod tests {
         );
     }
 
-    /// Where a 32-bit loader is installed, it must take the file without a word.
+    /// Where a 32-bit loader is installed, it must accept the file without a message.
     #[test]
     fn a_32_bit_loader_takes_it() {
         let Some(loader) = ["/lib/ld-linux.so.2", "/lib32/ld-linux.so.2"]

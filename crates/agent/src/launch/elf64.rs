@@ -1,7 +1,8 @@
-//! Libraries of this machine's word size in which nothing is but their name.
+//! Empty libraries of this machine's word size, which have only a name.
 //!
-//! One stands where a library of NVIDIA's would be found: it loads, and whoever asked finds no entry point and says so in its
-//! own words. Another is a second name of a library: who opens it finds what is in the one that it needs.
+//! One kind stands in the place of a library of NVIDIA's: it loads, but the program finds no entry point in it and
+//! reports that itself. The other kind is a second name of a library: a program that opens it finds the content of the
+//! library that it needs.
 //!
 //! The shape is the System V ABI's, 64-bit: one segment that is readable and writable and never executable (a run
 //! directory may be mounted noexec), and a dynamic section.
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// This machine's own loader takes both kinds, in front of a program, without a word.
+    /// This machine's own loader accepts both kinds before a program, without a message.
     #[test]
     fn a_loader_takes_them() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -119,7 +120,7 @@ mod tests {
         assert!(library("libnvidia-ml.so", Some("libnvidia-ml.so.1")).len() < 512);
         for (preload, loads) in [
             (format!("{}", alone.display()), true),
-            // The needed one is found by its SONAME, for it is there already.
+            // The needed library is found by its SONAME, because it is loaded already.
             (format!("{}:{}", alone.display(), second.display()), true),
             (format!("{}", second.display()), false),
         ] {

@@ -1,4 +1,4 @@
-//! `divvy run`: a slice, its keeper, and the program inside.
+//! `divvy run`: a slice, its page server, and the program inside.
 
 pub(crate) mod client;
 mod elf;
@@ -29,14 +29,14 @@ use crate::launch::supervise::{Watch, exit_code, let_go};
 use crate::start::on_demand::ensure_agent;
 use crate::start::rundir::RunDir;
 
-/// What is to be run, and where.
+/// The program to run, and where it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// The slice it is to have.
+    /// The request for its slice.
     pub request: SliceRequest,
     /// The lasting slice it is to join instead, by name or id.
     pub join: Option<String>,
-    /// Where there is no room: stand in line, for so long at most, or for as long as it takes.
+    /// Where no space is free: how long to queue at most, or without a limit.
     pub wait: Option<Option<Duration>>,
     /// The program and its arguments.
     pub command: Vec<OsString>,
@@ -53,9 +53,9 @@ pub struct Helpers<'a> {
     pub serve: &'a dyn Fn() -> Command,
     /// Calls [`enter`] with the arguments that follow.
     pub enter: &'a dyn Fn() -> Command,
-    /// Is told where one stands in line.
+    /// A callback for the place in the queue.
     pub waiting: &'a dyn Fn(&Standing),
-    /// Is told that the agent ended a process of the program's, and why.
+    /// A callback for when the agent ended a process of the program's, and why.
     pub ended: &'a dyn Fn(&Fault),
 }
 
@@ -74,10 +74,10 @@ pub struct Plan {
     pub environment: Vec<(String, OsString)>,
 }
 
-/// Says what would happen, and changes nothing but starting an agent where none runs.
+/// Reports what would happen, and changes nothing except that it starts an agent where none runs.
 ///
 /// # Errors
-/// Whatever would stop the real run.
+/// Any error that would stop the real run.
 pub fn plan(run: &RunDir, launch: &Launch, helpers: &Helpers<'_>) -> Result<Plan, Fault> {
     check_program(first(&launch.command)?)?;
     let parts = Parts::find(run, launch)?;
@@ -87,11 +87,11 @@ pub fn plan(run: &RunDir, launch: &Launch, helpers: &Helpers<'_>) -> Result<Plan
     parts.plan(run, &created, &created.directory.join("attach.sock"))
 }
 
-/// Runs the program in a slice of its own. `ready` is told the plan before the program starts. Returns the exit
-/// status as a shell gives it.
+/// Runs the program in a slice of its own. `ready` gets the plan before the program starts. Returns the exit status as
+/// a shell gives it.
 ///
 /// # Errors
-/// What stopped the program from starting; nothing is left behind then.
+/// The error that stopped the program from starting; nothing is left behind then.
 pub fn run(
     run: &RunDir,
     launch: &Launch,
@@ -103,8 +103,8 @@ pub fn run(
     let parts = Parts::find(run, launch)?;
     let mut agents = Vec::new();
     let created = create(run, launch, helpers, false, &mut agents)?;
-    // Before any thread, and before the program: they are to inherit the mask. Until here a signal ends us, and the
-    // agent finds that nobody keeps the slice.
+    // This comes before any thread, and before the program, because they must inherit the mask. Until here a signal
+    // ends this process, and the agent finds that the slice has no page server.
     let watch = Watch::begin()?;
     let keep = || -> Result<u8, Fault> {
         let _keeper = match created.joined {
@@ -131,18 +131,18 @@ pub fn run(
         }
     }
     if !created.joined {
-        // Where no agent runs just now, the next one finds nobody keeping the slice and clears it away.
+        // Where no agent runs just now, the next one finds the slice without a page server and clears it away.
         let _no_agent = Client::new(run.clone()).end(&created.slice.id);
     }
     outcome
 }
 
-/// Why the agent ended processes of this run, if it did. A program may go on without one that was ended, so this is for
-/// programs that failed.
+/// Why the agent ended processes of this run, if it did. A program may survive the end of one of its processes, so this
+/// is for programs that failed.
 fn ended_by_agent(run: &RunDir, slice: &str) -> Vec<Fault> {
     let mut faults = Vec::new();
     let own = Some(std::process::id());
-    // An agent that is not there any more has ended nobody.
+    // An agent that no longer runs has ended no process.
     let _no_agent = Client::new(run.clone()).events(None, false, |event| {
         if event.kind == EventKind::Bypassed && event.run_pid == own && event.slice_id.as_deref() == Some(slice) {
             faults.push(Fault::new(Code::NotEnforceable, event.message).hint(
@@ -154,7 +154,8 @@ fn ended_by_agent(run: &RunDir, slice: &str) -> Vec<Fault> {
     faults
 }
 
-/// Becomes the keeper of a slice that was admitted. An agent that died since is replaced: it finds the slice admitted.
+/// Becomes the page server of a slice that was admitted. An agent that died since is replaced: the new one finds the
+/// slice admitted.
 fn take_up(
     run: &RunDir,
     created: &CreatedSlice,
@@ -169,7 +170,7 @@ fn take_up(
     Ok(keeper)
 }
 
-/// Becomes the program, with the signals let through that `divvy run` holds back. Returns only when it cannot.
+/// Becomes the program, and unblocks the signals that `divvy run` blocks. Returns only on failure.
 #[must_use]
 pub fn enter(command: &[OsString]) -> Fault {
     let become_it = || {
@@ -225,8 +226,8 @@ fn create(
     }
 }
 
-/// Stands in line until the slice is there. The agent keeps the place for as long as this process lives; a new agent
-/// finds it in the old one's records.
+/// Queues until the slice is there. The agent keeps the place for as long as this process lives; a new agent finds it
+/// in the old one's records.
 fn in_line(
     client: &Client,
     ask: CreateSlice,
@@ -268,7 +269,7 @@ fn in_line(
     }
 }
 
-/// Asks the agent; one that was just leaving, or died, is replaced.
+/// Asks the agent; one that was about to end, or died, is replaced.
 struct Insist<'a, 'b> {
     run: &'a RunDir,
     helpers: &'a Helpers<'b>,
@@ -277,7 +278,7 @@ struct Insist<'a, 'b> {
 
 impl Insist<'_, '_> {
     fn on<T>(&mut self, ask: impl Fn() -> Result<T, Fault>) -> Result<T, Fault> {
-        /// One that is just being killed still listens for a moment: it is given that moment.
+        /// An agent that is about to die may still listen for a moment: this waits for that moment.
         const TRIES: u32 = 40;
         const MOMENT: Duration = Duration::from_millis(50);
         let mut last = None;
@@ -295,7 +296,7 @@ impl Insist<'_, '_> {
     }
 }
 
-/// The slice that the environment says we are in, by its id: the folder of its socket.
+/// The slice named in the environment, by id, which is the name of its socket's folder.
 fn surroundings() -> Option<String> {
     let socket = PathBuf::from(std::env::var_os("DIVVY_SLICE")?);
     let folder = socket.parent()?.file_name()?.to_str()?;

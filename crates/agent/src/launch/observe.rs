@@ -12,11 +12,11 @@ use crate::launch::stage::{DropIns, stage};
 use crate::launch::supervise::let_go;
 use crate::start::rundir::RunDir;
 
-/// The variables of a tool that is to see the devices of this host as they are: all of each device, and all processes.
-/// `emulated` is the specification of the host's emulated devices; without it there is nothing to set, because
-/// NVIDIA's own library shows NVIDIA's devices.
+/// The variables of a tool that must see the devices of this host unchanged: all of each device, and all processes.
+/// `emulated` is the specification of the host's emulated devices. Without it no variable is set, because NVIDIA's own
+/// library shows NVIDIA's devices.
 ///
-/// Only an NVML is put in front, no CUDA driver: who looks gets no memory.
+/// Only an NVML is put in front, no CUDA driver: an observer gets no memory.
 ///
 /// # Errors
 /// [`divvy_model::Code::DropIn`] and [`divvy_model::Code::RunDir`] when there is nothing to put in front.
@@ -41,7 +41,7 @@ pub fn observation(run: &RunDir, emulated: Option<&str>) -> Result<Vec<(String, 
     ])
 }
 
-/// Becomes the tool. Returns only when it cannot.
+/// Becomes the tool. Returns only on failure.
 #[must_use]
 pub fn observe(run: &RunDir, emulated: Option<&str>, command: &[OsString]) -> Fault {
     match observation(run, emulated) {
@@ -50,7 +50,7 @@ pub fn observe(run: &RunDir, emulated: Option<&str>, command: &[OsString]) -> Fa
     }
 }
 
-/// Becomes a program with these variables beside those that are set. Returns only when it cannot.
+/// Becomes a program with these variables beside those that are set. Returns only on failure.
 #[must_use]
 pub fn become_program(command: &[OsString], variables: &[(String, OsString)]) -> Fault {
     let become_it = || {

@@ -14,7 +14,7 @@ use crate::api::CreatedSlice;
 use crate::launch::stage::{DropIns, Stage, stage};
 use crate::start::rundir::RunDir;
 
-/// What a program's environment is made of.
+/// The inputs of a program's environment.
 pub(super) struct Parts {
     drop_ins: DropIns,
     limiter: Stage,
@@ -50,8 +50,8 @@ impl Parts {
         }
     }
 
-    /// The NVML that goes with a driver: the emulated device's with its own, else what lies beside the driver. Where
-    /// nothing does, limit-nvml looks for NVIDIA's by itself.
+    /// The NVML that belongs to a driver: the emulated device's own, else the library beside the driver. Where there is
+    /// none, limit-nvml looks for NVIDIA's by itself.
     fn nvml_for(&self, driver: &DriverBelow) -> Option<PathBuf> {
         if driver.path == self.drop_ins.emulated.cuda {
             return Some(self.drop_ins.emulated.nvml.clone());
@@ -122,10 +122,10 @@ fn environment(
     if let Some(spec) = &created.slice.emulated_spec {
         set("DIVVY_EMULATED", spec.into());
     }
-    // An emulated device's memory is accounted for there, and a run inside the program is to find this agent.
+    // An emulated device accounts for its memory itself, and a run inside the program must find this agent.
     set("DIVVY_RUN_DIR", run.path().into());
     if created.slice.isolation == Isolation::Env {
-        // Nothing else keeps the program to its device: every runtime is told, each in its own way.
+        // No limiter keeps the program to its device, so every runtime is told, each in its own way.
         let shown = Seen::of(&created.devices);
         let places: Vec<usize> = (0..created.devices.len()).collect();
         let told = settings(&shown, &places, Target::All).unwrap_or_default();
@@ -148,7 +148,7 @@ fn environment(
     variables
 }
 
-/// What the way of sharing needs in a program.
+/// The variables that the sharing mode needs in a program.
 fn of_mode(run: &RunDir, slice: &SliceRecord) -> Vec<(&'static str, String)> {
     if slice.share_mode != Mode::Mps {
         return Vec::new();
@@ -163,7 +163,7 @@ fn of_mode(run: &RunDir, slice: &SliceRecord) -> Vec<(&'static str, String)> {
 }
 
 /// The user's own preloads, then `ours`: a sanitizer's runtime has to come first, and a profiler's functions call the
-/// next ones, which are ours. Of a run inside a run ours are there already; another stage's limiter goes behind.
+/// next ones, which are ours. In a nested run ours are there already; another stage's limiter goes behind.
 fn among_preloads(ours: &str, inherited: Option<OsString>) -> OsString {
     let inherited = inherited.unwrap_or_default();
     let is_ours = |entry: &&[u8]| ours.split(':').any(|own| own.as_bytes() == *entry);
@@ -182,7 +182,7 @@ fn among_preloads(ours: &str, inherited: Option<OsString>) -> OsString {
 /// In the path of every staged drop-in.
 const STAGES: &[u8] = b"/stages/";
 
-/// `ours`, then what was there, without a second `ours`: a run inside a run.
+/// `ours`, then the earlier value, without a second `ours`: for a run inside a run.
 pub(super) fn in_front(ours: &OsStr, inherited: Option<OsString>, separator: &str) -> OsString {
     let mut value = ours.to_os_string();
     let mut already = ours.to_os_string();

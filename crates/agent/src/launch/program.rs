@@ -1,4 +1,5 @@
-//! The program named on the command line: is it there, can it be run, and what to say if not. The rules are a shell's.
+//! The program named on the command line: whether it exists, whether it can be run, and the error if not. The rules are
+//! a shell's.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -19,7 +20,7 @@ pub(super) fn first(command: &[OsString]) -> Result<&OsStr, Fault> {
 pub(super) fn check_program(program: &OsStr) -> Result<(), Fault> {
     let path = Path::new(program);
     if program.is_empty() {
-        // Joined to a folder of PATH it would name the folder.
+        // Joined to a folder of PATH, the name would mean the folder itself.
         return Err(not_found(program));
     }
     if path.components().count() > 1 || program.to_string_lossy().contains('/') {
@@ -65,7 +66,7 @@ fn not_found(program: &OsStr) -> Fault {
     .hint("give a path, or a name that is on PATH")
 }
 
-/// Of a script that is there the kernel says "not found" as well, when it means its interpreter.
+/// The kernel also says "not found" for an existing script whose interpreter is missing.
 #[expect(clippy::disallowed_methods, reason = "the program is the caller's own")]
 fn no_interpreter(program: &OsStr) -> Option<Fault> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
@@ -86,7 +87,7 @@ fn no_interpreter(program: &OsStr) -> Option<Fault> {
         "the interpreter `{interpreter}` of `{}` was not found",
         path.display()
     );
-    Some(Fault::new(Code::ProgramNotFound, message).hint("install it, or mend the script's first line"))
+    Some(Fault::new(Code::ProgramNotFound, message).hint("install it, or correct the script's first line"))
 }
 
 /// The system did not run it.

@@ -1,11 +1,11 @@
 //! Staging: the folders through which the dynamic loader finds the drop-ins.
 //!
-//! A stage holds one drop-in as `<$LIB of this machine>/libcuda.so.1` and `libcuda.so`, the NVML that goes with it as
-//! `libnvidia-ml.so.1` and `libnvidia-ml.so`, harmless libraries where a loader of another word size will look, and
-//! empty stand-ins for NVIDIA's libraries that take device memory past libcuda. A drop-in is a hard link to the
-//! installed file, or a copy: an upgrade leaves it alone, so that a program that runs keeps its file, and a worker that
-//! it starts later finds the same. A stage is named after the very files it was made from; a new version gets a new
-//! stage.
+//! A stage holds one drop-in as `<$LIB of this machine>/libcuda.so.1` and `libcuda.so`, and the NVML that goes with it
+//! as `libnvidia-ml.so.1` and `libnvidia-ml.so`. It also has harmless libraries where a loader of another word size
+//! will look, and empty stand-ins for NVIDIA's libraries that take device memory past libcuda. A drop-in is a hard link
+//! to the installed file, or a copy. So an upgrade leaves it alone: a program that runs keeps its file, and a worker
+//! that it starts later finds the same. A stage is named after the very files from which it was made; a new version
+//! gets a new stage.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -26,8 +26,8 @@ const LIMITER: [&str; 2] = ["libdivvy_limit_cuda.so", "libdivvy_limit_nvml.so"];
 /// The emulated device's.
 const EMULATED: [&str; 2] = ["libdivvy_emulated_cuda.so", "libdivvy_emulated_nvml.so"];
 
-/// What `$LIB` may stand for in a 32-bit x86 process: Debian's multiarch, Debian's bi-arch, everybody else's. `lib`
-/// is left out where the 64-bit loader itself uses it (Arch).
+/// What `$LIB` may stand for in a 32-bit x86 process: Debian's multiarch, Debian's bi-arch, and other distributions'
+/// form. `lib` is left out where the 64-bit loader itself uses it (Arch).
 const OTHER_WORD_SIZE: [&str; 3] = ["lib/i386-linux-gnu", "lib32", "lib"];
 
 /// A CUDA driver and the NVML that shows the same devices.
@@ -40,23 +40,23 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// What a stage of both holds.
+    /// The links of a stage with both.
     #[must_use]
     pub fn links(&self) -> [Link<'_>; 2] {
         [("libcuda.so", &self.cuda), self.nvml_link()]
     }
 
-    /// What a stage of the NVML alone holds.
+    /// The links of a stage with the NVML alone.
     #[must_use]
     pub fn nvml_link(&self) -> Link<'_> {
         ("libnvidia-ml.so", &self.nvml)
     }
 }
 
-/// The unversioned name of a library, and the drop-in that is to have it.
+/// The unversioned name of a library, and the drop-in for it.
 pub type Link<'a> = (&'static str, &'a Path);
 
-/// Where Divvy's libraries lie.
+/// The folder with Divvy's libraries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DropIns {
     /// The limiter.
@@ -133,7 +133,7 @@ pub struct Stage {
     pub refusals: PathBuf,
 }
 
-/// Makes the stage for `links`, or finds it made.
+/// Makes the stage for `links`, or finds the existing one.
 ///
 /// # Errors
 /// [`Code::RunDir`] when the links cannot be made.
@@ -158,8 +158,9 @@ const OF_IMAGES: &str = "lib/x86_64-linux-gnu,lib64,lib";
 #[cfg(not(target_arch = "x86_64"))]
 const OF_IMAGES: &str = "lib/aarch64-linux-gnu,lib64,lib";
 
-/// The library that has the unversioned name of another, `libcuda.so`, for its SONAME: where it is loaded, who opens that name
-/// finds the other, whatever LD_LIBRARY_PATH leads to. Images set that to folders with drivers of their own.
+/// The library that has the unversioned name of another, `libcuda.so`, for its SONAME. Where it is loaded, a program
+/// that opens that name finds the other, whatever LD_LIBRARY_PATH leads to. Images set that to folders with drivers of
+/// their own.
 #[must_use]
 pub fn second_name(name: &str) -> String {
     name.replace(".so", "-name.so")
@@ -230,7 +231,7 @@ fn find_or_build(
 /// The SONAME of the empty libraries that stand where NVIDIA's would, so that a program finds nothing in them.
 const STAND_IN_SONAME: &str = "libdivvy-stand-in.so";
 
-/// Says for which folders a stage was made, once it is whole.
+/// Writes down for which folders a stage was made, once it is whole.
 const MARKER: &str = "lib-folder";
 
 /// The folder of the stand-ins, in a stage.
@@ -282,7 +283,7 @@ fn build(run: &RunDir, done: &str, links: &[(&str, PathBuf)], lib: &str) -> std:
     }
 }
 
-/// What every user's loader reads.
+/// The mode of files that every user's loader reads.
 const READABLE: u32 = 0o755;
 const OF_A_LIBRARY: u32 = 0o644;
 
@@ -293,7 +294,7 @@ fn deep(folder: &Folder, path: &str) -> std::io::Result<Folder> {
     names.try_fold(first, |folder, name| folder.folder(name, READABLE))
 }
 
-/// Makes all stages that programs of other users will look for, who cannot make them here.
+/// Makes all stages that programs of other users will need, because they cannot make them here.
 ///
 /// # Errors
 /// As [`stage`].
@@ -305,8 +306,8 @@ pub fn stage_for_others(run: &RunDir) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What `$LIB` stands for in a program of this machine's own word size. glibc 2.33 and later tell it themselves;
-/// before, Debian's multiarch folder is used where the loader lies in one.
+/// What `$LIB` stands for in a program of this machine's own word size. The loader of glibc 2.33 and later tells it;
+/// for older ones, Debian's multiarch folder is used where the loader lies in one.
 fn lib_folder() -> String {
     let loader = if cfg!(target_arch = "x86_64") {
         "/lib64/ld-linux-x86-64.so.2"
@@ -372,7 +373,7 @@ mod tests {
         assert!(first.refusals.join("libnvcuvid.so.1").is_file());
         fs::remove_file(&limiter.nvml).expect("removed");
         fs::write(&limiter.nvml, "a third").expect("written");
-        let second = stage(&run, &limiter.links()).expect("staged anew");
+        let second = stage(&run, &limiter.links()).expect("staged again");
         assert_ne!(second.folder, first.folder);
         assert_eq!(
             staged("libnvidia-ml.so.1"),

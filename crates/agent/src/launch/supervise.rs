@@ -1,4 +1,4 @@
-//! Standing between a program and whoever signals `divvy run`: signals pass on, the exit status comes back.
+//! Stands between a program and the sender of signals to `divvy run`: signals pass on, the exit status comes back.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
@@ -22,16 +22,16 @@ const PASSED_ON: [Signal; 6] = [
 /// `si_code` of a signal that the kernel sent by itself (asm-generic/siginfo.h), as for Ctrl-C on a terminal.
 const SI_KERNEL: i32 = 0x80;
 
-/// This thread's signals, held back until they are read. Threads started later hold them back as well; so do
-/// programs, until they [`let_go`].
+/// This thread's signals, blocked until they are read. Threads started later inherit the mask, and so do programs,
+/// until they [`let_go`].
 #[derive(Debug)]
 pub struct Watch {
     signals: SignalFd,
 }
 
 impl Watch {
-    /// Holds the signals back from now on. Call it before any thread is started. Who loses its parents below this process
-    /// becomes its child, so that the agent still finds it inside the slice (docs/adr/0012).
+    /// Blocks the signals from now on. Call it before any thread is started. A descendant that loses its parents
+    /// becomes a child of this process, so that the agent still finds it inside the slice (docs/adr/0012).
     ///
     /// # Errors
     /// [`Code::Internal`].
@@ -45,8 +45,8 @@ impl Watch {
         Ok(Self { signals })
     }
 
-    /// Waits for the program, passing on the signals that were meant for it. `others` are children that may end
-    /// meanwhile and only have to be reaped, as do those of the program's that lost their parents.
+    /// Waits for the program, and passes on the signals that were meant for it. `others` are children that may end
+    /// meanwhile and only have to be reaped. So do descendants of the program that lost their parents.
     ///
     /// # Errors
     /// [`Code::Internal`].
@@ -67,13 +67,13 @@ impl Watch {
     }
 }
 
-/// Reaps every child that has ended but the program, whose status is not ours to take.
+/// Reaps every ended child except the program, whose status is for the caller.
 fn reap(program: u32, others: &mut [Child]) {
     for other in &mut *others {
         let _reaped = other.try_wait();
     }
     let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
-    // Looked at before it is taken: the next one may be the program.
+    // The child is looked at before it is reaped, because it may be the program.
     while let Ok(status) = waitid(Id::All, ended | WaitPidFlag::WNOWAIT)
         && let Some(pid) = status.pid().filter(|pid| pid.as_raw().unsigned_abs() != program)
     {
@@ -81,12 +81,12 @@ fn reap(program: u32, others: &mut [Child]) {
     }
 }
 
-/// Holds back the signal of a file that may not grow, so that a write answers an error which can be told of instead of
-/// ending this process without a word. Programs get it back with [`let_go`].
+/// Blocks the signal for a file at its size limit. A write then returns an error that can be reported, and the signal
+/// does not end this process silently. Programs get it back with [`let_go`].
 pub fn hold_back_file_size() {
     let mut set = SigSet::empty();
     set.add(Signal::SIGXFSZ);
-    // Where it cannot be held back, it ends us as it ends anybody.
+    // Where it cannot be blocked, it ends this process as it would any other.
     let _held = set.thread_block();
 }
 
@@ -96,7 +96,7 @@ fn held_back() -> SigSet {
     set
 }
 
-/// Undoes `Watch::begin` in a process that was started under it. What was sent meanwhile arrives now.
+/// Undoes `Watch::begin` in a process that was started under it. Signals sent meanwhile arrive now.
 ///
 /// # Errors
 /// [`Code::Internal`].
@@ -107,8 +107,8 @@ pub fn let_go() -> Result<(), Fault> {
         .map_err(|error| Fault::new(Code::Internal, "cannot let signals through").because(&error))
 }
 
-/// What the terminal sends goes to the whole foreground group: the program has it already. What a process sends to
-/// us alone is meant for the program.
+/// The terminal sends its signals to the whole foreground group, so the program has them already. A signal that a
+/// process sends to this process alone is meant for the program.
 fn pass_on(number: u32, code: i32, program: &Child) {
     if code == SI_KERNEL || number == Signal::SIGCHLD as u32 {
         return;
@@ -118,7 +118,8 @@ fn pass_on(number: u32, code: i32, program: &Child) {
         .and_then(rustix::process::Signal::from_named_raw);
     let pid = i32::try_from(program.id()).ok().and_then(Pid::from_raw);
     if let (Some(signal), Some(pid)) = (signal, pid) {
-        // Not yet waited for, so the number still means our child; it may be dead, which is no error here.
+        // The program was not yet waited for, so the number still means this child; it may be dead, which is no error
+        // here.
         let _dead = kill_process(pid, signal);
     }
 }

@@ -1,4 +1,4 @@
-//! A slice on one of its devices: its gate as this agent wrote it, and what its processes say there.
+//! A slice on one of its devices: its gate as this agent wrote it, and the reports of its processes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,83 +11,83 @@ use super::figures::Figures;
 use super::listener::{ListenerHandle, MOST};
 use super::metered::Metered;
 
-/// What the slice has of the device.
+/// The slice's hold on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hold {
-    /// No lease, and nothing of one is in flight as far as its processes say.
+    /// The slice has no lease, and by its processes' reports no work of one is in flight.
     Nothing,
-    /// A lease.
+    /// The slice has a lease.
     Leased {
-        /// Its number, as the arbiter counts.
+        /// The lease's number, by the arbiter's count.
         epoch: u64,
-        /// When it ends.
+        /// The time at which it ends.
         until: Nanos,
     },
-    /// A lease that has ended; of which something may be in flight.
+    /// The lease has ended, and work of it may be in flight.
     Ending {
-        /// Its number.
+        /// The lease's number.
         epoch: u64,
-        /// When the dead are looked for next.
+        /// The time of the next search for dead processes.
         reap_at: Nanos,
     },
 }
 
-/// What the processes of an account say, taken together.
+/// The combined reports of an account's processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Report {
     /// A thread waits at the gate.
     pub wants: bool,
     /// Work is in flight, or may be.
     pub busy: bool,
-    /// Each process that ever launched has taken note of the gate as it is now.
+    /// Each process that ever launched has read the present gate.
     pub settled: bool,
-    /// Each process that ever launched has taken note that it is counted.
+    /// Each process that ever launched has read that it is counted.
     pub counted: bool,
-    /// Their busy time, or their typical kernel, is another than at the last look.
+    /// Their busy time, or their typical kernel, differs from the last look.
     pub news: bool,
-    /// Some processes that were not there at the last look, by their number where they told one.
+    /// Some processes that were not there at the last look, by number where they gave one.
     pub newcomers: Vec<u32>,
 }
 
 /// A slice on one of its devices.
 #[derive(Debug)]
 pub(super) struct Account {
-    /// Where.
+    /// The device.
     pub device: DeviceId,
-    /// What it has of it.
+    /// The slice's hold on it.
     pub hold: Hold,
     /// The doorbell's thread, where there is one.
     pub listener: Option<Arc<ListenerHandle>>,
-    /// Nanoseconds that its processes kept the device busy, since this agent looks.
+    /// Nanoseconds that its processes kept the device busy, since this agent first looked.
     pub busy_ns: Nanos,
     /// Their longest typical kernel.
     pub kernel_ns: Nanos,
-    /// What they have in flight by their estimate.
+    /// Their own estimate of their work in flight.
     pub in_flight_ns: Nanos,
-    /// Launches of the living ones.
+    /// Launches of the living processes.
     pub launched: u64,
-    /// What it comes to while everybody wants the device, in parts of 10,000.
+    /// Its part while all slices want the device, in parts of 10,000.
     pub effective: u32,
-    /// What it had of late.
+    /// Its samples of the last seconds.
     pub figures: Figures,
-    /// What the device's driver says of its processes.
+    /// The driver's figures of its processes.
     pub metered: Metered,
     pages: Arc<Vec<Pages>>,
     place: usize,
     word: GateWord,
     opened: Option<GateWord>,
-    /// The busy time of each process at the last look, by its place and when it came.
+    /// The busy time of each process at the last look, by its slot and the time when it came.
     seen: HashMap<(usize, u64), u64>,
-    /// Nobody has looked yet: what its processes did before is not this agent's to charge.
+    /// No look was made yet: earlier use is not for this agent to charge.
     unread: bool,
     looked_at: Nanos,
 }
 
-/// A typical kernel that is longer than this is taken to be this long: nothing depends on more.
+/// A typical kernel that is longer than this counts as this long: nothing depends on more.
 const LONGEST_KERNEL: Nanos = 60 * SECOND;
 
-/// How long after a lease's end the dead are looked for first, and how often then. The kernel tells of most deaths
-/// before: see [`super::pidfd_watcher`].
+/// The delay of the first search for dead processes after a lease's end, and of later ones. The kernel reports most
+/// deaths earlier: see [`super::pidfd_watcher`].
 const FIRST_REAP: Nanos = 2_000_000;
 const NEXT_REAP: Nanos = 5_000_000;
 
@@ -126,35 +126,35 @@ impl Account {
         &self.pages[self.place].ledger
     }
 
-    /// Some of its processes, by their number where they told one.
+    /// Some of its processes, by number where they gave one.
     pub fn host_pids(&self) -> Vec<u32> {
         let pids = self.ledger().presences().map(|process| process.host_pid);
         pids.filter(|pid| *pid != 0).take(MOST).collect()
     }
 
-    /// How many processes the last look came to.
+    /// How many processes the last look covered.
     pub fn crowd(&self) -> usize {
         self.seen.len()
     }
 
-    /// Whether it is of these pages.
+    /// Whether the account is of these pages.
     pub fn is_of(&self, pages: &Arc<Vec<Pages>>) -> bool {
         Arc::ptr_eq(&self.pages, pages)
     }
 
-    /// Lets it launch what it likes.
+    /// Lets the slice launch without a limit.
     pub fn open(&mut self) {
         self.word = self.grant().open_gate();
         self.opened = Some(self.word);
         self.hold = Hold::Nothing;
     }
 
-    /// Lets it launch nothing more.
+    /// Stops further launches of the slice.
     pub fn close(&mut self) {
         self.word = self.grant().close_gate();
     }
 
-    /// Leases the device to it.
+    /// Leases the device to the slice.
     pub fn lease(&mut self, epoch: u64, lease: Lease) {
         self.word = self.grant().lease(lease);
         self.hold = Hold::Leased {
@@ -174,7 +174,7 @@ impl Account {
         }
     }
 
-    /// Has the dead looked for, where a lease's end waits for somebody who may be dead.
+    /// Searches for dead processes, where a lease's end waits for a process that may be dead.
     pub fn reap_if_due(&mut self, now: Nanos) {
         if let Hold::Ending { epoch, reap_at } = self.hold
             && reap_at <= now
@@ -189,8 +189,8 @@ impl Account {
         }
     }
 
-    /// Reads what its processes say. Of each it takes what is new; of all together no more than there was time for: they
-    /// may say anything.
+    /// Reads the reports of its processes. From each it takes what is new, but from all together no more than the time
+    /// that has passed, because a process may write any figure.
     pub fn read(&mut self, now: Nanos) -> Report {
         let mut report = Report {
             settled: true,

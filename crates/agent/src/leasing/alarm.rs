@@ -1,4 +1,4 @@
-//! The thread that acts by the clock: ends of leases, what the arbiter wants to be woken for, heartbeats and samples.
+//! The thread that acts by the clock: ends of leases, the arbiter's timers, heartbeats and samples.
 
 use std::num::NonZeroU64;
 use std::sync::{PoisonError, Weak};
@@ -15,8 +15,8 @@ const STACK: usize = 256 << 10;
 /// Without a slice there is nothing to do by the clock.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A gate is closed before its lease's end by no more than this, in nanoseconds: late enough for the renewal that comes
-/// before.
+/// The longest time, in nanoseconds, by which a gate is closed before its lease's end: late enough for the renewal that
+/// comes before.
 const EARLIEST: Nanos = 100_000;
 
 /// Starts the thread. It ends with [`Leasing::stop`].
@@ -29,7 +29,7 @@ pub(super) fn start(leasing: Weak<Leasing>) -> std::io::Result<()> {
 }
 
 fn serve(leasing: &Weak<Leasing>) {
-    // A lease's end that is noticed 50 µs late is 1 % of it. Where the system refuses, it is.
+    // A lease's end that is noticed 50 µs late is 1 % of it. Where the system refuses real-time priority, that happens.
     let _slack = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     super::hurry();
     let mut beat_at = 0;
@@ -39,7 +39,7 @@ fn serve(leasing: &Weak<Leasing>) {
 }
 
 impl Leasing {
-    /// Does what is due, and sleeps until something is. Answers whether there is to be a next time.
+    /// Does what is due, and sleeps until something is. Returns whether it should be called again.
     fn keep_time(&self, beat_at: &mut Nanos) -> bool {
         let now = monotonic();
         let beats = now >= *beat_at;
@@ -50,7 +50,8 @@ impl Leasing {
             state.tick(now);
             if beats {
                 state.beat();
-                // For what no doorbell told of: a process that was reaped, a word that came before the doorbell's thread.
+                // For events without a doorbell: a process that was reaped, a report that came before the doorbell's
+                // thread.
                 state.look_at_all(now);
                 state.note_thrash(now);
                 state.take_samples(now);
@@ -69,12 +70,12 @@ impl Leasing {
             at => Duration::from_nanos(at.saturating_sub(monotonic())).min(LONG),
         };
         if !sleep.is_zero() {
-            // Woken for nothing is as good.
+            // A spurious wake-up is harmless.
             let woken = self.earlier.wait_timeout(locked, sleep);
             let (mut locked, why) = woken.unwrap_or_else(PoisonError::into_inner);
             locked.alarm_at = 0;
             if why.timed_out() {
-                // Whose gate closes sleeps as well, and wakes up as late as this thread.
+                // The process whose gate closes sleeps as well, and wakes up as late as this thread.
                 let late = monotonic().saturating_sub(wake_at).min(EARLIEST);
                 locked.state.early = (locked.state.early * 7 + 2 * late).div_ceil(8).min(EARLIEST);
             }

@@ -1,5 +1,5 @@
-//! The auditor of compute: what the driver says that each process used of a device, beside what its slice was charged. A
-//! program that has the driver below in its own address space passes the gate; this is how it shows.
+//! The auditor of compute compares the driver's figure of each process's device time with its slice's charge. It finds
+//! programs that have the driver below in their own address space and pass the gate.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ impl Leasing {
     pub fn audit(&self, meter: &dyn Meter, slice_of: &HashMap<u32, String>) {
         let devices = self.with(|state, _| state.devices.clone());
         for (place, uuid) in devices.iter().enumerate() {
-            // Not while anybody waits for the lock: a driver takes its time.
+            // The driver is asked while no thread waits for the lock, because a driver takes its time.
             let by_slice = by_slice(meter.uses(uuid), slice_of);
             self.with(|state, now| {
                 state.take_samples(now);
@@ -26,11 +26,12 @@ impl Leasing {
         }
     }
 
-    /// Asks what every slice's processes did on its devices. A driver that tells of nobody tells nothing.
+    /// Asks the driver for the use of every slice's processes on its devices. A driver that names no process is
+    /// ignored.
     pub fn meter(&self, meter: &dyn Meter, slice_of: &HashMap<u32, String>) {
         let devices = self.with(|state, _| state.devices.clone());
         for (place, uuid) in devices.iter().enumerate() {
-            // Not while anybody waits for the lock: a driver takes its time.
+            // The driver is asked while no thread waits for the lock, because a driver takes its time.
             let by_slice = by_slice(meter.uses(uuid), slice_of);
             self.with(|state, now| state.note_use(place, &by_slice, now));
         }
@@ -38,7 +39,7 @@ impl Leasing {
 }
 
 impl State {
-    /// Compares what the driver says of the device with what each slice was charged.
+    /// Compares the driver's figures of the device with each slice's charge.
     pub(super) fn compare(&mut self, device: DeviceId, uses: &HashMap<&str, Vec<(u32, Use)>>, now: Nanos) {
         let numbers: Vec<u64> = self.leaseholders.keys().copied().collect();
         for number in numbers {
@@ -104,7 +105,7 @@ impl State {
 }
 
 impl Leaseholder {
-    /// Says whether it is news.
+    /// Returns whether that is new.
     fn escape(&mut self, escaped: Option<Nanos>) -> bool {
         let before = std::mem::replace(&mut self.escapes, escaped.is_some());
         self.escaped_ns = self.escaped_ns.saturating_add(escaped.unwrap_or(0));

@@ -1,4 +1,4 @@
-//! What the arbiter decides is written into the slices' grants; and what falls due by the clock.
+//! Writes the arbiter's decisions into the slices' grants, and does what is due by the clock.
 
 use divvy_arbiter::{Decision, DeviceId, Event, MILLISECOND, Nanos, TenantId};
 use divvy_ledger::Lease;
@@ -8,7 +8,7 @@ use super::state::State;
 use crate::api::events::EventKind;
 
 impl State {
-    /// Does what the arbiter says.
+    /// Carries out the arbiter's decisions.
     pub fn carry_out(&mut self, decision: Decision, now: Nanos) {
         match decision {
             Decision::Grant {
@@ -66,7 +66,7 @@ impl State {
         };
         let account = &mut leaseholder.accounts[place];
         let known = match account.hold {
-            // After a jump of the clock it may have time left again.
+            // After a jump of the clock the lease may have time left again.
             Hold::Ending { epoch: held, .. } if held == epoch && until <= now => return,
             Hold::Leased { epoch: held, .. } | Hold::Ending { epoch: held, .. } => held == epoch,
             Hold::Nothing => false,
@@ -123,7 +123,7 @@ impl State {
         self.note(tenant.0, Some(device), EventKind::Expired, message);
     }
 
-    /// What has fallen due by `now`: ends of leases, the arbiter's own times, the end of doubts.
+    /// Does what is due by `now`: ends of leases, the arbiter's own timers, the end of doubts.
     pub fn tick(&mut self, now: Nanos) {
         // A lease that goes on is renewed before it is closed.
         if self.arbiter.deadline().is_some_and(|deadline| deadline <= now) {
@@ -141,7 +141,7 @@ impl State {
             }
         }
         if self.doubts_end_at <= now {
-            // Whoever was waited for has had its time.
+            // The slices in doubt have had their time.
             self.doubts_end_at = Nanos::MAX;
             over.extend(self.leaseholders.keys());
         }

@@ -1,5 +1,5 @@
-//! A thread for each account, which sleeps on its doorbell: what it hears it deals with itself, without another thread's
-//! being woken. docs/adr/0025 has what the alternatives cost.
+//! A thread for each account, which sleeps on the account's doorbell. It handles what it hears itself, without a
+//! wake-up of another thread. docs/adr/0025 has the costs of the alternatives.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
@@ -13,10 +13,10 @@ use super::listener::ListenerHandle;
 use super::pidfd_watcher::PidfdWatcher;
 use crate::system::allowance::Allowance;
 
-/// How long a thread sleeps where nothing happens. A tenant that wants it sooner rings.
+/// The time that a thread sleeps where nothing happens. A tenant that needs it sooner rings.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// How long it lets others have the ledger before it goes on with the dead that one look was too short for.
+/// The pause in which others have the ledger, after a look that was too short for all dead processes.
 const SOON: Duration = Duration::from_millis(10);
 
 /// A thread's stack. Nothing on it is large.
@@ -43,7 +43,7 @@ pub(super) fn listen(listener: &Arc<ListenerHandle>, leasing: Weak<Leasing>) -> 
     let watcher = leasing.upgrade().and_then(|leasing| leasing.watcher.clone());
     let serve = move || {
         serve(&listener, &leasing, watcher.as_deref());
-        // Only this thread has them watched.
+        // Only this thread has the account's processes watched.
         watcher.iter().for_each(|watcher| watcher.forget(&listener));
     };
     thread.spawn(serve).map(drop)
@@ -57,7 +57,7 @@ fn serve(listener: &Arc<ListenerHandle>, leasing: &Weak<Leasing>, watcher: Optio
     let mut allowance = Allowance::default();
     let mut looks = 0;
     loop {
-        // Taken before the look: what is rung from here on is heard.
+        // This is taken before the look, so that a ring from here on is not lost.
         let rung = ledger.rung();
         if listener.ended.load(Relaxed) {
             return;
@@ -65,11 +65,11 @@ fn serve(listener: &Arc<ListenerHandle>, leasing: &Weak<Leasing>, watcher: Optio
         let mut rest = false;
         if listener.reaps.swap(false, Relaxed) {
             rest = match allowance.is_left(Instant::now()) {
-                // What is wrong with the ledger the lists will say.
+                // The lists report the ledger's fault.
                 true => allowance
                     .charge(|| ledger.reap_within(&mut Effort::of_a_look()))
                     .is_ok_and(|reaped| reaped.unfinished),
-                // Dear ones are looked at now and then.
+                // Expensive ledgers are looked at once in a while.
                 false => true,
             };
             listener.reaps.fetch_or(rest, Relaxed);
@@ -91,7 +91,7 @@ fn serve(listener: &Arc<ListenerHandle>, leasing: &Weak<Leasing>, watcher: Optio
     }
 }
 
-/// How often something is done for a slice: some times at once, and at a pace for ever.
+/// A rate limit for a slice: a burst at once, and a steady pace after it.
 #[derive(Debug)]
 struct Pace {
     left: u32,
@@ -100,14 +100,15 @@ struct Pace {
     one: Duration,
 }
 
-/// A slice is looked at ten thousand times a second. Whoever rings more is heard later, and nobody else is.
+/// A slice is looked at ten thousand times a second. A tenant that rings more is served later, and delays no other
+/// tenant.
 const AT_ONCE: u32 = 64;
 const ONE: Duration = Duration::from_micros(100);
 const PAUSE: Duration = Duration::from_millis(1);
-/// A look at so many processes counts as one more.
+/// A look at so many processes counts as one more look.
 const CROWD: u32 = 32;
 
-/// Its new processes are watched a hundred a second.
+/// A hundred of its new processes a second are watched.
 const WATCHES_AT_ONCE: u32 = 64;
 const WATCH: Duration = Duration::from_millis(10);
 
@@ -121,7 +122,7 @@ impl Pace {
         }
     }
 
-    /// Counts a look at so many processes, and sleeps where there were too many.
+    /// Counts a look at so many processes, and sleeps if there were too many.
     fn take(&mut self, crowd: u32) {
         if let Some(pause) = self.pause_after(crowd, Instant::now()) {
             thread::sleep(pause);

@@ -1,4 +1,4 @@
-//! What earlier looks of the audit of compute saw, and what a slice used beyond what it was charged.
+//! The earlier findings of the compute audit, and a slice's use beyond its charge.
 
 use std::collections::HashMap;
 
@@ -6,31 +6,31 @@ use divvy_arbiter::{MILLISECOND, Nanos};
 
 use super::meter::Use;
 
-/// What is forgiven of a stretch of time: what kernels outlast their leases by between two looks, and what drivers round. A
-/// rate that the driver samples is forgiven more.
+/// The tolerance for a stretch of time: kernels that outlast their leases between two looks, and rounding by drivers.
+/// Figures that the driver samples have a larger tolerance.
 const FORGIVEN_OF_TOTAL: u32 = 500;
 const FORGIVEN_OF_RATE: u32 = 2500;
 
-/// A shorter stretch says nothing.
+/// A shorter stretch proves nothing.
 pub(super) const LEAST: Nanos = 500 * MILLISECOND;
 
-/// What the last look at a slice on a device saw.
+/// The figures of the last look at a slice on a device.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub at: Nanos,
     pub charged: u128,
     pub totals: HashMap<u32, Nanos>,
-    /// It was beyond what is forgiven then already: one look in two may hit a long kernel's end.
+    /// The use was beyond the tolerance then already: one look in two may hit a long kernel's end.
     pub beyond: bool,
 }
 
-/// What earlier looks saw, by tenant and device.
+/// The figures of earlier looks, by tenant and device.
 #[derive(Debug, Default)]
 pub(super) struct Escapes {
     pub seen: HashMap<(u64, u32), Seen>,
 }
 
-/// What each process had in all, where the driver tells.
+/// The total of each process, where the driver tells.
 pub(super) fn totals(uses: &[(u32, Use)]) -> HashMap<u32, Nanos> {
     uses.iter()
         .filter_map(|(pid, used)| match used {
@@ -40,11 +40,11 @@ pub(super) fn totals(uses: &[(u32, Use)]) -> HashMap<u32, Nanos> {
         .collect()
 }
 
-/// What was used beyond what was charged and what is forgiven.
+/// The use beyond the charge and the tolerance.
 pub(super) fn escaped(before: &Seen, after: &Seen, uses: &[(u32, Use)]) -> Nanos {
     let time = after.at.saturating_sub(before.at);
     let of_time = |parts: u32| (u128::from(time) * u128::from(parts) / 10_000) as Nanos;
-    // A process that was not there at the last look began since: all of its time counts.
+    // A process that was not there at the last look has started since: all of its time counts.
     let totals = after.totals.iter().map(|(pid, total)| {
         let at_first = before.totals.get(pid).copied().unwrap_or(0);
         total.saturating_sub(at_first)

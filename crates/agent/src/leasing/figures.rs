@@ -1,12 +1,12 @@
-//! What a slice had of a device of late: a ring of samples, and what two of them differ by.
+//! A slice's recent use of a device: a ring of samples, and the differences between them.
 
 use std::collections::VecDeque;
 
 use divvy_arbiter::{MILLISECOND, Nanos, SECOND};
 
-/// How often a sample is taken.
+/// The time between two samples.
 pub(super) const INTERVAL: Nanos = 100 * MILLISECOND;
-/// Ten seconds of them, and one to begin with.
+/// Ten seconds of samples, and one to begin with.
 const SAMPLES: usize = 101;
 
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Figures {
     samples: VecDeque<Sample>,
 }
 
-/// What became of a stretch of time, in parts of 10,000.
+/// The use in a stretch of time, in parts of 10,000.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Window {
     /// The device's time that was charged.
@@ -32,7 +32,7 @@ pub(super) struct Window {
 }
 
 impl Figures {
-    /// Takes a sample of what was charged, and for how long it was waited, in all.
+    /// Takes a sample of the total charge and the total waiting time.
     pub fn take(&mut self, at: Nanos, charged: Nanos, queued: Nanos) {
         if self.samples.len() == SAMPLES {
             self.samples.pop_front();
@@ -45,18 +45,18 @@ impl Figures {
         self.samples.len()
     }
 
-    /// Forgets everything: what comes now is not to be compared with it.
+    /// Forgets all samples: later ones are not to be compared with them.
     pub fn forget(&mut self) {
         self.samples.clear();
     }
 
-    /// The last `seconds`, or as much of them as there is.
+    /// The last `seconds`, or as much of them as is recorded.
     pub fn window(&self, seconds: u64) -> Window {
         let Some(last) = self.samples.back() else {
             return Window::default();
         };
         let begin = last.at.saturating_sub(seconds * SECOND);
-        // A timer that was late must not make a second of nine tenths.
+        // A late timer must not turn a full second into nine tenths.
         let begin = begin.saturating_add(INTERVAL / 2);
         let first = self.samples.iter().rev().find(|sample| sample.at <= begin);
         let first = first.or(self.samples.front()).unwrap_or(last);

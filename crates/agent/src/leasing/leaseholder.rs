@@ -1,4 +1,4 @@
-//! A slice as the arbiter's tenant: its accounts, one for each of its devices, and where it stands among the others.
+//! A slice as the arbiter's tenant: its accounts, one for each of its devices, and its state among the others.
 
 use divvy_arbiter::{Nanos, Terms};
 
@@ -10,36 +10,36 @@ use super::account::{Account, Hold, Report};
 pub(super) struct Leaseholder {
     /// The slice.
     pub member: Member,
-    /// The terms by which the arbiter has it: its own, unless they could not be promised.
+    /// The terms that the arbiter has for it: its own, unless they could not be promised.
     pub held_to: Terms,
     /// One for each of its devices, in order.
     pub accounts: Vec<Account>,
-    /// It has just come: its gates are as they were made, or as an earlier agent left them.
+    /// The slice has just come: its gates are new, or as an earlier agent left them.
     pub fresh: bool,
-    /// Its gates are open, and nobody counts.
+    /// Its gates are open, and its use is not counted.
     pub lone: bool,
-    /// Until when it is waited for that what an earlier agent let it launch is over; 0 for not at all.
+    /// The time until which the agent waits for launches under an earlier agent to finish; 0 for no wait.
     pub in_doubt_until: Nanos,
-    /// It has asked for a lease and not got one yet: since when.
+    /// The time since which it has waited for a lease, if it does.
     pub asked_at: Option<Nanos>,
-    /// How long it has waited in all.
+    /// Its total waiting time.
     pub queued_ns: Nanos,
     /// Leases so far.
     pub leases: u64,
-    /// Its lease was outlasted by so much that others were told.
+    /// Its work outlasted its lease by so much that others were told.
     pub overdue: bool,
-    /// Leases that were.
+    /// The number of such leases.
     pub overdue_total: u64,
-    /// Leases that were outlasted by so much that the device went to others.
+    /// The number of leases that were outlasted by so much that the device went to others.
     pub expired_total: u64,
     /// Its processes use the device without being charged.
     pub escapes: bool,
-    /// For how long they did, nanoseconds.
+    /// The total of that time, in nanoseconds.
     pub escaped_ns: Nanos,
 }
 
 impl Leaseholder {
-    /// Whether a lease of it is out or not over yet.
+    /// Whether it has a lease, or one that has not fully ended.
     pub fn holds(&self) -> bool {
         self.accounts.iter().any(|account| account.hold != Hold::Nothing)
     }
@@ -53,7 +53,7 @@ impl Leaseholder {
                 .any(|account| matches!(account.hold, Hold::Ending { .. }))
     }
 
-    /// Reads what its processes say on each device.
+    /// Reads its processes' reports on each device.
     pub fn read(&mut self, now: Nanos) -> Vec<Report> {
         self.accounts
             .iter_mut()
@@ -73,7 +73,7 @@ impl Leaseholder {
         }
     }
 
-    /// How long it has waited in all, with the present wait.
+    /// Its total waiting time, with the present wait.
     pub fn queued(&self, now: Nanos) -> Nanos {
         let present = self.asked_at.map_or(0, |asked| now.saturating_sub(asked));
         self.queued_ns.saturating_add(present)

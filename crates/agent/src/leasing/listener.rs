@@ -1,4 +1,4 @@
-//! What others have of the thread that listens to an account's doorbell.
+//! The handle to the thread that listens to an account's doorbell.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use divvy_ledger::Ledger;
 use divvy_ledger::attach::Pages;
 
-/// As many processes of an account are watched at once. What has more is a family whose others the clock finds.
+/// The number of an account's processes that are watched at once. The clock finds the others.
 pub(super) const MOST: usize = 32;
 
-/// What the others have of a doorbell's thread.
+/// The handle to a doorbell's thread.
 #[derive(Debug)]
 pub(super) struct ListenerHandle {
     /// The arbiter's number of the slice.
@@ -18,7 +18,7 @@ pub(super) struct ListenerHandle {
     place: usize,
     /// The account's device, by UUID.
     pub device: String,
-    /// Whose the slice is.
+    /// The slice's user.
     pub uid: u32,
     pub ended: AtomicBool,
     pub reaps: AtomicBool,
@@ -44,15 +44,15 @@ impl ListenerHandle {
         &self.pages[self.place].ledger
     }
 
-    /// Has the thread look for the dead, and then at the living. A reaper may have to wait for another that a hostile
-    /// process keeps from its turn, so nobody does it for two slices.
+    /// Has the thread look for dead processes, and then at the living. A reaper may have to wait for another that a
+    /// hostile process delays, so no thread does it for two slices.
     pub fn reap(&self) {
         self.reaps.store(true, Relaxed);
         self.ledger().ring();
     }
 
-    /// Has the thread watch processes that came. The caller may hold the lock, so nothing is asked of the system here but
-    /// a wake-up, for the caller may be another thread.
+    /// Has the thread watch new processes. The caller may hold the lock, so the only system call here is a wake-up,
+    /// because the caller may be another thread.
     pub fn came(&self, pids: &[u32]) {
         if pids.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! What a slice's processes say becomes what the arbiter is told.
+//! Turns the reports of a slice's processes into events for the arbiter.
 
 use divvy_arbiter::{DeviceId, Event, MILLISECOND, Nanos, TenantId};
 
@@ -8,13 +8,13 @@ use super::state::State;
 use crate::api::events::EventKind;
 
 impl State {
-    /// A slice's doorbell rang, or something else is reason to look at it.
+    /// Looks at a slice whose doorbell rang, or which is due for another reason.
     pub fn look(&mut self, number: u64, now: Nanos) {
         self.due.push(number);
         self.look_at_due(now);
     }
 
-    /// How many processes the last look at a slice came to, on all of its devices.
+    /// How many processes the last look at a slice covered, on all of its devices.
     pub fn crowd(&self, number: u64) -> u32 {
         let accounts = self
             .leaseholders
@@ -25,13 +25,13 @@ impl State {
         u32::try_from(crowd).unwrap_or(u32::MAX)
     }
 
-    /// Looks at all slices: for what no doorbell told of.
+    /// Looks at all slices: for changes without a doorbell.
     pub fn look_at_all(&mut self, now: Nanos) {
         self.due.extend(self.leaseholders.keys());
         self.look_at_due(now);
     }
 
-    /// Looks at every slice on the list, and at those that come onto it meanwhile.
+    /// Looks at every slice on the list, and at those that are added meanwhile.
     pub fn look_at_due(&mut self, now: Nanos) {
         while let Some(number) = self.due.pop() {
             self.look_at(number, now);
@@ -77,7 +77,7 @@ impl State {
                 self.give_back(number, now);
             }
         } else if leaseholder.holds() {
-            // It ends; what is in flight is waited for.
+            // The lease ends; its work in flight is waited for.
         } else if wants && leaseholder.asked_at.is_none() && leaseholder.in_doubt_until == 0 && !doubtful {
             leaseholder.ask(now);
             self.tell(now, &Event::Ready { tenant });
@@ -87,8 +87,8 @@ impl State {
         }
     }
 
-    /// Nothing is in flight and nobody waits: the lease goes back. The gate is closed first: what is launched after that
-    /// shows, for a process says that it is busy before it looks at the gate for the last time.
+    /// No work is in flight and no thread waits: the lease goes back. The gate is closed first. A later launch still
+    /// shows, because a process reports that it is busy before it reads the gate for the last time.
     fn give_back(&mut self, number: u64, now: Nanos) {
         let Some(leaseholder) = self.leaseholders.get_mut(&number) else {
             return;
@@ -109,7 +109,7 @@ impl State {
         let tenant = TenantId(number);
         self.tell(now, &Event::Idle { tenant });
         if again.iter().any(|report| report.wants) {
-            // Somebody came to the gate in between.
+            // A thread came to the gate in between.
             self.due.push(number);
         }
     }
@@ -157,7 +157,7 @@ impl State {
         }
     }
 
-    /// An earlier agent's lease of this slice may be in use until its processes have taken note of a closed gate.
+    /// An earlier agent's lease of this slice may be in use until its processes have read a closed gate.
     fn settle_doubt(&mut self, number: u64, report: &[Report]) {
         let Some(leaseholder) = self
             .leaseholders
@@ -174,7 +174,7 @@ impl State {
         }
     }
 
-    /// Whether somebody on the slice's devices may run by an earlier agent's lease.
+    /// Whether a process on the slice's devices may still run by an earlier agent's lease.
     fn doubtful(&self, number: u64, now: Nanos) -> bool {
         if self.doubts_end_at == Nanos::MAX {
             return false;
@@ -188,7 +188,7 @@ impl State {
             .any(|neighbour| neighbour.in_doubt_until > now)
     }
 
-    /// Brings what was charged up to date, and notes it.
+    /// Brings the charge up to date, and records it.
     pub fn take_samples(&mut self, now: Nanos) {
         let leaseholders: Vec<Event> = self
             .leaseholders
@@ -231,7 +231,7 @@ impl State {
         }
     }
 
-    /// Tells the arbiter what a change of holder costs where slices page their memory to and fro.
+    /// Tells the arbiter the cost of a change of holder where slices page their memory to and fro.
     pub fn note_thrash(&mut self, now: Nanos) {
         for device in 0..self.devices.len() {
             let device = DeviceId(device as u32);
@@ -248,7 +248,7 @@ impl State {
                 .max()
                 .unwrap_or(0);
             let before = self.refill.get(&device.0).copied().unwrap_or(0);
-            // What was spilled comes and goes by pages: a tenth is no news.
+            // Spilled memory comes and goes by pages, so a change of a tenth is ignored.
             if refill.abs_diff(before) <= before / 10 {
                 continue;
             }
@@ -287,7 +287,7 @@ impl Report {
     }
 }
 
-/// The devices on which a lease's end has been waited for, and is there.
+/// The devices on which a lease's end was waited for, and has come.
 fn drained(leaseholder: &mut Leaseholder, report: &[Report]) -> Vec<DeviceId> {
     let mut drained = Vec::new();
     for (account, report) in leaseholder.accounts.iter_mut().zip(report) {

@@ -1,10 +1,10 @@
-//! What drivers say of the use of devices, process by process.
+//! The drivers' figures of device time, process by process.
 
 use std::collections::HashMap;
 
 use divvy_arbiter::Nanos;
 
-/// What a driver says of the use of a device.
+/// The driver's figure of a process's use of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// Nanoseconds that the process has kept the device busy in all.
@@ -13,13 +13,13 @@ pub(crate) enum Use {
     Rate(u32),
 }
 
-/// Who says what each process used of a device.
+/// The source of the figures of each process on a device.
 pub(crate) trait Meter {
     /// The processes of the device with this UUID, as far as the driver tells.
     fn uses(&self, device_uuid: &str) -> Vec<(u32, Use)>;
 }
 
-/// What the driver says of processes, by the slice that each is in.
+/// The driver's figures of processes, by the slice that each is in.
 pub(super) fn by_slice(
     uses: Vec<(u32, Use)>,
     slice_of: &HashMap<u32, String>,

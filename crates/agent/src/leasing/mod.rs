@@ -1,11 +1,12 @@
-//! Compute: what brings the arbiter's leases to the slices. docs/adr/0025 argues it, docs/adr/0023 has the words.
+//! Compute: brings the arbiter's leases to the slices. docs/adr/0025 gives the reasons, docs/adr/0023 defines the
+//! words.
 //!
 //! - [`State`]: the arbiter, and the slices' pages beside its tenants. It knows no clock and no thread.
-//! - [`doorbell`]: a thread for each account, which looks when a tenant rings; [`alarm`]: the one that acts by the clock;
-//!   [`pidfd_watcher`]: the one that hears of deaths. Each takes the lock, acts, and says what people should know.
-//! - [`figures`]: what each slice had of late; [`metered`]: what the driver says it did with it.
+//! - [`doorbell`]: a thread for each account, which looks when a tenant rings; [`alarm`]: the thread that acts by the
+//!   clock; [`pidfd_watcher`]: the thread that notices deaths. Each takes the lock, acts, and reports events.
+//! - [`figures`]: each slice's recent use; [`metered`]: the driver's figures of that use.
 //!
-//! A thread that holds the agent's state may take the lock, and never the other way round.
+//! A thread that holds the agent's state may take this lock. A thread that holds this lock may not take the state's.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -48,26 +49,26 @@ pub(crate) struct Member {
     pub id: String,
     /// Its name.
     pub name: String,
-    /// Whose it is.
+    /// Its user.
     pub uid: u32,
     /// Its devices by UUID, in order.
     pub devices: Vec<String>,
     /// Its pages, an account for each device.
     pub pages: Arc<Vec<Pages>>,
-    /// What it is promised on each device, nested slices' parts taken off.
+    /// Its promise on each device, less the parts of nested slices.
     pub terms: Terms,
 }
 
-/// Who leases which device, and the threads that see to it.
+/// The leases of all devices, and the threads that serve them.
 #[derive(Debug)]
 pub(crate) struct Leasing {
     locked: Mutex<Locked>,
-    /// The alarm has to ring earlier than it thinks.
+    /// The alarm must ring earlier than it plans.
     earlier: Condvar,
     journal: Arc<Journal>,
     /// Watches processes, where it could be started.
     watcher: Option<Arc<PidfdWatcher>>,
-    /// What tenants want looked at.
+    /// The devices that tenants want looked at.
     wanted: Arc<Wanted>,
 }
 
@@ -76,12 +77,12 @@ struct Locked {
     state: State,
     /// When the alarm's thread wakes; 0 while it is awake.
     alarm_at: Nanos,
-    /// Nobody leases any more.
+    /// Leasing has ended.
     ended: bool,
 }
 
-/// Puts the calling thread before others of the machine, where the agent may: it works for microseconds, and tenants that
-/// compute wait for it.
+/// Raises the calling thread's priority, where the agent may: it works for microseconds, and tenants that compute wait
+/// for it.
 fn hurry() {
     const NICE: i32 = -10;
     let _as_before = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
@@ -96,7 +97,7 @@ pub(crate) fn monotonic() -> Nanos {
 }
 
 impl Leasing {
-    /// Leasing with quantums of this length, which must be one that may be chosen.
+    /// Leasing with quantums of this length, which must be within the allowed range.
     pub fn start(settings: Settings, journal: Arc<Journal>) -> Arc<Self> {
         let watcher = PidfdWatcher::start()
             .map_err(|error| tracing::warn!(%error, "cannot watch processes; the dead are looked for by the clock"))
@@ -113,7 +114,7 @@ impl Leasing {
             wanted: Arc::default(),
         });
         if let Err(error) = alarm::start(Arc::downgrade(&leasing)) {
-            // Doorbells are heard all the same, and gates that nobody opens open themselves.
+            // Doorbells are heard all the same, and gates that no agent opens open themselves.
             tracing::error!(%error, "cannot start the thread of the leases");
         }
         leasing
@@ -134,7 +135,7 @@ impl Leasing {
                             place,
                             leaseholder.member.devices.get(place).cloned().unwrap_or_default(),
                         ));
-                        // Whoever was there before the listener: an earlier agent's.
+                        // Processes that came before the listener, under an earlier agent.
                         listener.came(&account.host_pids());
                         account.listener = Some(listener.clone());
                         listeners.push(listener);
@@ -156,7 +157,7 @@ impl Leasing {
         }
     }
 
-    /// What tenants want looked at.
+    /// The devices that tenants want looked at.
     pub fn wanted(&self) -> &Arc<Wanted> {
         &self.wanted
     }
@@ -169,7 +170,7 @@ impl Leasing {
         })
     }
 
-    /// Does something, has the alarm ring earlier where it must, and tells what people should know.
+    /// Does something, has the alarm ring earlier where it must, and reports the incidents.
     fn with<T>(&self, work: impl FnOnce(&mut State, Nanos) -> T) -> T {
         let (answer, incidents) = {
             let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -180,7 +181,7 @@ impl Leasing {
             }
             (answer, std::mem::take(&mut locked.state.incidents))
         };
-        // Not while anybody waits for the lock: a log may be slow.
+        // The log is written after the lock is released, because a log may be slow.
         for incident in incidents {
             let slice = incident.slice.as_ref().map(|(_, name)| name.as_str());
             if incident.owner.is_none_or(|owner| self.journal.lines.allow(owner)) {

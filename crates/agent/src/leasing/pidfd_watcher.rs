@@ -1,9 +1,10 @@
-//! Watches the processes of slices that lease: one that dies while it holds a lease gives it back the moment the kernel
-//! has taken its memory, its contexts and its place in the ledger down. A process's descriptor becomes readable after all that.
-//! Where none is held the dead are looked for by the clock, once a lease has ended: so a watch makes it quicker and no more.
+//! Watches the processes of slices that lease. A process that dies while it holds a lease gives the lease back as soon
+//! as the kernel has freed its memory, its contexts and its slot in the ledger: a process's descriptor becomes readable
+//! after all that. Without a watch, the clock finds dead processes once a lease has ended, so a watch only makes it
+//! faster.
 //!
-//! The numbers come from a page into which the slice's processes may write anything. So there are a few watches to an account
-//! and to the agent, few new ones a second, and each is of a process of the slice's owner.
+//! The numbers come from a page into which the slice's processes may write anything. So each account and the agent have
+//! few watches, and few new ones a second; and each is of a process of the slice's owner.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -20,7 +21,7 @@ use super::listener::{ListenerHandle, MOST};
 
 const STACK: usize = 128 << 10;
 
-/// As many of all accounts: far from what the agent may have open.
+/// The watches of all accounts: far below the limit on the agent's open files.
 const MOST_IN_ALL: usize = 1024;
 
 /// Watches processes.
@@ -38,7 +39,7 @@ struct Watched {
 
 #[derive(Debug)]
 struct Watch {
-    /// Held for the sake of its place in the epoll set.
+    /// This is held to keep its entry in the epoll set.
     _process: OwnedFd,
     pid: u32,
     listener: Weak<ListenerHandle>,
@@ -55,7 +56,7 @@ impl PidfdWatcher {
             watched: Mutex::default(),
         });
         let own = watcher.clone();
-        // It lives as long as the agent: it has nothing to end for.
+        // The watcher lives as long as the agent, so its thread needs no end.
         let thread = thread::Builder::new()
             .name("pidfd-watcher".into())
             .stack_size(STACK);
@@ -63,8 +64,8 @@ impl PidfdWatcher {
         Ok(watcher)
     }
 
-    /// Has the account's dead looked for when this process ends, if it is of user `uid` (0: anybody's) and there is room
-    /// for one more.
+    /// Has the account's dead processes searched for when this process ends. The process must be of user `uid` (0: of
+    /// any user), and a watch must be free.
     pub fn watch(&self, listener: &Arc<ListenerHandle>, pid: u32, uid: u32) {
         if !self.lock().has_room(listener, pid) {
             return;
@@ -77,7 +78,8 @@ impl PidfdWatcher {
             Err(Errno::SRCH) => return listener.reap(),
             Err(_) => return,
         };
-        // Asked once it is pinned. A number that means another process by now is one more of the same user's.
+        // The owner is read once the process is pinned. If its number means another process by now, that is one more of
+        // the same user's.
         let owner = std::fs::metadata(format!("/proc/{pid}"));
         if uid != 0 && owner.is_ok_and(|owner| owner.uid() != uid) {
             return;
@@ -86,7 +88,7 @@ impl PidfdWatcher {
         let key = watched.next;
         watched.next += 1;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
-        // Under the lock: it may have ended already, and the thread is to find it in the table.
+        // Under the lock: the process may have ended already, and the thread must find it in the table.
         if watched.has_room(listener, pid)
             && epoll::add(&self.epoll, &process, epoll::EventData::new_u64(key), flags).is_ok()
         {

@@ -1,4 +1,4 @@
-//! What each slice comes to while all slices of a device want it.
+//! Each slice's part while all slices of a device want it.
 
 use divvy_arbiter::{Cap, Part, Terms};
 
@@ -21,10 +21,10 @@ pub(super) fn effective(all: &[Terms]) -> Vec<u32> {
         let mine = share(terms);
         match terms.part {
             Part::Weight(weight) => left * u64::from(weight) / weights.max(1),
-            // Sold more than once: the shares are weights.
+            // The shares add up to more than the device: they are weights.
             Part::Share(_) if promised > WHOLE => mine * WHOLE / promised,
             Part::Share(_) if terms.cap == Cap::Hard || weights > 0 => mine,
-            // Nobody else wants what nobody was promised.
+            // No other slice wants the part without a promise.
             Part::Share(_) => mine + left * mine / soft.max(1),
         }
     };

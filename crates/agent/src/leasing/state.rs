@@ -1,5 +1,5 @@
-//! Everything that the agent knows of who runs: the arbiter, and beside each of its tenants the slice's pages. No clock
-//! and no thread: whoever calls says what time it is, so that tests can.
+//! The agent's state of leases: the arbiter, and beside each of its tenants the slice's pages. It has no clock and no
+//! thread: the caller passes the time, so that tests can.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,39 +14,40 @@ use super::{Member, shares};
 use crate::api::events::EventKind;
 use crate::journal::Incident;
 
-/// How long a slice of which an earlier agent's lease may still be in use keeps the others of its devices waiting. Its
-/// processes look for a new agent's grant several times in that time.
+/// How long a slice that may still use an earlier agent's lease delays the others of its devices. Its processes look
+/// for a new agent's grant several times in that time.
 pub(super) const DOUBT: Nanos = 250 * MILLISECOND;
 
-/// Who runs, and who waits.
+/// The leases that run, and the slices that wait.
 #[derive(Debug)]
 pub(super) struct State {
     pub arbiter: Arbiter,
-    /// The devices, as the arbiter numbers them.
+    /// The devices, in the arbiter's numbering.
     pub devices: Vec<String>,
     pub leaseholders: BTreeMap<u64, Leaseholder>,
     numbers: HashMap<String, u64>,
     next: u64,
-    /// What the arbiter's numbers of leases are raised by: an earlier agent's are all below.
+    /// The offset added to the arbiter's lease numbers: an earlier agent's are all below it.
     pub epoch_base: u64,
-    /// When the last slice in doubt has been waited for; the end of time where none is.
+    /// The time at which the last slice in doubt has been waited for; the end of time where none is.
     pub doubts_end_at: Nanos,
-    /// So much before a lease's end its gate is closed: as long as this machine takes to wake somebody. What is in flight
-    /// goes on meanwhile.
+    /// The time by which a gate is closed before its lease's end: as long as this machine takes to wake a thread. Work
+    /// in flight goes on meanwhile.
     pub early: Nanos,
     /// Slices to look at before anything else.
     pub due: Vec<u64>,
-    /// What people should be told.
+    /// The events to report.
     pub incidents: Vec<Incident>,
-    /// What a change of holder costs on each device, as the arbiter was last told.
+    /// The cost of a change of holder on each device, as last told to the arbiter.
     pub refill: HashMap<u32, Nanos>,
-    /// Leases that were outlasted so that others were told; that the device went to others.
+    /// Leases that were outlasted so that others were told. The next field counts those after which the device went to
+    /// others.
     pub overdue_total: u64,
-    /// See there.
+    /// See above.
     pub expired_total: u64,
-    /// What the auditor saw.
+    /// The auditor's findings.
     pub escapes: Escapes,
-    /// Nanoseconds for which devices were used and nobody charged.
+    /// Nanoseconds of device use that were charged to no slice.
     pub escaped_ns: Nanos,
 }
 
@@ -77,7 +78,7 @@ impl State {
         self.numbers.get(id).copied()
     }
 
-    /// Has the arbiter know these slices and no others, each by its terms.
+    /// Replaces the arbiter's slices with these, each with its terms.
     pub fn sync(&mut self, members: Vec<Member>, now: Nanos) {
         let mut wanted: HashMap<String, Member> = members
             .into_iter()
@@ -109,7 +110,7 @@ impl State {
                 leaseholder.member = member;
             }
         }
-        // Who gives back first makes room for who gets more.
+        // A slice that gives back comes first and frees what another one gets.
         resized.sort_by_key(|(number, terms)| {
             let before = self
                 .leaseholders
@@ -221,7 +222,7 @@ impl State {
         self.due.push(number);
     }
 
-    /// Admission lets nobody in who does not fit, so this is for what slips through: records of another version, a part of
+    /// Admission keeps the promises within the device. This is for exceptions: records of another version, or a part of
     /// a part that was rounded up. The slice then has its part without a promise.
     fn cannot_promise(&mut self, number: u64, terms: &Terms, refused: Refused) -> Terms {
         let lesser = Terms::weight(parts(terms).max(1));
@@ -245,7 +246,7 @@ impl State {
         }
     }
 
-    /// Opens the gates of those who are alone, and has those lease who no longer are.
+    /// Opens the gates of slices that are alone, and makes those lease that no longer are.
     fn regroup(&mut self, now: Nanos) {
         let numbers: Vec<u64> = self.leaseholders.keys().copied().collect();
         for number in numbers {
@@ -254,7 +255,8 @@ impl State {
                 continue;
             };
             if std::mem::replace(&mut leaseholder.fresh, false) && !alone {
-                // Nothing is launched that nobody has decided. What an earlier agent let it launch may be in flight.
+                // Without a decision of this agent nothing is launched. Work launched under an earlier agent may be in
+                // flight.
                 leaseholder.accounts.iter_mut().for_each(Account::close);
                 if leaseholder
                     .accounts
@@ -316,7 +318,7 @@ impl State {
                     .flat_map(|leaseholder| &mut leaseholder.accounts);
                 for account in accounts.filter(|account| here(account)) {
                     account.effective = effective;
-                    // Nobody waits for ever for an agent that is dead.
+                    // No process waits for ever for an agent that is dead.
                     account.grant().set_fallback_share(effective.max(1));
                     account.grant().beat();
                 }
@@ -324,10 +326,10 @@ impl State {
         }
     }
 
-    /// Tells the arbiter, and does what it decides.
+    /// Passes an event to the arbiter, and carries out its decisions.
     pub fn tell(&mut self, now: Nanos, event: &Event) {
         if let Err(refused) = self.try_tell(now, event) {
-            // Each event is of a tenant that is registered: this is a mistake of ours, and harmless.
+            // Each event is of a registered tenant: an error here is a harmless mistake of the agent's.
             tracing::debug!(?event, %refused, "the arbiter refuses an event");
         }
     }
@@ -340,7 +342,7 @@ impl State {
         Ok(())
     }
 
-    /// Something that people should be told of a slice.
+    /// An event of a slice to report.
     pub fn note(&mut self, number: u64, device: Option<DeviceId>, kind: EventKind, message: String) {
         let member = self
             .leaseholders
@@ -368,7 +370,7 @@ fn alone(leaseholders: &BTreeMap<u64, Leaseholder>, number: u64) -> bool {
             .iter()
             .any(|mine| mine.device == account.device)
     };
-    // A cap of the whole is none.
+    // A cap of the whole device is no cap.
     let uncapped =
         leaseholder.held_to.cap == Cap::Soft || parts(&leaseholder.held_to) == Share::WHOLE.parts();
     uncapped

@@ -1,14 +1,14 @@
-//! What a change of holder costs where slices page their memory to and fro.
+//! The cost of a change of holder where slices page their memory to and fro.
 
 use divvy_arbiter::{Nanos, SECOND};
 
 use super::account::Account;
 
-/// What comes back in a second, in bytes: about what managed memory moves at over PCIe 4.
+/// The bytes that return in a second: about the rate of managed memory over PCIe 4.
 const REFILL_PER_SECOND: u64 = 12_000_000_000;
 
-/// How long it takes to bring back what the others pushed out: nothing where the slice does not thrash. What its
-/// processes say counts up to what it may have beyond its share: a slice that may not spill cannot make leases longer.
+/// How long it takes to bring back what other slices pushed out; zero where the slice does not thrash. Its processes'
+/// figure counts only up to what it may have beyond its share. So a slice that may not spill cannot make leases longer.
 pub(super) fn refill(account: &Account) -> Nanos {
     let ledger = account.ledger();
     if ledger.thrash().lasting.is_none() {

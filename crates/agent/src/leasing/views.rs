@@ -1,4 +1,4 @@
-//! What people may see of who runs.
+//! The leases as people see them.
 
 use divvy_arbiter::{Cap, Class, Event, Nanos, Part, Standing, TenantId};
 use divvy_model::{Compute, Condition, Weight};
@@ -9,14 +9,14 @@ use super::leaseholder::Leaseholder;
 use super::state::State;
 use crate::api::compute::{ComputeRecord, ComputeStanding};
 
-/// What became of leases since the agent started.
+/// The counts of leases since the agent started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     /// Leases that were outlasted so that others were told.
     pub overdue: u64,
     /// Leases that were outlasted so that the device went to others.
     pub expired: u64,
-    /// Nanoseconds for which devices were used and nobody charged.
+    /// Nanoseconds of device use that were charged to no slice.
     pub escaped_ns: u64,
 }
 
@@ -26,7 +26,7 @@ impl Leasing {
         self.with(State::views)
     }
 
-    /// What is out of the ordinary about how a slice uses its devices.
+    /// Notes on how a slice uses its devices, where that is out of the ordinary.
     pub fn conditions(&self, id: &str) -> Vec<Condition> {
         self.with(|state, _| {
             let leaseholder = state
@@ -41,7 +41,7 @@ impl Leasing {
         })
     }
 
-    /// What became of leases so far.
+    /// The counts of leases so far.
     pub fn totals(&self) -> Totals {
         self.with(|state, _| Totals {
             overdue: state.overdue_total,

@@ -1,7 +1,9 @@
-//! Taking back the slices of a predecessor that died: its records are on disk, the pages are with the keepers.
+//! Adoption: taking back the slices of a dead predecessor. Its records are on disk, and the page servers have the
+//! pages.
 //!
-//! A keeper that does not answer now is asked again later. Where the keeper is dead too, the pages are lost; what the
-//! slice's processes hold of the device is not, so the slice stays, with its whole limit counted, until they are gone.
+//! A page server that does not answer now is asked again later. Where the page server is dead too, the pages are lost,
+//! but not the memory that the slice's processes hold. So the slice stays, with its whole limit counted, until those
+//! processes are gone.
 
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,14 +33,14 @@ pub(crate) struct Adoption {
 }
 
 impl Adoption {
-    /// Takes back every slice whose keeper lives, and clears away those that nobody uses.
+    /// Takes back every slice whose page server lives, and clears away those that no process uses.
     pub fn adopt(&self) {
         let records = stored(&self.run);
         let outcomes = self.recall_all(&records);
         for (record, outcome) in records.into_iter().zip(outcomes) {
             self.adopt_one(record, outcome);
         }
-        // What a slice inside another held may have ended meanwhile, and its parent too.
+        // The memory of a slice inside another may have been freed meanwhile, and its parent's too.
         let mut state = self.state.lock();
         let ids: Vec<String> = state.slices.keys().cloned().collect();
         for id in ids {
@@ -56,9 +58,10 @@ impl Adoption {
             .any(|slice| slice.missing.is_some())
     }
 
-    /// Asks again for the pages that could not be had back. Blocks for as long as a keeper may take to answer.
+    /// Asks again for the pages that could not be recalled. Blocks for as long as a page server may take to answer.
     pub fn recall_missing(&self) {
-        // One at a time: each recall makes a new grant, and the keeper's and ours must be the same one.
+        // One slice at a time: each recall makes a new grant, and the page server's and the agent's must be the same
+        // one.
         let _alone = self.recalling.lock().unwrap_or_else(PoisonError::into_inner);
         let records: Vec<SliceRecord> = self
             .state
@@ -91,7 +94,7 @@ impl Adoption {
         self.grants.lease_out(&state);
     }
 
-    /// A keeper that does not answer costs its time limit, so all are asked at once.
+    /// A page server that does not answer costs its time limit, so all are asked at once.
     fn recall_all(&self, records: &[SliceRecord]) -> Vec<Recalled> {
         std::thread::scope(|scope| {
             let asked: Vec<_> = records
@@ -135,7 +138,7 @@ impl Adoption {
                 slice
             }
             Err(RecallFailure::Waiting) if !record.lasting => Slice::new(record, keeper, &here),
-            // Admitted a moment ago: its `divvy run` does not listen yet.
+            // The slice was admitted a moment ago: its `divvy run` does not listen yet.
             Err(RecallFailure::Dead)
                 if record.state == SliceState::Starting
                     && keeper.is_some_and(|keeper| life(keeper) != Life::Gone) =>
@@ -154,8 +157,8 @@ impl Adoption {
                 slice.damage = Some(fault);
                 slice
             }
-            // A lasting slice's keeper that waits for pages is one whose agent died in the moment between starting it and
-            // giving it what the keeper before it had: these pages are lost.
+            // A lasting slice's page server waits for pages if its agent died between the start and the handover of the
+            // earlier page server's pages. These pages are lost.
             Err(RecallFailure::Dead | RecallFailure::Waiting) => {
                 let mut slice = Slice::new(record, None, &here);
                 slice.missing = Some(lost());
@@ -168,7 +171,7 @@ impl Adoption {
                         "the slice's pages are lost, its processes live"
                     );
                 } else if slice.record.lasting {
-                    // Nobody uses what is lost: the next tick makes pages and a keeper anew.
+                    // No process uses what is lost: the next tick makes new pages and a new page server.
                     slice.missing = None;
                 } else {
                     tracing::info!(slice = slice.record.name, "slice ended while no agent ran");
@@ -187,7 +190,7 @@ impl Adoption {
                 )),
             };
             if let Err(fault) = taken {
-                // Look after it all the same, and say so.
+                // The slice is looked after all the same, and the fault is logged.
                 tracing::error!(slice = slice.record.name, "{fault}");
                 slice.record.warnings.push(fault.message);
             }
@@ -207,8 +210,8 @@ impl Adoption {
 
 type Recalled = Result<Vec<divvy_ledger::attach::Pages>, RecallFailure>;
 
-/// Whether the slice's folder is as versions made it that gave it to the slice's user: nothing in it is touched, or even
-/// connected to.
+/// Whether the slice's folder comes from a version that gave it to the slice's user. Nothing in such a folder is
+/// touched, or even connected to.
 fn is_of_older_layout(run: &RunDir, record: &SliceRecord) -> bool {
     match run.slices_folder().and_then(|slices| slices.below(&record.id)) {
         Ok(folder) => !folder.has(CONTROL) && folder.has(ATTACH),

@@ -1,5 +1,5 @@
-//! Lasting slices that go with something: a container, as its first process or as the folder that its engine keeps of it.
-//! When that is gone and nothing runs in the slice any more, the agent deletes it. docs/adr/0031.
+//! Lifetime anchors of lasting slices: a container, by its first process or by the folder that its engine keeps of it.
+//! When the anchor is gone and nothing runs in the slice any more, the agent deletes the slice. docs/adr/0031.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub(crate) fn unix_seconds() -> u64 {
     now.unwrap_or_default().as_secs()
 }
 
-/// The attendant that containers are, the first of which has to come within so many milliseconds.
+/// The attendant for a slice's containers; the first has to come within so many milliseconds.
 pub(crate) fn of_containers(within_ms: u64) -> Attendant {
     Attendant::Containers {
         until_unix_s: unix_seconds().saturating_add(within_ms.div_ceil(1000)),
@@ -25,7 +25,7 @@ pub(crate) fn of_containers(within_ms: u64) -> Attendant {
     }
 }
 
-/// The attendant that a process is.
+/// The attendant for a process.
 ///
 /// # Errors
 /// [`Code::Usage`] when it has ended.
@@ -35,7 +35,7 @@ pub(crate) fn of_process(pid: u32) -> Result<Attendant, Fault> {
     Ok(Attendant::Process { pid, start_ticks })
 }
 
-/// The attendant that a file or folder is.
+/// The attendant for a file or folder.
 ///
 /// # Errors
 /// [`Code::Usage`] when it is not there.
@@ -51,10 +51,10 @@ pub(crate) fn of_path(path: &Path) -> Result<Attendant, Fault> {
     Ok(attendant)
 }
 
-/// What a slice goes with, held so that each look costs nothing and cannot mistake it for another.
+/// A slice's attendant, held open so that each look costs nothing and cannot mistake it for another.
 #[derive(Debug)]
 pub(crate) enum Anchor {
-    /// A process; none where it was gone from the start.
+    /// A process; none where it had ended from the start.
     Process(Option<Watched>),
     /// A file or folder.
     Path(PathBuf),
@@ -63,7 +63,7 @@ pub(crate) enum Anchor {
 }
 
 impl Anchor {
-    /// Takes hold of an attendant.
+    /// Opens an attendant.
     pub fn of(attendant: &Attendant) -> Self {
         match attendant {
             Attendant::Process { pid, start_ticks } => Self::Process(Watched::again(*pid, *start_ticks)),
@@ -72,7 +72,7 @@ impl Anchor {
         }
     }
 
-    /// Whether it is gone. What cannot be looked at is not.
+    /// Whether the attendant is gone. An attendant that cannot be looked at is not gone.
     pub fn is_gone(&self) -> bool {
         match self {
             Self::Process(process) => !process.as_ref().is_some_and(Watched::is_alive),
@@ -106,7 +106,7 @@ mod tests {
         }
         child.wait().expect("reaped");
         assert!(is_gone(&attendant));
-        // Its number in another's hands.
+        // Another process has its number now.
         let Attendant::Process { pid, start_ticks } = own else {
             panic!("a process");
         };

@@ -1,4 +1,4 @@
-//! Lasting slices that go with something, and are deleted when that is gone. docs/adr/0031.
+//! Lasting slices with a lifetime anchor, which are deleted when that is gone. docs/adr/0031.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,32 +19,33 @@ use crate::state::{Shared, State};
 use crate::system::nudge::Nudge;
 use crate::system::peer::Peer;
 
-/// Lasting slices with what they go with.
+/// Lasting slices with their attendants.
 pub(crate) struct Attending {
     pub run: RunDir,
     /// The agent's own user.
     pub uid: u32,
     pub state: Shared,
     pub endings: Arc<Endings>,
-    /// When containers take the slices that wait for one.
+    /// The moments at which containers take the slices that wait for one.
     pub openings: Openings,
-    /// Set when one has: what the auditor saw of a process before it had its mounts is no evidence against it.
+    /// This is set when a container has taken one: what the auditor saw of a process before it had its mounts is no
+    /// evidence against it.
     pub opened: AtomicBool,
-    /// Raised then, so that the auditor looks for the container.
+    /// This is raised then, so that the auditor looks for the container.
     pub unmanaged: Arc<Nudge>,
 }
 
 impl Attending {
-    /// Says what a lasting slice goes with from now on.
+    /// Sets a lasting slice's attendant from now on.
     ///
     /// # Errors
-    /// [`divvy_model::Code::UnknownSlice`], [`divvy_model::Code::NotAllowed`], [`divvy_model::Code::NotLasting`]; [`divvy_model::Code::Usage`] for a process that has ended and
-    /// for a path that is not there.
+    /// [`divvy_model::Code::UnknownSlice`], [`divvy_model::Code::NotAllowed`], [`divvy_model::Code::NotLasting`];
+    /// [`divvy_model::Code::Usage`] for a process that has ended and for a path that does not exist.
     pub fn attend(&self, peer: Peer, which: &str, ask: &Attend) -> Result<SliceRecord, Fault> {
         let attendant = match ask {
             Attend::Process(pid) => of_process(*pid)?,
             Attend::Path(path) => {
-                // Who may not look there himself is not to learn from his slice's end whether it is there.
+                // A user who may not look at that path must not learn from the slice's end whether it exists.
                 peer.may_change(self.uid, self.uid)?;
                 of_path(path)?
             }
@@ -59,7 +60,7 @@ impl Attending {
         Ok(slice.shown())
     }
 
-    /// Deletes the slices whose attendants are gone, unless something runs in them: then it is tried again.
+    /// Deletes the slices whose attendants are gone. Where something still runs in one, it is tried again.
     pub fn delete_unattended(&self, state: &mut State) {
         let slices = state.slices.values().filter(|slice| slice.is_unattended());
         let ids: Vec<String> = slices.map(|slice| slice.record.id.clone()).collect();
@@ -68,8 +69,9 @@ impl Attending {
         }
     }
 
-    /// Told by the auditor of the slices that have a container: those that go with their containers are noted as taken, and
-    /// deleted when the last has gone, or none came in time. Returns whether another round is to make sure of that soon.
+    /// Takes the auditor's list of slices that have a container. Slices that go with their containers are noted as
+    /// taken. They are deleted when the last container is gone, or when none came in time. Returns whether another
+    /// round should make sure of that soon.
     pub fn note_containers(&self, seen: &HashSet<String>) -> bool {
         let now = unix_seconds();
         let mut state = self.state.lock();
@@ -92,7 +94,7 @@ impl Attending {
         rounds.is_unsure
     }
 
-    /// Notes the slices that a container took since the last call, whether it is there still or not, and has the auditor look
+    /// Notes the slices that a container took since the last call, even if it is gone again, and has the auditor look
     /// for it.
     pub fn note_openings(&self, state: &mut State) {
         let opened = self.openings.take();

@@ -1,6 +1,6 @@
-//! What containers have of a lasting slice: folders and files on the host, ready to be mounted.
+//! The files of a lasting slice for containers: folders and files on the host, ready to be mounted.
 //!
-//! Nothing here knows a container engine. What is mounted where, and how an engine is told, is `crates/container`'s.
+//! Nothing here knows a container engine. `crates/container` decides what is mounted where, and how an engine is told.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,12 +21,12 @@ use crate::start::rundir::{BOXES, CONTAINERS, ENTER_ONLY};
 use crate::state::Shared;
 use crate::system::peer::Peer;
 
-/// What a container is to have of emulated devices.
+/// The files for containers with emulated devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// Says what was granted. For reading.
+    /// The file that says what was granted, to be mounted read-only.
     pub says: PathBuf,
-    /// The folder of the socket at which its programs get the devices' pages. For reading.
+    /// The folder of the socket at which its programs get the devices' pages, to be mounted read-only.
     pub socket: PathBuf,
 }
 
@@ -39,7 +39,7 @@ impl From<divvy_host::Grant> for Grant {
     }
 }
 
-/// What containers have of emulated devices without a slice.
+/// The files for containers with emulated devices and no slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedDevices {
     /// The devices.
@@ -48,20 +48,20 @@ pub struct SharedDevices {
     pub driver: PathBuf,
 }
 
-/// What containers have of a slice.
+/// The files for containers of a slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parts {
-    /// The folder of the keeper's socket. The keeper may be replaced: it is the folder that is mounted.
+    /// The folder of the page server's socket. The folder is mounted, because the page server may be replaced.
     pub socket: PathBuf,
     /// The limiter's libraries, in a folder for each value that `$LIB` has in one image or another.
     pub limiter: PathBuf,
     /// The one of these folders whose files are mounted over an image's own libraries.
     pub limiter_files: PathBuf,
-    /// What /etc/ld.so.preload is to say.
+    /// The content of /etc/ld.so.preload.
     pub preload: PathBuf,
     /// The driver below.
     pub below: Below,
-    /// Of emulated devices: what says which, and where their pages are to be had.
+    /// For emulated devices: the file that says which, and the folder where their pages are served.
     pub device: Option<Grant>,
 }
 
@@ -75,7 +75,7 @@ pub enum Below {
     Driver(PathBuf),
 }
 
-/// What containers have of slices.
+/// Makes the files of slices for containers.
 pub(crate) struct Containers {
     pub run: RunDir,
     /// The agent's own user.
@@ -86,12 +86,13 @@ pub(crate) struct Containers {
 }
 
 impl Containers {
-    /// Makes ready what containers are to have of a lasting slice.
+    /// Makes the files of a lasting slice for containers.
     ///
     /// # Errors
-    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`], [`Code::RunDir`], [`Code::DropIn`], [`Code::Driver`].
+    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`], [`Code::RunDir`], [`Code::DropIn`],
+    /// [`Code::Driver`].
     pub fn share(&self, peer: Peer, which: &str, ask: &Share) -> Result<Parts, Fault> {
-        // Whoever mounts into containers is root, or the agent's own user without root.
+        // Only root, or the agent's own user without root, mounts into containers.
         peer.may_change(self.uid, self.uid)?;
         let (slice, devices) = {
             let mut state = self.state.lock();
@@ -122,7 +123,7 @@ impl Containers {
         Ok(slice.shown())
     }
 
-    /// Makes ready what containers are to have of emulated devices without a slice.
+    /// Makes the files of emulated devices without a slice for containers.
     ///
     /// # Errors
     /// [`Code::NotAllowed`], [`Code::Usage`] for a name that is none, [`Code::RunDir`], [`Code::DropIn`].
@@ -135,8 +136,8 @@ impl Containers {
     }
 }
 
-/// Makes what containers are to have of the slice, or makes it anew. `lib` is where they will have the limiter's folder,
-/// and `preloads` are libraries of the image's own that every program in it is to load first.
+/// Makes a slice's files for containers, or replaces them. `lib` is where the containers will have the limiter's
+/// folder. `preloads` are the image's own libraries that every program in it is to load first.
 ///
 /// # Errors
 /// [`Code::RunDir`], [`Code::DropIn`], [`Code::Driver`].
@@ -158,10 +159,12 @@ fn prepare(
     };
     let drop_ins = DropIns::find()?;
     let (limiter, limiter_files) = stage_for_containers(run, &drop_ins.limiter.links())?;
-    // An engine mounts files of it. Only containers of the slice, and who may enter here, can open them: see `openings`.
+    // An engine mounts files of it. Only containers of the slice, and processes that may enter here, can open them: see
+    // `openings`.
     let folder = own_folder(run, &slice.id, AGENT_ONLY).map_err(cannot)?;
     write_readable(&folder, PRELOAD, &preload_text(lib, preloads)).map_err(cannot)?;
-    // A source of a mount is the agent's own: a container of a slice of an older layout would get what its user put there.
+    // The source of a mount belongs to the agent: in an older layout a container would get what the slice's user put
+    // there.
     let own_box = run.folder().and_then(|home| home.below(BOXES)?.below(&slice.id));
     if own_box.is_err() {
         return Err(Fault::new(
@@ -194,15 +197,15 @@ fn prepare(
     })
 }
 
-/// Makes what containers are to have of emulated devices without a slice: their pages, in a folder which is called
-/// `name`, and the folder of the emulated driver's libraries.
+/// Makes the files of emulated devices without a slice for containers: their pages, in a folder called `name`, and the
+/// folder of the emulated driver's libraries.
 ///
 /// # Errors
 /// [`Code::RunDir`], [`Code::DropIn`].
 fn prepare_emulated(run: &RunDir, name: &str, spec: &str, uuids: &[&str]) -> Result<SharedDevices, Fault> {
     let name = format!("device-{name}");
     let home = run.container(&name);
-    // Engines mount what is in it. For another user there is no moment in which it could be entered.
+    // Engines mount what is in it. At no moment could another user enter it.
     own_folder(run, &name, AGENT_ONLY).map_err(|error| {
         Fault::new(
             Code::RunDir,
@@ -218,7 +221,7 @@ fn prepare_emulated(run: &RunDir, name: &str, spec: &str, uuids: &[&str]) -> Res
     })
 }
 
-/// One path to a line: ld.so(8) takes them apart at white space and colons.
+/// The text of the file, one path a line: ld.so(8) splits it at white space and colons.
 fn preload_text(lib: &str, preloads: &[String]) -> String {
     let names = ["libcuda.so", "libnvidia-ml.so"];
     let libraries = names.map(|name| format!("{lib}/$LIB/{name}.1"));
@@ -231,13 +234,13 @@ fn preload_text(lib: &str, preloads: &[String]) -> String {
 /// The mode of a folder for the agent's user and root.
 const AGENT_ONLY: u32 = 0o700;
 
-/// The folder of what containers have of a slice, or of a device.
+/// The folder of the files for containers, of a slice or of a device.
 fn own_folder(run: &RunDir, name: &str, mode: u32) -> io::Result<Folder> {
     run.folder()?.folder(CONTAINERS, ENTER_ONLY)?.folder(name, mode)
 }
 
-/// Containers that run have the file mounted, and keep the one they have: it says the same in all but the preloads of an
-/// image, which are that container's own.
+/// Running containers have the old file mounted and keep it. It differs only in the preloads of an image, which are
+/// that container's own.
 fn write_readable(folder: &Folder, name: &str, text: &str) -> io::Result<()> {
     match folder.read_text(name) {
         Ok(now) if now == text => Ok(()),

@@ -9,15 +9,15 @@ use crate::files::Folder;
 use crate::start::rundir::{CONTAINERS, ENTER_ONLY, RunDir};
 use crate::system::privilege;
 
-/// What containers of a slice have as /etc/ld.so.preload, in the folder of what they have.
+/// The name of the file that containers have as /etc/ld.so.preload, in the folder of the files for containers.
 pub(crate) const PRELOAD: &str = "ld.so.preload";
-/// The list of a slice's files, in the folder of what its containers have.
+/// The list of a slice's files, in the folder of the files for containers.
 const FILES: &str = "files";
 /// The mode of a folder for the agent's user and root.
 const AGENT_ONLY: u32 = 0o700;
 
-/// Writes down which file outside the run directory describes the slice to container engines, so that it goes when the
-/// slice does.
+/// Writes down which file outside the run directory describes the slice to container engines, so that the file is
+/// removed with the slice.
 ///
 /// # Errors
 /// [`Code::RunDir`].
@@ -47,7 +47,7 @@ pub fn forget(run: &RunDir, id: &str) {
         return;
     };
     for file in text.lines().map(Path::new) {
-        // Only ever what we name: the list may have been damaged.
+        // Only names of our own form are removed, because the list may have been damaged.
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         if file.is_absolute() && name.starts_with("divvy-") && name.ends_with(".json") {
             let folder = file.parent().unwrap_or(file);
@@ -78,7 +78,7 @@ mod tests {
         fs::create_dir_all(run.container("ab")).expect("a folder");
         let (spec, other) = (
             base.path().join("divvy-slice-a.json"),
-            base.path().join("somebody.json"),
+            base.path().join("another.json"),
         );
         for file in [&spec, &other] {
             fs::write(file, "{}").expect("written");

@@ -32,8 +32,8 @@ impl Endings {
     /// Signals everything that runs in a slice: the program, its descendants, and what uses the device.
     ///
     /// # Errors
-    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::Usage`] for a number that is no signal, [`Code::Privilege`] where
-    /// nothing could be signalled for want of the helper.
+    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::Usage`] for a number that is no signal,
+    /// [`Code::Privilege`] where no process could be signalled without the helper.
     pub fn kill(&self, peer: Peer, which: &str, ask: &Kill) -> Result<Killed, Fault> {
         let signal = Signal::from_named_raw(ask.signal)
             .ok_or_else(|| Fault::new(Code::Usage, format!("{} is no signal", ask.signal)))?;
@@ -62,8 +62,8 @@ impl Endings {
         Ok(Killed { slice: shown, pids })
     }
 
-    /// A slice's program has ended, says its keeper: the slice goes, unless something in it still uses the device. A
-    /// lasting slice is deleted, if nothing runs in it.
+    /// The page server says that a slice's program has ended: the slice goes, unless something in it still uses the
+    /// device. A lasting slice is deleted, if nothing runs in it.
     ///
     /// # Errors
     /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::SliceBusy`].
@@ -80,7 +80,7 @@ impl Endings {
         Ok(())
     }
 
-    /// Removes a slice that nobody keeps and nothing uses; notes one that is used without a keeper.
+    /// Removes a slice that has no page server and no process; notes one that is used without a page server.
     pub fn settle(&self, state: &mut State, id: &str) {
         let Some(slice) = state.slices.get_mut(id) else {
             return;
@@ -150,7 +150,7 @@ impl Endings {
         Ok(())
     }
 
-    /// Takes back a slice that was admitted and cannot be had.
+    /// Takes back a slice that was admitted and cannot be served.
     pub fn revoke(&self, id: &str) {
         let mut state = self.state.lock();
         let Some(slice) = state.slices.remove(id) else {

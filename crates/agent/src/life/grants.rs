@@ -1,4 +1,4 @@
-//! What slices may use, as their pages and leases say: written whenever a slice comes, goes or changes.
+//! The grants of slices in their pages and leases. They are written whenever a slice comes, goes or changes.
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ use crate::modes::{on_demand, prerequisites};
 use crate::start::rundir::RunDir;
 use crate::state::State;
 
-/// How often it is tried to put back what is in the way of being put back.
+/// The number of tries to undo settings of a device before the agent gives up.
 const TRIES: u32 = 10;
 
 /// The grants of all slices.
 pub(crate) struct Grants {
     pub run: RunDir,
     pub leasing: Arc<Leasing>,
-    /// Told that a slice went, so that what it needed may have to be put back.
+    /// This is raised when a slice went, because the settings that it needed may have to be undone.
     pub untidy: Arc<Untidy>,
 }
 
 impl Grants {
-    /// Makes every slice's grants say what it comes to now. To be called after a slice came, went or changed.
+    /// Writes the present amounts into every slice's grants. To be called after a slice came, went or changed.
     pub fn changed(&self, state: &mut State) {
         if prerequisites::is_in_use(self.run.path()) || on_demand::is_in_use(self.run.path()) {
             self.untidy.ask(TRIES);
@@ -41,8 +41,8 @@ impl Grants {
         self.lease_out(state);
     }
 
-    /// Has the slices that have pages lease their devices, by the terms that they have now. To be called whenever a slice
-    /// got pages, or its terms.
+    /// Has the slices that have pages lease their devices, by their present terms. To be called whenever a slice got
+    /// pages, or its terms changed.
     pub fn lease_out(&self, state: &State) {
         let members = state.slices.values().filter_map(|slice| {
             let record = &slice.record;
@@ -62,11 +62,11 @@ impl Grants {
         self.leasing.sync(members.collect());
     }
 
-    /// Counts again what `parent` lends of each device to the slices inside it, and takes that off its pages.
+    /// Sums up what `parent` lends of each device to the slices inside it, and takes that off its pages.
     ///
     /// # Errors
-    /// [`divvy_model::Code::SliceFull`] when its programs have taken meanwhile what was to be lent. The page says what was lent all
-    /// the same: the caller takes it back.
+    /// [`divvy_model::Code::SliceFull`] when its programs have meanwhile taken what was to be lent. The page shows the
+    /// loan all the same: the caller takes it back.
     pub fn relend(&self, state: &mut State, parent: &str) -> Result<(), Fault> {
         let lent_of = |device_uuid: &str| {
             let inside = state

@@ -1,4 +1,4 @@
-//! Lasting slices: those that stay while nothing runs in them. Their keeper is a small process of its own, which the
+//! Page servers of lasting slices, which stay while nothing runs in them. Each is a small process of its own, which the
 //! agent starts and, when it dies, replaces: the agent holds the pages too. docs/adr/0011 says more.
 
 use std::os::fd::OwnedFd;
@@ -21,30 +21,30 @@ use crate::start::rundir::{KeepCommand, RunDir};
 use crate::state::Shared;
 use crate::system::locks::Locks;
 
-/// How long a keeper may take until it listens.
+/// The time limit for a page server to begin to listen.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The keepers of lasting slices.
+/// The page servers of lasting slices.
 pub(crate) struct Keepers {
     pub run: RunDir,
     pub state: Shared,
     pub journal: Arc<Journal>,
     pub grants: Arc<Grants>,
-    /// The command that keeps a lasting slice.
+    /// The command that serves a lasting slice's pages.
     pub keep: KeepCommand,
-    /// Held for a slice while its keeper is started.
+    /// This is held for a slice while its page server is started.
     pub keeping: Locks,
-    /// When it was last said that a keeper cannot be had.
+    /// The time of the last log line about a page server that could not be started.
     pub said_at: Mutex<Option<Instant>>,
 }
 
 impl Keepers {
-    /// Sees to it that a lasting slice has pages and a living keeper.
+    /// Makes sure that a lasting slice has pages and a living page server.
     ///
     /// # Errors
-    /// What keeps it from that; [`Code::SliceGone`] when it was deleted meanwhile.
+    /// The reason why it has none; [`Code::SliceGone`] when it was deleted meanwhile.
     pub fn keep_up(&self, id: &str) -> Result<(), Fault> {
-        // One at a time of each, or a slice would get two keepers.
+        // One start at a time for each slice, or it would get two page servers.
         let _alone = self.keeping.hold(id);
         let gone = || Fault::new(Code::SliceGone, "the slice was deleted meanwhile");
         let (record, pages) = {
@@ -63,7 +63,7 @@ impl Keepers {
             Some(pages) => pages,
             None => Arc::new(pages::create(&record)?),
         };
-        // Not while we hold the state: a new process takes its time.
+        // The state is not locked here: a new process takes its time.
         let mut child = self.start_keeper(&record, &pages)?;
         let mut state = self.state.lock();
         let Some(slice) = state.slices.get_mut(id) else {
@@ -83,7 +83,7 @@ impl Keepers {
         store(&self.run, &record)
     }
 
-    /// Starts a keeper and hands it the pages.
+    /// Starts a page server and hands it the pages.
     fn start_keeper(&self, record: &SliceRecord, pages: &[Pages]) -> Result<Child, Fault> {
         let cannot = || {
             Fault::new(
@@ -91,12 +91,13 @@ impl Keepers {
                 format!("cannot start the keeper of slice {}", record.name),
             )
         };
-        // In the place of those of a keeper that is dead, or about to be replaced.
+        // These replace the sockets of a page server that is dead, or about to be replaced.
         let sockets = make_sockets(&self.run, &record.id, record.uid, true)?;
         let socket = control_socket(&self.run, &record.id);
         let (ours, theirs) = UnixStream::pair().map_err(|error| cannot().because(&error))?;
         attach::give(&ours, &sockets).map_err(|error| cannot().because(&error))?;
-        // Ours are closed, or whoever connects to a dead keeper would wait instead of being refused.
+        // The agent's own descriptors are closed, or a client of a dead page server would wait instead of being
+        // refused.
         drop(sockets);
         let mut child = (self.keep)(&self.run, &record.id)
             .stdin(OwnedFd::from(theirs))
@@ -127,8 +128,8 @@ impl Keepers {
         Ok(child)
     }
 
-    /// Replaces the keepers that died, and makes pages anew that were lost. One that cannot be had is tried again
-    /// with the next tick, and said once a minute.
+    /// Replaces the page servers that died, and makes new pages for those that were lost. A failed start is tried again
+    /// with the next tick, and logged once a minute.
     pub fn keep_all_up(&self) {
         const SAY_AGAIN: Duration = Duration::from_secs(60);
         let lacking: Vec<String> = {

@@ -1,40 +1,40 @@
-//! What the system tells of the processes in a slice's ledger: their names, and whether they are there.
+//! The system's answers about the processes in a slice's ledger: their names, and whether they live.
 //!
-//! A tenant writes the numbers, as many as a ledger has slots. So there are few questions to the system at once, and what
-//! was told a moment ago is told again.
+//! A tenant writes the numbers, as many as a ledger has slots. So the system is asked few questions at once, and recent
+//! answers are used again.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::system::procs::{self, Life};
 
-/// So many processes are looked at in each [`SPAN`].
+/// The number of processes that are looked at in each [`SPAN`].
 const MOST: u32 = 64;
 const SPAN: Duration = Duration::from_millis(250);
-/// How long what was told is taken for true without another question.
+/// The time for which an answer is used without another question.
 const FRESH: Duration = Duration::from_secs(1);
-/// So many are remembered; twice as many as a ledger has.
+/// The number of processes that are remembered; twice as many as a ledger has.
 const REMEMBERED: usize = 4096;
 
-/// What is known of the processes of one slice.
+/// The known processes of one slice.
 #[derive(Debug, Default)]
 pub struct Known {
     processes: HashMap<u32, Told>,
     span: Option<(Instant, u32)>,
 }
 
-/// What the system told of a process.
+/// The system's answer about a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     /// The program's name.
     pub command: String,
-    /// There is no such process.
+    /// No such process exists.
     pub gone: bool,
     at: Instant,
 }
 
 impl Known {
-    /// What is known of process `pid`; nothing where it has to wait for another look.
+    /// The answer about process `pid`; none where it has to wait for another look.
     pub fn of(&mut self, pid: u32) -> Option<&Told> {
         self.of_at(pid, Instant::now(), |pid| {
             let gone = procs::life(pid) == Life::Gone;
@@ -42,7 +42,7 @@ impl Known {
         })
     }
 
-    /// What was told of process `pid`, however long ago.
+    /// The last answer about process `pid`, however old.
     pub fn told(&self, pid: u32) -> Option<&Told> {
         self.processes.get(&pid)
     }

@@ -15,7 +15,7 @@ use crate::start::settings::Settings;
 use crate::state::Shared;
 use crate::system::peer::Peer;
 
-/// Lists what there is.
+/// Lists devices and slices.
 pub(crate) struct Lists {
     /// The agent's own user.
     pub uid: u32,
@@ -82,7 +82,7 @@ impl Lists {
         Ok(self.with_conditions(devices, self.audit.with_device_figures(devices, shown)))
     }
 
-    /// What is out of the ordinary about its leases, and about what tells of its devices.
+    /// Notes on its leases and on the state of its devices' drivers, where something is out of the ordinary.
     fn with_conditions(&self, devices: &[DeviceRecord], mut shown: SliceRecord) -> SliceRecord {
         shown.conditions.extend(self.leasing.conditions(&shown.id));
         let silence = self.driver.silence_of(devices, &shown);

@@ -1,18 +1,18 @@
-//! Which processes of a ledger live, as the system last told. A tenant may have two thousand places in use, so one look
-//! asks about some of them, and the next goes on from there.
+//! Which processes of a ledger live, by the system's last answers. A tenant may have two thousand slots in use, so one
+//! look asks about some of them, and the next goes on from there.
 
 use std::collections::HashMap;
 
 use divvy_ledger::Process;
 
-/// What was told of the processes of one ledger, by their places.
+/// The answers about the processes of one ledger, by their slots.
 #[derive(Debug, Default)]
 pub struct Lives {
     told: HashMap<usize, Told>,
     next: usize,
 }
 
-/// What was told of whoever had a place.
+/// The answer about the process that had a slot.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     pid: u32,
@@ -27,7 +27,8 @@ impl Told {
 }
 
 impl Lives {
-    /// Asks about these processes, as long as `may_ask` says so. Whom a look did not come to is the next one's first.
+    /// Asks about these processes, as long as `may_ask` says so. The next look begins with those that this one did not
+    /// reach.
     pub fn look(
         &mut self,
         processes: &[Process],
@@ -55,7 +56,7 @@ impl Lives {
         }
     }
 
-    /// Whether a process lives, as far as is known. Whom nobody asked about lives.
+    /// Whether a process lives, as far as is known. A process that was not asked about lives.
     pub fn has(&self, process: &Process) -> bool {
         let told = self.told.get(&process.slot).filter(|told| told.is_of(process));
         told.is_none_or(|told| told.lives)
@@ -80,7 +81,7 @@ mod tests {
             .collect()
     }
 
-    /// One look of so many questions; which places were asked about.
+    /// One look of so many questions; returns which slots were asked about.
     fn look(lives: &mut Lives, crowd: &[Process], mut questions: usize, dead: usize) -> Vec<usize> {
         let asked = std::cell::RefCell::new(Vec::new());
         let may_ask = || {
@@ -104,7 +105,7 @@ mod tests {
         let around: Vec<usize> = (90..100).chain(0..20).collect();
         assert_eq!(looks[3], around);
         assert!(!lives.has(&crowd[95]) && lives.has(&crowd[94]));
-        // What was told is remembered at looks that come to others.
+        // The answers are remembered at looks that ask about other processes.
         look(&mut lives, &crowd, 30, 95);
         assert!(!lives.has(&crowd[95]));
     }
@@ -122,6 +123,6 @@ mod tests {
         crowd[1].claimed_at_ns = 2;
         assert!(lives.has(&crowd[1]), "another who took the dead one's place");
         look(&mut lives, &crowd, 0, 1);
-        assert!(!lives.told.contains_key(&1), "nothing is kept of whoever is gone");
+        assert!(!lives.told.contains_key(&1), "nothing is kept of the dead");
     }
 }

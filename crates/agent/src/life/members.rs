@@ -1,6 +1,6 @@
-//! Who is in a slice, as the kernel tells it: descendants of its `divvy run`s, processes that its keeper pinned when they
-//! attached, and processes of containers that have its box mounted. What its ledger says of processes counts for nothing
-//! here: a tenant writes that.
+//! The members of a slice, by what the kernel says: descendants of its `divvy run`s, processes that its page server
+//! pinned when they attached, and processes of containers that have its box mounted. The processes in its ledger count
+//! for nothing here, because a tenant writes that.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,18 +18,18 @@ use crate::system::in_slice::in_slice;
 use crate::system::procs;
 use crate::system::watched::Watched;
 
-/// How old the keeper's word may be for lists and audits. A decision asks again.
+/// The largest age of the page server's answer for lists and audits. A decision asks again.
 const FRESH: Duration = Duration::from_secs(1);
-/// So many processes that a ledger tells of are looked at for each slice and look.
+/// The number of processes from a ledger that are looked at for each slice and look.
 const LOOKED_AT: usize = 64;
-/// So many are passed over for that: those that are members already.
+/// The number of ledger processes that are passed over for that: those that are members already.
 const PASSED: usize = 256;
 
 /// A process of a slice, pinned, so that its number cannot come to mean another.
 #[derive(Debug)]
 pub(crate) struct Member {
     watched: Watched,
-    /// It came through a door at which any user may be: a container's.
+    /// It came over a socket that is open to any user: a container's.
     any_user: bool,
 }
 
@@ -39,7 +39,7 @@ impl Member {
         self.watched.pid()
     }
 
-    /// Sends it a signal, if it is the slice's user's or a container's; says whether it got one.
+    /// Sends it a signal, if it is the slice's user's or a container's; returns whether the signal was sent.
     pub fn signal(&self, uid: u32, signal: Signal) -> bool {
         let may = self.any_user || procs::owner(self.pid()) == Some(uid);
         if may && self.watched.is_alive() {
@@ -49,7 +49,7 @@ impl Member {
     }
 }
 
-/// Those that were vouched for, by slice.
+/// The pinned members, by slice.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
     slices: Mutex<HashMap<String, Known>>,
@@ -59,7 +59,7 @@ pub(crate) struct Roster {
 struct Known {
     members: Vec<Watched>,
     asked_at: Option<Instant>,
-    /// From which of the ledger's processes on the next look goes.
+    /// The ledger slot at which the next look begins.
     next: usize,
 }
 
@@ -72,7 +72,8 @@ impl Known {
 }
 
 impl Known {
-    /// Some of these processes that are no members yet. The next look goes on behind them, so that many of them hide none.
+    /// Some of these processes that are no members yet. The next look goes on behind them, so that many of them hide
+    /// none.
     fn not_noted(&mut self, processes: &[ProcessRecord]) -> Vec<u32> {
         let first = self.next.min(processes.len());
         let (before, after) = processes.split_at(first);
@@ -99,8 +100,8 @@ impl Roster {
         self.slices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks a lasting slice's keeper who attached, unless it told a moment ago. The keeper is the agent's own process; where
-    /// it does not answer, what was known stays.
+    /// Asks a lasting slice's page server which processes attached, unless it answered a moment ago. It is the agent's
+    /// own process; where it does not answer, the last answer stays.
     fn ask(&self, run: &RunDir, slice: &SliceRecord, fresh: Duration) {
         if !slice.lasting {
             return;
@@ -109,7 +110,7 @@ impl Roster {
         if self.slices().get(&slice.id).is_some_and(known) {
             return;
         }
-        // Not while others wait for the list.
+        // The list is not locked here, because others may wait for it.
         let told = attach::members(&control_socket(run, &slice.id)).unwrap_or_default();
         let mut slices = self.slices();
         let known = slices.entry(slice.id.clone()).or_default();
@@ -124,7 +125,8 @@ impl Roster {
         }
     }
 
-    /// Notes processes of a ledger that are below the slice's `divvy run`: they stay its members when that has ended.
+    /// Notes processes of a ledger that are below the slice's `divvy run`: they stay members when the `divvy run` has
+    /// ended.
     fn note_below(&self, slice: &SliceRecord) {
         let roots = roots(slice);
         if roots.is_empty() {
@@ -146,7 +148,7 @@ impl Roster {
         }
     }
 
-    /// Whether this process was vouched for, and lives.
+    /// Whether this process is a pinned member, and lives.
     pub fn has(&self, id: &str, pid: u32) -> bool {
         self.slices().get(id).is_some_and(|known| known.has(pid))
     }
@@ -158,7 +160,7 @@ impl Roster {
         living.map(Watched::pid).collect()
     }
 
-    /// Keeps those of these slices only.
+    /// Keeps the entries of these slices only.
     fn keep_only(&self, ids: &[&str]) {
         self.slices().retain(|id, _| ids.contains(&id.as_str()));
     }
@@ -177,7 +179,8 @@ impl Members {
         self.roster.ask(&self.run, slice, FRESH);
         let mut pids: Vec<u32> = Vec::new();
         for root in roots(slice) {
-            // The agent may be a child of the very `divvy run` that started it, and the keepers are the agent's children.
+            // The agent may be a child of the very `divvy run` that started it, and the page servers are the agent's
+            // children.
             pids.extend(procs::tree(root.pid(), std::process::id()).split_off(1));
         }
         for pid in self.roster.pids(&slice.id) {
@@ -210,7 +213,7 @@ impl Members {
         let vouched: Vec<Member> = vouched
             .filter_map(|pid| {
                 let watched = Watched::now(pid)?;
-                // Still vouched for after it is pinned: this is the process that was.
+                // It is still a member after it is pinned: this is the same process.
                 self.roster.has(&slice.id, pid).then_some(Member {
                     watched,
                     any_user: slice.lasting,
@@ -221,7 +224,7 @@ impl Members {
         if slice.lasting {
             let inside = bypass::containers::members(&self.run, slice);
             let pinned: Vec<Watched> = inside.iter().filter_map(|pid| Watched::now(*pid)).collect();
-            // Looked at again, now that no number can come to mean another.
+            // The members are read again, now that no number can come to mean another.
             let still = bypass::containers::members(&self.run, slice);
             let found = pinned
                 .into_iter()
@@ -234,7 +237,8 @@ impl Members {
                 .collect();
             members.extend(found);
         } else if slice.state == SliceState::Orphaned {
-            // Its `divvy run` is gone, and with it the tree: what they have of it tells the programs of its user.
+            // Its `divvy run` is gone, and with it the tree: the pages that they have mapped identify the programs of
+            // its user.
             let left = in_slice(slice.uid, &slice.id).unwrap_or_default();
             let left: Vec<Member> = left
                 .into_iter()
@@ -250,8 +254,8 @@ impl Members {
         members
     }
 
-    /// Asks the keepers of a user's lasting slices for the processes that attached, before it is decided in which slice a
-    /// caller is.
+    /// Asks the page servers of a user's lasting slices for the attached processes, before the agent decides in which
+    /// slice a caller is.
     pub fn ask_keepers(&self, state: &Shared, uid: u32) {
         let records: Vec<SliceRecord> = {
             let state = state.lock();
@@ -277,7 +281,7 @@ impl Members {
     }
 }
 
-/// The `divvy run`s of a slice that live: what they started is in it.
+/// The living `divvy run`s of a slice: their descendants are in it.
 fn roots(slice: &SliceRecord) -> Vec<Watched> {
     let known: Vec<(u32, u64)> = match (slice.lasting, slice.state, slice.keeper_pid) {
         (true, ..) => slice.runs.iter().map(|run| (run.pid, run.start_ticks)).collect(),
@@ -298,7 +302,7 @@ fn below(pid: u32, roots: &[Watched]) -> Option<Watched> {
     for _ in 0..DEEPEST {
         at = procs::parent(at).filter(|above| *above > 1 && *above != at)?;
         if let Some(root) = roots.iter().find(|root| root.pid() == at) {
-            // Both live after the walk between them: no number in it meant another.
+            // Both live after the walk between them, so no number in it meant another process.
             return (root.is_alive() && watched.is_alive()).then_some(watched);
         }
     }

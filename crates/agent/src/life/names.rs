@@ -33,7 +33,7 @@ fn login_name(uid: u32) -> Option<String> {
     user.ok().flatten().map(|user| user.name)
 }
 
-/// What stands for a slice that was not made: no slice is ever called so.
+/// The stand-in name in a dry run: no slice is ever called so.
 pub const REFUSED: &str = "refused";
 
 /// Eight hexadecimal digits that no living slice has.
@@ -50,7 +50,7 @@ pub(crate) fn fresh_id(state: &State) -> Result<String, Fault> {
     }
 }
 
-/// The name asked for, checked, or one made of the program's.
+/// The requested name, checked, or one made of the program's.
 pub(crate) fn slice_name(
     state: &State,
     peer: Peer,
@@ -84,7 +84,7 @@ pub(crate) fn slice_name(
             ),
         );
     }
-    // Users name their slices without asking each other.
+    // Users name their slices independently of each other.
     let taken = |slice: &Slice| slice.record.uid == peer.uid && slice.record.name == *name;
     if state.slices.values().any(taken) {
         return Err(

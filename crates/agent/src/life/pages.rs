@@ -1,4 +1,4 @@
-//! A slice's pages as the agent uses them, an account for each of its devices: one place that turns page trouble into
+//! A slice's pages as the agent uses them, an account for each of its devices. This module turns faults of pages into
 //! failures with codes.
 
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::decide::placement::uuid_bytes;
 use crate::life::known::Known;
 use crate::life::lives::Lives;
 
-/// What the pages say about a slice at one moment.
+/// The content of a slice's pages at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes that its processes hold.
@@ -26,23 +26,23 @@ pub struct Usage {
     pub spilled: Bytes,
     /// Its living processes.
     pub processes: Vec<ProcessRecord>,
-    /// The pages do not tell: `used` is all that the slice may hold.
+    /// The pages cannot be read: `used` is all that the slice may hold.
     pub unknown: bool,
-    /// What the pages say and the system does not know of, in words.
+    /// The entries in the pages that the system does not know of, in words.
     pub doubts: Vec<String>,
 }
 
-/// What no honest ledger exceeds.
+/// The bounds that no honest ledger exceeds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bounds {
     /// The device's memory.
     pub device_memory: Bytes,
-    /// What the grant lets lie beyond the share.
+    /// The bytes beyond the share that the grant allows.
     pub spill_limit: Bytes,
 }
 
 impl Usage {
-    /// Bytes that the ledger has and no living process: what the dead have paid for and others have open.
+    /// Bytes in the ledger without a living process: charges of dead processes for memory that others have open.
     #[must_use]
     pub fn of_the_dead(&self) -> Bytes {
         let living = self.processes.iter().fold(0_u64, |sum, process| {
@@ -114,7 +114,7 @@ fn create_account(
     })
 }
 
-/// The terms of a slice on one of its devices, as its record has them.
+/// The terms of a slice on one of its devices, by its record.
 #[must_use]
 pub fn terms(record: &SliceRecord, share: &DeviceShare) -> Terms {
     Terms {
@@ -127,13 +127,13 @@ pub fn terms(record: &SliceRecord, share: &DeviceShare) -> Terms {
         spill_limit_bytes: share.spill_limit_bytes.0,
         compute: match record.share_mode {
             Mode::Lease => compute_terms(&crate::decide::compute::for_arbiter(&record.compute_terms())),
-            // Others than the gate keep it to its part.
+            // Another mechanism than the gate enforces its part.
             Mode::Timeslice | Mode::Mps | Mode::Mig => ComputeTerms::default(),
         },
     }
 }
 
-/// What a grant says of compute. A weight is nobody's promise, so it says none.
+/// The compute share in a grant. A weight promises nothing to any slice, so it is not in the grant.
 #[must_use]
 pub fn compute_terms(terms: &divvy_arbiter::Terms) -> ComputeTerms {
     ComputeTerms {
@@ -149,8 +149,8 @@ pub fn compute_terms(terms: &divvy_arbiter::Terms) -> ComputeTerms {
     }
 }
 
-/// Makes the pages of a new slice and hands them to its keeper, which listens on `socket`. An account that the keeper
-/// has already, from an agent that died over this, is taken over.
+/// Makes the pages of a new slice and hands them to its page server, which listens on `socket`. If an agent died during
+/// the handover, the account that the page server already has is taken over.
 ///
 /// # Errors
 /// [`Code::SharedMemory`], [`Code::Attach`].
@@ -172,7 +172,7 @@ pub fn hand_over(socket: &Path, record: &SliceRecord) -> Result<Vec<Pages>, Faul
     Ok(handed)
 }
 
-/// Hands one account's pages to the keeper that listens on `socket`.
+/// Hands one account's pages to the page server that listens on `socket`.
 ///
 /// # Errors
 /// [`Code::Attach`].
@@ -181,21 +181,21 @@ pub fn deliver(socket: &Path, pages: &Pages) -> Result<(), Fault> {
         .map_err(|error| trouble("cannot hand the pages to the slice's keeper", &error))
 }
 
-/// Why pages could not be had back.
+/// The reason why pages could not be recalled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecallFailure {
-    /// Nobody listens: the keeper is dead.
+    /// No process listens: the page server is dead.
     Dead,
-    /// The keeper lives and waits for its first pages.
+    /// The page server lives and waits for its first pages.
     Waiting,
-    /// The keeper lives and did not answer in time: it is stopped or slow, and may answer later.
+    /// The page server lives and did not answer in time: it is stopped or slow, and may answer later.
     Late(Fault),
-    /// The keeper lives; its pages cannot be used.
+    /// The page server lives; its pages cannot be used.
     Unusable(Fault),
 }
 
-/// Gets the pages of all accounts back from the keeper that listens on `socket`, with new grants of the record's limits
-/// and terms. The new grants are delivered before this returns.
+/// Recalls the pages of all accounts from the page server that listens on `socket`, with new grants of the record's
+/// limits and terms. The new grants are delivered before this returns.
 ///
 /// # Errors
 /// [`RecallFailure`].
@@ -214,7 +214,7 @@ fn recall_account(
     account: u32,
 ) -> Result<Pages, RecallFailure> {
     let recalled = attach::recall(socket, account).map_err(|error| match error {
-        // Nobody listens, says the system. Whatever else it says is of this process and proves nothing.
+        // The system says that no process listens. Any other error is about this process and proves nothing.
         AttachError::System {
             errno: Errno::CONNREFUSED | Errno::NOENT | Errno::CONNRESET,
             ..
@@ -234,8 +234,8 @@ fn recall_account(
     }
     let pages = recalled
         .adopt()
-        .map_err(|error| unusable(page_trouble("cannot make the slice's grant anew", &error)))?;
-    // The agent's own record decides: a keeper's copy may come from a hostile user.
+        .map_err(|error| unusable(page_trouble("cannot make a new grant for the slice", &error)))?;
+    // The agent's own record decides, because a page server's copy may come from a hostile user.
     pages.grant.set_memory_limit_bytes(share.granted().0);
     pages.grant.set_terms(&terms(record, share));
     attach::deliver(socket, &pages).map_err(|error| {
@@ -248,7 +248,7 @@ fn recall_account(
     Ok(pages)
 }
 
-/// Whether a grant that came back is the one that was made for this account of this slice.
+/// Whether a recalled grant is the one that was made for this account of this slice.
 fn is_of(grant: &GrantView, record: &SliceRecord, share: &DeviceShare, account: u32) -> bool {
     grant.slice_id().as_str() == record.id
         && grant.account() == account
@@ -256,22 +256,22 @@ fn is_of(grant: &GrantView, record: &SliceRecord, share: &DeviceShare, account: 
         && grant.device_uuid() == uuid_bytes(&share.device_uuid)
 }
 
-/// What one look goes by, beside the page itself.
+/// The inputs of one look, beside the page itself.
 #[derive(Debug)]
 pub struct Look<'a> {
-    /// What the system told of the processes.
+    /// The system's answers about the processes.
     pub known: &'a mut Known,
     /// Which of them live.
     pub lives: &'a mut Lives,
-    /// Whether the system is asked now. Otherwise what it told before has to do.
+    /// Whether the system is asked now. Otherwise its last answers are used.
     pub asks: bool,
 }
 
-/// So many doubts are told one by one.
+/// The number of doubts that are listed one by one.
 const DOUBTS: usize = 8;
 
-/// Returns what dead processes held, and reads what the living hold. A tenant can write anything into its ledger: what
-/// cannot be makes the whole page unbelievable, what the system merely does not know of is said so.
+/// Frees the charges of dead processes, and reads those of the living. A tenant can write anything into its ledger: an
+/// impossible entry makes the whole page invalid. An entry that the system merely does not know of is reported.
 ///
 /// # Errors
 /// [`Code::LedgerCorrupt`].
@@ -310,7 +310,7 @@ pub fn usage(pages: &Pages, bounds: Bounds, look: Look<'_>) -> Result<Usage, Fau
         }
         let (used, spilled) = (Bytes(process.used_bytes), Bytes(process.spilled_bytes));
         bounds.check(&format!("process {pid} holds"), used, spilled)?;
-        // Looked at again: it may have ended since.
+        // The process is looked at again, because it may have ended since.
         let mut still_lives = || {
             let now = asking.may_ask().then(|| ledger.process(process.slot)).flatten();
             now.is_some_and(|now| now.pid == process.pid && now.alive)
@@ -345,7 +345,7 @@ fn trouble(what: &str, error: &AttachError) -> Fault {
         AttachError::Page(error) => page_trouble(what, error),
         AttachError::Version { .. } => Fault::new(Code::PageVersion, what)
             .because(error)
-            .hint("another version of Divvy made it: end it (`divvy slice delete`, or `divvy kill`) and make it anew"),
+            .hint("another version of Divvy made it: end it (`divvy slice delete`, or `divvy kill`) and make it again"),
         _ => Fault::new(Code::Attach, what).because(error),
     }
 }
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!((pages.len(), limits), (2, vec![4 << 20, 8 << 20]));
         let again = recall(&control, &record).expect("had back");
         assert_eq!(again.len(), 2);
-        // What a keeper has of another slice, or of another device, is not this one's.
+        // An account of another slice, or of another device, is refused.
         for (field, other) in [("id", "ffff0000"), ("device_uuid", two)] {
             let mut record = serde_json::to_value(&record).expect("a record");
             record[field] = other.into();

@@ -1,4 +1,4 @@
-//! The slices' records on disk: what a restarted agent knows of its predecessor's slices.
+//! The slices' records on disk: a restarted agent learns its predecessor's slices from them.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -11,20 +11,20 @@ use crate::files::Folder;
 use crate::start::rundir::RunDir;
 use crate::start::rundir::{BOXES, CONTAINERS};
 
-/// Where the slice's keeper serves its processes on the host, in [`RunDir::slice`].
+/// The socket at which the slice's page server serves processes on the host, in [`RunDir::slice`].
 pub(crate) const ATTACH: &str = "attach.sock";
-/// Where it serves the agent.
+/// The socket at which it serves the agent.
 pub(crate) const CONTROL: &str = "control.sock";
-/// Of the agent's user alone.
+/// The mode for the agent's user alone.
 const PRIVATE: u32 = 0o600;
 const QUEUE: &str = "queue.json";
 
-/// What a record is called in the folder of slices.
+/// The file name of a record in the folder of slices.
 fn record_name(id: &str) -> String {
     format!("{id}.json")
 }
 
-/// Where the agent speaks with a slice's keeper. No user but the agent's may connect, or put another socket there.
+/// The socket between the agent and a slice's page server. Only the agent's user may connect, or put a socket there.
 #[must_use]
 pub fn control_socket(run: &RunDir, id: &str) -> PathBuf {
     run.slice(id).join(CONTROL)
@@ -48,7 +48,7 @@ fn write<T: Serialize + ?Sized>(folder: io::Result<Folder>, name: &str, content:
     })
 }
 
-/// Writes who waits, in order.
+/// Writes the waiters, in order.
 ///
 /// # Errors
 /// [`Code::RunDir`].
@@ -56,7 +56,7 @@ pub fn store_queue<T: Serialize>(run: &RunDir, waiting: &[T]) -> Result<(), Faul
     write(run.folder(), QUEUE, waiting)
 }
 
-/// Who waited for the last agent, in order. What cannot be read is logged: those runs stand in line anew.
+/// The waiters of the last agent, in order. An unreadable entry is logged: its run goes to the end of the line.
 #[must_use]
 pub fn stored_queue<T: DeserializeOwned>(run: &RunDir) -> Vec<T> {
     let Ok(bytes) = run.folder().and_then(|folder| folder.read(QUEUE)) else {
@@ -68,7 +68,7 @@ pub fn stored_queue<T: DeserializeOwned>(run: &RunDir) -> Vec<T> {
     })
 }
 
-/// The stored records. What cannot be read is logged and left where it is.
+/// The stored records. An unreadable one is logged and left where it is.
 #[must_use]
 pub fn stored(run: &RunDir) -> Vec<SliceRecord> {
     let mut records = Vec::new();
@@ -109,11 +109,12 @@ pub fn make_folder(run: &RunDir, id: &str) -> io::Result<Folder> {
 /// # Errors
 /// The system's reason.
 pub fn make_box(run: &RunDir, id: &str) -> io::Result<Folder> {
-    // A container's processes, whatever user they are there, find it mounted; on the host nobody else passes its parent.
+    // A container's processes find it mounted, whatever their user is there. On the host no other user can enter its
+    // parent.
     run.folder()?.folder(BOXES, 0o700)?.folder(id, 0o755)
 }
 
-/// Removes what lies in the run directory of a slice that has ended.
+/// Removes the files of an ended slice from the run directory.
 pub fn discard(run: &RunDir, id: &str) {
     crate::life::described::forget(run, id);
     let remove = || -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! Resizing live slices: their memory, and what they are promised of compute.
+//! Resizing live slices: their memory, and their promise of compute.
 
 use std::sync::Arc;
 
@@ -39,12 +39,12 @@ pub(crate) struct Resizing {
 }
 
 impl Resizing {
-    /// Changes a live slice's memory limit or what it is promised of compute. A program sees its new limit with its next
+    /// Changes a live slice's memory limit or its promise of compute. A program sees its new limit with its next
     /// allocation, and its new share with its next lease.
     ///
     /// # Errors
-    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::OutsideSlice`], [`Code::BadMemory`], [`Code::BadCompute`] and
-    /// the refusals of admission.
+    /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::OutsideSlice`], [`Code::BadMemory`], [`Code::BadCompute`]
+    /// and the refusals of admission.
     pub fn resize(&self, peer: Peer, which: &str, ask: &Resize) -> Result<SliceRecord, Fault> {
         self.homes.members.ask_keepers(&self.state, peer.uid);
         let missing = self.state.lock().find(which, peer)?.missing.is_some();
@@ -71,7 +71,7 @@ impl Resizing {
             return Err(
                 Fault::new(Code::SliceGone, format!("the pages of `{which}` cannot be used"))
                     .after(damage)
-                    .hint("end it (`divvy slice delete` where it is a lasting one, else `divvy kill`) and make it anew"),
+                    .hint("end it (`divvy slice delete` where it is a lasting one, else `divvy kill`) and make it again"),
             );
         }
         let (before, parent) = (slice.record.shares(), slice.record.parent_id.clone());
@@ -87,14 +87,14 @@ impl Resizing {
             slice.record.set_compute_terms(terms_before);
             return Ok(shown);
         }
-        // The record first: after a crash in between, the restarted agent grants what was recorded.
+        // The record is written first: after a crash in between, the restarted agent grants what was recorded.
         let record = slice.stored_form();
         if let Err(fault) = store(&self.run, &record) {
             slice.record.set_shares(before);
             slice.record.set_compute_terms(terms_before);
             return Err(fault);
         }
-        // What grows inside another slice is taken from that one first; what shrinks gives back last.
+        // A slice that grows inside another takes from that one first; one that shrinks gives back last.
         let pages = slice.pages.iter().flat_map(|pages| pages.iter());
         for (pages, (before, after)) in pages.zip(before.iter().zip(&after)) {
             let less = before.granted().min(after.granted());
@@ -142,7 +142,7 @@ impl Resizing {
         }
     }
 
-    /// What a slice is to have of each of its devices, if it may have all of that.
+    /// A slice's new share of each of its devices, if it may have all of them.
     fn resized(
         &self,
         state: &mut State,
@@ -162,7 +162,7 @@ impl Resizing {
         Ok(shares)
     }
 
-    /// What a slice is to have of one of its devices.
+    /// A slice's new share of one of its devices.
     fn resized_on(
         &self,
         state: &mut State,
@@ -172,7 +172,7 @@ impl Resizing {
         ask: MemoryAmount,
     ) -> Result<Bytes, Fault> {
         let device = state.device(&share.device_uuid)?;
-        // Room that it took before it was resized below its use is its own still.
+        // Memory that it took before it was resized below its use is still its own.
         let slice = state.slices.get(&record.id);
         let hold = slice.and_then(|slice| slice.hold_on(&device.uuid));
         let before = hold.map_or(share.memory_limit_bytes, |hold| hold.limit);
@@ -203,7 +203,7 @@ impl Resizing {
         }
     }
 
-    /// What a slice is to be promised of compute: what it is promised now, with what is asked for put in.
+    /// A slice's new promise of compute: its present terms, changed by the request.
     fn compute_resized(
         &self,
         state: &mut State,

@@ -1,4 +1,4 @@
-//! A slice in the agent's hands: its record, its pages, who keeps it and who joined it.
+//! A slice in the agent's hands: its record, its pages, its page server and the runs that joined it.
 
 use std::collections::HashMap;
 use std::process::Child;
@@ -26,61 +26,61 @@ use crate::system::watched::Watched;
 /// A slice the agent looks after.
 #[derive(Debug)]
 pub struct Slice {
-    /// What is stored; usage in it is stale, [`Slice::shown`] has the present one.
+    /// The stored record. Usage in it is stale; [`Slice::shown`] has the present one.
     pub record: SliceRecord,
-    /// Its pages, an account for each of its devices, once its keeper has them.
+    /// Its pages, an account for each of its devices, once its page server has them.
     pub pages: Option<Arc<Vec<Pages>>>,
-    /// What is wrong with its pages, if anything.
+    /// The fault of its pages, if any.
     pub damage: Option<Fault>,
-    /// Why its pages could not be had back from its keeper so far, if so. They are asked for again.
+    /// The reason why its pages could not be recalled from its page server so far, if so. They are asked for again.
     pub missing: Option<Fault>,
-    /// What it comes to of compute among the others, once that was reckoned.
+    /// Its part of compute among the others, once that was computed.
     pub terms: Option<divvy_arbiter::Terms>,
-    /// Without pages: the processes that use it all the same, and when they were looked for.
+    /// For a slice without pages: the processes that use it, and when they were looked for.
     found: Option<(Vec<Watched>, Instant)>,
-    /// The last look for those could not see all: nothing is given up for what it did not see.
+    /// Whether the last look for those could not see all: nothing is given up for what it did not see.
     blind: bool,
-    /// What is known of its devices, in order.
+    /// The state on each of its devices, in order.
     accounts: Vec<Account>,
-    /// What is known of the processes in its ledgers.
+    /// The known processes in its ledgers.
     known: Known,
-    /// What looking at its pages may cost.
+    /// The processor time that looks at its pages may cost.
     allowance: Allowance,
     keeper: Option<Watched>,
-    /// The keeper as our child, to be reaped: that of a lasting slice, where this agent started it.
+    /// The page server of a lasting slice that this agent started: our child, to be reaped.
     child: Option<Child>,
-    /// What it goes with, as in the record.
+    /// Its attendant, as in the record.
     anchor: Option<Anchor>,
     /// The `divvy run`s that joined, as in the record.
     runs: Vec<(Watched, RunRecord)>,
 }
 
-/// What is known of a slice on one of its devices.
+/// The state of a slice on one of its devices.
 #[derive(Debug, Default)]
 struct Account {
     /// The device's memory: no honest ledger says more.
     device_memory: Bytes,
-    /// What the slice held there when its pages were last read.
+    /// The slice's memory there when its pages were last read.
     last_used: Bytes,
-    /// What the auditor found there.
+    /// The auditor's finding there.
     found_beyond: Audited,
     /// Which of its processes live.
     lives: Lives,
 }
 
-/// What a lasting slice lacks.
+/// The state of a lasting slice before a join.
 pub enum Need {
-    /// It can be joined.
+    /// The slice can be joined.
     Nothing,
-    /// A keeper, for these pages or for new ones.
+    /// The slice needs a page server, for these pages or for new ones.
     Keeper(Option<Arc<Vec<Pages>>>),
-    /// Its pages cannot be had now, and must not be given up yet.
+    /// Its pages cannot be reached now, and must not be given up yet.
     Patience(Fault),
 }
 
 impl Slice {
-    /// A slice whose keeper is `keeper`, on devices of so much memory. Where a device is not here, no ledger may say more
-    /// than the slice's share of it.
+    /// A slice whose page server is `keeper`, on devices of so much memory. Where a device is missing, no ledger may
+    /// exceed the slice's share of it.
     #[must_use]
     pub fn new(record: SliceRecord, keeper: Option<u32>, devices: &[DeviceRecord]) -> Self {
         let account = |share: &DeviceShare| {
@@ -109,7 +109,7 @@ impl Slice {
             runs: Vec::new(),
         };
         slice.go_with(slice.record.attendant.clone());
-        // As a version that had one device only did not store it.
+        // Versions with one device only did not store it.
         slice.record.set_shares(slice.record.shares());
         slice.keep_by(keeper);
         let runs = std::mem::take(&mut slice.record.runs);
@@ -120,25 +120,25 @@ impl Slice {
         slice
     }
 
-    /// Sets what it goes with.
+    /// Sets its attendant.
     pub fn go_with(&mut self, attendant: Option<Attendant>) {
         self.anchor = attendant.as_ref().map(Anchor::of);
         self.record.attendant = attendant;
     }
 
-    /// Whether what it goes with is gone.
+    /// Whether its attendant is gone.
     #[must_use]
     pub fn is_unattended(&self) -> bool {
         self.record.lasting && self.anchor.as_ref().is_some_and(Anchor::is_gone)
     }
 
-    /// Sets who keeps it, a process that lives.
+    /// Sets its page server, a process that lives.
     pub fn set_keeper(&mut self, keeper: Option<u32>) {
         self.record.keeper_start_ticks = 0;
         self.keep_by(keeper);
     }
 
-    /// Sets who keeps it: a process that lives, or that of the record, which may have ended since.
+    /// Sets its page server: a process that lives, or that of the record, which may have ended since.
     fn keep_by(&mut self, keeper: Option<u32>) {
         self.record.keeper_pid = keeper;
         self.keeper = keeper.and_then(|pid| match self.record.keeper_start_ticks {
@@ -151,27 +151,27 @@ impl Slice {
         });
     }
 
-    /// Sets a child of ours as its keeper. Who kept it before is told to go.
+    /// Sets a child of ours as its page server. The earlier page server is told to end.
     pub fn set_own_keeper(&mut self, child: Child) {
         self.end_keeper();
         self.set_keeper(Some(child.id()));
         self.child = Some(child);
     }
 
-    /// Ends the keeper of a lasting slice, which nobody else would.
+    /// Ends the page server of a lasting slice, which no other process would end.
     pub fn end_keeper(&mut self) {
         if let Some(keeper) = self.keeper.take() {
             keeper.signal(rustix::process::Signal::TERM);
         }
         if let Some(mut child) = self.child.take() {
-            // It ends at once: it handles no signal. Where it is stopped, nothing but this ends it.
+            // It ends at once, because it handles no signal. Where it is stopped, only this signal ends it.
             let _ended = child.kill();
             let _reaped = child.wait();
         }
     }
 
-    /// What a lasting slice lacks before it can be joined. Pages that are lost or damaged are given up as soon as
-    /// nobody uses them.
+    /// Decides what a lasting slice needs before it can be joined. Lost or damaged pages are given up as soon as no
+    /// process uses them.
     pub fn need(&mut self) -> Need {
         if let Some(fault) = self.missing.clone().or_else(|| self.damage.clone()) {
             let may_answer = self.missing.is_some() && self.is_kept();
@@ -196,7 +196,7 @@ impl Slice {
         self.runs.extend(watched.map(|watched| (watched, run)));
     }
 
-    /// What the auditor saw on the device at `place`. What is beyond the ledger is taken off the room that is left.
+    /// Takes the auditor's finding on the device at `place`. Memory beyond the ledger is taken off the free space.
     pub fn audited(&mut self, place: usize, seen: Seen, why: Why) {
         let Some(account) = self.accounts.get_mut(place) else {
             return;
@@ -223,8 +223,8 @@ impl Slice {
         self.pages_at(place).map_or(0, |pages| pages.ledger.looks_asked())
     }
 
-    /// Tells its processes that the auditor has looked, after so many were asked for. Where nobody hears its doorbell they are
-    /// told nothing, and do not ask.
+    /// Tells its processes that the auditor has looked, after this many requests. Where no thread listens to its
+    /// doorbell they are told nothing, and do not ask.
     pub fn note_look(&self, place: usize, asked: u32) {
         if let Some(pages) = self.pages_at(place).filter(|_| self.terms.is_some()) {
             pages.grant.note_look(asked);
@@ -235,7 +235,7 @@ impl Slice {
         self.pages.as_ref()?.get(place)
     }
 
-    /// What the driver holds for its processes on the device at `place`, beside what its ledger says.
+    /// The memory that the driver shows for its processes on the device at `place`, beside its ledger's figure.
     #[must_use]
     pub fn overhead(&self, place: usize) -> Bytes {
         self.accounts
@@ -250,13 +250,13 @@ impl Slice {
         keeps || self.runs.iter().any(|(watched, _)| watched.pid() == pid)
     }
 
-    /// The `divvy run`s that joined and live.
+    /// The living `divvy run`s that joined.
     pub fn living_runs(&mut self) -> Vec<RunRecord> {
         self.runs.retain(|(watched, _)| watched.is_alive());
         self.runs.iter().map(|(_, run)| run.clone()).collect()
     }
 
-    /// Makes its pages say what it is granted: its limits less what is lent to slices nested in it, and its terms.
+    /// Writes its grants into its pages: its limits less what is lent to nested slices, and its terms.
     pub fn write_grants(&self) {
         let pages = self.pages.iter().flat_map(|pages| pages.iter());
         for (pages, share) in pages.zip(self.record.shares()) {
@@ -269,21 +269,21 @@ impl Slice {
         }
     }
 
-    /// The record as it is to be stored.
+    /// The record in its stored form.
     pub fn stored_form(&mut self) -> SliceRecord {
         let mut record = self.record.clone();
         record.runs = self.living_runs();
         record
     }
 
-    /// Whether its keeper lives.
+    /// Whether its page server lives.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.keeper.as_ref().is_some_and(Watched::is_alive)
     }
 
-    /// What its pages say now of each of its devices, in order. Where some are damaged, all is counted as if the slice
-    /// used what it may.
+    /// The present figures in its pages for each of its devices, in order. Where some are damaged, the slice counts as
+    /// if it used its whole limit.
     pub fn usages(&mut self) -> Vec<Usage> {
         let mut allowance = self.allowance;
         let asks = allowance.is_left(Instant::now());
@@ -292,7 +292,7 @@ impl Slice {
         usages
     }
 
-    /// [`Slice::usages`]; where the system is not to be asked, by what it told before.
+    /// [`Slice::usages`]; where the system is not to be asked, its last answers are used.
     fn usages_by(&mut self, asks: bool) -> Vec<Usage> {
         let shares = self.record.shares();
         let Some(pages) = self.pages.clone() else {
@@ -336,7 +336,7 @@ impl Slice {
                     tracing::error!(slice = self.record.name, code = %fault.code, "{fault}: {}", fault.causes.join(": "));
                     self.damage = Some(fault);
                 }
-                // No number of that page is taken: who uses it, the system tells.
+                // No number of that page is believed: the system tells which processes use the slice.
                 let found = self.found_processes(asks);
                 let of = |share: &DeviceShare| Usage {
                     used: share.memory_limit_bytes,
@@ -349,18 +349,18 @@ impl Slice {
         }
     }
 
-    /// The processes that its pages tell of, each with what it holds of all devices together.
+    /// The processes in its pages, each with its memory on all devices together.
     pub fn processes(&mut self) -> Vec<ProcessRecord> {
         together(self.usages())
     }
 
-    /// Whether processes use it, as far as that can be told; where it cannot, they may.
+    /// Whether processes use it. Where that cannot be known, they may.
     pub fn may_be_in_use(&mut self) -> bool {
         !self.processes().is_empty() || self.blind
     }
 
-    /// A slice that waits for its first pages holds nothing. One whose pages cannot be had may hold all it may, as
-    /// long as a process that uses it lives.
+    /// A slice that waits for its first pages holds nothing. One whose pages cannot be recalled may hold its whole
+    /// limit, as long as a process that uses it lives.
     fn usage_without_pages(&mut self, asks: bool) -> Usage {
         if self.missing.is_none() && self.damage.is_none() {
             return Usage::default();
@@ -372,13 +372,14 @@ impl Slice {
         }
     }
 
-    /// The processes that use it as the system tells, where its pages do not.
+    /// The processes that use it by the system's account, for a slice without readable pages.
     fn found_processes(&mut self, asks: bool) -> Vec<ProcessRecord> {
         const FRESH: Duration = Duration::from_secs(1);
         let kept = self.is_kept();
         let known = self.found.take().and_then(|(mut found, looked)| {
             found.retain(Watched::is_alive);
-            // Looking through all processes takes a while, so not at each tick; but before a slice ends.
+            // A look through all processes takes a while, so it is not made at each tick, but always before a slice
+            // ends.
             let fresh = (looked.elapsed() < FRESH || !asks) && (kept || !found.is_empty());
             fresh.then_some((found, looked))
         });
@@ -395,7 +396,7 @@ impl Slice {
         processes
     }
 
-    /// Takes its pages from the keeper that gave them back.
+    /// Takes its pages from the page server that gave them back.
     pub fn take_back(&mut self, pages: Vec<Pages>) {
         self.pages = Some(Arc::new(pages));
         // A resize may have come in between.
@@ -445,7 +446,7 @@ impl Slice {
             {
                 SliceState::Idle
             }
-            // A lasting slice's keeper is replaced in a moment.
+            // A lasting slice's page server is replaced in a moment.
             SliceState::Running if !record.lasting && !self.is_kept() => SliceState::Orphaned,
             state => state,
         };
@@ -465,7 +466,7 @@ impl Slice {
         record
     }
 
-    /// What it says of compute, where a gate keeps its programs to that.
+    /// Its compute terms, where a gate enforces them.
     #[must_use]
     pub fn promised_compute(&self) -> ComputeTerms {
         match self.record.isolation {
@@ -474,7 +475,7 @@ impl Slice {
         }
     }
 
-    /// What it holds of each of its devices, by UUID.
+    /// Its memory on each of its devices, by UUID.
     #[must_use]
     pub fn holds(&self) -> Vec<(String, Hold)> {
         let shares = self.record.shares().into_iter();
@@ -485,9 +486,8 @@ impl Slice {
         shares.filter_map(hold).collect()
     }
 
-    /// What it holds of a device, if it has a share of that: its limit, or what it used when last looked at where it was
-    /// resized below that. The `env` rung limits nothing, so it is promised nothing: what its programs use is counted
-    /// with everybody else's.
+    /// Its memory on a device, if it has a share there. That is its limit, or its last known use where it was resized
+    /// below that. The `env` isolation level limits nothing and promises nothing: its programs count as unmanaged.
     #[must_use]
     pub fn hold_on(&self, device_uuid: &str) -> Option<Hold> {
         let place = self.record.place_of(device_uuid)?;
@@ -511,7 +511,7 @@ impl Slice {
 /// The processes of all devices, each once.
 pub(crate) fn together(usages: Vec<Usage>) -> Vec<ProcessRecord> {
     let mut all: Vec<ProcessRecord> = Vec::new();
-    // A tenant may have thousands in its ledger.
+    // A tenant may have thousands of processes in its ledger.
     let mut places: HashMap<u32, usize> = HashMap::new();
     for process in usages.into_iter().flat_map(|usage| usage.processes) {
         let place = *places.entry(process.pid).or_insert(all.len());

@@ -1,5 +1,5 @@
-//! The auditor: what the device says that each process holds, beside what the ledgers say. The difference is the
-//! driver's own overhead, or a process that does not account for all it has. A process in no ledger is in no slice.
+//! The auditor compares each process's memory on the device with the ledgers. The difference is the driver's own
+//! overhead, or a process that does not account for all it has. A process in no ledger is in no slice.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) struct MemoryAudit {
     pub nvidia: Arc<Nvidia>,
     pub settings: Arc<Settings>,
     pub members: Arc<Members>,
-    /// Raised when a process is on a device and in no ledger, and was not at the audit before.
+    /// This is raised when a process is on a device and in no ledger, and was not there at the audit before.
     pub unmanaged: Arc<Nudge>,
 }
 
@@ -46,24 +46,24 @@ impl MemoryAudit {
 
     /// Looks at one device that has slices.
     pub fn audit_device(&self, state: &mut State, device: &DeviceRecord, why: Why) {
-        // The ledgers, the device, the ledgers again: what is taken in between is in a ledger before it is on the
-        // device, and what is given back leaves the device first.
+        // The order is: the ledgers, the device, the ledgers again. New memory is in a ledger before it is on the
+        // device, and freed memory leaves the device first.
         let before: HashMap<String, (Bytes, u32)> = state
             .slices
             .values_mut()
             .filter_map(|slice| {
                 let place = slice.record.place_of(&device.uuid)?;
-                // Whoever asks from here on may mean another look.
+                // A request that comes from here on may need another look.
                 let asked = slice.looks_asked(place);
                 let usage = slice.usages().into_iter().nth(place)?;
                 Some((slice.record.id.clone(), (usage.used, asked)))
             })
             .collect();
         let Ok(look) = Look::at(&self.nvidia, self.run.path(), device) else {
-            // What the last look found stands until there is another.
+            // The last look's result stands until there is another.
             return;
         };
-        // What the device has for nobody alive is first of all what ledgers say that their dead have paid for.
+        // Memory of no living process counts first as what the ledgers charge to dead processes.
         let mut unheld = look.unheld(device);
         let held: HashMap<u32, Option<Bytes>> = look.holders.into_iter().collect();
         let context = self.settings.limits(device).context;
@@ -90,13 +90,13 @@ impl MemoryAudit {
             self.unmanaged.give();
         }
         for (place, usage, shown) in looked.iter().filter(|(_, _, shown)| !shown.usage_unknown) {
-            // A process that the driver tells nothing of is taken at its word.
+            // The ledger is believed for a process that the driver does not list.
             let of_ledger = usage.processes.iter().map(|process| {
                 let told = held.get(&process.pid).copied().flatten();
                 told.unwrap_or(process.memory_used_bytes).0
             });
-            // One that was started in the slice and is not in its ledger accounts for nothing. Only where there
-            // is an unmanaged process at all: this walks through all processes.
+            // A process that was started in the slice and is not in its ledger accounts for nothing. The members are
+            // read only where an unmanaged process exists: this walks through all processes.
             let members = if unmanaged.is_empty() {
                 Vec::new()
             } else {
@@ -145,7 +145,8 @@ impl MemoryAudit {
         if pids.all(|(pid, _)| in_ledgers.contains(pid)) {
             return Vec::new();
         }
-        // Only now: this walks through all processes. A slice without a limiter has no ledger.
+        // The members are read only now, because this walks through all processes. A slice without a limiter has no
+        // ledger.
         let managed: HashSet<u32> = records.iter().flat_map(|slice| self.members.of(slice)).collect();
         found
             .iter()
@@ -153,7 +154,7 @@ impl MemoryAudit {
             .collect()
     }
 
-    /// What a slice without a limiter uses is in no ledger: the device tells.
+    /// The memory of a slice without a limiter is in no ledger: the driver's figure counts.
     pub fn with_device_figures(&self, devices: &[DeviceRecord], mut shown: SliceRecord) -> SliceRecord {
         if shown.isolation != Isolation::Env {
             return shown;
@@ -187,16 +188,16 @@ impl MemoryAudit {
         }
         shown.set_shares(shares);
         shown.processes = together(usages);
-        // Of a rung that limits nothing.
+        // The isolation level limits nothing, so the slice cannot exceed its limit.
         shown
             .conditions
             .retain(|condition| *condition != Condition::OverLimit);
         shown
     }
 
-    /// What is in use on a device, and how much of it by programs outside any slice.
+    /// The memory in use on a device, and how much of it programs outside any slice hold.
     pub fn used_on(&self, state: &mut State, device: &DeviceRecord) -> UsedOn {
-        // The device first: what is taken or given back in between then never looks like an outsider's.
+        // The device is read first: memory that comes or goes in between then never looks unmanaged.
         let look = Look::at(&self.nvidia, self.run.path(), device).unwrap_or_default();
         let mut unheld = look.unheld(device);
         let mut managed = 0_u64;
@@ -205,7 +206,7 @@ impl MemoryAudit {
                 continue;
             };
             if slice.record.isolation == Isolation::Env {
-                // In no ledger: the device tells, as far as the driver tells it.
+                // Its memory is in no ledger: the driver's figure counts, as far as there is one.
                 let shown = self.with_device_figures(std::slice::from_ref(device), slice.shown());
                 managed = managed.saturating_add(shown.memory_used_bytes.0);
                 continue;
@@ -213,7 +214,7 @@ impl MemoryAudit {
             let usage = slice.usages().into_iter().nth(place).unwrap_or_default();
             let used = usage.used.0;
             unheld = Bytes(unheld.0.saturating_sub(usage.of_the_dead().0));
-            // Contexts are in the ledger; what of them is not, the auditor has found.
+            // Contexts are in the ledger; the auditor has found the rest of them.
             managed = managed
                 .saturating_add(used)
                 .saturating_add(slice.overhead(place).0);
@@ -228,7 +229,7 @@ impl MemoryAudit {
         }
     }
 
-    /// The processes that hold memory of a device of this agent's, or have a context where the driver tells no more.
+    /// The processes with memory on a device of this agent's, or with a context where the driver gives no figure.
     pub fn holding(&self, state: &Shared) -> HashSet<u32> {
         let state = state.lock();
         let owned = state.inventory.devices.iter();

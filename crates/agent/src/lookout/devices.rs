@@ -1,4 +1,4 @@
-//! What a device's driver, or its page, tells of its use and of the processes on it.
+//! A device's use and its processes, as its driver or its page reports them.
 
 use std::collections::HashSet;
 use std::fs;
@@ -10,20 +10,20 @@ use divvy_model::{Bytes, DeviceKind, DeviceRecord, UnmanagedRecord};
 
 use crate::system::procs;
 
-/// The processes on a device and what each holds, where the driver tells.
+/// The processes on a device and the memory of each, where the driver tells.
 pub(crate) type Holders = Vec<(u32, Option<Bytes>)>;
 
-/// What a device's driver, or its page, tells of its use.
+/// A device's use, as its driver or its page reports it.
 #[derive(Default)]
 pub(crate) struct Look {
-    /// By anybody; nothing where it is not told.
+    /// The bytes in use by all processes; none where the driver does not tell.
     pub used: Option<Bytes>,
-    /// By whom.
+    /// The processes that use it.
     pub holders: Holders,
 }
 
 impl Look {
-    /// Asks.
+    /// Asks the driver or the page.
     ///
     /// # Errors
     /// [`Silence`]: the driver hangs.
@@ -48,9 +48,9 @@ impl Look {
         })
     }
 
-    /// What is in use and is no living process's: what a dead one left to others, and what the driver keeps for itself.
-    /// 0 where that cannot be told: for a process of which the driver tells nothing, and for an instance, whose memory
-    /// processes of others may hold.
+    /// Memory in use that is no living process's: a dead process left it to others, or the driver keeps it for itself.
+    /// It is 0 where that cannot be known: for a process without a figure from the driver, and for an instance, whose
+    /// memory other users' processes may hold.
     pub fn unheld(&self, device: &DeviceRecord) -> Bytes {
         let of_one = match device.kind {
             DeviceKind::Gpu => true,
@@ -68,12 +68,12 @@ impl Look {
     }
 }
 
-/// Asks the device's driver, or its page, who uses it. Of a driver that hangs nobody is known.
+/// Asks the device's driver, or its page, which processes use it. A driver that hangs yields no processes.
 pub(crate) fn holders(nvidia: &Nvidia, run_dir: &Path, device: &DeviceRecord) -> Holders {
     Look::at(nvidia, run_dir, device).map_or_else(|_| Holders::new(), |look| look.holders)
 }
 
-/// The processes on these devices when no agent runs: nobody says that they are in a slice.
+/// The processes on these devices when no agent runs: each counts as outside any slice.
 ///
 /// # Errors
 /// [`Silence`]: the driver hangs.

@@ -1,4 +1,4 @@
-//! What the drivers say of who uses the devices' time, for the auditor of compute.
+//! The drivers' figures of device time by process, for the auditor of compute.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::life::slice::Slice;
 use crate::start::rundir::RunDir;
 use crate::state::Shared;
 
-/// The machine's drivers. What a driver does not tell is nothing: its processes are taken at their word.
+/// The machine's drivers. Where a driver gives no figure, its processes' own figures are believed.
 struct Drivers<'a>(&'a ComputeAudit, HashMap<String, DeviceKind>);
 
 impl Meter for Drivers<'_> {
@@ -44,12 +44,12 @@ pub(crate) struct ComputeAudit {
 }
 
 impl ComputeAudit {
-    /// Compares what the drivers say with what slices were charged.
+    /// Compares the drivers' figures with the slices' charges.
     pub fn audit(&self) {
         self.ask_drivers(|drivers, slice_of| self.leasing.audit(drivers, slice_of));
     }
 
-    /// Notes what the drivers say that slices did.
+    /// Notes the drivers' figures for slices.
     pub fn meter(&self) {
         self.ask_drivers(|drivers, slice_of| self.leasing.meter(drivers, slice_of));
     }
@@ -65,7 +65,8 @@ impl ComputeAudit {
                 .filter(|slice| slice.record.isolation != Isolation::Env);
             (kinds, gated.map(Slice::shown).collect::<Vec<_>>())
         };
-        // A process that passes the gate may be in no ledger: whoever was started in the slice is the slice's.
+        // A process that passes the gate may be in no ledger, but every process that was started in the slice belongs
+        // to it.
         let slice_of: HashMap<u32, String> = shown
             .iter()
             .flat_map(|slice| {

@@ -1,4 +1,4 @@
-//! What the agent sees of devices and processes, and compares with what slices say.
+//! The agent's view of devices and processes, and its comparison with what slices report.
 
 pub(crate) mod audit;
 pub mod bypass;

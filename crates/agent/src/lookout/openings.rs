@@ -1,6 +1,6 @@
-//! The moment in which a container takes its slice: the dynamic loader of its first program opens the file of preloads, which
-//! nothing else has mounted. inotify(7) tells of that wherever the file is mounted. The rounds, which come each 2 s, would
-//! never see a container that ends before.
+//! The moment in which a container takes its slice: the dynamic loader of its first program opens the file of preloads,
+//! which only containers have mounted. inotify(7) reports that wherever the file is mounted. The rounds, which come
+//! each 2 s, would miss a container that ends earlier.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -11,10 +11,10 @@ use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 
 use crate::files::Folder;
 
-/// The files that are watched, each until it is first opened.
+/// The watched files, each until it is first opened.
 #[derive(Debug)]
 pub(crate) struct Openings {
-    /// None where the system has no more of these: then the rounds alone see containers.
+    /// None where the system has no more inotify instances: then the rounds alone find containers.
     queue: Option<OwnedFd>,
     slices: Mutex<HashMap<i32, String>>,
 }
@@ -61,7 +61,8 @@ impl Openings {
         let mut room = [MaybeUninit::uninit(); 4096];
         let mut events = Reader::new(queue, &mut room);
         let mut taken = Vec::new();
-        // The first error is that there is no more. A watch that ends, as its file is gone, is told of too: it is no opening.
+        // The first error means that there are no more events. A watch that ends because its file is gone also yields
+        // an event, which is no opening.
         while let Ok(event) = events.next() {
             let slice = slices.remove(&event.wd());
             if event.events().contains(inotify::ReadFlags::OPEN) {

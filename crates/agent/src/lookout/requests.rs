@@ -1,9 +1,9 @@
-//! Looks that tenants ask for: before a request is refused for what the driver was last found to hold, the agent looks anew.
+//! Looks at a tenant's request. Before a request is refused for the driver's last figure, the agent looks again.
 //! [`divvy_ledger::fresh`] has the words.
 //!
-//! The doorbells' threads hear who asks, and may not wait: a driver takes its time. So they note the device, and a thread of its
-//! own looks, at each device once in [`divvy_ledger::fresh::BETWEEN_LOOKS`] at most, however many ask and however often. One look answers all who
-//! asked before it.
+//! The doorbells' threads take the requests, and may not wait for a slow driver. So they note the device, and a
+//! separate thread looks. It looks at each device once in [`divvy_ledger::fresh::BETWEEN_LOOKS`] at most, however many
+//! requests come. One look answers all requests before it.
 
 use std::sync::{Arc, Weak};
 

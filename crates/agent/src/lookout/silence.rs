@@ -1,5 +1,5 @@
-//! A driver that does not answer. The agent goes on without it: what is promised and in use stands in its own records and in
-//! the ledgers. What only the driver could tell is said to be old, and nothing more of its devices is promised.
+//! A driver that does not answer. The agent goes on without it: its own records and the ledgers have what is promised
+//! and in use. Figures that only the driver has are marked as old, and nothing more of its devices is promised.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -15,12 +15,12 @@ use crate::journal::{Incident, Journal};
 pub(crate) struct DriverWatch {
     pub nvidia: Arc<Nvidia>,
     pub journal: Arc<Journal>,
-    /// Whether it was last told that the driver does not answer.
+    /// Whether the last report said that the driver does not answer.
     pub silent: AtomicBool,
 }
 
 impl DriverWatch {
-    /// Tells when the driver has fallen silent, and when it answers again.
+    /// Reports when the driver stops to answer, and when it answers again.
     pub fn listen(&self) {
         let silent = self.nvidia.is_silent();
         if self.silent.swap(silent, Relaxed) == silent {
@@ -44,7 +44,7 @@ impl DriverWatch {
         });
     }
 
-    /// Refuses to promise more of a device whose driver does not answer: who uses it cannot be told.
+    /// Refuses to promise more of a device whose driver does not answer, because its processes cannot be known.
     ///
     /// # Errors
     /// [`divvy_model::Code::Driver`].
@@ -53,10 +53,10 @@ impl DriverWatch {
             return Ok(());
         }
         let silence = Fault::from(Silence::Still);
-        Err(silence.cause(format!("so nobody can tell what of {} is in use", device.uuid)))
+        Err(silence.cause(format!("so it is unknown what of {} is in use", device.uuid)))
     }
 
-    /// What is to be said of a slice while the driver of its devices does not answer.
+    /// The note on a slice while the driver of its devices does not answer.
     pub fn silence_of(&self, devices: &[DeviceRecord], shown: &SliceRecord) -> Option<Condition> {
         if !self.nvidia.is_silent() {
             return None;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use divvy_ledger::fresh::BETWEEN_LOOKS;
 
-/// The devices that are to be looked at.
+/// The devices with a pending look.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     line: Mutex<Line>,
@@ -16,13 +16,13 @@ pub(crate) struct Wanted {
 #[derive(Debug, Default)]
 struct Line {
     devices: HashSet<String>,
-    /// When each was last looked at for somebody who asked.
+    /// The time of each device's last look at a tenant's request.
     looked_at: HashMap<String, Instant>,
     ended: bool,
 }
 
 impl Line {
-    /// A device whose turn it is; else how long until the first one's.
+    /// A device that is due; else how long until the first one is.
     fn next(&mut self, now: Instant) -> Result<String, Option<Duration>> {
         let until = |uuid: &String| {
             let looked_at = self.looked_at.get(uuid);
@@ -55,13 +55,13 @@ impl Wanted {
         self.changed.notify_one();
     }
 
-    /// Lets the thread go.
+    /// Ends the thread.
     pub fn end(&self) {
         self.line().ended = true;
         self.changed.notify_one();
     }
 
-    /// Waits for a device whose turn it is; none once it has ended.
+    /// Waits for a device that is due; none once this has ended.
     pub fn next(&self) -> Option<String> {
         let mut line = self.line();
         loop {
@@ -92,7 +92,7 @@ mod tests {
         let mut looks = 0;
         let end = now + Duration::from_secs(1);
         while now < end {
-            // One asks without end, and another once in a while: neither keeps the other waiting.
+            // One device is asked for without end, and another once in a while: neither delays the other.
             line.devices.insert("GPU-0".into());
             while let Ok(uuid) = line.next(now) {
                 looks += u32::from(uuid == "GPU-0");

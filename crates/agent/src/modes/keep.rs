@@ -1,4 +1,4 @@
-//! The agent's part in the ways of sharing: making ready what a new slice needs, putting back what the last one leaves.
+//! The agent's part in sharing modes: it prepares a device for a new slice, and undoes that after the last one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,21 +16,21 @@ use crate::start::rundir::RunDir;
 use crate::state::{Shared, State};
 use crate::system::privilege::{self, HelperTools};
 
-/// The devices as slices' ways of sharing need them.
+/// The devices, prepared as slices' sharing modes need them.
 pub(crate) struct Modes {
     pub run: RunDir,
     /// The agent's own user.
     pub uid: u32,
     pub state: Shared,
-    /// Held while a device is made ready for a way of sharing, and while that is put back.
+    /// This is held while a device is prepared for a sharing mode, and while that is undone.
     pub alone: Mutex<()>,
-    /// How often it is still tried to put back what no slice needs any more.
+    /// The number of tries to undo what no slice needs any more.
     pub untidy: Arc<Untidy>,
     pub instances: Instances,
 }
 
 impl Modes {
-    /// Makes the smallest instance that a request can be content with. While what this answers is held nothing is put back.
+    /// Makes the smallest instance that is enough for a request. While the returned guard is held nothing is undone.
     ///
     /// # Errors
     /// As [`Instances::make`].
@@ -39,7 +39,7 @@ impl Modes {
         self.instances.make(ask, refusal).map(|()| held)
     }
 
-    /// Makes the device of a slice ready for its way of sharing. Blocks for as long as the vendors' tools may take.
+    /// Prepares a slice's device for its sharing mode. Blocks for as long as the vendors' tools may take.
     ///
     /// # Errors
     /// As [`prerequisites::prepare`]; [`Code::SliceGone`] where the slice has ended meanwhile.
@@ -54,7 +54,7 @@ impl Modes {
         if matches!(record.share_mode, Mode::Lease | Mode::Mig) {
             return Ok(());
         }
-        // One at a time, and never while something is put back: what is needed is in the state by now.
+        // One preparation at a time, and never while something is undone: the state has the present needs by now.
         let _alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
         let mut partition = None;
         for share in record.shares() {
@@ -73,12 +73,12 @@ impl Modes {
         store(&self.run, &record)
     }
 
-    /// Whether something may have to be put back.
+    /// Whether something may have to be undone.
     pub fn is_untidy(&self) -> bool {
         self.untidy.is_asked()
     }
 
-    /// Puts back what no slice needs any more. A refusal is tried again some times; the next agent tries again.
+    /// Undoes what no slice needs any more. A refusal is tried again some times; the next agent tries again.
     pub fn tidy(&self) {
         let _alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
         let round = self.untidy.begin();
@@ -106,7 +106,7 @@ impl Modes {
         }
     }
 
-    /// The vendor's tools for a device, as one user's processes where the agent may start such.
+    /// The vendor's tools for a device, run as one user where the agent may start such processes.
     fn tools_for(&self, emulated: bool, uid: u32) -> Box<dyn Tools> {
         if emulated {
             let environment = move |pid| privilege::environment(pid, uid);

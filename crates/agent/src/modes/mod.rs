@@ -1,4 +1,4 @@
-//! Effects of the ways of sharing: what one needs on a device before its first slice, and what is put back after its last.
+//! Effects of sharing modes: the preparation of a device before its first slice, and its undoing after the last.
 
 pub(crate) mod keep;
 pub(crate) mod on_demand;

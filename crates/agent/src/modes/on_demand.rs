@@ -1,7 +1,7 @@
-//! MIG instances that are made at admission, where the agent's settings let it, and removed after their slice.
+//! MIG instances that are made at admission, where the agent's settings allow it, and removed after their slice.
 //!
-//! What is made is noted in a file first, so that an agent that comes after one that died removes it. An instance that
-//! somebody made by hand is never removed, and nothing that is there is moved.
+//! A new instance is noted in a file first, so that the successor of a dead agent removes it. An instance that a person
+//! made is never removed, and no instance is moved.
 
 use std::io;
 use std::path::Path;
@@ -21,11 +21,11 @@ use crate::start::rundir::RunDir;
 use crate::state::Shared;
 use crate::system::privilege::{self, HelperMig};
 
-/// An instance that this agent made, or one before it.
+/// An instance that this agent or an earlier one made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Made {
     gpu: String,
-    /// The driver's id of it; none until it is made.
+    /// The driver's id of it; none until it exists.
     instance: Option<u32>,
     /// MIG mode was off.
     turned_on: bool,
@@ -46,20 +46,20 @@ pub(crate) struct Instances {
     pub run: RunDir,
     pub nvidia: Arc<Nvidia>,
     pub state: Shared,
-    /// The settings let it.
+    /// The settings allow it.
     pub are_made: bool,
 }
 
 impl Instances {
-    /// Whether an instance may be made for a request that was refused so.
+    /// Whether an instance may be made for a request that was refused with this code.
     pub fn may_be_made(&self, ask: &CreateSlice, refusal: Code) -> bool {
         self.are_made && !ask.dry_run && mig::may_help(&ask.request, refusal)
     }
 
-    /// Makes the smallest instance that a request can be content with.
+    /// Makes the smallest instance that is enough for a request.
     ///
     /// # Errors
-    /// `refusal`, where there is no room for one; what the driver refuses with.
+    /// `refusal`, where there is no space for one; the driver's own refusals.
     pub fn make(&self, ask: &CreateSlice, refusal: Fault) -> Result<(), Fault> {
         for gpu in self.gpus_to_divide(ask)? {
             let _alone = alone(self.run.path(), gpu.emulated.is_some())?;
@@ -91,15 +91,15 @@ impl Instances {
         Ok(gpus.collect())
     }
 
-    /// Removes the instances that were made for slices that have ended. Nothing else may be made ready or put back meanwhile.
+    /// Removes the instances of slices that have ended. Nothing else may be prepared or undone meanwhile.
     ///
     /// # Errors
-    /// The first of what the driver refuses with; the others are put back all the same.
+    /// The first of the driver's refusals; the other instances are removed all the same.
     pub fn put_back(&self) -> Result<(), Fault> {
         let run = self.run.path();
         let mut first = Ok(());
         for note in names(run).unwrap_or_default() {
-            // Read now: the one before may have handed it the end of MIG mode.
+            // The note is read now: an earlier removal may have handed it the end of MIG mode.
             let Some(made) = read(run, &note) else {
                 continue;
             };
@@ -137,7 +137,7 @@ impl Instances {
     }
 }
 
-/// Makes an instance, if there is room for one.
+/// Makes an instance, if there is space for one.
 fn make(
     run: &Path,
     driver: &mut dyn MigDriver,
@@ -155,7 +155,7 @@ fn make(
         emulated: gpu.emulated.clone(),
     };
     let note = format!("{}-{start}", gpu.uuid);
-    // Noted first: what is made and not noted would never be removed.
+    // The note comes first: an instance without a note would never be removed.
     write(run, &note, &made)?;
     let active = match made.turned_on {
         true => driver.set_mode(&gpu.uuid, true),
@@ -171,7 +171,7 @@ fn make(
             };
             driver.create(&gpu.uuid, &new).map(Some)
         }
-        // It waits for a reset, which is not ours to do.
+        // The mode waits for a reset, which the agent does not make.
         Ok(false) => driver.set_mode(&gpu.uuid, false).map(|_| None),
         Err(fault) => Err(fault),
     };
@@ -230,7 +230,7 @@ fn read(run: &Path, note: &str) -> Option<Made> {
     serde_json::from_slice(&bytes).ok()
 }
 
-/// Another instance of the same GPU that is noted is the one with which MIG mode goes.
+/// If another instance of the same GPU is noted, MIG mode is turned off with that one.
 fn hand_on(run: &Path, from: &str, gpu: &str) -> Result<(), Fault> {
     let others = names(run).unwrap_or_default().into_iter();
     let mut made = others.filter_map(|note| {

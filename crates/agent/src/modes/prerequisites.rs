@@ -1,8 +1,8 @@
-//! What a way of sharing needs on a device before its first slice, and what is put back after its last: MPS's daemons
-//! and partitions, the length of the hardware's turns.
+//! The needs of sharing modes on a device before the first slice, and their undoing after the last: MPS's daemons and
+//! partitions, and the length of the hardware's turns.
 //!
-//! What was done is noted in files under the run directory, so that an agent that comes after one that died puts it
-//! back. Nothing here holds the state: the vendors' tools take their time.
+//! Each setting is noted in a file under the run directory, so that the successor of a dead agent undoes it. Nothing
+//! here holds the state's lock: the vendors' tools take their time.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -17,8 +17,8 @@ use crate::decide::in_use::InUse;
 use crate::files::Folder;
 use crate::system::privilege;
 
-/// Makes a device ready for a slice. What is ready stays as it is. The name of the slice's static partition, where it
-/// is to have one.
+/// Prepares a device for a slice; settings that are ready stay. Returns the name of the slice's static partition, where
+/// it gets one.
 ///
 /// # Errors
 /// [`Code::Tool`] where the driver or its tools refuse or do not answer; [`Code::RunDir`].
@@ -71,14 +71,14 @@ fn without_mps(fault: Fault, partitioned: bool) -> Fault {
     })
 }
 
-/// Whether anything was made ready that may have to be put back.
+/// Whether any setting was made that may have to be undone.
 #[must_use]
 pub fn is_in_use(run: &Path) -> bool {
     !names(turns(run)).is_empty() || !daemons(run).is_empty()
 }
 
-/// Puts back what no slice needs any more. `tools_of` has the tools for a device and a user. Goes on after a failure;
-/// the first one is told.
+/// Undoes the settings that no slice needs any more. `tools_of` has the tools for a device and a user. Goes on after a
+/// failure; the first one is returned.
 ///
 /// # Errors
 /// [`Code::Tool`], [`Code::MigBusy`] where a program is still a client, [`Code::RunDir`].
@@ -136,7 +136,7 @@ fn set_turns(run: &Path, device: &str, length: TimeSlice, tools: &mut dyn Tools)
     if notes.read_text(device).is_ok_and(|noted| noted == length.name()) {
         return Ok(());
     }
-    // Noted first: what is set and not noted would never be put back.
+    // The note comes first: a setting without a note would never be undone.
     notes.write(device, b"", NOTE).map_err(|error| failed(&error))?;
     set_time_slice(tools, device, length)?;
     notes
@@ -144,9 +144,9 @@ fn set_turns(run: &Path, device: &str, length: TimeSlice, tools: &mut dyn Tools)
         .map_err(|error| failed(&error))
 }
 
-/// The folders of a user's daemon. All above its pipe and its log are the agent's, so that the user can put nothing in
-/// their place. These two are the user's alone; the agent has nothing to do there. An
-/// emulated daemon is no process: the agent writes what it says, in folders of its own, which the user may read.
+/// The folders of a user's daemon. All above its pipe and its log belong to the agent, so that the user can replace
+/// none of them. The pipe and the log are the user's alone, and the agent does nothing there. An emulated daemon is no
+/// process: the agent writes its state, in folders of its own, which the user may read.
 fn make_folders(run: &Path, mps: &Mps, uid: u32, emulated: bool) -> Result<(), Fault> {
     let failed = |error: io::Error| cannot("make", mps.folder(), &error);
     let make = || {
@@ -167,7 +167,7 @@ fn make_folders(run: &Path, mps: &Mps, uid: u32, emulated: bool) -> Result<(), F
 
 const DAEMONS_OWN: [&str; 2] = ["pipe", "log"];
 
-/// Removes the folders of a daemon that has ended. What is in the user's own a process of the user's removes.
+/// Removes the folders of a daemon that has ended. A process of the user's removes the content of the user's own.
 fn remove_folders(run: &Path, mps: &Mps, uid: u32) -> Result<(), Fault> {
     let own = rustix::process::getuid().as_raw();
     let is_others = |name: &&str| {
@@ -243,7 +243,7 @@ mod tests {
 
     use divvy_model::Compute;
 
-    /// A driver's tools: what they were told, and whether they hang.
+    /// A test's driver tools: their recorded calls, and whether they hang.
     #[derive(Clone, Default)]
     struct Fake {
         said: Rc<RefCell<Vec<String>>>,
@@ -341,7 +341,7 @@ mod tests {
         tools.said.borrow_mut().clear();
         tidy(run, &[hard.clone(), turns.clone()], &tools).expect("nothing to do");
         assert!(tools.said.borrow().is_empty() && is_in_use(run));
-        // Another slice needs the daemon still.
+        // Another slice still needs the daemon.
         let other = record("mps", &serde_json::json!({"id": "89ab"}));
         tidy(run, &[other], &tools).expect("put back");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Whether something may have to be put back, and how often that is still tried.
+//! Whether something may have to be undone, and how often that is still tried.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,11 +9,11 @@ pub(crate) struct Untidy(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     tries: u32,
-    /// How often it was asked for.
+    /// The number of requests so far.
     asked: u64,
 }
 
-/// One round, which knows of what was asked for before it began and of nothing later.
+/// One round. It covers the requests before its start and no later ones.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round(u64);
 
@@ -25,7 +25,7 @@ impl Untidy {
         state.asked += 1;
     }
 
-    /// Whether a look is still owed.
+    /// Whether a look is still due.
     pub fn is_asked(&self) -> bool {
         self.state().tries > 0
     }
@@ -35,8 +35,8 @@ impl Untidy {
         Round(self.state().asked)
     }
 
-    /// All is put back that had to be when the round began. What was asked for meanwhile stays owed: a slice may have ended
-    /// after the round had seen it alive.
+    /// Everything is undone that was due when the round began. Requests that came meanwhile stay due: a slice may have
+    /// ended after the round had seen it alive.
     pub fn done(&self, round: Round) {
         let mut state = self.state();
         if state.asked == round.0 {
@@ -44,7 +44,7 @@ impl Untidy {
         }
     }
 
-    /// Something could not be put back. Answers whether this was the last try.
+    /// Something could not be undone. Returns whether this was the last try.
     pub fn failed(&self, round: Round) -> bool {
         let mut state = self.state();
         if state.asked != round.0 {

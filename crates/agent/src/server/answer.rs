@@ -16,7 +16,7 @@ pub(super) fn json<T: Serialize>(status: StatusCode, document: &T) -> Answer {
     Ok(written(status, write(document)?))
 }
 
-/// A document as bytes: of a long list that takes a while.
+/// A document as bytes: for a long list that takes a while.
 pub(super) fn write<T: Serialize>(document: &T) -> Result<Vec<u8>, Fault> {
     serde_json::to_vec(document)
         .map_err(|error| Fault::new(Code::Internal, "the answer cannot be written").because(&error))
@@ -59,7 +59,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// What a connection is told that there is no room for: a whole answer, ready to be sent.
+/// The whole answer to a connection over the limit, ready to be sent.
 pub(super) fn no_room() -> Arc<[u8]> {
     let fault = Fault::new(Code::Busy, "too many connections to the agent are open")
         .hint("a user may have 32 at once, event streams included; try again in a moment");

@@ -20,13 +20,13 @@ use tokio::sync::watch;
 use super::gate::Place;
 use crate::system::peer::Peer;
 
-/// How long a connection may take for its parts.
+/// The time limits of a connection's parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
-    /// The head of a request; and how long a connection may say nothing between two requests.
+    /// The head of a request; also the longest silence between two requests.
     pub head: Duration,
-    /// A foreign user's connection, unless it follows events. One that has not ended by then is ended after its
-    /// request; after as long again, whatever it does.
+    /// A foreign user's connection, unless it follows events. After this time it is ended once its request is done;
+    /// after as long again, in any case.
     pub life: Duration,
 }
 
@@ -46,11 +46,11 @@ pub(super) struct Caller {
     pub peer: Option<Peer>,
     /// The agent's own user, or root.
     pub trusted: bool,
-    /// Set where the connection follows events: then it lasts.
+    /// This is set where the connection follows events: then it lasts.
     pub lasts: Arc<AtomicBool>,
 }
 
-/// Serves a connection to its end, or until the agent ends and the request at hand is answered.
+/// Serves a connection to its end, or until the agent ends and the present request is answered.
 pub(super) async fn serve(
     stream: UnixStream,
     router: Router,
@@ -75,7 +75,7 @@ pub(super) async fn serve(
     let (mut told, mut late) = (false, false);
     loop {
         tokio::select! {
-            // Ended by either side, or for a time that ran out: who is at the other end sees it.
+            // Either side ended it, or a time limit did: the other end sees that.
             _ = connection.as_mut() => break,
             _ = closing.wait_for(|closing| *closing), if !told => {
                 told = true;
@@ -97,8 +97,8 @@ pub(super) async fn serve(
     drop(place);
 }
 
-/// Answers a connection that there is no room for, and ends it. What it asks is not read, but waited for, because an
-/// answer that comes before the question is not understood.
+/// Answers a connection over the limit, and ends it. Its request is not read, but waited for, because clients do not
+/// understand an answer that comes before the request.
 pub(super) async fn refuse(stream: UnixStream, answer: Arc<[u8]>) {
     const TIMEOUT: Duration = Duration::from_millis(200);
     let said = tokio::time::timeout(TIMEOUT, async {
@@ -106,7 +106,7 @@ pub(super) async fn refuse(stream: UnixStream, answer: Arc<[u8]>) {
         loop {
             stream.readable().await?;
             match stream.try_read(&mut question) {
-                // Not yet, whatever was said of it.
+                // It has not been read yet, although it was reported ready.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
                 Ok(_) => break,
@@ -116,7 +116,7 @@ pub(super) async fn refuse(stream: UnixStream, answer: Arc<[u8]>) {
         // It fits: nothing was written before.
         stream.try_write(&answer)
     });
-    // It is refused either way.
+    // The connection is refused either way.
     let _told = said.await;
 }
 
@@ -133,7 +133,7 @@ mod tests {
         head: Duration::from_millis(400),
         life: Duration::from_millis(800),
     };
-    /// A test that fails ends all the same.
+    /// A failing test ends all the same.
     const LONG: Duration = Duration::from_secs(60);
 
     /// A client's end of a connection that is being served, and how the serving ends.
@@ -256,7 +256,7 @@ mod tests {
             );
             let told: crate::api::ErrorDocument = serde_json::from_str(body).expect("a document");
             assert_eq!(told.body.code, divvy_model::Code::Busy);
-            // One that says nothing is closed as well.
+            // A silent connection is closed as well.
             let (ours, theirs) = UnixStream::pair().expect("a pair");
             refuse(theirs, super::super::answer::no_room()).await;
             assert_eq!(hear(&ours).await, "", "its end");

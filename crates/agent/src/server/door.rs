@@ -1,5 +1,5 @@
-//! The door: a thread of its own takes connections, so that no request, however slow, and no round of the agent's keeps one
-//! waiting. It lets in whom the gate has room for, and tells the others so.
+//! The door: a thread of its own takes connections, so that no slow request and no round of the agent delays one. It
+//! lets connections in while the gate has places, and refuses the others with an answer.
 
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,9 +15,9 @@ use super::connection::{self, Caller};
 use super::gate::{Gate, Place};
 use crate::system::peer::Peer;
 
-/// So many connections that there is no room for are told so at once; others are closed without a word.
+/// The number of connections over the limit that get an answer at once; others are closed without one.
 const TOLD: usize = 32;
-/// How long the door waits where the system has no descriptor for another connection.
+/// The pause of the door where the system has no descriptor for another connection.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A connection that was let in.
@@ -28,7 +28,7 @@ pub(super) struct Guest {
     pub place: Place,
 }
 
-/// Those who were let in and are not served yet, no more than the gate has places; and the door's end.
+/// The connections that were let in and are not served yet, no more than the gate has places; and the door's end.
 #[derive(Debug)]
 pub(super) struct Door {
     guests: UnboundedReceiver<Guest>,
@@ -54,19 +54,19 @@ impl Door {
                     _ = closed.wait_for(|closed| *closed) => {}
                 }
             });
-            // The listener has gone before this tells of the end.
+            // The listener is closed before this reports the end.
             drop(into);
         };
         thread::Builder::new().name("door".into()).spawn(serve)?;
         Ok(Self { guests, closing })
     }
 
-    /// The next who was let in; none once the door is closed.
+    /// The next connection that was let in; none once the door is closed.
     pub async fn next(&mut self) -> Option<Guest> {
         self.guests.recv().await
     }
 
-    /// Closes it. Nothing listens any more when this returns.
+    /// Closes the door. Nothing listens any more when this returns.
     pub async fn close(mut self) {
         self.closing.send_replace(true);
         while self.guests.recv().await.is_some() {}
@@ -85,7 +85,7 @@ async fn take(listener: UnixListener, gate: &Arc<Gate>, into: &UnboundedSender<G
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // Out of descriptors, or one that ended before it was taken: the next may fare better.
+                // The process is out of descriptors, or the connection ended before it was taken: the next may succeed.
                 tracing::debug!(%error, "a connection could not be taken");
                 tokio::time::sleep(PAUSE).await;
                 continue;
@@ -112,7 +112,7 @@ async fn take(listener: UnixListener, gate: &Arc<Gate>, into: &UnboundedSender<G
             trusted: peer.is_some() && gate.trusts(uid),
             lasts: Arc::default(),
         };
-        // To the loop that serves: a stream belongs to one loop.
+        // A stream belongs to one loop, so this goes to the loop that serves.
         let Ok(stream) = stream.into_std() else { continue };
         if into
             .send(Guest {
@@ -141,7 +141,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("agent.sock");
         let listener = UnixListener::bind(&path).expect("it listens");
-        // Two for root, one for anybody else.
+        // Two places for root, one for any other user.
         let limits = Limits {
             per_user: 1,
             foreign: 1,
@@ -150,7 +150,7 @@ mod tests {
         let gate = Gate::new(AGENT, limits);
         let mut door = Door::open(listener, gate.clone()).expect("a thread");
         let connect = || UnixStream::connect(&path).expect("it is taken");
-        // No loop runs that could serve them: they are let in as far as there is room, and the rest are told.
+        // No loop runs that could serve them: they are let in as far as there are places, and the rest are refused.
         let mut held = vec![connect(), connect()];
         let mut late = connect();
         late.write_all(b"GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -170,6 +170,6 @@ mod tests {
         let runtime = runtime.enable_all().build().expect("a loop");
         runtime.block_on(door.close());
         assert!(UnixStream::connect(&path).is_err(), "nothing listens");
-        assert!(gate.is_empty(), "and nobody is inside");
+        assert!(gate.is_empty(), "and none is inside");
     }
 }

@@ -1,10 +1,10 @@
-//! How many connections there are at once: of each user, and in all. One user that opens thousands holds up none but
-//! itself, and there is always room for root and the agent's own user.
+//! The limits on connections at once: of each user, and in all. A user that opens thousands delays only itself, and
+//! places always remain for root and the agent's own user.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many connections may be open.
+/// The limits on open connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
     /// Of one foreign user.
@@ -16,14 +16,14 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// What there is where descriptors are plenty.
+    /// The limits where descriptors are plenty.
     const USUAL: Self = Self {
         per_user: 32,
         foreign: 256,
         reserved: 64,
     };
 
-    /// What a process may have that can have so many descriptors: half of them are for slices, devices and processes.
+    /// The limits of a process with so many descriptors: half of them are for slices, devices and processes.
     pub fn within(descriptors: u64) -> Self {
         let half = u32::try_from(descriptors / 2).unwrap_or(u32::MAX);
         let foreign = Self::USUAL.foreign.min(half / 5 * 4);
@@ -68,7 +68,7 @@ impl Gate {
         })
     }
 
-    /// Lets a connection of user `uid` in, if there is room for it.
+    /// Lets a connection of user `uid` in, if there is a place for it.
     pub fn enter(self: &Arc<Self>, uid: u32) -> Option<Place> {
         let mut inside = self.inside();
         let own = inside.by_user.get(&uid).copied().unwrap_or(0);
@@ -80,7 +80,7 @@ impl Gate {
         let trusted = self.trusts(uid);
         let fits = match trusted {
             true => inside.all < foreign + reserved,
-            // With the sum too: root may have filled more than its own room.
+            // The sum counts too: root may have filled more than its own places.
             false => own < per_user && inside.foreign < foreign && inside.all < foreign,
         };
         if !fits {

@@ -105,7 +105,7 @@ fn head(text: &mut String, name: &str, about: &str, kind: &str) {
     let _written = writeln!(text, "# HELP {name} {about}\n# TYPE {name} {kind}");
 }
 
-/// A label's value: these three are written otherwise in that form.
+/// A label's value: these three characters are escaped in that form.
 fn quoted(value: &str) -> String {
     value
         .replace('\\', "\\\\")

@@ -1,4 +1,4 @@
-//! The agent's face: HTTP and JSON on a unix socket. Who calls is what the kernel says, never what the caller says.
+//! The agent's HTTP API: JSON on a unix socket. The kernel identifies the caller, never the caller itself.
 
 mod answer;
 mod connection;
@@ -33,7 +33,7 @@ use door::{Door, Guest};
 use gate::{Gate, Limits};
 use turns::Turns;
 
-/// How long connections may take to end once the agent does.
+/// How long connections may take to end once the agent ends.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Serves until it is told to stop, or has had no slice and no request for the idle time. `keep` is the command that
@@ -52,7 +52,7 @@ pub fn serve_agent(run: &RunDir, settings: Settings, keep: KeepCommand) -> Resul
         .block_on(listen(run, settings, keep, descriptors))
 }
 
-/// Lets this process have as many descriptors as it may; tells how many that is.
+/// Raises this process's limit on descriptors as far as it may; returns the limit.
 fn raise_descriptors() -> u64 {
     let mut limit = getrlimit(Resource::Nofile);
     let before = limit.current;
@@ -80,7 +80,7 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand, descriptors
         &agent.daemon.audit,
         &agent.daemon.state,
     ) {
-        // Who asks is refused by what the last look found.
+        // A caller is refused by the last look's result.
         tracing::error!(%error, "cannot start the thread that looks for tenants");
     }
     crate::keeper::hand_out::start(run, &agent.daemon.state)?;
@@ -117,14 +117,14 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand, descriptors
     while !gate.is_empty() && begin.elapsed() < FAREWELL {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // The last word to the holder: what it keeps on for may have ended since the last round.
+    // The last message to the holder: the reasons for it to stay may have ended since the last round.
     agent.daemon.holder.tell_users();
     agent.daemon.line.close();
     Ok(())
 }
 
-/// Tells other users' commands whether this agent is theirs too. It stays when the agent ends for want of work: who comes
-/// then is told that it does not run, rather than started an agent of their own beside it.
+/// Tells other users' commands whether this agent serves them too. The file stays when the agent ends for lack of work:
+/// a later command then learns that no agent runs, and does not start one of its own.
 fn tell_whom_it_admits(run: &RunDir, admits_others: bool) -> Result<(), Fault> {
     let tell = |folder: Folder| match admits_others {
         true => folder.write(ADMITS_OTHERS, b"", 0o644),
@@ -144,9 +144,9 @@ fn forget_whom_it_admits(run: &RunDir) {
     let _stays = run.folder().and_then(|folder| folder.remove(ADMITS_OTHERS));
 }
 
-/// Nobody else serves here, says the lock: a socket that is there is a dead agent's.
+/// The lock proves that no other agent serves here: an existing socket is a dead agent's.
 fn bind(run: &RunDir) -> Result<UnixListener, Fault> {
-    // All who can reach it may look; what a caller may change is decided by who it is.
+    // Every process that can reach it may look; the caller's user decides what it may change.
     let listen = || run.folder()?.listen(SOCKET, 0o666);
     listen().map_err(|error| {
         let path = run.socket();
@@ -154,7 +154,7 @@ fn bind(run: &RunDir) -> Result<UnixListener, Fault> {
     })
 }
 
-/// Serves those who were let in, for ever.
+/// Serves the connections that were let in, for ever.
 async fn welcome(door: &mut Door, agent: &Agent) {
     let router = routes::router(agent.clone());
     while let Some(Guest {
@@ -190,7 +190,7 @@ async fn ended(agent: Agent, run: RunDir, idle_timeout: Duration, mut alive: wat
             () = agent.stop.notified() => { tracing::info!("agent stops: asked to"); forget_whom_it_admits(&run); break; }
             () = terminate.recv_one() => { tracing::info!("agent stops: SIGTERM"); forget_whom_it_admits(&run); break; }
             () = interrupt.recv_one() => { tracing::info!("agent stops: SIGINT"); forget_whom_it_admits(&run); break; }
-            // It lives as long as the daemon, which we hold.
+            // The handle lives as long as the daemon, which this function holds.
             _ = alive.changed() => {}
         }
         let requests = agent.requests.load(Ordering::Relaxed);
@@ -205,7 +205,7 @@ async fn ended(agent: Agent, run: RunDir, idle_timeout: Duration, mut alive: wat
     let _gone = run.folder().and_then(|folder| folder.remove(SOCKET));
 }
 
-/// A stream of signals, or of none where the system gives no handler.
+/// A stream of signals; an endless one without signals where the system gives no handler.
 struct Signals(Option<tokio::signal::unix::Signal>);
 
 fn signal(kind: tokio::signal::unix::SignalKind) -> Signals {
@@ -229,6 +229,6 @@ struct Agent {
     turns: Arc<Turns>,
     stop: Arc<Notify>,
     requests: Arc<AtomicU64>,
-    /// Set when the agent ends: what would go on for ever ends then.
+    /// This is set when the agent ends: endless streams end then.
     closing: watch::Sender<bool>,
 }

@@ -1,5 +1,5 @@
-//! What the agent does by the clock, each kind on a thread of its own: requests cannot keep it waiting, and a keeper or
-//! driver that keeps one kind waiting keeps no other.
+//! The agent's work by the clock, each kind on a thread of its own. Requests cannot delay it, and a page server or
+//! driver that delays one kind delays no other.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,14 +11,14 @@ use tokio::sync::watch;
 
 use crate::daemon::Daemon;
 
-/// How often the dead are looked for. A limiter that runs short looks for itself, so this is for the lists.
+/// How often dead processes are searched for. A limiter that runs short searches by itself, so this is for the lists.
 const TICK: Duration = Duration::from_millis(100);
-/// How often the processes of slices are looked at for ways past the limiter. Each look reads all of /proc; where a device
-/// has a process that no ledger has, and had none of it before, one comes at once.
+/// How often the processes of slices are checked for ways past the limiter. Each look reads all of /proc. An extra look
+/// comes at once where a device has a new process that no ledger has.
 const ROUND: Duration = Duration::from_secs(2);
-/// How soon what one look does not tell for sure is looked at again: longer than a process takes to become another program.
+/// The pause before an unsure result is checked again: longer than a process takes for an execve(2).
 const AGAIN: Duration = Duration::from_millis(250);
-/// How often pages that a keeper did not give back are asked for again.
+/// How often the agent asks again for pages that a page server did not give back.
 const RECALL: Duration = Duration::from_secs(1);
 
 /// Starts the threads; they end soon after the daemon does. `alive` is told after each tick whether anything lives.
@@ -65,12 +65,12 @@ pub(super) fn start(daemon: &Arc<Daemon>, alive: watch::Sender<bool>) -> io::Res
     repeat("bypasses", daemon, move |daemon| {
         let is_news = daemon.unmanaged.wait(pause);
         pause = if daemon.bypasses.look() { AGAIN } else { ROUND };
-        // However many come: so often and no oftener.
+        // A limit on the rate, however many requests come.
         if is_news { AGAIN } else { Duration::ZERO }
     })
 }
 
-/// Does something again and again on a thread of this name, each time after the pause that the last time answered.
+/// Does something again and again on a thread of this name, each time after the pause that the last call returned.
 fn repeat(
     name: &'static str,
     daemon: &Arc<Daemon>,
@@ -84,7 +84,7 @@ fn repeat(
             let Some(daemon) = daemon.upgrade() else {
                 return;
             };
-            // A panic in one must not end the agent for all.
+            // A panic in one call must not end the agent for all.
             match catch_unwind(AssertUnwindSafe(|| work(&daemon))) {
                 Ok(next) => pause = next,
                 Err(_) => tracing::error!(thread = name, "it failed, and goes on"),

@@ -1,4 +1,4 @@
-//! What may be asked: the routes, and what each hands to the daemon.
+//! The routes of the API, and the call of the daemon behind each.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -24,11 +24,11 @@ use crate::server::metrics;
 use crate::server::stream::EventLines;
 use crate::system::peer::Peer;
 
-/// The largest body that is read of root and of the agent's own user, in bytes.
+/// The largest body that is read from root and from the agent's own user, in bytes.
 const LARGEST: usize = 1 << 20;
-/// The largest of others.
+/// The largest from others.
 const LARGEST_OF_OTHERS: usize = 64 << 10;
-/// How long a body may take.
+/// The time limit for a body.
 const BODY: Duration = Duration::from_secs(10);
 
 /// The routes.
@@ -56,7 +56,7 @@ pub(super) fn router(agent: Agent) -> Router {
         .with_state(agent)
 }
 
-/// Counts a request, has it wait where its user asks faster than it may, and reads its body.
+/// Counts a request, delays it where its user is over its rate, and reads its body.
 async fn receive(
     State(agent): State<Agent>,
     ConnectInfo(caller): ConnectInfo<Caller>,
@@ -143,7 +143,7 @@ async fn events(
     Ok((kind, Body::new(lines)).into_response())
 }
 
-/// Not JSON: what collects metrics reads this form.
+/// The answer is not JSON, because metrics collectors read this form.
 async fn metrics(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Caller>) -> Answer {
     let peer = caller.known()?;
     let text = agent
@@ -203,7 +203,7 @@ async fn create(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Cal
 /// Looks at the caller's place again and again: the ticks serve the queue, so this costs next to nothing.
 async fn wait(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Caller>, body: Bytes) -> Answer {
     const LOOK: Duration = Duration::from_millis(50);
-    /// Callers give up on an agent that is silent for longer than this by far.
+    /// Callers give up on a silent agent only much later than this.
     const LONGEST: Duration = Duration::from_secs(5);
     let (peer, mut ask) = (caller.known()?, parse::<Wait>(&body)?);
     shorten(&mut ask.ask.command);
@@ -385,7 +385,7 @@ impl Caller {
 }
 
 impl Agent {
-    /// Runs `work` off the loop in the caller's turn, because it may wait for a keeper or a driver.
+    /// Runs `work` off the loop in the caller's turn, because it may wait for a page server or a driver.
     async fn answer<T: Serialize>(
         self,
         peer: Peer,
@@ -404,7 +404,7 @@ impl Agent {
     ) -> Result<T, Fault> {
         let turn = self.turns.take(peer.uid).await?;
         let daemon = self.daemon.clone();
-        // The turn goes with the work, which nothing ends early: not even a caller that goes.
+        // The turn goes with the work, which nothing ends early, not even a caller that disconnects.
         let done = tokio::task::spawn_blocking(move || {
             let done = work(&daemon);
             drop(turn);
@@ -425,7 +425,7 @@ mod tests {
 
     use super::*;
 
-    /// A body of which nothing comes.
+    /// A test body that never comes.
     struct Silent;
 
     impl hyper::body::Body for Silent {

@@ -15,12 +15,13 @@ pub(crate) struct EventLines {
     lines: mpsc::Receiver<Bytes>,
 }
 
-/// Lines that a caller has not read yet. Who reads slower than events come is told what is still remembered then.
+/// Lines that a caller has not read yet. A reader that is slower than the events gets only those that are still
+/// remembered.
 const AHEAD: usize = 16;
 
 impl EventLines {
-    /// The events after number `since` as `viewer` may see them, and if `follow`, all that come, until `closing` says true
-    /// or the reader goes.
+    /// The events after number `since` as `viewer` may see them. With `follow`, also all later ones, until `closing`
+    /// says true or the reader disconnects.
     pub fn begin(
         journal: Arc<Journal>,
         viewer: Viewer,
@@ -66,7 +67,7 @@ async fn write(
         }
         tokio::select! {
             changed = more.changed() => if changed.is_err() { return },
-            // Whatever it says: an agent that ends waits for nobody.
+            // Later events are dropped: an agent that ends waits for no reader.
             _ = closing.wait_for(|closing| *closing) => return,
             () = lines.closed() => return,
         }

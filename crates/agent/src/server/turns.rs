@@ -1,7 +1,7 @@
-//! Requests in flight. Each may wait for a keeper or a driver, in a thread, so each user has a few turns at once, all
-//! foreign users have so many together, and root and the agent's own user have turns that no other can take.
+//! Requests in flight. Each may wait for a page server or a driver, in a thread. So each user has a few turns at once,
+//! and all foreign users share a total. Root and the agent's own user have turns that no other can take.
 //!
-//! A foreign user's requests also have a pace: faster ones are served later, not refused.
+//! A foreign user's requests also have a rate limit: faster ones are served later, not refused.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ const PER_USER: usize = 2;
 const FOREIGN: usize = 16;
 /// How many of root, and how many of the agent's own user.
 const TRUSTED: usize = 24;
-/// As many threads as all of these may need at once.
+/// The number of threads that all of these may need at once.
 pub(super) const THREADS: usize = FOREIGN + 2 * TRUSTED;
 
 /// How long a request waits for its turn.
@@ -24,10 +24,10 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The time between two requests of a foreign user that never stops asking: 200 a second.
 const INTERVAL: Duration = Duration::from_millis(5);
-/// How far it may run ahead of that.
+/// How far it may run ahead of that rate.
 const AHEAD: Duration = Duration::from_secs(1);
 
-/// So many users are remembered before those that ask nothing are forgotten.
+/// The number of users that are remembered before idle ones are forgotten.
 const REMEMBERED: usize = 1024;
 
 /// Hands out turns.
@@ -41,7 +41,7 @@ pub(super) struct Turns {
 #[derive(Debug)]
 struct User {
     turns: Arc<Semaphore>,
-    /// When the next request is due at an even pace.
+    /// The time at which the next request is due at a steady rate.
     due: Instant,
 }
 
@@ -62,7 +62,7 @@ impl Turns {
         }
     }
 
-    /// Waits as long as user `uid` has to by its pace.
+    /// Waits as long as user `uid`'s rate limit requires.
     pub async fn pace(&self, uid: u32) {
         if self.trusts(uid) {
             return;

@@ -1,4 +1,4 @@
-//! The agent's log file: where it is full it is put aside once, and a new one is begun.
+//! The agent's log file: a full log is put aside once, and a new one is begun.
 
 use std::fs::{File, symlink_metadata};
 use std::io;
@@ -10,17 +10,17 @@ use rustix::fs::{FileType, OFlags, fstat};
 use crate::start::rundir::LOG;
 use crate::start::rundir::RunDir;
 
-/// How large the log grows, in bytes. With the one before it there is twice as much.
+/// The largest size of the log, in bytes. With the one before it there is twice as much.
 pub(crate) const LARGEST: u64 = 8 << 20;
 
 /// The log before this one.
 const ASIDE: &str = "agent.log.1";
 
-/// Begins a new log where standard error is the log of this run directory, and that has more than `largest` bytes. Says
-/// whether it did.
+/// Begins a new log where standard error is the log of this run directory, and that has more than `largest` bytes.
+/// Returns whether it did.
 ///
 /// # Errors
-/// The system's reason why no new one can be had: then the old one goes on.
+/// The system's reason why no new one can be made: then the old one goes on.
 pub(crate) fn bound(run: &RunDir, largest: u64) -> io::Result<bool> {
     let stderr = fstat(rustix::stdio::stderr())?;
     if FileType::from_raw_mode(stderr.st_mode) != FileType::RegularFile {

@@ -1,4 +1,4 @@
-//! Where an agent lives, what it is told, and how one is started on demand.
+//! The agent's run directory and settings, and its start on demand.
 
 pub(crate) mod log;
 pub(crate) mod on_demand;

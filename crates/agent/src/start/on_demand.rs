@@ -15,9 +15,10 @@ use crate::files::kernel;
 use crate::start::rundir::RunDir;
 use crate::start::rundir::{AGENT_LOCK, LOG, START_LOCK};
 
-/// How long an agent may take until it listens. Generous: a cold start on a loaded machine takes a second.
+/// The time limit for an agent to begin to listen. It is generous: a cold start on a loaded machine takes a second.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// How long one that listens no more may take to end: less than that, for its successor is waited for meanwhile.
+/// The time limit for an agent that no longer listens to end. It is less than the other, because its successor is
+/// waited for meanwhile.
 const WAY_OUT: Duration = Duration::from_secs(10);
 
 /// Whether an agent listens there.
@@ -27,7 +28,7 @@ pub fn is_listening(run: &RunDir) -> bool {
 }
 
 /// Makes sure that an agent listens. `serve` is the command that serves in the foreground; it is started in the
-/// background, with the run directory's log as its output. The child, where one was started, is the caller's to reap.
+/// background, with the run directory's log as its output. If a child was started, the caller must reap it.
 ///
 /// # Errors
 /// [`Code::AgentStart`] when it does not begin to listen, with the end of its log.
@@ -95,12 +96,12 @@ fn spawn(run: &RunDir, mut serve: Command) -> Result<Child, Fault> {
         .map_err(|error| cannot(&error))
 }
 
-/// Closes what a process was started with beside its standard streams: a daemon must not hold its starter's files,
-/// pipes and locks. To be called first of all, before anything of our own is open.
+/// Closes all inherited descriptors except the standard streams: a daemon must not hold its starter's files, pipes and
+/// locks. To be called first, before this process opens anything.
 pub fn close_inherited() {
     let numbers = kernel::numbers("self", "fd").unwrap_or_default();
     for number in numbers.into_iter().filter(|number| *number > 2) {
-        // One of them was the list's own, and is closed already.
+        // One of them was the list's own descriptor, and is closed already.
         let _closed = nix::unistd::close(number);
     }
 }
@@ -129,8 +130,8 @@ fn did_not_start(run: &RunDir, why: &str) -> Fault {
     fault.hint(format!("its log is {}", run.log().display()))
 }
 
-/// The lock that an agent holds for life: a second agent of the same run directory ends at once. One that is on its way out
-/// listens no more and still holds it, and is waited for.
+/// The lock that an agent holds for life: a second agent of the same run directory ends at once. An agent that is about
+/// to end no longer listens and still holds it, so this waits for that one.
 ///
 /// # Errors
 /// [`Code::AgentStart`] when another agent holds it.
@@ -157,7 +158,7 @@ pub(crate) fn hold_agent_lock(run: &RunDir) -> Result<File, Fault> {
     }
 }
 
-/// Waits until an agent that was told to stop listens no more, for a while.
+/// Waits for a while until an agent that was told to stop no longer listens.
 pub fn wait_for_end(run: &RunDir) {
     let begin = Instant::now();
     while is_listening(run) && begin.elapsed() < WAY_OUT {
@@ -181,7 +182,7 @@ mod tests {
             drop(first);
             second.join().expect("no panic").expect("its turn");
         });
-        // One that listens is not on its way out.
+        // An agent that listens is not about to end.
         let _first = hold_agent_lock(&run).expect("free");
         let _listener = std::os::unix::net::UnixListener::bind(run.socket()).expect("a socket");
         let refused = hold_agent_lock(&run).expect_err("it serves");

@@ -1,4 +1,4 @@
-//! The run directory: where one agent's socket, log and slices lie. All of an agent's state is files here.
+//! The run directory: the place of one agent's socket, log and slices. All of an agent's state is files here.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,13 +14,13 @@ use crate::files::Folder;
 
 /// A socket's path has at most 107 bytes, of which `/slices/<id>/control.sock` takes this many.
 const TAIL: usize = "/slices/01234567/control.sock".len();
-/// What all may enter and none may list.
+/// The mode of a folder that all users may enter and none may list.
 pub(crate) const ENTER_ONLY: u32 = 0o711;
-/// Where the slices' records and sockets are.
+/// The slices' records and sockets.
 pub(crate) const SLICES: &str = "slices";
-/// Where the folders are that containers have mounted for their slice's socket.
+/// The folders that containers have mounted for their slice's socket.
 pub(crate) const BOXES: &str = "boxes";
-/// Where that is which containers have mounted besides.
+/// The other folders and files that containers have mounted.
 pub(crate) const CONTAINERS: &str = "containers";
 /// The agent's socket.
 pub(crate) const SOCKET: &str = "agent.sock";
@@ -28,14 +28,14 @@ pub(crate) const SOCKET: &str = "agent.sock";
 pub(crate) const LOG: &str = "agent.log";
 /// Held, by flock, by the one agent of a run directory for as long as it lives.
 pub(crate) const AGENT_LOCK: &str = "agent.lock";
-/// Held, by flock, by whoever is starting an agent.
+/// The lock, by flock, of a process that starts an agent.
 pub(crate) const START_LOCK: &str = "start.lock";
 /// See [`RunDir::keep_socket`].
 pub(crate) const KEEP_SOCKET: &str = "keep.sock";
 const STAGES: &str = "stages";
 use crate::start::trust::check_run_dir;
 
-/// Makes the command that calls [`crate::keep`] for a slice of a run directory.
+/// The function that makes the command that calls [`crate::keep`] for a slice of a run directory.
 pub type KeepCommand = fn(&RunDir, &str) -> Command;
 
 /// A run directory that exists and is safe to use.
@@ -44,17 +44,17 @@ pub struct RunDir {
     path: PathBuf,
 }
 
-/// The directory when nobody names one. An emulated device's page lies there too, so the rule is the emulator's.
+/// The default directory. An emulated device's page lies there too, so the rule is the emulator's.
 #[must_use]
 pub fn default_run_dir() -> PathBuf {
     divvy_host::default_run_directory()
 }
 
 impl RunDir {
-    /// Makes the directory where it is missing, and checks that nobody else could have put anything into it.
+    /// Makes the directory where it is missing, and checks that no other user could have put anything into it.
     ///
     /// # Errors
-    /// [`Code::RunDir`] when it cannot be made, is no directory, or belongs to or is writable by somebody else;
+    /// [`Code::RunDir`] when it cannot be made, is no directory, or belongs to or is writable by another user;
     /// [`Code::RunDirPath`] for a path that the loader or a socket cannot carry.
     pub fn open(path: &Path) -> Result<Self, Fault> {
         let path = std::path::absolute(path).map_err(|error| cannot(path, "use").because(&error))?;
@@ -79,7 +79,7 @@ impl RunDir {
         Ok(run)
     }
 
-    /// Makes the folders below it. What an earlier version let others list, it lets them list no more.
+    /// Makes the folders below it. Folders that an earlier version let others list lose that right.
     fn furnish(&self) -> std::io::Result<()> {
         let home = self.folder()?;
         if let Some(mode) = narrowed(fs::symlink_metadata(&self.path)?.permissions().mode()) {
@@ -91,13 +91,13 @@ impl RunDir {
         Ok(())
     }
 
-    /// Whether it is this user's. Of another's, only the sockets are used.
+    /// Whether it is this user's. Of another user's directory only the sockets are used.
     pub(crate) fn is_own(&self) -> bool {
         let own = rustix::process::geteuid().as_raw();
         fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.uid() == own)
     }
 
-    /// The directory, to change what is in it.
+    /// The directory, for changes in it.
     ///
     /// # Errors
     /// The system's reason; `PermissionDenied` where another user can write in it.
@@ -121,7 +121,7 @@ impl RunDir {
         self.folder()?.folder(SLICES, ENTER_ONLY)
     }
 
-    /// Whether a directory could be used, without making anything: it is there and safe, or can be made.
+    /// Whether a directory could be used: it is there and safe, or can be made. This makes nothing.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -131,7 +131,7 @@ impl RunDir {
         match fs::symlink_metadata(run.path()) {
             Ok(_) => run.check_owner()?,
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                // The nearest folder there is decides.
+                // The nearest existing folder decides.
                 let above = run.path().ancestors().find(|folder| folder.is_dir());
                 let writable = above.is_some_and(|folder| access(folder, Access::WRITE_OK).is_ok());
                 if !writable {
@@ -145,7 +145,7 @@ impl RunDir {
         Ok(run)
     }
 
-    /// The directory as somebody else's: to read its lists and to talk to its agent, nothing is made or checked.
+    /// Another user's directory, to read its lists and to talk to its agent: nothing is made or checked.
     #[must_use]
     pub fn peek(path: &Path) -> Self {
         Self {
@@ -153,7 +153,7 @@ impl RunDir {
         }
     }
 
-    /// Whether it is a directory, or nothing yet: for who only looks.
+    /// Whether it is a directory, or does not exist yet: for callers that only look.
     ///
     /// # Errors
     /// [`Code::RunDir`] for anything else.
@@ -174,19 +174,19 @@ impl RunDir {
         &self.path
     }
 
-    /// Where a `divvy run` fetches the sockets of its slice.
+    /// The socket at which a `divvy run` fetches the sockets of its slice.
     #[must_use]
     pub fn keep_socket(&self) -> PathBuf {
         self.path.join(KEEP_SOCKET)
     }
 
-    /// Where the agent listens.
+    /// The socket at which the agent listens.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.path.join(SOCKET)
     }
 
-    /// Says in which process id namespace its agent is, for emulated devices: ids of another one mean nothing here.
+    /// Writes down the agent's process id namespace, for emulated devices: ids of another one mean nothing here.
     #[must_use]
     pub fn namespace(&self) -> PathBuf {
         self.path.join(divvy_host::EMULATED_NAMESPACE_FILE)
@@ -210,14 +210,14 @@ impl RunDir {
         self.slices().join(id)
     }
 
-    /// The folder of a lasting slice that containers have mounted: it holds the keeper's socket for them and nothing else.
-    /// On the host, only root and the agent's user come to it.
+    /// The folder of a lasting slice that containers have mounted: it holds the page server's socket for them and
+    /// nothing else. On the host, only root and the agent's user can reach it.
     #[must_use]
     pub fn slice_box(&self, id: &str) -> PathBuf {
         self.path.join(BOXES).join(id)
     }
 
-    /// What else of a slice containers have mounted, one folder per slice.
+    /// The other files of a slice that containers have mounted, one folder per slice.
     #[must_use]
     pub fn container(&self, id: &str) -> PathBuf {
         self.path.join(CONTAINERS).join(id)
@@ -229,7 +229,8 @@ impl RunDir {
         self.path.join(STAGES)
     }
 
-    /// Whether any slice has a directory here. Of another user's directory, which only its owner lists, there may be some.
+    /// Whether any slice has a directory here. In another user's directory, which only its owner lists, there may be
+    /// some.
     #[must_use]
     pub fn has_slices(&self) -> bool {
         match self.folder().and_then(|folder| folder.below(SLICES)?.names()) {
@@ -239,7 +240,8 @@ impl RunDir {
     }
 }
 
-/// Users enter root's directory and the system agent's, whose sockets are there; a user's is its own.
+/// Other users enter root's directory and the system agent's, which have sockets for them; a user's directory is
+/// private.
 fn make(path: &Path) -> std::io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(_) => Err(ErrorKind::AlreadyExists.into()),
@@ -254,7 +256,7 @@ fn own_mode() -> u32 {
     }
 }
 
-/// The mode without the right to list, where it gives that to others.
+/// The mode without the right to list, where it gives that right to others.
 fn narrowed(mode: u32) -> Option<u32> {
     let mode = mode & 0o7777;
     (mode & 0o044 != 0).then_some(mode & !0o066)

@@ -1,4 +1,4 @@
-//! What an agent is told when it starts.
+//! The settings with which an agent starts.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use divvy_model::{Bytes, Compute, DeviceKind, DeviceRecord, MemoryAmount};
 
 use crate::decide::admission::Limits;
 
-/// What the driver of a physical GPU takes for one program's context, unless configured: about what CUDA 12 takes on
-/// an H100 before the program's first allocation, rounded up.
+/// The default memory of one program's context on a physical GPU: about what CUDA 12 takes on an H100 before the
+/// program's first allocation, rounded up.
 pub const CONTEXT_OF_A_GPU: Bytes = Bytes(512 << 20);
 
 /// An agent's settings.
@@ -17,11 +17,11 @@ pub struct Settings {
     pub oversubscription: f64,
     /// The most slices of a device.
     pub max_slices: u32,
-    /// What one context of a program costs inside its slice; by kind of device where not given.
+    /// The memory of one program's context inside its slice; the default depends on the kind of device.
     pub context: Option<Bytes>,
     /// How long an agent without slices stays.
     pub idle_timeout: Duration,
-    /// A specification of emulated devices that stand in the place of the machine's own.
+    /// A specification of emulated devices that replace the machine's own.
     pub emulated: Option<String>,
     /// Whether other users than the agent's own and root may have slices.
     pub admit_others: bool,
@@ -31,13 +31,13 @@ pub struct Settings {
     pub user_slices: Option<u32>,
     /// The most of a device's time that one user's slices may be promised together.
     pub user_compute: Option<Compute>,
-    /// Into how many parts a device is divided that the hardware's turns share, where nobody says.
+    /// The default number of parts of a device that is shared by the hardware's time slices.
     pub timeslice_replicas: u32,
-    /// Whether `--share mig` may make the instance that it is refused for want of, and turn MIG mode on where nobody uses a GPU.
+    /// Whether `--share mig` may make a MIG instance when none fits, and turn MIG mode on for a GPU without users.
     pub mig_instances: bool,
-    /// The memory of the lasting slice that each user gets with the first run that asks for none.
+    /// The memory of the default slice, a lasting one that each user gets with the first run that names no size.
     pub default_slice: Option<MemoryAmount>,
-    /// How long a slice runs before the next may where several want a device: 1 to 30 ms.
+    /// How long a slice runs before the next one may, where several want a device: 1 to 30 ms.
     pub quantum: Duration,
 }
 
@@ -62,8 +62,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The limits of admission on a device. An emulated device's contexts cost what its specification says, nothing by
-    /// default.
+    /// The limits of admission on a device. An emulated device's contexts cost what its specification says, by default
+    /// nothing.
     #[must_use]
     pub fn limits(&self, device: &DeviceRecord) -> Limits {
         let by_kind = match device.kind {

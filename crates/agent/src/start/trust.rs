@@ -1,4 +1,5 @@
-//! Who is trusted with a folder: what stands in it is believed, and what answers there is spoken to. docs/adr/0033.
+//! Which folders and sockets are trusted: their content is believed, and the process that answers there is used.
+//! docs/adr/0033.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -10,13 +11,13 @@ use crate::files::kernel;
 
 /// The system agent's run directory, unless [`SYSTEM_RUN_DIR`] names another.
 const SYSTEM: &str = "/run/divvy";
-/// Names the system agent's run directory, to try a system agent beside the host's own. Who sets it chooses for programs of
-/// the same user only, who may choose any run directory anyway.
+/// Names the system agent's run directory, to try a system agent beside the host's own. The variable affects programs
+/// of the same user only, who may choose any run directory anyway.
 pub const SYSTEM_RUN_DIR: &str = "DIVVY_SYSTEM_RUN_DIR";
 /// A file of the system agent's run directory that says that the agent admits other users.
 pub(crate) const ADMITS_OTHERS: &str = "admits-others";
 
-/// Where the system agent serves, if there is one.
+/// The system agent's run directory, if there is one.
 #[must_use]
 pub fn system_run_dir() -> PathBuf {
     let named = std::env::var_os(SYSTEM_RUN_DIR).filter(|path| !path.is_empty());
@@ -35,8 +36,8 @@ pub fn admits_others(run_dir: &Path) -> bool {
         && fs::symlink_metadata(run_dir.join(ADMITS_OTHERS)).is_ok_and(|meta| meta.is_file())
 }
 
-/// Checks that a run directory's owner is the caller, root, or a user whom root put there, and that only the owner writes in
-/// it. Answers the owner.
+/// Checks that a run directory's owner is the caller, root, or a user that root put there, and that only the owner
+/// writes in it. Returns the owner.
 ///
 /// # Errors
 /// [`Code::RunDir`].
@@ -63,7 +64,7 @@ pub(crate) fn check_run_dir(path: &Path) -> Result<u32, Fault> {
     let uid = rustix::process::getuid().as_raw();
     if meta.uid() != uid && meta.uid() != 0 && !root_put_it_there(path) {
         return refuse(format!(
-            "the run directory `{shown}` belongs to user {}, not to user {uid}, to root or to a user whom root put there",
+            "the run directory `{shown}` belongs to user {}, not to user {uid}, to root or to a user that root put there",
             meta.uid()
         ));
     }
@@ -86,11 +87,11 @@ fn root_put_it_there(path: &Path) -> bool {
         })
 }
 
-/// The real path of a file which root may believe: the file and every folder above it are root's, and no other user can
-/// write there or put anything else in its place.
+/// The real path of a file that root may trust. The file and every folder above it are root's, and no other user can
+/// write there or replace one of them.
 ///
 /// # Errors
-/// Why not, in words; and what keeps the file from being looked at.
+/// The reason why not, in words; and errors that prevent a look at the file.
 pub fn root_may_believe(path: &Path) -> Result<PathBuf, String> {
     let real = fs::canonicalize(path).map_err(|error| error.to_string())?;
     for part in real.ancestors() {
@@ -105,13 +106,13 @@ pub fn root_may_believe(path: &Path) -> Result<PathBuf, String> {
     Ok(real)
 }
 
-/// In a sticky folder, as /tmp is one, others can put files beside root's, and not in their place.
+/// In a sticky folder such as /tmp other users can add files beside root's, but not replace root's.
 fn is_writable_by_others(meta: &Metadata) -> bool {
     let mode = meta.mode();
     mode & 0o022 != 0 && !(meta.is_dir() && mode & 0o1000 != 0)
 }
 
-/// In a user namespace of an unprivileged user, the machine's root is shown as nobody.
+/// In a user namespace of an unprivileged user, the machine's root is shown as the overflow user.
 pub(crate) fn is_roots(uid: u32) -> bool {
     const OVERFLOW: u32 = 65_534;
     let of_machine = || {
@@ -148,7 +149,7 @@ mod tests {
         if uid != 0 {
             return;
         }
-        // /tmp is everybody's: whoever owns a folder there may have put it there.
+        // All users write in /tmp: the owner of a folder there may have put it there.
         fs::set_permissions(&own, Permissions::from_mode(0o711)).expect("a mode");
         chown(&own, Some(64_321), None).expect("given away");
         let refusal = check_run_dir(&own).expect_err("another user's");

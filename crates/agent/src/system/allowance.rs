@@ -1,16 +1,16 @@
-//! What looking at one slice may cost the agent in the long run, whatever the slice's pages say: a part of a processor.
+//! The limit on the agent's long-term cost of looks at one slice, whatever its pages contain: a part of a processor.
 
 use std::time::{Duration, Instant};
 
-/// The agent has this part of a processor for each slice's pages.
+/// The part of a processor that the agent may use for each slice's pages.
 const PART: u32 = 50;
-/// So much may be used at once, after a while without use.
+/// The burst that may be used at once, after a while without use.
 const SAVED: Duration = Duration::from_millis(40);
 
-/// Processor time that is left for a slice. Where it is used up the system is asked nothing until there is more.
+/// Processor time that is left for a slice. Where it is used up the system is asked nothing until more has accrued.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allowance {
-    /// What was used, less what the time since has earned.
+    /// The used time, less what the time since has earned.
     used: Duration,
     at: Option<Instant>,
 }
@@ -26,12 +26,12 @@ impl Allowance {
         self.used < SAVED
     }
 
-    /// Takes what was used.
+    /// Takes off the used time.
     pub fn take(&mut self, used: Duration) {
         self.used = self.used.saturating_add(used);
     }
 
-    /// Does something, and takes the processor time that it took.
+    /// Calls a function, and takes off the processor time that it took.
     pub fn charge<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let before = thread_time();
         let answer = work();
@@ -40,7 +40,7 @@ impl Allowance {
     }
 }
 
-/// Processor time that this thread has used: what others had of the processor meanwhile is not in it.
+/// Processor time that this thread has used: other threads' time is not in it.
 fn thread_time() -> Duration {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(used).unwrap_or_default()
@@ -50,7 +50,7 @@ fn thread_time() -> Duration {
 mod tests {
     use super::*;
 
-    /// How much of ten seconds looks take that come ten times a second and each need so much.
+    /// The fraction of ten seconds for looks that come ten times a second and each need so much.
     fn used(each: Duration) -> Duration {
         let (mut allowance, begin) = (Allowance::default(), Instant::now());
         let looks = (0..100).filter(|look| {

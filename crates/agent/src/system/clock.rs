@@ -8,7 +8,7 @@ pub fn now() -> String {
     format(since_epoch())
 }
 
-/// How long ago `text` was; None when it is no such time.
+/// How long ago `text` was; None when it is not such a time.
 #[must_use]
 pub fn age(text: &str) -> Option<Duration> {
     let then = parse_seconds(text)?;
@@ -40,7 +40,7 @@ fn format(since_epoch: Duration) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{microseconds:06}Z")
 }
 
-/// Whole seconds since the epoch; what comes after a point is left away.
+/// Whole seconds since the epoch; a fraction is cut off.
 fn parse_seconds(text: &str) -> Option<u64> {
     let text = text.strip_suffix('Z')?;
     let text = match text.split_once('.') {

@@ -1,4 +1,4 @@
-//! Processes that use a slice, where its pages do not tell.
+//! Processes that use a slice, for slices whose pages do not tell.
 
 use std::fs;
 use std::io;
@@ -9,15 +9,15 @@ use crate::system::privilege;
 use crate::system::procs::if_there;
 use crate::system::watched::Watched;
 
-/// What the kernel calls a mapped ledger.
+/// The name of a mapped ledger in the kernel's lists.
 const LEDGER: &[u8] = b"/memfd:divvy-ledger";
 
-/// Whether a process of user `uid` uses slice `id`: it was started there, by the `DIVVY_SLICE` of its environment, and
-/// has a slice's ledger mapped. One that has none mapped holds nothing, and where the keeper is dead never will. Only
-/// the end of the path is compared: the run directory may have another spelling, in a container or through a link.
+/// Whether a process of user `uid` uses slice `id`: its environment has the slice's `DIVVY_SLICE`, and it has a ledger
+/// mapped. A process without a mapped ledger holds nothing, and where the page server is dead it never will. Only the
+/// end of the path is compared: the run directory may have another spelling, in a container or through a link.
 ///
 /// # Errors
-/// The system does not tell, for another reason than that there is no such process or that we may not look at it.
+/// The system does not tell, except because the process does not exist or this process may not look at it.
 fn is_in_slice(pid: u32, uid: u32, id: &str) -> io::Result<bool> {
     let owner = if_there(fs::metadata(format!("/proc/{pid}")))?.map(|meta| meta.uid());
     if owner != Some(uid) {
@@ -40,13 +40,13 @@ fn is_in_slice(pid: u32, uid: u32, id: &str) -> io::Result<bool> {
 /// The living processes of user `uid` that use slice `id`, each watched.
 ///
 /// # Errors
-/// The system does not tell of all: that some were not seen does not mean that they are gone.
+/// The system does not list all: a missing process may still live.
 pub fn in_slice(uid: u32, id: &str) -> io::Result<Vec<Watched>> {
     let mut found = Vec::new();
     for pid in kernel::processes()? {
         if is_in_slice(pid, uid, id)? {
             let watched = Watched::new(pid);
-            // Looked at again, now that its number cannot come to mean another.
+            // It is looked at again, now that its number cannot come to mean another.
             if is_in_slice(pid, uid, id)? && watched.is_alive() {
                 found.push(watched);
             }

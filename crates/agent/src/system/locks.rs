@@ -1,4 +1,4 @@
-//! A lock for each name: work on one slice keeps no other waiting.
+//! A lock for each name: work on one slice delays no other.
 
 use std::collections::HashSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ pub(crate) struct Locks {
     freed: Condvar,
 }
 
-/// A name that is held, until this is dropped.
+/// A locked name, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Held<'locks> {
     locks: &'locks Locks,
@@ -18,7 +18,7 @@ pub(crate) struct Held<'locks> {
 }
 
 impl Locks {
-    /// Waits for a name to be free, and holds it.
+    /// Waits for a name to be free, and locks it.
     pub fn hold(&self, name: &str) -> Held<'_> {
         let waited = self.freed.wait_while(self.held(), |held| held.contains(name));
         let mut held = waited.unwrap_or_else(PoisonError::into_inner);

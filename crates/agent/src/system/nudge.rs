@@ -1,4 +1,4 @@
-//! A nudge for a thread that sleeps: work has come before its time.
+//! A wake-up for a thread that sleeps until its next work.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,7 +17,7 @@ impl Nudge {
         self.changed.notify_one();
     }
 
-    /// Sleeps for so long, or until there is a nudge; tells whether there was.
+    /// Sleeps for so long, or until there is a nudge; returns whether there was one.
     pub fn wait(&self, longest: Duration) -> bool {
         let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(given, longest, |given| !*given);

@@ -1,7 +1,9 @@
-//! Who is calling, as the kernel tells it: a user, and a process that is told apart from all others by its start time.
+//! The caller of a request, by what the kernel says: a user, and a process that its start time tells apart from all
+//! others.
 //!
-//! A process may leave its connection to another: to a child, or to its parent when it ends. The kernel goes on telling the
-//! one that connected. So a caller that has ended decides nothing: its number has no parents any more, and may mean another.
+//! A process may leave its connection to another: to a child, or to its parent when it ends. The kernel still reports
+//! the process that connected. So a caller that has ended decides nothing: its number has no parents any more, and may
+//! mean another.
 
 use std::os::fd::AsFd;
 
@@ -20,14 +22,14 @@ pub fn callers_are_pinned() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Who is calling.
+/// The caller of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The caller's user.
     pub uid: u32,
     /// The caller's process; 0 for one that this process's pid namespace does not have.
     pub pid: u32,
-    /// When that process began, in the kernel's ticks since boot; [`Self::NEVER`] where that could not be made sure.
+    /// The time when that process began, in the kernel's ticks since boot; [`Self::NEVER`] where that is not certain.
     pub since: u64,
 }
 
@@ -42,11 +44,11 @@ impl Peer {
         Self { uid, pid, since }
     }
 
-    /// The process at the other end of a connection that has just come, of whom the kernel told `uid` and `pid`.
+    /// The process at the other end of a new connection, for which the kernel reported `uid` and `pid`.
     #[must_use]
     pub fn of_connection(socket: impl AsFd, uid: u32, pid: u32) -> Self {
         let peer = Self::new(uid, pid);
-        // After its start time is read: a number that had passed to another process is found out.
+        // This comes after its start time is read, so that a reused number is noticed.
         match divvy_ledger::peer_pidfd(socket.as_fd()) {
             Ok(pinned) => {
                 let mut fds = [PollFd::new(&pinned, PollFlags::IN)];
@@ -59,7 +61,7 @@ impl Peer {
                     _ => peer.ended(),
                 }
             }
-            // A kernel before 6.5 has none: number and start time have to do.
+            // A kernel before 6.5 has none: number and start time are used.
             Err(rustix::io::Errno::NOPROTOOPT) => peer,
             Err(_) => peer.ended(),
         }
@@ -116,7 +118,7 @@ impl Peer {
         }
     }
 
-    /// Whether this is root or the agent's own user, whom no other user's requests may keep waiting.
+    /// Whether this is root or the agent's own user, which no other user's requests may delay.
     pub(crate) fn is_trusted(self, agent: u32) -> bool {
         self.uid == 0 || self.uid == agent
     }
@@ -147,10 +149,10 @@ mod tests {
 
     /// Names the socket to the process that connects and dies.
     const SOCKET: &str = "DIVVY_TEST_OF_THE_DEAD";
-    /// So many connections each such process makes, and leaves in the listener's queue.
+    /// The number of connections that each such process makes, and leaves in the listener's queue.
     const EACH: usize = 100;
 
-    /// Connects, and dies at a moment of the connections' own.
+    /// Connects, and dies at a moment of the connection's own.
     #[test]
     fn a_process_that_connects_and_dies() {
         let Some(path) = std::env::var_os(SOCKET) else {
@@ -161,8 +163,8 @@ mod tests {
         std::process::abort();
     }
 
-    /// Ten thousand times. Requests to an agent have no time for that, because users have a pace there.
-    /// `f11_a_caller_that_is_dead_decides_nothing` is the whole of it.
+    /// Ten thousand times. Requests to an agent are too slow for that, because users have a rate limit there.
+    /// `f11_a_caller_that_is_dead_decides_nothing` is the whole path.
     #[test]
     fn connections_of_the_dead_decide_nothing() {
         const DEAD: usize = 100;
@@ -195,7 +197,7 @@ mod tests {
         println!("{rounds} rounds, in {lived} of which the peer lived at first");
     }
 
-    /// As where the caller's number passed to another: the kernel's descriptor is of the caller.
+    /// The case in which the caller's number passed to another: the kernel's descriptor is of the caller.
     #[test]
     fn a_process_that_got_the_number_of_a_caller_is_not_the_caller() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -233,7 +235,7 @@ mod tests {
         );
         let parents = own.ancestors().expect("it lives");
         assert_eq!(parents.first(), Some(&std::os::unix::process::parent_id()));
-        // Its number in another's hands.
+        // Another process has its number now.
         let other = Peer {
             since: own.since + 1,
             ..own

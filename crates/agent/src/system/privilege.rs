@@ -1,4 +1,4 @@
-//! What the agent asks of the helper that is root. Where the agent may do it itself it does: the helper is asked only for
+//! The agent's requests to the helper that is root. The agent does itself what it may: the helper is asked only for
 //! what the kernel refuses, and only where there is one.
 
 use std::fs::File;
@@ -19,24 +19,24 @@ use rustix::process::Signal;
 
 use crate::files::kernel;
 
-/// So much of what the kernel says of a process is read, in bytes.
+/// The part of a process's kernel file that is read, in bytes.
 const LONGEST: u64 = 16 << 20;
 
 static HELPER: OnceLock<Box<dyn Privileged>> = OnceLock::new();
 
-/// Names who does what needs root, once, before the agent serves. An agent without one does all itself.
+/// Names the process that does root's work, once, before the agent serves. An agent without one does all itself.
 pub fn set_helper(helper: Box<dyn Privileged>) {
     let _set_already = HELPER.set(helper);
 }
 
-/// Whether what needs root is done by another process, and why that does not answer, if so.
+/// Whether another process does root's work, and why that does not answer, if so.
 #[must_use]
 pub fn helper_state() -> Option<Result<(), Fault>> {
     let helper = HELPER.get()?;
     Some(helper.ask(&Request::Hello).map(drop))
 }
 
-/// Whether another process does what needs root.
+/// Whether another process does root's work.
 #[must_use]
 pub(crate) fn is_separate() -> bool {
     HELPER.get().is_some()
@@ -49,7 +49,7 @@ fn ask(request: &Request) -> io::Result<Reply> {
     helper.ask(request).map_err(io::Error::other)
 }
 
-/// An answer that is not the one hoped for, as an error.
+/// An unexpected answer, as an error.
 fn refused(answer: &Answer) -> io::Error {
     match answer {
         Answer::Gone => io::ErrorKind::NotFound.into(),
@@ -80,10 +80,10 @@ pub(crate) fn signal(pid: u32, owner: Owner, signal: Signal) -> io::Result<()> {
     }
 }
 
-/// What a process of this user, or one of a container, has mapped, as the kernel writes it.
+/// The mappings of a process of this user, or of one of a container, as the kernel writes them.
 ///
 /// # Errors
-/// `NotFound` where it has ended; what the kernel or the helper refuses.
+/// `NotFound` where it has ended; the refusals of the kernel or the helper.
 pub(crate) fn maps(pid: u32, uid: u32) -> io::Result<Vec<u8>> {
     match view(pid, Owner::User(uid), View::Maps, "maps") {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_separate() => {
@@ -93,7 +93,7 @@ pub(crate) fn maps(pid: u32, uid: u32) -> io::Result<Vec<u8>> {
     }
 }
 
-/// What a container's process has mapped.
+/// The mappings of a container's process.
 ///
 /// # Errors
 /// As [`maps`].
@@ -123,7 +123,7 @@ fn view(pid: u32, owner: Owner, view: View, name: &str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The mount namespace of each process, 0 where it cannot be told.
+/// The mount namespace of each process, 0 where it is unknown.
 pub(crate) fn mount_namespaces(pids: &[u32]) -> Vec<u64> {
     if !is_separate() {
         let of = |pid: &u32| divvy_privileged::mount_namespace(*pid).unwrap_or(0);
@@ -140,7 +140,8 @@ pub(crate) fn mount_namespaces(pids: &[u32]) -> Vec<u64> {
     all
 }
 
-/// Whether a container's process has one of these nodes or files open or mapped, where this process may not look itself.
+/// Whether a container's process has one of these nodes or files open or mapped, for when this process may not look
+/// itself.
 pub(crate) fn has_open(pid: u32, nodes: &[u64], files: &[(u64, u64)]) -> io::Result<bool> {
     let process = process(pid, Owner::Container)?;
     let mut nodes = nodes.chunks(MOST_FILES);
@@ -163,10 +164,10 @@ pub(crate) fn has_open(pid: u32, nodes: &[u64], files: &[(u64, u64)]) -> io::Res
     }
 }
 
-/// Whether there is something at a path: as [`std::fs::symlink_metadata`], for paths into which only root may look.
+/// Whether a path exists: as [`std::fs::symlink_metadata`], for paths into which only root may look.
 ///
 /// # Errors
-/// `NotFound` where there is nothing. Every other error tells nothing of it.
+/// `NotFound` where it does not exist. Every other error proves nothing.
 pub(crate) fn look(path: &Path) -> io::Result<()> {
     use std::os::unix::ffi::OsStrExt;
     match std::fs::symlink_metadata(path) {
@@ -181,8 +182,8 @@ pub(crate) fn look(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes what describes a slice to container engines, where this process may not: `divvy-slice-ID.json` in one of the
-/// folders in which engines look.
+/// Removes a file that describes a slice to container engines, where this process may not. The file is
+/// `divvy-slice-ID.json` in one of the folders in which engines look.
 ///
 /// # Errors
 /// `PermissionDenied` for any other file.
@@ -235,14 +236,14 @@ fn parse(device: &str) -> Result<Device, Fault> {
     })
 }
 
-/// NVIDIA's tools, run by the helper. It makes their command lines itself: what is asked here is taken apart first.
+/// NVIDIA's tools, run by the helper. It builds their command lines itself, from requests that are parsed here first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HelperTools {
     uid: u32,
 }
 
 impl HelperTools {
-    /// As one user's processes.
+    /// The tools run as one user's processes.
     pub fn new(uid: u32) -> Self {
         Self { uid }
     }
@@ -342,7 +343,7 @@ fn tool_failed(tool: &str, answer: Answer) -> Fault {
     }
 }
 
-/// MIG as the driver tells of it here, changed by the helper.
+/// MIG as the driver reports it here, changed by the helper.
 pub(crate) struct HelperMig<D>(pub D);
 
 impl<D: MigDriver> HelperMig<D> {
@@ -380,7 +381,7 @@ impl<D: MigDriver> MigDriver for HelperMig<D> {
     fn create(&mut self, uuid: &str, new: &NewInstance) -> Result<u32, Fault> {
         let (profile, start) = (new.profile_id, new.start);
         self.change(uuid, MigWord::Create { profile, start })?;
-        // The driver says which one that is, not the tool's words.
+        // The driver names that instance, not the tool's words.
         let devices = self.0.devices()?;
         let mut instances = devices
             .into_iter()

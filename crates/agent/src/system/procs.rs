@@ -1,4 +1,4 @@
-//! What the kernel tells about processes: names, owners, children.
+//! The kernel's account of processes: names, owners, children.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -8,8 +8,8 @@ use rustix::io::Errno;
 
 use crate::files::kernel;
 
-/// Whether a process lives. Only "no such process" means that it is gone: an agent that is out of descriptors, or may not
-/// look, knows nothing, and ends nothing for it.
+/// Whether a process lives. Only "no such process" means that it is gone. An agent that is out of descriptors, or may
+/// not look, knows nothing, and ends nothing for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
     /// It lives.
@@ -20,10 +20,10 @@ pub enum Life {
     Unknown,
 }
 
-/// What the kernel tells about a process in one look.
+/// The kernel's account of a process in one look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Its state's letter, as proc(5) has them.
+    /// The letter of its state, as in proc(5).
     pub state: char,
     /// Its parent.
     pub parent: u32,
@@ -70,7 +70,7 @@ pub fn is_gone(error: &io::Error) -> bool {
     error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
 }
 
-/// What a look at a process showed; nothing where that is gone, or we may not look at it.
+/// The result of a look at a process; none where the process is gone, or this process may not look at it.
 ///
 /// # Errors
 /// The system does not tell, for another reason.
@@ -97,8 +97,8 @@ pub fn command(pid: u32) -> String {
         .unwrap_or_default()
 }
 
-/// The process and everything below it, parents first, but for `except` and what is below that. Taken from one walk
-/// of /proc: what is born meanwhile is missed.
+/// The process and everything below it, parents first, except for `except` and its descendants. It comes from one walk
+/// of /proc: processes that start meanwhile are missed.
 #[must_use]
 pub fn tree(root: u32, except: u32) -> Vec<u32> {
     let pairs: Vec<(u32, u32)> = kernel::processes()
@@ -116,7 +116,7 @@ pub fn tree(root: u32, except: u32) -> Vec<u32> {
     tree
 }
 
-/// The user whose process it is.
+/// The process's user.
 #[must_use]
 pub fn owner(pid: u32) -> Option<u32> {
     fs::metadata(format!("/proc/{pid}")).ok().map(|meta| meta.uid())
@@ -134,7 +134,7 @@ pub fn start_ticks(pid: u32) -> Option<u64> {
     Stat::of(pid).ok().map(|stat| stat.start_ticks)
 }
 
-/// Why the ancestors of a process are not known.
+/// The reason why a process's ancestors are unknown.
 #[derive(Debug)]
 pub enum Lost {
     /// The process has ended.
@@ -147,8 +147,8 @@ pub enum Lost {
 
 /// The ancestors of the process that began at `since`, nearest first, without the first process of all.
 ///
-/// They are all of one moment as far as that can be seen: where one vanishes, is younger than its child, or is no longer
-/// its parent, the walk starts over.
+/// As far as can be seen they are all of one moment. Where one vanishes, is younger than its child, or is no longer its
+/// parent, the walk starts over.
 ///
 /// # Errors
 /// [`Lost`].
@@ -177,7 +177,7 @@ fn ancestors_by(
     Err(Lost::Unsteady)
 }
 
-/// One walk; nothing where it has to start over.
+/// One walk; none where it has to start over.
 fn walk(pid: u32, own: Stat, look: &mut impl FnMut(u32) -> io::Result<Stat>) -> io::Result<Option<Vec<u32>>> {
     /// Deeper than any honest tree of processes.
     const DEEPEST: usize = 4096;
@@ -192,7 +192,7 @@ fn walk(pid: u32, own: Stat, look: &mut impl FnMut(u32) -> io::Result<Stat>) -> 
         let Some(stat) = look(parent)? else {
             return Ok(None);
         };
-        // Looked at again: still its child, so this number meant the parent when that was looked at.
+        // The child is looked at again: it is still a child, so this number meant the parent at that look.
         let still = look(child.0)?.is_some_and(|now| now.is_child_as(child.1));
         if !still || stat.start_ticks > child.1.start_ticks || above.len() == DEEPEST {
             return Ok(None);
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_child_is_seen_and_signalled_and_gone() {
-        // Ends with this test however that ends: its standard input closes.
+        // The process ends with this test, however that ends: its standard input closes.
         let mut child = Command::new("cat")
             .stdin(Stdio::piped())
             .spawn()

@@ -1,4 +1,4 @@
-//! A process that somebody waits for or counts on, pinned so that its number cannot come to mean another.
+//! A process that is waited for or counted on, pinned so that its number cannot come to mean another.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::system::privilege;
 use crate::system::procs::{Life, Stat, is_gone};
 
-/// How the system is asked about processes. Tests put errors in its place.
+/// The functions that ask the system about processes. Tests replace them by errors.
 #[derive(Debug)]
 struct System {
     pin: fn(u32) -> Result<OwnedFd, Errno>,
@@ -26,8 +26,8 @@ fn pin(pid: u32) -> Result<OwnedFd, Errno> {
     pidfd_open(raw.ok_or(Errno::SRCH)?, PidfdFlags::empty())
 }
 
-/// A process that is known by a descriptor, so that its number cannot come to mean another. Where no descriptor was to be
-/// had it is known by its number and start time, and pinned as soon as that is possible.
+/// A process that is known by a descriptor, so that its number cannot come to mean another. Where no descriptor was
+/// free it is known by its number and start time, and pinned as soon as that is possible.
 #[derive(Debug)]
 pub struct Watched {
     pid: u32,
@@ -57,7 +57,7 @@ impl Watched {
         }
     }
 
-    /// Watches the process of this number if it is the one that began at `since`, and does not say that one is gone.
+    /// Watches the process of this number, unless it is known that the one that began at `since` is gone.
     #[must_use]
     pub fn again(pid: u32, since: u64) -> Option<Self> {
         Self::again_by(pid, since, &SYSTEM)
@@ -92,14 +92,15 @@ impl Watched {
         }
     }
 
-    /// Sends a signal to a process of user `uid`, or to one of a container where it may be that. Says whether it was sent.
+    /// Sends a signal to a process of user `uid`, or to one of a container where that is allowed. Returns whether it
+    /// was sent.
     pub fn signal_as(&self, in_container: bool, uid: u32, signal: Signal) -> bool {
         let Some(pidfd) = self.pinned() else {
             return false;
         };
         match pidfd_send_signal(pidfd, signal) {
             Ok(()) => true,
-            // The helper may, and looks again at whose it is. Pinned, so the number is its own.
+            // The helper may signal it, and checks its user again. The process is pinned, so the number is its own.
             Err(Errno::PERM) => {
                 let as_one_of = |owner| privilege::signal(self.pid, owner, signal).is_ok();
                 (in_container && as_one_of(Owner::Container)) || as_one_of(Owner::User(uid))
@@ -108,7 +109,7 @@ impl Watched {
         }
     }
 
-    /// Whether it may still live: what is not known is not taken for an end.
+    /// Whether it may still live: an unknown state does not count as an end.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.life() != Life::Gone
@@ -134,7 +135,7 @@ impl Watched {
             Ok(stat) if self.since.is_some_and(|since| since != stat.start_ticks) => Life::Gone,
             Ok(stat) if stat.has_ended() => Life::Gone,
             Ok(_) => Life::Alive,
-            // A /proc that hides others' processes says the same of those: the number itself has to be free.
+            // A /proc that hides other users' processes says the same of those, so the number itself has to be free.
             Err(error) if is_gone(&error) && (self.system.pin)(self.pid).err() == Some(Errno::SRCH) => {
                 Life::Gone
             }
@@ -142,14 +143,14 @@ impl Watched {
         }
     }
 
-    /// Its descriptor; taken now where there was none before.
+    /// Its descriptor; opened now where there was none before.
     fn pinned(&self) -> Option<&OwnedFd> {
         if let Some(pidfd) = self.pidfd.get() {
             return Some(pidfd);
         }
         let since = self.since?;
         let pinned = (self.system.pin)(self.pid).ok()?;
-        // Looked at after it is pinned: the number cannot have passed to another since.
+        // The process is looked at after it is pinned, so the number cannot have passed to another since.
         let stat = (self.system.stat)(self.pid).ok()?;
         (stat.start_ticks == since).then(|| self.pidfd.get_or_init(|| pinned))
     }

@@ -1,4 +1,4 @@
-//! Whose emulated devices are whose, and that nothing lands on one that was not asked for.
+//! Which emulated devices belong to which user, and that no request gets a device that it did not name.
 
 use std::time::Duration;
 
@@ -124,7 +124,7 @@ fn another_users_emulated_devices_are_not_made() {
     let refusal = host.ask(ALICE, 1, emulated("h100*16")).expect_err("not hers");
     assert_eq!(refusal.code, Code::NotAllowed, "{refusal:?}");
     assert_eq!(host.count(), 1);
-    // The machine's own user may, and a dry run leaves nothing.
+    // The machine's own user may do so, and a dry run leaves no trace.
     let own = host.daemon.uid;
     let made = host.ask(own, 40, emulated("h100")).expect("made for the look");
     assert_eq!(made.device.kind, DeviceKind::Emulated);

@@ -1,4 +1,4 @@
-//! Whole agents in this process, over devices that are played.
+//! Whole agents in this process, over simulated devices.
 
 mod devices;
 mod silence;

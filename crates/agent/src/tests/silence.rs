@@ -104,7 +104,7 @@ fn a_driver_that_hangs_stops_nobody_and_is_told_of_until_it_answers() {
     let no_keeper = |_: &RunDir, _: &str| std::process::Command::new("false");
     let daemon = Daemon::start_over(run, Settings::default(), no_keeper, nvidia).expect("it starts");
     let create = |name: &str, gib| {
-        // Two who ask: one that asks again before it has taken up what it got is given that.
+        // Two callers: one that asks again, before it has taken up its slice, gets the same slice.
         let pid = match name {
             "one" => std::process::id(),
             _ => std::os::unix::process::parent_id(),
@@ -113,7 +113,7 @@ fn a_driver_that_hangs_stops_nobody_and_is_told_of_until_it_answers() {
         daemon.requests.create(peer, &ask(name, gib)).map(drop)
     };
     create("one", 8).expect("there is room");
-    // 80 GiB, of which one is set aside, two are an unmanaged process's, and eight are promised.
+    // 80 GiB, of which one is reserved, two are an unmanaged process's, and eight are promised.
     let sharing = daemon.lists.devices()[0]
         .sharing
         .clone()

@@ -1,4 +1,4 @@
-//! The edges of each decision, over devices and slices that are written down here.
+//! The edge cases of each decision, over devices and slices that are written down here.
 
 mod compute;
 mod life;
@@ -161,7 +161,7 @@ fn share(uuid: &str, limit: Bytes, lent: Bytes) -> DeviceShare {
     }
 }
 
-/// A host on which looks find what is written down, and which notes the looks.
+/// A host whose looks find prepared figures, and which records the looks.
 #[derive(Default)]
 struct Played {
     tenants: Tenants,
@@ -199,7 +199,7 @@ impl Played {
         }
     }
 
-    /// Where a request of [`ALICE`] lands among these, each group of devices together.
+    /// The device that a request of [`ALICE`] gets among these; each group of devices counts together.
     fn place(
         &mut self,
         settings: &Settings,

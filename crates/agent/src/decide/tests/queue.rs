@@ -11,7 +11,7 @@ fn devices(uuids: &[&str]) -> HashSet<String> {
     uuids.iter().map(|uuid| (*uuid).to_owned()).collect()
 }
 
-/// Serves these requests in order, as the agent does: each is tried, and one that waits is ahead of those behind it.
+/// Serves these requests in order, as the agent does: each is tried, and one that waits is ahead of later ones.
 fn serve(host: &mut Played, settings: &Settings, requests: &[SliceRequest]) -> Vec<Turn> {
     let mut ahead = Ahead::default();
     let mut turns = Vec::new();

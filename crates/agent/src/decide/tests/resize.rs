@@ -9,7 +9,7 @@ fn of(memory: u64) -> MemoryAmount {
     MemoryAmount::Bytes(gib(memory))
 }
 
-/// Resizes a slice of 30 GiB, of which 5 are lent, to this on a device with `other` GiB in another user's hands.
+/// Resizes a slice of 30 GiB, of which 5 are lent, on a device where another user has `other` GiB.
 fn resized(settings: &Settings, other: u64, ask: MemoryAmount, answers: bool) -> Result<u64, Code> {
     let record = record("a", None, &[("GPU-0", 30)]);
     let tenants = Tenants(vec![

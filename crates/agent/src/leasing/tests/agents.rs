@@ -56,7 +56,7 @@ fn what_ran_when_the_agent_died_is_over_before_anybody_else_begins() {
     world.run(20 * MILLISECOND);
     assert_eq!(world.tenants[1].ran, before, "the first one's kernel runs still");
     assert_eq!(world.tenants[1].gate(), Gate::Closed);
-    // It may be the first one's turn once more.
+    // The first one may have its turn again.
     world.run(60 * MILLISECOND);
     assert!(world.tenants[1].ran > before);
 }

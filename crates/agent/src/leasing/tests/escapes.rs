@@ -1,4 +1,4 @@
-//! The auditor of compute: what the driver says beside what was charged.
+//! The auditor of compute: the driver's figures beside the charges.
 
 use std::collections::HashMap;
 
@@ -10,8 +10,8 @@ use crate::leasing::Use;
 
 const KERNEL: u64 = MILLISECOND;
 
-/// What an honest driver says, and beside it a process of the first slice's that passes the gate for `escaping` parts of
-/// 10,000 of the time.
+/// An honest driver's figures. A process of the first slice also passes the gate for `escaping` parts of 10,000 of the
+/// time.
 fn look(world: &mut World, escaping: u64, sampled: bool) {
     let since = world.now;
     let uses: Vec<(String, Vec<(u32, Use)>)> = world

@@ -1,4 +1,4 @@
-//! Tenants that are stopped, killed, endless, or lie.
+//! Tenants that are stopped, are killed, never end, or lie.
 
 use std::os::unix::fs::FileExt as _;
 use std::process::{Child, Command};
@@ -34,13 +34,13 @@ fn a_killed_holder_costs_the_others_no_fifty_milliseconds() {
         world.run(MILLISECOND / 10);
     }
     world.kill(0);
-    // The kernel's word, or the clock's: the loop is told to reap, and looks.
+    // The kernel or the clock tells of the death: the loop is told to reap, and looks.
     world.tenants[0].pages[0].ledger.reap().expect("reaped");
     world.ring(0);
     let before = world.tenants[1].ran;
     world.run(100 * MILLISECOND);
     assert!(world.tenants[1].ran - before >= 50 * MILLISECOND);
-    assert!(kinds(&mut world).is_empty(), "nobody outlasted anything");
+    assert!(kinds(&mut world).is_empty(), "no lease was outlasted");
     assert!(
         world.shares(SECOND)[1] >= 9_500,
         "the slice is there, and wants nothing"
@@ -76,7 +76,7 @@ fn an_endless_kernel_is_told_of_and_its_slice_pays() {
     world.run(2 * SECOND);
     assert_eq!(kinds(&mut world), [EventKind::Overdue, EventKind::Expired]);
     let views = world.state.views(world.now);
-    // It pays for all of the time for which both run.
+    // It is charged for all of the time for which both run.
     assert!(
         views[0].charged_ns > SECOND && views[0].debt_ns > 0,
         "{:?}",
@@ -89,7 +89,7 @@ fn an_endless_kernel_is_told_of_and_its_slice_pays() {
     );
     assert_eq!((views[0].overdue_total, views[0].expired_total), (1, 1));
     assert!(matches!(world.tenants[1].gate(), Gate::Leased | Gate::Closed));
-    // Killed, its debt is gone with it and its place is free.
+    // When it is killed, its debt goes with it and its slot is free.
     world.kill(0);
     world.tenants[0].pages[0].ledger.reap().expect("reaped");
     world.ring(0);
@@ -100,7 +100,7 @@ fn an_endless_kernel_is_told_of_and_its_slice_pays() {
 fn one_that_stops_calling_after_it_got_a_lease_loses_it_with_its_end() {
     let mut world = two(Load::Greedy(KERNEL));
     world.run(100 * MILLISECOND);
-    // It says that it wants, and never launches.
+    // It reports that it wants the device, and never launches.
     world.tenants[0].load = Load::Nothing;
     world.run(10 * MILLISECOND);
     let line = |world: &World| {
@@ -159,7 +159,7 @@ fn one_that_rings_without_end_and_wants_by_turns_takes_no_more_than_its_share() 
     assert!(had >= 6_500, "{had}");
 }
 
-/// Where a page has the first process's number as the keeper sees it, and when it came.
+/// The place of the first process's number in the page, as the page server sees it, and of its start time.
 const HOST_PID: u64 = 4096 + 8;
 const CLAIMED_AT: u64 = 4096 + 16;
 
@@ -206,7 +206,7 @@ fn a_tenant_that_is_another_process_at_each_look_fills_no_table_of_descriptors()
         say(time, *next.next().expect("for ever"));
         watcher.watching() == MOST
     });
-    // Who ends makes room for others.
+    // A slice that ends frees its part for others.
     for other in &mut others {
         other.kill().expect("killed");
         other.wait().expect("waited for");

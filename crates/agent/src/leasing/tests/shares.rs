@@ -1,4 +1,4 @@
-//! Shares, caps, classes: what the arbiter promises reaches the pages.
+//! Shares, caps, classes: the arbiter's promises reach the pages.
 
 use divvy_arbiter::{MICROSECOND, MILLISECOND, SECOND, Terms};
 
@@ -46,7 +46,7 @@ fn thirty_and_seventy_are_thirty_and_seventy() {
             near(parts[0], 30) && near(parts[1], 70),
             "{parts:?} with {one}, {other}"
         );
-        // And it is what people are shown.
+        // And the lists show it.
         let used = |n: usize| {
             let leaseholder = world.state.leaseholders.values().nth(n).expect("there");
             leaseholder.accounts[0].figures.window(10).used
@@ -100,7 +100,8 @@ fn a_latency_critical_tenant_goes_first() {
     let latencies = &mut world.tenants[critical].latencies;
     latencies.sort_unstable();
     let p99 = latencies[latencies.len() * 99 / 100];
-    // Solo it takes 5 ms and a step for each kernel; beside others one of their kernels more, and what the bound lets in.
+    // Solo it takes 5 ms and a step for each kernel. Beside others it also takes one of their kernels, and what the
+    // bound lets in.
     assert!(p99 <= 7 * MILLISECOND + 500 * MICROSECOND, "{p99} ns");
     assert!(parts[1] + parts[2] >= 6_000, "{parts:?}");
 }

@@ -1,4 +1,4 @@
-//! The same with the threads and the clock of the machine: what wakes whom. Figures are not asked for here.
+//! The same with the threads and the clock of the machine: which event wakes which thread. Figures are not tested here.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::world::{DEVICE, pages_of, share};
 use crate::journal::Journal;
 use crate::leasing::{Leasing, Member};
 
-/// Nothing here takes so long unless it never happens.
+/// A bound for each wait: nothing here takes so long unless it never happens.
 const LONG: Duration = Duration::from_secs(60);
 
 pub(super) struct Host {
@@ -99,7 +99,7 @@ fn a_bell_brings_a_lease_and_its_end_comes_by_the_clock() {
     one.says(true, false);
     one.until(Gate::Leased);
     one.says(false, true);
-    // Somebody else wants the device: the lease ends, and the next begins once nothing is in flight.
+    // Another slice wants the device: the lease ends, and the next begins once nothing is in flight.
     other.says(true, false);
     one.until(Gate::Closed);
     assert_eq!(other.view.gate().gate(), Gate::Closed);
@@ -120,7 +120,7 @@ fn what_a_dead_process_held_goes_on_to_the_next() {
     one.until(Gate::Leased);
     one.says(false, true);
     other.says(true, false);
-    // Its place in the ledger falls free without a word, as when it is killed.
+    // Its slot in the ledger falls free without a report, as when it is killed.
     drop(one);
     other.until(Gate::Leased);
     let totals = host.leasing.totals();

@@ -1,4 +1,4 @@
-//! A device, a clock, and tenants that keep to the words of the gate.
+//! A device, a clock, and tenants that follow the gate's protocol.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -18,12 +18,12 @@ const STEP: Nanos = 20 * MICROSECOND;
 /// The length of a kernel that never ends.
 const ENDLESS: Nanos = Nanos::MAX / 4;
 
-/// What a tenant has to launch.
+/// A tenant's work.
 #[derive(Clone, Copy, Debug)]
 pub enum Load {
-    /// As many kernels of this length as it may.
+    /// As many kernels of this length as it is allowed to launch.
     Greedy(Nanos),
-    /// A request every so often, of so many kernels of such a length, one after the other.
+    /// A request at a fixed interval, of so many kernels of such a length, one after the other.
     Requests(Nanos, u32, Nanos),
     /// One kernel that never ends.
     Endless,
@@ -37,11 +37,11 @@ pub struct Tenant {
     pub pages: Arc<Vec<Pages>>,
     pub terms: Terms,
     pub load: Load,
-    /// It does not run at all: it was stopped.
+    /// It does not run at all, because it was stopped.
     pub stopped: bool,
     /// Device time that its kernels took, by device.
     pub ran: Nanos,
-    /// How long its requests took.
+    /// The durations of its requests.
     pub latencies: Vec<Nanos>,
     slots: Vec<Slot>,
     views: Vec<GrantView>,
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// A tenant more; answers which.
+    /// Adds a tenant; returns its index.
     pub fn add(&mut self, terms: Terms, load: Load) -> usize {
         let id = format!("{:08x}", self.tenants.len() + 1);
         let pages = Arc::new(vec![pages_of(&id)]);
@@ -179,7 +179,7 @@ impl World {
         self.sync();
     }
 
-    /// Until `time` from now.
+    /// Runs until `time` from now.
     pub fn run(&mut self, time: Nanos) {
         let end = self.now + time;
         while self.now < end {
@@ -204,7 +204,7 @@ impl World {
         }
     }
 
-    /// What each had of the device over `time` from now, in parts of 10,000.
+    /// The device time of each over `time` from now, in parts of 10,000.
     pub fn shares(&mut self, time: Nanos) -> Vec<u64> {
         let before: Vec<Nanos> = self.tenants.iter().map(|tenant| tenant.ran).collect();
         self.run(time);
@@ -221,7 +221,7 @@ impl World {
     fn step(&mut self, which: usize) {
         let now = self.now;
         let tenant = &mut self.tenants[which];
-        // The device runs on, whatever becomes of its users.
+        // The device runs on, even if its users stop.
         while let Some(&(began, end)) = tenant.in_flight.front().filter(|(_, end)| *end <= now) {
             tenant.in_flight.pop_front();
             tenant.ran += end - began;
@@ -272,7 +272,7 @@ impl Tenant {
     fn has_work(&self) -> Option<Nanos> {
         match self.load {
             Load::Greedy(kernel) => Some(kernel),
-            // A kernel after the other: the next is launched when the last has ended.
+            // One kernel after the other: the next is launched when the last has ended.
             Load::Requests(_, _, kernel) => {
                 (!self.requests.is_empty() && self.in_flight.is_empty()).then_some(kernel)
             }
@@ -281,7 +281,7 @@ impl Tenant {
         }
     }
 
-    /// What the gate and its thread do at a moment. Answers whether the doorbell is rung.
+    /// The gate and its thread at one moment. Returns whether they ring the doorbell.
     fn act(&mut self, now: Nanos, device_free: &mut Nanos) -> bool {
         let (word, lease) = (self.views[0].gate(), self.views[0].lease());
         let mut rings = false;
@@ -311,7 +311,7 @@ impl Tenant {
             let began = (*device_free).max(now);
             let end = began.saturating_add(kernel);
             self.in_flight.push_back((began, end));
-            // Beside one that never ends the hardware's own time-slicing lets others run.
+            // Beside a kernel that never ends, the hardware's own time-slicing lets others run.
             if kernel < ENDLESS {
                 *device_free = end;
             }

@@ -1,6 +1,6 @@
-//! The agent's rounds: looks at the processes of each slice for ways past the limiter that only show from outside, as in
-//! a program that never calls CUDA, or that opens the driver below by its path. Each is counted once; under a strict policy
-//! the program is ended, for nothing else keeps it to its share.
+//! The agent's rounds. Each looks at the processes of each slice for ways past the limiter that only show from outside.
+//! Examples are a program that never calls CUDA, and one that opens the driver below by its path. Each is counted once;
+//! under a strict policy the program is ended, because nothing else limits it to its share.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -25,10 +25,10 @@ use crate::state::Shared;
 use crate::system::procs;
 use crate::system::watched::Watched;
 
-/// A process, by its number and when it began: so it is never another.
+/// A process, by its number and start time, so that it is never mistaken for another.
 type Known = (u32, u64, Bypass);
 
-/// The rounds, with what was found on earlier ones.
+/// The rounds, with the findings of earlier ones.
 pub(crate) struct Auditor {
     pub run: RunDir,
     pub state: Shared,
@@ -39,51 +39,50 @@ pub(crate) struct Auditor {
     pub holder: Arc<PageHolder>,
     pub attending: Arc<Attending>,
     pub found: Mutex<Found>,
-    /// What tells which processes are in a container.
+    /// The evidence for which processes are in a container.
     pub evidence: Mutex<containers::Evidence>,
 }
 
-/// What a round found.
+/// The findings of a round.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// For how many rounds in a row each process was found.
+    /// The number of consecutive rounds that found each process.
     processes: HashMap<Known, u32>,
     /// The slices that held more than they account for, by id.
     overusing: HashSet<String>,
 }
 
-/// What is seen of a process.
+/// A sign of a bypass in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sight {
-    /// It has this mapped, for as long as it lives.
+    /// It has this library mapped, for as long as it lives.
     Mapped(Bypass),
-    /// It has a device open in a container, and the limiter is not in it. A program that has just been started may have
-    /// been left the device open, and load the limiter yet.
+    /// It has a device open in a container, and the limiter is not in it. A program that has just started may have
+    /// inherited the open device, and may still load the limiter.
     Unlimited,
-    /// It is on a device and in no ledger. That may be the moment in which it becomes another program, so one look does not
-    /// tell.
+    /// It is on a device and in no ledger. It may be in the middle of an execve(2), so one look does not prove it.
     Unmanaged,
 }
 
 /// A process that passes the limiter.
 struct Who {
     pid: u32,
-    /// When it began: no other process is signalled.
+    /// Its start time, so that no other process is signalled.
     began: u64,
     /// The `divvy run` that it is below.
     run: Option<u32>,
-    /// It may be another user's than its slice.
+    /// It may belong to another user than the slice's.
     in_container: bool,
 }
 
 impl Auditor {
-    /// One round over all slices. Answers whether it saw something of which only another look makes sure.
+    /// One round over all slices. Returns whether another look is needed to make sure of something.
     pub fn look(&self) -> bool {
         let emulated = DropIns::find()
             .ok()
             .and_then(|found| found.emulated.cuda.canonicalize().ok());
         let drivers: Vec<_> = emulated.iter().map(std::path::PathBuf::as_path).collect();
-        // The devices first: who is on one has its place in a ledger before that.
+        // The devices are read first: a process has its slot in a ledger before it is on a device.
         let holding = self.audit.holding(&self.state);
         let slices = self.lists.slices();
         let unlimited = |slice: &&SliceRecord| slice.isolation == Isolation::Env || slice.whole;
@@ -116,7 +115,7 @@ impl Auditor {
                 {
                     sights.push(Sight::Unmanaged);
                 }
-                // Whoever is in a slice inside this one is that one's affair.
+                // A process in a nested slice is counted there, not here.
                 if sights.is_empty() {
                     continue;
                 }
@@ -142,7 +141,7 @@ impl Auditor {
             }
             if slice.conditions.contains(&Condition::Overuse) {
                 let known = self.found().overusing.contains(&slice.id);
-                // An unmanaged process is told of as that, once it is sure.
+                // An unmanaged process is reported once that is sure.
                 if !known && !unmanaged {
                     self.count_unexplained(slice);
                 }
@@ -157,7 +156,7 @@ impl Auditor {
         unsure
     }
 
-    /// The programs of containers that are in no ledger. Answers as [`Self::look`].
+    /// The programs of containers that are in no ledger. Returns the same as [`Self::look`].
     fn look_into_containers(
         &self,
         slices: &[SliceRecord],
@@ -188,14 +187,14 @@ impl Auditor {
             };
             let sight = match unlimited {
                 true => Sight::Unlimited,
-                // It may have the limiter, and have gone to another driver all the same.
+                // It may have the limiter, and have opened another driver all the same.
                 false if is_unmanaged(&pid) && !slice.usage_unknown => Sight::Unmanaged,
                 false => continue,
             };
             let known = (pid, began, sight.bypass());
             let rounds = self.rounds(&known) + 1;
             unsure |= rounds < sight.sure();
-            // A container's process that was in its slice's ledger is dealt with already.
+            // A container's process that was in its slice's ledger is handled already.
             if seen.processes.insert(known, rounds).is_none() {
                 let process = Who {
                     pid,
@@ -227,7 +226,7 @@ impl Sight {
         }
     }
 
-    /// From which round on it is sure.
+    /// The number of rounds after which it is sure.
     fn sure(self) -> u32 {
         match self {
             Self::Mapped(_) => 1,
@@ -255,8 +254,8 @@ impl Sight {
 }
 
 impl Auditor {
-    /// As soon as it is sure: counts it, and asks the program to end where the policy is strict. A round later it has not
-    /// listened.
+    /// Acts as soon as it is sure: counts the bypass, and asks the program to end where the policy is strict. A program
+    /// that still lives a round later is killed.
     fn deal_with(&self, slice: &SliceRecord, process: &Who, sight: Sight, rounds: u32) {
         if rounds < sight.sure() {
             return;
@@ -276,12 +275,13 @@ impl Auditor {
                 procs::command(pid),
                 sight.in_words()
             );
-            // Before the signal: who waits for the program asks as soon as that has ended.
+            // The event comes before the signal: the `divvy run` that waits for the program asks as soon as that has
+            // ended.
             self.journal.tell_run(EventKind::Bypassed, slice, run, message);
         }
         if strict {
             let signal = if first { Signal::TERM } else { Signal::KILL };
-            // It may have ended by itself meanwhile.
+            // The process may have ended by itself meanwhile.
             if let Some(pinned) = Watched::again(pid, process.began)
                 && (process.in_container || procs::owner(pid) == Some(slice.uid))
             {
@@ -290,8 +290,8 @@ impl Auditor {
         }
     }
 
-    /// What the drivers hold for a slice that none of its processes accounts for. Whose it is they do not say, so nobody is
-    /// ended: so much less room is left.
+    /// Memory that the drivers show for a slice and that none of its processes accounts for. The drivers do not say
+    /// which process holds it, so no process is ended: the slice has that much less space.
     fn count_unexplained(&self, slice: &SliceRecord) {
         self.count(&slice.id, Bypass::UnexplainedMemory);
         let overhead = slice.shares().iter().fold(0, |sum: u64, share| {

@@ -1,6 +1,6 @@
-//! Programs in containers of a slice that have a device open and no limiter in them: static ones, and those of musl, for
-//! which nothing is preloaded. They are in no ledger and below no `divvy run`. What tells them is what the kernel says of
-//! their mounts and cgroups (`evidence`): no name and no argument of theirs counts.
+//! Programs in containers of a slice that have a device open and no limiter in them: static programs, and those of
+//! musl, which preload nothing. They are in no ledger and below no `divvy run`. They are found by their mounts and
+//! cgroups, which the kernel reports (`evidence`): no name and no argument of theirs counts.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -26,8 +26,8 @@ pub struct Process {
     pub unlimited: bool,
 }
 
-/// The processes of these slices' containers. `pages` are those of each slice's emulated devices, and `evidence` is what
-/// earlier rounds found out.
+/// The processes of these slices' containers. `pages` are those of each slice's emulated devices, and `evidence` has
+/// the findings of earlier rounds.
 pub fn look_into(
     run: &RunDir,
     slices: &[SliceRecord],
@@ -58,7 +58,7 @@ pub fn look_into(
         .collect()
 }
 
-/// The processes of the containers that have this slice, whether they use a device or not.
+/// The processes of the containers that have this slice, with or without a device.
 #[must_use]
 pub fn members(run: &RunDir, slice: &SliceRecord) -> Vec<u32> {
     let boxes = [SliceBox::of(run, &slice.id)];
@@ -149,7 +149,7 @@ mod tests {
         assert!(uses(own, &none, &pages) && !uses(own, &none, &no_page));
         drop(open);
         assert!(!uses(own, &none, &pages));
-        // A node of a number that nobody else of this process's tests has open.
+        // A device node whose number no other process of these tests has open.
         let node = fs::File::open("/dev/full").expect("open");
         let nodes = HashSet::from([number(&look(Path::new("/dev/full")).expect("a node"))]);
         assert!(uses(own, &nodes, &no_page));

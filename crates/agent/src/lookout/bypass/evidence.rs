@@ -1,5 +1,5 @@
-//! Which processes are in a container of a slice, by what the kernel says of each. Three kinds of evidence, since a tenant
-//! chooses what its processes do with any one of them:
+//! Which processes are in a container of a slice, by the kernel's account of each. There are three kinds of evidence,
+//! because a tenant controls any single one of them:
 //!
 //! - **mounts**: a process in whose mount namespace the slice's folder is mounted. /proc/PID/mountinfo shows what is below
 //!   the process's root; a process that has changed its root is looked at from the top of its namespace.
@@ -7,8 +7,8 @@
 //! - **cgroup**: a process in the container's cgroup or below it, whatever it has done to its mounts. A cgroup that has a
 //!   process of the host's own mount namespace is not a container's.
 //!
-//! A look at one process costs some 100 microseconds, and a container may have thousands: what was found is kept by process
-//! number and start time, and what was not found is looked for again in a later round.
+//! A look at one process costs some 100 microseconds, and a container may have thousands. So results are kept by
+//! process number and start time, and missing ones are looked for again in a later round.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -23,12 +23,12 @@ use crate::start::rundir::RunDir;
 use crate::system::privilege;
 use crate::system::procs;
 
-/// Where containers have the folder of their slice's socket.
+/// The folder of their slice's socket, as containers see it.
 const SLICE: &str = "/run/divvy/slice";
 /// Processes whose mounts are looked at in one round.
 const LOOKS: usize = 4096;
-/// Rounds after which one without evidence is looked at again: a container's first process has no mounts of its own yet
-/// when it is made.
+/// Rounds after which a process without evidence is looked at again: when a container's first process is made, it has
+/// no mounts of its own yet.
 const AGAIN: u64 = 8;
 
 /// The folder of a slice that its containers have mounted.
@@ -36,9 +36,9 @@ const AGAIN: u64 = 8;
 pub(super) struct SliceBox {
     /// The slice.
     pub id: String,
-    /// How the path of the folder ends, below whatever file system it is on.
+    /// The end of the folder's path, below any file system's mount point.
     tail: String,
-    /// Which file it is.
+    /// The file itself, by device and number.
     place: Option<(u64, u64)>,
 }
 
@@ -53,14 +53,14 @@ impl SliceBox {
     }
 }
 
-/// The folder's path below the run directory, with the slash before it: what mountinfo says of it ends so, wherever the
-/// run directory's file system is mounted.
+/// The folder's path below the run directory, with the slash before it. An entry of mountinfo ends with this path,
+/// wherever the run directory's file system is mounted.
 fn tail(run: &Path, folder: &Path) -> String {
     let below = folder.strip_prefix(run).unwrap_or(folder);
     format!("/{}", below.display())
 }
 
-/// What rounds have found out.
+/// The results of the rounds.
 #[derive(Debug, Default)]
 pub struct Evidence {
     round: u64,
@@ -71,7 +71,7 @@ pub struct Evidence {
 enum Known {
     /// It is in a container of the slice of this id, and stays there.
     In(String),
-    /// Nothing was seen of that in this round.
+    /// This round found no evidence of that.
     Nothing(u64),
 }
 
@@ -84,7 +84,7 @@ struct Process {
 }
 
 impl Evidence {
-    /// The processes of containers that have one of these folders, each with the folder's place in the list.
+    /// The processes of containers that have one of these folders, each with the folder's index in the list.
     pub(super) fn inside(&mut self, boxes: &[SliceBox]) -> Vec<(usize, u32)> {
         self.round += 1;
         let (hosts, others) = processes();
@@ -113,7 +113,7 @@ impl Evidence {
         others.iter().zip(&own).filter_map(slice_of).collect()
     }
 
-    /// Has those looked at in the next round in which nothing was seen.
+    /// Has the processes without evidence looked at again in the next round.
     pub fn look_again(&mut self) {
         self.known.retain(|_, known| matches!(known, Known::In(_)));
     }
@@ -125,7 +125,7 @@ impl Evidence {
         }
     }
 
-    /// Looks at the mounts of those that nothing is known of, and again of those without evidence; who has waited longest
+    /// Looks at the mounts of new processes, and again of those without evidence. The process that has waited longest
     /// comes first.
     fn look(&mut self, others: &[Process], boxes: &[SliceBox]) {
         let mut due: Vec<(u64, &Process)> = others
@@ -153,7 +153,7 @@ fn processes() -> (HashSet<String>, Vec<Process>) {
     let own = privilege::mount_namespaces(&[std::process::id(), 1]);
     let (mut hosts, mut others) = (HashSet::new(), Vec::new());
     for (pid, namespace) in pids.iter().copied().zip(privilege::mount_namespaces(&pids)) {
-        // Of a process that has ended, or that is not ours to look at.
+        // The process has ended, or this agent may not look at it.
         if namespace == 0 {
             continue;
         }
@@ -172,8 +172,8 @@ fn processes() -> (HashSet<String>, Vec<Process>) {
     (hosts, others)
 }
 
-/// The cgroup that tells most of a process, of the lines `hierarchy:controllers:path` of its /proc/PID/cgroup. The root
-/// tells nothing.
+/// The most specific cgroup of a process, from the lines `hierarchy:controllers:path` of its /proc/PID/cgroup. The root
+/// proves nothing.
 fn cgroup(lines: &str) -> Option<String> {
     let paths = lines.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     let telling = paths.filter(|path| !path.trim_matches('/').is_empty());
@@ -187,7 +187,7 @@ fn is_container(name: &str) -> bool {
     digits.into_iter().any(|run| run.len() >= 64)
 }
 
-/// A path and those above it, the longest first.
+/// A path and its parents, the longest first.
 fn above(path: &str) -> impl Iterator<Item = &str> {
     let mut next = Some(path);
     std::iter::from_fn(move || {
@@ -200,8 +200,8 @@ fn above(path: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Which slice's container each cgroup is: the whole container's where its id names one, else the process's own, and never
-/// one in which the machine's own processes are too.
+/// The slice of each container cgroup. It is the whole container's cgroup where its id names one, else the process's
+/// own, and never one that also has the machine's own processes.
 fn claims<'a>(
     seen: impl Iterator<Item = (&'a str, usize)>,
     hosts: &HashSet<String>,
@@ -221,7 +221,7 @@ fn claims<'a>(
     claims
 }
 
-/// Which of these folders the process's mount namespace has where containers have it.
+/// The folder, of these, that the process's mount namespace has at the place where containers have it.
 fn mounted(pid: u32, boxes: &[SliceBox]) -> Option<usize> {
     in_mountinfo(pid, boxes).or_else(|| from_the_top(pid, boxes))
 }
@@ -230,7 +230,7 @@ fn mounted(pid: u32, boxes: &[SliceBox]) -> Option<usize> {
 fn in_mountinfo(pid: u32, boxes: &[SliceBox]) -> Option<usize> {
     let mounts = kernel::bytes(pid, "mountinfo").ok()?;
     let mounts = String::from_utf8_lossy(&mounts);
-    // `36 35 98:0 /slices/ID/box /run/divvy/slice`: what of its file system is mounted, and where.
+    // `36 35 98:0 /slices/ID/box /run/divvy/slice`: the mounted part of its file system, and its mount point.
     let at = format!(" {SLICE} ");
     let sources = mounts.lines().filter_map(|line| Some(line.split_once(&at)?.0));
     sources
@@ -238,14 +238,14 @@ fn in_mountinfo(pid: u32, boxes: &[SliceBox]) -> Option<usize> {
         .next()
 }
 
-/// From the process's root upwards, which ends at the top of its mount namespace and nowhere before, and down to where the
-/// slice is. Nothing is asked of a file system's server: what the kernel does not have at hand is not mounted upon.
+/// Walks from the process's root up to the top of its mount namespace, and down to the slice's place. No file system's
+/// server is asked: a path that the kernel does not have cached has no mount on it.
 #[expect(
     clippy::disallowed_methods,
     reason = "the path is the kernel's, and nothing is opened but the place"
 )]
 fn from_the_top(pid: u32, boxes: &[SliceBox]) -> Option<usize> {
-    /// Levels of one step: as many as a path has room for.
+    /// Levels of one step: as many as fit in a path.
     const LEVELS: usize = 1300;
     const STEPS: usize = 64;
     let root = PathBuf::from(format!("/proc/{pid}/root"));
@@ -273,7 +273,7 @@ fn from_the_top(pid: u32, boxes: &[SliceBox]) -> Option<usize> {
 fn step(from: &OwnedFd, path: &str) -> Option<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::CACHED | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    // Somebody may be renaming or mounting meanwhile.
+    // Another process may be renaming or mounting meanwhile.
     for _ in 0..8 {
         match openat2(from, path, flags, Mode::empty(), resolve) {
             Err(Errno::AGAIN) => {}

@@ -1,5 +1,5 @@
-//! Ways to use a device past the limiter: what can be told of a program before it runs, what keeps it from NVIDIA's
-//! other libraries, and what is seen of it while it runs. docs/adr/0010 says what is done about each.
+//! Ways to use a device past the limiter: checks of a program before it runs, stand-ins for NVIDIA's other libraries,
+//! and looks at it while it runs. docs/adr/0010 says what is done about each.
 
 pub(crate) mod audit;
 pub mod containers;
@@ -13,8 +13,8 @@ use divvy_ledger::Bypass;
 use divvy_ledger::attach::Pages;
 use divvy_model::{Code, Condition, Fault, Isolation, Policy, SliceRecord};
 
-/// Adds to a record what its pages tell beside use: ways past the limiter with their counts, and whether its processes
-/// wait for room or thrash.
+/// Adds to a record what its pages report beside use: ways past the limiter with their counts, and whether its
+/// processes wait for space or thrash.
 pub fn tell(record: &mut SliceRecord, pages: &[Pages]) {
     let ledgers = || pages.iter().map(|pages| &pages.ledger);
     for bypass in Bypass::ALL {
@@ -31,8 +31,8 @@ pub fn tell(record: &mut SliceRecord, pages: &[Pages]) {
     }
 }
 
-/// Refuses a program into which no drop-in will be loaded, or answers how it will use the device where the slice's
-/// policy lets it.
+/// Refuses a program into which no drop-in will be loaded. Where the slice's policy allows the program, returns how it
+/// will use the device.
 ///
 /// # Errors
 /// [`Code::NotEnforceable`] under a strict policy.
@@ -49,7 +49,7 @@ pub fn judge(program: &std::ffi::OsStr, slice: &SliceRecord) -> Result<Option<By
     }
 }
 
-/// Counts a way past the limiter in the ledger of the slice whose keeper listens on `socket`. What cannot be counted
+/// Counts a way past the limiter in the ledger of the slice whose page server listens on `socket`. A failure to count
 /// stops nothing.
 pub fn count(socket: &std::path::Path, bypass: Bypass) {
     match divvy_ledger::attach::connect(socket, 0) {

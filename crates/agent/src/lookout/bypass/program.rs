@@ -1,4 +1,4 @@
-//! What can be told of a program from its file: whether the loader will put the drop-ins into it.
+//! Checks of a program's file: whether the loader will put the drop-ins into it.
 //!
 //! A program of another word size gets a harmless library instead: no CUDA driver has been made for it since 2018.
 //! Layouts are those of the System V ABI, "Object Files"; rights are those of execve(2) and ld.so(8), "Secure-execution
@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use divvy_ledger::Bypass;
 use rustix::fs::{Access, access};
 
-/// Scripts may name scripts as their interpreters: as many as Linux follows.
+/// Scripts may name scripts as their interpreters: this is the depth that Linux follows.
 const SCRIPTS: usize = 4;
 /// Bytes of a script's first line that Linux reads.
 const FIRST_LINE: usize = 256;
 const PT_INTERP: u32 = 3;
 
-/// Why no drop-in would be loaded into the program at `path`, if so. What cannot be read is left to the system to
+/// Why no drop-in would be loaded into the program at `path`, if so. An unreadable file is left to the system to
 /// refuse.
 #[must_use]
 #[expect(
@@ -79,7 +79,8 @@ fn interpreter(line: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(name)))
 }
 
-/// Whether the system will give the program rights that we lack: then the loader ignores LD_PRELOAD with a path in it.
+/// Whether the system will give the program rights that this process lacks: then the loader ignores an LD_PRELOAD with
+/// a path in it.
 fn is_privileged(path: &Path, meta: &Metadata) -> bool {
     use rustix::process::{getegid, geteuid};
     const SET_USER: u32 = 0o4000;
@@ -103,7 +104,7 @@ fn is_loader(path: &Path) -> bool {
         .is_some_and(|name| name.as_bytes().starts_with(b"ld-") || name.as_bytes().starts_with(b"ld.so"))
 }
 
-/// Where the program headers' place, size and number stand in an ELF header of either word size.
+/// The position, size and number of the program headers in an ELF header of either word size.
 struct Shape {
     offset: std::ops::Range<usize>,
     size: usize,
@@ -121,7 +122,7 @@ const WIDE: Shape = Shape {
     count: 0x38,
 };
 
-/// Whether an ELF file asks for a loader. Nothing for what the system will not run anyway.
+/// Whether an ELF file asks for a loader. None for a file that the system will not run anyway.
 fn is_dynamic(file: &File, start: &[u8]) -> Option<bool> {
     let shape = match start.get(4..6)? {
         [1, 1] => NARROW,
@@ -176,7 +177,7 @@ mod tests {
         fs::write(&fixed, &bytes[..40]).expect("written");
         assert_eq!(bypass(&fixed), None, "cut short, the system refuses it");
 
-        // A script is what runs it.
+        // A script's interpreter is the program that counts.
         fs::write(&fixed, &bytes).expect("written");
         let script = folder.path().join("script");
         fs::write(&script, format!("#! {} -x\n", fixed.display())).expect("written");

@@ -1,5 +1,5 @@
-//! What others refused because nothing would keep it to a slice, and tell the agent: whoever started it in the background
-//! reads no terminal.
+//! Reports of refused programs: others refuse a program that no limiter would hold to its slice, and tell the agent.
+//! The program's user may have started it in the background, where no terminal shows the refusal.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::journal::Journal;
 use crate::state::Shared;
 use crate::system::peer::Peer;
 
-/// So much of a sentence is told on.
+/// The length of a report that is passed on.
 const LONGEST: usize = 300;
 
 /// Takes such reports.
@@ -45,7 +45,7 @@ impl Reports {
     }
 }
 
-/// A container chose the name: what moves a terminal's cursor is not passed on.
+/// A container chose the name, so control characters, which move a terminal's cursor, are replaced.
 fn plain(text: &str) -> String {
     let shown = |c: char| if c.is_control() { '?' } else { c };
     text.chars().take(LONGEST).map(shown).collect()

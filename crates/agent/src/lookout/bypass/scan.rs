@@ -1,5 +1,5 @@
-//! What a running process has mapped: libraries that take device memory past the limiter, seen from outside. The limiter
-//! sees the same from inside, in a process that allocates through it.
+//! The libraries that a running process has mapped and that take device memory past the limiter, seen from outside. The
+//! limiter sees the same from inside, in a process that allocates through it.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use divvy_ledger::Bypass;
 
 use crate::system::privilege;
 
-/// The ways past the limiter that a process of a slice of user `uid` has mapped, each once. `drivers` are drivers below that are not called
-/// libcuda.
+/// The ways past the limiter that a process of a slice of user `uid` has mapped, each once. `drivers` are drivers below
+/// under other names than libcuda.
 #[must_use]
 pub fn of_process(pid: u32, uid: u32, drivers: &[&Path]) -> Vec<Bypass> {
-    // A process that has ended, or that is not ours to look at, has nothing mapped.
+    // A process that has ended, or that this agent may not look at, has nothing mapped.
     let maps = privilege::maps(pid, uid).unwrap_or_default();
     of_maps(&String::from_utf8_lossy(&maps), drivers)
 }
@@ -21,7 +21,7 @@ fn of_maps(maps: &str, drivers: &[&Path]) -> Vec<Bypass> {
     let (mut limited, mut driver) = (false, false);
     let mut last = "";
     for path in maps.lines().filter_map(path_of) {
-        // One file's pieces follow one another.
+        // The mappings of one file follow one another.
         if path == last {
             continue;
         }
@@ -32,7 +32,7 @@ fn of_maps(maps: &str, drivers: &[&Path]) -> Vec<Bypass> {
         };
         let libcuda = name == "libcuda.so" || name.starts_with("libcuda.so.");
         if path.contains(STAGES) || path.starts_with(IN_CONTAINER) {
-            // Ours: a drop-in, or a stand-in for one of NVIDIA's.
+            // This is a file of Divvy: a drop-in, or a stand-in for one of NVIDIA's.
             limited |= libcuda;
         } else if let Some(bypass) = Bypass::by_library(name) {
             if !found.contains(&bypass) {
@@ -42,7 +42,7 @@ fn of_maps(maps: &str, drivers: &[&Path]) -> Vec<Bypass> {
             driver |= libcuda || drivers.contains(&file);
         }
     }
-    // Where the limiter is, it judges by itself whether a libcuda is the one below it.
+    // The limiter, where it is loaded, judges by itself whether a libcuda is the driver below.
     if driver && !limited {
         found.push(Bypass::ForeignLibcuda);
     }
@@ -52,7 +52,7 @@ fn of_maps(maps: &str, drivers: &[&Path]) -> Vec<Bypass> {
 /// In the path of every staged drop-in.
 const STAGES: &str = "/stages/";
 
-/// Where containers of a slice have the limiter mounted: a process's maps hold the paths that it sees itself.
+/// The limiter's folder as containers of a slice see it: a process's maps hold the paths in its own view.
 pub(super) const IN_CONTAINER: &str = "/run/divvy/lib/";
 
 /// The path at the end of a line of /proc/PID/maps, where there is one.

@@ -33,7 +33,8 @@ fn a_containers_cgroup_is_the_one_with_its_id_and_not_the_hosts() {
 struct Inside(Child);
 
 impl Inside {
-    /// `script` runs with $BOX, the slice's folder, at its place in a mount namespace of its own, and says when it is ready.
+    /// `script` runs with $BOX, the slice's folder, at its place in a mount namespace of its own, and says when it is
+    /// ready.
     fn new(folder: &Path, script: &str) -> Self {
         let setup = "set -e; mount -t tmpfs none /run; mkdir -p /run/divvy/slice; exec 3<&0;\n\
             mount --bind \"$BOX\" /run/divvy/slice;\n";
@@ -105,7 +106,7 @@ fn changed_roots_and_namespaces_in_namespaces_hide_nobody() {
         assert!(found.contains(pid), "{pid} of {pids:?} is hidden: {found:?}");
     }
     assert!(!found.contains(&std::process::id()) && !found.contains(&1));
-    // What is known is kept: a second round finds the same.
+    // Results are kept: a second round finds the same.
     let mut evidence = Evidence::default();
     let first = evidence.inside(&boxes);
     assert_eq!(evidence.inside(&boxes), first);
