@@ -19,15 +19,16 @@ pub enum AttachError {
         /// The version of the other side.
         theirs: u32,
     },
-    /// The keeper answered, and declined.
+    /// The page server refused the request.
     Declined(Status),
-    /// What came back is not of this protocol.
+    /// The reply is not of this protocol.
     Protocol,
     /// The other side did not answer in time.
     TimedOut,
-    /// The pages that came are not fit for use.
+    /// The pages in the reply cannot be used.
     Page(PageError),
-    /// The system refused a step; a missing or dead keeper is found here, as is a path too long for a socket.
+    /// The system refused a step. A missing or dead page server is found here, and so is a path that is too long for a
+    /// socket.
     System {
         /// The call and what it was for.
         step: &'static str,
