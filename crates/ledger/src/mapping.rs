@@ -109,8 +109,8 @@ impl<P: Page> Mapping<P> {
         page: &'static str,
     ) -> Result<(), PageError> {
         assert!(part.start <= part.end && part.end <= size_of::<P>());
-        // SAFETY: the range lies inside the mapping, which is readable and writable (see `private`), and `&mut self` says
-        // that nobody else looks at it. Any bytes are a valid page.
+        // SAFETY: the range lies inside the mapping, which is readable and writable (see `private`), and `&mut self`
+        // proves that no other reference to it exists. Any bytes are a valid page.
         let mut into = unsafe {
             core::slice::from_raw_parts_mut(self.page.as_ptr().cast::<u8>().add(part.start), part.len())
         };
