@@ -124,7 +124,7 @@ pub trait Memory {
 pub enum Denied {
     /// It does not fit. `used` is the total, in units, at the moment of the decision.
     Full {
-        /// Units in use by everybody.
+        /// Units in use by all processes.
         used: u64,
     },
     /// The page's contents cannot come from this algorithm: another writer is corrupting it.
@@ -186,7 +186,7 @@ const fn parity(sequence: u64) -> usize {
     (sequence & 1) as usize
 }
 
-/// Units in use by everybody.
+/// Units in use by all processes.
 pub fn total<M: Memory>(memory: &M) -> u64 {
     Word::unpack(memory.word().load(Acquire)).used
 }

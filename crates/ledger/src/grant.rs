@@ -290,7 +290,7 @@ impl Grant {
         self.mapping.page().generation.load(Relaxed)
     }
 
-    /// A read-only descriptor of the page, for a keeper or a tenant.
+    /// A read-only descriptor of the page, for a page server or a tenant.
     ///
     /// # Errors
     /// The system's reason; /proc must be mounted.

@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn every_decision_makes_another_word() {
         let mut word = GateWord::default();
-        assert_eq!(word.gate(), Gate::Open, "a fresh page holds nobody back");
+        assert_eq!(word.gate(), Gate::Open, "a fresh page has an open gate");
         for gate in [Gate::Closed, Gate::Closed, Gate::Leased, Gate::Leased, Gate::Open] {
             let next = word.next(gate);
             assert_ne!(next, word);
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(
             GateWord(u32::MAX).gate(),
             Gate::Closed,
-            "what nobody wrote lets nobody through"
+            "an unknown word lets no launch through"
         );
         assert_eq!(
             GateWord(u32::MAX).next(Gate::Leased).gate(),

@@ -20,7 +20,7 @@ use crate::thrash::Thrash;
 /// What a process reports about itself, for display.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SlotOwner {
-    /// Its id in the keeper's pid namespace, or 0 when it is not known.
+    /// Its id in the page server's pid namespace, or 0 if it is not known.
     pub host_pid: u32,
 }
 

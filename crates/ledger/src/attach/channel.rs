@@ -42,7 +42,7 @@ impl Deadline {
     }
 }
 
-/// Connects to the keeper's socket at `path`.
+/// Connects to the page server's socket at `path`.
 pub(super) fn connect(path: &Path, deadline: Deadline) -> Result<OwnedFd, AttachError> {
     let address =
         SocketAddrUnix::new(path).map_err(AttachError::system("address of the slice's attach socket"))?;

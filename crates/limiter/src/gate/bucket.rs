@@ -83,6 +83,6 @@ mod tests {
         assert!(bucket.wait_ns(u64::MAX / 2 + 1, DEPTH_NS + 1_000, 1_000) >= 9_000);
         bucket.rest();
         assert_eq!(bucket.wait_ns(5, u64::MAX, 1_000), 0);
-        assert_eq!(bucket.wait_ns(6, u64::MAX, 0), 0, "nobody said");
+        assert_eq!(bucket.wait_ns(6, u64::MAX, 0), 0, "no share is set");
     }
 }

@@ -89,7 +89,7 @@ macro_rules! creates {
                     || unsafe { forward::$name(out, array) },
                     // SAFETY: read only after the driver said that it filled it in.
                     || unsafe { out.read() as usize },
-                    // SAFETY: an array that the driver has just made, and nobody has seen.
+                    // SAFETY: an array that the driver has just made, and that no other code has seen.
                     |array| unsafe { forward::cuArrayDestroy(array as CUarray) },
                 )
             })
@@ -118,7 +118,7 @@ pub(super) unsafe extern "C-unwind" fn cuMipmappedArrayCreate(
             || unsafe { forward::cuMipmappedArrayCreate(out, array, levels) },
             // SAFETY: read only after the driver said that it filled it in.
             || unsafe { out.read() as usize },
-            // SAFETY: a mipmap that the driver has just made, and nobody has seen.
+            // SAFETY: a mipmap that the driver has just made, and that no other code has seen.
             |array| unsafe { forward::cuMipmappedArrayDestroy(array as CUmipmappedArray) },
         )
     })

@@ -19,7 +19,7 @@ pub(super) struct Own {
 pub(super) fn own(given: i32) -> Result<Own, CUresult> {
     // SAFETY: any number may be asked about.
     let copy = match unsafe { libc::fcntl(given, libc::F_DUPFD_CLOEXEC, 0) } {
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: just made, and owned by no other code.
         number @ 0.. => Some(unsafe { OwnedFd::from_raw_fd(number) }),
         _ if std::io::Error::last_os_error().raw_os_error() == Some(libc::EBADF) => None,
         _ => return Err(CUDA_ERROR_OPERATING_SYSTEM),
