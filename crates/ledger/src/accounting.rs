@@ -1,4 +1,4 @@
-//! The accounting algorithm: who holds how much, decided by one compare-and-swap, exact after any crash.
+//! The accounting algorithm for each process's memory: decided by one compare-and-swap, and exact after any crash.
 //!
 //! Written over any atomics ([`Memory`]), so that the same lines run on shared pages, under loom's scheduler and
 //! under a fault injector. The argument for its exactness is docs/adr/0003-ledger-word.md; in short:

@@ -143,7 +143,7 @@ fn a_restarted_agent_adopts_and_tenants_follow() {
     let (served, pages) = delivered(100 * MIB);
     let tenant = attach::connect(&served.path, 0).expect("attach");
     tenant.reserve(30 * MIB).expect("it fits");
-    drop(pages); // The agent dies. The keeper serves on.
+    drop(pages); // The agent dies. The page server continues.
     let late = attach::connect(&served.path, 0).expect("attach without an agent");
     late.reserve(5 * MIB).expect("it fits");
 
@@ -285,7 +285,7 @@ fn another_version_is_refused_and_both_are_named() {
 
     // A tenant of a future version.
     let (served, _pages) = delivered(MIB);
-    let mut stream = std::os::unix::net::UnixStream::connect(&served.path).expect("a keeper");
+    let mut stream = std::os::unix::net::UnixStream::connect(&served.path).expect("a page server");
     let mut request = Request {
         kind: attach::wire::Kind::Attach,
         pid: 1,
@@ -305,7 +305,7 @@ fn another_version_is_refused_and_both_are_named() {
 #[test]
 fn a_silent_peer_does_not_hold_up_others() {
     let (served, _pages) = delivered(MIB);
-    let _silent = std::os::unix::net::UnixStream::connect(&served.path).expect("a keeper");
+    let _silent = std::os::unix::net::UnixStream::connect(&served.path).expect("a page server");
     attach::connect(&served.path, 0).expect("served after the silent one's time is up");
 }
 

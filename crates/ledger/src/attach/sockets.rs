@@ -69,7 +69,7 @@ pub fn take(stream: &UnixStream) -> Result<Sockets, AttachError> {
         match rustix::net::recvmsg(stream, &mut buffers, &mut control, flags) {
             Ok(received) => break received.bytes,
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(AttachError::system("recvmsg of a keeper's sockets")(errno)),
+            Err(errno) => return Err(AttachError::system("recvmsg of a page server's sockets")(errno)),
         }
     };
     if received != MESSAGE_BYTES {
@@ -184,7 +184,7 @@ fn send(
     ) {
         Ok(MESSAGE_BYTES) => Ok(()),
         Ok(_) => Err(AttachError::Protocol),
-        Err(errno) => Err(AttachError::system("sendmsg of a keeper's sockets")(errno)),
+        Err(errno) => Err(AttachError::system("sendmsg of a page server's sockets")(errno)),
     }
 }
 
