@@ -1,5 +1,5 @@
-//! Physical memory of the virtual memory interface: charged from its creation until the last handle and the last mapping
-//! are gone.
+//! Physical memory of the virtual memory interface: charged from its creation until the last handle and the last
+//! mapping are gone.
 //!
 //! Physical memory that is imported by a shareable handle is charged before the driver is asked ([`Importing`]). If
 //! only the handle still refers to it, the import is what takes it from the device. The driver reports its device only

@@ -1,5 +1,5 @@
-//! Memory that comes from other processes or goes to them: exported pointers, their imports, external memory, and physical
-//! memory with its handles.
+//! Memory that comes from other processes or goes to them: exported pointers, their imports, external memory, and
+//! physical memory with its handles.
 //!
 //! Opening a pointer takes nothing from the device. So its size is queried after it, and it is closed again if it
 //! cannot be charged.

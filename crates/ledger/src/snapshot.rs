@@ -24,8 +24,8 @@ impl Snapshot {
     /// Reads a ledger. `fd` is a descriptor through which no other code takes locks.
     ///
     /// # Errors
-    /// [`PageError::Size`] for a file of another size, also where it is shortened meanwhile; [`PageError`] for a file that is
-    /// no ledger of our version.
+    /// [`PageError::Size`] for a file of another size, also if it is shortened meanwhile; [`PageError`] for a file that
+    /// is no ledger of our version.
     pub fn read(fd: OwnedFd) -> Result<Self, PageError> {
         const SLOTS_AT: usize = offset_of!(LedgerPage, slots);
         memfd::require_size(fd.as_fd(), "ledger", LEDGER_BYTES)?;

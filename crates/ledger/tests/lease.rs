@@ -95,7 +95,7 @@ fn a_successor_goes_on_from_where_the_gate_stood() {
         GrantView::map(shared.as_fd()).expect("mapped")
     };
     let open = Grant::succeed(&view()).expect("made");
-    assert_eq!(open.gate().gate(), Gate::Open, "who was alone goes on");
+    assert_eq!(open.gate().gate(), Gate::Open, "an open gate stays open");
     assert!(view().beat_ns() == 0 && beat_of(&open) == 0, "none leases here");
 
     grant.beat();

@@ -198,7 +198,7 @@ impl Driver for Native {
 
     fn free_in(&self, pointer: CUdeviceptr, stream: Stream) {
         let handle = stream.handle as CUstream;
-        // SAFETY: the driver has just handed this pointer out in this stream, and the program has not returned to use it.
+        // SAFETY: the driver has just returned this pointer in this stream, and the program does not have it yet.
         let _freed = unsafe {
             if stream.per_thread {
                 forward::cuMemFreeAsync_ptsz(pointer, handle)

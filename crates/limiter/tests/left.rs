@@ -150,7 +150,7 @@ fn what_everybody_has_left_is_charged_to_nobody_though_its_payer_is_idle() {
         let shared = payer.tell(&format!("create {}", 600 << 20));
         guest.tell(&format!("import {shared}"));
         payer.tell("release");
-        assert_eq!(slice.used(), 600 * MIB, "the guest has it");
+        assert_eq!(slice.used(), 600 * MIB, "the importer has it");
         guest.tell("release");
         // At once, for the process that needs it.
         let asks = if round % 2 == 0 { &mut third } else { &mut guest };

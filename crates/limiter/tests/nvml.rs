@@ -335,7 +335,7 @@ fn memory_and_processes_are_the_slices() {
         assert_eq!(
             slice.pages.ledger.processes().count(),
             0,
-            "who looks takes no place"
+            "an observer takes no slot"
         );
 
         let tenant = connect(&slice.socket, 0).expect("the server answers");

@@ -38,8 +38,8 @@ fn loaded(
 /// The size of the variables in the image at `image`.
 ///
 /// # Safety
-/// `image` is null or an image as a driver takes it: a fatbin's wrapper or container, an ELF file, or text with a closing
-/// NUL.
+/// `image` is null or an image as a driver takes it: a fatbin's wrapper or container, an ELF file, or text with a
+/// closing NUL.
 unsafe fn at(image: *const c_void) -> Variables {
     let image = image.cast::<u8>();
     if image.is_null() {
