@@ -106,12 +106,12 @@ impl Imports {
         answer
     }
 
-    /// Whether others may open what `pointer` points to.
+    /// Whether other processes may open the memory at `pointer`.
     pub fn is_exported(&self, pointer: CUdeviceptr) -> bool {
         locked(&self.table).exported.contains_key(&pointer)
     }
 
-    /// Others may open what `pointer` points to.
+    /// Other processes may open the memory at `pointer` from now on.
     pub fn exported<E: Environment>(&self, shares: &Shares<E>, pointer: CUdeviceptr, key: Key) {
         let stale = self.change(|table| {
             let known = table.exported.get(&pointer);

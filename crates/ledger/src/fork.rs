@@ -81,7 +81,7 @@ pub(crate) struct OwnMapping<P> {
 }
 
 impl<P> OwnMapping<P> {
-    /// Takes `mapping` out of what children inherit.
+    /// Hides `mapping` from children.
     pub fn new(mapping: Mapping<P>) -> Result<Self, PageError> {
         mapping.dont_fork()?;
         Ok(Self {

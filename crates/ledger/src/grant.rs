@@ -16,7 +16,7 @@ use crate::memfd;
 use crate::terms::{Cap, Class, ComputeTerms, MAX_ACCOUNTS, MAX_ON_OOM_WAIT, Policy, Terms};
 use crate::text::{self, GrantText};
 
-/// What a new grant says. By default it is strict, holds no memory, and is the only account of its slice.
+/// The contents of a new grant. By default it is strict, holds no memory, and is the only account of its slice.
 #[derive(Clone, Copy, Debug)]
 pub struct GrantSpec<'a> {
     /// Device memory that the slice may use, in bytes.
@@ -195,7 +195,7 @@ impl Grant {
         self.predecessor.iter().for_each(GrantView::wake_gate);
     }
 
-    /// Changes the memory limit, in bytes. It may be below what is in use: then nothing more is granted until use has
+    /// Changes the memory limit, in bytes. It may be below the present use: then no more is granted until use has
     /// fallen.
     pub fn set_memory_limit_bytes(&self, bytes: u64) {
         self.mapping.page().memory_limit_bytes.store(bytes, Relaxed);
@@ -255,7 +255,7 @@ impl Grant {
         self.mapping.page().lease.beat_ns.store(monotonic_ns(), Relaxed);
     }
 
-    /// Sets what the slice takes of the device's time while no agent leases it, in parts of 10,000.
+    /// Sets the slice's part of the device's time while no agent leases it, in parts of 10,000.
     pub fn set_fallback_share(&self, share: u32) {
         self.mapping.page().lease.fallback_share.store(share, Relaxed);
     }

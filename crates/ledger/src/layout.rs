@@ -181,7 +181,7 @@ pub struct PresenceLine {
     reserved: [AtomicU64; 2],
 }
 
-/// Words for what the slice's processes tell each other of shared allocations.
+/// Words in which the slice's processes tell each other of shared allocations.
 pub const SHARED_WORDS: usize = 2048;
 
 /// Space for kinds of bypasses, known and future.

@@ -289,6 +289,6 @@ fn refusal(denied: Denied, limit_bytes: u64) -> ReserveError {
 fn thread_hint() -> usize {
     // SAFETY: always callable, and changes nothing.
     let thread = unsafe { libc::pthread_self() } as u64;
-    // Thread descriptors are aligned and far apart: a multiplication moves what differs to the top.
+    // Thread descriptors are aligned and far apart: a multiplication moves the differing bits to the top.
     ((thread >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
 }

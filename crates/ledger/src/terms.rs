@@ -68,7 +68,7 @@ pub struct Terms {
     pub policy: Policy,
     /// How long an allocation waits for memory before it is refused. Zero: not at all. At most [`MAX_ON_OOM_WAIT`].
     pub on_oom_wait: Duration,
-    /// What a context takes of this device's memory, in bytes; 0 where it is not known.
+    /// The cost of a context in this device's memory, in bytes; 0 if it is not known.
     pub context_bytes: u64,
     /// Bytes that the slice may allocate beyond its memory limit, in managed memory that the host backs. Zero: none.
     pub spill_limit_bytes: u64,

@@ -91,7 +91,7 @@ fn ask(member: &Membership, device: CUdevice) -> Result<u8, CUresult> {
         return Ok(1);
     }
     answer.ok()?;
-    // SAFETY: plain bytes, of which each value is one; and the driver has filled them in.
+    // SAFETY: plain bytes, for which any value is valid; and the driver has filled them in.
     let uuid = unsafe { uuid.assume_init() };
     let uuid = uuid.bytes.map(|byte| byte.to_ne_bytes()[0]);
     let account = member.accounts().position(|account| {

@@ -147,7 +147,7 @@ impl Driver for Native {
     }
 
     fn query(&self, event: usize) -> Progress {
-        // SAFETY: our own event; what became of it the driver says.
+        // SAFETY: our own event; the driver reports its state.
         match unsafe { forward::cuEventQuery(event as CUevent) } {
             CUDA_SUCCESS => Progress::Reached,
             CUDA_ERROR_INVALID_HANDLE | CUDA_ERROR_CONTEXT_IS_DESTROYED | CUDA_ERROR_DEINITIALIZED => {

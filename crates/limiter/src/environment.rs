@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 /// (`below/libcuda.so.1`, `below/libnvidia-ml.so.1`). The crate `crates/container` writes these mounts.
 const CONTAINER: &str = "/run/divvy";
 
-/// A path from the environment, or `None` where the variable is unset or empty; in a container the fixed path.
+/// A path from the environment, or `None` if the variable is unset or empty; in a container the fixed path.
 struct Setting {
     name: &'static str,
     /// The path below [`CONTAINER`]; none for a setting that a container does not fix.

@@ -1,4 +1,4 @@
-//! Quota over any driver below: what a slice allocates is charged to its ledger, everything else passes through.
+//! Quota over any driver below: a slice's allocations are charged to its ledger, and all other calls pass through.
 //!
 //! - [`TABLE`]: the limiter as a driver. It has its own functions for calls that it charges or answers for the slice.
 //!   Every other symbol is a jump into the driver below ([`below`]).

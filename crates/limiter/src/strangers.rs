@@ -28,7 +28,7 @@ static FOUND: AtomicU64 = AtomicU64::new(0);
 #[inline(never)]
 pub(crate) fn look(member: &Membership) -> Result<(), CUresult> {
     let mut loads = 0_u64;
-    // SAFETY: the callback writes one u64, which is what it is given.
+    // SAFETY: the callback writes one u64, and it gets a pointer to one.
     unsafe { libc::dl_iterate_phdr(Some(count_loads), (&raw mut loads).cast()) };
     if SEEN.swap(loads + 1, Ordering::Relaxed) != loads + 1 {
         search(member);
@@ -69,7 +69,7 @@ fn search(member: &Membership) {
         known: [search_address(), below::address_if_open()],
         found: 0,
     };
-    // SAFETY: the callback gets the record that it is written for, and nothing else does meanwhile.
+    // SAFETY: the callback gets the record that it is written for, and no other code uses it meanwhile.
     unsafe { libc::dl_iterate_phdr(Some(judge), (&raw mut search).cast()) };
     let new = search.found & !FOUND.fetch_or(search.found, Ordering::Relaxed);
     for bypass in Bypass::ALL.into_iter().filter(|bypass| new & bit(*bypass) != 0) {

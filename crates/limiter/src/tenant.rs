@@ -105,7 +105,7 @@ pub fn known() -> Option<Tenant> {
     } else if core::ptr::eq(membership, NO_SLICE) {
         Some(Tenant::Unlimited)
     } else {
-        // SAFETY: what is neither null nor NO_SLICE was leaked by `enter`.
+        // SAFETY: a pointer that is neither null nor NO_SLICE was leaked by `enter`.
         Some(Tenant::Member(unsafe { &*membership }))
     }
 }

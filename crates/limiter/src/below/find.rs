@@ -84,7 +84,7 @@ pub(super) fn image(address: *const core::ffi::c_void) -> Option<usize> {
         1
     }
     let mut search = Search(address as usize, None);
-    // SAFETY: the callback gets the record that it is written for, and nothing else does meanwhile.
+    // SAFETY: the callback gets the record that it is written for, and no other code uses it meanwhile.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
     search.1
 }

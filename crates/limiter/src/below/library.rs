@@ -180,7 +180,7 @@ impl Library {
 }
 
 fn last_error() -> String {
-    // SAFETY: dlerror answers null or a C string that lives until this thread's next call of the loader.
+    // SAFETY: dlerror returns null or a C string that lives until this thread's next call of the loader.
     unsafe {
         let text = libc::dlerror();
         if text.is_null() {

@@ -32,7 +32,7 @@ macro_rules! slots {
                 #[cold]
                 pub unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> divvy_abi::CUresult {
                     let address = super::resolve(divvy_abi::Symbol::$name);
-                    // SAFETY: the address is that of a driver's function of this name: its type is the table's.
+                    // SAFETY: the address belongs to a driver's function of this name, whose type is the table's.
                     let function = unsafe {
                         core::mem::transmute::<
                             *const core::ffi::c_void,
@@ -52,8 +52,8 @@ macro_rules! slots {
                 #[inline]
                 pub unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> divvy_abi::CUresult {
                     let address = super::SLOTS.$name.load(core::sync::atomic::Ordering::Relaxed).cast_const();
-                    // SAFETY: a slot holds its first-call stub or what the driver below, or a stand-in, has under this
-                    // name: functions of this type all.
+                    // SAFETY: a slot holds its first-call stub, or the function of this name from the driver below or a
+                    // stand-in. All have this type.
                     let function = unsafe {
                         core::mem::transmute::<
                             *const core::ffi::c_void,

@@ -38,7 +38,8 @@ struct Standing(usize);
 impl Standing {
     fn stand_in(&mut self, context: usize) -> bool {
         if self.0 != context {
-            // SAFETY: a context of the program's that has not ended, by what we are told; and the driver checks.
+            // SAFETY: a context of the program that has not ended, since ends are reported first; the driver checks as
+            // well.
             if !unsafe { forward::cuCtxSetCurrent(context as CUcontext) }.is_success() {
                 return false;
             }
@@ -51,7 +52,7 @@ impl Standing {
 impl Drop for Standing {
     fn drop(&mut self) {
         if self.0 != 0 {
-            // SAFETY: no context at all is one that can be set.
+            // SAFETY: null is a valid argument: it means no context.
             let _left = unsafe { forward::cuCtxSetCurrent(core::ptr::null_mut()) };
         }
     }
@@ -227,7 +228,7 @@ impl Gate {
 }
 
 fn is_running(name: Name) -> bool {
-    // SAFETY: a stream that the program has not destroyed, as we are told before it does.
+    // SAFETY: a stream that the program has not destroyed, since a hook reports that first.
     unsafe { forward::cuStreamQuery(name.handle()) == CUDA_ERROR_NOT_READY }
 }
 

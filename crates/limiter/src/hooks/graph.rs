@@ -44,7 +44,7 @@ fn nodes(graph: CUgraph) -> Vec<CUgraphNode> {
         return Vec::new();
     }
     let mut nodes = vec![core::ptr::null_mut(); count];
-    // SAFETY: there is room for as many as the number says.
+    // SAFETY: the list has space for as many as the number says.
     let result = unsafe { forward::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &raw mut count) };
     if !result.is_success() {
         return Vec::new();

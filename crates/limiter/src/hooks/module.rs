@@ -48,7 +48,8 @@ unsafe fn at(image: *const c_void) -> Variables {
     // It compares byte by byte up to the first difference, as text may end anywhere.
     // SAFETY: the caller's promise: no byte is read behind a text's NUL.
     let begins = |magic: &[u8]| (0..magic.len()).all(|at| unsafe { image.add(at).read() } == magic[at]);
-    // SAFETY: the caller's promise: what begins so has a header, whose lengths a driver goes by as well.
+    // SAFETY: the caller's promise: an image with this beginning has a header, and a driver relies on its lengths as
+    // well.
     unsafe {
         if begins(ELF) {
             let sections = image.add(0x28).cast::<u64>().read_unaligned();
@@ -99,7 +100,7 @@ macro_rules! loads {
             guard(|| {
                 loaded(
                     Kind::$kind,
-                    // SAFETY: what the program gives the driver as an image, or a file's name.
+                    // SAFETY: the program's own argument: an image, or a file's name.
                     || unsafe { $how($image) },
                     // SAFETY: the arguments are handed on as they came.
                     || unsafe { forward::$name(out, $image $(, $argument)*) },

@@ -23,7 +23,7 @@ macro_rules! stream_ordered {
             guard(|| {
                 let name = driver::stream(stream, $per_thread);
                 let named: Option<CUmemoryPool> = $named;
-                // SAFETY: the arguments are handed on as they came; `out` is what the driver has just filled in.
+                // SAFETY: the arguments are handed on as they came; the driver has just filled `out` in.
                 unsafe { allocate(name, named, out, bytes, || forward::$name(out, bytes, $($pool,)? stream)) }
             })
         })*

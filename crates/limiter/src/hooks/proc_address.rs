@@ -33,7 +33,7 @@ pub(super) unsafe extern "C-unwind" fn cuGetProcAddress(
     guard(|| {
         // SAFETY: the arguments are handed on as they came.
         let result = unsafe { forward::cuGetProcAddress(name, out, version, flags) };
-        // SAFETY: as the program and the driver left them.
+        // SAFETY: the program's arguments, after the driver has filled them in.
         unsafe { substitute(result, name, out, version, flags) }.unwrap_or(CUDA_ERROR_NOT_FOUND)
     })
 }
@@ -48,7 +48,7 @@ pub(super) unsafe extern "C-unwind" fn cuGetProcAddress_v2(
     guard(|| {
         // SAFETY: the arguments are handed on as they came.
         let result = unsafe { forward::cuGetProcAddress_v2(name, out, version, flags, status) };
-        // SAFETY: as the program and the driver left them.
+        // SAFETY: the program's arguments, after the driver has filled them in.
         let answer = unsafe { substitute(result, name, out, version, flags) };
         answer.unwrap_or_else(|Unlimited| {
             if !status.is_null() {

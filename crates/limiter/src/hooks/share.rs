@@ -124,7 +124,8 @@ pub(super) unsafe extern "C-unwind" fn cuMemPoolImportPointer(
             // SAFETY: the arguments are handed on as they came.
             return unsafe { forward::cuMemPoolImportPointer(out, pool, data) };
         }
-        // SAFETY: the arguments are handed on as they came; what is read the driver reads too, or has filled in before.
+        // SAFETY: the arguments are handed on as they came; the driver also reads the same memory, or has filled it in
+        // before.
         unsafe {
             opened(
                 || Key::of(bytes_of(&data.read())),

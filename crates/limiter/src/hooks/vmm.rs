@@ -193,7 +193,7 @@ pub(super) unsafe extern "C-unwind" fn cuMemImportFromShareableHandle(
             });
             (handle, account.ok().flatten(), identity)
         };
-        // SAFETY: the handle that the driver has just answered, and the program does not know.
+        // SAFETY: the driver has just returned this handle, and the program does not know it.
         CHARGES.import_physical(identity, call, imported, |handle| unsafe {
             forward::cuMemRelease(handle)
         })

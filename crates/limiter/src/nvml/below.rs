@@ -65,7 +65,7 @@ macro_rules! slots {
                 #[cold]
                 pub unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> $result {
                     let address = resolve(Symbol::$name);
-                    // SAFETY: the address is that of an NVML's function of this name: its type is the table's.
+                    // SAFETY: the address belongs to an NVML's function of this name, whose type is the table's.
                     let function = unsafe {
                         core::mem::transmute::<*const c_void, unsafe extern "C-unwind" fn($($of),*) -> $result>(
                             address,
@@ -85,8 +85,8 @@ macro_rules! slots {
                 #[inline]
                 pub unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> $result {
                     let address = SLOTS.$name.load(Ordering::Relaxed).cast_const();
-                    // SAFETY: a slot holds its first-call stub or what the library below, or a stand-in, has under
-                    // this name: functions of this type all.
+                    // SAFETY: a slot holds its first-call stub, or the function of this name from the library below or
+                    // a stand-in. All have this type.
                     let function = unsafe {
                         core::mem::transmute::<*const c_void, unsafe extern "C-unwind" fn($($of),*) -> $result>(
                             address,

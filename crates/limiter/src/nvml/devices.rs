@@ -18,7 +18,7 @@ fn initialised(answer: nvmlReturn_t) -> nvmlReturn_t {
     match slice::look(path, 0) {
         Ok(_) => answer,
         Err(why) => {
-            // SAFETY: ends what was begun; no arguments.
+            // SAFETY: ends the earlier nvmlInit; no arguments.
             unsafe { forward::nvmlShutdown() };
             why
         }

@@ -33,7 +33,7 @@ unsafe fn fill<T>(
         return Err(NVML_ERROR_INVALID_ARGUMENT);
     }
     for (index, process) in processes.iter().enumerate() {
-        // SAFETY: below the room that the caller vouches for.
+        // SAFETY: within the capacity that the caller guarantees.
         unsafe { infos.add(index).write(info(process)) };
     }
     Ok(())
@@ -134,7 +134,7 @@ pub unsafe extern "C-unwind" fn nvmlDeviceGetRunningProcessDetailList(
             computeInstanceId: NO_INSTANCE,
             usedGpuCcProtectedMemory: 0,
         };
-        // SAFETY: the list has room for as many entries as it says, by NVML's contract.
+        // SAFETY: the list has space for as many entries as it says, by NVML's contract.
         unsafe {
             fill(
                 processes,

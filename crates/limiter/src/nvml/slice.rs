@@ -155,7 +155,7 @@ fn mig_devices_below(gpus: &[(Handle, [u8; 16])]) -> Result<Vec<(Handle, [u8; 16
     let mut devices = Vec::new();
     for (gpu, _) in gpus {
         let mut most = 0;
-        // SAFETY: the handle is the library's below; a valid out-parameter. A GPU without MIG has none.
+        // SAFETY: the handle came from the library below; a valid out-parameter. A GPU without MIG has none.
         if unsafe { forward::nvmlDeviceGetMaxMigDeviceCount(gpu.raw(), &raw mut most) } != NVML_SUCCESS {
             continue;
         }
@@ -175,7 +175,7 @@ fn mig_devices_below(gpus: &[(Handle, [u8; 16])]) -> Result<Vec<(Handle, [u8; 16
 /// A device's handle with its UUID; `None` for a device that does not report one.
 fn named(handle: nvmlDevice_t) -> Option<(Handle, [u8; 16])> {
     let mut text = [0; NVML_DEVICE_UUID_V2_BUFFER_SIZE as usize];
-    // SAFETY: room for as many bytes as are named.
+    // SAFETY: the buffer has the stated size.
     let answer =
         unsafe { forward::nvmlDeviceGetUUID(handle, text.as_mut_ptr(), NVML_DEVICE_UUID_V2_BUFFER_SIZE) };
     if answer != NVML_SUCCESS {

@@ -37,7 +37,7 @@ fn own_rates(device: nvmlDevice_t, slice: &Observed) -> Result<nvmlUtilization_t
         .saturating_sub(RECENT_US);
     let mut count = 0;
     let ask = |samples, count| {
-        // SAFETY: null, or room for as many samples as the count says.
+        // SAFETY: null, or space for as many samples as the count says.
         unsafe { forward::nvmlDeviceGetProcessUtilization(device, samples, count, since) }
     };
     match ask(core::ptr::null_mut(), &raw mut count) {

@@ -129,7 +129,7 @@ impl Gate {
         assert!(result.is_success());
     }
 
-    /// And goes on.
+    /// The stream continues.
     pub fn open(&self) {
         self.0.store(true, Ordering::Release);
     }

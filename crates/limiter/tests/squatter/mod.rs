@@ -24,7 +24,7 @@ unsafe extern "C-unwind" fn destroyed_and_taken(context: CUcontext) -> CUresult 
     let below = &divvy_emulator::TABLE;
     let first = TAKEN.swap(0, Ordering::Relaxed);
     let mut address = 0;
-    // SAFETY: the argument is handed on as it came; what is mapped is no memory of the device, but the device can reach it,
+    // SAFETY: the argument is handed on as it came. The mapped memory is not the device's, but the device can reach it,
     // and no other code has it.
     unsafe {
         let result = (below.cuCtxDestroy_v2)(context);
