@@ -39,7 +39,7 @@ impl Setting {
             value(
                 container,
                 self.fixed.filter(|_| *granted),
-                // The user who starts a set-id program writes its environment, and is not the user as whom it runs.
+                // The user who starts a set-id program writes its environment, but the program runs as another user.
                 std::env::var_os(self.name).filter(|_| !is_secure()),
             )
         });
