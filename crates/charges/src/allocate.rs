@@ -16,7 +16,8 @@ use crate::units::rounded;
 impl<E: Environment> Charges<E> {
     /// Allocates `bytes` by `call`; `pointer` reads the address after a success.
     ///
-    /// Pages for all of it are reserved first. Where the driver has put it into pages that are held already, they go back.
+    /// Pages for all of it are reserved first. If the driver has put it into pages that are held already, they are
+    /// given back.
     #[inline]
     pub fn allocate(
         &self,
@@ -40,8 +41,9 @@ impl<E: Environment> Charges<E> {
         self.keep(account, Extent { pointer, bytes }, most)
     }
 
-    /// Allocates `height` rows of `width` bytes by `call`; `filled_in` reads the address and the rows' pitch in bytes after a
-    /// success. Rows are charged at the driver's pitch, which is known only then: reserved by the usual one, then corrected.
+    /// Allocates `height` rows of `width` bytes by `call`; `filled_in` reads the address and the rows' pitch in bytes
+    /// after a success. Rows are charged at the driver's pitch, which is known only then. So the usual pitch is
+    /// reserved first, and then corrected.
     pub fn allocate_rows(
         &self,
         account: E::Account,
@@ -65,8 +67,8 @@ impl<E: Environment> Charges<E> {
         self.keep(account, Extent { pointer, bytes }, most)
     }
 
-    /// Allocates managed memory of `bytes` by `call`. It takes the device's pages when they are touched, and gives them up
-    /// under pressure: charged by its size. It may lie beyond the share.
+    /// Allocates managed memory of `bytes` by `call`. It takes the device's pages when they are touched, and gives them
+    /// up under pressure, so it is charged by its size. It may lie beyond the share.
     pub fn allocate_managed(
         &self,
         account: E::Account,
@@ -98,7 +100,7 @@ impl<E: Environment> Charges<E> {
         })
     }
 
-    /// [`Charges::allocate`], and where that does not fit, by `managed` beyond the share, if the terms allow it
+    /// [`Charges::allocate`]. If that does not fit, allocates by `managed` beyond the share, if the terms allow it
     /// (`--oversubscribe=2x`). The device maps such memory and holds none of it.
     #[inline]
     pub fn allocate_or_spill(
@@ -170,7 +172,8 @@ impl<E: Environment> Charges<E> {
         }
     }
 
-    /// Reserves what a pool may grow by for `bytes` more, of which `same_stream` wait to be freed in the same stream.
+    /// Reserves the possible growth of a pool for `bytes` more, when `same_stream` bytes wait to be freed in the same
+    /// stream.
     fn begin_in_pool(&self, pool: u16, bytes: u64, same_stream: u64) -> Result<Begun, CUresult> {
         let (env, pools) = (self.env(), &self.charged().pools);
         let account = self.charged().account_of(Owner::Pool(pool));
@@ -184,7 +187,7 @@ impl<E: Environment> Charges<E> {
         if pools.reuses(pool, bytes, same_stream) {
             return begin(0);
         }
-        // What was freed and has not come back, and then what the pools keep: no more of that than it takes.
+        // First freed memory that has not come back, and then as much memory kept by the pools as is needed.
         self.deferred.settle();
         pools.follow();
         let had = account.try_reserve(need.most) || {
@@ -197,15 +200,15 @@ impl<E: Environment> Charges<E> {
         if pools.is_idle(pool, bytes) {
             return begin(0);
         }
-        // A driver that was not seen to take more than whole pages is not suspected of it where that would be a refusal.
+        // If larger steps than whole pages were not observed, they are not assumed where that would mean a refusal.
         let least = if need.is_coarse { need.most } else { need.least };
         self.take(account, least, "memory of a pool")?;
         begin(least)
     }
 
-    /// Reserves `bytes` and takes them from the driver by `call`; they are charged exactly if that succeeds. `call` is made
-    /// again where the driver is out of memory and the slice's terms wait for room, or a process has just died whose
-    /// memory may be on its way back.
+    /// Reserves `bytes` and takes them from the driver by `call`; they are charged exactly if that succeeds. `call` is
+    /// repeated while the driver is out of memory and the slice's terms wait. It is also repeated if a process has just
+    /// died whose memory may be on its way back.
     #[inline]
     pub(crate) fn allocating(
         &self,
@@ -220,7 +223,7 @@ impl<E: Environment> Charges<E> {
         }
     }
 
-    /// [`Charges::allocating`], where `bytes` are reserved by now.
+    /// [`Charges::allocating`], with `bytes` already reserved.
     #[inline]
     pub(crate) fn calling(
         &self,
@@ -239,15 +242,15 @@ impl<E: Environment> Charges<E> {
         result
     }
 
-    /// Notes an allocation that the driver has made, for whose pages `reserved` bytes were reserved. What it takes less goes
-    /// back; where it takes more than there is room for, it is undone.
+    /// Records an allocation that the driver has made, for whose pages `reserved` bytes were reserved. If it takes
+    /// less, the rest is given back. If it takes more than fits, the allocation is undone.
     #[inline]
     fn keep(&self, account: E::Account, extent: Extent, reserved: u64) -> CUresult {
         let extents = self.extents();
         let owner = Owner::Account(account.index());
         let owned = Owned { owner, extent };
         if extents.any_detached() {
-            // A page that importers have open, and that has emptied here, is another one when its address comes back.
+            // If importers have a page open that is empty here, it is another page when its address is reused.
             self.deferred.settle();
         }
         let Ok(taken) = extents.enter(account, owned) else {
@@ -263,7 +266,7 @@ impl<E: Environment> Charges<E> {
                 "{} bytes took {taken} of pages, with {reserved} reserved: undone",
                 extent.bytes
             ));
-            // Others may be in the same pages by now.
+            // Other allocations may be in the same pages by now.
             let left = taken - extents.leave(account, owned).min(taken);
             account.give_back(reserved.saturating_sub(left));
             return CUDA_ERROR_OUT_OF_MEMORY;
@@ -271,17 +274,17 @@ impl<E: Environment> Charges<E> {
         self.note(owned)
     }
 
-    /// Notes what pays for an allocation.
+    /// Records the owner of an allocation.
     #[inline]
     fn note(&self, owned: Owned) -> CUresult {
         match self.charged().pointers.insert(owned) {
             Ok(None) => CUresult::default(),
-            // The address was freed in a way that we did not see: its old charge goes.
+            // The address was freed without the limiter seeing it: its old charge is removed.
             Ok(Some(old)) => {
                 self.charged().give_back(old.at(owned.extent.pointer));
                 CUresult::default()
             }
-            // The charge cannot be remembered, so the memory cannot be had.
+            // The charge cannot be recorded, so the allocation is refused.
             Err(_) => {
                 self.free_again(owned.extent.pointer);
                 self.charged().give_back(owned);
@@ -305,7 +308,7 @@ impl<E: Environment> Charges<E> {
             return answer;
         }
         let mut either = || self.within(&mut request).or_else(|| self.beyond(&mut request));
-        // What was freed and has not come back is nearer than the host.
+        // Freed memory that has not come back is better than memory on the host.
         self.reclaim(account);
         if let Some(answer) = either() {
             return answer;
@@ -323,7 +326,7 @@ impl<E: Environment> Charges<E> {
         CUDA_ERROR_OUT_OF_MEMORY
     }
 
-    /// Within the share and on the device; nothing where either has no room.
+    /// Within the share and on the device; `None` if either lacks the space.
     fn within(&self, request: &mut Request<'_, E::Account>) -> Option<CUresult> {
         let (account, bytes, most) = (request.account, request.bytes, request.most);
         match account.reserve(most) {
@@ -346,7 +349,7 @@ impl<E: Environment> Charges<E> {
         (result != CUDA_ERROR_OUT_OF_MEMORY).then_some(result)
     }
 
-    /// Beyond the share; nothing where that is used up as well.
+    /// Beyond the share; `None` if that is used up as well.
     fn beyond(&self, request: &mut Request<'_, E::Account>) -> Option<CUresult> {
         let account = request.account;
         let spilled = &self.charged().spilled;

@@ -1,7 +1,8 @@
-//! What arrays and mipmaps take.
+//! How much device memory arrays and mipmaps take.
 //!
-//! Drivers do not tell for those that they allocate themselves. Their elements lie in blocks of 64 bytes by 8 rows, as
-//! NVIDIA documents the layout for the exchange of such memory, so rows and slices are rounded up to whole blocks.
+//! Drivers do not report it for those that they allocate themselves. Their elements lie in blocks of 64 bytes by 8
+//! rows, as NVIDIA documents the layout for the exchange of such memory. So rows and slices are rounded up to whole
+//! blocks.
 
 use divvy_abi::*;
 
@@ -10,7 +11,7 @@ use crate::units::rounded;
 const BLOCK_WIDTH: u64 = 64;
 const BLOCK_ROWS: u64 = 8;
 
-/// Bytes of an element and how many texels of a row, and rows, it covers.
+/// Bytes of an element, and how many texels of a row, and how many rows, it covers.
 fn element(format: CUarray_format, channels: u32) -> (u64, u64) {
     let channels = u64::from(channels.max(1));
     match format {
@@ -36,16 +37,16 @@ fn element(format: CUarray_format, channels: u32) -> (u64, u64) {
         {
             (16, 4)
         }
-        // 16 bits for each of four channels, and all that video formats need.
+        // 16 bits for each of four channels, and enough for all video formats.
         _ => (8, 1),
     }
 }
 
-/// Bytes of device memory that an array of this description takes; `u64::MAX` where that is more than can be counted.
+/// Bytes of device memory that an array of this description takes; `u64::MAX` if the size overflows.
 #[must_use]
 pub fn bytes(array: &CUDA_ARRAY3D_DESCRIPTOR) -> u64 {
     if array.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) != 0 {
-        // The program gives it memory, for which it has paid.
+        // The program supplies the memory, which is charged already.
         return 0;
     }
     let (element_bytes, texels) = element(array.Format, array.NumChannels);
@@ -63,7 +64,8 @@ pub fn bytes(array: &CUDA_ARRAY3D_DESCRIPTOR) -> u64 {
         .map_or(u64::MAX, rounded)
 }
 
-/// Bytes that a mipmap takes: each level half the size of the one before, layers excepted, down to a single element.
+/// Bytes that a mipmap takes: each level has half the size of the one before, except for layers, down to a single
+/// element.
 #[must_use]
 pub fn mipmap_bytes(array: &CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> u64 {
     let layered = array.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) != 0;

@@ -1,4 +1,4 @@
-//! The allocations that this process is charged for, and how a charge goes back.
+//! The allocations that this process is charged for, and the end of a charge.
 
 use crate::detached::{Detached, Ended};
 use crate::environment::{Account, Environment};
@@ -36,7 +36,7 @@ impl<E: Environment> Charged<E> {
         &self.pools.extents
     }
 
-    /// The account that pays for an owner, itself or for a pool, by pages or by size.
+    /// The account that is charged for an owner, itself or for a pool, by pages or by size.
     pub fn account_of(&self, owner: Owner) -> Option<E::Account> {
         match owner {
             Owner::Account(index) | Owner::Managed(index) => self.env().account(index),
@@ -45,7 +45,7 @@ impl<E: Environment> Charged<E> {
         }
     }
 
-    /// The account that pays for the pages of an owner, itself or for a pool.
+    /// The account that is charged for the pages of an owner, itself or for a pool.
     fn account_of_pages(&self, owner: Owner) -> Option<E::Account> {
         match owner {
             Owner::Account(_) | Owner::Pool(_) => self.account_of(owner),
@@ -53,7 +53,7 @@ impl<E: Environment> Charged<E> {
         }
     }
 
-    /// An allocation is gone: its charge goes back.
+    /// An allocation is gone: its charge is removed.
     #[inline]
     pub fn give_back(&self, owned: Owned) {
         match owned.owner {
@@ -72,9 +72,9 @@ impl<E: Environment> Charged<E> {
         }
     }
 
-    /// Puts back a charge that was taken out, of an allocation that the driver has not freed.
+    /// Restores a removed charge of an allocation that the driver has not freed.
     pub fn put_back(&self, pointer: u64, charge: Charge) {
-        // There was room for it a moment ago.
+        // Its space was free a moment ago.
         let _room_was_there = self.pointers.insert(charge.at(pointer));
     }
 
@@ -87,7 +87,7 @@ impl<E: Environment> Charged<E> {
                 .is_some_and(|account| self.extents().touches_detached(account, owned))
     }
 
-    /// Detaches an allocation from its pages: `at_once`, or when [`Charged::leave_pages`] is told. `None` where it is
+    /// Detaches an allocation from its pages: `at_once`, or at the call of [`Charged::leave_pages`]. `None` if it is
     /// charged by its size.
     pub fn detach(&self, owned: Owned, at_once: bool) -> Option<Detached> {
         let account = self.account_of_pages(owned.owner)?;
@@ -98,7 +98,7 @@ impl<E: Environment> Charged<E> {
         Some(detached)
     }
 
-    /// A detached allocation is in its pages by address no more.
+    /// A detached allocation is no longer in its pages by address.
     pub fn leave_pages(&self, detached: &mut Detached) {
         let emptied = self.extents().leave_pages(detached);
         if let Owner::Pool(pool) = detached.owned.owner {
@@ -106,7 +106,7 @@ impl<E: Environment> Charged<E> {
         }
     }
 
-    /// A detached allocation was freed, and has importers.
+    /// A detached allocation was freed, and still has importers.
     pub fn make_residual(&self, detached: &mut Detached) {
         detached.residual = true;
         if let Owner::Pool(pool) = detached.owned.owner {
@@ -114,7 +114,7 @@ impl<E: Environment> Charged<E> {
         }
     }
 
-    /// A detached allocation was freed, and has no importers any more.
+    /// A detached allocation was freed, and no longer has importers.
     pub fn end_detached(&self, detached: &Detached) {
         let Ended {
             by_address,

@@ -1,4 +1,4 @@
-//! All that a process is charged for, and what of it can be given back.
+//! All charges of a process, and which of them can be given back.
 
 use divvy_abi::CUresult;
 
@@ -14,7 +14,7 @@ use crate::release::Live;
 use crate::reserve::{Reclaim, find, refused};
 use crate::shared::Shares;
 
-/// What one process is charged for. The functions that hooks call are in `allocate`, `free`, `share`, `context` and
+/// The charges of one process. The functions that hooks call are in `allocate`, `free`, `share`, `context` and
 /// `object`.
 pub struct Charges<E> {
     pub(crate) deferred: Deferred<E>,
@@ -28,7 +28,7 @@ pub struct Charges<E> {
 }
 
 impl<E> Charges<E> {
-    /// Of a process that was charged for nothing yet.
+    /// The charges of a new process: none.
     pub const fn new(env: E) -> Self {
         Self {
             deferred: Deferred::new(env),
@@ -63,14 +63,14 @@ impl<E: Environment> Charges<E> {
         self.charged().extents()
     }
 
-    /// What the charges ask about the world.
+    /// The environment of the charges.
     #[inline]
     pub fn env(&self) -> &E {
         self.charged().env()
     }
 
-    /// Brings the charges up to what the driver has done meanwhile: frees that their streams have come to, and memory
-    /// that pools have let go. Costs some loads where nothing is waited for.
+    /// Updates the charges to what the driver has done meanwhile: frees that their streams have reached, and memory
+    /// that pools have released. Without pending frees this costs some loads.
     #[inline]
     pub fn follow(&self) {
         if self.deferred.any()
@@ -92,12 +92,12 @@ impl<E: Environment> Charges<E> {
         }
     }
 
-    /// Gives back residual memory that has no importers any more.
+    /// Gives back residual memory without importers.
     pub fn follow_residuals(&self) {
         self.shares().follow();
     }
 
-    /// Whether the thread that sleeps for an account ends: it is `over`, or no residual memory is left.
+    /// Whether an account's sleeping thread ends: it is `over`, or no residual memory is left.
     pub fn watch_ends(&self, account: u8, over: bool) -> bool {
         self.shares().watch_ends(account, over)
     }

@@ -1,10 +1,10 @@
-//! Contexts, their heaps, and what goes with them when they end; and graphs.
+//! Contexts, their heaps, and the memory that ends with them; and graphs.
 //!
-//! Which allocations go with a context is the driver's knowledge. Before a context is destroyed, the driver is asked about each
-//! pointer with a charge: afterwards its address may be another thread's allocation, import or mapping. Where it
-//! is not known before whether a context ends, each is asked about after it, and the charge of those that the driver no
-//! longer knows goes back. That costs nothing at allocation, and gets shared and pooled memory right, which outlives a
-//! context.
+//! Only the driver knows which allocations end with a context. Before a context is destroyed, the driver is asked about
+//! each charged pointer, since the address may be another thread's allocation, import or mapping afterwards. If it is
+//! not known beforehand whether a context ends, each pointer is checked after the call. The charges of those that the
+//! driver no longer knows are removed. This costs nothing at allocation, and it handles shared and pooled memory
+//! correctly, which outlives a context.
 
 use divvy_abi::{CUcontext, CUdevice, CUdeviceptr, CUresult};
 
@@ -15,12 +15,12 @@ use crate::graphs::Needs;
 use crate::pointers::Charge;
 use crate::release::Releasing;
 
-/// An allocation that will go with its context.
+/// An allocation that will end with its context.
 #[derive(Debug)]
 enum Leaving {
-    /// Others may have it open, or it lies in a page with such.
+    /// Other processes may have it open, or it shares a page with such an allocation.
     Beyond(Box<Releasing>),
-    /// It is this process's alone.
+    /// It belongs to this process alone.
     Own(CUdeviceptr, Charge),
 }
 
@@ -35,7 +35,7 @@ impl<E: Environment> Charges<E> {
         self.contexts.created(self, account, call, handle)
     }
 
-    /// Makes sure by `call` that a device has its primary context; `handle` reads it after a success, where it is known.
+    /// Ensures by `call` that a device has its primary context; `handle` reads it after a success, if it is known.
     pub fn retain_primary(
         &self,
         device: CUdevice,
@@ -68,14 +68,14 @@ impl<E: Environment> Charges<E> {
         self.contexts.are_several()
     }
 
-    /// A use of a context was added.
+    /// A reference to the context was added.
     pub fn context_attached(&self, context: CUcontext) {
         if self.env().is_ours() {
             self.contexts.attached(context);
         }
     }
 
-    /// Sets a heap of a context by `set`. `after` tells what it takes once it is set, in bytes.
+    /// Sets a heap of a context by `set`. `after` returns its size in bytes once it is set.
     pub fn set_heap(
         &self,
         account: E::Account,
@@ -86,12 +86,12 @@ impl<E: Environment> Charges<E> {
         self.contexts.heap_set(self, account, size, set, after)
     }
 
-    /// Ends a context by `call`. Returns the driver's answer, and whether the context has ended by that.
+    /// Ends a context by `call`. Returns the driver's result, and whether this ended the context.
     pub fn destroy_context(&self, context: CUcontext, call: impl FnOnce() -> CUresult) -> (CUresult, bool) {
         self.end_context(context, true, call, || true)
     }
 
-    /// Takes a use of a context away by `call`, which may end it.
+    /// Removes a reference to the context by `call`, which may end it.
     pub fn detach_context(&self, context: CUcontext, call: impl FnOnce() -> CUresult) -> (CUresult, bool) {
         let is_last = self.contexts.has_one_use(context);
         self.end_context(context, is_last, call, || self.contexts.detached(context))
@@ -128,16 +128,17 @@ impl<E: Environment> Charges<E> {
         (result, ended)
     }
 
-    /// What will go with a context: taken out of the tables before, since the driver may hand the addresses out again before
-    /// they are looked at. That the program frees none of it meanwhile is its promise.
+    /// The allocations that will end with a context. They are taken out of the tables beforehand, since the driver may
+    /// reuse the addresses before they are checked. The program promises to free none of them meanwhile.
     fn leaving_with(&self, context: usize) -> Vec<Leaving> {
         let env = self.env();
         let _quiet = env.quiet();
         let of_context = self.charged().pointers.snapshot().into_iter();
-        // What is of a pool outlives every context.
+        // Memory of a pool outlives every context.
         let of_context = of_context
             .filter(|(pointer, charge)| !charge.owner.is_pool() && env.context_of(*pointer) == Some(context));
-        // Those that others may have open first: which allocations share a page with them is known only then.
+        // Allocations that others may have open come first: only then is it known which allocations share a page with
+        // them.
         let (exported, rest): (Vec<_>, Vec<_>) =
             of_context.partition(|(pointer, _)| self.live().imports.is_exported(*pointer));
         exported
@@ -157,7 +158,7 @@ impl<E: Environment> Charges<E> {
         })
     }
 
-    /// A context has ended, and everything that lives in one with it.
+    /// A context has ended, and everything inside it.
     fn context_ended(&self, context: CUcontext) {
         let (env, live, context) = (self.env(), self.live(), context as usize);
         self.deferred.context_ended(context);
@@ -182,7 +183,8 @@ impl<E: Environment> Charges<E> {
         context
     }
 
-    /// A device was reset, which may take its pools along, or not: none of them is asked before the program names it again.
+    /// A device was reset, which may or may not end its pools. None of them is queried before the program names it
+    /// again.
     pub fn device_reset(&self, device: CUdevice) {
         self.give_back_the_gone();
         if let Ok(Some(account)) = self.env().of_device(device) {
@@ -190,7 +192,7 @@ impl<E: Environment> Charges<E> {
         }
     }
 
-    /// Gives back the charge of each pointer that the driver no longer knows.
+    /// Removes the charge of each pointer that the driver no longer knows.
     fn give_back_the_gone(&self) {
         let _quiet = self.env().quiet();
         let pointers = &self.charged().pointers;
@@ -198,7 +200,7 @@ impl<E: Environment> Charges<E> {
             if self.env().is_gone(pointer)
                 && let Some(charge) = pointers.take_if(pointer, |present| present == charge)
             {
-                // Others may have it open still, as after a free.
+                // Other processes may still have it open, as after a free.
                 match self.live().release(pointer, Some(charge), true) {
                     Some(releasing) => self.live().end(releasing, true),
                     None => self.charged().give_back(charge.at(pointer)),
@@ -213,7 +215,7 @@ impl<E: Environment> Charges<E> {
         self.graphs.any() && self.env().is_ours()
     }
 
-    /// Bytes that a graph's node may take for an allocation of `bytes`: each may lie in pages of its own.
+    /// Bytes that a graph's node may take for an allocation of `bytes`: each may have pages of its own.
     pub fn node_bytes(&self, device: CUdevice, bytes: u64) -> u64 {
         match self.env().of_device(device) {
             Ok(Some(account)) => self.extents().most(account, bytes),
@@ -221,8 +223,8 @@ impl<E: Environment> Charges<E> {
         }
     }
 
-    /// Makes an executable graph of nodes that need memory by `call`, which may upload it; `exec` reads its handle after a
-    /// success. What outlives a launch may be freed by the next.
+    /// Makes an executable graph of nodes that need memory by `call`, which may upload it; `exec` reads its handle
+    /// after a success. Memory that outlives a launch may be freed by the next one.
     pub fn instantiate_graph(
         &self,
         needs: Needs,
@@ -249,12 +251,12 @@ impl<E: Environment> Charges<E> {
     /// An executable graph is about to be destroyed.
     pub fn graph_ends(&self, exec: usize) {
         if self.any_graphs() {
-            // Before: afterwards the handle may already be another thread's.
+            // Before the call: afterwards the handle may already be another thread's.
             self.graphs.destroyed(exec);
         }
     }
 
-    /// Has the driver let go of what no graph uses by `call`.
+    /// Makes the driver release memory that no graph uses, by `call`.
     pub fn trim_graphs(&self, call: impl FnOnce() -> CUresult) -> CUresult {
         if self.any_graphs() {
             self.graphs.trimming(self.env(), call)

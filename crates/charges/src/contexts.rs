@@ -1,4 +1,4 @@
-//! Contexts: each is charged what the grant says that one costs, and what its heaps are set to beyond their first size.
+//! Contexts: each is charged the cost that the grant states, and the growth of its heaps beyond their first size.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use crate::units::rounded;
 /// A context that this process was charged for.
 struct Context {
     handle: usize,
-    /// Its device, where it is that device's primary context.
+    /// Its device, if it is that device's primary context.
     primary: Option<CUdevice>,
     account: u8,
     /// Bytes charged for the context itself.
@@ -25,7 +25,7 @@ struct Context {
 /// A heap of a context whose size the program has set.
 struct Heap {
     which: CUlimit,
-    /// The size in bytes that it had before, which is part of the context's own cost.
+    /// Its previous size in bytes, which is part of the context's own cost.
     first: u64,
     /// Bytes charged beyond that.
     charged: u64,
@@ -34,24 +34,24 @@ struct Heap {
 /// The contexts of this process.
 pub(crate) struct Contexts {
     all: Mutex<Vec<Context>>,
-    /// How many there ever were.
+    /// How many contexts there ever were.
     ever: AtomicUsize,
 }
 
-/// A heap that is to be set.
+/// A request to set a heap.
 #[derive(Clone, Copy, Debug)]
 pub struct HeapSize {
     /// Its context.
     pub context: CUcontext,
     /// Which heap.
     pub which: CUlimit,
-    /// Bytes that it takes so far.
+    /// Its size so far, in bytes.
     pub before: u64,
-    /// Bytes that it will take.
+    /// Its requested size, in bytes.
     pub wanted: u64,
 }
 
-/// What a context costs, in bytes.
+/// The cost of a context, in bytes.
 fn cost(account: impl Account) -> u64 {
     rounded(account.context_bytes())
 }
@@ -109,7 +109,7 @@ impl Contexts {
         result
     }
 
-    /// Makes sure by `call` that a device has its primary context; `handle` reads it after a success, where it is known.
+    /// Ensures by `call` that a device has its primary context; `handle` reads it after a success, if it is known.
     pub fn primary_retained<A: Account>(
         &self,
         room: &impl Reserve<A>,
@@ -180,14 +180,14 @@ impl Contexts {
         self.ever.load(Ordering::Relaxed) > 1
     }
 
-    /// A use of the context was added.
+    /// A reference to the context was added.
     pub fn attached(&self, context: CUcontext) {
         if let Some(known) = find(&mut locked(&self.all), context) {
             known.attached += 1;
         }
     }
 
-    /// Whether to take a use of the context away ends it.
+    /// Whether removing a reference to the context ends it.
     pub fn has_one_use(&self, context: CUcontext) -> bool {
         match find(&mut locked(&self.all), context) {
             Some(known) => known.attached == 0 && known.primary.is_none(),
@@ -195,7 +195,7 @@ impl Contexts {
         }
     }
 
-    /// A use of the context was taken away. Returns whether that ended it.
+    /// A reference to the context was removed. Returns whether that ended it.
     pub fn detached(&self, context: CUcontext) -> bool {
         let ended = self.has_one_use(context);
         if let Some(known) = find(&mut locked(&self.all), context) {
@@ -204,7 +204,7 @@ impl Contexts {
         ended
     }
 
-    /// A context has ended: what it and its heaps were charged goes back.
+    /// A context has ended: its charge and its heaps' charges are given back.
     pub fn ended(&self, env: &impl Environment, context: usize) {
         let mut all = locked(&self.all);
         let Some(at) = all.iter().position(|known| known.handle == context) else {
@@ -218,8 +218,8 @@ impl Contexts {
         }
     }
 
-    /// Sets a heap of a context by `set`, and charges what it takes beyond its first size. `after` tells what it takes once
-    /// it is set, in bytes.
+    /// Sets a heap of a context by `set`, and charges its growth beyond its first size. `after` returns its size in
+    /// bytes once it is set.
     pub fn heap_set<A: Account>(
         &self,
         room: &impl Reserve<A>,
@@ -234,7 +234,7 @@ impl Contexts {
                 Some(heap) => (heap.first, heap.charged),
                 None => (size.before, 0),
             },
-            // Not made through us: its heaps are not ours to know.
+            // The context was not made through the limiter: its heaps are unknown.
             None => return set(),
         };
         let target = rounded(size.wanted.saturating_sub(first));
@@ -248,7 +248,7 @@ impl Contexts {
         if result.is_success()
             && let Some(known) = find(&mut locked(&self.all), size.context)
         {
-            // The driver may round up, by little: what cannot be had of that is left to the device's overhead.
+            // The driver may round up slightly: any part of that which does not fit counts as the device's overhead.
             let more = taken.saturating_sub(charged + advance);
             let now = if more == 0 || account.try_reserve(more) {
                 taken

@@ -1,7 +1,7 @@
-//! Frees in stream order: their bytes come back when the stream gets there, not at the call.
+//! Frees in stream order: their bytes come back when the stream reaches them, not at the call.
 //!
-//! Behind each free an event of our own is recorded in the stream, and what was freed waits under it as a mark. A stream has
-//! at most [`MARKS_OF_A_STREAM`] marks for one owner; with more frees than that, the newest mark moves along.
+//! Behind each free an event of ours is recorded in the stream, and the freed memory waits under it as a mark. A stream
+//! has at most [`MARKS_OF_A_STREAM`] marks for one owner; with more frees than that, the newest mark moves along.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
@@ -17,12 +17,12 @@ const MARKS_OF_A_STREAM: usize = 4;
 /// Events kept for later marks.
 const SPARE_EVENTS: usize = 64;
 
-/// What is freed in stream order.
+/// A free in stream order.
 #[derive(Debug)]
 pub(crate) enum Freed {
-    /// An allocation of this process alone.
+    /// An allocation that only this process holds.
     Owned(Owned),
-    /// What reaches beyond this process.
+    /// Memory that reaches beyond this process.
     Releasing(Box<Releasing>),
 }
 
@@ -30,15 +30,15 @@ struct Mark {
     stream: StreamId,
     owner: Owner,
     load: Load,
-    /// Our event behind the free; 0 where none could be had: then it waits for the context to be synchronised.
+    /// Our event behind the free. 0 if none was available: then it waits until the context is synchronised.
     event: usize,
-    /// It stands behind later frees than its first: some of it may be free long before.
+    /// It stands behind later frees than its first: some of the memory may be free long before.
     moved: bool,
-    /// Its stream is destroyed: a new one of the same handle is another.
+    /// Its stream is destroyed: a new stream with the same handle is another stream.
     sealed: bool,
 }
 
-/// What a mark waits with.
+/// The memory that a mark waits with.
 #[derive(Default)]
 struct Load {
     extents: Vec<Extent>,
@@ -47,7 +47,7 @@ struct Load {
     bytes: u64,
 }
 
-/// Frees that streams are to come to, over live memory.
+/// Frees that their streams have yet to reach, over live memory.
 pub(crate) struct Deferred<E> {
     pub live: Live<E>,
     waiting: Mutex<Waiting>,
@@ -56,7 +56,7 @@ pub(crate) struct Deferred<E> {
 
 struct Waiting {
     marks: Vec<Mark>,
-    /// Events to use again, by context.
+    /// Events to reuse, by context.
     spare: Vec<(usize, usize)>,
 }
 
@@ -78,7 +78,7 @@ impl<E: Environment> Deferred<E> {
         self.live.charged().env()
     }
 
-    /// Whether any free is waited for.
+    /// Whether any free is pending.
     #[inline]
     pub fn any(&self) -> bool {
         self.marks.load(Ordering::Relaxed) != 0
@@ -88,7 +88,7 @@ impl<E: Environment> Deferred<E> {
         self.marks.store(waiting.marks.len(), Ordering::Relaxed);
     }
 
-    /// Notes a free in stream order that the driver has accepted.
+    /// Records a free in stream order that the driver has accepted.
     pub fn add(&self, stream: Stream, freed: Freed) {
         let env = self.env();
         let _quiet = env.quiet();
@@ -111,7 +111,7 @@ impl<E: Environment> Deferred<E> {
         }
         let event = match event.map_or_else(|| env.new_event(id.context), Ok) {
             Ok(event) => event,
-            // A driver without events cannot be asked when a stream gets anywhere.
+            // A driver without events cannot be asked how far a stream is.
             Err(CUDA_ERROR_NOT_SUPPORTED) => return load.arrived(&self.live, owner),
             Err(_) => 0,
         };
@@ -131,7 +131,7 @@ impl<E: Environment> Deferred<E> {
         self.count(&waiting);
     }
 
-    /// An event to record if one is at hand, and what the mark it was taken from waits with.
+    /// An event to record if one is at hand, and the memory of the mark it was taken from.
     fn room_for_a_mark(&self, stream: StreamId, owner: Owner) -> (Option<usize>, Load) {
         let mut waiting = locked(&self.waiting);
         let same =
@@ -148,7 +148,7 @@ impl<E: Environment> Deferred<E> {
         (event, Load::default())
     }
 
-    /// Bytes of a pool whose frees wait in this stream for certain: what the driver may hand out again in the same stream.
+    /// Bytes of a pool whose frees certainly wait in this stream: memory that the driver may reuse in the same stream.
     pub fn waiting_in(&self, stream: Stream, owner: Owner) -> u64 {
         if !self.any() {
             return 0;
@@ -171,7 +171,7 @@ impl<E: Environment> Deferred<E> {
             .sum()
     }
 
-    /// Gives back what the streams have come to.
+    /// Gives back the memory that the streams have reached.
     pub fn settle(&self) {
         if !self.any() {
             return;
@@ -208,20 +208,20 @@ impl<E: Environment> Deferred<E> {
         }
     }
 
-    /// The current context's work is all done.
+    /// The current context's work is all finished.
     pub fn context_synchronized(&self) {
         let context = self.env().current_context();
         self.take_out(|mark| mark.event == 0 && mark.stream.context == context);
     }
 
-    /// A stream is destroyed, or about to be: what waits in it still does.
+    /// A stream is destroyed, or about to be: its pending frees still happen.
     pub fn seal(&self, stream: usize) {
         for mark in &mut locked(&self.waiting).marks {
             mark.sealed |= mark.stream.handle == stream;
         }
     }
 
-    /// A context has ended, with its streams and events, and all their work was done before.
+    /// A context has ended, with its streams and events, after all their work.
     pub fn context_ended(&self, ended: usize) {
         locked(&self.waiting)
             .spare
@@ -241,7 +241,7 @@ impl<E: Environment> Deferred<E> {
 }
 
 impl Load {
-    /// The stream has come to these frees. No lock is held.
+    /// The stream has reached these frees. No lock is held.
     fn arrived<E: Environment>(self, live: &Live<E>, owner: Owner) {
         let charged = live.charged();
         match owner {

@@ -1,10 +1,10 @@
 //! Pages of allocations that were freed, or are about to be, while importers may have them open.
 //!
-//! The device keeps such pages, and the driver hands their addresses out again: the next allocation there lies in other
-//! pages. So an allocation with importers is detached before the driver is asked to free it: it leaves the map of pages by
-//! address, and keeps its charge by itself. In stream order it leaves the map when the stream gets there. A page
-//! that it shared with other allocations stays charged to them until the last has left. Then its charge is that of the
-//! detached ones, for as long as there are any.
+//! The device keeps such pages, and the driver reuses their addresses: the next allocation there lies in other pages.
+//! So an allocation with importers is detached before the driver is asked to free it. It leaves the map of pages by
+//! address, and has a charge of its own. In stream order it leaves the map when the stream reaches the free. A page
+//! that it shared with other allocations stays charged to them until the last has left. From then on the detached
+//! allocations are charged for it, as long as there are any.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,18 +13,18 @@ use crate::lock::locked;
 use crate::owner::Owned;
 use crate::pages::{PageKey, PageMap, Parts};
 
-/// An allocation whose pages are counted by themselves.
+/// An allocation whose pages are counted separately.
 #[derive(Debug)]
 pub(crate) struct Detached {
     pub owned: Owned,
-    /// Index of the account that pays, for itself or for a pool.
+    /// Index of the account that is charged, for itself or for a pool.
     pub account: u8,
     parts: Parts,
-    /// It is in the map of pages still.
+    /// It is still in the map of pages.
     in_pages: bool,
     /// It has importers, and was freed: residual.
     pub residual: bool,
-    /// Groups of the pages that it had in part.
+    /// Groups of the pages that it covered in part.
     groups: [Option<u64>; 2],
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Ended {
 struct Group {
     number: u64,
     page: PageKey,
-    /// Other allocations are in the page still, and it is charged for them.
+    /// Other allocations are still in the page, and it is charged for them.
     inhabited: bool,
     /// Bytes that are charged for the group itself.
     charged: u64,
@@ -87,7 +87,7 @@ impl Groups {
         parts.keys().any(|key| table.inhabited(key).is_some())
     }
 
-    /// Detaches an allocation from when it leaves the map of pages ([`Groups::leave_pages`]).
+    /// Detaches an allocation; it takes effect when it leaves the map of pages ([`Groups::leave_pages`]).
     pub fn add(&self, owned: Owned, account: u8, parts: Parts) -> Detached {
         let mut table = locked(&self.table);
         let groups = parts.shared.map(|key| key.map(|key| table.join(key)));
@@ -102,8 +102,8 @@ impl Groups {
         }
     }
 
-    /// An allocation has left these pages by address. Returns how many bytes of them stay charged, for the detached ones
-    /// in them.
+    /// An allocation has left these pages by address. Returns how many bytes of them stay charged, for the detached
+    /// allocations in them.
     #[cold]
     pub fn kept(&self, pages: &PageMap, parts: Parts, page: u64) -> u64 {
         let mut table = locked(&self.table);
@@ -117,16 +117,16 @@ impl Groups {
         kept
     }
 
-    /// An allocation has come to these pages by address. Returns how many bytes of them were charged for detached ones
-    /// until now.
+    /// An allocation has come to these pages by address. Returns how many bytes of them were charged for detached
+    /// allocations until now.
     #[cold]
     pub fn revived(&self, parts: Parts) -> u64 {
         let mut table = locked(&self.table);
         parts.keys().map(|key| table.revive(key)).sum()
     }
 
-    /// A detached allocation is in its pages by address no more. Returns bytes of pages that are charged for the detached
-    /// ones in them from now on.
+    /// A detached allocation is no longer in its pages by address. Returns the bytes of pages that are charged for the
+    /// detached allocations in them from now on.
     pub fn leave_pages(&self, detached: &mut Detached, pages: &PageMap, page: u64) -> u64 {
         if !core::mem::take(&mut detached.in_pages) {
             return 0;
@@ -146,7 +146,7 @@ impl Groups {
         emptied
     }
 
-    /// A detached allocation has no importer any more.
+    /// A detached allocation no longer has importers.
     pub fn remove(&self, detached: &Detached) -> Ended {
         let mut table = locked(&self.table);
         let numbers = detached.groups.into_iter().flatten();
@@ -166,8 +166,8 @@ impl Groups {
         }
     }
 
-    /// The driver has not freed it. Returns bytes of pages that allocations by address hold again, and bytes that are no
-    /// longer held by detached ones.
+    /// The driver has not freed it. Returns the bytes of pages that allocations by address hold again, and the bytes
+    /// that detached ones no longer hold.
     pub fn undo(&self, detached: &Detached, pages: &PageMap) -> (u64, u64) {
         let (mut again, mut surplus) = (0, 0);
         let mut table = locked(&self.table);
@@ -175,7 +175,8 @@ impl Groups {
             let (Some(key), Some(number)) = (key, number) else {
                 continue;
             };
-            // The group's charge is the page's again, unless others have entered the page as a new one meanwhile.
+            // The group's charge becomes the page's again, unless another allocation has entered the page as a new one
+            // meanwhile.
             if !detached.in_pages && pages.enter_part(key).unwrap_or(false) {
                 again += table.numbered(number).map_or(0, Group::revive);
             }
@@ -187,20 +188,20 @@ impl Groups {
 }
 
 impl Detached {
-    /// Bytes of pages that it has alone.
+    /// Bytes of pages that only this allocation covers.
     pub fn whole_bytes(&self) -> u64 {
         self.parts.whole
     }
 }
 
 impl Group {
-    /// The page has no allocation by address any more.
+    /// No allocation is in the page by address any more.
     fn emptied(&mut self, page: u64) {
         self.inhabited = false;
         self.charged = page;
     }
 
-    /// Its page is charged for others again. Returns what was charged for the group.
+    /// Its page is charged for other allocations again. Returns the group's charge.
     fn revive(&mut self) -> u64 {
         self.inhabited = true;
         core::mem::take(&mut self.charged)
@@ -208,7 +209,7 @@ impl Group {
 }
 
 impl Table {
-    /// The group of a page that others are in.
+    /// The group of a page that other allocations are in.
     fn inhabited(&self, page: PageKey) -> Option<usize> {
         let mut all = self.all.iter();
         all.position(|group| group.inhabited && group.page == page)
@@ -218,7 +219,7 @@ impl Table {
         self.all.iter_mut().find(|group| group.number == number)
     }
 
-    /// One member more in the group of a page. Returns its number.
+    /// Adds a member to the group of a page. Returns its number.
     fn join(&mut self, page: PageKey) -> u64 {
         let at = self.inhabited(page).unwrap_or_else(|| {
             self.next += 1;
@@ -235,7 +236,7 @@ impl Table {
         self.all[at].number
     }
 
-    /// One member less. Returns what was charged for the group, if that was the last.
+    /// Removes a member. Returns the group's charge, if that was the last.
     fn leave(&mut self, number: u64) -> u64 {
         let Some(at) = self.all.iter().position(|group| group.number == number) else {
             return 0;
@@ -247,7 +248,7 @@ impl Table {
         self.all.swap_remove(at).charged
     }
 
-    /// Others are in this page again.
+    /// Other allocations are in this page again.
     fn revive(&mut self, page: PageKey) -> u64 {
         let mut all = self.all.iter_mut();
         all.find(|group| !group.inhabited && group.page == page)

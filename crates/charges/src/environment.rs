@@ -1,4 +1,4 @@
-//! What charges need from outside: the accounts that pay, and the driver that holds the memory.
+//! The environment of the charges: the accounts that are charged, and the driver that holds the memory.
 
 use core::fmt;
 use core::time::Duration;
@@ -11,7 +11,7 @@ pub trait Account: Copy + fmt::Debug {
     /// Its number among the process's accounts.
     fn index(self) -> u8;
 
-    /// Takes `bytes` if the account has room for them.
+    /// Takes `bytes` if they fit into the account.
     ///
     /// # Errors
     /// [`ReserveError`].
@@ -29,7 +29,7 @@ pub trait Account: Copy + fmt::Debug {
     /// Bytes that a context costs on its device.
     fn context_bytes(self) -> u64;
 
-    /// This process's place in the ledger, where there is one.
+    /// This process's slot in the ledger, if it has one.
     fn slot(self) -> Option<&'static Slot> {
         None
     }
@@ -39,7 +39,7 @@ pub trait Account: Copy + fmt::Debug {
         0
     }
 
-    /// Asks the agent what the driver holds for itself. Returns whether `bytes` may fit by now.
+    /// Asks the agent how much the driver holds for itself. Returns whether `bytes` may fit by now.
     fn look_afresh(self, _bytes: u64) -> bool {
         false
     }
@@ -49,13 +49,13 @@ pub trait Account: Copy + fmt::Debug {
         None
     }
 
-    /// Begins to wait for `bytes`, where the slice's terms wait for room. The function pauses, and returns false once
-    /// the time is over.
+    /// Begins to wait for `bytes`, if the slice's terms allow waiting. The function pauses, and returns false once the
+    /// time is over.
     fn begin_waiting(self, _bytes: u64) -> Option<impl FnMut() -> bool> {
         None::<fn() -> bool>
     }
 
-    /// Takes `bytes` if they are to be had at once. Callers that may wait use [`Reserve`].
+    /// Takes `bytes` if they are available at once. Callers that may wait use [`Reserve`].
     #[inline]
     fn try_reserve(self, bytes: u64) -> bool {
         self.reserve(bytes).is_ok()
@@ -77,23 +77,23 @@ pub trait Accounts {
     /// All of them, by index.
     fn accounts(&self) -> impl Iterator<Item = Self::Account>;
 
-    /// The account of a device; none where nothing is limited.
+    /// The account of a device; none if nothing is limited.
     ///
     /// # Errors
-    /// What the program gets where the slice has no share of the device.
+    /// The program's result if the slice has no share of the device.
     fn of_device(&self, device: CUdevice) -> Result<Option<Self::Account>, CUresult>;
 
-    /// Whether an allocation of `bytes` may be tried at all.
+    /// Whether an allocation of `bytes` may be tried.
     ///
     /// # Errors
-    /// What the program gets if not.
+    /// The program's result if not.
     fn permit(&self, bytes: u64) -> Result<(), CUresult>;
 
-    /// Begins to call [`crate::Charges::follow_residuals`] whenever an importer leaves memory that this account still
-    /// pays for. Returns whether that worked.
+    /// Begins to call [`crate::Charges::follow_residuals`] whenever an importer leaves memory that this account is
+    /// still charged for. Returns whether that worked.
     fn watch(&self, account: Self::Account) -> bool;
 
-    /// Notes what went wrong.
+    /// Logs a failure.
     fn log(&self, message: fmt::Arguments<'_>);
 }
 
@@ -102,48 +102,48 @@ pub trait Accounts {
 pub struct Stream {
     /// Its handle.
     pub handle: usize,
-    /// The call's default stream is each thread's own.
+    /// The call's default stream is the per-thread one.
     pub per_thread: bool,
 }
 
-/// A stream, whatever name a call gives it.
+/// A stream, independent of the name that a call uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamId {
     /// Its context.
     pub context: usize,
     /// Its handle.
     pub handle: usize,
-    /// The thread whose default stream it is, else 0.
+    /// The thread whose default stream it is; otherwise 0.
     pub thread: usize,
 }
 
-/// How far an event is.
+/// The state of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The stream has passed it.
     Reached,
     /// The stream has not, or has failed.
     Pending,
-    /// It is gone with its context, and so is the stream.
+    /// It ended with its context, and so did the stream.
     Gone,
 }
 
-/// The driver below. It is asked and told; nothing here is charged.
+/// The driver below. Nothing here is charged.
 pub trait Driver {
-    /// Bytes of a page of the current device. [`crate::UNIT`] where the driver tells no pages, and none where it
-    /// cannot tell yet.
+    /// Bytes of a page of the current device. [`crate::UNIT`] if the driver reports no pages, and `None` if it cannot
+    /// tell yet.
     fn granularity(&self) -> Option<u64>;
 
     /// Bytes that a pool has taken from its device.
     fn pool_reserved(&self, pool: usize) -> Option<u64>;
 
-    /// Has a pool let go of what is unused beyond `keep` bytes.
+    /// Makes a pool release its unused memory beyond `keep` bytes.
     fn trim_pool(&self, pool: usize, keep: u64);
 
     /// Bytes that graphs have taken from a device.
     fn graphs_reserved(&self, device: CUdevice) -> Option<u64>;
 
-    /// Has graphs let go of what is unused on a device.
+    /// Makes graphs release their unused memory on a device.
     fn trim_graphs(&self, device: CUdevice) -> CUresult;
 
     /// The thread's current context; 0 for none.
@@ -155,31 +155,31 @@ pub trait Driver {
     /// A new event in a context.
     ///
     /// # Errors
-    /// The driver's code; `CUDA_ERROR_NOT_SUPPORTED` of a driver without events.
+    /// The driver's code; `CUDA_ERROR_NOT_SUPPORTED` for a driver without events.
     fn new_event(&self, context: usize) -> Result<usize, CUresult>;
 
     /// Records an event of ours in a stream. Returns whether that worked.
     fn record(&self, event: usize, stream: Stream) -> bool;
 
-    /// How far an event of ours is.
+    /// The state of an event of ours.
     fn query(&self, event: usize) -> Progress;
 
-    /// Ends an event of ours.
+    /// Destroys an event of ours.
     fn destroy_event(&self, event: usize);
 
-    /// While the answer lives, calls of this thread break no stream capture.
+    /// While the returned value lives, calls of this thread break no stream capture.
     fn quiet(&self) -> impl Sized;
 
     /// The device that memory at a pointer is on.
     fn device_of(&self, pointer: CUdeviceptr) -> Option<CUdevice>;
 
-    /// The context of an allocation, as far as the driver tells.
+    /// The context of an allocation, if the driver knows it.
     fn context_of(&self, pointer: CUdeviceptr) -> Option<usize>;
 
     /// Begin and size in bytes of the allocation that a pointer lies in.
     fn range_of(&self, pointer: CUdeviceptr) -> Option<(CUdeviceptr, u64)>;
 
-    /// Whether the driver knows no such pointer. Any other answer leaves it open whether the memory is gone.
+    /// Whether the driver does not know such a pointer. Any other result leaves it open whether the memory is gone.
     fn is_gone(&self, pointer: CUdeviceptr) -> bool;
 
     /// Frees an allocation that the program does not know.
@@ -197,18 +197,18 @@ pub trait Environment: Accounts + Driver {}
 
 impl<E: Accounts + Driver> Environment for E {}
 
-/// Reserves, and finds or awaits room before it refuses. Not to be called with a lock held.
+/// Reserves memory; it looks or waits for free memory before it refuses. Not to be called with a lock held.
 pub trait Reserve<A> {
     /// Takes `bytes`, a multiple of [`crate::UNIT`]. `what` is for the log: "an allocation".
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY` over the limit; `CUDA_ERROR_NOT_INITIALIZED` in a forked child;
-    /// `CUDA_ERROR_SYSTEM_NOT_READY` where the bytes cannot be counted.
+    /// `CUDA_ERROR_SYSTEM_NOT_READY` if the bytes cannot be counted.
     fn take(&self, account: A, bytes: u64, what: &'static str) -> Result<(), CUresult>;
 
     /// [`Reserve::take`], after [`Accounts::permit`].
     ///
     /// # Errors
-    /// Those of both.
+    /// The errors of both.
     fn reserve(&self, account: A, bytes: u64, what: &'static str) -> Result<(), CUresult>;
 }

@@ -1,4 +1,4 @@
-//! What allocations and objects hold of their devices, in pages.
+//! The device memory of allocations and objects, in pages.
 
 use divvy_abi::CUresult;
 use divvy_ledger::shared::Residual;
@@ -13,7 +13,7 @@ use crate::small::{SmallObjects, is_small};
 use crate::table::Exhausted;
 use crate::units::{UNIT, rounded_to};
 
-/// What is held, and the environment to ask about it.
+/// The held pages, and the environment.
 pub(crate) struct Extents<E> {
     pub env: E,
     granularity: Granularity,
@@ -75,8 +75,8 @@ impl<E: Environment> Extents<E> {
         }
     }
 
-    /// `account` pays for an allocation by itself or for a pool. Returns how many bytes of pages the owner holds more by
-    /// that.
+    /// An allocation is charged to `account`, by itself or for a pool. Returns how many more bytes of pages the owner
+    /// holds now.
     ///
     /// # Errors
     /// [`Exhausted`]; nothing is changed then.
@@ -88,7 +88,7 @@ impl<E: Environment> Extents<E> {
         }
     }
 
-    /// An allocation that was entered is gone. Returns how many bytes of pages the owner holds less by that.
+    /// Removes an allocation. Returns how many bytes of pages its owner no longer holds.
     #[inline]
     pub fn leave(&self, account: E::Account, owned: Owned) -> u64 {
         match self.settled_page(account) {
@@ -97,7 +97,7 @@ impl<E: Environment> Extents<E> {
         }
     }
 
-    /// An allocation of an account's is gone. Returns the bytes that go back.
+    /// Removes an allocation of an account. Returns the bytes to give back.
     #[inline]
     pub fn freed(&self, account: E::Account, owned: Owned) -> u64 {
         let page = self.settled_page(account);
@@ -191,7 +191,8 @@ impl<E: Environment> Extents<E> {
         (residual, numbered)
     }
 
-    /// Takes room for an object of `bytes` without an address, of at most `allocations` allocations. Returns what it takes.
+    /// Reserves memory for an object of `bytes` without an address, of at most `allocations` allocations. Returns its
+    /// charge.
     ///
     /// # Errors
     /// As [`Reserve::reserve`].
@@ -235,11 +236,11 @@ impl<E: Environment> Extents<E> {
     }
 }
 
-/// What an object without an address takes.
+/// The charge of an object without an address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Object {
     account: u8,
     bytes: u64,
-    /// The most allocations that it can be, where it shares pages; 0 where it has pages of its own.
+    /// The most allocations that it can be, if it shares pages; 0 if it has pages of its own.
     allocations: u64,
 }

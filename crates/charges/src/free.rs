@@ -1,4 +1,4 @@
-//! Freeing: what an allocation was charged goes back when the driver has let go of it.
+//! Freeing: the charge of an allocation is removed when the driver has released it.
 
 use divvy_abi::{CUDA_ERROR_INVALID_VALUE, CUdeviceptr, CUresult};
 
@@ -14,10 +14,10 @@ impl<E: Environment> Charges<E> {
     #[inline]
     pub fn free(&self, pointer: CUdeviceptr, call: impl FnOnce() -> CUresult) -> CUresult {
         if !self.env().is_ours() {
-            // Nothing was ever charged to this process, or it is a forked child with a copy of its parent's tables.
+            // Either nothing was charged to this process, or it is a forked child with a copy of its parent's tables.
             return call();
         }
-        // Forgotten before the call: afterwards the address may already be another thread's new allocation.
+        // Removed before the call: afterwards the address may already be another thread's new allocation.
         let charge = self.charged().pointers.take(pointer);
         if let Some(releasing) = self.live().release(pointer, charge, true) {
             return self.releasing(Some(releasing), call);
@@ -39,7 +39,7 @@ impl<E: Environment> Charges<E> {
         }
     }
 
-    /// Lets go of others' memory at `pointer` by `call`.
+    /// Releases other processes' memory at `pointer` by `call`.
     pub fn close(&self, pointer: u64, call: impl FnOnce() -> CUresult) -> CUresult {
         if !self.env().is_ours() {
             return call();
@@ -59,7 +59,7 @@ impl<E: Environment> Charges<E> {
         result
     }
 
-    /// Frees `pointer` in stream order by `call`: what it was charged goes back when the stream gets there.
+    /// Frees `pointer` in stream order by `call`: its charge is removed when the stream reaches the free.
     #[inline]
     pub fn free_in(&self, stream: Stream, pointer: CUdeviceptr, call: impl FnOnce() -> CUresult) -> CUresult {
         if !self.env().is_ours() {
@@ -96,8 +96,8 @@ impl<E: Environment> Charges<E> {
         result
     }
 
-    /// Frees managed memory that the program holds for device memory: drivers do not free that in stream order. Waits for
-    /// what uses it, as cuMemFree does.
+    /// Frees managed memory that the program believes to be device memory: drivers do not free that in stream order.
+    /// Waits for the work that uses it, as cuMemFree does.
     #[cold]
     fn freed_at_once(&self, pointer: CUdeviceptr, charge: Charge) -> CUresult {
         let result = self.env().free(pointer);
@@ -105,7 +105,7 @@ impl<E: Environment> Charges<E> {
         result
     }
 
-    /// The current context's work is all done.
+    /// The current context's work is all finished.
     pub fn context_synchronized(&self) {
         if self.deferred.any() && self.env().is_ours() {
             self.deferred.context_synchronized();

@@ -1,8 +1,8 @@
 //! The driver's pages: their size, and how many of them an allocation can take.
 //!
-//! The size of a page is the driver's granularity of physical memory. Which pages an allocation with an address holds,
-//! [`crate::pages`] knows. Of objects without one, what is larger than half a page is charged in whole pages, and the rest
-//! by [`crate::small`].
+//! The size of a page is the driver's granularity of physical memory. [`crate::pages`] tracks which pages an allocation
+//! with an address holds. Objects without an address are charged in whole pages if they are larger than half a page,
+//! and otherwise by [`crate::small`].
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ use crate::units::{UNIT, begin_of_page, rounded, rounded_to};
 
 /// Bytes of a page by account.
 pub(crate) struct Granularity {
-    /// 0 until the driver was asked.
+    /// 0 until the driver is asked.
     pages: [AtomicU64; ACCOUNTS as usize],
 }
 
@@ -28,8 +28,8 @@ impl Granularity {
         &self.pages[usize::from(account) % self.pages.len()]
     }
 
-    /// Bytes of a page of the account's device, to which everything that was charged so far agrees: from the first
-    /// allocation on it does not change any more.
+    /// Bytes of a page of the account's device. All earlier charges agree with it: from the first allocation on it does
+    /// not change any more.
     #[inline]
     pub fn settled_page(&self, driver: &impl Driver, account: u8) -> u64 {
         let page = self.page(driver, account);

@@ -1,9 +1,9 @@
-//! Memory of graphs: charged for what the driver has reserved for them on each device.
+//! Memory of graphs: charged for the driver's reservation for them on each device.
 //!
-//! An allocation node takes an address when it is made, and memory when its graph is launched or uploaded; the driver
-//! keeps that until it is trimmed. Before a launch, all that its graph's own nodes may take is reserved; afterwards the
-//! charge follows what the driver says that it has reserved. Only a graph that still has its memory, from its last launch
-//! into the same stream, reserves nothing for it: no trim is made while such a launch is being made.
+//! An allocation node takes an address when it is made, and memory when its graph is launched or uploaded. The driver
+//! keeps that memory until it is trimmed. Before a launch, the maximum that the graph's own nodes may take is reserved.
+//! Afterwards the charge follows the reservation that the driver reports. Only a graph that still has its memory, from
+//! its last launch into the same stream, reserves nothing for it: no trim runs during such a launch.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -16,12 +16,12 @@ use crate::environment::{Account, Environment, Reserve};
 use crate::lock::locked;
 use crate::units::rounded;
 
-/// What a graph's allocation nodes take on one device.
+/// The memory of a graph's allocation nodes on one device.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Need {
     /// Bytes of pages of allocations that the graph frees itself.
     pub inside: u64,
-    /// Bytes of those that outlive a launch.
+    /// Bytes of allocations that outlive a launch.
     pub outside: u64,
 }
 
@@ -30,9 +30,9 @@ pub type Needs = BTreeMap<CUdevice, Need>;
 
 struct Exec {
     needs: Needs,
-    /// Where it was last launched, and after how many trims: there it still has its memory.
+    /// The stream of the last launch, and the number of trims before it: there the graph still has its memory.
     backed: Option<(usize, u64)>,
-    /// What outlives a launch is freed by the next.
+    /// Memory that outlives a launch is freed by the next launch.
     frees_on_launch: bool,
 }
 
@@ -40,7 +40,7 @@ struct Exec {
 struct Device {
     account: u8,
     charged: u64,
-    /// Reserved for launches that are just being made.
+    /// Reserved for launches in progress.
     promised: u64,
 }
 
@@ -48,20 +48,20 @@ struct Device {
 struct Table {
     execs: BTreeMap<usize, Exec>,
     devices: BTreeMap<CUdevice, Device>,
-    /// Launches being made of graphs that still have their memory.
+    /// Launches in progress of graphs that still have their memory.
     backed: u32,
-    /// Trims being made.
+    /// Trims in progress.
     trimming: u32,
 }
 
 pub(crate) struct Graphs {
     table: Mutex<Table>,
-    /// Executable graphs with memory, and devices with a charge for some.
+    /// Executable graphs with memory, and devices with a charge for graphs.
     known: AtomicUsize,
     trims: AtomicU64,
 }
 
-/// How long a trim waits for launches that count on no trim. Such a launch is a call that waits for nothing.
+/// How long a trim waits for launches that rely on no trim. Such a launch is a call that waits for nothing.
 const TRIM_WAIT: Duration = Duration::from_millis(100);
 
 impl Graphs {
@@ -161,7 +161,7 @@ impl Graphs {
         result
     }
 
-    /// Has the driver let go of what no graph uses by `call`, while no graph is launched that counts on what it has.
+    /// Makes the driver release memory that no graph uses, by `call`, while no launch relies on that memory.
     pub fn trimming(&self, env: &impl Environment, call: impl FnOnce() -> CUresult) -> CUresult {
         let begin = Instant::now();
         let mut table = locked(&self.table);
@@ -179,7 +179,7 @@ impl Graphs {
         result
     }
 
-    /// Makes `call`, which may take what `needs` say, if there is room for that.
+    /// Makes `call`, which may take as much memory as `needs` says, if that fits.
     pub fn with_room<E: Environment>(
         &self,
         env: &E,
@@ -198,7 +198,7 @@ impl Graphs {
                     break;
                 }
             };
-            // What lies idle may be another launch's a moment later.
+            // Idle memory may be in use by another launch a moment later.
             let bytes = need.inside.saturating_add(need.outside);
             if let Err(code) = room.reserve(account, bytes, "a graph's memory") {
                 refused = Some(code);
@@ -223,7 +223,7 @@ impl Graphs {
         result
     }
 
-    /// Has every charge follow.
+    /// Updates every charge.
     pub fn follow(&self, env: &impl Environment) {
         if !self.any() {
             return;
@@ -238,13 +238,13 @@ impl Graphs {
         self.count(&table);
     }
 
-    /// The driver has let go of what no graph uses on some device.
+    /// The driver has released memory that no graph uses on some device.
     pub fn trimmed(&self, env: &impl Environment) {
         self.trims.fetch_add(1, Ordering::Relaxed);
         self.follow(env);
     }
 
-    /// Has the driver do so on the account's device.
+    /// Makes the driver do so on the account's device.
     pub fn trim(&self, env: &impl Environment, account: u8) {
         if !self.any() {
             return;
@@ -262,7 +262,7 @@ impl Graphs {
 }
 
 impl Device {
-    /// Has the charge follow what the driver has reserved. What is more than there is room for is tried again later.
+    /// Updates the charge to the driver's reservation. A part that does not fit is tried again later.
     fn adjust(&mut self, env: &impl Environment, device: CUdevice) {
         let Some(account) = env.account(self.account) else {
             return;

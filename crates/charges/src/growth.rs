@@ -1,17 +1,18 @@
-//! By how much a driver lets a pool grow: whole pages, or steps of many pages, as NVIDIA's does (32 MiB).
+//! The steps by which a driver lets a pool grow: whole pages, or steps of many pages, as NVIDIA's does (32 MiB).
 //!
-//! Learned from growth that was seen, since no call tells it. Until then the larger is assumed where there is room for it.
+//! The step is learned from observed growth, since no call reports it. Until then the larger step is assumed if it
+//! fits.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What is assumed before anything was seen, in bytes.
+/// The step that is assumed before any observation, in bytes.
 const ASSUMED: u64 = 32 << 20;
 /// No driver takes larger steps than this, in bytes.
 const LARGEST: u64 = 1 << 30;
 
-/// What pools grow by.
+/// The observed growth of pools.
 pub(crate) struct Growth {
-    /// Bytes of a step; 0 until something was seen; 1 for whole pages and no more.
+    /// Bytes of a step; 0 before any observation; 1 for whole pages and no more.
     step: AtomicU64,
 }
 
@@ -22,12 +23,12 @@ impl Growth {
         }
     }
 
-    /// Whether growth was seen.
+    /// Whether growth was observed.
     pub fn is_known(&self) -> bool {
         self.step.load(Relaxed) != 0
     }
 
-    /// Whether it was seen to be by more than whole pages.
+    /// Whether the observed growth was by more than whole pages.
     pub fn is_coarse(&self) -> bool {
         self.step.load(Relaxed) > 1
     }
@@ -47,7 +48,7 @@ impl Growth {
             return;
         }
         if grown > least {
-            // The largest power of two that it is a multiple of; the smallest of those seen that explains all.
+            // The largest power of two that divides it; the smallest of those observed explains all.
             let seen = (1 << grown.trailing_zeros()).clamp(page, LARGEST);
             let known = self.step.load(Relaxed);
             let explains = known > 1 && self.most(least, page) >= grown;

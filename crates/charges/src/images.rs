@@ -1,16 +1,16 @@
-//! What the variables of a module take: the part of its image that a driver must have on the device from the load on.
+//! The size of a module's variables: the part of its image that a driver must have on the device from the load on.
 //!
-//! Code comes when it is first called, and is left to the device's overhead; so are images inside compressed containers,
+//! Code is loaded at its first call, and counts as the device's overhead. So do images inside compressed containers,
 //! which a limiter does not unpack.
 
-/// What an ELF file begins with.
+/// The first bytes of an ELF file.
 pub const ELF: &[u8] = b"\x7fELF";
-/// What a container of images begins with, in little endian.
+/// The first bytes of a container of images, in little endian.
 pub const CONTAINER: u32 = 0xba55_ed50;
-/// Sections of an image, of which a cubin has some hundreds.
+/// The largest number of sections in an image; a cubin has some hundreds.
 const MOST_SECTIONS: u64 = 1 << 16;
 
-/// What the variables of an image take of a device, as far as that can be told.
+/// The size of an image's variables on a device, as far as it can be told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Variables {
     /// Their bytes.
@@ -20,14 +20,14 @@ pub struct Variables {
 }
 
 impl Variables {
-    /// Of machine code it is not told which of them the driver keeps together.
+    /// Machine code does not tell which of them the driver keeps together.
     const fn of_code(bytes: u64) -> Self {
         let allocations = u64::MAX;
         Self { bytes, allocations }
     }
 }
 
-/// What the variables of an image take: an ELF file, a container, or PTX text.
+/// The size of an image's variables. The image is an ELF file, a container, or PTX text.
 #[must_use]
 pub fn variables_in(image: &[u8]) -> Variables {
     if image.starts_with(ELF) {
@@ -67,7 +67,7 @@ fn elf(image: &[u8]) -> u64 {
     sum().unwrap_or(0)
 }
 
-/// Whether the section described at `at` is what each block or thread has of its own: it says sizes, and takes nothing.
+/// Whether the section described at `at` is private to each block or thread: it only states sizes, and takes nothing.
 fn of_threads(image: &[u8], at: usize) -> bool {
     let name = || {
         let first = usize::try_from(number::<8>(image, 0x28)?).ok()?;
@@ -78,7 +78,7 @@ fn of_threads(image: &[u8], at: usize) -> bool {
     name().is_some_and(|name| name.starts_with(b".nv.shared") || name.starts_with(b".nv.local"))
 }
 
-/// The largest of a container's images: a driver takes one.
+/// The largest of a container's images: a driver loads one.
 fn container(bytes: &[u8]) -> Variables {
     let mut largest = Variables::default();
     let Some(mut at) = number::<2>(bytes, 6).map(|header| header as usize) else {
@@ -131,7 +131,7 @@ fn of_text(text: &[u8]) -> Variables {
             (b'{' | b'(', _) => depth += 1,
             (b'}' | b')', _) => {
                 depth = depth.saturating_sub(1);
-                // The end of a function, not that of an initialiser.
+                // This ends a function, not an initialiser.
                 if depth == 0 && *byte == b'}' && !statement.contains(&b'=') {
                     statement.clear();
                 }
@@ -143,7 +143,7 @@ fn of_text(text: &[u8]) -> Variables {
                 }
                 statement.clear();
             }
-            // Directives of a line of their own.
+            // Directives on a line of their own.
             (b'\n', _) if depth == 0 && !statement.contains(&b'[') && is_heading(&statement) => {
                 statement.clear();
             }

@@ -1,7 +1,7 @@
 //! Pointers that reach beyond this process: exported ones, imported ones, and external memory.
 //!
-//! What is let go of is taken out before the driver is asked ([`Imports::leaving`]): afterwards the address may already be
-//! another thread's.
+//! An entry is removed before the driver is asked to release its memory ([`Imports::leaving`]): afterwards the address
+//! may already be another thread's.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -18,21 +18,21 @@ use crate::shared::{Share, Shares};
 #[derive(Debug)]
 pub(crate) struct Imported {
     share: Share,
-    /// The context that it goes with; 0 for what outlives every context.
+    /// The context that it ends with; 0 if it outlives every context.
     context: usize,
-    /// How often it was opened there: the driver answers the same pointer each time.
+    /// How often it was opened there: the driver returns the same pointer each time.
     opened: u32,
 }
 
-/// External memory: charged until its handle and everything that is mapped of it are gone.
+/// External memory: charged until its handle and all its mappings are gone.
 struct External {
-    /// 0 once it is given up.
+    /// 0 once it is released.
     handle: usize,
     share: Share,
     context: usize,
     /// Pointers and mipmaps.
     mapped: Vec<u64>,
-    /// Calls at the driver that let go of the handle or of a part.
+    /// Driver calls in progress that release the handle or a part.
     leaving: u32,
 }
 
@@ -50,17 +50,17 @@ struct Table {
     newest: u64,
 }
 
-/// What this process is about to let go of under a pointer.
+/// The entries under a pointer that this process is about to release.
 #[derive(Debug)]
 pub(crate) struct Leaving {
     pointer: CUdeviceptr,
-    /// The share of what others may have open.
+    /// The share of memory that others may have open.
     pub exported: Option<Share>,
-    /// What is others' memory.
+    /// The memory of another process.
     pub import: Option<ImportLeaving>,
 }
 
-/// A part of others' memory that this process is about to let go of.
+/// A part of another process's memory that this process is about to release.
 #[derive(Debug)]
 pub(crate) enum ImportLeaving {
     /// One opening of several.
@@ -92,7 +92,7 @@ impl Imports {
         self.pointers.load(Ordering::Relaxed) != 0
     }
 
-    /// Changes the table, and counts its pointers.
+    /// Changes the table, and updates the number of its pointers.
     fn change<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = locked(&self.table);
         let answer = change(&mut table);
@@ -106,12 +106,12 @@ impl Imports {
         answer
     }
 
-    /// Whether others may open what `pointer` points to.
+    /// Whether other processes may open the memory at `pointer`.
     pub fn is_exported(&self, pointer: CUdeviceptr) -> bool {
         locked(&self.table).exported.contains_key(&pointer)
     }
 
-    /// Others may open what `pointer` points to.
+    /// Other processes may open the memory at `pointer` from now on.
     pub fn exported<E: Environment>(&self, shares: &Shares<E>, pointer: CUdeviceptr, key: Key) {
         let stale = self.change(|table| {
             let known = table.exported.get(&pointer);
@@ -123,14 +123,14 @@ impl Imports {
             let (residual, pages) = shares.charged.extents().residual(account, owned);
             // The charge itself stays where it is.
             let share = shares.exported(account, key, 0, residual).in_pages(pages);
-            // Another one of this address was freed in a way that we did not see.
+            // An earlier allocation of this address was freed without the limiter seeing it.
             table.exported.insert(pointer, share)
         });
         end_all(shares, stale);
     }
 
-    /// A pointer of another process was opened here, which goes with `context` unless that is 0. `joined`: this process's
-    /// share, if another process was found to pay before the driver was asked.
+    /// A pointer of another process was opened here. It ends with `context` unless that is 0. `joined` is this
+    /// process's share, if another process was already charged before the driver was asked.
     ///
     /// # Errors
     /// As [`Reserve::reserve`]; it must be closed again.
@@ -157,7 +157,7 @@ impl Imports {
                 context,
                 opened: 1,
             };
-            // Another one of this address went with its context.
+            // An earlier import at this address ended with its context.
             let stale = table.imported.insert(pointer, imported);
             stale.map(|stale| stale.share)
         });
@@ -165,7 +165,7 @@ impl Imports {
         Ok(())
     }
 
-    /// The driver is about to be asked to free, close or unmap a pointer. What is known of it here is taken out.
+    /// The driver is about to be asked to free, close or unmap a pointer. Its entries here are removed.
     pub fn leaving(&self, pointer: CUdeviceptr) -> Option<Leaving> {
         self.change(|table| {
             let exported = table.exported.remove(&pointer);
@@ -178,7 +178,7 @@ impl Imports {
         })
     }
 
-    /// The driver has not let go.
+    /// The driver has not released it.
     pub fn refused<E: Environment>(&self, shares: &Shares<E>, leaving: Leaving) {
         let pointer = leaving.pointer;
         let surplus = self.change(|table| {
@@ -190,7 +190,7 @@ impl Imports {
         end_all(shares, surplus);
     }
 
-    /// The driver has let go of others' memory. No lock is held.
+    /// The driver has released another process's memory. No lock is held.
     pub fn gone<E: Environment>(&self, shares: &Shares<E>, import: ImportLeaving) {
         let ended = match import {
             ImportLeaving::Again => None,
@@ -200,7 +200,7 @@ impl Imports {
         let_go(shares, ended);
     }
 
-    /// External memory was imported, which `share` pays for.
+    /// External memory was imported, which `share` is charged for.
     pub fn external(&self, handle: usize, share: Share, context: usize) {
         self.change(|table| {
             table.newest += 1;
@@ -225,7 +225,7 @@ impl Imports {
         });
     }
 
-    /// The driver is about to be asked to give external memory up; what is mapped of it stays.
+    /// The driver is about to be asked to release external memory; its mappings stay.
     pub fn external_leaving(&self, handle: usize) -> Option<Leaving> {
         let mut table = locked(&self.table);
         let mut all = table.external.iter_mut();
@@ -239,8 +239,8 @@ impl Imports {
         })
     }
 
-    /// A context has ended, with what was imported in it: whatever is at its address by now. `gone` says of a pointer that
-    /// it is no longer valid.
+    /// A context has ended, with its imports: other memory may be at their addresses by now. `gone` tells whether a
+    /// pointer is no longer valid.
     pub fn context_ended<E: Environment>(
         &self,
         shares: &Shares<E>,
@@ -260,7 +260,7 @@ impl Imports {
         let_go(shares, ended);
     }
 
-    /// Takes over what dead processes have paid for and this process still holds.
+    /// Takes over charges of dead processes for memory that this process still holds.
     pub fn follow<E: Environment>(&self, shares: &Shares<E>) {
         let mut table = locked(&self.table);
         let table = &mut *table;
@@ -278,7 +278,7 @@ fn end_all<E: Environment>(shares: &Shares<E>, ended: impl IntoIterator<Item = S
     }
 }
 
-/// No lock is held. What this process itself had freed before, and kept alive by this, goes with it.
+/// No lock is held. Memory that this process had freed before, and that this import kept, is released as well.
 fn let_go<E: Environment>(shares: &Shares<E>, ended: impl IntoIterator<Item = Share>) {
     for share in ended {
         shares.end(share);
@@ -287,7 +287,7 @@ fn let_go<E: Environment>(shares: &Shares<E>, ended: impl IntoIterator<Item = Sh
 }
 
 impl Leaving {
-    /// Index of the account that pays for it, or would.
+    /// Index of the account that is charged for it, or would be.
     pub fn account(&self) -> Option<u8> {
         match (&self.exported, &self.import) {
             (Some(share), _) => Some(share.account()),
@@ -298,7 +298,7 @@ impl Leaving {
 }
 
 impl Table {
-    /// Counts one opening more, if it is one of the allocation of `key` that is open there already.
+    /// Counts one more opening, if the allocation of `key` is open there already.
     fn opened_again(&mut self, pointer: CUdeviceptr, key: Key, context: usize) -> bool {
         let known = self.imported.get_mut(&pointer);
         match known.filter(|known| known.share.key() == key && known.context == context) {
@@ -310,7 +310,7 @@ impl Table {
         }
     }
 
-    /// Takes one opening of a pointer out.
+    /// Removes one opening of a pointer.
     fn opening(&mut self, pointer: CUdeviceptr) -> Option<ImportLeaving> {
         let known = self.imported.get_mut(&pointer)?;
         if known.opened > 1 {
@@ -320,7 +320,7 @@ impl Table {
         self.imported.remove(&pointer).map(ImportLeaving::Last)
     }
 
-    /// Takes a mapped part of external memory out.
+    /// Removes a mapped part of external memory.
     fn part(&mut self, mapped: u64) -> Option<ImportLeaving> {
         self.external.iter_mut().find_map(|(number, external)| {
             let at = external.mapped.iter().position(|other| *other == mapped)?;
@@ -330,7 +330,7 @@ impl Table {
         })
     }
 
-    /// Puts back what was taken out. Returns a share that is one too many by now.
+    /// Restores the removed entries. Returns a share that has become superfluous.
     fn back(&mut self, pointer: u64, import: ImportLeaving) -> Option<Share> {
         match import {
             ImportLeaving::Again => {
@@ -361,7 +361,7 @@ impl Table {
         None
     }
 
-    /// The driver has let go of external memory, or of a part. Returns its share if that was the last of it.
+    /// The driver has released external memory, or a part of it. Returns its share if that was the last part.
     fn left(&mut self, number: u64) -> Option<Share> {
         let external = self.external.get_mut(&number)?;
         external.leaving -= 1;

@@ -1,4 +1,4 @@
-//! What an allocation is known by in all processes of a slice.
+//! The identity of an allocation in all processes of a slice.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,18 +6,18 @@ use divvy_ledger::shared::{HOLDER_BITS, SLOT_BITS};
 
 const KEY_SHIFT: u32 = HOLDER_BITS + SLOT_BITS;
 pub(crate) const HOLDERS: u64 = (1 << HOLDER_BITS) - 1;
-/// Places to look at for a key.
+/// How many entries of the table are searched for a key.
 const PROBES: usize = 64;
 
-/// What an allocation is known by in all processes of a slice; never 0.
+/// The identity of an allocation in all processes of a slice; never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Key(u64);
 
 impl Key {
-    /// The key of whatever these bytes identify.
+    /// The key of the object that these bytes identify.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
-        // FNV-1a, then mixed: the top bits decide.
+        // FNV-1a with a final mix, since the top bits decide.
         let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
@@ -42,7 +42,7 @@ impl Key {
         Self::of(&name)
     }
 
-    /// The ledger's word that says that process slot `slot` pays, and how many hold the allocation.
+    /// The ledger's word: process slot `slot` is charged, and so many processes hold the allocation.
     pub(crate) fn word(self, slot: usize, holders: u64) -> u64 {
         (self.0 << SLOT_BITS | slot as u64) << HOLDER_BITS | holders & HOLDERS
     }
@@ -51,13 +51,13 @@ impl Key {
         word >> KEY_SHIFT == self.0
     }
 
-    /// The places of the ledger's table where it may be.
+    /// The entries of the ledger's table where it may be.
     pub(crate) fn places(self, table: &[AtomicU64]) -> impl Iterator<Item = usize> + use<> {
         let (first, count) = (self.0 as usize, table.len());
         (0..PROBES).map(move |probe| (first + probe) % count)
     }
 
-    /// Replaces a word by what `change` makes of it, as long as it is of this key. Returns the word before.
+    /// Replaces a word by the result of `change`, as long as it is of this key. Returns the word before.
     pub(crate) fn update(self, word: &AtomicU64, change: impl Fn(u64) -> Option<u64>) -> Option<u64> {
         word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
             if self.is_of(now) { change(now) } else { None }

@@ -1,6 +1,6 @@
-//! What an allocation of device memory costs, which account, until when.
+//! How much an allocation of device memory costs, which account is charged, and for how long.
 //!
-//! The crate makes no CUDA call and has no state of its own: [`Charges`] is all that one process is charged for, over an
+//! The crate makes no CUDA call and has no state of its own. [`Charges`] holds all charges of one process, over an
 //! [`Environment`] that asks the driver and the ledger. The limiter has one over the real ones; a test makes its own.
 //!
 //! One allocation goes through these states:
@@ -15,12 +15,12 @@
 //! ```
 //!
 //! - [`environment`]: the traits by which a charge asks the accounts and the driver.
-//! - `pointers`, `pages`, `page_numbers`, `detached`: tables; `owner`, `units`, `table`, `lock`: what they are made of.
-//! - `granularity`, `small`, `growth`, [`arrays`], [`images`]: how many bytes of the device something takes.
-//! - `extents`, `pools`, `spilled`, `charged`: Live. `deferred`: FreeingInStream. `shared`, `key`, `imports`, `release`:
-//!   Exported and Residual. `physical`, `objects`, `contexts`, `graphs`: what is known by a handle.
-//! - `reserve`: Reserved, and where room is found before a refusal.
-//! - `charges`: all of that. `allocate`, `free`, `share`, `context`, `object`: what a hook calls.
+//! - `pointers`, `pages`, `page_numbers`, `detached`: tables; `owner`, `units`, `table`, `lock`: their building blocks.
+//! - `granularity`, `small`, `growth`, [`arrays`], [`images`]: how many bytes of the device an object takes.
+//! - `extents`, `pools`, `spilled`, `charged`: Live. `deferred`: FreeingInStream. `shared`, `key`, `imports`,
+//!   `release`: Exported and Residual. `physical`, `objects`, `contexts`, `graphs`: memory that is known by a handle.
+//! - `reserve`: Reserved, and the search for free memory before a refusal.
+//! - `charges`: all of that. `allocate`, `free`, `share`, `context`, `object`: the functions that hooks call.
 #![forbid(unsafe_code)]
 
 mod allocate;

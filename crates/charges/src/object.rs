@@ -1,4 +1,4 @@
-//! Objects without an address that is told: arrays, modules, libraries; memory pools; and kernels' launches.
+//! Objects without a reported address (arrays, modules, libraries), memory pools, and kernel launches.
 
 use divvy_abi::CUresult;
 use divvy_ledger::ReserveError;
@@ -32,8 +32,8 @@ impl<E: Environment> Charges<E> {
         }
     }
 
-    /// Makes an object of `bytes`, at most so many allocations of the driver's, by `call`; `handle` reads its handle after
-    /// a success.
+    /// Makes an object of `bytes`, in at most so many allocations of the driver's, by `call`; `handle` reads its handle
+    /// after a success.
     pub fn make_object(
         &self,
         kind: Kind,
@@ -47,7 +47,7 @@ impl<E: Environment> Charges<E> {
             Ok(object) => object,
             Err(code) => return code,
         };
-        // What it takes is reserved; nothing comes with the call itself.
+        // Its memory is reserved already; the call itself reserves nothing.
         let result = self.calling(account, 0, call);
         if result.is_success() {
             objects.made(extents, handle(), object);
@@ -65,14 +65,14 @@ impl<E: Environment> Charges<E> {
         self.objects(kind).ended(self.extents(), handle, call)
     }
 
-    /// An array or mipmap has ended: tiles of a sparse one are free.
+    /// An array or mipmap has ended: the tiles of a sparse one are free.
     pub fn array_ended(&self, handle: usize) {
         if self.env().is_ours() {
             self.physical.unbind(self.shares(), handle);
         }
     }
 
-    /// Refuses what is larger than the device.
+    /// Refuses an object larger than the device.
     pub fn refuse(&self, account: E::Account, bytes: u64, what: &'static str) -> CUresult {
         let limit_bytes = account.limit_bytes();
         let used_bytes = limit_bytes.saturating_sub(account.room_bytes());
@@ -83,8 +83,8 @@ impl<E: Environment> Charges<E> {
         refused(self.env(), bytes, what, refusal)
     }
 
-    /// The program was told of a pool that `account` pays for. A pool that finds no place is refused when it is allocated
-    /// from.
+    /// The program received a pool that is charged to `account`. If there is no entry for the pool, an allocation from
+    /// it is refused.
     pub fn pool_known(&self, pool: usize, account: E::Account) {
         let _noted = self.charged().pools.number(pool, account.index());
     }

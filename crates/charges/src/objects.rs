@@ -1,4 +1,4 @@
-//! Objects that hold device memory under a handle, and tell no address: arrays, mipmaps, modules, libraries.
+//! Objects that hold device memory under a handle, and report no address: arrays, mipmaps, modules, libraries.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use crate::lock::locked;
 /// All objects of one kind, by handle.
 pub(crate) struct Objects {
     what: &'static str,
-    /// Each with the context that it goes with; 0 where it goes with none.
+    /// Each with the context that it ends with; 0 for none.
     all: Mutex<BTreeMap<usize, (Object, usize)>>,
 }
 
@@ -24,7 +24,7 @@ impl Objects {
         }
     }
 
-    /// Takes room for an object of `bytes`, of at most `allocations` allocations of the driver's.
+    /// Reserves memory for an object of `bytes`, of at most `allocations` allocations of the driver's.
     ///
     /// # Errors
     /// As [`Reserve::reserve`].
@@ -42,7 +42,7 @@ impl Objects {
     /// The driver has made an object in the current context.
     pub fn made<E: Environment>(&self, extents: &Extents<E>, handle: usize, object: Object) {
         let context = extents.env.current_context();
-        // A handle that comes back was given up in a way that we did not see.
+        // If the handle exists already, the old object was released without the limiter seeing it.
         if let Some((old, _)) = locked(&self.all).insert(handle, (object, context)) {
             extents.leave_object(old);
         }
@@ -55,7 +55,7 @@ impl Objects {
         handle: usize,
         call: impl FnOnce() -> CUresult,
     ) -> CUresult {
-        // Before: afterwards the handle may already be another thread's.
+        // Before the call: afterwards the handle may already be another thread's.
         let object = locked(&self.all).remove(&handle);
         let result = call();
         match object {
@@ -66,7 +66,7 @@ impl Objects {
         result
     }
 
-    /// A context has ended, and what was made in it.
+    /// A context has ended, and so have its objects.
     pub fn context_ended<E: Environment>(&self, extents: &Extents<E>, ended: usize) {
         let gone = |_: &usize, (_, context): &mut (Object, usize)| *context == ended && ended != 0;
         let all: Vec<_> = locked(&self.all).extract_if(.., gone).collect();

@@ -1,13 +1,13 @@
-//! What an allocation is charged to.
+//! The owner of an allocation's charge.
 
 use divvy_abi::CUdeviceptr;
 
-/// What an allocation is charged to, and by what measure.
+/// The owner of an allocation's charge, and the measure of the charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// The account with this index, by the pages that the allocation lies in.
     Account(u8),
-    /// The memory pool with this number. Its account is charged for what the pool holds.
+    /// The memory pool with this number. Its account is charged for the memory that the pool holds.
     Pool(u16),
     /// The account with this index, by size: managed memory has no pages of its own.
     Managed(u8),
@@ -18,9 +18,9 @@ pub enum Owner {
 /// Bits of an owner's code.
 pub(crate) const CODE_BITS: u32 = 12;
 const CODES: u16 = 1 << CODE_BITS;
-/// Accounts that can be told apart.
+/// The number of accounts that a code can distinguish.
 pub(crate) const ACCOUNTS: u16 = 64;
-/// Pools that can be told apart.
+/// The number of pools that a code can distinguish.
 pub(crate) const POOLS: u16 = CODES - 3 * ACCOUNTS;
 const MANAGED: u16 = ACCOUNTS + POOLS;
 const SPILLED: u16 = MANAGED + ACCOUNTS;
@@ -70,7 +70,7 @@ pub struct Extent {
 /// An allocation that its owner is charged for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owned {
-    /// What is charged.
+    /// The owner of the charge.
     pub owner: Owner,
     /// The allocation.
     pub extent: Extent,

@@ -1,5 +1,5 @@
-//! Numbers of the pages that exported allocations share with others. By them the ledger counts a page once when it adds up
-//! what a dead process's allocations keep from the device ([`divvy_ledger::shared`]).
+//! Numbers of the pages that exported allocations share with others. By these numbers the ledger counts a page once
+//! when it adds up the residual charges of a dead process ([`divvy_ledger::shared`]).
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -12,13 +12,13 @@ use crate::pages::PageKey;
 pub(crate) struct PageNumbers(Mutex<Numbers>);
 
 struct Numbers {
-    /// Of each page that is known by its key in the map of pages.
+    /// Of each numbered page, by its key in the map of pages.
     of: BTreeMap<PageKey, u16>,
     /// How many allocations have each number, from 1 on.
     users: Vec<u32>,
 }
 
-/// The numbers of the pages that one allocation lies in; 0 for none. They go back by [`PageNumbers::leave`].
+/// The numbers of the pages that one allocation lies in; 0 for none. [`PageNumbers::leave`] returns them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Numbered(pub [u16; 2]);
 
@@ -27,13 +27,13 @@ impl PageNumbers {
         Self(Mutex::new(Numbers::NONE))
     }
 
-    /// One more exported allocation in these pages. 0 for a page where there are no more numbers.
+    /// Adds an exported allocation to these pages. A page gets 0 if no number is left.
     pub fn enter(&self, keys: [Option<PageKey>; 2]) -> Numbered {
         let mut numbers = locked(&self.0);
         Numbered(keys.map(|key| key.and_then(|key| numbers.enter(key)).unwrap_or(0)))
     }
 
-    /// The allocation has no importer any more.
+    /// The allocation no longer has importers.
     pub fn leave(&self, Numbered(pages): Numbered) {
         if pages != [0; 2] {
             let mut numbers = locked(&self.0);
@@ -41,7 +41,7 @@ impl PageNumbers {
         }
     }
 
-    /// The allocation was freed while it has importers: what comes to its addresses lies in other pages.
+    /// The allocation was freed while it has importers: the next allocation at its addresses lies in other pages.
     pub fn leave_addresses(&self, numbered: Numbered) {
         locked(&self.0)
             .of
@@ -55,7 +55,7 @@ impl Numbers {
         users: Vec::new(),
     };
 
-    /// One more in the page of this key. Returns its number; `None` where there are no more.
+    /// Adds an allocation to the page of this key. Returns its number; `None` if no number is left.
     fn enter(&mut self, key: PageKey) -> Option<u16> {
         let number = match self.of.get(&key) {
             Some(number) => *number,

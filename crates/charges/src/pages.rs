@@ -1,8 +1,8 @@
-//! The pages of a device that are held by allocations that do not fill them.
+//! The pages of a device that allocations hold without filling them.
 //!
-//! A driver takes memory from its device in pages and lets allocations share them: a page is held for as long as any
-//! allocation lies in it. Pages that an allocation covers whole are its own and need no entry; those that it covers in
-//! part have one here, with the number of allocations in the page.
+//! A driver takes memory from its device in pages and lets allocations share them: a page is held as long as any
+//! allocation lies in it. Pages that an allocation covers completely are its own and need no entry. Pages that it
+//! covers in part have an entry here, with the number of allocations in the page.
 
 use divvy_ledger::private::SpinLock;
 use zerocopy::FromZeros;
@@ -12,7 +12,7 @@ use crate::table::{Entry, Exhausted, Table, hash};
 use crate::units::{begin_of_page, rounded_to};
 
 const SHARDS: usize = 16;
-/// Smaller pages have no room for an owner below their address.
+/// In smaller pages the bits below the address cannot hold an owner.
 pub(crate) const LEAST_PAGE: u64 = 1 << CODE_BITS;
 
 /// The pages that are held in part, by owner.
@@ -26,7 +26,7 @@ struct Shard(SpinLock<Table<Page>>);
 #[repr(C)]
 #[derive(Clone, Copy, FromZeros)]
 struct Page {
-    /// See [`PageKey`]; 0 marks a free place. Page 0 is no driver's.
+    /// See [`PageKey`]; 0 marks a free entry. No driver uses page 0.
     key: u64,
     /// Allocations in the page.
     live: u64,
@@ -53,7 +53,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Those of an allocation, in pages of `page` bytes, a power of two and at least [`LEAST_PAGE`].
+    /// The pages of an allocation, of `page` bytes each, a power of two and at least [`LEAST_PAGE`].
     #[inline]
     pub fn of(owned: Owned, page: u64) -> Self {
         let Extent { pointer, bytes } = owned.extent;
@@ -94,7 +94,7 @@ impl PageMap {
         }
     }
 
-    /// Notes an allocation. Returns how many bytes of pages its owner holds more by that.
+    /// Adds an allocation. Returns how many more bytes of pages its owner holds now.
     ///
     /// # Errors
     /// [`Exhausted`]; nothing is changed then.
@@ -117,8 +117,8 @@ impl PageMap {
         Ok(more)
     }
 
-    /// Notes the end of an allocation that was entered with the same arguments. Returns how many bytes of pages its owner
-    /// holds less by that.
+    /// Removes an allocation that was added with the same arguments. Returns how many bytes of pages its owner no
+    /// longer holds.
     #[inline]
     pub fn leave(&self, owned: Owned, page: u64) -> u64 {
         let parts = Parts::of(owned, page);
@@ -133,7 +133,7 @@ impl PageMap {
         less
     }
 
-    /// One allocation more in a page. Returns whether it was not held before.
+    /// Adds an allocation to a page. Returns whether the page was not held before.
     ///
     /// # Errors
     /// [`Exhausted`]; nothing is changed then.
@@ -151,7 +151,7 @@ impl PageMap {
         Ok(fresh)
     }
 
-    /// One less. Returns whether it is not held any more.
+    /// Removes one. Returns whether the page is no longer held.
     #[inline]
     pub(crate) fn leave_part(&self, PageKey(key): PageKey) -> bool {
         let mut table = self.shard(key).0.lock();
@@ -234,7 +234,7 @@ mod tests {
             let bytes = [512, 4096, PAGE - 512, PAGE, PAGE + 512, 5 * PAGE][(random >> 50) as usize % 6];
             let now = held.entry(owner).or_default();
             if random & 64 == 0 || live.len() < 50 {
-                // Allocations never overlap; here they may, and share pages all the same.
+                // Real allocations never overlap; here they may, and still share pages.
                 let inner: u64 = Parts::of(owned(owner, address, bytes), PAGE).whole;
                 *now += pages
                     .enter(owned(owner, address, bytes), PAGE)

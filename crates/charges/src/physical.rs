@@ -1,9 +1,9 @@
-//! Physical memory of the virtual memory interface: charged from its creation until the last handle and the last mapping
-//! are gone.
+//! Physical memory of the virtual memory interface: charged from its creation until the last handle and the last
+//! mapping are gone.
 //!
-//! Physical memory that comes by a shareable handle is paid for before the driver is asked ([`Importing`]). When only the
-//! handle still refers to it, the import is what takes it from the device. The driver tells its device only after
-//! the import; until then its bytes are reserved on every device of the slice.
+//! Physical memory that is imported by a shareable handle is charged before the driver is asked ([`Importing`]). If
+//! only the handle still refers to it, the import is what takes it from the device. The driver reports its device only
+//! after the import; until then its bytes are reserved on every device of the slice.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -20,7 +20,7 @@ use crate::units::rounded;
 /// One allocation.
 struct Block {
     cost: Cost,
-    /// What tells it from every other allocation, where the driver's shareable handles do.
+    /// Its unique key, if the driver's shareable handles provide one.
     key: Option<Key>,
     /// References by handles.
     handles: u32,
@@ -28,37 +28,37 @@ struct Block {
     uses: u32,
 }
 
-/// What a block costs here.
+/// The charge of a block in this process.
 enum Cost {
-    /// Nothing: it is not device memory, or not of a device that the slice has.
+    /// None: it is not device memory, or its device is not in the slice.
     Free,
-    /// This process's account pays so many bytes.
+    /// This process's account is charged so many bytes.
     Account(u8, u64),
-    /// A process of those who share it pays.
+    /// One of the processes that share it is charged.
     Shared(Share),
-    /// Nothing yet: it was imported, and of its size no more is known than has been mapped of it.
+    /// None yet: it was imported, and only the part that was mapped of it tells its size.
     Unmapped(u8),
-    /// As much as has been mapped of it.
+    /// The size of the part that was mapped of it.
     Partly(Share),
 }
 
-/// What a shareable handle tells of the allocation that it stands for.
+/// The information in a shareable handle about its allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
-    /// No other allocation has it.
+    /// Its key, which no other allocation has.
     pub key: Key,
-    /// Its size in bytes, if that is told too.
+    /// Its size in bytes, if the handle tells it.
     pub bytes: Option<u64>,
 }
 
-/// What is paid for an import until the driver has answered.
+/// The provisional charge of an import until the driver has replied.
 #[derive(Debug)]
 pub(crate) enum Importing {
     /// This process has the block already, and keeps it until then.
     Held(u64),
-    /// Another process of the slice pays.
+    /// Another process of the slice is charged.
     Joined(Share),
-    /// Bytes reserved of accounts, by index; of none where the size is not told.
+    /// Bytes reserved from accounts, by index; none if the size is unknown.
     Reserved(Vec<(u8, u64)>),
 }
 
@@ -71,18 +71,18 @@ struct Table {
     handles: BTreeMap<u64, (u64, u32)>,
     /// Length and block of each mapping, by its address.
     mappings: BTreeMap<u64, (u64, u64)>,
-    /// Blocks that are bound to a thing until that ends.
+    /// Blocks that are bound to another object until it ends.
     bound: Vec<(usize, u64)>,
 }
 
-/// A reference that was taken out, to be put back if the driver disagrees.
+/// A removed reference, to be restored if the driver refuses.
 #[derive(Debug)]
 pub(crate) struct Released {
     handle: u64,
     block: u64,
 }
 
-/// Start, length and block of mappings that were taken out.
+/// Start, length and block of removed mappings.
 pub(crate) type Unmapped = Vec<(u64, u64, u64)>;
 
 fn give_back<E: Environment>(shares: &Shares<E>, account: u8, bytes: u64) {
@@ -102,7 +102,7 @@ impl Physical {
         }))
     }
 
-    /// Changes the table, and then ends what blocks cost that nothing refers to any more.
+    /// Changes the table, and then ends the charges of blocks without references.
     fn change<E: Environment, T>(
         &self,
         shares: &Shares<E>,
@@ -114,16 +114,17 @@ impl Physical {
         answer
     }
 
-    /// A new block of `bytes`, which `account` has paid.
+    /// A new block of `bytes`, charged to `account`.
     pub fn created<E: Environment>(&self, shares: &Shares<E>, handle: u64, account: u8, bytes: u64) {
         self.change(shares, |table, ended| {
-            // The driver does not hand out a handle that it has in use, so one that comes back was given up unseen.
+            // The driver hands out no handle that is in use, so an existing one was released without the limiter seeing
+            // it.
             table.forget(handle, ended);
             table.add(handle, Cost::Account(account, bytes), None);
         });
     }
 
-    /// The driver is about to be asked for an allocation by a shareable handle.
+    /// The driver is about to be asked to import an allocation by a shareable handle.
     ///
     /// # Errors
     /// As [`Reserve::reserve`]; the driver is not to be asked.
@@ -160,7 +161,7 @@ impl Physical {
         Ok(Importing::Reserved(reserved))
     }
 
-    /// The driver has refused, or nothing needs to be paid. No lock is held.
+    /// The driver has refused, or no charge is needed. No lock is held.
     pub fn end_import<E: Environment>(&self, shares: &Shares<E>, importing: Importing) {
         match importing {
             Importing::Held(block) => self.change(shares, |table, ended| table.drop_use(block, ended)),
@@ -176,7 +177,7 @@ impl Physical {
     /// The allocation is on the device of `account`, and has `bytes`. No lock is held.
     ///
     /// # Errors
-    /// As [`Reserve::reserve`], where more is needed than was thought.
+    /// As [`Reserve::reserve`], if more is needed than was assumed.
     fn pay_import<E: Environment>(
         &self,
         shares: &Shares<E>,
@@ -203,12 +204,11 @@ impl Physical {
         shares.imported(room, account, key, bytes)
     }
 
-    /// A block came from outside, to be charged to `account`, if to any, by what was paid before. Whether a driver answers
-    /// a handle that it has answered before, for an allocation that this process has already, is left to it: both are
-    /// another reference.
+    /// A block was imported, to be charged to `account`, if any, from the provisional charge. For an allocation that
+    /// this process has already, a driver may return a new handle or an earlier one: both count as another reference.
     ///
     /// # Errors
-    /// As [`Reserve::reserve`]; the handle must be given up again.
+    /// As [`Reserve::reserve`]; the handle must be released again.
     pub fn imported<E: Environment>(
         &self,
         shares: &Shares<E>,
@@ -243,7 +243,7 @@ impl Physical {
         Ok(())
     }
 
-    /// The driver has answered a handle for what is mapped at an address.
+    /// The driver has returned a handle for the memory mapped at an address.
     pub fn retained(&self, handle: u64, address: u64) {
         let mut table = locked(&self.0);
         if let Some(block) = table.mapped_at(address) {
@@ -251,7 +251,7 @@ impl Physical {
         }
     }
 
-    /// Takes a reference away, before the driver is asked to.
+    /// Removes a reference, before the driver is asked to.
     pub fn release(&self, handle: u64) -> Option<Released> {
         let mut table = locked(&self.0);
         let (block, references) = table.handles.get_mut(&handle)?;
@@ -263,7 +263,7 @@ impl Physical {
         Some(Released { handle, block })
     }
 
-    /// The driver has agreed to that, or not.
+    /// The driver has agreed to that, or refused.
     pub fn released<E: Environment>(
         &self,
         shares: &Shares<E>,
@@ -279,8 +279,8 @@ impl Physical {
         });
     }
 
-    /// Sees to it that a handle's block is paid for, before `end` bytes of it are mapped. Of an import whose size is not
-    /// told, that is as much as has been mapped at most so far.
+    /// Ensures that a handle's block is charged before `end` bytes of it are mapped. An import of unknown size is
+    /// charged for the largest part that was mapped so far.
     ///
     /// # Errors
     /// As [`Reserve::reserve`].
@@ -301,7 +301,7 @@ impl Physical {
         let key = key.unwrap_or_else(|| Key::of_size(bytes));
         let share = shares.imported(room, account, key, bytes)?;
         self.change(shares, |table, ended| {
-            // What was paid for a smaller part is no longer needed; or another thread was first, or the block is gone.
+            // The charge for a smaller part is no longer needed; or another thread was first, or the block is gone.
             let cost = match table.blocks.get_mut(&block) {
                 Some(found) if found.cost.known_bytes() < bytes => {
                     core::mem::replace(&mut found.cost, Cost::Partly(share))
@@ -322,7 +322,7 @@ impl Physical {
         }
     }
 
-    /// Takes out every mapping that begins in a range, before the driver is asked to.
+    /// Removes every mapping that begins in a range, before the driver is asked to.
     pub fn unmap(&self, address: u64, bytes: u64) -> Unmapped {
         let mut table = locked(&self.0);
         let within = table
@@ -333,7 +333,7 @@ impl Physical {
             .collect()
     }
 
-    /// The driver has agreed to that, or not.
+    /// The driver has agreed to that, or refused.
     pub fn unmapped<E: Environment>(&self, shares: &Shares<E>, unmapped: Unmapped, agreed: bool) {
         self.change(shares, |table, ended| {
             for (start, bytes, block) in unmapped {
@@ -391,7 +391,7 @@ impl Physical {
         }
     }
 
-    /// Takes over what dead processes have paid for and this process still holds.
+    /// Takes over charges of dead processes for memory that this process still holds.
     pub fn follow<E: Environment>(&self, shares: &Shares<E>) {
         for block in locked(&self.0).blocks.values_mut() {
             if let Cost::Shared(share) | Cost::Partly(share) = &mut block.cost {
@@ -410,7 +410,7 @@ impl Cost {
         }
     }
 
-    /// Bytes that are paid for; all there are where the size is known.
+    /// The charged bytes; all bytes if the size is known.
     fn known_bytes(&self) -> u64 {
         match self {
             Self::Unmapped(_) => 0,
@@ -436,7 +436,7 @@ impl Table {
         self.refer(handle, block);
     }
 
-    /// Forgets what is known of a handle.
+    /// Forgets a handle.
     fn forget(&mut self, handle: u64, ended: &mut Vec<Cost>) {
         if let Some((block, references)) = self.handles.remove(&handle) {
             for _ in 0..references {
@@ -445,12 +445,12 @@ impl Table {
         }
     }
 
-    /// Notes that an import answered `handle` for the allocation of `key`, if this process has that already.
+    /// Records that an import returned `handle` for the allocation of `key`, if this process has that already.
     fn refer_again(&mut self, handle: u64, key: Option<Key>, ended: &mut Vec<Cost>) -> bool {
         let by_handle = self.handles.get(&handle).map(|(block, _)| *block);
         let known = by_handle.and_then(|block| self.blocks.get(&block)?.key);
         let block = match (by_handle, key) {
-            // It stands for something else now: the other was given up unseen.
+            // The handle stands for another allocation now: the first was released without the limiter seeing it.
             (Some(_), Some(key)) if known.is_some_and(|known| known != key) => {
                 self.forget(handle, ended);
                 self.of_key(key)
@@ -465,7 +465,7 @@ impl Table {
         block.is_some()
     }
 
-    /// Block, account and key of a handle whose block is not paid for up to `bytes`.
+    /// Block, account and key of a handle whose block is not charged up to `bytes`.
     fn lacks(&self, handle: u64, bytes: u64) -> Option<(u64, u8, Option<Key>)> {
         let (block, _) = self.handles.get(&handle)?;
         let found = self.blocks.get(block)?;
@@ -528,7 +528,7 @@ impl Table {
         }
     }
 
-    /// Takes a block out once nothing refers to it.
+    /// Removes a block without references.
     fn end(&mut self, block: u64, ended: &mut Vec<Cost>) {
         let unused = |found: &Block| found.handles == 0 && found.uses == 0;
         if self.blocks.get(&block).is_some_and(unused) {

@@ -1,7 +1,7 @@
 //! The device pointers that this process is charged for.
 //!
-//! 64 shards, each a lock and a [`Table`]. Beside its lock each shard keeps its newest pointers, so that an allocation that
-//! is freed again soon never touches the table: its cost stays flat whatever the number of live pointers, while a table
+//! 64 shards, each a lock and a [`Table`]. Beside its lock each shard keeps its newest pointers, so that an allocation
+//! that is freed soon never touches the table. Its cost stays flat whatever the number of live pointers, while a table
 //! of 100,000 no longer fits a core's cache.
 
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -15,14 +15,14 @@ use crate::units::UNIT;
 
 const SHARDS: usize = 64;
 
-/// What is known of a live pointer.
+/// The entry of a live pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// Bytes charged for it: a multiple of 512.
     pub bytes: u64,
-    /// What is charged.
+    /// The owner of the charge.
     pub owner: Owner,
-    /// Tells two allocations at the same address, one after the other, apart.
+    /// Distinguishes two successive allocations at the same address.
     pub stamp: u32,
 }
 
@@ -39,16 +39,17 @@ impl Charge {
     }
 }
 
-/// A map from device pointers, never 0, to what was charged for them.
+/// A map from device pointers, never 0, to their charges.
 pub struct PointerMap {
     shards: [Shard; SHARDS],
     stamp: AtomicU32,
 }
 
-/// Newest pointers that a shard keeps beside its lock: what fits the two cache lines that are fetched anyway.
+/// How many of its newest pointers a shard keeps beside its lock: as many as fit the two cache lines that are fetched
+/// anyway.
 const RECENT: usize = 6;
 
-/// Alone on its cache lines, or neighbours would slow each other down.
+/// Alone on its cache lines, since neighbours would slow each other down.
 #[repr(align(128))]
 struct Shard(SpinLock<Contents>);
 
@@ -64,7 +65,7 @@ const _: () = assert!(size_of::<Shard>() == 128);
 #[repr(C)]
 #[derive(Clone, Copy, FromZeros)]
 struct Pointer {
-    /// 0 marks a free place.
+    /// 0 marks a free entry.
     pointer: u64,
     /// Bytes, owner and stamp: see [`pack`].
     charge: u64,
@@ -91,7 +92,7 @@ impl Default for PointerMap {
 }
 
 impl PointerMap {
-    /// An empty map. Takes no memory until something is inserted.
+    /// An empty map. Takes no memory before the first insertion.
     pub const fn new() -> Self {
         Self {
             shards: [const {
@@ -105,15 +106,15 @@ impl PointerMap {
         }
     }
 
-    /// Notes that an allocation is charged to its owner. Returns the charge of an older allocation at the same address:
-    /// the driver hands an address out again only after a free, which was not seen.
+    /// Records the owner of an allocation's charge. Returns the charge of an older allocation at the same address: the
+    /// driver reuses an address only after a free, which the limiter did not see.
     ///
     /// # Errors
     /// [`Exhausted`]; nothing is changed then.
     #[inline]
     pub fn insert(&self, owned: Owned) -> Result<Option<Charge>, Exhausted> {
         let Extent { pointer, bytes } = owned.extent;
-        // The stamp need only differ between neighbours in time, so losing an increment to a race is no harm.
+        // The stamp need only differ between neighbours in time, so losing an increment to a race does no harm.
         let stamp = self.stamp.load(Ordering::Relaxed).wrapping_add(1);
         self.stamp.store(stamp, Ordering::Relaxed);
         let entry = Pointer {
@@ -137,13 +138,13 @@ impl PointerMap {
         Ok(void.map(|entry| unpack(entry.charge)))
     }
 
-    /// Forgets `pointer`; returns what was known of it.
+    /// Removes `pointer`; returns its entry.
     #[inline]
     pub fn take(&self, pointer: u64) -> Option<Charge> {
         self.take_if(pointer, |_| true)
     }
 
-    /// Forgets `pointer` if `wanted` says so of what is known of it.
+    /// Removes `pointer` if `wanted` accepts its entry.
     #[inline]
     pub fn take_if(&self, pointer: u64, wanted: impl FnOnce(Charge) -> bool) -> Option<Charge> {
         if pointer == 0 {
@@ -165,7 +166,7 @@ impl PointerMap {
         })
     }
 
-    /// What is known of `pointer`.
+    /// The entry of `pointer`.
     pub fn get(&self, pointer: u64) -> Option<Charge> {
         let mut found = None;
         self.take_if(pointer, |charge| {
@@ -175,11 +176,11 @@ impl PointerMap {
         found
     }
 
-    /// Every pointer known at about this moment. Not on any fast path: it allocates.
+    /// Every pointer known at about this moment. This allocates, so it is not on a fast path.
     pub fn snapshot(&self) -> Vec<(u64, Charge)> {
         let mut all = Vec::new();
         for Shard(shard) in &self.shards {
-            // Room is made before the lock is taken, so that no allocation happens under it.
+            // The memory is allocated before the lock is taken, so that no allocation happens under it.
             let expected = shard.lock().table.len() + RECENT + 64;
             all.reserve(expected);
             let shard = shard.lock();
@@ -232,10 +233,10 @@ mod tests {
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
-            // Few enough addresses to meet again, aligned as a driver's are.
+            // Few enough addresses to repeat, aligned as a driver's are.
             let pointer = 0x7f00_0000_0000 + (random >> 40) % 30_000 * 512;
             let bytes = (random >> 20 & 0xfff) * 512;
-            // A driver hands out no address that is live.
+            // A driver hands out no live address.
             if random & 3 < 2 && !reference.contains_key(&pointer) {
                 assert_eq!(insert(&map, pointer, bytes), Ok(None), "step {step}");
                 reference.insert(pointer, bytes);
@@ -262,7 +263,7 @@ mod tests {
         for pointer in all() {
             void += u64::from(insert(&map, pointer, 2048).expect("memory is there").is_some());
         }
-        // The newest of each shard may not have met their old charges yet.
+        // The newest pointers of each shard may not have met their old charges yet.
         assert!(void >= 5_000 - (SHARDS * RECENT) as u64, "{void}");
         for pointer in all() {
             assert_eq!(map.take(pointer).map(|charge| charge.bytes), Some(2048));

@@ -1,12 +1,13 @@
-//! Memory pools: charged for what they hold, not only for what is in use.
+//! Memory pools: charged for the memory that they hold, not only for the part in use.
 //!
-//! A pool takes memory from the device when it must, and lets it go when it is trimmed or its streams are synchronised.
-//! Before an allocation all that the pool may grow by is reserved; afterwards the driver says how much the pool holds,
-//! and the rest of the reservation goes back. What a driver grows a pool by, [`Growth`] learns.
+//! A pool takes memory from the device when it must, and releases it when it is trimmed or its streams are
+//! synchronised. Before an allocation the pool's possible growth is reserved. Afterwards the driver reports how much
+//! the pool holds, and the rest of the reservation is given back. [`Growth`] learns the driver's steps.
 //!
-//! The manual says that importers free an exported pointer before its owner does. Freed before, it stays with its pool,
-//! which cannot let go of what importers have open: it is among what the pool holds, for as long as the pool lives. When
-//! the pool is destroyed, what importers have open stays charged by itself ([`crate::detached`]).
+//! The manual says that importers free an exported pointer before its owner does. If the owner frees it first, it stays
+//! in its pool, which cannot release memory that importers have open. It counts as part of the pool's memory as long as
+//! the pool lives. When the pool is destroyed, memory that importers have open stays charged by itself
+//! ([`crate::detached`]).
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
@@ -20,39 +21,40 @@ use crate::lock::locked;
 use crate::owner::{Extent, Owned, Owner, POOLS};
 use crate::units::rounded;
 
-/// How often in a row reuse must be seen to be counted on.
+/// How many times in a row reuse must be observed before it is relied on.
 const PROOF: u32 = 8;
 
 #[derive(Default)]
 struct Pool {
-    /// What the program holds; 0 when the pool is destroyed, or its place is free.
+    /// The program's handle; 0 if the pool is destroyed, or its entry is free.
     handle: usize,
-    /// What it was before the device was reset.
+    /// Its handle before the device was reset.
     former: usize,
-    /// Index of the account that pays.
+    /// Index of the account that is charged.
     account: u8,
-    /// Bytes charged for the pool: what it holds, and what it is about to take.
+    /// Bytes charged for the pool: the memory that it holds or is about to take.
     charged: u64,
-    /// Of that, reserved for allocations that the driver is at.
+    /// Of those, bytes reserved for allocations in progress.
     promised: u64,
-    /// How many those are.
+    /// How many allocations are in progress.
     begun: u32,
     /// Bytes allocated from it and not freed.
     live: u64,
-    /// Bytes freed in streams that have not come to the free.
+    /// Bytes freed in streams that have not reached the free.
     freeing: u64,
     /// Bytes of the pages that both of them lie in.
     pages: u64,
-    /// Bytes of other pages that were freed, and that importers have open. Below 0 for a moment only.
+    /// Bytes of other pages that were freed and that importers have open. Below 0 for a moment only.
     detached: i64,
-    /// How often in a row memory freed in a stream was seen to be handed out again in the same stream before the stream
-    /// got there. Once is no proof: the stream may have come to the free, and not yet to our event behind it.
+    /// How often in a row memory freed in a stream was observed to be reused in the same stream before the stream
+    /// reached the free. One observation proves nothing: the stream may have reached the free, but not yet our event
+    /// behind it.
     reused: u32,
-    /// Counts what happens to the pool.
+    /// Counts the changes of the pool.
     changes: u64,
 }
 
-/// The pools that this process has allocated from, over the pages that their allocations hold.
+/// The pools that this process has allocated from, over the pages of their allocations.
 pub(crate) struct Pools<E> {
     pub extents: Extents<E>,
     all: Mutex<Vec<Pool>>,
@@ -61,31 +63,31 @@ pub(crate) struct Pools<E> {
     growth: Growth,
 }
 
-/// What an allocation must know between its beginning and its end.
+/// The state that an allocation keeps from its beginning to its end.
 #[derive(Debug)]
 pub(crate) struct Begun {
     pool: u16,
     bytes: u64,
-    /// Reserved for what the pool may grow by.
+    /// Bytes reserved for the pool's possible growth.
     promised: u64,
-    /// What the pool held before, as far as that is known.
+    /// The bytes that the pool held before, if known.
     held: u64,
-    /// The driver was at no other allocation.
+    /// No other allocation was in progress.
     alone: bool,
-    /// It had no room for these bytes beside what is live or waits to be freed.
+    /// It lacked space for these bytes beside the live memory and pending frees.
     full: bool,
-    /// What had happened to the pool by then.
+    /// The pool's change count at the beginning.
     changes: u64,
 }
 
-/// Bytes that a pool may grow by for one allocation.
+/// Bytes by which a pool may grow for one allocation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Need {
     /// In whole pages.
     pub least: u64,
-    /// In the steps that the driver is known or assumed to take.
+    /// In the driver's known or assumed steps.
     pub most: u64,
-    /// The driver was seen to take more than whole pages.
+    /// The driver was observed to take more than whole pages.
     pub is_coarse: bool,
 }
 
@@ -112,10 +114,10 @@ impl<E: Environment> Pools<E> {
         self.slack.load(Ordering::Relaxed)
     }
 
-    /// The number of the pool with this handle, noted now if it was not, with `account` to pay.
+    /// The number of the pool with this handle. A new pool is recorded now, charged to `account`.
     ///
     /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY` where there are too many.
+    /// `CUDA_ERROR_OUT_OF_MEMORY` if there are too many.
     pub fn number(&self, handle: usize, account: u8) -> Result<u16, CUresult> {
         let mut all = locked(&self.all);
         let known = all.iter().position(|pool| pool.handle == handle).or_else(|| {
@@ -145,12 +147,12 @@ impl<E: Environment> Pools<E> {
         }
     }
 
-    /// Index of the account that pays for a pool.
+    /// Index of the account that is charged for a pool.
     pub fn account_of(&self, pool: u16) -> Option<u8> {
         locked(&self.all).get(usize::from(pool)).map(|pool| pool.account)
     }
 
-    /// What a pool may grow by for `bytes` more.
+    /// The possible growth of a pool for `bytes` more.
     pub fn need(&self, account: E::Account, bytes: u64) -> Need {
         let least = self.extents.most(account, bytes);
         Need {
@@ -160,7 +162,7 @@ impl<E: Environment> Pools<E> {
         }
     }
 
-    /// The driver is about to be asked for `bytes` more, with `promised` reserved for what the pool may grow by.
+    /// The driver is about to be asked for `bytes` more, with `promised` reserved for the pool's possible growth.
     pub fn begin(&self, pool: u16, bytes: u64, promised: u64) -> Begun {
         let number = pool;
         let mut all = locked(&self.all);
@@ -190,15 +192,15 @@ impl<E: Environment> Pools<E> {
         }
     }
 
-    /// Whether the driver was seen to serve this from what waits in the same stream.
+    /// Whether the driver was observed to serve this from memory that waits in the same stream.
     pub fn reuses(&self, pool: u16, bytes: u64, same_stream: u64) -> bool {
         let all = locked(&self.all);
         let pool = &all[usize::from(pool)];
         pool.reused >= PROOF && same_stream.min(pool.freeing) >= bytes
     }
 
-    /// Whether the driver takes memory in larger steps than pages, which cannot be trimmed while anything lies in them, and
-    /// the pool can be expected to serve this from what is left of those.
+    /// Whether the driver takes memory in larger steps than pages, and the pool can be expected to serve this from the
+    /// rest of a step. A step cannot be trimmed while any allocation lies in it.
     pub fn is_idle(&self, pool: u16, bytes: u64) -> bool {
         let all = locked(&self.all);
         let pool = &all[usize::from(pool)];
@@ -206,7 +208,7 @@ impl<E: Environment> Pools<E> {
         self.growth.is_coarse() && pool.charged.saturating_sub(used) >= bytes
     }
 
-    /// The driver has refused what was begun.
+    /// The driver has refused an allocation that was begun.
     pub fn failed(&self, begun: &Begun) {
         self.change(begun.pool, |pool| {
             pool.live = pool.live.saturating_sub(begun.bytes);
@@ -214,12 +216,12 @@ impl<E: Environment> Pools<E> {
         });
     }
 
-    /// The driver has allocated what was begun: now the pool holds what it holds. `still_waiting` bytes still wait to be
-    /// freed in the same stream.
+    /// The driver has made an allocation that was begun: the pool's charge follows its new size. `still_waiting` bytes
+    /// still wait to be freed in the same stream.
     ///
     /// # Errors
-    /// Where the pool has grown by more than there is room for, or it cannot be noted: the allocation must be undone. Tells
-    /// whether it was noted.
+    /// The pool has grown by more than fits, or the allocation cannot be recorded: it must be undone. The error tells
+    /// whether it was recorded.
     pub fn finish(&self, begun: &Begun, extent: Extent, still_waiting: u64) -> Result<(), bool> {
         let mut all = locked(&self.all);
         let pool = &mut all[usize::from(begun.pool)];
@@ -248,12 +250,13 @@ impl<E: Environment> Pools<E> {
         })
     }
 
-    /// A detached allocation of a pool is free: `bytes`, for which a stream was waited for or not.
+    /// A detached allocation of a pool is free: `bytes`, after waiting for a stream or not.
     pub fn freed_detached(&self, pool: u16, bytes: u64, in_stream: bool) {
         self.change(pool, |pool| pool.free(bytes, in_stream));
     }
 
-    /// Bytes of pages of a pool's allocations are counted for detached ones from now on; below 0, no longer.
+    /// Bytes of pages of a pool's allocations that count for detached ones from now on; below 0, bytes that no longer
+    /// do.
     pub fn detach(&self, pool: u16, bytes: i64) {
         if let Some(pool) = locked(&self.all).get_mut(usize::from(pool)) {
             pool.pages = pool.pages.saturating_add_signed(-bytes);
@@ -261,7 +264,7 @@ impl<E: Environment> Pools<E> {
         }
     }
 
-    /// These bytes of pages are free, some of which were counted for detached allocations.
+    /// These bytes of pages are free, some of which counted for detached allocations.
     pub fn let_go(&self, pool: u16, pages: u64, detached: u64) {
         self.change(pool, |pool| {
             pool.pages = pool.pages.saturating_sub(pages);
@@ -269,7 +272,7 @@ impl<E: Environment> Pools<E> {
         });
     }
 
-    /// Allocations of a pool are free: now, or since a stream has come to where it frees them.
+    /// Allocations of a pool are free: at once, or since a stream has reached their free.
     pub fn freed(&self, pool: u16, freed: &[Extent], in_stream: bool) {
         let number = pool;
         self.change(number, |pool| {
@@ -285,7 +288,7 @@ impl<E: Environment> Pools<E> {
         });
     }
 
-    /// `bytes` of a pool will be free when a stream gets there.
+    /// `bytes` of a pool will be free when a stream reaches their free.
     pub fn will_be_freed(&self, pool: u16, bytes: u64) {
         if let Some(pool) = locked(&self.all).get_mut(usize::from(pool)) {
             pool.live = pool.live.saturating_sub(bytes);
@@ -300,12 +303,12 @@ impl<E: Environment> Pools<E> {
         if let Some(pool) = all.get_mut(usize::from(pool)) {
             change(pool);
             pool.changes += 1;
-            // What could not be charged is tried again at the next change.
+            // A charge that did not fit is tried again at the next change.
             let _short = self.adjust(pool);
         }
     }
 
-    /// Has every charge follow what its pool holds.
+    /// Updates every charge to the size of its pool.
     pub fn follow(&self) {
         let mut all = locked(&self.all);
         let mut slack = false;
@@ -322,14 +325,14 @@ impl<E: Environment> Pools<E> {
         }
     }
 
-    /// Has the account's pools let go of what is unused.
+    /// Makes the account's pools release their unused memory.
     pub fn trim(&self, account: u8) {
         for pool in locked(&self.all).iter_mut() {
             self.trim_one(pool, account, |_| 0);
         }
     }
 
-    /// Has them let go of as much of it as `bytes` more need.
+    /// Makes them release as much of it as `bytes` more need.
     pub fn trim_for(&self, account: E::Account, bytes: u64) {
         for pool in locked(&self.all).iter_mut() {
             let missing = bytes.saturating_sub(account.room_bytes());
@@ -340,7 +343,7 @@ impl<E: Environment> Pools<E> {
         }
     }
 
-    /// If the account pays for a pool, has it let go of what is unused beyond `keep` of what it holds.
+    /// If the account is charged for a pool, makes the pool release its unused memory beyond `keep` bytes.
     fn trim_one(&self, pool: &mut Pool, account: u8, keep: impl FnOnce(u64) -> u64) {
         let before = pool.charged.saturating_sub(pool.promised);
         if pool.handle != 0 && pool.account == account && before > pool.live {
@@ -349,7 +352,7 @@ impl<E: Environment> Pools<E> {
         }
     }
 
-    /// Destroys a pool by `call`. From before that on it is asked nothing here.
+    /// Destroys a pool by `call`. From the moment before the call on, it is not queried here.
     pub fn destroyed(&self, handle: usize, call: impl FnOnce() -> CUresult) -> CUresult {
         let forgotten =
             find(&mut locked(&self.all), handle).map(|pool| pool.former = core::mem::take(&mut pool.handle));
@@ -368,8 +371,8 @@ impl<E: Environment> Pools<E> {
         result
     }
 
-    /// The device was reset. Whether a pool is still there shows when the program names it again; until then it is asked
-    /// nothing, and counts as keeping what is in use.
+    /// The device was reset. Whether a pool still exists is known when the program names it again. Until then it is not
+    /// queried, and counts as keeping its memory in use.
     pub fn reset(&self, account: u8) {
         for pool in locked(&self.all)
             .iter_mut()
@@ -382,9 +385,9 @@ impl<E: Environment> Pools<E> {
         }
     }
 
-    /// Learns from an allocation what the driver grows a pool by, and whether it hands memory out again before its stream
-    /// has come to the free. It does where the pool, with nothing else happening to it, gave what it had no room for,
-    /// and did not grow.
+    /// Learns from an allocation by which steps the driver grows a pool, and whether it reuses memory before its stream
+    /// has reached the free. It does reuse memory if the pool lacked space for the allocation, had no other change, and
+    /// yet did not grow.
     fn learn(&self, pool: &mut Pool, begun: &Begun, still_waiting: u64) {
         let reusable = begun.full && still_waiting >= begun.bytes;
         if !begun.alone
@@ -412,14 +415,14 @@ impl<E: Environment> Pools<E> {
         }
     }
 
-    /// Has a pool's charge follow what it holds, or tells how much more should be charged and is not to be had.
+    /// Updates a pool's charge to its size. The error tells how many more bytes should be charged and do not fit.
     ///
-    /// What allocations that the driver is at have reserved stays reserved: the figure may or may not contain it by now.
+    /// Reservations of allocations in progress stay: the driver's figure may or may not contain them by now.
     fn adjust(&self, pool: &mut Pool) -> Result<(), u64> {
         let Some(account) = self.env().account(pool.account) else {
             return Ok(());
         };
-        // A destroyed pool keeps what is in use, here or elsewhere.
+        // A destroyed pool keeps the memory in use, here or in other processes.
         let in_use = || pool.pages + u64::try_from(pool.detached).unwrap_or(0);
         let held = pool.held(self.env()).unwrap_or_else(in_use);
         if held > pool.charged && !account.try_reserve(held - pool.charged) {
@@ -453,14 +456,14 @@ impl Pool {
             && self.detached == 0
     }
 
-    /// Bytes that the pool has taken from the device, if the driver says. A pool that is being destroyed has no handle
-    /// here, and is not asked.
+    /// Bytes that the pool has taken from the device, if the driver reports them. A pool that is being destroyed has no
+    /// handle here, and is not queried.
     fn held(&self, env: &impl Environment) -> Option<u64> {
         let handle = (self.handle != 0).then_some(self.handle)?;
         env.pool_reserved(handle).map(rounded)
     }
 
-    /// Bytes of it are free: now, or since a stream has come to where it frees them.
+    /// Bytes of it are free: at once, or since a stream has reached their free.
     fn free(&mut self, bytes: u64, in_stream: bool) {
         let used = if in_stream {
             &mut self.freeing
@@ -470,7 +473,7 @@ impl Pool {
         *used = used.saturating_sub(bytes);
     }
 
-    /// The driver has answered.
+    /// The driver has replied.
     fn ended(&mut self, begun: &Begun) {
         self.promised = self.promised.saturating_sub(begun.promised);
         self.begun = self.begun.saturating_sub(1);

@@ -1,8 +1,8 @@
-//! Letting go of a pointer that reaches beyond this process: one that has or may have importers, one that is others'
-//! memory, or one whose page such an allocation lay in.
+//! Releasing a pointer that reaches beyond this process. It has or may have importers, it is another process's memory,
+//! or such an allocation lay in its page.
 //!
-//! What is known of it is taken out of the tables before the driver is asked, which may hand the address out again at
-//! once. It stays charged until the driver has let go.
+//! Its entries are removed from the tables before the driver is asked, which may reuse the address at once. It stays
+//! charged until the driver has released it.
 
 use divvy_abi::CUdeviceptr;
 
@@ -20,13 +20,13 @@ pub(crate) struct Live<E> {
     pub imports: Imports,
 }
 
-/// A pointer that is being let go.
+/// A pointer that is being released.
 #[derive(Debug)]
 pub(crate) struct Releasing {
     pointer: CUdeviceptr,
-    /// What it was charged, if it is an allocation of this process.
+    /// Its charge, if it is an allocation of this process.
     charge: Option<Charge>,
-    /// Its pages, where it has some.
+    /// Its pages, if it has any.
     pages: Option<Detached>,
     leaving: Option<Leaving>,
 }
@@ -46,8 +46,8 @@ impl<E: Environment> Live<E> {
         &self.shares.charged
     }
 
-    /// The driver is about to be asked to let go of a pointer: `at_once`, or when a stream gets there. `charge` was taken
-    /// out of the table. `None` where there is nothing to it but that.
+    /// The driver is about to be asked to release a pointer: `at_once`, or when a stream reaches the call. `charge` was
+    /// removed from the table. `None` if there are no other entries.
     #[inline]
     pub fn release(&self, pointer: CUdeviceptr, charge: Option<Charge>, at_once: bool) -> Option<Releasing> {
         if !self.imports.any() && !self.charged().extents().any_detached() {
@@ -78,7 +78,7 @@ impl<E: Environment> Live<E> {
         })
     }
 
-    /// The driver is about to be asked to give external memory up.
+    /// The driver is about to be asked to release external memory.
     pub fn release_external(&self, handle: usize) -> Option<Releasing> {
         Some(Releasing {
             pointer: handle as u64,
@@ -88,7 +88,7 @@ impl<E: Environment> Live<E> {
         })
     }
 
-    /// The driver has let go, or not. No lock is held.
+    /// The driver has released it, or refused. No lock is held.
     pub fn end(&self, releasing: Releasing, has_let_go: bool) {
         if has_let_go {
             self.released(releasing, false);
@@ -109,7 +109,7 @@ impl<E: Environment> Live<E> {
         }
     }
 
-    /// The driver has let go: now, or since a stream has come to where it does. No lock is held.
+    /// The driver has released it: at once, or since a stream has reached the call. No lock is held.
     pub fn released(&self, mut releasing: Releasing, in_stream: bool) {
         let charged = self.charged();
         if let Some(pages) = &mut releasing.pages {
@@ -156,14 +156,14 @@ impl<E: Environment> Live<E> {
 }
 
 impl Releasing {
-    /// What is charged for it, or would be.
+    /// The owner that is charged for it, or would be.
     pub fn owner(&self) -> Owner {
         let account = || self.leaving.as_ref().and_then(Leaving::account);
         self.charge
             .map_or_else(|| Owner::Account(account().unwrap_or(0)), |charge| charge.owner)
     }
 
-    /// Bytes that it was charged here.
+    /// The bytes charged for it in this process.
     pub fn bytes(&self) -> u64 {
         self.charge.map_or(0, |charge| charge.bytes)
     }

@@ -1,9 +1,9 @@
-//! Finding room before an allocation is refused, and waiting for it.
+//! Finding free memory before an allocation is refused, and waiting for it.
 //!
-//! First what is charged and unused is given back: frees that streams have come to, memory that pools keep, residual memory
-//! without importers. For a moment an allocation waits for what streams and other processes are about to give back. Last,
-//! in a slice whose terms say so (`--on-oom wait=30s`), it waits for room: docs/adr/0009 says in which order. No lock is
-//! held and no byte is charged while an allocation waits.
+//! First, charged but unused memory is given back: frees that streams have reached, memory that pools keep, and
+//! residual memory without importers. For a moment an allocation waits for memory that streams and other processes are
+//! about to return. Last, if the slice's terms say so (`--on-oom wait=30s`), it waits for memory; docs/adr/0009 gives
+//! the order. No lock is held and no byte is charged while an allocation waits.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -15,26 +15,27 @@ use divvy_ledger::ReserveError;
 
 use crate::environment::{Account, Accounts};
 
-/// How long an allocation waits for frees before it, which a driver's own allocator waits for as well. No longer: what
-/// the streams are doing may depend on this very thread.
+/// How long an allocation waits for earlier frees, as a driver's own allocator does. It waits no longer, since the
+/// streams' work may depend on this very thread.
 const FREES_WAIT: Duration = Duration::from_secs(1);
-/// What is reserved for a moment, by threads and processes whose allocation may take it or not, is back by then.
+/// Short reservations, by threads and processes whose allocation may or may not take them, are back within so many
+/// pauses.
 const MOMENTS: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2);
-/// How long after a dead process's bytes came back the driver below may still hold them.
+/// How long the driver below may still hold a dead process's bytes after they came back.
 const AFTERMATH: Duration = Duration::from_millis(100);
-/// How often, and after which pauses, the driver is asked again meanwhile. The moment is a hint in a page that tenants
-/// can write, so the tries are counted as well.
+/// How often, and with which pauses, the driver is asked again meanwhile. The time is a hint in a page that tenants can
+/// write, so the tries are counted as well.
 const AFTERMATH_TRIES: u32 = 10;
 const AFTERMATH_PAUSE: Duration = Duration::from_millis(10);
 
 /// The source of memory that is charged and unused.
 pub(crate) trait Reclaim<A> {
-    /// Gives back what the account is charged for and is unused.
+    /// Gives back charged but unused memory of the account.
     fn reclaim(&self, account: A);
 
-    /// Bytes of frees that streams are about to come to; none where no free is waited for.
+    /// Bytes of frees that streams are about to reach; `None` if no free is pending.
     fn coming_bytes(&self) -> Option<u64>;
 }
 
@@ -42,7 +43,7 @@ fn is_final(refusal: &ReserveError) -> bool {
     !matches!(refusal, ReserveError::Refused { .. })
 }
 
-/// Takes `bytes` after a first `refusal`, if they are to be found, or come while the slice's terms wait.
+/// Takes `bytes` after a first `refusal`, if they are found, or come while the slice's terms wait.
 ///
 /// # Errors
 /// `refusal`, or a later one.
@@ -70,7 +71,7 @@ fn reclaimed<A: Account>(reclaim: &impl Reclaim<A>, account: A, bytes: u64) -> R
             Ok(()) => return Ok(()),
             Err(refusal) => refusal,
         };
-        // Residual memory without importers comes back as soon as the process that pays for it has looked.
+        // Residual memory without importers comes back as soon as its owner has looked.
         let called = account.slot().map_or(0, divvy_ledger::Slot::call_owners);
         let coming = reclaim.coming_bytes();
         let may_wait = coming.is_some() || called > 0;
@@ -78,7 +79,7 @@ fn reclaimed<A: Account>(reclaim: &impl Reclaim<A>, account: A, bytes: u64) -> R
         let soon = account.room_bytes().saturating_add(soon);
         if !may_wait || bytes > soon || begin.elapsed() > FREES_WAIT {
             if moments == 0 || bytes > account.limit_bytes() {
-                // Last of all what the agent says that the driver holds, which is a moment old.
+                // The last resort is the agent's figure of the driver's own memory, which may be out of date.
                 if !std::mem::take(&mut may_ask) || !account.look_afresh(bytes) {
                     return Err(refusal);
                 }
@@ -115,7 +116,7 @@ fn awaited<A: Account>(
     }
 }
 
-/// The driver below has no room for what the slice has: asks again, for a moment where a process has just died, and for
+/// The driver below lacks memory that the slice still has. Asks again, for a moment if a process has just died, and for
 /// as long as the slice's terms wait. `bytes` are charged to `account` exactly if this returns success.
 #[cold]
 pub(crate) fn ask_again<A: Account>(
@@ -152,7 +153,7 @@ pub(crate) fn ask_again<A: Account>(
     CUDA_ERROR_OUT_OF_MEMORY
 }
 
-/// The driver's code for a reservation that was not granted.
+/// The driver's code for a refused reservation.
 #[cold]
 pub(crate) fn refused(
     accounts: &impl Accounts,
@@ -163,9 +164,9 @@ pub(crate) fn refused(
     accounts.log(format_args!("{bytes} bytes for {what} are refused: {refusal}"));
     match refusal {
         ReserveError::Refused { .. } => CUDA_ERROR_OUT_OF_MEMORY,
-        // As CUDA has it: a context does not survive a fork.
+        // CUDA's rule: a context does not survive a fork.
         ReserveError::Forked => CUDA_ERROR_NOT_INITIALIZED,
-        // Strict: what cannot be counted is not granted.
+        // It is strict: an allocation that cannot be counted is not granted.
         _ => CUDA_ERROR_SYSTEM_NOT_READY,
     }
 }

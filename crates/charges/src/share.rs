@@ -1,8 +1,8 @@
-//! Memory that comes from other processes or goes to them: exported pointers, their imports, external memory, and physical
-//! memory with its handles.
+//! Memory that comes from other processes or goes to them: exported pointers, their imports, external memory, and
+//! physical memory with its handles.
 //!
-//! Opening a pointer takes nothing from the device, so its size is asked for after it, and it is closed again where it
-//! cannot be paid for.
+//! Opening a pointer takes nothing from the device. So its size is queried after it, and it is closed again if it
+//! cannot be charged.
 
 use divvy_abi::{CUdeviceptr, CUresult};
 
@@ -14,17 +14,17 @@ use crate::shared::Share;
 use crate::units::rounded;
 
 impl<E: Environment> Charges<E> {
-    /// The allocation that `pointer` lies in can be opened by others from now on, who know it by `key`.
+    /// From now on other processes can open the allocation that contains `pointer`, by `key`.
     pub fn exported(&self, pointer: CUdeviceptr, key: Key) {
-        // An exported handle is of the whole allocation.
+        // An exported handle stands for the whole allocation.
         let base = self.env().range_of(pointer).map_or(pointer, |(base, _)| base);
         let live = self.live();
         live.imports.exported(&live.shares, base, key);
     }
 
-    /// Opens by `call` what is another process's and known by `key`, and goes with `context`; `pointer` reads where it is
-    /// after a success. Where it cannot be paid for, `close` undoes that. It is charged to the device that it is on, and
-    /// to `account` where the driver does not tell that.
+    /// Opens by `call` another process's allocation, which has the key `key` and ends with `context`; `pointer` reads
+    /// its address after a success. If it cannot be charged, `close` undoes the call. It is charged to its own device,
+    /// or to `account` if the driver does not report the device.
     pub fn open(
         &self,
         account: E::Account,
@@ -33,7 +33,8 @@ impl<E: Environment> Charges<E> {
         pointer: impl FnOnce() -> CUdeviceptr,
         close: impl FnOnce(CUdeviceptr) -> CUresult,
     ) -> CUresult {
-        // Before: an owner that frees it meanwhile goes on paying. On whichever device: its account's table has it.
+        // Before the call: if the owner frees it meanwhile, the owner stays charged. The device does not matter, since
+        // its account's table has the entry.
         let joined = self.joined(self.env().accounts(), key, 0);
         let result = call();
         if !result.is_success() {
@@ -63,7 +64,7 @@ impl<E: Environment> Charges<E> {
             self.end_share(joined);
             return on.map(drop);
         };
-        // Bytes of all pages that the allocation keeps from its device, wherever it lies in them.
+        // Bytes of all pages that the allocation takes from its device, wherever it lies in them.
         let range = self.env().range_of(pointer);
         let bytes = range.map_or(0, |(_, bytes)| self.extents().most(account, bytes));
         let live = self.live();
@@ -88,8 +89,8 @@ impl<E: Environment> Charges<E> {
         }
     }
 
-    /// Imports external memory of `bytes` by `call`; `handle` reads its handle after a success. `file`: key and length in
-    /// bytes of the file that it comes by, where that tells it from other memory.
+    /// Imports external memory of `bytes` by `call`; `handle` reads its handle after a success. `file`: key and length
+    /// in bytes of the file behind it, if the file distinguishes it from other memory.
     pub fn import_external(
         &self,
         account: E::Account,
@@ -98,11 +99,11 @@ impl<E: Environment> Charges<E> {
         call: impl FnOnce() -> CUresult,
         handle: impl FnOnce() -> usize,
     ) -> CUresult {
-        // An import of a part keeps the whole.
+        // An import of a part keeps the whole allocation.
         let whole = file.map_or(0, |(_, bytes)| self.extents().whole_pages(account, bytes));
         let bytes = rounded(bytes).max(whole);
         let key = file.map_or_else(|| Key::of_size(bytes), |(key, _)| key);
-        // On whichever device it is paid for. Where it is not, it is on the current one, or the driver refuses.
+        // It may be charged on any device. Otherwise it is on the current device, or the driver refuses.
         let others = self.env().accounts();
         let others = others.filter(|other| file.is_some() && other.index() != account.index());
         let share = match self.joined(others, key, bytes) {
@@ -130,7 +131,7 @@ impl<E: Environment> Charges<E> {
         }
     }
 
-    /// Gives external memory up by `call`.
+    /// Releases external memory by `call`.
     pub fn destroy_external(&self, handle: usize, call: impl FnOnce() -> CUresult) -> CUresult {
         if !self.env().is_ours() {
             return call();
@@ -155,7 +156,7 @@ impl<E: Environment> Charges<E> {
         result
     }
 
-    /// Gives a handle of physical memory, or of a multicast object, up by `call`.
+    /// Releases a handle of physical memory, or of a multicast object, by `call`.
     pub fn release_physical(&self, handle: u64, call: impl FnOnce() -> CUresult) -> CUresult {
         if !self.env().is_ours() {
             return call();
@@ -166,14 +167,14 @@ impl<E: Environment> Charges<E> {
             self.physical
                 .released(self.shares(), released, result.is_success());
         }
-        // Of a multicast object this was the end; what was bound to it is free.
+        // This ended the multicast object; the memory bound to it is free.
         if result.is_success() {
             self.physical.unbind(self.shares(), handle as usize);
         }
         result
     }
 
-    /// The driver has answered a handle for what is mapped at an address.
+    /// The driver has returned a handle for the memory mapped at an address.
     pub fn physical_retained(&self, handle: u64, address: u64) {
         if self.env().is_ours() {
             self.physical.retained(handle, address);
@@ -227,15 +228,15 @@ impl<E: Environment> Charges<E> {
         }
     }
 
-    /// A handle's block is known outside this process from now on, by `key` or by its size.
+    /// From now on a handle's block is known outside this process, by `key` or by its size.
     pub fn physical_exported(&self, handle: u64, key: Option<Key>) {
         if self.env().is_ours() {
             self.physical.exported(self.shares(), handle, key);
         }
     }
 
-    /// Imports physical memory by `call`. `imported` tells its handle after a success, the account of the device that it is
-    /// on, and its identity, whose size is now in whole pages. Where it cannot be paid for, `give_up` undoes that.
+    /// Imports physical memory by `call`. After a success `imported` returns its handle, its device's account, and its
+    /// identity, whose size is now in whole pages. If it cannot be charged, `give_up` undoes the call.
     pub fn import_physical(
         &self,
         identity: Option<Identity>,
@@ -244,7 +245,7 @@ impl<E: Environment> Charges<E> {
         give_up: impl FnOnce(u64) -> CUresult,
     ) -> CUresult {
         let shares = self.shares();
-        // Before: where only the handle keeps the memory, it is the import that takes it from the device.
+        // Before the call: if only the handle keeps the memory, the import is what takes it from the device.
         let importing = match self.physical.begin_import(shares, self, identity) {
             Ok(importing) => importing,
             Err(code) => return code,

@@ -1,14 +1,14 @@
-//! Allocations that several processes of a slice hold: one of them pays.
+//! Allocations that several processes of a slice hold: one of them is charged.
 //!
-//! The slice's ledger has a table of words, one for an allocation that was exported inside the slice:
-//! `key (40 bits) | process slot that pays (11) | holders (13)`. A process that imports an allocation of the table becomes
-//! an importer; one that imports another allocation pays for it, and enters it. The owner goes on paying while there are
-//! importers. Its process may die meanwhile: the reaper leaves the bytes charged until no importer lives
-//! ([`divvy_ledger::shared`]). Where the table is full, each importer pays: too much, never too little.
+//! The slice's ledger has a table of words, one for an allocation that was exported inside the slice: `key (40 bits) |
+//! process slot of the owner (11) | holders (13)`. A process that imports an allocation of the table becomes an
+//! importer. A process that imports another allocation enters it and is charged as its owner. The owner stays charged
+//! while there are importers. Its process may die meanwhile: the reaper leaves the bytes charged until no importer
+//! lives ([`divvy_ledger::shared`]). If the table is full, each importer is charged: too much, never too little.
 //!
-//! What its owner has freed and importers have open is residual: it stays charged until the last importer has left. Each
-//! thread of the owner's that comes by looks. As the program may never call again, a thread of ours sleeps for each
-//! account that pays for residual memory, until a process that leaves calls it ([`divvy_ledger::Slot::wait_call`]).
+//! Memory that its owner has freed and that importers have open is residual: it stays charged until the last importer
+//! has left. Each call of the owner's threads checks that. As the program may never call again, a thread of ours sleeps
+//! for each account with residual charges. A process that leaves calls this thread ([`divvy_ledger::Slot::wait_call`]).
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Mutex;
@@ -24,15 +24,15 @@ use crate::key::{HOLDERS, Key};
 use crate::lock::locked;
 use crate::page_numbers::Numbered;
 
-/// How often two processes that import an allocation at the same moment give way to each other.
+/// How many times two processes that import an allocation at the same moment yield to each other.
 const MEETINGS: u32 = 16;
 
-/// This process's part in an allocation that several may hold.
+/// This process's role in an allocation that several may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// It pays.
+    /// It is charged.
     Owner,
-    /// Another process pays, or its remains in the ledger.
+    /// Another process is charged, or its remains in the ledger.
     Importer,
 }
 
@@ -42,22 +42,22 @@ pub(crate) struct Share {
     account: u8,
     /// Bytes that are charged for it.
     bytes: u64,
-    /// Bytes that should be charged: the memory is held, whatever the ledger has room for.
+    /// Bytes that should be charged: the memory is held, even if it does not fit into the ledger's limit.
     owed: u64,
-    /// Numbers of the pages of an allocation of this process that others may open by its address.
+    /// Numbers of the pages of this process's allocation that others may open by its address.
     pages: Numbered,
-    /// The pages of a residual one: they stay charged.
+    /// The pages of a residual allocation: they stay charged.
     residual: Option<Detached>,
     key: Key,
-    /// The word; none where the table was full.
+    /// Index of the word; `None` if the table was full.
     place: Option<usize>,
     part: Part,
 }
 
-/// What this process imports once: account, key and place. Each account has a table of its own.
+/// One import of this process: account, key and entry. Each account has a table of its own.
 type Import = (u8, Key, usize);
 
-/// The shares that belong to no other table, and what is imported.
+/// The shares that belong to no other table, and the imports.
 pub(crate) struct Shares<E> {
     pub charged: Charged<E>,
     imports: Mutex<Vec<Import>>,
@@ -67,7 +67,7 @@ pub(crate) struct Shares<E> {
 
 struct Residuals {
     shares: Vec<Share>,
-    /// Accounts that a thread sleeps for, by bits.
+    /// Accounts with a sleeping thread, as bits.
     watched: u64,
 }
 
@@ -80,7 +80,7 @@ fn table(account: impl Account) -> Option<(&'static Slot, &'static [AtomicU64])>
     slot.shared().map(|words| (slot, &words[..]))
 }
 
-/// Whether a key is in the table at another place as well.
+/// Whether a key is in another entry of the table as well.
 fn is_twice(account: impl Account, key: Key, place: usize) -> bool {
     table(account).is_some_and(|(slot, table)| {
         key.places(table).any(|other| {
@@ -95,7 +95,7 @@ fn enter(account: impl Account, key: Key, residual: Residual) -> Option<usize> {
     let fresh = key.word(slot.index(), 1);
     let place = key.places(table).find(|place| {
         let now = table[*place].load(Ordering::Acquire);
-        // Entries of a dead process that no other follows are free.
+        // Entries of a dead process are free once no importer is left.
         let free = now == 0 || !slot.is_claimed(slot_of(now));
         free && table[*place]
             .compare_exchange(now, fresh, Ordering::SeqCst, Ordering::Acquire)
@@ -105,7 +105,7 @@ fn enter(account: impl Account, key: Key, residual: Residual) -> Option<usize> {
     Some(place)
 }
 
-/// Whether this process imports the allocation at a place of the account's table.
+/// Whether this process imports the allocation in an entry of the account's table.
 fn imports_at(imports: &[Import], account: u8, place: usize) -> bool {
     imports.iter().any(|(of, _, at)| *of == account && *at == place)
 }
@@ -124,29 +124,29 @@ impl Share {
         }
     }
 
-    /// An importer learns the size of what it has opened: what it pays if the owner dies.
+    /// An importer learns the size of the opened allocation, which it is charged if the owner dies.
     pub fn with_bytes(mut self, bytes: u64) -> Self {
         self.bytes = bytes;
         self
     }
 
-    /// It lies in pages of these numbers, beside others.
+    /// It lies in pages of these numbers, which others share.
     pub fn in_pages(mut self, pages: Numbered) -> Self {
         self.pages = pages;
         self
     }
 
-    /// Its size, in bytes, as far as it is paid for.
+    /// Its charged size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What the allocation is known by.
+    /// The allocation's key.
     pub fn key(&self) -> Key {
         self.key
     }
 
-    /// Index of the account that pays, or would.
+    /// Index of the account that is charged, or would be.
     pub fn account(&self) -> u8 {
         self.account
     }
@@ -157,7 +157,7 @@ impl Share {
         Some((slot, table.get(place)?, place))
     }
 
-    /// Pays what is owed, if there is room by now.
+    /// Charges the owed bytes, if they fit by now.
     fn pay(&mut self, account: impl Account) {
         if self.owed != 0 && account.try_reserve(self.owed) {
             self.bytes += core::mem::take(&mut self.owed);
@@ -180,8 +180,8 @@ impl<E> Shares<E> {
 }
 
 impl<E: Environment> Shares<E> {
-    /// An allocation that `account` was charged `bytes` for is about to be known outside this process. `residual`: what stays
-    /// charged for it when this process dies and others have it.
+    /// An allocation that `account` was charged `bytes` for is about to be known outside this process. `residual` stays
+    /// charged for it if this process dies and others have it open.
     pub fn exported(&self, account: E::Account, key: Key, bytes: u64, residual: Residual) -> Share {
         Share::new(
             account.index(),
@@ -192,7 +192,8 @@ impl<E: Environment> Shares<E> {
         )
     }
 
-    /// An allocation comes from outside: charged to `account`, unless another process of the slice pays already.
+    /// An allocation is being imported: it is charged to `account`, unless another process of the slice is charged
+    /// already.
     ///
     /// # Errors
     /// As [`Reserve::reserve`].
@@ -210,8 +211,8 @@ impl<E: Environment> Shares<E> {
         Ok(self.reserved(account, key, bytes))
     }
 
-    /// An allocation has come from outside, for which `bytes` of `account` are reserved. They go back if another process
-    /// has come to pay meanwhile.
+    /// An allocation was imported, for which `bytes` of `account` are reserved. They are given back if another process
+    /// has become the owner meanwhile.
     pub fn reserved(&self, account: E::Account, key: Key, bytes: u64) -> Share {
         let entered = || {
             let place = enter(account, key, Residual::whole(bytes));
@@ -219,7 +220,7 @@ impl<E: Environment> Shares<E> {
         };
         for _ in 0..MEETINGS {
             let share = entered();
-            // Another may have come at the same moment: one of two owners joins the other.
+            // Another process may have come at the same moment: one of two owners joins the other.
             let alone = match share.place {
                 Some(place) => !is_twice(account, key, place) || !self.end_owner(&share, account),
                 None => true,
@@ -235,18 +236,19 @@ impl<E: Environment> Shares<E> {
         entered()
     }
 
-    /// An importer's share in an allocation of `bytes` that another process pays for, if one does. Joined before the
-    /// driver is asked for the allocation, it is paid for whatever becomes of the owner meanwhile.
+    /// An importer's share in an allocation of `bytes`, if another process is charged for it. If it is joined before
+    /// the driver is asked for the allocation, the charge stays, whatever happens to the owner meanwhile.
     pub fn joined(&self, account: E::Account, key: Key, bytes: u64) -> Option<Share> {
         let (slot, table) = table(account)?;
         let index = account.index();
-        // One at a time in this process: what is noted as open is so while any thread has it open.
+        // One at a time in this process: an import stays noted while any thread has it open.
         let mut imports = locked(&self.imports);
         let place = key.places(table).find(|place| {
             if !key.is_of(table[*place].load(Ordering::Acquire)) {
                 return false;
             }
-            // First: from here on a reaper of the owner leaves the bytes charged, or the owner is found gone.
+            // This comes first: from here on a reaper of the owner leaves the bytes charged, or the owner is found
+            // gone.
             slot.note_open(*place, true);
             let joined = key
                 .update(&table[*place], |now| {
@@ -263,7 +265,7 @@ impl<E: Environment> Shares<E> {
         Some(Share::new(index, key, bytes, Some(place), Part::Importer))
     }
 
-    /// This process lets go of an allocation. Its owner goes on paying while others have it.
+    /// This process lets go of an allocation. Its owner stays charged while others have it open.
     pub fn end(&self, share: Share) {
         let Some(account) = self.charged.env().account(share.account) else {
             return;
@@ -276,7 +278,7 @@ impl<E: Environment> Shares<E> {
     }
 
     /// This process has freed an exported allocation that lay in `pages`. They are given back, unless it has importers:
-    /// then the share pays for them.
+    /// then the share is charged for them.
     pub fn freed(&self, mut share: Share, mut pages: Detached) {
         let account = self.charged.env().account(share.account);
         match account.filter(|account| !self.end_owner(&share, *account)) {
@@ -316,14 +318,14 @@ impl<E: Environment> Shares<E> {
             }
             self.close(share, account);
             share.part = Part::Owner;
-            // The memory is held already. What there is no room for shows as the device's overhead until there is.
+            // The memory is held already. A part that does not fit shows as the device's overhead until it fits.
             share.owed = core::mem::take(&mut share.bytes);
         }
         share.pay(account);
     }
 
-    /// Whether others hold what this process pays for, or it does itself as an importer. A process that died holding it
-    /// counts until it is reaped.
+    /// Whether others hold memory that this process is charged for, or this process also holds it as an importer. A
+    /// process that died as an importer counts until it is reaped.
     fn has_importers(&self, account: E::Account, key: Key, place: usize, word: u64) -> bool {
         let own = || {
             let imports = locked(&self.imports);
@@ -335,8 +337,8 @@ impl<E: Environment> Shares<E> {
         word & HOLDERS > 1 && (elsewhere() || own())
     }
 
-    /// Ends the owner's share, and the entry with it, unless others hold the allocation: in one step, since they may come
-    /// at any moment. Returns whether it has ended.
+    /// Ends the owner's share and the entry, unless others hold the allocation. This is one step, since importers may
+    /// come at any moment. Returns whether it has ended.
     fn end_owner(&self, share: &Share, account: E::Account) -> bool {
         let Some((_, word, place)) = share.word(account) else {
             return true;
@@ -367,7 +369,7 @@ impl<E: Environment> Shares<E> {
         self.close(share, account);
     }
 
-    /// Is no importer any more.
+    /// Stops being an importer.
     fn close(&self, share: &Share, account: E::Account) {
         let (Some(place), Some(slot)) = (share.place, account.slot()) else {
             return;
@@ -388,12 +390,12 @@ impl<E: Environment> Shares<E> {
         self.count.load(Ordering::Relaxed) != 0
     }
 
-    /// `share` goes on paying for what this process has let go of.
+    /// `share` stays charged for memory that this process has let go of.
     fn add_residual(&self, account: E::Account, share: Share) {
         if let (Some(place), Some(slot)) = (share.place, account.slot()) {
             slot.note_let_go(place);
         }
-        // An importer that left before that did not know that there was a process to be called.
+        // An importer that left before that did not know that it had to call a process.
         let Some(share) = self.followed(share) else {
             return;
         };
@@ -409,7 +411,7 @@ impl<E: Environment> Shares<E> {
         }
     }
 
-    /// A residual share; `None` once it has no importers, and is paid back.
+    /// A residual share; `None` once it has no importers and is given back.
     fn followed(&self, share: Share) -> Option<Share> {
         let account = self.charged.env().account(share.account)?;
         if self.is_held(&share, account) || !self.end_owner(&share, account) {
@@ -419,7 +421,7 @@ impl<E: Environment> Shares<E> {
         None
     }
 
-    /// Gives back what has no importers any more. A thread that comes meanwhile waits until it is back.
+    /// Gives back memory without importers. Concurrent callers block until it is back.
     pub fn follow(&self) {
         if !self.any_residual() {
             return;
@@ -433,7 +435,7 @@ impl<E: Environment> Shares<E> {
         self.count.store(residuals.shares.len(), Ordering::Relaxed);
     }
 
-    /// Whether the thread that sleeps for the account ends: it is `over`, or nothing of the account's is residual.
+    /// Whether the account's sleeping thread ends: it is `over`, or the account has no residual memory.
     pub fn watch_ends(&self, account: u8, over: bool) -> bool {
         let mut residuals = locked(&self.residuals);
         let ends = over || residuals.shares.iter().all(|share| share.account != account);

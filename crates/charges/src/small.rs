@@ -1,11 +1,11 @@
-//! Small objects without an address that is told: arrays and modules' variables of up to half a page, which share pages with
+//! Small objects without a reported address: arrays and modules' variables of up to half a page. They share pages with
 //! each other and with small allocations.
 //!
-//! Where they lie is not known, but bounds hold wherever it is. Of `pages` pages that hold `objects` objects of `bytes` in
-//! all, the free bytes lie in at most `objects + pages` gaps, so one gap has at least their mean: what fits in there takes
-//! no page more. No page is held without one of them. So an object takes a page unless it fits in the mean gap, and pages
-//! go back when there are more of them than allocations. A page that small allocations leave may be held by one of these,
-//! and is kept as theirs by the same bound.
+//! Their positions are unknown, but bounds hold for all positions. If `pages` pages hold `objects` objects of `bytes`
+//! in all, the free bytes lie in at most `objects + pages` gaps. So one gap has at least their mean size, and an object
+//! that fits in there takes no additional page. No page is held without one of the objects. So an object takes a page
+//! unless it fits in the mean gap, and pages are given back when there are more of them than allocations. A page that
+//! small allocations leave may be held by one of the objects. It then counts as theirs by the same bound.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,7 +59,7 @@ impl Small {
         self.bytes += bytes;
     }
 
-    /// Returns how many pages more there are than can be held.
+    /// Returns by how many the pages exceed the most that can be held.
     fn remove(&mut self, bytes: u64, allocations: u64) -> u64 {
         self.objects = self.objects.saturating_sub(1);
         self.allocations = self.allocations.saturating_sub(allocations);
@@ -83,7 +83,7 @@ impl SmallObjects {
         &self.by_account[usize::from(account) % self.by_account.len()]
     }
 
-    /// Takes room for an object of `bytes`, which is at most so many allocations, in pages of `page` bytes.
+    /// Reserves memory for an object of `bytes`, which is at most so many allocations, in pages of `page` bytes.
     ///
     /// # Errors
     /// As [`Reserve::take`].
@@ -96,7 +96,7 @@ impl SmallObjects {
         allocations: u64,
         what: &'static str,
     ) -> Result<(), CUresult> {
-        // Nothing is to be had in a forked child.
+        // A forked child gets no memory.
         room.take(account, 0, what)?;
         let mut small = locked(self.of(account.index()));
         if small.takes_a_page(page, bytes) {
@@ -112,7 +112,7 @@ impl SmallObjects {
         Ok(())
     }
 
-    /// An object that was entered so is gone.
+    /// Removes an object that was added with these arguments.
     pub fn leave(&self, account: impl Account, page: u64, bytes: u64, allocations: u64) {
         let back = locked(self.of(account.index())).remove(bytes, allocations);
         self.count.fetch_sub(1, Ordering::Relaxed);
@@ -121,8 +121,8 @@ impl SmallObjects {
         }
     }
 
-    /// Of `bytes` of pages that an allocation of `size` has left, those that may be given back: a small object may lie in
-    /// a page that was shared.
+    /// Of `bytes` of pages that an allocation of `size` has left, the bytes that may be given back: a small object may
+    /// lie in a shared page.
     #[inline]
     pub fn left(&self, account: u8, page: u64, size: u64, bytes: u64) -> u64 {
         if self.count.load(Ordering::Relaxed) == 0 || bytes == 0 || !is_small(page, size) {
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn pages_are_never_fewer_than_any_driver_can_need() {
         let mut small = Small::NONE;
-        // 128 KiB each, all but one in sixteen destroyed: a page for each that is left.
+        // 128 KiB each, all but one in sixteen destroyed: one page for each remaining object.
         let bytes = 128 << 10;
         for _ in 0..4096 {
             small.pages += u64::from(small.takes_a_page(PAGE, bytes));
@@ -162,7 +162,7 @@ mod tests {
         }
         assert!(small.pages >= 256, "{} and {back} back", small.pages);
         assert_eq!(small.objects, 256);
-        // Half a page each: a gap of that size is not certain.
+        // Half a page each: a gap of that size is not guaranteed.
         assert!(small.takes_a_page(PAGE, PAGE / 2) || small.pages > 256);
         for _ in 0..256 {
             small.remove(bytes, 1);

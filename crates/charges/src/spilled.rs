@@ -1,15 +1,16 @@
 //! Memory beyond the share: managed memory on the host, in a slice whose terms allow it.
 //!
-//! A slice thrashes when kernels keep being launched while much of what they may touch lies there. What they do touch
-//! and what that moves over the bus, no interface of the driver tells: see docs/adr/0009.
+//! A slice thrashes when kernels are launched repeatedly while much of the memory that they may touch lies there. No
+//! interface of the driver reports which memory they do touch, and how much of it moves over the bus: see
+//! docs/adr/0009.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::environment::{Account, Accounts};
 
-/// From this part of a slice's memory on, in parts of 10,000, launches are thrashing.
+/// From this part of a slice's memory on, in parts of 10,000, launches count as thrashing.
 const THRASHING_AT: u64 = 2_500;
-/// Launches from one look to the next.
+/// Launches from one check to the next.
 const LAUNCHES: u32 = 64;
 
 pub(crate) struct Spilled {
@@ -46,13 +47,14 @@ impl Spilled {
         note(env, account, false);
     }
 
-    /// A kernel is launched. Returns whether it is time for [`note`]. Costs a load where nothing is spilled.
+    /// A kernel is launched. Returns whether it is time for [`note`]. Costs one load if no memory lies beyond the
+    /// share.
     #[inline]
     pub fn launched(&self) -> bool {
         self.ever.load(Ordering::Relaxed) && self.count()
     }
 
-    /// The first tells at once. Lost counts between threads only make the next look a little later.
+    /// The first launch reports at once. Lost counts between threads only delay the next check slightly.
     #[cold]
     fn count(&self) -> bool {
         self.launched
@@ -61,7 +63,7 @@ impl Spilled {
     }
 }
 
-/// Tells the agent how much of the slice's memory lies beyond its share, and whether it is being used.
+/// Tells the agent how much of the slice's memory lies beyond its share, and whether kernels may be using it.
 pub(crate) fn note<E: Accounts>(env: &E, account: E::Account, launching: bool) {
     let Some(slot) = account.slot() else { return };
     let (Some(used), Some(spilled)) = (slot.total_used(), slot.total_spilled()) else {

@@ -7,20 +7,20 @@ use zerocopy::FromZeros;
 /// Entries of a first table: one page of 16-byte entries.
 const FIRST_CAPACITY: u32 = 256;
 
-/// What a table keeps. All zero is a free place.
+/// An entry of a table. All zeros mean a free entry.
 pub(crate) trait Entry: Copy + FromZeros {
-    /// What it is found by; 0 marks a free place.
+    /// Its key; 0 marks a free entry.
     fn key(&self) -> u64;
 }
 
-/// Entries by their keys. Takes no memory before the first.
+/// Entries by their keys. Takes no memory before the first insertion.
 pub(crate) struct Table<E: Entry> {
-    /// A power of two of them, or none before the first insertion.
+    /// Their number is a power of two, or 0 before the first insertion.
     entries: Zeroed<E>,
     live: u32,
 }
 
-/// Spreads keys, which end in zeros, over shards (top bits) and places (the bits below).
+/// Spreads keys, which end in zeros, over shards (top bits) and positions (the bits below).
 #[inline]
 pub(crate) fn hash(key: u64) -> u64 {
     let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -45,7 +45,7 @@ impl<E: Entry> Table<E> {
         self.entries.iter().copied().filter(|entry| entry.key() != 0)
     }
 
-    /// Where the entry with this key is.
+    /// The position of the entry with this key.
     #[inline]
     pub fn find(&self, key: u64) -> Option<usize> {
         if self.entries.is_empty() {
@@ -55,7 +55,7 @@ impl<E: Entry> Table<E> {
         (self.entries[place].key() != 0).then_some(place)
     }
 
-    /// Where the entry with this key is, or would go. There is room for one more.
+    /// The position of the entry with this key, or its future one. The table has space for one more entry.
     ///
     /// # Errors
     /// [`Exhausted`]; nothing is changed then.
@@ -72,19 +72,19 @@ impl<E: Entry> Table<E> {
         self.entries[place]
     }
 
-    /// The place itself. A key that is written to a free one is told to [`Table::count_one`].
+    /// The entry itself. If a key is written to a free entry, [`Table::count_one`] has to be called.
     #[inline]
     pub fn at(&mut self, place: usize) -> &mut E {
         &mut self.entries[place]
     }
 
-    /// A free place was taken.
+    /// A free entry was taken.
     #[inline]
     pub fn count_one(&mut self) {
         self.live += 1;
     }
 
-    /// Puts an entry where [`Table::place_for`] or [`Table::find`] says. Returns what was there.
+    /// Puts an entry at the position from [`Table::place_for`] or [`Table::find`]. Returns the previous entry.
     #[inline]
     pub fn put(&mut self, place: usize, entry: E) -> Option<E> {
         let old = core::mem::replace(&mut self.entries[place], entry);
@@ -95,7 +95,7 @@ impl<E: Entry> Table<E> {
         None
     }
 
-    /// There is always a free place.
+    /// There is always a free entry.
     #[inline]
     fn place_of(&self, key: u64) -> usize {
         let entries = &*self.entries;
@@ -110,7 +110,7 @@ impl<E: Entry> Table<E> {
         }
     }
 
-    /// Frees a place, moving back what had to pass over it: no tombstones, so lookups stay short.
+    /// Frees an entry, and moves displaced entries back. There are no tombstones, so lookups stay short.
     pub fn remove(&mut self, mut hole: usize) {
         let entries = &mut *self.entries;
         let mask = entries.len() - 1;
@@ -122,7 +122,7 @@ impl<E: Entry> Table<E> {
                 break;
             }
             let home = hash(entry.key()) as usize & mask;
-            // May the entry move to the hole without getting in front of its home?
+            // May the entry move to the hole without passing its home position?
             if (place.wrapping_sub(home) & mask) >= (place.wrapping_sub(hole) & mask) {
                 entries[hole] = entry;
                 hole = place;

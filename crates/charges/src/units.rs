@@ -3,7 +3,7 @@
 /// Bytes in which the ledger counts; a driver's own granularity is a multiple.
 pub const UNIT: u64 = divvy_ledger::accounting::UNIT;
 
-/// The largest charge that can be asked for: every limit refuses it.
+/// The largest charge that can be requested: every limit refuses it.
 pub(crate) const MOST: u64 = u64::MAX - UNIT + 1;
 
 /// `bytes` as the ledger counts them. Saturates below the top, where every limit refuses.
@@ -22,8 +22,8 @@ pub(crate) fn rounded_to(bytes: u64, page: u64) -> u64 {
     }
 }
 
-/// Where the page of `page` bytes, a power of two, begins that an address lies in. Without a division, which would be a
-/// tenth of what an allocation costs.
+/// The begin of the page of `page` bytes, a power of two, that contains an address. It avoids a division, which would
+/// be a tenth of the cost of an allocation.
 #[inline]
 pub(crate) fn begin_of_page(address: u64, page: u64) -> u64 {
     debug_assert!(page.is_power_of_two());

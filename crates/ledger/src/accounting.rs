@@ -1,4 +1,4 @@
-//! The accounting algorithm: who holds how much, decided by one compare-and-swap, exact after any crash.
+//! The accounting algorithm for each process's memory: decided by one compare-and-swap, and exact after any crash.
 //!
 //! Written over any atomics ([`Memory`]), so that the same lines run on shared pages, under loom's scheduler and
 //! under a fault injector. The argument for its exactness is docs/adr/0003-ledger-word.md; in short:
@@ -8,7 +8,7 @@
 //! - **A record** belongs to one process slot and is held by one thread at a time. It keeps two amounts: the one
 //!   after its last operation and the one after the operation in progress. `state` says which is valid, so that an
 //!   operation takes effect, on the total and on the record, at the compare-and-swap and at no other moment.
-//! - **Helping**: whoever replaces the word first marks the operation named in it as settled. A dead thread's
+//! - **Helping**: a thread that replaces the word first marks the operation named in it as settled. A dead thread's
 //!   operation is thus always decidable: named in the word, or marked, or without effect.
 
 use core::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, Release};
@@ -28,11 +28,11 @@ const USE_BITS: u32 = 64 - RECORD_BITS - SEQUENCE_BITS;
 const SEQUENCE_MASK: u64 = (1 << SEQUENCE_BITS) - 1;
 const _: () = assert!(SLOTS * RECORDS_PER_SLOT == 1 << RECORD_BITS);
 
-/// Every failed exchange is somebody else's success, so nobody honest comes near this bound; a page that is being
-/// scribbled on must not keep a thread for ever.
+/// Every failed exchange is another thread's success, so honest use never comes near this bound. A page that is being
+/// corrupted must not keep a thread for ever.
 const EXCHANGES: u32 = 10_000_000;
-/// Rounds over a slot's records, each followed by [`Memory::relax`]. A record is held for nanoseconds, or for as long as
-/// the scheduler leaves its holder out; that all of them are held so long is not believed for ever.
+/// Rounds over a slot's records, each followed by [`Memory::relax`]. A record is held for nanoseconds, or for as long
+/// as its holder is not scheduled. It is not plausible that all of them are held for so long.
 const TAKE_ROUNDS: u32 = 1000;
 
 /// One shared 64-bit atomic.
@@ -41,7 +41,7 @@ pub trait Cell {
     fn load(&self, order: Ordering) -> u64;
     /// Writes the value.
     fn store(&self, value: u64, order: Ordering);
-    /// Replaces `current` by `new`, or answers what was found instead.
+    /// Replaces `current` by `new`, or returns the value that was found instead.
     ///
     /// # Errors
     /// The value found, when it is not `current`.
@@ -119,15 +119,15 @@ pub trait Memory {
     fn relax(&self, rounds: u32);
 }
 
-/// Why an operation did not take place.
+/// Why an operation did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denied {
     /// It does not fit. `used` is the total, in units, at the moment of the decision.
     Full {
-        /// Units in use by everybody.
+        /// Units in use by all processes.
         used: u64,
     },
-    /// The page's contents are not what this algorithm leaves: somebody writes over it.
+    /// The page's contents cannot come from this algorithm: another writer is corrupting it.
     Corrupted,
 }
 
@@ -186,7 +186,7 @@ const fn parity(sequence: u64) -> usize {
     (sequence & 1) as usize
 }
 
-/// Units in use by everybody.
+/// Units in use by all processes.
 pub fn total<M: Memory>(memory: &M) -> u64 {
     Word::unpack(memory.word().load(Acquire)).used
 }
@@ -217,7 +217,7 @@ pub fn reserve<M: Memory>(
     })
 }
 
-/// Gives back `units` of process slot `slot`. The total stops at zero, whatever is given back.
+/// Gives back `units` of process slot `slot`. The total stops at zero, however much is given back.
 ///
 /// # Errors
 /// [`Denied::Corrupted`] only.
@@ -244,10 +244,10 @@ pub fn held<M: Memory>(memory: &M, slot: usize) -> i64 {
     })
 }
 
-/// Returns everything that slot `slot` holds and makes it fit for a new owner; answers the units returned.
+/// Returns everything that slot `slot` holds and prepares it for a new owner. Returns the number of units.
 ///
-/// The caller owns the slot: its process is dead, and nobody else reclaims or claims it meanwhile (the slot's
-/// liveness lock decides that). Dying in here is as harmless as dying anywhere else: the next caller goes on.
+/// The caller owns the slot: its process is dead, and no other process reclaims or claims it meanwhile (the slot's
+/// liveness lock decides that). A death in here is as harmless as one anywhere else: the next caller continues.
 ///
 /// # Errors
 /// [`Denied::Corrupted`] only.
@@ -255,7 +255,7 @@ pub fn reclaim<M: Memory>(memory: &M, slot: usize) -> Result<i64, Denied> {
     reclaim_but(memory, slot, 0)
 }
 
-/// [`reclaim`], but for `keep` units, which the slot goes on holding.
+/// [`reclaim`], except for `keep` units, which the slot continues to hold.
 ///
 /// # Errors
 /// [`Denied::Corrupted`] only.
@@ -269,11 +269,11 @@ pub fn reclaim_but<M: Memory>(memory: &M, slot: usize, keep: u64) -> Result<i64,
     Ok(back)
 }
 
-/// Moves all that a dead process's records hold to the first of them, and answers it.
+/// Moves all that a dead process's records hold to the first of them, and returns that one.
 ///
-/// One thread may have taken what another gave back, so single records may be below zero; returned one by one they
-/// would take the total below or above what the living hold. The slot's log makes the move one step: before it is
-/// written nothing has moved, and from then on whoever comes does the same again.
+/// One thread may have taken what another gave back, so single records may be below zero. Returned one by one they
+/// would take the total below or above what living processes hold. The slot's log makes the move one step: before it is
+/// written nothing has moved, and from then on every later caller repeats the same step.
 fn gather<M: Memory>(memory: &M, slot: usize) -> i64 {
     let sum = gathered(memory, slot).unwrap_or_else(|| {
         for number in 0..RECORDS_PER_SLOT {
@@ -311,7 +311,7 @@ fn last_effective<M: Memory>(memory: &M, record: RecordId) -> u64 {
     if !before.is_pending() {
         return before.sequence();
     }
-    // The word is read before the state is read again: whoever replaced the word had marked the record before.
+    // The word is read before the state is read again: a thread that replaced the word had marked the record before.
     let named = Word::unpack(memory.word().load(Acquire)).names(record, before.sequence());
     let after = State(state.load(Acquire));
     if named || !after.is_pending() {
@@ -344,12 +344,12 @@ fn with_record<M: Memory>(
     Err(Denied::Corrupted)
 }
 
-/// Adds `delta` units to a held record and to the total, in one step; an increase only if the total stays within
-/// `limit`. A decrease that would pass below zero stops there: only a page written over can ask for one.
+/// Adds `delta` units to a held record and to the total, in one step. An increase happens only if the total stays
+/// within `limit`. A decrease that would pass below zero stops at zero: only a corrupted page can ask for one.
 #[inline]
 fn charge<M: Memory>(memory: &M, record: RecordId, delta: i64, limit: u64) -> Result<(), Denied> {
     let (word, state) = (memory.word(), memory.state(record));
-    // Ours alone while the record is held, and settled: helpers only turn pending into settled.
+    // Only this thread writes it while the record is held and settled: helpers only turn pending into settled.
     let last = State(state.load(Relaxed)).sequence();
     let next = last.wrapping_add(1);
     let before = memory.amount(record, parity(last)).load(Relaxed);
@@ -386,9 +386,9 @@ fn charge<M: Memory>(memory: &M, record: RecordId, delta: i64, limit: u64) -> Re
 
 /// Marks the operation that `word` names as settled, before `word` is replaced and its name is lost.
 ///
-/// Reading the word again is what makes the mark right: the record's state was read before it, so every earlier
-/// operation of that record is in the word's past, and a word that still names this sequence number means that this
-/// very operation took effect (and not one 4096 operations earlier).
+/// The mark is right because the word is read again. The record's state was read before it, so every earlier operation
+/// of that record is in the word's past. A word that still names this sequence number therefore means that this very
+/// operation took effect (and not one 4096 operations earlier).
 #[inline]
 fn help<M: Memory>(memory: &M, word: Word, raw: u64) {
     let state = memory.state(word.record);

@@ -1,18 +1,20 @@
 //! How pages reach a process: the attach protocol, over the slice's own socket.
 //!
-//! A slice's keeper (`divvy run`) listens on a unix stream socket, `<run>/slices/<id>/attach.sock`. One connection is
-//! one request and one reply of [`wire::MESSAGE_BYTES`] each; descriptors travel beside them (SCM_RIGHTS).
+//! A slice's page server ([`Keeper`]; `divvy run` is one) listens on a unix stream socket,
+//! `<run>/slices/<id>/attach.sock`. One connection is one request and one reply of [`wire::MESSAGE_BYTES`] each;
+//! descriptors travel beside them (SCM_RIGHTS).
 //!
 //! - A **tenant** asks to attach and receives both pages: [`connect`].
-//! - An **observer** asks to look, and receives both for reading only: [`observe()`].
-//! - The **agent** hands the keeper new pages: [`deliver`]; and, restarted, asks for them back: [`recall`].
-//! - The agent also asks who attached: [`members()`].
-//! - The **keeper** answers them all: [`Keeper::serve`]. It needs no agent for it. What may be asked depends on the socket
-//!   ([`Door`]): tenants and observers come to one, the agent to another where nobody else may connect.
+//! - An **observer** asks to look, and receives both pages read-only: [`observe()`].
+//! - The **agent** hands the page server new pages: [`deliver`]. After a restart it asks for them back: [`recall`].
+//! - The agent also asks which processes attached: [`members()`].
+//! - The **page server** answers them all: [`Keeper::serve`]. It needs no agent for that. The socket decides what may
+//!   be requested ([`Door`]): tenants and observers use one, and the agent another, where no other user may connect.
 //! - A process that uses an **emulated device** asks the holder of its pages for them: [`device_pages`].
-//! - The sockets are made by the agent, and handed to the keeper: [`Sockets`].
+//! - The agent makes the sockets and hands them to the page server: [`Sockets`].
 //!
-//! docs/adr/0002 says why a socket and not files or inherited descriptors; docs/adr/0033, why two.
+//! docs/adr/0002 explains why there is a socket rather than files or inherited descriptors; docs/adr/0033, why there
+//! are two.
 
 mod agent;
 mod channel;

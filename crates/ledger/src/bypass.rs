@@ -1,19 +1,19 @@
-//! Ways to use a device past the limiter, and how often a slice's processes took each.
+//! Bypasses: ways to use a device past the limiter, and how often a slice's processes used each.
 
 use core::fmt;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::layout::{BYPASS_KINDS, LedgerPage};
 
-/// A way to use a device that the limiter does not see, or does not see all of. Its number is its place in the page.
+/// A way to use a device that the limiter does not see, or sees only in part. Its number is its index in the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Bypass {
-    /// A program that is linked statically: no drop-in is loaded into it.
+    /// A statically linked program: no drop-in is loaded into it.
     StaticProgram = 0,
-    /// A program that runs with another user's rights: the loader ignores the drop-ins' place.
+    /// A program that runs with another user's rights: the loader ignores the drop-ins' folder.
     PrivilegedProgram = 1,
-    /// A libcuda that was not opened through the drop-in, by its path for instance.
+    /// A libcuda that was opened in another way than through the drop-in, for example by its path.
     ForeignLibcuda = 2,
     /// NVIDIA's OpenCL library.
     OpenCl = 3,
@@ -21,9 +21,9 @@ pub enum Bypass {
     Graphics = 4,
     /// NVIDIA's video encoder or decoder library.
     Codec = 5,
-    /// An entry point that is newer than the drop-in, handed out as it is.
+    /// An entry point that is newer than the drop-in, handed out unchanged.
     UnknownEntryPoint = 6,
-    /// Device memory that the driver accounts to the slice and that no call showed, beyond what a driver takes itself.
+    /// Device memory that the driver charges to the slice and that no call showed, beyond what a driver takes itself.
     UnexplainedMemory = 7,
     /// A context on a device of which the slice has no share.
     ForeignDevice = 8,
@@ -60,8 +60,8 @@ impl Bypass {
     }
 }
 
-/// NVIDIA's libraries that take device memory past libcuda, by the start of their file names: the driver's README,
-/// "Installed Components". Each is opened by the first of its names that programs and their loaders ask for.
+/// NVIDIA's libraries that take device memory past libcuda, by the start of their file names. Source: the driver's
+/// README, "Installed Components". Each is opened by the first of its names that programs and their loaders ask for.
 const LIBRARIES: [(&str, Bypass); 10] = [
     ("libnvidia-opencl.so", Bypass::OpenCl),
     ("libGLX_nvidia.so", Bypass::Graphics),
@@ -76,8 +76,8 @@ const LIBRARIES: [(&str, Bypass); 10] = [
 ];
 
 impl Bypass {
-    /// What loading the library of this file name makes possible, if anything; `libcuda` itself is for the caller to
-    /// judge.
+    /// The bypass that loading the library of this file name makes possible, if any. The caller judges `libcuda`
+    /// itself.
     #[must_use]
     pub fn by_library(file_name: &str) -> Option<Self> {
         let starts = |name: &str| {
@@ -93,7 +93,7 @@ impl Bypass {
     pub fn library_names() -> impl Iterator<Item = String> {
         LIBRARIES.iter().map(|(name, _)| {
             let version = if name.contains("_nvidia") {
-                // GLVND's vendor libraries: version 0, but for the GLES ones.
+                // GLVND's vendor libraries have version 0, except for the GLES ones.
                 match name.contains("GLES") {
                     true if name.contains("v1") => "1",
                     true => "2",

@@ -1,11 +1,12 @@
-//! How much one look at a ledger may cost: a number of questions to the system, and processor time.
+//! How much one pass over a ledger may cost: a number of system calls, and processor time.
 //!
-//! A tenant decides how many places its ledger has in use, and what a question about one of them costs: the kernel walks
-//! through all locks of a file. So whoever looks at many tenants' ledgers stops here, and goes on at the next look.
+//! A tenant decides how many slots its ledger has in use, and what a question about one of them costs: the kernel walks
+//! through all locks of a file. So a process that checks many tenants' ledgers stops at this bound, and continues in
+//! the next pass.
 
 use std::time::{Duration, Instant};
 
-/// What is left for one look.
+/// The remaining budget of one pass.
 #[derive(Clone, Debug)]
 pub struct Effort {
     questions: u32,
@@ -15,12 +16,12 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// Questions that a look at one ledger is for. Few slices have as many processes.
+    /// System calls that a pass over one ledger may make. Few slices have as many processes.
     pub const QUESTIONS: u32 = 128;
-    /// Processor time that it is for: a hundred times what honest pages need.
+    /// Processor time that a pass may take: a hundred times what honest pages need.
     pub const TIME: Duration = Duration::from_millis(2);
 
-    /// So many questions, as long as they take so much processor time together.
+    /// A budget of so many calls, as long as they take no more than this processor time together.
     #[must_use]
     pub fn new(questions: u32, most: Duration) -> Self {
         Self {
@@ -31,13 +32,13 @@ impl Effort {
         }
     }
 
-    /// What one look is for.
+    /// The budget of one pass.
     #[must_use]
     pub fn of_a_look() -> Self {
         Self::new(Self::QUESTIONS, Self::TIME)
     }
 
-    /// Whether one more question may be asked; counts it.
+    /// Whether one more call may be made; counts it.
     pub fn may_ask(&mut self) -> bool {
         if self.questions == 0 || self.is_late() {
             self.questions = 0;
@@ -47,13 +48,13 @@ impl Effort {
         true
     }
 
-    /// The clock on the wall first, which costs nothing: it tells too much where others had the processor.
+    /// The wall clock is read first, since that is cheap. It overestimates when other threads had the processor.
     fn is_late(&self) -> bool {
         self.begun.elapsed() > self.most && thread_time().saturating_sub(self.used_before) > self.most
     }
 }
 
-/// Processor time that this thread has used.
+/// Processor time of this thread.
 fn thread_time() -> Duration {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(used).unwrap_or_default()

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PageError {
-    /// The bytes are not a page of ours.
+    /// The bytes are not a Divvy page.
     Foreign {
         /// "grant" or "ledger".
         page: &'static str,
@@ -17,7 +17,7 @@ pub enum PageError {
     Version {
         /// "grant" or "ledger".
         page: &'static str,
-        /// The version this program speaks.
+        /// The version that this program uses.
         ours: u32,
         /// The version of the page.
         theirs: u32,
@@ -26,12 +26,12 @@ pub enum PageError {
     Size {
         /// "grant" or "ledger".
         page: &'static str,
-        /// Size in bytes of a page of our version.
+        /// Size in bytes of a page of this program's version.
         expected: u64,
         /// Size in bytes found.
         found: u64,
     },
-    /// The descriptor lacks the seals that keep its pages from vanishing, or from being written, under their users.
+    /// The descriptor lacks seals. Without them its pages may vanish, or be written, under their users.
     Unsealed {
         /// "grant" or "ledger".
         page: &'static str,
@@ -45,12 +45,12 @@ pub enum PageError {
     NoSuchAccount {
         /// The account's number.
         account: u32,
-        /// How many there are said to be.
+        /// How many accounts were declared.
         accounts: u32,
     },
     /// All process slots are taken by living processes.
     NoFreeSlot,
-    /// The page's contents are not what its users leave: somebody writes over it.
+    /// The page's contents cannot come from its users' algorithms: another writer is corrupting it.
     Corrupted {
         /// "grant" or "ledger".
         page: &'static str,
@@ -65,7 +65,7 @@ pub enum PageError {
 }
 
 impl PageError {
-    /// For `map_err`: names the step that failed.
+    /// For `map_err`: names the failed step.
     pub(crate) fn system(step: &'static str) -> impl Fn(Errno) -> Self {
         move |errno| Self::System { step, errno }
     }
@@ -112,7 +112,7 @@ impl fmt::Display for PageError {
 
 impl core::error::Error for PageError {}
 
-/// Why a reservation did not take place.
+/// Why a reservation was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReserveError {
@@ -120,12 +120,12 @@ pub enum ReserveError {
     Refused {
         /// The limit it was held against, in bytes.
         limit_bytes: u64,
-        /// What was in use at the moment of the decision, in bytes.
+        /// The use at the moment of the decision, in bytes.
         used_bytes: u64,
     },
-    /// This process is a forked child of the slot's owner: it takes a slot of its own first.
+    /// This process is a forked child of the slot's owner: it has to take a slot of its own first.
     Forked,
-    /// The ledger's contents are not what its users leave: somebody writes over it.
+    /// The ledger's contents cannot come from its users' algorithms: another writer is corrupting it.
     Corrupted,
 }
 

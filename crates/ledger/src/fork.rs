@@ -1,8 +1,8 @@
-//! Tells a forked child that it is not the process that attached.
+//! Lets a forked child know that it is not the process that attached.
 //!
-//! A ledger's mapping is not inherited by children (its liveness lock must not be), so a child that believed itself
-//! attached would fault, or write into whatever now lies at that address. A page that the kernel wipes on fork is
-//! read before each touch: it costs a load, and works after fork, raw clone and in threads alike.
+//! A ledger's mapping is not inherited by children (its liveness lock must not be). A child that believed itself
+//! attached would fault, or write into whatever now lies at that address. So a page that the kernel wipes on fork is
+//! read before each access. That costs one load, and works after fork, raw clone and in threads alike.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -81,7 +81,7 @@ pub(crate) struct OwnMapping<P> {
 }
 
 impl<P> OwnMapping<P> {
-    /// Takes `mapping` out of what children inherit.
+    /// Hides `mapping` from children.
     pub fn new(mapping: Mapping<P>) -> Result<Self, PageError> {
         mapping.dont_fork()?;
         Ok(Self {

@@ -1,9 +1,10 @@
-//! A fresh look: what the driver holds for a slice beside what calls show is a figure of the agent's, up to a second old. A
-//! request that only this figure stands in the way of has the agent look anew before it is refused.
+//! Measurements on request. The agent measures what the driver holds for a slice beside what calls show, so that figure
+//! may be a second old. If only this figure stands in the way of a request, the agent measures again before the request
+//! is refused.
 //!
-//! A tenant raises a number in its ledger and rings; the agent looks, and writes into the grant the number as it was before.
-//! Nobody waits long, and nobody at all for an agent that has not looked of late: it is dead, stopped, or of a version that
-//! does not know this.
+//! A tenant increases a number in its ledger and rings the doorbell. The agent measures, and writes the number that it
+//! read before into the grant. The wait is short, and there is none if the agent has not measured recently: such an
+//! agent is dead, stopped, or of a version without this feature.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::time::Duration;
@@ -15,19 +16,20 @@ use crate::grant::Grant;
 use crate::layout::monotonic_ns;
 use crate::ledger::Ledger;
 
-/// How long a tenant waits for a look. The agent looks within some milliseconds where it gets a processor; it looks at one device every
-/// [`BETWEEN_LOOKS`] at most, whoever asks.
+/// How long a tenant waits for a measurement. The agent answers within some milliseconds if it gets a processor. It
+/// measures one device every [`BETWEEN_LOOKS`] at most, however many tenants ask.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The shortest time between two looks at one device that tenants ask for.
+/// The shortest time between two measurements of one device on request.
 pub const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
-/// An agent looks about once a second by itself. One that has not for so long does not answer.
+/// An agent measures about once a second by itself. An agent that has not for this long does not answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
-/// After a look that did not come, how long nobody of this process asks.
+/// After a measurement that did not come, how long this process makes no new request.
 const REST: Duration = Duration::from_secs(1);
 
 impl Attached {
-    /// Has the agent look anew, if nothing but what the driver was last found to hold stands in the way of `bytes`; waits
-    /// for it, half a second at most. Answers whether it has looked: then a refusal is worth another try.
+    /// Has the agent measure again, if only the last known figure of what the driver holds stands in the way of
+    /// `bytes`. Waits for half a second at most. Returns true if the agent has measured: then the reservation is worth
+    /// another try.
     #[cold]
     #[must_use]
     pub fn look_afresh(&self, bytes: u64) -> bool {
@@ -46,7 +48,7 @@ impl Attached {
         let until = now.saturating_add(PATIENCE.as_nanos() as u64);
         loop {
             let looked = grant.looked.load(Acquire);
-            // Numbers wrap around: what is less than half of all behind is done.
+            // Numbers wrap around: a request less than half of the range behind is done.
             if looked.wrapping_sub(asked) < 1 << 31 {
                 return true;
             }
@@ -60,14 +62,15 @@ impl Attached {
                 tv_sec: 0,
                 tv_nsec: left as _,
             };
-            // Woken, too late, or timed out: the word itself says which.
+            // Woken, too late, or timed out: the word itself tells which.
             let _why = futex::wait(&grant.looked, futex::Flags::empty(), looked, Some(&left));
         }
     }
 }
 
 impl Ledger {
-    /// How many looks the slice's processes have asked for: for [`Grant::note_look`]. Taken before the agent looks.
+    /// How many measurements the slice's processes have requested: for [`Grant::note_look`]. Read before the agent
+    /// measures.
     #[must_use]
     pub fn looks_asked(&self) -> u32 {
         self.page().bell.looks.load(Acquire)
@@ -75,12 +78,12 @@ impl Ledger {
 }
 
 impl Grant {
-    /// Notes that the agent has looked at what the driver holds for the slice, after it had been asked so often.
+    /// Notes that the agent has measured what the driver holds for the slice, after so many requests.
     pub fn note_look(&self, asked: u32) {
         let page = self.page();
         page.looked_at_ns.store(monotonic_ns(), Relaxed);
         if page.looked.swap(asked, Release) != asked {
-            // Nobody waiting is not an error.
+            // It is not an error that no thread waits.
             let _woken = futex::wake(&page.looked, futex::Flags::empty(), i32::MAX as u32);
         }
     }

@@ -16,7 +16,7 @@ use crate::memfd;
 use crate::terms::{Cap, Class, ComputeTerms, MAX_ACCOUNTS, MAX_ON_OOM_WAIT, Policy, Terms};
 use crate::text::{self, GrantText};
 
-/// What a new grant says. By default it is the only account of its slice, strict, and of nothing.
+/// The contents of a new grant. By default it is strict, holds no memory, and is the only account of its slice.
 #[derive(Clone, Copy, Debug)]
 pub struct GrantSpec<'a> {
     /// Device memory that the slice may use, in bytes.
@@ -54,7 +54,7 @@ impl GrantPage {
         self.memory_limit_bytes.load(Relaxed)
     }
 
-    /// What is left of the limit for what calls show.
+    /// The part of the limit that is left for memory that calls show.
     pub(crate) fn memory_ceiling_bytes(&self) -> u64 {
         self.memory_limit_bytes()
             .saturating_sub(self.overhead_bytes.load(Relaxed))
@@ -114,12 +114,12 @@ impl GrantPage {
     }
 }
 
-/// A grant that this process made, and may change.
+/// A grant that this process made and may change.
 #[derive(Debug)]
 pub struct Grant {
     mapping: Mapping<GrantPage>,
     fd: OwnedFd,
-    /// The grant that tenants have until they come for this one.
+    /// The previous grant, which tenants use until they fetch this one.
     predecessor: Option<GrantView>,
 }
 
@@ -132,8 +132,8 @@ impl Grant {
         Self::with_generation(spec, 1)
     }
 
-    /// Makes the grant that follows `old`, of the same content; only that a gate that was not open is closed. A sealed grant cannot be mapped writable again, so
-    /// a restarted agent makes its own and has tenants follow.
+    /// Makes the grant that follows `old`, with the same content, except that a leased gate becomes closed. A sealed
+    /// grant cannot be mapped writable again, so a restarted agent makes its own and has tenants follow.
     ///
     /// # Errors
     /// The system's reason.
@@ -176,7 +176,7 @@ impl Grant {
         page.write_terms(&spec.terms);
         page.generation.store(generation, Relaxed);
         page.header.write(GRANT_MAGIC, GRANT_BYTES);
-        // From here on nobody gets another writable mapping: a tenant of the same user could open the file again.
+        // From here on no other writable mapping can be made: a tenant of the same user could open the file again.
         memfd::seal(fd.as_fd(), SealFlags::FUTURE_WRITE)?;
         Ok(Self {
             mapping,
@@ -185,25 +185,25 @@ impl Grant {
         })
     }
 
-    /// Keeps the grant that came before this one, whose waiters are to hear of it.
+    /// Keeps the previous grant, whose waiters have to be told.
     pub(crate) fn follows(&mut self, old: GrantView) {
         self.predecessor = Some(old);
     }
 
-    /// Has tenants that sleep on the grant before this one look around, and find this one.
+    /// Wakes tenants that sleep on the previous grant, so that they look again and find this one.
     pub(crate) fn wake_followers(&self) {
         self.predecessor.iter().for_each(GrantView::wake_gate);
     }
 
-    /// Changes the memory limit, in bytes. It may be below what is in use: then nothing more is granted until use
-    /// has fallen.
+    /// Changes the memory limit, in bytes. It may be below the present use: then no more is granted until use has
+    /// fallen.
     pub fn set_memory_limit_bytes(&self, bytes: u64) {
         self.mapping.page().memory_limit_bytes.store(bytes, Relaxed);
         self.tell();
     }
 
-    /// Sets what the driver holds for the slice that no call showed, in bytes: so much less of the limit is left.
-    /// Nothing is said where it is what it was.
+    /// Sets how many bytes the driver holds for the slice that no call showed. The limit has that much less left. An
+    /// unchanged value is not written.
     pub fn set_overhead_bytes(&self, bytes: u64) {
         if self.mapping.page().overhead_bytes.swap(bytes, Relaxed) != bytes {
             self.tell();
@@ -221,41 +221,41 @@ impl Grant {
         self.mapping.page()
     }
 
-    /// Says that something has changed.
+    /// Announces a change.
     fn tell(&self) {
         let page = self.mapping.page();
         page.sequence.fetch_add(1, Release);
-        // Nobody waiting is not an error.
+        // It is not an error that no thread waits.
         let _woken = futex::wake(&page.sequence, futex::Flags::empty(), i32::MAX as u32);
     }
 
-    /// Lets the slice launch what it likes. Answers the new gate word.
+    /// Lets the slice launch without limit. Returns the new gate word.
     pub fn open_gate(&self) -> GateWord {
         self.mapping.page().lease.set(Gate::Open, None)
     }
 
-    /// Lets the slice launch nothing more. Answers the new gate word.
+    /// Stops further launches of the slice. Returns the new gate word.
     pub fn close_gate(&self) -> GateWord {
         self.mapping.page().lease.set(Gate::Closed, None)
     }
 
-    /// Leases the device to the slice, or changes the lease that it has. Answers the new gate word.
+    /// Leases the device to the slice, or changes its present lease. Returns the new gate word.
     pub fn lease(&self, lease: Lease) -> GateWord {
         self.mapping.page().lease.set(Gate::Leased, Some(lease))
     }
 
-    /// What the gate says, as this agent wrote it.
+    /// The state of the gate, as this agent wrote it.
     #[must_use]
     pub fn gate(&self) -> GateWord {
         self.mapping.page().lease.word()
     }
 
-    /// Shows tenants that the agent is there.
+    /// Shows tenants that the agent is alive.
     pub fn beat(&self) {
         self.mapping.page().lease.beat_ns.store(monotonic_ns(), Relaxed);
     }
 
-    /// Sets what the slice takes of the device's time while no agent leases it, in parts of 10,000.
+    /// Sets the slice's part of the device's time while no agent leases it, in parts of 10,000.
     pub fn set_fallback_share(&self, share: u32) {
         self.mapping.page().lease.fallback_share.store(share, Relaxed);
     }
@@ -266,7 +266,7 @@ impl Grant {
         self.mapping.page().terms()
     }
 
-    /// What the driver holds for the slice that no call showed, in bytes.
+    /// Bytes that the driver holds for the slice and that no call showed.
     #[must_use]
     pub fn overhead_bytes(&self) -> u64 {
         self.mapping.page().overhead_bytes.load(Relaxed)
@@ -284,13 +284,13 @@ impl Grant {
         self.mapping.page().memory_limit_bytes()
     }
 
-    /// Which grant of its slice this is: 1, and one more for each successor.
+    /// The generation of this grant: 1, and one more for each successor.
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.mapping.page().generation.load(Relaxed)
     }
 
-    /// A read-only descriptor of the page, for a keeper or a tenant.
+    /// A read-only descriptor of the page, for a page server or a tenant.
     ///
     /// # Errors
     /// The system's reason; /proc must be mounted.
@@ -311,7 +311,7 @@ impl GrantView {
     /// # Errors
     /// [`PageError`] when it is not a sealed grant page of our version.
     pub fn map(fd: BorrowedFd<'_>) -> Result<Self, PageError> {
-        // In this order: what is not sealed could change its size between two looks.
+        // The order matters: an unsealed file could change its size between two checks.
         memfd::require_seals(fd, "grant", SealFlags::FUTURE_WRITE)?;
         memfd::require_size(fd, "grant", GRANT_BYTES)?;
         let mapping = Mapping::<GrantPage>::new(fd, Access::Read, "mmap of the grant")?;
@@ -324,7 +324,7 @@ impl GrantView {
         self.mapping.leak()
     }
 
-    /// A view of a mapping that is kept by [`GrantView::leak`].
+    /// A view of a mapping that [`GrantView::leak`] has kept.
     pub(crate) fn of_leaked(page: &'static GrantPage) -> ManuallyDrop<Self> {
         ManuallyDrop::new(Self {
             mapping: Mapping::of_leaked(page),
@@ -337,13 +337,13 @@ impl GrantView {
         self.mapping.page().memory_limit_bytes()
     }
 
-    /// What the driver holds for the slice that no call showed, in bytes. The limit covers it.
+    /// Bytes that the driver holds for the slice and that no call showed. The limit covers them.
     #[must_use]
     pub fn overhead_bytes(&self) -> u64 {
         self.mapping.page().overhead_bytes.load(Relaxed)
     }
 
-    /// What holds besides the memory limit.
+    /// The terms besides the memory limit.
     #[must_use]
     pub fn terms(&self) -> Terms {
         self.mapping.page().terms()
@@ -361,37 +361,38 @@ impl GrantView {
         self.mapping.page().accounts.load(Relaxed).clamp(1, MAX_ACCOUNTS)
     }
 
-    /// What the gate says: one load.
+    /// The state of the gate: one load.
     #[inline]
     #[must_use]
     pub fn gate(&self) -> GateWord {
         self.mapping.page().lease.word()
     }
 
-    /// The lease, where the gate says that there is one.
+    /// The lease, if the gate word says that there is one.
     #[must_use]
     pub fn lease(&self) -> Lease {
         self.mapping.page().lease.lease()
     }
 
-    /// Waits until the gate word is no longer `seen`, or for `limit`. Answers the present word.
+    /// Waits until the gate word differs from `seen`, or for `limit`. Returns the present word.
     #[must_use]
     pub fn wait_gate(&self, seen: GateWord, limit: Duration) -> GateWord {
         self.mapping.page().lease.wait(seen, limit)
     }
 
-    /// Wakes whoever waits in [`GrantView::wait_gate`], in every process of the slice, to look around.
+    /// Wakes all threads that wait in [`GrantView::wait_gate`], in every process of the slice, so that they check
+    /// again.
     pub fn wake_gate(&self) {
         self.mapping.page().lease.wake();
     }
 
-    /// When the agent last showed that it is there: nanoseconds of CLOCK_MONOTONIC; 0 where it never did.
+    /// When the agent last showed that it is alive: nanoseconds of CLOCK_MONOTONIC, or 0 for never.
     #[must_use]
     pub fn beat_ns(&self) -> u64 {
         self.mapping.page().lease.beat_ns.load(Relaxed)
     }
 
-    /// What the slice takes of the device's time while no agent leases it, in parts of 10,000; 0 where nobody said.
+    /// The slice's part of the device's time while no agent leases it, in parts of 10,000; 0 if none was set.
     #[must_use]
     pub fn fallback_share(&self) -> u32 {
         self.mapping.page().lease.fallback_share.load(Relaxed)
@@ -415,7 +416,7 @@ impl GrantView {
         GrantText::read(&self.mapping.page().slice_name)
     }
 
-    /// Which grant of its slice this is: 1, and one more for each successor.
+    /// The generation of this grant: 1, and one more for each successor.
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.mapping.page().generation.load(Relaxed)
@@ -427,14 +428,14 @@ impl GrantView {
         self.mapping.page().sequence.load(Acquire)
     }
 
-    /// Waits until the grant's sequence is no longer `sequence`, or for `limit`. Answers the present sequence.
+    /// Waits until the grant's sequence differs from `sequence`, or for `limit`. Returns the present sequence.
     #[must_use]
     pub fn wait(&self, sequence: u32, limit: Duration) -> u32 {
         let limit = futex::Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(limit.subsec_nanos()) as _,
         };
-        // Woken, too late, or timed out: the word itself says which.
+        // Woken, too late, or timed out: the word itself tells which.
         let _why = futex::wait(
             &self.mapping.page().sequence,
             futex::Flags::empty(),

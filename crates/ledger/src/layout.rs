@@ -1,4 +1,4 @@
-//! The bytes of both pages: the page ABI. Any change here is a new [`PAGE_ABI_VERSION`].
+//! The bytes of both pages: the page ABI. Any change here needs a new [`PAGE_ABI_VERSION`].
 
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -7,7 +7,7 @@ use core::time::Duration;
 use crate::accounting::{Memory, RECORDS_PER_SLOT, RecordId, SLOTS};
 use crate::error::PageError;
 
-/// Version of the layout and of the rules by which the pages are used. Both sides of an attach name theirs.
+/// Version of the layout and of the rules for using the pages. Both sides of an attach name theirs.
 pub const PAGE_ABI_VERSION: u32 = 5;
 /// Size of a grant page in bytes.
 pub const GRANT_BYTES: usize = size_of::<GrantPage>();
@@ -19,7 +19,7 @@ pub(crate) const GRANT_MAGIC: u64 = u64::from_le_bytes(*b"DVYGRANT");
 /// "DVYLEDGR" likewise.
 pub(crate) const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"DVYLEDGR");
 
-/// What both pages begin with, in every version of the ABI.
+/// The start of both pages, in every version of the ABI.
 #[repr(C)]
 pub(crate) struct Header {
     pub magic: AtomicU64,
@@ -28,7 +28,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Writes the header of a fresh page, magic last: a reader finds all of it or a foreign page.
+    /// Writes the header of a fresh page, magic last: a reader finds either all of it or no page of ours.
     pub fn write(&self, magic: u64, bytes: usize) {
         self.version.store(PAGE_ABI_VERSION, Relaxed);
         self.bytes.store(bytes as u32, Relaxed);
@@ -44,7 +44,7 @@ impl Header {
         header
     }
 
-    /// Refuses a page that is not ours, of another version, or of another size than it says.
+    /// Refuses a page that is not ours, that has another version, or whose size is not the one it states.
     pub fn check(&self, page: &'static str, magic: u64, bytes: usize) -> Result<(), PageError> {
         if self.magic.load(core::sync::atomic::Ordering::Acquire) != magic {
             return Err(PageError::Foreign { page });
@@ -73,17 +73,18 @@ impl Header {
 #[repr(C, align(4096))]
 pub(crate) struct GrantPage {
     pub header: Header,
-    /// Which memfd of the slice's this is: a restarted agent makes the next one. Never changes within a page.
+    /// Which of the slice's memory files this is: a restarted agent makes the next one. It never changes within a page.
     pub generation: AtomicU32,
     /// Futex word: raised after every change of a field below.
     pub sequence: AtomicU32,
     pub memory_limit_bytes: AtomicU64,
     pub device_uuid: [AtomicU64; 2],
-    /// What the driver holds for the slice that no call showed. Here and not in the ledger: a tenant cannot lower it.
+    /// What the driver holds for the slice that no call showed. It is here and not in the ledger, so that a tenant
+    /// cannot lower it.
     pub overhead_bytes: AtomicU64,
     pub spill_limit_bytes: AtomicU64,
     pub policy: AtomicU32,
-    /// Which of its slice's accounts this is, from 0; and how many there are. Neither changes within a page.
+    /// Which of its slice's accounts this is, from 0, and how many there are. Neither changes within a page.
     pub account: AtomicU32,
     pub accounts: AtomicU32,
     pub compute_share: AtomicU32,
@@ -91,10 +92,10 @@ pub(crate) struct GrantPage {
     pub compute_class: AtomicU32,
     pub on_oom_wait_ns: AtomicU64,
     pub context_bytes: AtomicU64,
-    /// Futex word: up to which number looks that were asked for are done. See [`crate::fresh`].
+    /// Futex word: the number up to which requested measurements are done. See [`crate::fresh`].
     pub looked: AtomicU32,
     pub reserved_word: AtomicU32,
-    /// When the agent last looked at what the driver holds for the slice: nanoseconds of CLOCK_MONOTONIC, 0 for never.
+    /// When the agent last measured what the driver holds for the slice: nanoseconds of CLOCK_MONOTONIC, 0 for never.
     pub looked_at_ns: AtomicU64,
     pub reserved: AtomicU64,
     pub slice_id: Text,
@@ -107,12 +108,12 @@ pub(crate) struct GrantPage {
 pub(crate) struct LeaseLine {
     /// Futex word: see [`crate::GateWord`].
     pub gate: AtomicU32,
-    /// What the slice takes of the device's time while no agent leases it, in parts of 10,000.
+    /// The slice's part of the device's time while no agent leases it, in parts of 10,000.
     pub fallback_share: AtomicU32,
     pub epoch: AtomicU64,
     pub until_ns: AtomicU64,
     pub in_flight_ns: AtomicU64,
-    /// When the agent last showed that it is there: nanoseconds of CLOCK_MONOTONIC.
+    /// When the agent last showed that it is alive: nanoseconds of CLOCK_MONOTONIC.
     pub beat_ns: AtomicU64,
     pub reserved: [AtomicU64; 27],
 }
@@ -125,15 +126,15 @@ pub(crate) const TEXT_WORDS: usize = 16;
 #[repr(C, align(4096))]
 pub(crate) struct LedgerPage {
     pub header: Header,
-    /// Generation of the newest grant. Differs from that of a tenant's: attach again for the new one. A hint.
+    /// Generation of the newest grant. A tenant whose grant has another one attaches again for the new grant. A hint.
     pub grant_generation: AtomicU32,
-    /// Process slots ever claimed are all below this.
+    /// All process slots that were ever claimed are below this.
     pub high_water: AtomicU32,
     /// When a dead process's bytes were last returned: nanoseconds of CLOCK_MONOTONIC, 0 for never. A hint.
     pub returned_at_ns: AtomicU64,
     /// Device memory.
     pub book: BookLine,
-    /// What is allocated beyond the share, in managed memory.
+    /// Memory that is allocated beyond the share, as managed memory.
     pub spill_book: BookLine,
     pub thrash: ThrashLine,
     /// Uses of the device past the limiter, by [`crate::Bypass`].
@@ -141,11 +142,11 @@ pub(crate) struct LedgerPage {
     pub bell: BellLine,
     pub slots: Slots,
     pub spilled: SpillRecords,
-    /// Allocations that a process of the slice shares with others of it: see [`crate::shared`].
+    /// Allocations that a process of the slice shares with other processes of it: see [`crate::shared`].
     pub shared: [AtomicU64; SHARED_WORDS],
-    /// What each of them keeps from the device: see [`crate::shared::Residual`].
+    /// The residual charge of each: see [`crate::shared::Residual`].
     pub shared_residuals: [AtomicU64; SHARED_WORDS],
-    /// Which processes have it open and do not pay, by slot.
+    /// Its importers, by slot.
     pub shared_importers: [[AtomicU64; SLOTS / 64]; SHARED_WORDS],
     pub presences: Presences,
 }
@@ -153,19 +154,20 @@ pub(crate) struct LedgerPage {
 /// How tenants call the agent.
 #[repr(C, align(64))]
 pub(crate) struct BellLine {
-    /// Futex word: raised by whoever wants the agent to look.
+    /// Futex word: raised by a process that wants the agent to look.
     pub rung: AtomicU32,
-    /// How many looks at what the driver holds were asked for. See [`crate::fresh`].
+    /// How many measurements of what the driver holds were requested. See [`crate::fresh`].
     pub looks: AtomicU32,
-    /// Not 0: a process has let go of what it pays for, at any time.
+    /// Not 0 once any process has let go of an allocation that it still owns.
     pub let_go: AtomicU32,
 }
 
-/// What each process says of its use of the device, by slot: on pages of their own, which cost nothing where nobody launches.
+/// The activity records of the processes, by slot. They have pages of their own, which cost nothing without launches.
 #[repr(C, align(4096))]
 pub(crate) struct Presences(pub [PresenceLine; SLOTS]);
 
-/// What one process says of its use of the device: see [`crate::Presence`]. It alone writes it, and it may write anything.
+/// The activity record of one process: see [`crate::Presence`]. Only this process writes it, and it may write any
+/// value.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct PresenceLine {
@@ -179,34 +181,35 @@ pub struct PresenceLine {
     reserved: [AtomicU64; 2],
 }
 
-/// Words for what the slice's processes tell each other of shared allocations.
+/// Words in which the slice's processes tell each other of shared allocations.
 pub const SHARED_WORDS: usize = 2048;
 
-/// Room for kinds of bypasses, known and to come.
+/// Space for kinds of bypasses, known and future.
 pub(crate) const BYPASS_KINDS: usize = 16;
 
-/// The accounting word of one book, and beside it, where whoever changes it has the line anyway, who waits for room.
+/// The accounting word of one table. The word for waiters stands beside it, in a cache line that each change loads
+/// anyway.
 #[repr(C, align(64))]
 pub(crate) struct BookLine {
     pub word: AtomicU64,
-    /// Not 0: somebody waits for a release. Whoever releases clears it and wakes all; who goes on waiting sets it
-    /// again. So a waiter that was killed costs one wake.
+    /// Not 0 if a process waits for a release. A process that releases memory clears it and wakes all; a waiter that
+    /// continues to wait sets it again. So a waiter that was killed costs one wake.
     pub waited_for: AtomicU32,
-    /// Futex word: raised by a release that found somebody waiting.
+    /// Futex word: raised by a release that found a waiter.
     pub releases: AtomicU32,
 }
 
-/// What tenants find out about pages moving to and fro. Hints for the agent's display and its quantum.
+/// What tenants find out about thrashing. Hints for the agent's display and its quantum.
 #[repr(C, align(64))]
 pub(crate) struct ThrashLine {
-    /// How much of what kernels could touch lies beyond the share, in parts of 10,000; 0 when nothing does.
+    /// How much of the memory that kernels could touch lies beyond the share, in parts of 10,000; 0 for none.
     pub pressure: AtomicU32,
     pub reserved: AtomicU32,
-    /// Since when it thrashes: nanoseconds of CLOCK_MONOTONIC, 0 while it does not.
+    /// When thrashing began: nanoseconds of CLOCK_MONOTONIC, or 0 if the slice does not thrash.
     pub since_ns: AtomicU64,
-    /// Times that it began to.
+    /// How often thrashing began.
     pub episodes: AtomicU64,
-    /// When somebody last looked: nanoseconds of CLOCK_MONOTONIC.
+    /// When a process last checked: nanoseconds of CLOCK_MONOTONIC.
     pub noted_at_ns: AtomicU64,
 }
 
@@ -214,29 +217,30 @@ pub(crate) struct ThrashLine {
 #[repr(C, align(4096))]
 pub(crate) struct Slots(pub [ProcessSlot; SLOTS]);
 
-/// One process's place.
+/// One process's slot.
 #[repr(C, align(64))]
 pub(crate) struct ProcessSlot {
-    /// Not 0 from claim to reap, by [`crate::shared::claim`]. Whether its process lives, the lock says.
+    /// Not 0 from claim to reap, by [`crate::shared::claim`]. The lock tells whether its process lives.
     pub claimed: AtomicU32,
     /// The process's id in its own pid namespace, for display.
     pub pid: AtomicU32,
-    /// The process's id as the keeper's pid namespace sees it, for display; 0 when it does not.
+    /// The process's id in the page server's pid namespace, for display; 0 if it has none there.
     pub host_pid: AtomicU32,
-    /// Futex word: raised by whoever may have been the last to leave what this process has let go of and pays for.
+    /// Futex word: raised by a process that may have been the last importer of an allocation that this process has let
+    /// go of.
     pub calls: AtomicU32,
     /// When the slot was claimed: nanoseconds since the Unix epoch.
     pub claimed_at_ns: AtomicU64,
     /// See [`crate::accounting::Memory::gathered`].
     pub gathered: AtomicU64,
-    /// The same, of what is spilled.
+    /// The same, for memory beyond the share.
     pub spill_gathered: AtomicU64,
-    /// Since when a thread of the process waits for room: nanoseconds of CLOCK_MONOTONIC, 0 when none does. A hint.
+    /// Since when a thread of the process waits for memory: nanoseconds of CLOCK_MONOTONIC, 0 if none waits. A hint.
     pub waiting_since_ns: AtomicU64,
     pub records: [Record; RECORDS_PER_SLOT],
 }
 
-/// The records of what is spilled, by slot: on pages of their own, which cost nothing where nothing is.
+/// The records of memory beyond the share, by slot. They have pages of their own, which cost nothing if there is none.
 #[repr(C, align(4096))]
 pub(crate) struct SpillRecords(pub [[Record; RECORDS_PER_SLOT]; SLOTS]);
 
@@ -288,7 +292,7 @@ impl LedgerPage {
         }
     }
 
-    /// Number of slots worth looking at, whatever the page says.
+    /// Number of slots to look at, bounded whatever the page says.
     pub fn slots_in_use(&self) -> usize {
         (self.high_water.load(core::sync::atomic::Ordering::Acquire) as usize).min(SLOTS)
     }
@@ -297,13 +301,13 @@ impl LedgerPage {
         &self.slots.0[record.slot()].records[record.number()]
     }
 
-    /// The book of what is spilled.
+    /// The table of memory beyond the share.
     pub fn spill(&self) -> Spill<'_> {
         Spill(self)
     }
 }
 
-/// A ledger's second book, kept by the same rules as the first, in records of its own: what lies beyond the share.
+/// A ledger's second table, for memory beyond the share. It follows the same rules as the first, in records of its own.
 #[derive(Clone, Copy)]
 pub(crate) struct Spill<'a>(&'a LedgerPage);
 
@@ -313,7 +317,7 @@ impl Spill<'_> {
     }
 }
 
-/// Nanoseconds of a clock that all processes of a machine share.
+/// Nanoseconds of a clock that all processes of a machine have in common.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -392,7 +396,7 @@ fn relax(rounds: u32) {
             tv_sec: 0,
             tv_nsec: 50_000,
         };
-        // Woken early is as good.
+        // Waking early does no harm.
         let _slept = rustix::thread::nanosleep(&moment);
     }
 }

@@ -1,8 +1,9 @@
 //! The lease in a grant: whether the slice may launch on its device now. The agent writes it, the gate reads it.
 //!
-//! One word says it all to a launch: as long as it is the one a process has last looked at, what that process found
-//! then still holds. The agent writes what a lease says before the word, so whoever sees a new word sees no older lease;
-//! who reads in the middle of a change looks again at the next launch. Times are of CLOCK_MONOTONIC. docs/adr/0023.
+//! A launch needs to read one word only. As long as the word is the one that the process last saw, what the process
+//! found then still holds. The agent writes the lease before the word, so a process that sees a new word sees no older
+//! lease. A process that reads in the middle of a change looks again at the next launch. Times are of CLOCK_MONOTONIC.
+//! docs/adr/0023.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
@@ -11,18 +12,18 @@ use rustix::thread::futex;
 
 use crate::layout::{LeaseLine, monotonic_ns};
 
-/// What the gate word says.
+/// The state in the gate word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// Nobody else wants the device and nothing caps the slice: everything may be launched, and nobody counts.
+    /// No other slice wants the device and the slice has no cap: everything may be launched, and nothing is counted.
     Open,
     /// Nothing may be launched.
     Closed,
-    /// What the lease covers may be launched.
+    /// Launches within the lease are allowed.
     Leased,
 }
 
-/// The gate word: a [`Gate`], and a number that every decision of the agent's raises.
+/// The gate word: a [`Gate`], and a number that each decision of the agent increases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GateWord(u32);
 
@@ -36,14 +37,14 @@ impl GateWord {
         self.0
     }
 
-    /// A word that was kept.
+    /// A word that was saved earlier.
     #[inline]
     #[must_use]
     pub fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
 
-    /// What it says. What no version of ours writes is closed.
+    /// The gate's state. A value that no version of Divvy writes counts as closed.
     #[inline]
     #[must_use]
     pub fn gate(self) -> Gate {
@@ -54,8 +55,8 @@ impl GateWord {
         }
     }
 
-    /// Whether it is `other`, or a later one of the same slice. Numbers wrap around: of two words that lie half of all
-    /// numbers apart nobody can tell.
+    /// Whether it is `other`, or a later one of the same slice. Numbers wrap around: two words that lie half of the
+    /// range apart cannot be ordered.
     #[must_use]
     pub fn is_since(self, other: Self) -> bool {
         // Moved up to the top bit, a number that wraps does so at 2^32.
@@ -76,11 +77,11 @@ impl GateWord {
 /// A lease as its holder sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lease {
-    /// Its number; the next one's is greater. The same number again: this lease, changed.
+    /// Its number; the next lease has a greater one. The same number means that this lease was changed.
     pub epoch: u64,
-    /// Nothing is launched from then on: nanoseconds of CLOCK_MONOTONIC, [`u64::MAX`] for no end.
+    /// No launches are allowed from then on: nanoseconds of CLOCK_MONOTONIC, or [`u64::MAX`] for no end.
     pub until_ns: u64,
-    /// Nanoseconds of work that may be in flight, [`u64::MAX`] for any amount.
+    /// Nanoseconds of work that may be in flight; [`u64::MAX`] for any amount.
     pub in_flight_ns: u64,
 }
 
@@ -98,28 +99,28 @@ impl LeaseLine {
         }
     }
 
-    /// Writes what the gate says from now on, and wakes whoever waits at it. Answers the new word.
+    /// Writes the new state of the gate, and wakes its waiters. Returns the new word.
     pub(crate) fn set(&self, gate: Gate, lease: Option<Lease>) -> GateWord {
         if let Some(lease) = lease {
             self.epoch.store(lease.epoch, Relaxed);
             self.until_ns.store(lease.until_ns, Relaxed);
             self.in_flight_ns.store(lease.in_flight_ns, Relaxed);
         }
-        // One agent writes a grant.
+        // Only one agent writes a grant.
         let word = self.word().next(gate);
         self.gate.store(word.0, Release);
         self.wake();
         word
     }
 
-    /// Wakes whoever waits; that needs no right to write.
+    /// Wakes the waiters. This needs no write access.
     pub(crate) fn wake(&self) {
-        // Nobody waiting is not an error.
+        // It is not an error that no thread waits.
         let _woken = futex::wake(&self.gate, futex::Flags::empty(), i32::MAX as u32);
     }
 
-    /// Goes on from a predecessor's line, whose writer is dead: what was open stays open, everything else waits for a
-    /// decision. Numbers go on too: what processes have acknowledged is compared with them.
+    /// Continues from the predecessor's lease, whose writer is dead. An open gate stays open; everything else waits for
+    /// a decision. The numbers continue too, because they are compared with what processes have acknowledged.
     pub(crate) fn succeed(&self, old: &Self) {
         let gate = match old.word().gate() {
             Gate::Open => Gate::Open,
@@ -139,7 +140,7 @@ impl LeaseLine {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(limit.subsec_nanos()) as _,
         };
-        // Woken, too late, or timed out: the word itself says which.
+        // Woken, too late, or timed out: the word itself tells which.
         let _why = futex::wait(&self.gate, futex::Flags::empty(), seen.0, Some(&limit));
         self.word()
     }
@@ -152,7 +153,7 @@ mod tests {
     #[test]
     fn every_decision_makes_another_word() {
         let mut word = GateWord::default();
-        assert_eq!(word.gate(), Gate::Open, "a fresh page holds nobody back");
+        assert_eq!(word.gate(), Gate::Open, "a fresh page has an open gate");
         for gate in [Gate::Closed, Gate::Closed, Gate::Leased, Gate::Leased, Gate::Open] {
             let next = word.next(gate);
             assert_ne!(next, word);
@@ -165,7 +166,7 @@ mod tests {
         assert_eq!(
             GateWord(u32::MAX).gate(),
             Gate::Closed,
-            "what nobody wrote lets nobody through"
+            "an unknown word lets no launch through"
         );
         assert_eq!(
             GateWord(u32::MAX).next(Gate::Leased).gate(),

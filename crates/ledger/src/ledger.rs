@@ -1,4 +1,5 @@
-//! A ledger as the agent, a keeper or a reaper sees it: totals, processes, and the bytes of the dead returned.
+//! A ledger as the agent, a page server or a reaper sees it: totals, processes, and the return of dead processes'
+//! bytes.
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -25,18 +26,18 @@ use crate::reap_pass::{self, ReapPass};
 use crate::shared::claim;
 use crate::thrash::Thrash;
 
-/// What a ledger's descriptor must be.
+/// Which kind of file a ledger's descriptor must refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// A memory file whose size is sealed: a hostile user of it cannot make others fault. Slices have these.
+    /// A memory file whose size is sealed, so that a hostile user of it cannot make others fault. Slices use these.
     Sealed,
-    /// Any file of the right size. Whoever may write to it can also truncate it, and so make its users fault.
+    /// Any file of the right size. A process with write access can also truncate it, and so make its users fault.
     File,
 }
 
 impl Backing {
     pub(crate) fn check(self, fd: &OwnedFd) -> Result<(), PageError> {
-        // In this order: what is not sealed could change its size between two looks.
+        // The order matters: an unsealed file could change its size between two checks.
         if self == Self::Sealed {
             memfd::require_seals(fd.as_fd(), "ledger", SealFlags::empty())?;
         }
@@ -44,10 +45,10 @@ impl Backing {
     }
 }
 
-/// What the pages of emulated devices are called in proc(5)'s lists: they are not a slice's.
+/// The name of emulated devices' pages in proc(5)'s lists. They are not a slice's.
 pub const DEVICE_PAGE: &CStr = c"divvy-emulated";
 
-/// Whether a number can be a process's id at all. A tenant may write anything into its own ledger.
+/// Whether a number can be a process id at all. A tenant may write any value into its own ledger.
 #[must_use]
 pub fn is_process_id(number: u32) -> bool {
     /// The kernel's own bound, PID_MAX_LIMIT of linux/threads.h on 64-bit machines.
@@ -58,11 +59,11 @@ pub fn is_process_id(number: u32) -> bool {
 /// One process in a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its place in the ledger.
+    /// Its slot in the ledger.
     pub slot: usize,
-    /// Its id in its own pid namespace, as it says.
+    /// Its id in its own pid namespace, as it reports it.
     pub pid: u32,
-    /// Its id in the keeper's pid namespace, or 0.
+    /// Its id in the page server's pid namespace, or 0.
     pub host_pid: u32,
     /// When it attached: nanoseconds since the Unix epoch.
     pub claimed_at_ns: u64,
@@ -70,11 +71,11 @@ pub struct Process {
     pub used_bytes: u64,
     /// Managed memory beyond the share that it holds, in bytes.
     pub spilled_bytes: u64,
-    /// Whether the kernel vouches for it. A dead one's bytes are returned by [`Ledger::reap`].
+    /// Whether the kernel confirms that it is alive. A dead one's bytes are returned by [`Ledger::reap`].
     pub alive: bool,
 }
 
-/// What [`Ledger::reap`] found.
+/// The result of [`Ledger::reap`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reaped {
     /// Dead processes whose slots were cleared.
@@ -83,24 +84,25 @@ pub struct Reaped {
     pub bytes: u64,
     /// Bytes they held beyond the share, now free.
     pub spilled_bytes: u64,
-    /// Whether there was more than one look is for: the next one goes on.
+    /// True if one pass was not enough: the next one continues.
     pub unfinished: bool,
 }
 
-/// Where a round of looks over the places has come to.
+/// How far a round of passes over the slots has come.
 #[derive(Debug, Default)]
 struct Round {
     next: usize,
-    /// Whether a look of it took somebody for living for want of a look at him.
+    /// True if a pass ran out of budget and assumed a process alive without checking.
     short: bool,
-    /// How many looks in a row found the turn taken and did not wait for it.
+    /// How many passes in a row found the turn taken and did not wait for it.
     put_off: u32,
 }
 
-/// So many looks in a row leave a turn to whoever has it. One who has it for longer is stopped, or holds it on purpose.
+/// After this many passes in a row, a reaper no longer waits for the holder of the turn. A process that holds it for
+/// longer is stopped, or holds it on purpose.
 const PUT_OFF: u32 = 8;
 
-/// A ledger, with a descriptor of its own to tell the living from the dead.
+/// A ledger, with a descriptor of its own for checking which processes are alive.
 #[derive(Debug)]
 pub struct Ledger {
     mapping: Mapping<LedgerPage>,
@@ -110,7 +112,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Makes a slice's ledger: a memory file of sealed size, writable by whoever gets it.
+    /// Makes a slice's ledger: a memory file of sealed size, writable for every process that receives its descriptor.
     ///
     /// # Errors
     /// The system's reason.
@@ -126,8 +128,8 @@ impl Ledger {
         })
     }
 
-    /// Opens a ledger. `fd` must be an open file description that nobody else locks through, as [`Ledger::share`],
-    /// [`open_file`] and the attach protocol give.
+    /// Opens a ledger. `fd` must be an open file description through which no other code takes locks, such as
+    /// [`Ledger::share`], [`open_file`] and the attach protocol return.
     ///
     /// # Errors
     /// [`PageError`] when it is not a ledger of our version, or not `backing`.
@@ -154,25 +156,25 @@ impl Ledger {
         self.fd
     }
 
-    /// Bytes in use by all processes.
+    /// Bytes that all processes use.
     #[must_use]
     pub fn total_used(&self) -> u64 {
         total(self.mapping.page())
     }
 
-    /// Bytes beyond the share, in managed memory, of all processes.
+    /// Bytes of managed memory beyond the share that all processes use.
     #[must_use]
     pub fn total_spilled(&self) -> u64 {
         accounting::total(&self.mapping.page().spill()) * UNIT
     }
 
-    /// Processes that wait for room.
+    /// Processes that wait for memory.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.mapping.page().waiting()
     }
 
-    /// How often the device was used past the limiter, in this way.
+    /// How often the device was used past the limiter in this way.
     #[must_use]
     pub fn bypasses(&self, bypass: Bypass) -> u64 {
         self.mapping.page().bypasses(bypass)
@@ -183,14 +185,14 @@ impl Ledger {
         self.mapping.page().count(bypass);
     }
 
-    /// What the slice's processes have found out about pages moving to and fro.
+    /// What the slice's processes have found out about thrashing.
     #[must_use]
     pub fn thrash(&self) -> Thrash {
         self.mapping.page().thrash.read()
     }
 
-    /// What the processes in the ledger say of their use of the device, dead ones not yet reaped among them. No system
-    /// calls.
+    /// The activity records of the processes in the ledger, including dead ones that are not yet reaped. Makes no
+    /// system calls.
     pub fn presences(&self) -> impl Iterator<Item = Presence> + '_ {
         self.mapping.page().presences()
     }
@@ -200,29 +202,29 @@ impl Ledger {
         self.mapping.page()
     }
 
-    /// How often the bell was rung: what [`Ledger::wait_bell`] compares with. Taken before the agent looks.
+    /// How often the doorbell was rung, to compare with in [`Ledger::wait_bell`]. It is read before the agent looks.
     #[must_use]
     pub fn rung(&self) -> u32 {
         self.mapping.page().rung()
     }
 
-    /// Waits until the bell has been rung since `seen`, or for `limit`. Answers how often it was rung.
+    /// Waits until the doorbell has been rung since `seen`, or for `limit`. Returns how often it was rung.
     #[must_use]
     pub fn wait_bell(&self, seen: u32, limit: Duration) -> u32 {
         self.mapping.page().wait_bell(seen, limit)
     }
 
-    /// Rings the bell, so that whoever waits for it looks.
+    /// Rings the doorbell, so that its waiters look.
     pub fn ring(&self) {
         self.mapping.page().ring();
     }
 
-    /// The processes in the ledger, dead ones not yet reaped among them.
+    /// The processes in the ledger, including dead ones that are not yet reaped.
     pub fn processes(&self) -> impl Iterator<Item = Process> + '_ {
         processes(self.mapping.page(), self.fd.as_fd())
     }
 
-    /// The processes as the page has them, without a question to the system: `lives` says who of them does.
+    /// The processes as the page has them, without asking the system: `lives` tells which of them are alive.
     pub fn processes_by(&self, lives: impl Fn(&Process) -> bool) -> impl Iterator<Item = Process> {
         let page = self.mapping.page();
         let written = (0..page.slots_in_use()).filter_map(move |slot| written(page, slot));
@@ -232,24 +234,24 @@ impl Ledger {
         })
     }
 
-    /// Whether the process in `slot` lives. A question that cannot be asked kills nobody.
+    /// Whether the process in `slot` lives. If the question fails, the process counts as alive.
     #[must_use]
     pub fn lives(&self, slot: usize) -> bool {
         liveness::is_owned(self.fd.as_fd(), slot % SLOTS).unwrap_or(true)
     }
 
-    /// The process in `slot`, if there is one; dead and not yet reaped, it may be.
+    /// The process in `slot`, if there is one. It may be dead and not yet reaped.
     #[must_use]
     pub fn process(&self, slot: usize) -> Option<Process> {
         process(self.mapping.page(), self.fd.as_fd(), slot % SLOTS)
     }
 
-    /// Returns the bytes of dead processes and frees their slots. Any number of reapers may come at once, and a
-    /// reaper may die at any moment. They take turns: one that came while another had a dead process in hand would
-    /// find that one's place taken, and leave before the bytes are back.
+    /// Returns the bytes of dead processes and frees their slots. Any number of reapers may run at once, and a reaper
+    /// may die at any moment. They take turns. Otherwise a reaper could find a dead process's slot taken by another
+    /// reaper, and return before the bytes are back.
     ///
-    /// It is one look, whose work is bounded whatever the page says: of more than 128 dead processes the next one finds
-    /// the rest ([`Reaped::unfinished`]).
+    /// This is one pass, whose work is bounded whatever the page says. If there are more than 128 dead processes, the
+    /// next pass finds the rest ([`Reaped::unfinished`]).
     ///
     /// # Errors
     /// The system's reason for not testing a lock, or [`PageError::Corrupted`].
@@ -258,8 +260,8 @@ impl Ledger {
         self.look(&mut round, None)
     }
 
-    /// [`Ledger::reap`] for whoever looks at many ledgers, of which some are hostile: it waits for nobody, and ends with
-    /// `effort`. The next look goes on where this one ended.
+    /// [`Ledger::reap`] for a process that looks at many ledgers, some of them hostile: it never waits, and it ends
+    /// with `effort`. The next pass continues where this one ended.
     ///
     /// # Errors
     /// As [`Ledger::reap`].
@@ -268,8 +270,8 @@ impl Ledger {
         self.look(&mut round, Some(effort))
     }
 
-    /// [`Ledger::reap`], until nobody dead is left: for who needs the bytes now and keeps nobody else waiting. An honest
-    /// page needs two rounds at most; four are made.
+    /// [`Ledger::reap`] until no dead process is left, for a caller that needs the bytes now and blocks no other
+    /// process. An honest page needs two rounds at most; four are made.
     ///
     /// # Errors
     /// As [`Ledger::reap`].
@@ -291,7 +293,7 @@ impl Ledger {
         Ok(all)
     }
 
-    /// One look: the round goes on.
+    /// One pass of a round.
     fn look(&self, round: &mut Round, mut effort: Option<&mut Effort>) -> Result<Reaped, PageError> {
         let page = self.mapping.page();
         let fd = self.fd.as_fd();
@@ -329,7 +331,7 @@ impl Ledger {
                 round.next = slot;
                 break;
             }
-            // A newcomer may have cleared and left it between the look and the lock.
+            // A newcomer may have cleared and left the slot between the check and the lock.
             let before = place.claimed.load(Acquire);
             let kept = page.reap_dead(&mut pass, slot);
             let outcome = reclaim_both(page, slot, kept);
@@ -355,7 +357,7 @@ impl Ledger {
             page.note_return();
             page.book.tell_waiters();
         }
-        // The last who had something open may have been among the dead, or died on his way out.
+        // The last importer of an allocation may have been among the dead, or may have died while it left.
         let _soon = page.call_owners();
         drop(turn);
         Ok(reaped)
@@ -367,26 +369,26 @@ impl Ledger {
         self.mapping.page().grant_generation.load(Relaxed)
     }
 
-    /// Tells tenants that a newer grant is to be had from the keeper.
+    /// Tells tenants that the page server has a newer grant.
     pub fn set_grant_generation(&self, generation: u32) {
         self.mapping.page().grant_generation.store(generation, Release);
     }
 }
 
-/// The processes in a ledger of which `fd` is a descriptor that nobody locks through.
+/// The processes in a ledger, where `fd` is a descriptor through which no other code takes locks.
 pub(crate) fn processes<'a>(page: &'a LedgerPage, fd: BorrowedFd<'a>) -> impl Iterator<Item = Process> + 'a {
     (0..page.slots_in_use()).filter_map(move |slot| process(page, fd, slot))
 }
 
 fn process(page: &LedgerPage, fd: BorrowedFd<'_>, slot: usize) -> Option<Process> {
     written(page, slot).map(|process| Process {
-        // A question that cannot be asked kills nobody.
+        // If the question fails, the process counts as alive.
         alive: liveness::is_owned(fd, slot).unwrap_or(true),
         ..process
     })
 }
 
-/// The process in `slot` as the page has it, taken for living.
+/// The process in `slot` as the page has it, assumed alive.
 fn written(page: &LedgerPage, slot: usize) -> Option<Process> {
     let place = &page.slots.0[slot];
     (place.claimed.load(Acquire) == claim::TAKEN).then(|| Process {
@@ -429,8 +431,8 @@ pub(crate) fn bytes_spilled(page: &LedgerPage, slot: usize) -> u64 {
     units_to_bytes(accounting::held(&page.spill(), slot))
 }
 
-/// Returns what a dead slot holds in either book, in bytes. Whoever dies in between is gone on from: both go by their
-/// own records, and the slot stays claimed until both are done.
+/// Returns what a dead slot holds, within the share and beyond it, in bytes. If the caller dies in between, the next
+/// caller continues: both tables have records of their own, and the slot stays claimed until both are done.
 fn reclaim_both(page: &LedgerPage, slot: usize, kept: u64) -> Result<(u64, u64), accounting::Denied> {
     let held = accounting::reclaim_but(page, slot, kept)?;
     let spilled = accounting::reclaim(&page.spill(), slot)?;
@@ -441,11 +443,11 @@ fn units_to_bytes(units: i64) -> u64 {
     u64::try_from(units).unwrap_or(0).saturating_mul(UNIT)
 }
 
-/// Opens the ledger file at `path`, making it with permissions `mode` when there is none. Of processes that start
-/// together one makes it, and none finds it half made.
+/// Opens the ledger file at `path`, and creates it with permissions `mode` if there is none. Of processes that start
+/// together one creates it, and none finds it half made.
 ///
 /// # Errors
-/// The system's reason. Whether it is a ledger, [`Ledger::open`] and [`crate::Slot::claim`] find out.
+/// The system's reason. [`Ledger::open`] and [`crate::Slot::claim`] check whether it is a ledger.
 pub fn open_file(path: &Path, mode: u32) -> Result<OwnedFd, PageError> {
     let open = || rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     match open() {
@@ -456,12 +458,12 @@ pub fn open_file(path: &Path, mode: u32) -> Result<OwnedFd, PageError> {
     open().map_err(PageError::system("open of a ledger file"))
 }
 
-/// Makes the ledger file at `path` with permissions `mode`, unless something has that name.
+/// Creates the ledger file at `path` with permissions `mode`, unless the name exists.
 ///
 /// # Errors
 /// The system's reason.
 pub fn make_file(path: &Path, mode: u32) -> Result<(), PageError> {
-    // A name of its own for each maker: pids repeat in other namespaces, moments within a process.
+    // Each creator uses a name of its own: pids repeat in other namespaces, and times repeat within a process.
     static DRAFTS: AtomicU32 = AtomicU32::new(0);
     let moment = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -485,7 +487,7 @@ pub fn make_file(path: &Path, mode: u32) -> Result<(), PageError> {
     made
 }
 
-/// Makes the ledger of an emulated device for the holder of its pages: a memory file of sealed size.
+/// Makes the ledger of an emulated device for the device's page holder: a memory file of sealed size.
 ///
 /// # Errors
 /// The system's reason.
@@ -498,9 +500,9 @@ fn make_draft(path: &Path, mode: u32) -> Result<(), PageError> {
     let mode = Mode::from_raw_mode(mode);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, mode).map_err(PageError::system("creation of a ledger file"))?;
-    // The program's umask is not ours to change, and does not decide.
+    // The program's umask is not ours to change, and must not decide the permissions.
     rustix::fs::fchmod(&fd, mode).map_err(PageError::system("fchmod of a ledger file"))?;
-    // All of it now: on a full file system a hole would kill whoever touches it first.
+    // All space is allocated now: on a full file system a hole would kill the first process that touches it.
     rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, LEDGER_BYTES as u64)
         .or_else(|errno| match errno {
             Errno::OPNOTSUPP | Errno::NOSYS => rustix::fs::ftruncate(&fd, LEDGER_BYTES as u64),

@@ -1,13 +1,13 @@
-//! Shared pages of a slice: the grant it may not change, the ledger of what it uses.
+//! Shared pages of a slice: the grant, which the slice may not change, and the ledger of its use.
 //!
 //! - [`Grant`] and [`GrantView`]: what a slice may use. Written by the agent, mapped read-only by its tenants.
-//! - [`Ledger`]: what a slice uses, as the agent, the keeper and a reaper see it.
-//! - [`Slot`]: one process's place in a ledger: reserve, release, and a life that the kernel vouches for.
+//! - [`Ledger`]: what a slice uses, as the agent, the page server and a reaper see it.
+//! - [`Slot`]: one process's slot in a ledger: reserve, release, and a lifetime that the kernel confirms.
 //! - [`attach`]: how the pages reach a process, and how a restarted agent gets them back.
 //! - [`accounting`]: the algorithm, over any atomics. docs/adr/0003 argues why it is exact after any crash.
 //!
-//! Everything here runs inside other people's programs: no threads, no output, no allocation on the way of a
-//! reservation, no descriptor kept after attach, bounded loops whatever the pages contain.
+//! Everything here runs inside other programs. It starts no threads, prints nothing, does not allocate during a
+//! reservation and keeps no descriptor after attach. All loops are bounded, whatever the pages contain.
 
 pub mod accounting;
 pub mod attach;

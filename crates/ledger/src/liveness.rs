@@ -1,9 +1,9 @@
 //! Liveness: an open-file-description lock on one byte per process slot.
 //!
-//! The lock belongs to the open file description, and the description is kept by the owner's mapping alone (no
-//! descriptor). So it ends when the kernel tears down the owner's memory (exit, SIGKILL, exec) and at no other
-//! moment; it works across pid namespaces; and whoever holds it owns the slot's records. A reaper takes it too, for
-//! the moment of its work, so two reapers, or a reaper and a newcomer, never work on one slot.
+//! The lock belongs to the open file description, and only the owner's mapping keeps the description (there is no
+//! descriptor). So it ends when the kernel tears down the owner's memory (exit, SIGKILL, exec) and at no other moment.
+//! It works across pid namespaces, and its holder owns the slot's records. A reaper takes it too while it works. So two
+//! reapers, or a reaper and a newcomer, never work on one slot.
 
 use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -26,7 +26,7 @@ fn lock_of(slot: usize, kind: libc::c_int) -> libc::flock {
 
 #[cfg(test)]
 thread_local! {
-    /// How often this thread has asked the system.
+    /// How many system calls about locks this thread has made.
     pub(crate) static CALLS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
 }
 
@@ -41,10 +41,10 @@ fn call(fd: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -> Res
     Err(code.map_or(Errno::IO, Errno::from_raw_os_error))
 }
 
-/// Takes `slot`'s lock for the description of `fd`; `false` when another description has it.
+/// Takes `slot`'s lock for the description of `fd`. Returns `false` if another description has it.
 ///
 /// # Errors
-/// Whatever the system says, except that the lock is taken.
+/// Any error of the system, except that the lock is taken.
 pub(crate) fn try_own(fd: BorrowedFd<'_>, slot: usize) -> Result<bool, Errno> {
     match call(fd, libc::F_OFD_SETLK, &mut lock_of(slot, libc::F_WRLCK)) {
         Ok(()) => Ok(true),
@@ -56,23 +56,23 @@ pub(crate) fn try_own(fd: BorrowedFd<'_>, slot: usize) -> Result<bool, Errno> {
 /// Gives up `slot`'s lock.
 ///
 /// # Errors
-/// Whatever the system says.
+/// Any error of the system.
 pub(crate) fn disown(fd: BorrowedFd<'_>, slot: usize) -> Result<(), Errno> {
     call(fd, libc::F_OFD_SETLK, &mut lock_of(slot, libc::F_UNLCK))
 }
 
-/// Whether another description than that of `fd` has `slot`'s lock.
+/// Whether a description other than that of `fd` has `slot`'s lock.
 ///
 /// # Errors
-/// Whatever the system says.
+/// Any error of the system.
 pub(crate) fn is_owned(fd: BorrowedFd<'_>, slot: usize) -> Result<bool, Errno> {
     let mut lock = lock_of(slot, libc::F_WRLCK);
     call(fd, libc::F_OFD_GETLK, &mut lock)?;
     Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)
 }
 
-/// Finds out whether the system has what every slice rests on: memory files whose size is sealed, and locks of open file
-/// descriptions on them. gVisor has no such locks.
+/// Finds out whether the system has what every slice needs: memory files whose size can be sealed, and locks of open
+/// file descriptions on them. gVisor has no such locks.
 ///
 /// # Errors
 /// What the system lacks, with its own reason.
@@ -82,14 +82,14 @@ pub fn check_system() -> Result<(), PageError> {
     Ok(())
 }
 
-/// The byte behind the slots': whoever has it is reaping.
+/// The byte behind those of the slots: its holder is reaping.
 const TURN: usize = SLOTS;
-/// A reaper works for microseconds. One that is stopped in the middle is not waited for longer than this many pauses:
-/// each slot's own lock keeps two reapers apart, turn or no turn.
+/// A reaper works for microseconds. A reaper that is stopped halfway is not waited for longer than this many pauses:
+/// each slot's own lock keeps two reapers apart even without the turn.
 const PATIENCE: u32 = 1000;
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// The right to reap alone, as far as it could be had.
+/// The right to reap alone, if it was available.
 pub(crate) struct Turn<'fd> {
     fd: Option<BorrowedFd<'fd>>,
 }
@@ -98,7 +98,7 @@ impl<'fd> Turn<'fd> {
     /// Waits for the turn, for 100 ms or so.
     ///
     /// # Errors
-    /// Whatever the system says of the lock.
+    /// Any error of the system about the lock.
     pub fn wait(fd: BorrowedFd<'fd>) -> Result<Self, Errno> {
         for _ in 0..PATIENCE {
             if try_own(fd, TURN)? {
@@ -112,13 +112,13 @@ impl<'fd> Turn<'fd> {
     /// The turn, if it is free at this moment.
     ///
     /// # Errors
-    /// Whatever the system says of the lock.
+    /// Any error of the system about the lock.
     pub fn at_once(fd: BorrowedFd<'fd>) -> Result<Option<Self>, Errno> {
-        // Only then: one that is dropped gives the turn up.
+        // Only then, because dropping it gives the turn up.
         Ok(try_own(fd, TURN)?.then(|| Self { fd: Some(fd) }))
     }
 
-    /// None: each slot's own lock keeps two reapers apart.
+    /// Without a turn: each slot's own lock keeps two reapers apart.
     pub fn without() -> Self {
         Self { fd: None }
     }
@@ -127,7 +127,7 @@ impl<'fd> Turn<'fd> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if let Some(fd) = self.fd {
-            // If the system refuses, the descriptor's end gives it up.
+            // If the system refuses, closing the descriptor gives the lock up.
             let _given_up = disown(fd, TURN);
         }
     }

@@ -16,7 +16,7 @@ use crate::layout::{GrantPage, LedgerPage};
 /// Page types: any bytes are a valid value, and every field is an atomic.
 ///
 /// # Safety
-/// The implementor consists of nothing but integers and atomics of them, and `size_of` is a multiple of 4096.
+/// The implementor consists only of integers and atomic integers, and `size_of` is a multiple of 4096.
 pub(crate) unsafe trait Page {}
 
 // SAFETY: see their definitions.
@@ -24,14 +24,14 @@ unsafe impl Page for GrantPage {}
 // SAFETY: see their definitions.
 unsafe impl Page for LedgerPage {}
 
-/// What its mapper may do with the page.
+/// What the mapping process may do with the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
     ReadWrite,
 }
 
-/// A shared mapping of a whole `P`. Writing through a [`Access::Read`] mapping faults: its users do not.
+/// A shared mapping of a whole `P`. Writing through an [`Access::Read`] mapping faults, so its users do not write.
 pub(crate) struct Mapping<P> {
     page: NonNull<P>,
     _page: PhantomData<P>,
@@ -75,7 +75,7 @@ impl<P: Page> Mapping<P> {
 }
 
 impl<P: Page> Mapping<P> {
-    /// Memory of this process alone, all zeros, that costs nothing where nothing is written.
+    /// Zeroed memory of this process alone, which costs nothing where nothing is written.
     pub fn private() -> Result<Self, PageError> {
         const STEP: &str = "mmap of memory for a copy of a page";
         // SAFETY: as in `new`.
@@ -100,8 +100,8 @@ impl<P: Page> Mapping<P> {
         }
     }
 
-    /// Copies a part of a file to the same place of the page. The part lies inside the page. A file that ends before it is
-    /// an error, and no signal.
+    /// Copies a part of a file to the same offset of the page. The part lies inside the page. A file that ends before
+    /// it gives an error, and no signal.
     pub fn read(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -109,8 +109,8 @@ impl<P: Page> Mapping<P> {
         page: &'static str,
     ) -> Result<(), PageError> {
         assert!(part.start <= part.end && part.end <= size_of::<P>());
-        // SAFETY: the range lies inside the mapping, which is readable and writable (see `private`), and `&mut self` says
-        // that nobody else looks at it. Any bytes are a valid page.
+        // SAFETY: the range lies inside the mapping, which is readable and writable (see `private`), and `&mut self`
+        // proves that no other reference to it exists. Any bytes are a valid page.
         let mut into = unsafe {
             core::slice::from_raw_parts_mut(self.page.as_ptr().cast::<u8>().add(part.start), part.len())
         };
@@ -161,7 +161,7 @@ impl<P> Mapping<P> {
         ManuallyDrop::new(self).page.as_ptr()
     }
 
-    /// The mapping of a page that was leaked. The caller does not drop it.
+    /// The mapping of a page that was leaked. The caller must not drop it.
     pub fn of_leaked(page: &'static P) -> Self {
         Self {
             page: NonNull::from(page),

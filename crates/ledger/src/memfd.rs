@@ -1,4 +1,4 @@
-//! Memory files: making them, sealing them, and telling sealed ones from others.
+//! Memory files: creating them, sealing them, and checking the seals.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -11,7 +11,7 @@ use crate::error::PageError;
 /// Makes a memory file of `bytes` zero bytes, sealable, close-on-exec.
 pub(crate) fn create(name: &CStr, bytes: usize) -> Result<OwnedFd, PageError> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Systems may demand that a memory file says it is not for execution; kernels before 6.3 do not know the flag.
+    // Systems may demand that a memory file is marked as not executable; kernels before 6.3 do not know the flag.
     let fd = rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
         .or_else(|errno| {
             if errno == Errno::INVAL {
@@ -25,7 +25,7 @@ pub(crate) fn create(name: &CStr, bytes: usize) -> Result<OwnedFd, PageError> {
     Ok(fd)
 }
 
-/// Makes a page that others are to map: a memory file of `bytes`, which begins with `head` and whose size is sealed.
+/// Makes a page for others to map: a memory file of `bytes`, which begins with `head` and whose size is sealed.
 ///
 /// # Errors
 /// The system's reason.
@@ -36,12 +36,12 @@ pub fn new_page(name: &CStr, bytes: usize, head: &[u8]) -> Result<OwnedFd, PageE
     Ok(fd)
 }
 
-/// Checks that a page from elsewhere can be mapped without fear: its size is sealed, and then that it is `bytes`.
+/// Checks that a foreign page is safe to map: first that its size is sealed, and then that it is `bytes`.
 ///
 /// # Errors
 /// [`PageError::Unsealed`], [`PageError::Size`].
 pub fn check_page(fd: BorrowedFd<'_>, page: &'static str, bytes: usize) -> Result<(), PageError> {
-    // In this order: what is not sealed could change its size between two looks.
+    // The order matters: an unsealed file could change its size between two checks.
     require_seals(fd, page, SealFlags::empty())?;
     require_size(fd, page, bytes)
 }
@@ -54,13 +54,13 @@ pub fn reopen_page(fd: BorrowedFd<'_>) -> Result<OwnedFd, PageError> {
     reopen(fd, OFlags::RDWR)
 }
 
-/// Seals for good: the size, the seals, and whatever `more` says.
+/// Adds permanent seals: the size, the seals themselves, and those in `more`.
 pub(crate) fn seal(fd: BorrowedFd<'_>, more: SealFlags) -> Result<(), PageError> {
     rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL | more)
         .map_err(PageError::system("fcntl(F_ADD_SEALS)"))
 }
 
-/// Refuses a descriptor whose file could shrink under a mapping, or lacks one of the seals in `more`.
+/// Refuses a descriptor whose file could shrink under a mapping, or which lacks one of the seals in `more`.
 pub(crate) fn require_seals(
     fd: BorrowedFd<'_>,
     page: &'static str,
@@ -91,7 +91,7 @@ pub(crate) fn require_size(fd: BorrowedFd<'_>, page: &'static str, expected: usi
     }
 }
 
-/// Opens the file anew: another open file description, with locks of its own.
+/// Opens the file again: another open file description, with locks of its own.
 ///
 /// # Errors
 /// [`PageError::System`], for example where /proc is not mounted.

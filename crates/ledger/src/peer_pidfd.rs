@@ -1,6 +1,6 @@
-//! The process at the other end of a unix socket, pinned: its descriptor (SO_PEERPIDFD, Linux 6.5 and later).
+//! The process at the other end of a unix socket, pinned by a pidfd (SO_PEERPIDFD, Linux 6.5 and later).
 //!
-//! A process id that a socket tells may have passed to another process since; the descriptor never does.
+//! The process id that a socket reports may have passed to another process since; the pidfd never does.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -12,8 +12,8 @@ const SO_PEERPIDFD: libc::c_int = 77;
 /// A descriptor of the process that connected, or that listens.
 ///
 /// # Errors
-/// [`Errno::NOPROTOOPT`] on kernels before 6.5; [`Errno::SRCH`] or [`Errno::INVAL`] where that process has ended; whatever
-/// else the system says.
+/// [`Errno::NOPROTOOPT`] on kernels before 6.5; [`Errno::SRCH`] or [`Errno::INVAL`] if that process has ended; or any
+/// other error of the system.
 pub fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let mut number: libc::c_int = -1;
     let mut length = size_of::<libc::c_int>() as libc::socklen_t;
@@ -49,7 +49,7 @@ mod tests {
     fn the_peer_of_a_pair_is_this_process() {
         let (one, _other) = UnixStream::pair().expect("a pair");
         let pinned = match peer_pidfd(one.as_fd()) {
-            // A kernel before 6.5: there is nothing to see.
+            // A kernel before 6.5 has nothing to test.
             Err(Errno::NOPROTOOPT) => return,
             pinned => pinned.expect("a descriptor"),
         };

@@ -1,7 +1,7 @@
-//! What each process of a slice says of its use of the device, and the bell by which it calls the agent.
+//! Each process's activity record in a slice, and the doorbell by which it calls the agent.
 //!
-//! All of it lies in the tenants' page: any of them may write anything, and the arbiter takes a tenant's word only where it
-//! costs that tenant. docs/adr/0023.
+//! All of it lies in a page that tenants can write: any of them may write any value. The arbiter believes a tenant's
+//! word only where that costs the tenant itself. docs/adr/0023.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
@@ -13,56 +13,57 @@ use crate::lease::GateWord;
 
 /// A thread of the process waits at the gate.
 const WANTS: u32 = 1;
-/// Work of the process is in flight, or may be.
+/// The process has work in flight, or may have.
 const BUSY: u32 = 2;
 
-/// What a process says of its use of the device.
+/// A process's activity record: what it reports about its use of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Presence {
-    /// Its place in the ledger.
+    /// Its slot in the ledger.
     pub slot: usize,
-    /// When the place was claimed: nanoseconds since the Unix epoch. Another time is another process.
+    /// When the slot was claimed: nanoseconds since the Unix epoch. Another time means another process.
     pub claimed_at_ns: u64,
-    /// Its process id as the keeper sees it, by its own word; 0 where that is not known.
+    /// Its process id in the page server's pid namespace, as it reports it; 0 if it is not known.
     pub host_pid: u32,
     /// A thread waits at the gate.
     pub wants: bool,
-    /// Work is in flight, or may be. While the gate is open nobody keeps it.
+    /// Work is in flight, or may be. It is not maintained while the gate is open.
     pub busy: bool,
-    /// The newest gate word that it has taken note of: from then on `busy` is true to it.
+    /// The newest gate word that it has acknowledged: from then on `busy` refers to that word.
     pub acknowledged: GateWord,
-    /// Nanoseconds of work in flight by its estimate.
+    /// Nanoseconds of work in flight, by its estimate.
     pub in_flight_ns: u64,
-    /// Nanoseconds for which its work has kept the device busy while it was counted.
+    /// Nanoseconds for which its counted work has kept the device busy.
     pub busy_ns: u64,
-    /// Its typical kernel, nanoseconds; 0 while not known.
+    /// The length of its typical kernel in nanoseconds; 0 if it is not known.
     pub kernel_ns: u64,
-    /// Launches that passed the gate while it was counted, and one for those while it was open. 0: it never launched.
+    /// Launches that passed the gate while they were counted, and one for all launches through an open gate. 0: it
+    /// never launched.
     pub launched: u64,
-    /// Of those counted, how many are known to have completed.
+    /// How many of the counted launches are known to have completed.
     pub completed: u64,
 }
 
 impl PresenceLine {
-    /// Sets whether a thread waits at the gate and whether work may be in flight. Answers whether that is news.
+    /// Sets whether a thread waits at the gate and whether work may be in flight. Returns true if that is a change.
     pub fn set(&self, wants: bool, busy: bool) -> bool {
         let state = if wants { WANTS } else { 0 } | if busy { BUSY } else { 0 };
         self.state.swap(state, Release) != state
     }
 
-    /// Says that `word` has been seen and that what was said before this is true since.
+    /// Acknowledges `word`: what this process wrote before is true from then on.
     pub fn acknowledge(&self, word: GateWord) {
         self.acknowledged.store(word.bits(), Release);
     }
 
-    /// Reports figures; of each the present total.
+    /// Reports figures, each as the present total.
     pub fn report(&self, in_flight_ns: u64, busy_ns: u64, kernel_ns: u64) {
         self.in_flight_ns.store(in_flight_ns, Relaxed);
         self.busy_ns.store(busy_ns, Relaxed);
         self.kernel_ns.store(kernel_ns, Relaxed);
     }
 
-    /// Reports launches that passed and those known to have completed, in all.
+    /// Reports the total numbers of launches that passed and of those known to have completed.
     pub fn count(&self, launched: u64, completed: u64) {
         self.launched.store(launched, Relaxed);
         self.completed.store(completed, Relaxed);
@@ -77,10 +78,10 @@ impl PresenceLine {
 }
 
 impl LedgerPage {
-    /// Calls the agent: something it should look at has changed.
+    /// Calls the agent, because something has changed that it should look at.
     pub(crate) fn ring(&self) {
         self.bell.rung.fetch_add(1, Release);
-        // Nobody waiting is not an error.
+        // It is not an error that no thread waits.
         let _woken = futex::wake(&self.bell.rung, futex::Flags::empty(), i32::MAX as u32);
     }
 
@@ -97,7 +98,7 @@ impl LedgerPage {
         self.rung()
     }
 
-    /// What the processes in the ledger say, dead ones that nobody has reaped among them.
+    /// The activity records of the processes in the ledger, including dead ones that are not yet reaped.
     pub(crate) fn presences(&self) -> impl Iterator<Item = Presence> + '_ {
         (0..self.slots_in_use()).filter_map(|slot| {
             let place = &self.slots.0[slot];

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use rustix::mm::{MapFlags, ProtFlags};
 use zerocopy::FromZeros;
 
-/// A lock that is held for tens of nanoseconds. Its holder must not panic or wait.
+/// A lock that is held for tens of nanoseconds. Its holder must neither panic nor wait.
 #[derive(Debug)]
 pub struct SpinLock<T> {
     locked: AtomicBool,
@@ -21,7 +21,7 @@ pub struct SpinLock<T> {
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
-    /// An open lock on `contents`.
+    /// An unlocked lock on `contents`.
     pub const fn new(contents: T) -> Self {
         Self {
             locked: AtomicBool::new(false),
@@ -50,12 +50,12 @@ impl<T> SpinLock<T> {
             }
             core::hint::spin_loop();
         }
-        // The holder was put off the processor: it needs ours.
+        // The holder is not scheduled: it needs our processor.
         rustix::thread::sched_yield();
     }
 }
 
-/// The lock is held while this lives.
+/// Holds the lock while it lives.
 #[derive(Debug)]
 pub struct SpinGuard<'a, T>(&'a SpinLock<T>);
 
@@ -84,7 +84,7 @@ impl<T> Drop for SpinGuard<'_, T> {
     }
 }
 
-/// Values in memory that comes straight from the system, all zero at first.
+/// Values in memory that comes straight from the system, zeroed at first.
 // Packed, so that a table with this and one more number takes 16 bytes.
 #[repr(C, packed(4))]
 #[derive(Debug)]

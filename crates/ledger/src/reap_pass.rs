@@ -1,6 +1,6 @@
-//! One reap pass: which processes it has asked the system about, and how much more it may do. Tenants write what they like
-//! into their ledger, and an agent that looks at it has other slices to serve. So a pass does a bounded amount of work
-//! whatever the page says, and the next one goes on.
+//! One reap pass: which processes it has asked the system about, and how much more it may do. Tenants can write
+//! anything into their ledger, and an agent that looks at it has other slices to serve. So a pass does a bounded amount
+//! of work whatever the page says, and the next one continues.
 
 use std::os::fd::BorrowedFd;
 
@@ -11,13 +11,14 @@ use crate::layout::LedgerPage;
 use crate::liveness;
 use crate::shared::claim;
 
-/// Dead processes that one pass deals with. Each is microseconds of work, tens where a tenant made the most of them.
+/// Dead processes that one pass handles. Each takes microseconds, or tens of them if a tenant makes it as expensive as
+/// possible.
 pub(crate) const DEATHS: u32 = 128;
-/// Importers of shared allocations that one pass follows up. An honest page has a living one for each allocation, met twice
-/// at most, and each dead one once.
+/// Importers of shared allocations that one pass checks. On an honest page each allocation has a living one, met twice
+/// at most; each dead importer is met once.
 const STEPS: u32 = 16 * SLOTS as u32;
 
-/// What one pass has found out.
+/// The state of one pass.
 pub(crate) struct ReapPass<'fd> {
     fd: BorrowedFd<'fd>,
     asked: [u64; SLOTS / 64],
@@ -27,7 +28,7 @@ pub(crate) struct ReapPass<'fd> {
 }
 
 impl<'fd> ReapPass<'fd> {
-    /// `fd` is a descriptor whose description no other thread locks through at this time.
+    /// `fd` is a descriptor whose description no other thread uses for locks at this time.
     pub fn new(fd: BorrowedFd<'fd>) -> Self {
         Self {
             fd,
@@ -38,7 +39,7 @@ impl<'fd> ReapPass<'fd> {
         }
     }
 
-    /// Whether one more dead process may be dealt with.
+    /// Whether one more dead process may be handled.
     pub fn may_reap(&mut self) -> bool {
         take_one(&mut self.deaths)
     }
@@ -48,20 +49,20 @@ impl<'fd> ReapPass<'fd> {
         self.short
     }
 
-    /// Whether `importer`, which imports something by the page, may live. The caller has not its lock. A process is
-    /// taken for dead only if the system says so at this call: it may be a newcomer.
+    /// Whether `importer`, which imports something according to the page, may be alive. The caller does not hold its
+    /// lock. A process counts as dead only if the system says so at this call: it may be a newcomer.
     pub fn may_live(&mut self, page: &LedgerPage, importer: usize) -> bool {
         if !take_one(&mut self.steps) {
             self.short = true;
             return true;
         }
-        // A process that opens something has had its slot noted before.
+        // A process has its slot noted before it opens anything.
         if importer >= page.slots_in_use() || page.slots.0[importer].claimed.load(Acquire) == claim::FREE {
             return false;
         }
         let (word, bit) = (importer / 64, 1 << (importer % 64));
         if self.asked[word] & bit != 0 {
-            // It lived; or it was struck out, and a bit there now came since, or the page lies.
+            // It lived; or it was removed, and its bit was set again since; or the page lies.
             return true;
         }
         if self.deaths == 0 {
@@ -69,13 +70,13 @@ impl<'fd> ReapPass<'fd> {
             return true;
         }
         self.asked[word] |= bit;
-        // A question that cannot be asked closes nothing.
+        // If the question fails, nothing is closed.
         if !liveness::try_own(self.fd, importer).unwrap_or(false) {
             return true;
         }
         self.deaths -= 1;
         page.closes_all(importer);
-        // If the system refuses, the descriptor's end gives it up.
+        // If the system refuses, closing the descriptor gives the lock up.
         let _given_up = liveness::disown(self.fd, importer);
         false
     }
@@ -100,11 +101,12 @@ mod tests {
     use crate::shared::{HOLDER_BITS, Residual};
     use crate::{Backing, Effort, Ledger, Slot, SlotOwner, ledger};
 
-    /// What a look may ask: of each place whether its process lives and whether its importer does, each with its answer's undoing;
-    /// and the turn.
+    /// How many questions a pass may ask: for each slot whether its process lives and whether its importer does, each
+    /// with the release of the lock; and the turn.
     const MOST: usize = 4 * SLOTS + 2;
 
-    /// A page that says the most: every place is claimed, every allocation shared by all, and paid by `owner`.
+    /// A page with the largest possible claims: each slot is claimed, and each allocation is shared by all and charged
+    /// to `owner`.
     fn overwrite(page: &LedgerPage, owner: impl Fn(usize) -> usize) {
         page.high_water.store(u32::MAX, Relaxed);
         for slot in &page.slots.0 {
@@ -142,7 +144,7 @@ mod tests {
                 assert!(calls <= MOST, "{calls} questions");
             }
             overwrite(page, owner);
-            // No process lives, and a full reap finds it so.
+            // No process lives, and a full reap finds that out.
             ledger.reap_all().expect("it ends");
             let left = page
                 .slots
@@ -173,7 +175,7 @@ mod tests {
         drop(owners);
         let calls = asked(|| assert_eq!(ledger.reap().expect("a look").processes, 8));
         assert_eq!(ledger.total_used(), 512 * 512);
-        // The turn; the eight, owned and given up; the importer, as a process and as a importer.
+        // The turn; the eight slots, each locked and unlocked; the importer, as a process and as an importer.
         assert_eq!(calls, 2 + 8 * 2 + 2);
         drop(importer);
         ledger.reap_all().expect("a look");
@@ -202,7 +204,7 @@ mod tests {
             assert!(calls <= 64 + 2, "{calls} questions");
             assert_eq!(reaped.processes, 0);
         }
-        // One in the middle dies: a round later at most it is found.
+        // A process in the middle dies: it is found one round later at most.
         drop(crowd.remove(CROWD / 2));
         let found = (0..=CROWD / 64 + 1).map(|_| look().1.processes).sum::<u32>();
         assert_eq!(found, 1);
@@ -276,7 +278,7 @@ mod tests {
             0,
             "struck out everywhere"
         );
-        // A newcomer takes the slot, and counts on the owner: no answer of before is about it.
+        // A newcomer takes the slot, and counts on the owner: no earlier answer applies to it.
         assert!(pass.may_live(page, 5));
         page.slots.0[6].claimed.store(claim::FREE, Relaxed);
         assert!(!pass.may_live(page, 6));

@@ -1,8 +1,8 @@
-//! What a shared allocation keeps from its device, in one word beside the word that says which process pays for it.
+//! The residual charge of a shared allocation, in one word beside the word that names the owner.
 //!
-//! `let go (1 bit) | page number (13) | page number (13) | log2 of a page (6) | own units (31)`. Small allocations share
-//! pages, and a page is kept once, by however many. Their owner gives each such page a number of its own choice, and the sum
-//! of what stays charged counts a number once.
+//! `let go (1 bit) | page number (13) | page number (13) | log2 of a page (6) | own units (31)`. Small allocations
+//! share pages, and a page counts once, however many allocations keep it. The owner gives each such page a number of
+//! its own choice, and the sum of the residual charges counts a number once.
 
 use crate::accounting::UNIT;
 
@@ -12,21 +12,21 @@ const SIZE_BITS: u32 = 6;
 const NUMBER_BITS: u32 = 13;
 const _: () = assert!(OWN_BITS + SIZE_BITS + 2 * NUMBER_BITS + 1 == u64::BITS);
 
-/// Numbers that an owner gives to pages are below this, and above 0.
+/// Page numbers are below this, and above 0.
 pub const PAGE_NUMBERS: u16 = 1 << NUMBER_BITS;
 
-/// What an allocation keeps from its device for as long as any process has it: its residual charge.
+/// An allocation's residual charge: what it takes from the device for as long as any process has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Residual {
-    /// Bytes that it shares with no other allocation; at most 1 TiB.
+    /// Bytes that no other allocation shares; at most 1 TiB.
     pub own_bytes: u64,
-    /// The owner's numbers of the pages that it lies in beside others; 0 for none.
+    /// The owner's numbers of the pages that it shares with others; 0 for none.
     pub pages: [u16; 2],
     /// Bytes of such a page, a power of two.
     pub page_bytes: u64,
 }
 
-/// Set once the owner has let go of the allocation, and pays only because importers have it open.
+/// Set once the owner has let go of the allocation, and is charged only because importers have it open.
 pub(crate) const LET_GO: u64 = 1 << 63;
 
 impl Residual {
@@ -40,7 +40,7 @@ impl Residual {
         }
     }
 
-    /// All of it by itself, in bytes.
+    /// The allocation's whole charge by itself, in bytes.
     pub(crate) fn bytes(self) -> u64 {
         let pages = self.pages.iter().filter(|number| **number != 0).count() as u64;
         self.own_bytes
@@ -69,7 +69,7 @@ impl Residual {
     }
 }
 
-/// Adds up what allocations of one owner keep, in bytes.
+/// Adds up the residual charges of one owner's allocations, in bytes.
 pub(crate) struct Sum {
     bytes: u64,
     counted: [u64; PAGE_NUMBERS as usize / 64],

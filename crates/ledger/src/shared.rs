@@ -1,15 +1,15 @@
-//! Allocations that several processes of a slice hold and one pays for: its owner, its importers, and the residual charge
-//! that stays when the owner dies.
+//! Allocations that several processes of a slice hold: one process, the owner, is charged, and the others are
+//! importers. A residual charge stays when the owner dies.
 //!
-//! A word is `key (40 bits) | process slot of the owner (11) | holders (13)`. Beside it stand what is paid for
-//! ([`Residual`]), and a bit for each process that imports the allocation. An owner that dies while an importer lives keeps
-//! its slot, and of its bytes those of the shared allocations, until no living process imports them: importers need not
-//! look.
+//! A word is `key (40 bits) | process slot of the owner (11) | holders (13)`. Beside it stand its residual charge
+//! ([`Residual`]), and a bit for each process that imports the allocation. An owner that dies while an importer lives
+//! keeps its slot. The bytes of its shared allocations stay charged there until no living process imports them. So
+//! importers need not check the owner.
 //!
-//! An owner that lives and has let go says so beside the word, and sleeps until it is called ([`Slot::wait_call`]). It is
-//! called by a process that leaves, by one that finds an importer dead, and by one that needs room. Only the owner
-//! takes the bytes out of its own records. No call is missed: an importer strikes itself out before it looks whether the
-//! owner has let go, and the owner says that it has before it looks which importers are left.
+//! A living owner that has let go notes that beside the word, and sleeps until it is called ([`Slot::wait_call`]). It
+//! is called by a process that leaves, by one that finds an importer dead, and by one that needs memory. Only the owner
+//! takes the bytes out of its own records. No call is missed: an importer clears its bit before it checks whether the
+//! owner has let go. The owner notes that it has let go before it checks which importers are left.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::fence;
@@ -26,7 +26,7 @@ use crate::slot::Slot;
 
 /// Bits of a word that count the holders.
 pub const HOLDER_BITS: u32 = 13;
-/// Bits of a word that say which process slot pays.
+/// Bits of a word that name the owner's process slot.
 pub const SLOT_BITS: u32 = 11;
 const _: () = assert!(SLOTS == 1 << SLOT_BITS);
 
@@ -36,13 +36,13 @@ pub(crate) mod claim {
     pub const FREE: u32 = 0;
     /// A process has it, or had it when it died.
     pub const TAKEN: u32 = 1;
-    /// Its process is dead, and importers have what it paid for.
+    /// Its process is dead, and importers still have its memory open.
     pub const REMAINS: u32 = 2;
-    /// A reaper is about to free it: no importer may count on its payment any more.
+    /// A reaper is about to free it: importers may no longer count on it as owner.
     pub const LEAVING: u32 = 3;
 }
 
-/// The process slot that pays by this word.
+/// The owner's process slot in this word.
 #[must_use]
 pub const fn owner_of(word: u64) -> usize {
     (word >> HOLDER_BITS) as usize & (SLOTS - 1)
@@ -53,7 +53,7 @@ fn bit(slot: usize) -> (usize, u64) {
 }
 
 impl LedgerPage {
-    /// Units of a dead process that stay charged, because importers have what it paid for. The caller owns its slot.
+    /// Units of a dead process that stay charged, because importers have its memory open. The caller owns its slot.
     fn remains(&self, pass: &mut ReapPass<'_>, slot: usize) -> u64 {
         let mut sum = Sum::new();
         for (place, word) in self.shared.iter().enumerate() {
@@ -65,7 +65,7 @@ impl LedgerPage {
         sum.bytes().div_ceil(UNIT)
     }
 
-    /// Whether a living process other than `owner` imports the allocation of this place, as far as this pass can tell.
+    /// Whether a living process other than `owner` imports the allocation in this entry, as far as this pass can tell.
     fn is_open(&self, pass: &mut ReapPass<'_>, place: usize, owner: usize) -> bool {
         self.shared_importers[place].iter().enumerate().any(|(at, word)| {
             let mut importers = word.load(SeqCst);
@@ -80,11 +80,11 @@ impl LedgerPage {
         })
     }
 
-    /// A process has died: it has nothing open. The caller owns its slot.
+    /// A process has died: it no longer imports anything. The caller owns its slot.
     pub(crate) fn closes_all(&self, slot: usize) {
         let (at, bit) = bit(slot);
         for place in 0..SHARED_WORDS {
-            // Untouched places have no memory behind them.
+            // Untouched entries have no memory behind them.
             let used =
                 self.shared_residuals[place].load(Relaxed) != 0 || self.shared[place].load(Relaxed) != 0;
             if used && self.shared_importers[place][at].load(Relaxed) & bit != 0 {
@@ -93,14 +93,14 @@ impl LedgerPage {
         }
     }
 
-    /// Of the dead process in `slot`, units that stay charged; 0 when the place may be freed, on which from here on no
-    /// importer counts. The caller owns the slot.
+    /// Units of the dead process in `slot` that stay charged. If the result is 0, the slot may be freed, and from here
+    /// on no importer counts on it. The caller owns the slot.
     pub(crate) fn reap_dead(&self, pass: &mut ReapPass<'_>, slot: usize) -> u64 {
         let claimed = &self.slots.0[slot].claimed;
         self.closes_all(slot);
         let mut units = self.remains(pass, slot);
         if units == 0 {
-            // A process that opens it now either finds the owner leaving, and pays, or is found here.
+            // A process that imports it now either finds the owner leaving, and becomes the owner, or is found here.
             claimed.store(claim::LEAVING, SeqCst);
             fence(SeqCst);
             units = self.remains(pass, slot);
@@ -109,19 +109,19 @@ impl LedgerPage {
             claimed.store(claim::REMAINS, Release);
             return units;
         }
-        // The next process in this slot pays for none of it.
+        // The next process in this slot is not charged for any of it.
         for word in &self.shared {
             let now = word.load(Acquire);
             if now != 0 && owner_of(now) == slot {
-                // A process that enters another allocation meanwhile has taken the place.
+                // A process that enters another allocation meanwhile has taken the entry.
                 let _cleared = word.compare_exchange(now, 0, AcqRel, Relaxed);
             }
         }
         0
     }
 
-    /// The owner's slot and the bytes of a place's allocation, if the owner has let go of it and no process imports it, as
-    /// far as the page says.
+    /// The owner's slot and the bytes of an entry's allocation, if the owner has let go of it and no process imports
+    /// it, as far as the page says.
     fn let_go_by_all(&self, place: usize) -> Option<(usize, u64)> {
         let residual = self.shared_residuals[place].load(SeqCst);
         let word = self.shared[place].load(SeqCst);
@@ -132,9 +132,9 @@ impl LedgerPage {
         left.then(|| (owner_of(word), Residual::of_word(residual).bytes()))
     }
 
-    /// Calls the owners of allocations that all processes have let go of. Returns bytes that come back by that.
+    /// Calls the owners of allocations that all processes have let go of. Returns the bytes that this frees.
     pub(crate) fn call_owners(&self) -> u64 {
-        // Where no owner ever has, untouched words have no memory behind them.
+        // If no owner has ever let go, untouched words have no memory behind them.
         if self.bell.let_go.load(Acquire) == 0 {
             return 0;
         }
@@ -155,22 +155,22 @@ impl LedgerPage {
     fn call(&self, slot: usize) {
         let calls = &self.slots.0[slot].calls;
         calls.fetch_add(1, SeqCst);
-        // That none waits is no error.
+        // It is not an error that none waits.
         let _woken = futex::wake(calls, futex::Flags::empty(), i32::MAX as u32);
     }
 }
 
 impl Slot {
-    /// Notes what the allocation at `place` of [`Slot::shared`] is residual: as much stays charged should its owner die.
-    /// Nothing is noted in a forked child.
+    /// Notes the residual charge of the allocation at `place` of [`Slot::shared`]: it stays charged if its owner dies.
+    /// Does nothing in a forked child.
     pub fn note_shared(&self, place: usize, residual: Residual) {
         if let Some(page) = self.page() {
             page.shared_residuals[place % SHARED_WORDS].store(residual.to_word(), Release);
         }
     }
 
-    /// Notes that this process, which pays for the allocation at `place`, has let go of it: it is called when it may
-    /// have no importer any more. To be noted before it looks whether it has. Nothing is noted in a forked
+    /// Notes that this process, the owner of the allocation at `place`, has let go of it. It is called when it may have
+    /// no importer any more. This has to be noted before the process checks for importers. Does nothing in a forked
     /// child.
     pub fn note_let_go(&self, place: usize) {
         if let Some(page) = self.page() {
@@ -180,7 +180,7 @@ impl Slot {
         }
     }
 
-    /// How often this process was called: what [`Slot::wait_call`] compares with. 0 in a forked child.
+    /// How often this process was called, to compare with in [`Slot::wait_call`]. 0 in a forked child.
     #[must_use]
     pub fn calls(&self) -> u32 {
         self.page()
@@ -199,15 +199,15 @@ impl Slot {
         let _why = futex::wait(calls, futex::Flags::empty(), seen, Some(&limit));
     }
 
-    /// Calls the owners of allocations that all processes have let go of. Returns bytes that come back by that, soon; 0 in
-    /// a forked child.
+    /// Calls the owners of allocations that all processes have let go of. Returns the bytes that this will free soon; 0
+    /// in a forked child.
     #[must_use]
     pub fn call_owners(&self) -> u64 {
         self.page().map_or(0, LedgerPage::call_owners)
     }
 
-    /// Notes whether this process imports the allocation at `place` of [`Slot::shared`]. To be noted before it counts on
-    /// the owner ([`Slot::is_claimed`]). Nothing is noted in a forked child.
+    /// Notes whether this process imports the allocation at `place` of [`Slot::shared`]. This has to be noted before it
+    /// counts on the owner ([`Slot::is_claimed`]). Does nothing in a forked child.
     pub fn note_open(&self, place: usize, open: bool) {
         let Some(page) = self.page() else { return };
         let (at, bit) = bit(self.index());
@@ -223,7 +223,7 @@ impl Slot {
         }
     }
 
-    /// Whether another process has the allocation at `place` open, as the page says; one that died has until it is
+    /// Whether another process has the allocation at `place` open, as the page says. A dead process counts until it is
     /// reaped. False in a forked child.
     #[must_use]
     pub fn is_open_elsewhere(&self, place: usize) -> bool {

@@ -1,4 +1,4 @@
-//! One process's place in a ledger.
+//! One process's slot in a ledger.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -17,16 +17,16 @@ use crate::reap_pass::ReapPass;
 use crate::shared::claim;
 use crate::thrash::Thrash;
 
-/// What a process says of itself, for display.
+/// What a process reports about itself, for display.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SlotOwner {
-    /// Its id in the keeper's pid namespace, or 0 when it is not known.
+    /// Its id in the page server's pid namespace, or 0 if it is not known.
     pub host_pid: u32,
 }
 
-/// A process's place in a ledger: it lasts until the process dies, execs or drops it, and no longer.
+/// A process's slot in a ledger. It lasts until the process dies, calls exec or drops the slot, and no longer.
 ///
-/// A forked child has none, whatever it inherited: its calls answer [`ReserveError::Forked`].
+/// A forked child has none, whatever it inherited: its calls return [`ReserveError::Forked`].
 #[derive(Debug)]
 pub struct Slot {
     page: OwnMapping<LedgerPage>,
@@ -34,28 +34,28 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Takes a place in the ledger at `fd`, which must be an open file description of its own (see
-    /// [`crate::Ledger::open`]). The descriptor is closed before this returns; the mapping keeps the place.
+    /// Takes a slot in the ledger at `fd`, which must be an open file description of its own (see
+    /// [`crate::Ledger::open`]). The descriptor is closed before this returns; the mapping keeps the slot.
     ///
     /// # Errors
-    /// [`PageError::NoFreeSlot`] when living processes have them all; otherwise what is wrong with the page, or the
+    /// [`PageError::NoFreeSlot`] when living processes have all slots; otherwise what is wrong with the page, or the
     /// system's reason.
     pub fn claim(fd: OwnedFd, backing: Backing, owner: SlotOwner) -> Result<Self, PageError> {
         backing.check(&fd)?;
-        // Out of what children inherit before anything is locked: a child with the mapping would keep the lock.
+        // Hidden from children before any byte is locked: a child with the mapping would keep the lock.
         let page = OwnMapping::new(ledger::map(&fd)?)?;
         let Some(ledger) = page.get() else {
             return Err(PageError::Corrupted { page: "ledger" });
         };
         let mut pass = ReapPass::new(fd.as_fd());
-        // Unclaimed places first; then those of the dead, whose bytes go back on the way.
+        // Unclaimed slots first; then the slots of dead processes, whose bytes are returned first.
         for claimed in [false, true] {
             for index in 0..SLOTS {
                 if (ledger.slots.0[index].claimed.load(Acquire) != 0) == claimed
                     && liveness::try_own(fd.as_fd(), index).map_err(ledger::lock_error)?
                 {
                     if claimed && ledger.reap_dead(&mut pass, index) != 0 {
-                        // Others have what it paid for.
+                        // Other processes still hold memory that this slot is charged for.
                         liveness::disown(fd.as_fd(), index).map_err(ledger::lock_error)?;
                         continue;
                     }
@@ -97,10 +97,10 @@ impl Slot {
         Ok(())
     }
 
-    /// [`Slot::reserve`] in the book of what lies beyond the share.
+    /// [`Slot::reserve`] for memory beyond the share.
     ///
     /// # Errors
-    /// The same.
+    /// As [`Slot::reserve`].
     pub fn reserve_spill(&self, bytes: u64, limit_bytes: u64) -> Result<(), ReserveError> {
         let page = self.page.get().ok_or(ReserveError::Forked)?;
         let units = bytes.div_ceil(UNIT);
@@ -114,15 +114,15 @@ impl Slot {
         .map_err(|denied| refusal(denied, limit_bytes))
     }
 
-    /// [`Slot::release`] in the book of what lies beyond the share.
+    /// [`Slot::release`] for memory beyond the share.
     ///
     /// # Errors
-    /// The same.
+    /// As [`Slot::release`].
     pub fn release_spill(&self, bytes: u64) -> Result<(), ReserveError> {
         let page = self.page.get().ok_or(ReserveError::Forked)?;
         accounting::release(&page.spill(), self.index, thread_hint(), bytes.div_ceil(UNIT))
             .map_err(|denied| refusal(denied, 0))?;
-        // Whoever waits for room would take it beyond the share as well.
+        // A process that waits for memory would also accept it beyond the share.
         page.book.tell_waiters();
         Ok(())
     }
@@ -150,28 +150,28 @@ impl Slot {
         }
     }
 
-    /// What the slice's processes have found out about pages moving to and fro; `None` in a forked child.
+    /// What the slice's processes have found out about thrashing; `None` in a forked child.
     #[must_use]
     pub fn thrash(&self) -> Option<Thrash> {
         self.page.get().map(|page| page.thrash.read())
     }
 
-    /// Notes how much of what kernels could touch lies beyond the share, in parts of 10,000, and whether that makes
-    /// the device thrash. Nothing is noted in a forked child.
+    /// Notes how much of the memory that kernels could touch lies beyond the share, in parts of 10,000, and whether
+    /// that makes the device thrash. Does nothing in a forked child.
     pub fn note_thrash(&self, pressure: u32, thrashing: bool) {
         if let Some(page) = self.page.get() {
             page.thrash.note(pressure, thrashing);
         }
     }
 
-    /// What this process says of its use of the device, for it to write; `None` in a forked child.
+    /// This process's activity record, for it to write; `None` in a forked child.
     #[inline]
     #[must_use]
     pub fn presence(&self) -> Option<&PresenceLine> {
         self.page.get().map(|page| &page.presences.0[self.index])
     }
 
-    /// Calls the agent: something that it should look at has changed. Nobody is called by a forked child.
+    /// Calls the agent, because something has changed that it should look at. Does nothing in a forked child.
     pub fn ring(&self) {
         if let Some(page) = self.page.get() {
             page.ring();
@@ -186,8 +186,8 @@ impl Slot {
         })
     }
 
-    /// Whether a process has the place of this number, as the page says; false in a forked child. A hint: of a process
-    /// that has died it is true until somebody reaps it, and for as long as others have open what it paid for.
+    /// Whether a process has the slot of this number, as the page says; false in a forked child. This is a hint. For a
+    /// dead process it stays true until it is reaped, and as long as other processes have its shared memory open.
     #[must_use]
     pub fn is_claimed(&self, index: usize) -> bool {
         let page = self.page.get();
@@ -197,8 +197,8 @@ impl Slot {
         })
     }
 
-    /// The words in which the slice's processes tell each other of shared allocations; `None` in a forked child. All
-    /// zero at first: see [`crate::shared`]. Any of them may write anything.
+    /// The words in which the slice's processes tell each other of shared allocations; `None` in a forked child. They
+    /// are all zero at first: see [`crate::shared`]. Any process may write any value.
     #[must_use]
     pub fn shared(&self) -> Option<&[AtomicU64; SHARED_WORDS]> {
         self.page.get().map(|page| &page.shared)
@@ -229,27 +229,27 @@ impl Slot {
         self.page.get().map(|page| page.grant_generation.load(Relaxed))
     }
 
-    /// How long ago a dead process's bytes were last returned to the ledger, or `None` if never, and in a forked child.
+    /// How long ago a dead process's bytes were last returned to the ledger; `None` if never, and in a forked child.
     #[must_use]
     pub fn since_return(&self) -> Option<Duration> {
         self.page.get().and_then(LedgerPage::since_return)
     }
 
-    /// Whether this process is the one that took the place.
+    /// Whether this process is the one that took the slot.
     #[inline]
     #[must_use]
     pub fn is_ours(&self) -> bool {
         self.page.get().is_some()
     }
 
-    /// The place's number in the ledger.
+    /// The slot's number in the ledger.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
     }
 }
 
-/// Prepares a place whose lock we have: what a dead process left goes back first.
+/// Prepares a slot whose lock this process has: what a dead process left is returned first.
 fn move_in(ledger: &LedgerPage, index: usize, owner: SlotOwner) -> Result<(), PageError> {
     let corrupted = |_| PageError::Corrupted { page: "ledger" };
     let spilled = accounting::reclaim(&ledger.spill(), index).map_err(corrupted)?;
@@ -283,12 +283,12 @@ fn refusal(denied: Denied, limit_bytes: u64) -> ReserveError {
     }
 }
 
-/// Something that differs between threads, without thread-local storage: in a library that is loaded late, first
-/// touching that may allocate.
+/// A value that differs between threads, without thread-local storage. In a library that is loaded late, the first
+/// access to thread-local storage may allocate.
 #[inline]
 fn thread_hint() -> usize {
     // SAFETY: always callable, and changes nothing.
     let thread = unsafe { libc::pthread_self() } as u64;
-    // Thread descriptors are aligned and far apart: a multiplication moves what differs to the top.
+    // Thread descriptors are aligned and far apart: a multiplication moves the differing bits to the top.
     ((thread >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
 }

@@ -1,8 +1,8 @@
-//! A copy of a ledger that somebody else may shorten: read, never mapped.
+//! A copy of a ledger file that another process may shorten: it is read, never mapped.
 //!
-//! A mapping of a file faults where the file has been shortened, and the fault ends the program that looks. A file of an
-//! emulated device is the device's users' to write, and so to shorten. Who only wants to know what is in it reads it into
-//! memory of its own.
+//! A mapping faults if its file has been shortened, and the fault ends the program that reads it. The users of an
+//! emulated device can write its file, and so can shorten it. A process that only inspects the file therefore reads it
+//! into memory of its own.
 
 use core::mem::{offset_of, size_of};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +13,7 @@ use crate::ledger::{self, Process};
 use crate::mapping::Mapping;
 use crate::memfd;
 
-/// What a ledger said at one moment. Nothing is returned and nobody is reaped.
+/// A ledger's contents at one moment. No memory is returned and no process is reaped.
 #[derive(Debug)]
 pub struct Snapshot {
     mapping: Mapping<LedgerPage>,
@@ -21,11 +21,11 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads a ledger. `fd` is a descriptor that nobody locks through.
+    /// Reads a ledger. `fd` is a descriptor through which no other code takes locks.
     ///
     /// # Errors
-    /// [`PageError::Size`] for a file of another size, also where it is shortened meanwhile; [`PageError`] for a file that is
-    /// no ledger of our version.
+    /// [`PageError::Size`] for a file of another size, also if it is shortened meanwhile; [`PageError`] for a file that
+    /// is no ledger of our version.
     pub fn read(fd: OwnedFd) -> Result<Self, PageError> {
         const SLOTS_AT: usize = offset_of!(LedgerPage, slots);
         memfd::require_size(fd.as_fd(), "ledger", LEDGER_BYTES)?;
@@ -49,7 +49,7 @@ impl Snapshot {
 
     /// Bytes in use by all living processes.
     ///
-    /// What a dead one holds is subtracted: the next process that needs it takes it back.
+    /// Memory of a dead process is subtracted: the next process that needs it takes it back.
     #[must_use]
     pub fn total_used(&self) -> u64 {
         let dead = self.processes().filter(|process| !process.alive);
@@ -59,7 +59,8 @@ impl Snapshot {
         ledger::total(self.mapping.page()).saturating_sub(held_by_dead)
     }
 
-    /// The processes in the ledger, dead ones not yet reaped among them. Whether one lives is asked of the kernel now.
+    /// The processes in the ledger, including dead ones that are not yet reaped. The kernel is asked now which ones
+    /// live.
     pub fn processes(&self) -> impl Iterator<Item = Process> + '_ {
         ledger::processes(self.mapping.page(), self.fd.as_fd())
     }

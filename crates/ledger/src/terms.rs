@@ -1,16 +1,16 @@
-//! The terms of a grant besides its memory limit: what holds when memory is short, and what is said of compute.
+//! The terms of a grant besides its memory limit: what happens when memory is short, and how compute is shared.
 
 use core::fmt;
 use core::time::Duration;
 
 /// Accounts that one slice can have: one for each of its devices.
 pub const MAX_ACCOUNTS: u32 = 64;
-/// The longest that an allocation may wait for room. Whoever asks for longer waits this long.
+/// The longest time that an allocation may wait for memory. Longer settings are cut to it.
 pub const MAX_ON_OOM_WAIT: Duration = Duration::from_hours(24);
 /// All of a device's compute, in the parts that shares are counted in.
 pub const WHOLE_COMPUTE: u32 = 10_000;
 
-/// What becomes of a use of the device that the limiter cannot limit.
+/// What happens to a use of the device that the limiter cannot limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// It is refused.
@@ -29,7 +29,7 @@ impl fmt::Display for Policy {
     }
 }
 
-/// Whether a slice may run beyond its share while nobody else wants the device.
+/// Whether a slice may run beyond its share while no other slice wants the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cap {
     /// It may.
@@ -39,35 +39,36 @@ pub enum Cap {
     Hard,
 }
 
-/// Who goes first.
+/// Which goal has priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Class {
-    /// Throughput counts.
+    /// Throughput.
     #[default]
     BestEffort,
-    /// The time until its work starts counts.
+    /// The time until its work starts.
     LatencyCritical,
 }
 
-/// What a slice may use of its device's time.
+/// A slice's part of its device's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ComputeTerms {
     /// Its share, in parts of [`WHOLE_COMPUTE`]; 0 where none was set.
     pub share: u32,
-    /// Whether the share is also a bound.
+    /// Whether the share is also an upper bound.
     pub cap: Cap,
-    /// Who goes first.
+    /// Which goal has priority.
     pub class: Class,
 }
 
-/// Everything that the agent may change in a grant but the memory limit and the overhead, which change often.
+/// Everything else that the agent may change in a grant. The memory limit and the overhead are not here, since they
+/// change often.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// What becomes of a use that cannot be limited.
+    /// What happens to a use that cannot be limited.
     pub policy: Policy,
-    /// How long an allocation waits for room before it is refused. Zero: not at all. At most [`MAX_ON_OOM_WAIT`].
+    /// How long an allocation waits for memory before it is refused. Zero: not at all. At most [`MAX_ON_OOM_WAIT`].
     pub on_oom_wait: Duration,
-    /// What a context takes of this device's memory, in bytes; 0 where it is not known.
+    /// The cost of a context in this device's memory, in bytes; 0 if it is not known.
     pub context_bytes: u64,
     /// Bytes that the slice may allocate beyond its memory limit, in managed memory that the host backs. Zero: none.
     pub spill_limit_bytes: u64,
@@ -80,7 +81,7 @@ impl Policy {
         self as u32
     }
 
-    /// Whatever is not known is strict.
+    /// An unknown value counts as strict.
     pub(crate) fn of_code(code: u32) -> Self {
         if code == Self::BestEffort as u32 {
             Self::BestEffort

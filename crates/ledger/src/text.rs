@@ -9,7 +9,7 @@ use crate::layout::{TEXT_WORDS, Text};
 /// Longest slice id or name in a grant, in bytes of UTF-8.
 pub const TEXT_BYTES: usize = TEXT_WORDS * 8;
 
-/// A text out of a grant.
+/// A text from a grant.
 #[derive(Clone, Copy)]
 pub struct GrantText {
     bytes: [u8; TEXT_BYTES],

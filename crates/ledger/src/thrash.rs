@@ -1,4 +1,5 @@
-//! What a slice's processes find out about pages moving to and fro: hints, in a page that they can write.
+//! What a slice's processes find out about thrashing (pages that move to and fro): hints, in a page that they can
+//! write.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
@@ -8,15 +9,15 @@ use crate::layout::{ThrashLine, monotonic_ns};
 /// The state of a slice that uses more memory than its share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Thrash {
-    /// How much of what kernels could touch lies beyond the share, in parts of 10,000.
+    /// How much of the memory that kernels could touch lies beyond the share, in parts of 10,000.
     pub pressure: u32,
     /// How long it has been thrashing, if it does.
     pub lasting: Option<Duration>,
-    /// Times that it began to.
+    /// How often thrashing began.
     pub episodes: u64,
 }
 
-/// What nobody has confirmed for so long is over: only launches are reason to look.
+/// Thrashing that no process has confirmed for this long is over: processes check only when they launch.
 const FRESH_NS: u64 = 2_000_000_000;
 
 impl ThrashLine {

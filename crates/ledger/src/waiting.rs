@@ -1,7 +1,7 @@
-//! Waiting for somebody to give memory back.
+//! Waiting for a process to give memory back.
 //!
-//! A release that nobody waits for pays one relaxed load, of the cache line whose word it has just exchanged. Nothing
-//! here decides anything: a wake that is lost, or a flag that somebody writes over, costs a waiter one pause.
+//! A release without waiters costs one relaxed load, of the cache line whose word it has just exchanged. Nothing here
+//! decides anything: a lost wake, or a flag that a process overwrites, costs a waiter one pause.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
@@ -11,7 +11,7 @@ use rustix::thread::futex;
 use crate::layout::{BookLine, LedgerPage, monotonic_ns};
 
 impl BookLine {
-    /// After a release: wakes whoever waits for one.
+    /// After a release: wakes its waiters.
     #[inline]
     pub(crate) fn tell_waiters(&self) {
         if self.waited_for.load(Relaxed) != 0 {
@@ -21,21 +21,21 @@ impl BookLine {
 
     #[cold]
     fn wake(&self) {
-        // Cleared first: who does not find what it needs sets it again, and looks again after that.
+        // Cleared first: a waiter that still lacks memory sets it again, and checks again after that.
         self.waited_for.store(0, Relaxed);
         self.releases.fetch_add(1, Release);
-        // Nobody waiting is not an error.
+        // It is not an error that no thread waits.
         let _woken = futex::wake(&self.releases, futex::Flags::empty(), i32::MAX as u32);
     }
 
-    /// Announces a waiter. It looks once more for room before it sleeps on the number this answers.
+    /// Announces a waiter. It checks the memory once more before it sleeps on the number that this returns.
     pub(crate) fn announce(&self) -> u32 {
         let releases = self.releases.load(Acquire);
         self.waited_for.store(1, Release);
         releases
     }
 
-    /// Sleeps until a release after `releases`, or for `pause`. Woken for nothing is as good.
+    /// Sleeps until a release after `releases`, or for `pause`. A spurious wake does no harm.
     pub(crate) fn sleep(&self, releases: u32, pause: Duration) {
         let pause = futex::Timespec {
             tv_sec: i64::try_from(pause.as_secs()).unwrap_or(i64::MAX),
@@ -46,7 +46,7 @@ impl BookLine {
 }
 
 impl LedgerPage {
-    /// Notes that a thread of process slot `slot` begins to wait, unless one of it does already; answers since when.
+    /// Notes that a thread of process slot `slot` begins to wait, unless one already waits. Returns since when.
     pub(crate) fn begin_waiting(&self, slot: usize) -> u64 {
         let now = monotonic_ns().max(1);
         let since = &self.slots.0[slot].waiting_since_ns;
@@ -56,12 +56,12 @@ impl LedgerPage {
         }
     }
 
-    /// Notes that process slot `slot` waits no more.
+    /// Notes that process slot `slot` no longer waits.
     pub(crate) fn end_waiting(&self, slot: usize) {
         self.slots.0[slot].waiting_since_ns.store(0, Relaxed);
     }
 
-    /// Processes that have been waiting for longer than since `since`, other than process slot `slot`.
+    /// How many processes other than process slot `slot` have been waiting since before `since`.
     pub(crate) fn waiting_longer(&self, slot: usize, since: u64) -> usize {
         (0..self.slots_in_use())
             .filter(|&other| other != slot)
@@ -72,7 +72,7 @@ impl LedgerPage {
             .count()
     }
 
-    /// Processes that wait for room.
+    /// How many processes wait for memory.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting_longer(usize::MAX, u64::MAX)
     }

@@ -1,4 +1,4 @@
-//! The attach protocol, all three parties in one process: agent, keeper, tenant.
+//! The attach protocol, all three parties in one process: agent, page server, tenant.
 
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use divvy_ledger::{
 
 const MIB: u64 = 1 << 20;
 
-/// A keeper that serves until the test ends.
+/// A page server that runs until the test ends.
 struct Served {
     _dir: tempfile::TempDir,
     path: PathBuf,
@@ -108,7 +108,7 @@ fn a_dropped_place_is_reaped_with_its_bytes() {
     assert_eq!(pages.ledger.total_used(), 60 * MIB);
     assert!(pages.ledger.processes().all(|process| !process.alive));
 
-    // A tenant that runs short has the dead reaped before it is refused.
+    // A tenant that runs short has dead processes reaped before it is refused.
     let other = attach::connect(&served.path, 0).expect("attach");
     other.reserve(100 * MIB).expect("the dead one's bytes are back");
     drop(other);
@@ -143,7 +143,7 @@ fn a_restarted_agent_adopts_and_tenants_follow() {
     let (served, pages) = delivered(100 * MIB);
     let tenant = attach::connect(&served.path, 0).expect("attach");
     tenant.reserve(30 * MIB).expect("it fits");
-    drop(pages); // The agent dies. The keeper serves on.
+    drop(pages); // The agent dies. The page server continues.
     let late = attach::connect(&served.path, 0).expect("attach without an agent");
     late.reserve(5 * MIB).expect("it fits");
 
@@ -201,7 +201,7 @@ fn who_sleeps_on_a_dead_agents_gate_is_woken_for_the_next_ones() {
             "the old page stays as it is"
         );
     });
-    assert!(begin.elapsed() < long, "nobody woke it");
+    assert!(begin.elapsed() < long, "no wake came");
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn nobody_listening_is_the_systems_answer() {
 #[test]
 fn another_version_is_refused_and_both_are_named() {
     use std::io::{Read, Write};
-    // A keeper of the future.
+    // A page server of a future version.
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("attach.sock");
     let listener = UnixListener::bind(&path).expect("a socket");
@@ -283,9 +283,9 @@ fn another_version_is_refused_and_both_are_named() {
     );
     server.join().expect("served");
 
-    // A tenant of the future.
+    // A tenant of a future version.
     let (served, _pages) = delivered(MIB);
-    let mut stream = std::os::unix::net::UnixStream::connect(&served.path).expect("a keeper");
+    let mut stream = std::os::unix::net::UnixStream::connect(&served.path).expect("a page server");
     let mut request = Request {
         kind: attach::wire::Kind::Attach,
         pid: 1,
@@ -305,7 +305,7 @@ fn another_version_is_refused_and_both_are_named() {
 #[test]
 fn a_silent_peer_does_not_hold_up_others() {
     let (served, _pages) = delivered(MIB);
-    let _silent = std::os::unix::net::UnixStream::connect(&served.path).expect("a keeper");
+    let _silent = std::os::unix::net::UnixStream::connect(&served.path).expect("a page server");
     attach::connect(&served.path, 0).expect("served after the silent one's time is up");
 }
 
@@ -400,7 +400,7 @@ fn terms_reach_tenants_and_outlive_an_agent() {
         (pages.grant.terms(), pages.grant.overhead_bytes()),
         (terms, 5 * MIB)
     );
-    // A wait is never for ever.
+    // No wait lasts for ever.
     pages.grant.set_terms(&Terms {
         on_oom_wait: Duration::MAX,
         ..terms
@@ -446,7 +446,7 @@ fn a_slice_has_an_account_for_each_device() {
         attach::connect(&served.path, 2),
         Err(AttachError::Declined(Status::NoSuchAccount))
     ));
-    // A slice's devices do not become more or fewer.
+    // The number of a slice's devices does not change.
     let third = Pages::create(&GrantSpec {
         account: 2,
         accounts: 3,
@@ -490,7 +490,7 @@ fn who_waits_has_the_room_that_another_gives_back() {
     });
     assert_eq!((pages.ledger.total_used(), pages.ledger.waiting()), (50 * MIB, 0));
 
-    // No longer than the terms say, and not for what can never fit.
+    // No longer than the terms allow, and not at all for a request that can never fit.
     assert!(waiter.begin_waiting(101 * MIB).is_none());
     pages.grant.set_terms(&Terms {
         on_oom_wait: Duration::from_millis(20),
@@ -530,7 +530,7 @@ fn bypasses_and_thrashing_are_the_ledgers_to_show() {
     assert!(thrash.lasting.is_some());
 }
 
-/// An agent that looks when it is asked, finds that the driver holds nothing any more, and says so.
+/// An agent that measures on request, finds that the driver no longer holds anything, and reports that.
 fn looks_once(pages: &Pages) {
     let mut rung = pages.ledger.rung();
     while pages.ledger.looks_asked() == 0 {
@@ -569,7 +569,7 @@ fn an_agent_that_does_not_look_is_waited_for_once() {
     pages.grant.set_overhead_bytes(60 * MIB);
     pages.grant.note_look(0);
     let begin = Instant::now();
-    assert!(!tenant.look_afresh(50 * MIB), "nobody answers");
+    assert!(!tenant.look_afresh(50 * MIB), "no agent answers");
     assert!(begin.elapsed() >= Duration::from_millis(50), "it was waited for");
     assert_eq!(pages.ledger.looks_asked(), 1);
     assert!(!tenant.look_afresh(50 * MIB));
@@ -593,14 +593,14 @@ fn a_look_that_was_asked_for_before_numbers_wrapped_around_is_known() {
 fn who_may_attach_can_neither_bring_pages_nor_take_them_back() {
     let (served, pages) = delivered(MIB);
     let refused = Err(AttachError::Declined(Status::NotAllowed));
-    // Root in a container is user 0, and so is the agent of a host: neither counts at this door.
+    // Root in a container is user 0, and so is the agent of a host: neither counts at this socket.
     assert_eq!(attach::deliver(&served.path, &pages), refused);
     assert_eq!(attach::recall(&served.path, 0).err(), refused.err());
     assert_eq!(
         attach::members(&served.path).err(),
         Some(AttachError::Declined(Status::NotAllowed))
     );
-    // And the agent is no tenant.
+    // And the agent is not a tenant.
     assert_eq!(
         attach::connect(&served.control, 0).err(),
         Some(AttachError::Declined(Status::NotAllowed))
@@ -618,12 +618,12 @@ fn the_agent_is_told_who_attached() {
     let members = attach::members(&served.control).expect("told");
     assert_eq!(members.len(), 1, "{members:?}");
     assert_eq!(members[0].pid, std::process::id());
-    // One that only looks is no member; nor is one that asks for what is not there.
+    // An observer is not a member; nor is a process that requests a missing account.
     let (silent, _pages) = delivered(MIB);
     assert_eq!(attach::members(&silent.control), Ok(Vec::new()), "it notes none");
 }
 
-/// What a hostile keeper does: it shortens its memory file between the agent's two looks, and seals it.
+/// A hostile page server: it shortens its memory file between the agent's two checks, and seals it.
 #[test]
 fn memory_that_is_shortened_while_it_is_looked_at_is_never_mapped() {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -631,7 +631,7 @@ fn memory_that_is_shortened_while_it_is_looked_at_is_never_mapped() {
     use std::sync::atomic::{AtomicUsize, Ordering};
     const ROUNDS: usize = 10_000;
     const BATCH: usize = 500;
-    // The order itself, seen by what is complained of first.
+    // The order itself, seen by which error comes first.
     let neither = memfd_create("neither", MemfdFlags::ALLOW_SEALING).expect("a memory file");
     let complaint = divvy_ledger::GrantView::map(neither.as_fd()).expect_err("refused");
     assert_eq!(complaint, divvy_ledger::PageError::Unsealed { page: "grant" });
@@ -658,7 +658,8 @@ fn memory_that_is_shortened_while_it_is_looked_at_is_never_mapped() {
             });
             for (number, file) in files.iter().enumerate() {
                 looked_at.store(number + 1, Ordering::Release);
-                // With the size first, this maps a file of no pages, and the first read of it is a SIGBUS.
+                // If the size were checked first, this would map a file without pages, and the first read of it would
+                // raise SIGBUS.
                 let mapped = divvy_ledger::GrantView::map(file.as_fd());
                 assert!(mapped.is_err(), "{mapped:?}");
             }

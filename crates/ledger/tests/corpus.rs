@@ -1,4 +1,4 @@
-//! The fuzz targets' corpus on stable, each input as it is and mutated: what the fuzzer would do, a little of it, always.
+//! The fuzz targets' corpus on stable Rust, each input unchanged and mutated: a short fuzzing run in every test run.
 
 #[path = "../../../fuzz/src/ledger.rs"]
 mod drive;

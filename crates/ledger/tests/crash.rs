@@ -1,8 +1,8 @@
-//! Death after every single atomic step, with other processes at work at every single step before it.
+//! A death after every single atomic step, with other processes at work at every single step before it.
 //!
-//! The algorithm runs over atomics that count steps. At a chosen step another process does a whole operation (and
-//! may itself be interrupted, or die); at another the operation stops for ever, as SIGKILL stops a process. Then
-//! the dead are reaped, by a reaper that also dies at every step of its own. At the end the books are exact.
+//! The algorithm runs over atomics that count steps. At a chosen step another process does a whole operation (and may
+//! itself be interrupted, or die). At another step the operation stops for ever, as SIGKILL stops a process. Then the
+//! dead processes are reaped, by a reaper that also dies at every step of its own. At the end the ledger is exact.
 
 use std::cell::{Cell as Slate, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -20,7 +20,7 @@ thread_local! {
     static DEATHS: Slate<u64> = const { Slate::new(0) };
 }
 
-/// What a killed operation unwinds with. Nothing in the algorithm runs on the way.
+/// The panic payload of a killed operation. No code of the algorithm runs while it unwinds.
 struct Killed;
 
 struct SteppedCell(AtomicU64);
@@ -70,7 +70,7 @@ struct Stepped {
 impl Stepped {
     fn new() -> &'static Self {
         let cell = || SteppedCell(AtomicU64::new(0));
-        // Hooks are 'static; a test's worth of these is small.
+        // Hooks are 'static; one test leaks few of them.
         Box::leak(Box::new(Self {
             word: cell(),
             records: (0..PROCESSES * RECORDS_PER_SLOT)
@@ -147,10 +147,10 @@ fn reserve(memory: &Stepped, slot: usize, units: u64) -> Result<(), Denied> {
 }
 
 fn release(memory: &Stepped, slot: usize, units: u64) {
-    accounting::release(memory, slot, 0, units).expect("nobody scribbles");
+    accounting::release(memory, slot, 0, units).expect("the page is not corrupted");
 }
 
-/// A life of process 0: every kind of operation, ended or not.
+/// A whole run of process 0: every kind of operation, finished or not.
 fn life(memory: &Stepped) {
     reserve(memory, 0, 5).expect("it fits");
     reserve(memory, 0, 3).expect("it fits");
@@ -158,8 +158,8 @@ fn life(memory: &Stepped) {
     assert!(matches!(reserve(memory, 0, 99), Err(Denied::Full { .. })));
     reserve(memory, 0, 2).expect("it fits");
     release(memory, 0, 3);
-    // Another thread's record: it gives back what the first took.
-    accounting::release(memory, 0, 1, 2).expect("nobody scribbles");
+    // Another thread's record: it gives back memory that the first thread took.
+    accounting::release(memory, 0, 1, 2).expect("the page is not corrupted");
     accounting::reserve(memory, 0, 1, 7, LIMIT).expect("it fits");
 }
 
@@ -174,10 +174,10 @@ fn steps_of(operation: impl FnOnce()) -> usize {
 fn reap_with_deaths(memory: &Stepped) {
     for steps in 0.. {
         let survived = run(steps, |_| {}, || accounting::reclaim(memory, 0));
-        // Whatever the reaper left, the books balance.
+        // Whatever state the reaper left, the totals balance.
         assert_eq!(accounting::total(memory) as i64, memory.sum());
         if let Some(outcome) = survived {
-            outcome.expect("nobody scribbles");
+            outcome.expect("the page is not corrupted");
             return;
         }
     }
@@ -199,7 +199,7 @@ fn death_after_every_step() {
         );
         reap_with_deaths(memory);
         memory.check(11);
-        // The place serves its next owner.
+        // The slot serves its next owner.
         reserve(memory, 0, 4).expect("it fits");
         memory.check(15);
     }
@@ -225,12 +225,12 @@ fn death_after_every_step_with_others_at_work_before_and_after() {
                 memory.sum(),
                 "step {steps}, others {others_at}"
             );
-            // The dead one's operation may be named in the word: somebody writes over the name.
+            // The dead process's operation may be named in the word: another operation overwrites the name.
             if steps % 2 == 0 {
                 reserve(memory, 2, 1).expect("it fits");
                 expected += 1;
             }
-            accounting::reclaim(memory, 0).expect("nobody scribbles");
+            accounting::reclaim(memory, 0).expect("the page is not corrupted");
             memory.check(expected);
         }
     }
@@ -246,11 +246,11 @@ fn a_helper_dies_at_every_step_too() {
             assert!(run(steps, |_| {}, || life(memory)).is_none());
             let helped = run(helper_steps, |_| {}, || reserve(memory, 1, 10)).is_some();
             assert_eq!(accounting::total(memory) as i64, memory.sum());
-            accounting::reclaim(memory, 0).expect("nobody scribbles");
+            accounting::reclaim(memory, 0).expect("the page is not corrupted");
             let left = accounting::held(memory, 1);
             assert!(left == 10 || (left == 0 && !helped));
             memory.check(left as u64);
-            accounting::reclaim(memory, 1).expect("nobody scribbles");
+            accounting::reclaim(memory, 1).expect("the page is not corrupted");
             memory.check(0);
         }
     }
@@ -268,7 +268,7 @@ fn others_work_at_every_step_of_a_reaper() {
         let reaping = {
             let memory = dead();
             steps_of(|| {
-                accounting::reclaim(memory, 0).expect("nobody scribbles");
+                accounting::reclaim(memory, 0).expect("the page is not corrupted");
             })
         };
         for others_at in 0..reaping {
@@ -281,7 +281,7 @@ fn others_work_at_every_step_of_a_reaper() {
             };
             run(usize::MAX, at, || accounting::reclaim(memory, 0))
                 .expect("it lives")
-                .expect("nobody scribbles");
+                .expect("the page is not corrupted");
             memory.check(6);
         }
     }
@@ -311,7 +311,7 @@ fn a_name_from_4096_operations_ago_marks_nothing() {
             let held = accounting::held(memory, 0);
             assert!(held == 2 || held == 3 || held == 8, "{held}");
             memory.check(10 + held as u64);
-            accounting::reclaim(memory, 0).expect("nobody scribbles");
+            accounting::reclaim(memory, 0).expect("the page is not corrupted");
             memory.check(10);
         }
     }
@@ -332,7 +332,7 @@ fn sequence_numbers_wrap_in_the_word() {
             // Dies with its operation named in the word, or not, at every point of the wrap.
             for steps in 0..9 {
                 let _died = run(steps, |_| {}, || reserve(memory, 0, 3));
-                accounting::reclaim(memory, 0).expect("nobody scribbles");
+                accounting::reclaim(memory, 0).expect("the page is not corrupted");
                 memory.check(0);
             }
         }
@@ -343,7 +343,7 @@ fn sequence_numbers_wrap_in_the_word() {
 struct Act {
     process: usize,
     thread: usize,
-    /// Positive takes, negative gives back.
+    /// A positive value takes, a negative one gives back.
     units: i64,
     /// Another act before this step.
     interrupted_at: usize,
@@ -372,11 +372,11 @@ fn act() -> impl Strategy<Value = Act> {
 struct Book {
     held: [u64; PROCESSES],
     dead: [bool; PROCESSES],
-    /// In an operation now: such a process may not be entered by another act, only its threads could.
+    /// An operation runs now: another act may not enter such a process, only its threads could.
     busy: [bool; PROCESSES],
 }
 
-/// Does the first of `acts`; the rest happen in the middle of it. Answers what is left to do.
+/// Does the first of `acts`; the others happen in the middle of it. Returns the remaining acts.
 fn perform(memory: &'static Stepped, book: &'static RefCell<Book>, mut acts: Vec<Act>) -> Vec<Act> {
     let Some(act) = acts.pop() else { return acts };
     let Act {
@@ -420,7 +420,7 @@ fn perform(memory: &'static Stepped, book: &'static RefCell<Book>, mut acts: Vec
         Some(Ok(())) if units > 0 => book.held[process] += amount,
         Some(Ok(())) => book.held[process] -= amount,
         Some(Err(Denied::Full { used })) => assert!(used <= LIMIT && used + amount > LIMIT),
-        Some(Err(Denied::Corrupted)) => panic!("nobody scribbles"),
+        Some(Err(Denied::Corrupted)) => panic!("the page is corrupted"),
         None => book.dead[process] = true,
     }
     assert!(accounting::total(memory) <= LIMIT);
@@ -443,7 +443,7 @@ proptest! {
         let mut expected = 0;
         for process in 0..PROCESSES {
             if book.borrow().dead[process] {
-                accounting::reclaim(memory, process).expect("nobody scribbles");
+                accounting::reclaim(memory, process).expect("the page is not corrupted");
                 prop_assert_eq!(accounting::held(memory, process), 0);
             } else {
                 let held = book.borrow().held[process];

@@ -1,5 +1,5 @@
-//! A tenant that means harm, and pages that are not ours: clear refusals, true figures for everybody else, no panic,
-//! no endless loop.
+//! A malicious tenant, and pages that are not ours: clear refusals, true figures for all others, no panic, no endless
+//! loop.
 
 mod support;
 
@@ -43,7 +43,7 @@ fn write_at(fd: &OwnedFd, at: u64, bytes: &[u8]) -> std::io::Result<()> {
 fn map_writable(fd: &OwnedFd) -> bool {
     use rustix::mm::{MapFlags, ProtFlags};
     let both = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a fresh mapping that nobody uses.
+    // SAFETY: a fresh mapping that no other code uses.
     let mapped = unsafe { rustix::mm::mmap(core::ptr::null_mut(), 4096, both, MapFlags::SHARED, fd, 0) };
     mapped.is_ok()
 }
@@ -87,7 +87,7 @@ fn foreign_pages_are_refused_by_name() {
         fd
     };
 
-    // What is not sealed is refused for that first: its size may change while it is looked at.
+    // An unsealed page is refused for that first: its size may change during the check.
     let short = seal(memory_file(4096));
     let expected = LEDGER_BYTES as u64;
     assert_eq!(
@@ -122,7 +122,7 @@ fn foreign_pages_are_refused_by_name() {
         Err(PageError::Unsealed { page: "grant" })
     ));
 
-    // A page of the future, made by whoever holds a ledger and writes the header over.
+    // A page of a future version, made by a process that holds a ledger and overwrites the header.
     let future = Ledger::create().expect("a ledger").share().expect("/proc");
     write_at(&future, 8, &9_u32.to_ne_bytes()).expect("it is writable");
     let error = Ledger::open(future, Backing::Sealed).expect_err("refused");
@@ -164,7 +164,7 @@ fn foreign_pages_are_refused_by_name() {
     );
 }
 
-/// Everything that agent and tenant do with a ledger, once. Whatever it answers, it answers.
+/// Every operation that agent and tenant make on a ledger, once. Any result is fine.
 fn use_everything(ledger: &Ledger, slot: &Slot) {
     for bytes in [1, 5 * MIB, u64::MAX] {
         if slot.reserve(bytes, 100 * MIB).is_ok() {
@@ -209,7 +209,7 @@ proptest! {
         for (at, bytes) in strokes {
             write_at(&fd, at, &bytes).expect("it is writable");
         }
-        // Where it hurts: the hints, the word, and this slot's own records.
+        // The sensitive places: the hints, the word, and this slot's own records.
         write_at(&fd, 16, &header).expect("it is writable");
         for (word, value) in words {
             write_at(&fd, 64 + word % 4 * 64, &value.to_ne_bytes()).expect("it is writable");

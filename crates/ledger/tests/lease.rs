@@ -1,4 +1,4 @@
-//! The gate's words: what the agent says reaches every process of the slice, what a process says reaches the agent.
+//! The gate words: the agent's decision reaches every process of the slice, and a process's report reaches the agent.
 
 mod support;
 
@@ -16,7 +16,7 @@ fn a_decision_wakes_who_waits_at_the_gate() {
     let slice = Slice::new(MIB);
     let tenant = slice.attach();
     let first = tenant.gate();
-    assert_eq!(first.gate(), Gate::Open, "nobody has said anything yet");
+    assert_eq!(first.gate(), Gate::Open, "no decision was made yet");
 
     let closed = slice.pages.grant.close_gate();
     assert_eq!(tenant.gate(), closed);
@@ -95,8 +95,8 @@ fn a_successor_goes_on_from_where_the_gate_stood() {
         GrantView::map(shared.as_fd()).expect("mapped")
     };
     let open = Grant::succeed(&view()).expect("made");
-    assert_eq!(open.gate().gate(), Gate::Open, "who was alone goes on");
-    assert!(view().beat_ns() == 0 && beat_of(&open) == 0, "nobody leases here");
+    assert_eq!(open.gate().gate(), Gate::Open, "an open gate stays open");
+    assert!(view().beat_ns() == 0 && beat_of(&open) == 0, "none leases here");
 
     grant.beat();
     grant.set_fallback_share(2500);
@@ -106,7 +106,7 @@ fn a_successor_goes_on_from_where_the_gate_stood() {
         in_flight_ns: 1,
     });
     let heir = Grant::succeed(&view()).expect("made");
-    assert_eq!(heir.gate().gate(), Gate::Closed, "until somebody decides");
+    assert_eq!(heir.gate().gate(), Gate::Closed, "until an agent decides");
     assert!(heir.gate().is_since(leased) && heir.gate() != leased);
     assert!(beat_of(&heir) > 0, "an agent is there");
     let shared = heir.share().expect("shared");

@@ -1,4 +1,4 @@
-//! Who pays for what it has let go of is called when the last has left, whoever comes first.
+//! An owner that has let go of an allocation is called when the last importer has left, in every order.
 
 mod support;
 
@@ -18,7 +18,7 @@ fn claim(ledger: &Ledger) -> Slot {
     Slot::claim(fd, Backing::Sealed, SlotOwner::default()).expect("a slot")
 }
 
-/// `owner` shares something at `place`, which `importer` opens.
+/// `owner` shares an allocation at `place`, which `importer` opens.
 fn shared(owner: &Slot, importer: &Slot, place: usize) {
     let word = 1 << 24 | (owner.index() as u64) << HOLDER_BITS | 2;
     owner.shared().expect("ours")[place].store(word, SeqCst);
@@ -67,7 +67,7 @@ fn an_owner_is_called_for_an_importer_that_died_and_by_a_process_that_needs_room
     owner.wait_call(calls, Duration::from_secs(60));
     owner.shared().expect("ours")[3].store(0, SeqCst);
     assert_eq!(other.call_owners(), 0, "it is paid back");
-    // What has a residual charge again is not let go.
+    // An entry with a new residual charge no longer counts as let go.
     let late = claim(&ledger);
     shared(&owner, &late, 3);
     late.note_open(3, false);

@@ -1,4 +1,5 @@
-//! Who is alive, and who owns a place: fork, raw clone, exec, closed descriptors, frozen processes, crowds.
+//! Which processes are alive, and which own a slot: fork, raw clone, exec, closed descriptors, frozen processes,
+//! crowds.
 
 mod support;
 
@@ -11,7 +12,7 @@ use divvy_ledger::attach::{self, Attached};
 use rustix::process::Signal;
 use support::{MIB, Player, Slice, part, say, told};
 
-/// The parts that this binary plays when a test starts it again.
+/// The roles that this binary plays when a test starts it again.
 #[test]
 fn child() {
     let Some((part, path)) = part() else { return };
@@ -25,7 +26,7 @@ fn child() {
             told();
         }
         "closer" => {
-            // SAFETY: closes what nobody here uses any more.
+            // SAFETY: closes a descriptor that no code here uses any more.
             assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) }, 0);
             tenant.reserve(MIB).expect("it fits");
             say("ready");
@@ -51,8 +52,8 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("/proc").count()
 }
 
-/// Forks. The child is nobody until it attaches by itself; then both are in the ledger. The parent says the child's
-/// id and waits; the child outlives it.
+/// Forks. The child has no slot until it attaches by itself; then both are in the ledger. The parent reports the
+/// child's id and waits; the child outlives it.
 fn forker(tenant: &Attached, path: &std::path::Path, fork: impl Fn() -> libc::pid_t) {
     let child = fork();
     if child == 0 {
@@ -62,7 +63,7 @@ fn forker(tenant: &Attached, path: &std::path::Path, fork: impl Fn() -> libc::pi
             && tenant.total_used().is_none()
             && attach::connect(path, 0).is_ok_and(|own| {
                 let fine = own.is_ours() && own.reserve(5 * MIB).is_ok();
-                // It holds its place until it ends.
+                // It holds its slot until it ends.
                 std::mem::forget(own);
                 fine
             });
@@ -172,7 +173,7 @@ fn three_hundred_processes_start_64_at_a_time() {
         .collect();
     assert_eq!(pids, players.iter().map(|player| player.child.id()).collect());
     assert_eq!(ledger.total_used(), 300 * 10 * MIB);
-    // Bytes of the dead are there for whoever needs them, and then their places.
+    // The bytes of dead processes are there for a process that needs them, and then their slots.
     players.truncate(100);
     let newcomer = slice.attach();
     newcomer

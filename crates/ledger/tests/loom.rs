@@ -7,7 +7,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
 
-/// Slots of the model; each has one record in it that anybody uses, which keeps loom's state small.
+/// Slots of the model; each has one record in use, which keeps loom's state small.
 const SLOTS: usize = 3;
 
 struct LoomCell(AtomicU64);
@@ -18,9 +18,10 @@ impl Cell for LoomCell {
         self.0.load(order)
     }
 
-    /// As an exchange: loom does not place a plain store after another thread's exchange that read what this thread
-    /// stored before, though an exchange follows directly what it read. It then lets readers see the older of the
-    /// two last. The exchange orders the stores and, being `Relaxed` or `Release`, acquires nothing.
+    /// An exchange is used here. Loom does not order a plain store after another thread's exchange that read this
+    /// thread's earlier store, though an exchange follows directly the value that it read. Loom then lets readers see
+    /// the older of the last two values. The exchange orders the stores and, being `Relaxed` or `Release`, acquires
+    /// nothing.
     fn store(&self, value: u64, order: Ordering) {
         step();
         self.0.swap(value, order);
@@ -60,7 +61,7 @@ impl Model {
         &self.records[record.slot() * RECORDS_PER_SLOT + record.number()]
     }
 
-    /// Nobody is at work: the total is the sum over slots.
+    /// No operation runs: the total is the sum over slots.
     fn check(&self, expected: u64) {
         let sum: i64 = (0..SLOTS).map(|slot| accounting::held(self, slot)).sum();
         assert_eq!(accounting::total(self), expected);
@@ -194,12 +195,12 @@ fn a_reader_never_sees_more_than_the_limit() {
 }
 
 std::thread_local! {
-    /// Which thread dies, and after how many more of its steps. Loom's threads take turns on one system thread, and the
-    /// tests beside this one have others.
+    /// Which thread dies, and after how many more of its steps. Loom's threads take turns on one system thread, and
+    /// parallel tests have others.
     static FUSE: std::cell::Cell<Option<(thread::ThreadId, usize)>> = const { std::cell::Cell::new(None) };
 }
 
-/// What a killed thread unwinds with.
+/// The panic payload of a killed thread.
 struct Killed;
 
 fn step() {
@@ -213,8 +214,8 @@ fn step() {
     FUSE.set(Some((doomed, left)));
 }
 
-/// One process dies after `steps` steps of taking 5 units, while another takes 3 and gives 1 back. Both orders of
-/// every pair of steps; then the dead one is reaped.
+/// One process dies after `steps` steps of taking 5 units, while another takes 3 and gives 1 back. All orders of each
+/// pair of steps are tried; then the dead process is reaped.
 fn one_dies(steps: usize) {
     model(2, move || {
         let memory = Arc::new(Model::new());
@@ -238,7 +239,7 @@ fn one_dies(steps: usize) {
         doomed.join().expect("no other panic");
         let sum: i64 = (0..SLOTS).map(|slot| accounting::held(&*memory, slot)).sum();
         assert_eq!(accounting::total(&*memory) as i64, sum);
-        accounting::reclaim(&*memory, 0).expect("nobody scribbles");
+        accounting::reclaim(&*memory, 0).expect("the page is not corrupted");
         memory.check(2);
     });
 }
@@ -267,7 +268,7 @@ fn a_reaper_and_a_helper_agree_on_the_dead_ones_last_operation() {
                 let memory = Arc::clone(&memory);
                 thread::spawn(move || accounting::reserve(&*memory, 1, 0, 3, 10))
             };
-            accounting::reclaim(&*memory, 0).expect("nobody scribbles");
+            accounting::reclaim(&*memory, 0).expect("the page is not corrupted");
             helper.join().expect("no panic").expect("it fits");
             memory.check(3);
         });

@@ -1,4 +1,5 @@
-//! Slots and ledgers against a model that a reader can check by eye: who holds what, and whether the next fits.
+//! Slots and ledgers against a model that a reader can check by eye: how much each process holds, and whether the next
+//! request fits.
 
 use divvy_ledger::accounting::UNIT;
 use divvy_ledger::{Backing, Ledger, ReserveError, Slot, SlotOwner, open_file};

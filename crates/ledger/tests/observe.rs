@@ -1,4 +1,4 @@
-//! Looking at a slice: what an observer sees, and that it takes and keeps nothing.
+//! Observing a slice: what an observer sees, and that it takes and keeps nothing.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use divvy_ledger::attach::{self, AttachError, ObservedProcess, wire::Status};
 use support::{MIB, Player, Slice, part, say, told};
 
-/// The parts that this binary plays when a test starts it again.
+/// The roles that this binary plays when a test starts it again.
 #[test]
 fn child() {
     let Some((part, path)) = part() else { return };
@@ -62,8 +62,8 @@ fn an_observer_sees_the_slice_and_takes_no_place() {
         "observers have no place"
     );
 
-    // The dead hold nothing, reaped or not; and looking does not reap. Dead is who has lost the lock, of which a child
-    // that a test beside this one is just starting may have a copy for a moment.
+    // Dead processes hold nothing, reaped or not; and an observation does not reap. A process is dead once its lock is
+    // gone, but a child of a parallel test may have a copy of the lock for a moment while it starts.
     drop(holder);
     let began = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! Eight processes race on a slice of 1 GiB; a thousand are killed at random moments. The books stay exact.
+//! Eight processes race on a slice of 1 GiB; a thousand are killed at random moments. The ledger stays exact.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::{Dice, MIB, Player, Slice, part, say, told};
 const LIMIT: u64 = 1024 * MIB;
 const SIZES: [u64; 3] = [MIB, 16 * MIB, 100 * MIB];
 
-/// The parts that this binary plays when a test starts it again.
+/// The roles that this binary plays when a test starts it again.
 #[test]
 fn child() {
     let Some((part, path)) = part() else { return };
@@ -24,7 +24,7 @@ fn child() {
     }
 }
 
-/// Takes one request; a refusal must be true.
+/// Takes one request; a refusal must be justified.
 fn request(tenant: &Attached, bytes: u64, held: &mut Vec<u64>) -> bool {
     match tenant.reserve(bytes) {
         Ok(()) => {
@@ -59,7 +59,7 @@ fn racer(tenant: &Attached) {
                 request(tenant, SIZES[dice.below(3) as usize], &mut held);
             }
         }
-        // Now until nothing fits: whatever size, down to the smallest.
+        // From here on until nothing fits, in any size down to the smallest.
         say("filling");
         told();
         while request(tenant, SIZES[dice.below(3) as usize], &mut held) || request(tenant, MIB, &mut held) {}
@@ -98,7 +98,7 @@ fn eight_processes_race_on_one_gib() {
                 .iter_mut()
                 .map(|racer| racer.hear().expect("its sum").parse::<u64>().expect("a number"))
                 .sum();
-            // Everybody went on until 1 MiB was refused: not a byte above, nor a MiB below.
+            // All continued until 1 MiB was refused: not a byte above the limit, nor a MiB below it.
             assert_eq!((sum, ledger.total_used()), (LIMIT, LIMIT), "trial {trial}");
             assert_eq!(
                 ledger.processes().map(|process| process.used_bytes).sum::<u64>(),
@@ -145,14 +145,14 @@ fn a_thousand_are_killed_at_random_moments() {
         let mut victims: Vec<_> = (0..4).map(|_| Player::start("victim", &slice.path)).collect();
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
-            // Somebody else's operations write over the words that name the victims'.
+            // Other processes' operations overwrite the words that name the victims' operations.
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     survivor.slot().reserve(512, LIMIT).expect("it fits");
                     survivor.release(512).expect("release");
                 }
             });
-            // Some before they attach, some while they do, most at work.
+            // Some are killed before they attach, some during it, and most at work.
             let early = dice.below(5) == 0;
             for victim in &mut victims {
                 if !early {
@@ -163,7 +163,7 @@ fn a_thousand_are_killed_at_random_moments() {
             }
             stop.store(true, Ordering::Relaxed);
         });
-        // They are dead: whoever needs their bytes has them at the first call.
+        // They are dead: a process that needs their bytes gets them at the first call.
         survivor
             .reserve(LIMIT)
             .unwrap_or_else(|error| panic!("round {round}: {error}"));

@@ -1,7 +1,7 @@
-//! Many reapers at once: whoever needs a dead process's bytes has them at the first call.
+//! Many reapers at once: a process that needs a dead process's bytes gets them at the first call.
 //!
-//! In a binary of its own: the dead are slots that are dropped here, and a test beside it that starts processes would
-//! keep their locks alive, between fork and exec, by the descriptors its children inherit.
+//! This is a binary of its own. The dead processes are slots that are dropped here. A parallel test that starts
+//! processes would keep their locks alive between fork and exec, by the descriptors that its children inherit.
 
 mod support;
 

@@ -1,7 +1,7 @@
-//! An account is one pair of pages, grant and ledger, that pays for one device.
+//! An account is one pair of pages, grant and ledger, for one device.
 //!
-//! Every hook asks here which account an allocation falls on. Its reservation is the one place where a slice says yes or
-//! no. What was charged remembers its account's index, so that a free gives back to it.
+//! Every hook gets the account of an allocation here. Its reservation is the only place where a slice grants or refuses
+//! memory. A charge remembers its account's index, so that a free gives back to it.
 
 use core::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::log;
 use crate::strangers;
 use crate::tenant::{self, Membership, Tenant};
 
-/// Allocations from here on, in bytes, are slow enough in any driver to look around for others who take memory.
+/// Allocations from this size on, in bytes, are slow enough in any driver to check for bypasses as well.
 const LARGE: u64 = 2 << 20;
 
 /// The account of one device. A handle: copying it copies nothing.
@@ -26,7 +26,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// Which of this process's accounts it is: what a charge remembers.
+    /// Its index among this process's accounts, which a charge remembers.
     #[inline]
     #[must_use]
     pub fn index(self) -> u8 {
@@ -59,14 +59,14 @@ impl environment::Account for Account {
         }
     }
 
-    /// By the newest grant.
+    /// According to the newest grant.
     #[inline]
     fn limit_bytes(self) -> u64 {
         self.attached.follow_grant();
         self.attached.memory_limit_bytes()
     }
 
-    /// Neither in use nor the driver's overhead. A forked child, which cannot see the ledger, has none.
+    /// Memory that is neither in use nor the driver's overhead. A forked child, which cannot see the ledger, has none.
     #[inline]
     fn room_bytes(self) -> u64 {
         self.attached.follow_grant();
@@ -100,10 +100,11 @@ impl environment::Account for Account {
     }
 }
 
-/// The account of the current context's device (with one account, that one, without a look), or `None` where nothing is limited. Joins the slice at the first call.
+/// The account of the current context's device, or `None` if nothing is limited. A single account is returned without
+/// asking the driver. Joins the slice at the first call.
 ///
 /// # Errors
-/// What the program is answered where its slice cannot be joined.
+/// The program's result if its slice cannot be joined.
 #[inline]
 pub fn current() -> Result<Option<Account>, CUresult> {
     match tenant::join()? {
@@ -119,10 +120,10 @@ pub fn current() -> Result<Option<Account>, CUresult> {
     }
 }
 
-/// The account of the device with this ordinal, or `None` where nothing is limited.
+/// The account of the device with this ordinal, or `None` if nothing is limited.
 ///
 /// # Errors
-/// As [`current`]; `CUDA_ERROR_INVALID_DEVICE` where the slice has no share of the device and its policy is strict.
+/// As [`current`]; `CUDA_ERROR_INVALID_DEVICE` if the slice has no share of the device and its policy is strict.
 #[inline]
 pub fn of_device(device: CUdevice) -> Result<Option<Account>, CUresult> {
     match tenant::join()? {
@@ -144,7 +145,7 @@ fn payer(member: &'static Membership, payer: Payer) -> Result<Option<Account>, C
     }
 }
 
-/// The account with this index, as a charge remembers it; `None` where this process has charged nothing.
+/// The account with this index, which a charge remembers; `None` if this process has charged nothing.
 #[inline]
 #[must_use]
 pub fn paid(index: u8) -> Option<Account> {
@@ -163,17 +164,18 @@ pub(crate) fn all() -> impl Iterator<Item = Account> {
     (0..count).filter_map(|index| paid(u8::try_from(index).ok()?))
 }
 
-/// Whether charges of this process can exist: it is a member, and not a forked child with a copy of its parent's books.
+/// Whether charges of this process can exist: it is a member, and not a forked child with a copy of its parent's
+/// tables.
 #[inline]
 #[must_use]
 pub fn keeps_books() -> bool {
     matches!(tenant::known(), Some(Tenant::Member(member)) if member.first().is_ours())
 }
 
-/// Before a large allocation, looks for libraries that take device memory past us.
+/// Before a large allocation, checks for libraries that take device memory past the limiter.
 ///
 /// # Errors
-/// `CUDA_ERROR_NOT_PERMITTED` where one was found and the policy is strict.
+/// `CUDA_ERROR_NOT_PERMITTED` if one was found and the policy is strict.
 #[inline]
 pub(crate) fn look_around(bytes: u64) -> Result<(), CUresult> {
     match tenant::known() {

@@ -1,4 +1,4 @@
-//! What this process is charged for, and its accounts as charges ask for them.
+//! The charges of this process, and its accounts in the form that the charges crate needs.
 
 use core::fmt;
 use core::time::Duration;
@@ -11,10 +11,10 @@ use crate::account::{self, Account};
 use crate::driver::Native;
 use crate::{leave, log, threads};
 
-/// What this process is charged for. A forked child has a copy of its parent's, and looks at none of it.
+/// The charges of this process. A forked child has a copy of its parent's, and uses none of it.
 pub(crate) static CHARGES: Charges<Native> = Charges::new(Native);
 
-/// How long the thread that watches residual memory sleeps uncalled.
+/// How long the thread that watches residual memory sleeps without a call.
 const AT_REST: Duration = Duration::from_secs(5);
 
 impl Accounts for Native {
@@ -56,7 +56,7 @@ impl Accounts for Native {
     }
 }
 
-/// Looks whenever it is called, until no residual memory is left.
+/// Checks at every call, until no residual memory is left.
 fn watch(account: Account) {
     let slot = account.attached().slot();
     loop {

@@ -1,5 +1,5 @@
-//! Which of the slice's accounts pays for a device: found by UUID, since a device's ordinal is whatever
-//! CUDA_VISIBLE_DEVICES makes of it.
+//! Which of the slice's accounts covers a device. It is found by UUID, since CUDA_VISIBLE_DEVICES may change a device's
+//! ordinal.
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -17,23 +17,23 @@ const UNKNOWN: u8 = 0;
 const NOBODY: u8 = u8::MAX;
 const _: () = assert!(MAX_ACCOUNTS < NOBODY as u32);
 
-/// By ordinal: [`UNKNOWN`], [`NOBODY`], or an account's index and one. Ordinals mean the same device as long as the
+/// By ordinal: [`UNKNOWN`], [`NOBODY`], or an account's index plus one. An ordinal means the same device as long as the
 /// process lives.
 static PAYERS: [AtomicU8; REMEMBERED] = [const { AtomicU8::new(UNKNOWN) }; REMEMBERED];
 
-/// Who pays for a device.
+/// The account that is charged for a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Payer {
     /// The account with this index.
     Account(u8),
-    /// Nobody: the slice has no share of it, and the policy lets it be used all the same.
+    /// No account: the slice has no share of it, but the policy allows its use.
     Nobody,
 }
 
-/// Who pays for the current context's device.
+/// The account for the current context's device.
 ///
 /// # Errors
-/// What the driver says where there is no current context, or as [`of`].
+/// The driver's error if there is no current context, or as [`of`].
 pub(crate) fn current(member: &Membership) -> Result<Payer, CUresult> {
     let mut device = MaybeUninit::<CUdevice>::uninit();
     // SAFETY: a valid out-parameter.
@@ -42,11 +42,11 @@ pub(crate) fn current(member: &Membership) -> Result<Payer, CUresult> {
     of(member, unsafe { device.assume_init() })
 }
 
-/// Who pays for `device`.
+/// The account for `device`.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_DEVICE` for a device of which the slice has no share, under a strict policy; what the driver
-/// says where it does not know the device's UUID.
+/// `CUDA_ERROR_INVALID_DEVICE` for a device of which the slice has no share, under a strict policy. The driver's error
+/// if it does not know the device's UUID.
 pub(crate) fn of(member: &Membership, device: CUdevice) -> Result<Payer, CUresult> {
     let place = usize::try_from(device)
         .ok()
@@ -87,16 +87,16 @@ fn ask(member: &Membership, device: CUdevice) -> Result<u8, CUresult> {
         answer = unsafe { forward::cuDeviceGetUuid(uuid.as_mut_ptr(), device) };
     }
     if answer == CUDA_ERROR_NOT_SUPPORTED && member.count() == 1 {
-        // A driver that does not tell its devices apart: one account is for all there is.
+        // The driver does not tell its devices apart: one account covers them all.
         return Ok(1);
     }
     answer.ok()?;
-    // SAFETY: plain bytes, of which each value is one; and the driver has filled them in.
+    // SAFETY: plain bytes, for which any value is valid; and the driver has filled them in.
     let uuid = unsafe { uuid.assume_init() };
     let uuid = uuid.bytes.map(|byte| byte.to_ne_bytes()[0]);
     let account = member.accounts().position(|account| {
         let theirs = account.grant().device_uuid();
-        // A grant that names no device is for any.
+        // A grant that names no device covers any.
         theirs == uuid || theirs == [0; 16]
     });
     Ok(account

@@ -1,4 +1,4 @@
-//! The driver below, as charges ask it.
+//! The driver below, as the charges crate uses it.
 
 use core::mem::MaybeUninit;
 
@@ -17,7 +17,7 @@ use divvy_charges::environment::{Driver, Progress, Stream, StreamId};
 use crate::below::ask::{self, Quiet};
 use crate::below::{self, forward};
 
-/// The driver below and the accounts of this process. All it knows is process-wide.
+/// The driver below and the accounts of this process. Its whole state is process-wide.
 pub(crate) struct Native;
 
 /// A stream as a call names it.
@@ -31,7 +31,7 @@ fn this_thread() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
-/// What the driver tells of a pointer; a `T` is as wide as the attribute.
+/// An attribute that the driver reports for a pointer; a `T` is as wide as the attribute.
 fn attribute<T: Copy>(which: CUpointer_attribute, pointer: CUdeviceptr, mut value: T) -> Result<T, CUresult> {
     // SAFETY: `value` is as wide as the attribute, by the callers below; the driver checks the pointer.
     unsafe { forward::cuPointerGetAttribute((&raw mut value).cast(), which, pointer) }.ok()?;
@@ -58,7 +58,7 @@ impl Driver for Native {
                 CU_MEM_ALLOC_GRANULARITY_MINIMUM,
             )
         };
-        // A failure may mean that it is too early to ask.
+        // A failure may mean that the query came too early.
         result.is_success().then_some(page as u64)
     }
 
@@ -147,7 +147,7 @@ impl Driver for Native {
     }
 
     fn query(&self, event: usize) -> Progress {
-        // SAFETY: our own event; what became of it the driver says.
+        // SAFETY: our own event; the driver reports its state.
         match unsafe { forward::cuEventQuery(event as CUevent) } {
             CUDA_SUCCESS => Progress::Reached,
             CUDA_ERROR_INVALID_HANDLE | CUDA_ERROR_CONTEXT_IS_DESTROYED | CUDA_ERROR_DEINITIALIZED => {
@@ -187,7 +187,7 @@ impl Driver for Native {
     }
 
     fn is_gone(&self, pointer: CUdeviceptr) -> bool {
-        // The attribute is 4 bytes wide: there is room.
+        // The attribute is 4 bytes wide, and so is the buffer.
         attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer, 0_u64) == Err(CUDA_ERROR_INVALID_VALUE)
     }
 
@@ -198,7 +198,7 @@ impl Driver for Native {
 
     fn free_in(&self, pointer: CUdeviceptr, stream: Stream) {
         let handle = stream.handle as CUstream;
-        // SAFETY: the driver has just handed this pointer out in this stream, and the program has not returned to use it.
+        // SAFETY: the driver has just returned this pointer in this stream, and the program does not have it yet.
         let _freed = unsafe {
             if stream.per_thread {
                 forward::cuMemFreeAsync_ptsz(pointer, handle)
@@ -208,7 +208,8 @@ impl Driver for Native {
         };
     }
 
-    /// Hints: a device or a system that cannot do it moves the pages to and fro instead, and the memory is no less usable.
+    /// These are hints. A device or a system without support moves the pages to and fro instead, and the memory stays
+    /// usable.
     fn prefer_host(&self, pointer: CUdeviceptr, bytes: u64) {
         let bytes = bytes as usize;
         // SAFETY: the pointer is the driver's own, of so many bytes at least.

@@ -1,23 +1,23 @@
 //! The settings, as they were when the library was loaded.
 //!
-//! Read once and early: a program that cleans its environment before it first calls CUDA stays in its slice.
+//! They are read once and early: a program that cleans its environment before its first CUDA call stays in its slice.
 //!
-//! In a container they are no variables at all. What a container is granted lies at fixed paths below [`CONTAINER`],
-//! and where that is there, variables say nothing: a shell that is opened in the container later, with an environment
-//! of its own, is in the same slice.
+//! In a container they are not variables. A container's grant lies at fixed paths below [`CONTAINER`], and if that
+//! folder exists, variables are ignored. So a shell that is opened in the container later, with an environment of its
+//! own, is in the same slice.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// Where a container's runtime mounts the slice's socket (`slice/attach.sock`) and the driver below
-/// (`below/libcuda.so.1`, `below/libnvidia-ml.so.1`). The room that writes these mounts is `crates/container`.
+/// (`below/libcuda.so.1`, `below/libnvidia-ml.so.1`). The crate `crates/container` writes these mounts.
 const CONTAINER: &str = "/run/divvy";
 
-/// A path from the environment, or `None` where the variable is unset or empty; in a container the fixed path.
+/// A path from the environment, or `None` if the variable is unset or empty; in a container the fixed path.
 struct Setting {
     name: &'static str,
-    /// The path below [`CONTAINER`]; none for what a container does not fix.
+    /// The path below [`CONTAINER`]; none for a setting that a container does not fix.
     fixed: Option<&'static str>,
     value: OnceLock<Option<PathBuf>>,
 }
@@ -39,7 +39,7 @@ impl Setting {
             value(
                 container,
                 self.fixed.filter(|_| *granted),
-                // Who starts a set-id program writes its environment, and is another user than it runs as.
+                // The user who starts a set-id program writes its environment, but the program runs as another user.
                 std::env::var_os(self.name).filter(|_| !is_secure()),
             )
         });
@@ -47,20 +47,20 @@ impl Setting {
     }
 }
 
-/// Whether the kernel started this program with more rights than its caller has: set-uid, set-gid, with capabilities.
+/// Whether the kernel started this program with more rights than its caller has: set-uid, set-gid, or capabilities.
 fn is_secure() -> bool {
-    // SAFETY: it reads the process's auxiliary vector, which the kernel wrote and nobody changes.
+    // SAFETY: it reads the process's auxiliary vector, which the kernel wrote and no code changes.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Whether `container` is the folder of a container that was granted something. The folder in it decides, not the socket:
-/// while a keeper is being replaced there is none for a moment, and then the slice cannot be joined, which refuses. No
-/// slice at all would be no limit.
+/// Whether `container` is the folder of a container with a grant. The folder in it decides, not the socket. While a
+/// page server is being replaced there is no socket for a moment; then the slice cannot be joined, and calls are
+/// refused. No slice at all would mean no limit.
 fn is_granted(container: &Path) -> bool {
     container.join("slice").is_dir()
 }
 
-/// A setting's value: what is `fixed` below `container`, else what the variable says.
+/// A setting's value: the path `fixed` below `container`, else the variable's value.
 fn value(container: &Path, fixed: Option<&str>, variable: Option<OsString>) -> Option<PathBuf> {
     match fixed {
         Some(fixed) => Some(container.join(fixed)),
@@ -73,7 +73,7 @@ static DRIVER: Setting = Setting::new("DIVVY_DRIVER", Some("below/libcuda.so.1")
 static NVML: Setting = Setting::new("DIVVY_NVML", Some("below/libnvidia-ml.so.1"));
 static LOG: Setting = Setting::new("DIVVY_LOG", None);
 
-/// Takes the settings now; for a drop-in's load, before the program runs.
+/// Reads the settings now; for a drop-in's load, before the program runs.
 pub extern "C" fn capture() {
     for setting in [&SLICE, &DRIVER, &NVML, &LOG] {
         setting.get();
@@ -95,7 +95,7 @@ pub(crate) fn nvml() -> Option<&'static Path> {
     NVML.get()
 }
 
-/// Where to append log lines.
+/// The file for log lines.
 pub(crate) fn log() -> Option<&'static Path> {
     LOG.get()
 }
@@ -119,7 +119,7 @@ mod tests {
         std::fs::remove_dir_all(&container).expect("removed");
     }
 
-    /// The other side of the next test: says what a program sees of its variables.
+    /// The child's side of the next test: prints the variables as a program sees them.
     #[test]
     fn child_of_another_user() {
         if std::env::var_os("DIVVY_TEST_SECURE").is_some() {
@@ -161,7 +161,7 @@ mod tests {
         let (plain, secure) = (told(0o755), told(0o4755));
         std::fs::remove_dir_all(&folder).expect("removed");
         assert!(plain.contains("as 64321, log: Some"), "{plain}");
-        // Where the file system is mounted without set-uid, there is nothing to see.
+        // If the file system is mounted without set-uid, there is nothing to test.
         assert!(
             secure.contains("as 0, log: None") || secure.contains("as 64321, log: Some"),
             "{secure}"

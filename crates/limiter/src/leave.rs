@@ -1,4 +1,4 @@
-//! Ends that threads of ours must not be surprised by: of contexts, and of the process.
+//! Ends that must not surprise threads of ours: ends of contexts, and of the process.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use core::time::Duration;
@@ -8,27 +8,27 @@ use divvy_charges::locked;
 
 use crate::account;
 
-/// Held while a thread of ours puts short questions to the driver: a capture does not begin, nor does a stream or a
-/// context end, between a look at whether it has and the question.
+/// Held while a thread of ours makes short queries to the driver. Meanwhile no capture begins, and no stream or context
+/// ends, between a check for that and the query.
 static ASKING: Mutex<()> = Mutex::new(());
 static EXITING: AtomicBool = AtomicBool::new(false);
-/// Contexts that may be ending just now.
+/// Contexts that may be ending at this moment.
 static LEAVING: Mutex<Vec<usize>> = Mutex::new(Vec::new());
-/// The context that a gate thread waits for, 0 for none.
+/// The context that a gate thread waits for; 0 for none.
 static WAITED_FOR: AtomicUsize = AtomicUsize::new(0);
 
 const PAUSE: Duration = Duration::from_micros(100);
-/// How often a context's end waits so long for our thread to have left it: some 2 s, where its work does not end.
+/// How many pauses a context's end waits for our thread to leave it: some 2 s, if its work does not end.
 const PATIENCE: u32 = 20_000;
-/// The same of the process's end: some 20 ms.
+/// The same for the process's end: some 20 ms.
 const PATIENCE_AT_EXIT: u32 = 200;
 
-/// Waits until no thread of ours asks the driver, and keeps them from it.
+/// Waits until no thread of ours queries the driver, and blocks new queries.
 pub(crate) fn asking() -> MutexGuard<'static, ()> {
     locked(&ASKING)
 }
 
-/// While it lives, nothing is asked of a context.
+/// While it lives, the context is not queried.
 pub(crate) struct Leaving(usize);
 
 impl Leaving {
@@ -63,7 +63,7 @@ pub(crate) fn is_leaving(context: usize) -> bool {
 /// A wait for a context.
 pub(crate) struct Inside;
 
-/// Begins a wait for a context, unless that may be ending, or another thread waits for one.
+/// Begins a wait for a context, unless the context may be ending, or another thread waits for one.
 pub(crate) fn enter(context: usize) -> Option<Inside> {
     WAITED_FOR.compare_exchange(0, context, SeqCst, SeqCst).ok()?;
     let inside = Inside;
@@ -77,13 +77,13 @@ impl Drop for Inside {
     }
 }
 
-/// Whether the process ends: nothing more is asked.
+/// Whether the process ends: no more queries are made.
 pub(crate) fn is_exiting() -> bool {
     EXITING.load(SeqCst)
 }
 
-/// Does by `work`, in a thread of ours, what may ask the driver something; answers false, and does nothing, where the
-/// process ends.
+/// Runs `work`, which may query the driver, in a thread of ours. If the process ends, it returns false without running
+/// it.
 pub(crate) fn unless_exiting(work: impl FnOnce()) -> bool {
     at_exit();
     let _asking = asking();
@@ -94,7 +94,7 @@ pub(crate) fn unless_exiting(work: impl FnOnce()) -> bool {
     goes_on
 }
 
-/// Sees to it that the driver's own end finds nobody of ours in it.
+/// Makes sure that no thread of ours is inside the driver when the driver ends.
 pub(crate) fn at_exit() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     if REGISTERED.swap(true, SeqCst) {
@@ -105,7 +105,7 @@ pub(crate) fn at_exit() {
 }
 
 extern "C" fn exiting() {
-    // In a forked child there is no thread, and a lock of its parent's may be held for ever.
+    // A forked child has no such thread, and a lock of its parent's may be held for ever.
     if !account::keeps_books() {
         return;
     }

@@ -1,18 +1,19 @@
-//! Quota over any driver below: what a slice allocates is charged to its ledger, everything else passes through.
+//! Quota over any driver below: a slice's allocations are charged to its ledger, and all other calls pass through.
 //!
-//! - [`TABLE`]: the limiter as a driver: its own functions where it charges or answers for the slice, and for every
-//!   other symbol a jump into the driver below ([`below`]).
+//! - [`TABLE`]: the limiter as a driver. It has its own functions for calls that it charges or answers for the slice.
+//!   Every other symbol is a jump into the driver below ([`below`]).
 //! - [`tenant`]: this process's membership in its slice.
-//! - [`account`]: which pair of pages pays for which device, and the one place where memory is reserved.
-//! - `charges`: what this process is charged for ([`divvy_charges`]). `driver`: the driver as charges ask it.
-//! - `gate`: whether this process may launch now, and what it has in flight. `leave`: ends of contexts and the process.
-//! - [`hooks`]: the functions of our own, one file per area.
+//! - [`account`]: which pair of pages is charged for which device, and the one place where memory is reserved.
+//! - `charges`: the charges of this process ([`divvy_charges`]). `driver`: the driver as that crate uses it.
+//! - `gate`: whether this process may launch now, and which work it has in flight. `leave`: ends of contexts and the
+//!   process.
+//! - [`hooks`]: the limiter's own functions, one file per area.
 //! - [`nvml`]: the limiter as an NVML, which shows the slice to tools.
 //!
-//! All of this runs inside other people's programs: it prints nothing, keeps no descriptor, starts no thread but
-//! the gate's, and a panic ends where it began. `DIVVY_SLICE` names the slice's attach socket; without it nothing is limited.
-//! `DIVVY_DRIVER` names the driver below by absolute path; `DIVVY_NVML` the NVML below;
-//! `DIVVY_LOG` a file that gets a line for what went wrong.
+//! All of this runs inside other programs: it prints nothing, keeps no descriptor and starts no thread but the gate's.
+//! A panic ends where it began. `DIVVY_SLICE` names the slice's attach socket; without it nothing is limited.
+//! `DIVVY_DRIVER` names the driver below by absolute path; `DIVVY_NVML` the NVML below; `DIVVY_LOG` a file for lines
+//! about failures.
 
 pub mod account;
 pub mod below;

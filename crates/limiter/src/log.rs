@@ -1,4 +1,4 @@
-//! A line in `DIVVY_LOG` for what went wrong: a path, or `stderr` for who wants it there. Silent otherwise.
+//! Log lines about failures, in the file that `DIVVY_LOG` names, or on standard error with `stderr`. Silent otherwise.
 
 use core::fmt;
 use std::io::Write as _;
@@ -18,7 +18,7 @@ pub(crate) fn line(message: fmt::Arguments<'_>) {
         now.subsec_millis(),
         std::process::id()
     );
-    // A log that cannot be written has no place to say so.
+    // If the log cannot be written, there is no other place to report that.
     if path.as_os_str() == "stderr" {
         let _written = std::io::stderr().write_all(text.as_bytes());
         return;

@@ -1,9 +1,9 @@
 //! Libraries in this process that take device memory past the limiter: NVIDIA's OpenCL, graphics and codec libraries,
-//! and a libcuda that is neither ourselves nor the driver below.
+//! and a libcuda that is neither the limiter nor the driver below.
 //!
-//! The loader counts what it has loaded, and says so for nothing: as long as that number stands still, a look costs
-//! one call of the loader. Looked at where it costs nothing beside what is done: when a context is made, and before
-//! large allocations. What a process does that allocates nothing, the agent sees from outside.
+//! The loader counts the objects that it has loaded, and reports the count cheaply: as long as it stands still, a check
+//! costs one call of the loader. The check runs where it costs little beside the call itself: when a context is made,
+//! and before large allocations. A process that allocates nothing is seen by the agent from outside.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -16,19 +16,19 @@ use crate::below::find::{headers, holds};
 use crate::log;
 use crate::tenant::Membership;
 
-/// What the loader had loaded when we looked last, and one; 0 before the first look.
+/// The loader's count at the last check, plus one; 0 before the first check.
 static SEEN: AtomicU64 = AtomicU64::new(0);
 /// Kinds that were found, one bit each: each is counted once per process.
 static FOUND: AtomicU64 = AtomicU64::new(0);
 
-/// Looks, if the loader has loaded something since.
+/// Checks, if the loader has loaded an object since.
 ///
 /// # Errors
 /// As [`permit`].
 #[inline(never)]
 pub(crate) fn look(member: &Membership) -> Result<(), CUresult> {
     let mut loads = 0_u64;
-    // SAFETY: the callback writes one u64, which is what it is given.
+    // SAFETY: the callback writes one u64, and it gets a pointer to one.
     unsafe { libc::dl_iterate_phdr(Some(count_loads), (&raw mut loads).cast()) };
     if SEEN.swap(loads + 1, Ordering::Relaxed) != loads + 1 {
         search(member);
@@ -36,15 +36,15 @@ pub(crate) fn look(member: &Membership) -> Result<(), CUresult> {
     permit(member)
 }
 
-/// Whether this process may allocate, by what was found so far.
+/// Whether this process may allocate, given the findings so far.
 ///
 /// # Errors
-/// `CUDA_ERROR_NOT_PERMITTED` once a stranger was found, as long as the policy is strict.
+/// `CUDA_ERROR_NOT_PERMITTED` once such a library was found, as long as the policy is strict.
 pub(crate) fn permit(member: &Membership) -> Result<(), CUresult> {
     if FOUND.load(Ordering::Relaxed) == 0 || member.first().policy() == Policy::BestEffort {
         return Ok(());
     }
-    // Small allocations look at nothing, unless they have to.
+    // Small allocations make no check, unless they have to.
     member.look_devices_up();
     Err(CUDA_ERROR_NOT_PERMITTED)
 }
@@ -52,13 +52,13 @@ pub(crate) fn permit(member: &Membership) -> Result<(), CUresult> {
 unsafe extern "C" fn count_loads(info: *mut libc::dl_phdr_info, _: usize, loads: *mut c_void) -> c_int {
     // SAFETY: the loader's own record, for the time of this call; `loads` is `look`'s.
     unsafe { loads.cast::<u64>().write((*info).dlpi_adds) };
-    // The first object tells as much as all of them.
+    // Any object holds the count, so the first is enough.
     1
 }
 
-/// What a search looks for and finds.
+/// The input and the result of a search.
 struct Search {
-    /// An address within each libcuda that may be here.
+    /// An address within each permitted libcuda.
     known: [usize; 2],
     found: u64,
 }
@@ -69,7 +69,7 @@ fn search(member: &Membership) {
         known: [search_address(), below::address_if_open()],
         found: 0,
     };
-    // SAFETY: the callback gets the record that it is written for, and nothing else does meanwhile.
+    // SAFETY: the callback gets the record that it is written for, and no other code uses it meanwhile.
     unsafe { libc::dl_iterate_phdr(Some(judge), (&raw mut search).cast()) };
     let new = search.found & !FOUND.fetch_or(search.found, Ordering::Relaxed);
     for bypass in Bypass::ALL.into_iter().filter(|bypass| new & bit(*bypass) != 0) {
@@ -105,7 +105,7 @@ unsafe extern "C" fn judge(info: *mut libc::dl_phdr_info, _: usize, search: *mut
     0
 }
 
-/// An object as the loader tells of it.
+/// A loaded object, as the loader describes it.
 struct Object<'a> {
     path: &'a str,
     soname: &'a str,
@@ -131,7 +131,7 @@ impl<'a> Object<'a> {
     }
 
     fn bypass(&self, known: &[usize]) -> Option<Bypass> {
-        // What holds no code is one of our stand-ins or second names.
+        // An object without code is one of our stand-ins or second names.
         if !headers(self.info)
             .iter()
             .any(|header| header.p_flags & libc::PF_X != 0)
@@ -147,7 +147,7 @@ impl<'a> Object<'a> {
             })
     }
 
-    /// Ourselves, the driver below, another slice's limiter around this one, or the parts of WSL's driver.
+    /// The limiter, the driver below, another slice's limiter around this one, or the parts of WSL's driver.
     fn is_ours(&self, known: &[usize]) -> bool {
         self.path.contains("/stages/")
             || self.path.starts_with("/usr/lib/wsl/")
@@ -193,7 +193,7 @@ unsafe fn soname(info: &libc::dl_phdr_info) -> &str {
         // SAFETY: as above; the loop's bound.
         entry = unsafe { entry.add(1) };
     }
-    // The loader has turned the table's offset into an address; in the vDSO, which it does not touch, it has not.
+    // The loader has turned the table's offset into an address, except in the vDSO, which it does not touch.
     match offset {
         Some(offset) if strings > info.dlpi_addr as usize && strings > 4096 => {
             // SAFETY: a string of the object's own table.

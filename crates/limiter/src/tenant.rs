@@ -1,7 +1,7 @@
 //! This process's membership in its slice.
 //!
-//! Strict: a process that was given a slice and cannot join it gets no device memory and no initialised driver, never
-//! an unlimited one.
+//! It is strict: a process that was given a slice and cannot join it gets no device memory and no initialised driver,
+//! and never an unlimited one.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -14,7 +14,7 @@ use divvy_ledger::attach::{self, AttachError, Attached};
 
 use crate::{environment, log};
 
-/// Where this process stands.
+/// This process's membership state.
 #[derive(Clone, Copy)]
 pub enum Tenant {
     /// No slice was given: nothing is limited.
@@ -28,12 +28,13 @@ pub enum Tenant {
 pub struct Membership {
     first: Attached,
     rest: Vec<Attached>,
-    /// Whether an allocation has to ask for its device. With one account, and no device but its own in use, it pays.
+    /// Whether an allocation has to look its device up. With one account, and only its own device in use, that account
+    /// is charged.
     by_device: AtomicBool,
 }
 
 impl Membership {
-    /// The account of the slice's first device. Policy and everything else that is the slice's stands there.
+    /// The account of the slice's first device. It holds the policy and all other settings of the whole slice.
     #[inline]
     #[must_use]
     pub fn first(&self) -> &Attached {
@@ -61,32 +62,32 @@ impl Membership {
         1 + self.rest.len()
     }
 
-    /// Whether an allocation has to ask for its device.
+    /// Whether an allocation has to look its device up.
     #[inline]
     pub(crate) fn is_by_device(&self) -> bool {
         self.by_device.load(Ordering::Relaxed)
     }
 
-    /// From now on, allocations ask for their device.
+    /// From now on, allocations look their device up.
     pub(crate) fn look_devices_up(&self) {
         self.by_device.store(true, Ordering::Relaxed);
     }
 }
 
-/// Null until the first look, then [`NO_SLICE`] or a leaked [`Membership`].
+/// Null until the first check, then [`NO_SLICE`] or a leaked [`Membership`].
 static MEMBERSHIP: AtomicPtr<Membership> = AtomicPtr::new(core::ptr::null_mut());
 const NO_SLICE: *mut Membership = NonNull::<Membership>::dangling().as_ptr();
 
 /// Held while one thread attaches.
 static JOINING: AtomicBool = AtomicBool::new(false);
-/// Rounds of a millisecond to wait for another thread's attach, which itself takes 5 s at most.
+/// How many milliseconds to wait for another thread's attach, which itself takes 5 s at most.
 const PATIENCE: u32 = 10_000;
 
-/// Joins the slice if there is one and nobody has.
+/// Joins the slice if there is one and this process has not joined yet.
 ///
 /// # Errors
-/// What cuInit answers when the slice cannot be joined: `CUDA_ERROR_SYSTEM_DRIVER_MISMATCH` where the other side
-/// speaks another version, else `CUDA_ERROR_SYSTEM_NOT_READY`.
+/// The result of cuInit if the slice cannot be joined: `CUDA_ERROR_SYSTEM_DRIVER_MISMATCH` if the other side uses
+/// another version, else `CUDA_ERROR_SYSTEM_NOT_READY`.
 #[inline]
 pub fn join() -> Result<Tenant, CUresult> {
     match known() {
@@ -95,7 +96,7 @@ pub fn join() -> Result<Tenant, CUresult> {
     }
 }
 
-/// Where this process stands, if it has joined or found that there is nothing to join.
+/// This process's state, if it has joined or found that there is no slice to join.
 #[inline]
 pub fn known() -> Option<Tenant> {
     let membership = MEMBERSHIP.load(Ordering::Acquire);
@@ -104,7 +105,7 @@ pub fn known() -> Option<Tenant> {
     } else if core::ptr::eq(membership, NO_SLICE) {
         Some(Tenant::Unlimited)
     } else {
-        // SAFETY: what is neither null nor NO_SLICE was leaked by `enter`.
+        // SAFETY: a pointer that is neither null nor NO_SLICE was leaked by `enter`.
         Some(Tenant::Member(unsafe { &*membership }))
     }
 }
@@ -112,7 +113,7 @@ pub fn known() -> Option<Tenant> {
 #[cold]
 fn first_join() -> Result<Tenant, CUresult> {
     let Some(path) = environment::slice() else {
-        // Somebody may have entered meanwhile: then that holds.
+        // Another thread may have entered meanwhile: then its state holds.
         let _entered = MEMBERSHIP.compare_exchange(
             core::ptr::null_mut(),
             NO_SLICE,
@@ -155,8 +156,8 @@ fn connect_all(path: &Path) -> Result<Vec<Attached>, AttachError> {
     Ok(accounts)
 }
 
-/// Makes this process a member with these accounts, by index, for the rest of its life. Without any it stays what it
-/// is.
+/// Makes this process a member with these accounts, by index, for the rest of its life. Without any, its state does not
+/// change.
 pub fn enter(accounts: Vec<Attached>) -> Tenant {
     let mut accounts = accounts.into_iter();
     let Some(first) = accounts.next() else {

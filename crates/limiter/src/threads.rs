@@ -1,4 +1,4 @@
-//! Threads of our own in other people's processes: small, and deaf to the program's signals.
+//! Threads of the limiter in other programs' processes: small, and with the program's signals blocked.
 
 use std::io;
 
@@ -16,7 +16,7 @@ pub(crate) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Resu
     without_signals(|| thread.spawn(run)).map(drop)
 }
 
-/// Runs `make` with all signals blocked: what it starts never handles any of the program's.
+/// Runs `make` with all signals blocked: threads that it starts never handle any of the program's signals.
 fn without_signals<T>(make: impl FnOnce() -> T) -> T {
     let mut all = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = core::mem::MaybeUninit::<libc::sigset_t>::uninit();

@@ -1,4 +1,4 @@
-//! Calls that no program should make, or not then: the driver's own codes, nothing charged, nothing leaked, no crash.
+//! Wrong calls, and calls at a wrong time: the driver's own codes, nothing charged, nothing leaked, no crash.
 
 mod emulated;
 mod squatter;
@@ -17,7 +17,7 @@ use support::Slice;
 const MIB: usize = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// The same call through the limiter and straight to the driver below: one answer, and a ledger that did not move.
+/// The same call through the limiter and straight to the driver below: the same result, and an unchanged ledger.
 macro_rules! alike {
     ($slice:expr, $function:ident($($argument:expr),* $(,)?)) => {{
         let used = $slice.used();
@@ -66,7 +66,7 @@ fn nothing_is_asked_of_a_driver_that_was_not_started() {
             .all(|code| *code == CUDA_ERROR_NOT_INITIALIZED),
         "{uninitialised:?}"
     );
-    // And then it works as ever.
+    // And then it works as before.
     cu!(cuInit(0));
     context();
     pointer = get!(cuMemAlloc_v2(4 * MIB));
@@ -140,7 +140,7 @@ fn sizes_of_nothing_and_of_everything() {
                 slice,
                 cuMipmappedArrayCreate((&raw mut array).cast(), &raw const described, 3)
             );
-            // A format that is none, of a size that no device has.
+            // An invalid format, of a size that no device has.
             described.NumChannels = 3;
             alike!(slice, cuArray3DCreate_v2(&raw mut array, &raw const described));
         }
@@ -229,15 +229,15 @@ fn again(test: &str, folder: &std::path::Path, set: &[(&str, &str)], status: i32
 
 const LATE: &str = "calls_after_teardown_answer_and_leave_nothing";
 
-/// The exit status by which the late calls say that they were made, and what they answered.
+/// The exit status that confirms the late calls, and their results.
 const SOUND: i32 = 42;
 
 thread_local! {
-    /// A program's own, made before the drop-in's: it ends after them.
+    /// A key of the program's own, made before the drop-in's: it ends after them.
     static LAST: Cell<Option<Late>> = const { Cell::new(None) };
 }
 
-/// What a program has at the end of a thread or of itself, as C++ programs have in static objects.
+/// An object at the end of a thread or of the program, such as a C++ program's static objects.
 struct Late;
 
 impl Drop for Late {
@@ -246,7 +246,7 @@ impl Drop for Late {
     }
 }
 
-/// What destructors do: free, ask, and sometimes even allocate. Any answer will do that the driver has for it.
+/// Typical calls of destructors: they free, query, and sometimes even allocate. Any valid code of the driver will do.
 fn late_calls() {
     let mut pointer = 0;
     let (mut free, mut total) = (0, 0);
@@ -262,7 +262,7 @@ fn late_calls() {
         code!(cuModuleUnload(null_mut())),
         code!(cuDevicePrimaryCtxRelease_v2(0)),
     ];
-    // A panic that was caught at the boundary would be this.
+    // This stands for a panic that was caught at the boundary.
     let unknown = codes.contains(&CUDA_ERROR_UNKNOWN);
     if unknown {
         // SAFETY: ends this process at once; nothing after it matters.
@@ -287,11 +287,12 @@ fn calls_after_teardown_answer_and_leave_nothing() {
         assert_eq!(slice.used(), 0);
         return;
     };
-    // First of all that end: this runs after whatever the drop-ins registered later, and the thread's own values.
+    // The first of all ends: this runs after all handlers that the drop-ins registered later, and after the thread's
+    // own values.
     // SAFETY: a function without arguments that does not unwind.
     assert_eq!(unsafe { libc::atexit(at_the_end) }, 0);
     below::stand_on(&divvy_emulator::TABLE);
-    tenant::enter(vec![connect(socket.as_ref(), 0).expect("the keeper answers")]);
+    tenant::enter(vec![connect(socket.as_ref(), 0).expect("the server answers")]);
     let worker = std::thread::spawn(|| {
         LAST.set(Some(Late));
         cu!(cuInit(0));

@@ -1,5 +1,5 @@
-//! A slice of two devices on a machine of three: each device's allocations fall on its own account, whatever order
-//! CUDA_VISIBLE_DEVICES gives them, and the third device is refused.
+//! A slice of two devices on a machine of three. Each device's allocations are charged to its own account, whatever
+//! order CUDA_VISIBLE_DEVICES gives them. The third device is refused.
 
 mod support;
 
@@ -68,7 +68,7 @@ fn total(ordinal: CUdevice) -> u64 {
     bytes as u64
 }
 
-/// One process has one slice for life, so the stories of this process are told one after the other.
+/// A process has one slice for life, so the scenarios of this process run one after the other.
 #[test]
 fn a_process_with_two_devices() {
     below::stand_on(&DRIVER);
@@ -76,7 +76,7 @@ fn a_process_with_two_devices() {
     slice.enter();
     let second = &slice.more[0];
 
-    // No context: the driver's own word for it, and nothing is charged.
+    // Without a context the driver's own error is returned, and nothing is charged.
     assert_eq!(allocate(GIB), Err(CUDA_ERROR_INVALID_CONTEXT));
     // Ordinal 0 is device 1, which has two GiB.
     CURRENT.store(0, Ordering::Relaxed);
@@ -89,20 +89,20 @@ fn a_process_with_two_devices() {
     assert_eq!(allocate(512), Err(CUDA_ERROR_OUT_OF_MEMORY));
     assert_eq!((total(0), total(1)), (2 * GIB, GIB));
 
-    // A free gives back to who paid, whatever device is current.
+    // A free gives back to the charged account, whatever device is current.
     for pointer in [on_second, on_first] {
         // SAFETY: the driver below checks the pointer.
         assert_eq!(unsafe { (TABLE.cuMemFree_v2)(pointer) }, CUDA_SUCCESS);
     }
     assert_eq!((slice.used(), second.ledger.total_used()), (0, 0));
 
-    // The third device is nobody's here.
+    // The third device has no account here.
     assert_eq!(account::of_device(2).err(), Some(CUDA_ERROR_INVALID_DEVICE));
     assert_eq!(account::of_device(7).err(), Some(CUDA_ERROR_INVALID_DEVICE));
     CURRENT.store(2, Ordering::Relaxed);
     assert_eq!(allocate(512), Err(CUDA_ERROR_INVALID_DEVICE));
 
-    // Unless the policy lets it be: then it is counted, and charged to nobody.
+    // Unless the policy allows it: then its use is counted, and charged to no account.
     slice.pages.grant.set_terms(&Terms {
         policy: Policy::BestEffort,
         ..Terms::default()

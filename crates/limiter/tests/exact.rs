@@ -1,5 +1,5 @@
-//! What the device holds for a slice, looked at from outside: every page that an allocation lies in is charged, and at no
-//! moment does the device hold more than the limit, whatever pools, graphs and small allocations do.
+//! What the device holds for a slice, seen from outside. Every page with an allocation in it is charged. At no moment
+//! does the device hold more than the limit, whatever pools, graphs and small allocations do.
 
 mod emulated;
 mod support;
@@ -36,7 +36,7 @@ fn all_of(bytes: u64) -> Vec<CUdeviceptr> {
     std::iter::from_fn(|| try_allocate(bytes)).collect()
 }
 
-/// Frees all but the first of each page; gives those that are left.
+/// Frees all but the first allocation of each page; returns the others.
 fn thin_out(pointers: Vec<CUdeviceptr>) -> Vec<CUdeviceptr> {
     let mut pages = BTreeSet::new();
     let (kept, freed): (Vec<_>, Vec<_>) = pointers
@@ -62,7 +62,7 @@ fn a_page_is_charged_while_anything_lies_in_it() {
     alone("a_page_is_charged_while_anything_lies_in_it", GIB, |slice| {
         context();
         for bytes in [690 * KIB, 512, MIB, MIB - 512, 100 * KIB] {
-            // A program that asks for many small ones gets as many as the device has room for in a slice's pages.
+            // A program with many small allocations gets as many as fit into a slice's pages on the device.
             let count = if bytes < MIB / 2 { 5_000 } else { usize::MAX };
             let all: Vec<_> = std::iter::from_fn(|| try_allocate(bytes)).take(count).collect();
             assert_eq!(slice.used(), held(), "{bytes} each");
@@ -74,7 +74,7 @@ fn a_page_is_charged_while_anything_lies_in_it() {
             );
             let rest = all_of(PAGE);
             assert_eq!((slice.used(), held()), (GIB, GIB), "and the rest in whole pages");
-            // Whether the driver would use a gap is the driver's to know: without room for a page nothing is asked for.
+            // Only the driver knows whether it would use a gap: without headroom for a page it is not called.
             assert_eq!(try_allocate(512), None);
             assert_eq!(try_allocate(MIB + 512), None);
             for pointer in kept.into_iter().chain(rest) {
@@ -101,7 +101,7 @@ fn pages_stay_charged_until_their_last_free_has_come_to_pass() {
             for (stream, gate) in streams.iter().zip(&GATES) {
                 gate.block(*stream);
             }
-            // Of each page, one is freed in either stream, and two by other threads.
+            // Of each page, one allocation is freed in either stream, and two by other threads.
             for (number, pointer) in all.iter().enumerate() {
                 match number % 4 {
                     0 => cu!(cuMemFreeAsync(*pointer, streams[0])),
@@ -109,7 +109,7 @@ fn pages_stay_charged_until_their_last_free_has_come_to_pass() {
                     _ => {}
                 }
             }
-            // A gate holds up whoever waits for the context, as a synchronous free does.
+            // A gate blocks every thread that waits for the context, as a synchronous free does.
             std::thread::scope(|scope| {
                 for part in [2, 3] {
                     let all = &all;
@@ -145,7 +145,7 @@ fn a_destroyed_pool_keeps_the_pages_of_what_is_in_use() {
                 .map(|_| get!(cuMemAllocFromPoolAsync(690 << 10, pool, null_mut())))
                 .collect();
             assert_eq!((slice.used(), held()), (150 * PAGE, 150 * PAGE));
-            // Between them, some that are no pool's: they lie elsewhere.
+            // Between them are some that belong to no pool: they lie elsewhere.
             let direct = get!(cuMemAlloc_v2(512));
             let kept = thin_out(all);
             assert_eq!((slice.used(), held()), (151 * PAGE, 151 * PAGE));
@@ -166,7 +166,7 @@ const HAMMERS: u64 = 3;
 const THREADS: u64 = 3;
 const ROUNDS: u64 = 400;
 
-/// Takes and frees in every way in which a driver takes memory by itself.
+/// Takes and frees memory in every way in which a driver takes memory by itself.
 fn hammer(number: u64, thread: u64) {
     let stream: CUstream = get!(cuStreamCreate(CU_STREAM_NON_BLOCKING.0));
     let own = own_pool();
@@ -259,7 +259,7 @@ fn graph(bytes: usize, stream: CUstream) {
 fn hammer_as_member(number: u64) {
     below::stand_on(&divvy_emulator::TABLE);
     let socket = std::env::var_os("SOCKET").expect("the slice's socket");
-    tenant::enter(vec![connect(socket.as_ref(), 0).expect("the keeper answers")]);
+    tenant::enter(vec![connect(socket.as_ref(), 0).expect("the server answers")]);
     cu!(cuInit(0));
     let current = context() as usize;
     std::thread::scope(|scope| {

@@ -10,7 +10,8 @@ thread_local! {
     static RECORDED: RefCell<Vec<(Symbol, Vec<Vec<u8>>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A value of any driver type whose bytes are all different from their neighbours and from every other argument's.
+/// A value of any driver type, each of whose bytes differs from its neighbours and from the bytes of every other
+/// argument.
 fn pattern<T>(seed: &mut u8, bytes: &mut Vec<Vec<u8>>) -> T {
     let mut value = MaybeUninit::<T>::uninit();
     let mut own = Vec::new();
@@ -24,7 +25,7 @@ fn pattern<T>(seed: &mut u8, bytes: &mut Vec<Vec<u8>>) -> T {
         *last &= 0x3f;
     }
     // SAFETY: the bytes fit; driver types are made of integers, floats, raw pointers and optional function pointers,
-    // which any bytes are a value of, and nobody follows or calls these.
+    // which any bytes are a value of, and no code follows or calls these.
     let value = unsafe {
         value.as_mut_ptr().cast::<u8>().copy_from(own.as_ptr(), own.len());
         value.assume_init()

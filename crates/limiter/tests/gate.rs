@@ -1,4 +1,4 @@
-//! The gate over a device that is only a clock, with an agent that is the test.
+//! The gate over a device that is only a clock; the test plays the agent.
 
 mod device;
 mod support;
@@ -16,8 +16,8 @@ use divvy_limiter::{TABLE, below};
 use support::Slice;
 
 const MS: u64 = 1_000_000;
-/// That nothing is in flight is said this much ahead of its end at most: the next one's first kernel is to come in time. A
-/// kernel may also be shorter than was measured.
+/// The report that no work is in flight comes at most this long before its end, so that the next process's first kernel
+/// comes in time. A kernel may also be shorter than measured.
 const AHEAD_NS: u64 = MS / 2;
 const ROLE: &str = "DIVVY_TEST_ROLE";
 
@@ -77,7 +77,7 @@ fn launch(stream: CUstream, us: u32) {
     assert!(result.is_success());
 }
 
-/// Ends what watches it, when the test ends in any way.
+/// Ends the watching thread, however the test ends.
 struct Over<'a>(&'a AtomicBool, &'a Slice);
 
 impl Drop for Over<'_> {
@@ -105,7 +105,7 @@ fn wait_for(what: &str, mut until: impl FnMut() -> bool) {
     }
 }
 
-/// A lease of `ms` from now on, with `bound_ms` in flight; 0 for no end, and for any amount.
+/// A lease of `ms` from now on, with `bound_ms` in flight. 0 means no end, or any amount.
 fn lease(slice: &Slice, epoch: u64, ms: u64, bound_ms: u64) {
     let or_none = |value: u64| if value == 0 { u64::MAX } else { value };
     slice.pages.grant.beat();
@@ -116,7 +116,7 @@ fn lease(slice: &Slice, epoch: u64, ms: u64, bound_ms: u64) {
     });
 }
 
-/// An agent that beats while it lives.
+/// An agent that sends heartbeats while it lives.
 fn beating<T>(slice: &Slice, body: impl FnOnce() -> T) -> T {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -167,7 +167,7 @@ fn a_closed_gate_lets_nothing_through_and_what_runs_is_waited_for() {
                     let launcher = scope.spawn(|| launch(null_mut(), 100));
                     wait_for("it wants", || presence(slice).wants);
                     assert_ne!(slice.pages.ledger.rung(), rung, "and rang");
-                    // Longer than a beat is fresh: the agent lives, so it waits.
+                    // Longer than a heartbeat stays fresh: the agent lives, so it waits.
                     std::thread::sleep(Duration::from_millis(700));
                     assert_eq!(kernels(), 1);
                     lease(slice, 1, 0, 0);
@@ -190,13 +190,13 @@ fn under_a_lease_what_is_in_flight_keeps_to_the_bound() {
             let mut most = 0;
             for _ in 0..400 {
                 launch(stream, 100);
-                // The first of them nobody knows yet.
+                // The first of them has no measurement yet.
                 let (ahead, launched) = with(|device| (device.end(), device.kernels()));
                 if launched > 20 {
                     most = most.max(ahead.saturating_sub(monotonic_ns()));
                 }
             }
-            // 1 ms, and what completes unseen meanwhile; estimates are a little high or low.
+            // 1 ms, plus work whose completion is noticed late; estimates are a little high or low.
             assert!(most < 1_400_000, "{most}");
             let said = presence(slice);
             assert!(said.launched > 300, "{said:?}");
@@ -229,7 +229,7 @@ fn one_kernel_outlasts_a_lease_and_no_more() {
                     wait_for("it wants", || presence(slice).wants);
                     let before = kernels();
                     let mut until = 0;
-                    // A lease that a busy machine slept through is followed by another.
+                    // If a busy machine slept through a lease, another one follows.
                     wait_for("launched", || {
                         if kernels() == before && monotonic_ns() > until + MS {
                             epoch += 1;
@@ -269,7 +269,7 @@ fn a_lease_that_nobody_uses_is_given_back() {
         beating(slice, || {
             lease(slice, 1, 0, 0);
             for round in 1..=5 {
-                // Long enough for this thread to look while it runs, on a busy machine too.
+                // Long enough for this thread to poll while it runs, even on a busy machine.
                 launch(null_mut(), 20_000);
                 let busy = presence(slice).busy;
                 assert!(busy || monotonic_ns() >= with(|device| device.end()));
@@ -290,7 +290,7 @@ fn several_streams_are_busy_at_once() {
         beating(slice, || {
             lease(slice, 1, 0, 0);
             let streams = [stream(), stream(), stream(), null_mut()];
-            // Nothing is put on top of a kernel that nobody knows.
+            // No work is queued behind a kernel without a measurement.
             launch(streams[0], 30_000);
             wait_for("idle", || !presence(slice).busy);
             let before = presence(slice).busy_ns;
@@ -377,7 +377,7 @@ fn captures_are_left_alone_and_graphs_are_charged_whole() {
                 CU_STREAM_CAPTURE_MODE_RELAXED,
             ] {
                 lease(slice, 1, 0, 1);
-                // Work in flight whose end is to be found out meanwhile.
+                // Work in flight, whose end has to be found out meanwhile.
                 launch(other, 500);
                 // SAFETY: the driver's own stream.
                 assert!(unsafe { (TABLE.cuStreamBeginCapture_v2)(stream, mode) }.is_success());
@@ -440,12 +440,12 @@ fn without_an_agent_the_share_holds_and_with_a_new_one_its_word() {
             // The next agent: another grant, in which the gate is closed.
             wait_for("idle", || !presence(slice).busy);
             let next = recall(&slice.control, 0)
-                .expect("the keeper has them")
+                .expect("the server has them")
                 .adopt()
                 .expect("pages");
             next.grant.beat();
             next.grant.close_gate();
-            deliver(&slice.control, &next).expect("the keeper takes them");
+            deliver(&slice.control, &next).expect("the server takes them");
             let before = kernels();
             std::thread::scope(|scope| {
                 let name = stream as usize;
@@ -506,7 +506,7 @@ fn sixteen_threads_launch_nothing_while_it_is_closed() {
     });
 }
 
-/// Every way to launch something.
+/// Every way to launch.
 const WAYS: usize = 12;
 
 fn launch_by(way: usize) {
@@ -681,7 +681,7 @@ fn processes_of_a_slice_share_its_lease() {
     const SOCKET: &str = "DIVVY_TEST_SOCKET";
     if let Some(socket) = std::env::var_os(SOCKET) {
         below::stand_on(&CLOCK);
-        let account = connect(std::path::Path::new(&socket), 0).expect("the keeper answers");
+        let account = connect(std::path::Path::new(&socket), 0).expect("the server answers");
         divvy_limiter::tenant::enter(vec![account]);
         context();
         for _ in 0..200 {

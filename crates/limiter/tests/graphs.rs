@@ -1,4 +1,4 @@
-//! Memory of graphs: nothing while they are made or captured, what the driver reserves once they are launched.
+//! Memory of graphs: no charge while they are made or captured, and the driver's reservation once they are launched.
 
 mod emulated;
 mod support;
@@ -15,7 +15,7 @@ fn stream() -> CUstream {
     get!(cuStreamCreate(CU_STREAM_NON_BLOCKING.0))
 }
 
-/// Adds an allocation node, and a free node behind it if asked for.
+/// Adds an allocation node, and a free node behind it if requested.
 fn allocation(graph: CUgraph, bytes: usize, freed: bool) -> CUdeviceptr {
     let mut wanted = CUDA_MEM_ALLOC_NODE_PARAMS::default();
     wanted.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -44,7 +44,7 @@ fn a_graph_is_charged_when_it_is_launched() {
         assert_eq!((slice.used(), held()), (0, 0), "no memory yet");
         cu!(cuGraphLaunch(exec, stream));
         assert_eq!((slice.used(), held()), (600 * MIB, 600 * MIB));
-        // Again and again, with the same memory, although it would not fit twice.
+        // Repeatedly, with the same memory, although it would not fit twice.
         for _ in 0..3 {
             cu!(cuGraphLaunch(exec, stream));
         }
@@ -54,7 +54,7 @@ fn a_graph_is_charged_when_it_is_launched() {
             (600 * MIB, 600 * MIB),
             "kept until it is trimmed"
         );
-        // Another one, in another stream: the first one's memory is used again.
+        // Another graph, in another stream: the first one's memory is reused.
         cu!(cuGraphExecDestroy(exec));
         let second: CUgraphExec = get!(cuGraphInstantiateWithFlags(graph, 0));
         let other = self::stream();
@@ -65,7 +65,7 @@ fn a_graph_is_charged_when_it_is_launched() {
         cu!(cuGraphExecDestroy(second));
         cu!(cuDeviceGraphMemTrim(0));
         assert_eq!((slice.used(), held()), (0, 0));
-        // What kept memory stands in the way of is had by trimming.
+        // If kept memory stands in the way, trimming frees it.
         let third: CUgraphExec = get!(cuGraphInstantiateWithFlags(graph, 0));
         cu!(cuGraphUpload(third, stream));
         cu!(cuStreamSynchronize(stream));
@@ -153,10 +153,10 @@ fn a_capture_allocates_nothing_and_is_not_disturbed() {
         let context = context() as usize;
         let (captured, other) = (stream(), stream());
         cu!(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
-        // More than the slice, and nothing is taken.
+        // More than the slice has, and nothing is taken.
         let pointer: CUdeviceptr = get!(cuMemAllocAsync(400 << 20, captured));
         assert_eq!((slice.used(), held()), (0, 0));
-        // Another thread goes on meanwhile, in the only mode in which it may.
+        // Another thread continues meanwhile, in the only mode that allows it.
         std::thread::spawn(move || {
             cu!(cuCtxSetCurrent(context as CUcontext));
             let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;

@@ -42,7 +42,7 @@ fn physical_memory_is_charged_until_the_last_handle_and_mapping_go() {
             cu!(cuMemMap(address, 64 << 20, 0, block, 0));
             cu!(cuMemMap(address + (64 << 20), 64 << 20, 0, block, 0));
             assert_eq!(slice.used(), 64 * MIB, "mapped twice, paid once");
-            // Released while it is mapped, it is still there.
+            // Released while it is mapped, the memory stays.
             cu!(cuMemRelease(block));
             assert_eq!((slice.used(), held()), (64 * MIB, 64 * MIB));
             let again: CUmemGenericAllocationHandle =
@@ -55,7 +55,7 @@ fn physical_memory_is_charged_until_the_last_handle_and_mapping_go() {
             assert_ne!(code!(cuMemRelease(again)), CUDA_SUCCESS);
             assert_ne!(code!(cuMemUnmap(address, 64 << 20)), CUDA_SUCCESS);
             assert_eq!(slice.used(), 0);
-            // Over the limit nothing is made, and exactly the limit is.
+            // Over the limit nothing is made; exactly the limit is possible.
             assert_eq!(create((1 << 30) + GRANULARITY), Err(CUDA_ERROR_OUT_OF_MEMORY));
             assert_eq!(create(usize::MAX - 1), Err(CUDA_ERROR_OUT_OF_MEMORY));
             let all = create(1 << 30).expect("exactly the limit");
@@ -69,8 +69,8 @@ fn physical_memory_is_charged_until_the_last_handle_and_mapping_go() {
     );
 }
 
-/// A driver that answers another handle for each import, and hands out descriptors of its device node, which tell nothing
-/// of what they stand for.
+/// A driver that returns another handle for each import, and hands out descriptors of its device node. Such descriptors
+/// do not identify their memory.
 mod nodes {
     use super::*;
     use std::collections::BTreeMap;
@@ -78,10 +78,10 @@ mod nodes {
     use std::sync::Mutex;
 
     const BELOW: &Table = &divvy_emulator::TABLE;
-    /// fcntl(2): what is kept with an open file, whichever descriptor it is asked by.
+    /// fcntl(2): a value that belongs to an open file, whichever descriptor is used.
     const F_SETSIG: i32 = 10;
     const F_GETSIG: i32 = 11;
-    /// What is added to a handle for each import of it.
+    /// The offset that each import adds to a handle.
     const ANOTHER: u64 = 1 << 48;
     static FILES: Mutex<BTreeMap<i32, i32>> = Mutex::new(BTreeMap::new());
     static IMPORTS: Mutex<u64> = Mutex::new(0);
@@ -93,7 +93,8 @@ mod nodes {
         flags: u64,
     ) -> CUresult {
         let mut file = -1i32;
-        // A node's descriptors tell the driver what they were opened for; here a number does that is kept with the opening.
+        // A node's descriptors tell the driver what they were opened for; here a number that belongs to the open file
+        // does that.
         let mark = |node: i32, number: i32| {
             // SAFETY: the test's own descriptor.
             assert_eq!(unsafe { libc::fcntl(node, F_SETSIG, number) }, 0);
@@ -204,7 +205,7 @@ fn what_a_process_exports_and_imports_itself_stays_charged() {
             cu!(cuMemRelease(handle));
         }
         assert_eq!((slice.used(), held()), (0, 0));
-        // The descriptor alone holds the bytes. Importing it is paid for, before anything is mapped and as a whole.
+        // Only the descriptor holds the bytes. An import of it is charged as a whole, before any of it is mapped.
         let again = import(descriptor).expect("it is there");
         assert_eq!((slice.used(), held()), (900 * MIB, 900 * MIB));
         let address: CUdeviceptr = get!(cuMemAddressReserve(1 << 30, 0, 0, 0));
@@ -214,7 +215,7 @@ fn what_a_process_exports_and_imports_itself_stays_charged() {
         assert_eq!((slice.used(), held()), (900 * MIB, 900 * MIB), "mapped");
         cu!(cuMemUnmap(address, GRANULARITY));
         assert_eq!((slice.used(), held()), (0, 0));
-        // Where there is no room for it, it is not to be had.
+        // Without headroom for it, the import fails.
         let half = create(512 << 20).expect("it fits");
         assert_eq!(import(descriptor), Err(CUDA_ERROR_OUT_OF_MEMORY));
         assert_eq!((slice.used(), held()), (512 * MIB, 512 * MIB));
@@ -249,7 +250,8 @@ fn so_it_does_with_a_driver_of_other_handles_that_tells_no_sizes() {
         let (mut free, mut total) = (0, 0);
         cu!(cuMemGetInfo_v2(&raw mut free, &raw mut total));
         assert_eq!((slice.used(), held()), (0, 0));
-        // Of nobody's size: as much as was mapped of it at most, and no more than the slice has room for.
+        // Its size is unknown: it counts as the largest part that was mapped of it, and at most as the slice's
+        // headroom.
         let imported = import(descriptor).expect("it is there");
         cu!(cuMemMap(at(0), GRANULARITY, 0, imported, 0));
         assert_eq!(slice.used(), 2 * MIB);
@@ -283,7 +285,7 @@ fn memory_of_the_host_is_no_device_memory() {
         ] {
             let properties = on(kind, id);
             let mut handle = 0;
-            // Whatever the driver below thinks of it, no more than that.
+            // Whatever the driver below decides, it is no more than that.
             let result = code!(cuMemCreate(&raw mut handle, 4 << 30, &raw const properties, 0));
             assert_eq!(slice.used(), 0, "{kind:?}");
             if result == CUDA_SUCCESS {
@@ -357,7 +359,7 @@ fn arrays_and_mipmaps_are_charged_what_they_take() {
         );
         assert!(more.is_null());
         cu!(cuArrayDestroy(all));
-        // 64 GiB are more than the slice has; what does not fit any number is the driver's to answer.
+        // 64 GiB are more than the slice has; for a size that fits no number the driver's own error is returned.
         for (described, answer) in [
             (array(16384, 16384, 16, 0), CUDA_ERROR_OUT_OF_MEMORY),
             (
@@ -379,7 +381,7 @@ fn arrays_and_mipmaps_are_charged_what_they_take() {
             CUDA_ERROR_INVALID_VALUE
         );
         assert_eq!((slice.used(), held()), (0, 0));
-        // Those that a context takes with it.
+        // Those that end with a context.
         let second = context();
         assert_ne!(first, second);
         let small = array(64, 64, 0, 0);
@@ -411,7 +413,7 @@ fn contexts_and_heaps_are_charged_what_the_grant_and_the_program_say() {
             cu!(cuDevicePrimaryCtxRelease_v2(0));
             assert_eq!(slice.used(), 200 * MIB);
             cu!(cuCtxSetCurrent(second));
-            // A heap is charged beyond its first size, up and down.
+            // A heap is charged beyond its first size, upwards and downwards.
             let first_size: usize = get!(cuCtxGetLimit(CU_LIMIT_MALLOC_HEAP_SIZE));
             cu!(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, first_size + (64 << 20)));
             assert_eq!(slice.used(), 264 * MIB);
@@ -425,7 +427,7 @@ fn contexts_and_heaps_are_charged_what_the_grant_and_the_program_say() {
             assert_ne!(code!(cuCtxSetLimit(CUlimit(77), 1 << 40)), CUDA_SUCCESS);
             cu!(cuCtxDestroy_v2(second));
             assert_eq!(slice.used(), 100 * MIB);
-            // The last use ends one, with what is allocated in it.
+            // The last use ends a context, and so do its allocations.
             let passing = context();
             let _goes_with_it: CUdeviceptr = get!(cuMemAlloc_v2(64 << 20));
             let _one_use_more: CUcontext = get!(cuCtxAttach(0));

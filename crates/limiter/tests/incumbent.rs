@@ -1,4 +1,4 @@
-//! What HAMi-core was seen to do, row by row, and our answer to the same input.
+//! HAMi-core's observed behaviour, row by row, and our result for the same input.
 
 mod emulated;
 mod support;
@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 enum Answer {
-    /// In a process of its own, which is in a slice of 1 GiB of the first of two devices.
+    /// In a process of its own, in a slice of 1 GiB on the first of two devices.
     Here(fn(&Slice)),
     /// A test or a bench of that name, in that file of the repository.
     There(&'static str, &'static str),
@@ -237,7 +237,7 @@ fn import_external(number: i32, bytes: u64) -> Result<CUexternalMemory, CUresult
     Ok(memory)
 }
 
-/// A memory file that nobody in the slice has paid for. Whoever imports it takes the descriptor over.
+/// A memory file that no process of the slice is charged for. Its importer takes the descriptor over.
 fn memory_of_others(bytes: u64) -> i32 {
     // SAFETY: a name that ends; the descriptor is the caller's.
     let number =
@@ -361,7 +361,7 @@ fn member(slice: &Slice, role: &str) -> Command {
 fn enter_as_member() {
     let socket = std::env::var_os("SOCKET").expect("the slice's socket");
     below::stand_on(&divvy_emulator::TABLE);
-    tenant::enter(vec![connect(socket.as_ref(), 0).expect("the keeper answers")]);
+    tenant::enter(vec![connect(socket.as_ref(), 0).expect("the server answers")]);
     cu!(cuInit(0));
     context();
 }
@@ -374,7 +374,7 @@ fn take_all(bytes: usize) -> Vec<CUdeviceptr> {
     .collect()
 }
 
-/// Takes what it can and keeps it until it is told to end.
+/// Takes as much as it can and keeps it until it is told to end.
 fn race() {
     enter_as_member();
     let all = take_all(8 << 20);
@@ -426,7 +426,7 @@ fn killed_then_refused(slice: &Slice) {
         code!(cuMemAlloc_v2(&raw mut pointer, 4 << 30)),
         CUDA_ERROR_OUT_OF_MEMORY
     );
-    // What the dead one held is there again, and what the survivor takes is counted.
+    // The dead process's memory is available again, and the survivor's allocations are counted.
     let rest: CUdeviceptr = get!(cuMemAlloc_v2(824 << 20));
     assert_eq!(slice.used(), GIB);
     assert_eq!(
@@ -465,7 +465,7 @@ fn writers_killed_anywhere(slice: &Slice) {
 fn devices_in_another_order(slice: &Slice) {
     slice.enter();
     cu!(cuInit(0));
-    // The slice's device is the second now; the first is none of its business.
+    // The slice's device is the second now; the first does not concern it.
     let mut foreign = null_mut();
     assert_eq!(
         code!(cuCtxCreate_v2(&raw mut foreign, 0, 0)),
@@ -512,7 +512,7 @@ fn above_a_lowered_limit(slice: &Slice) {
 
 fn nothing_of_the_programs_is_touched(slice: &Slice) {
     let state = || {
-        // Of this thread: while it starts, the one that starts it has all signals blocked.
+        // Of this thread only: while the limiter's thread starts, the thread that starts it has all signals blocked.
         let status = std::fs::read_to_string("/proc/thread-self/status").expect("Linux");
         let ours = |line: &&str| line.starts_with("Sig") || line.starts_with("Umask");
         status.lines().filter(ours).map(str::to_owned).collect::<Vec<_>>()
@@ -563,7 +563,7 @@ fn a_forked_child(slice: &Slice) {
 
 fn an_edited_environment(slice: &Slice) {
     join(slice);
-    // What says the limit is a page that this process cannot write.
+    // The limit stands in a page that this process cannot write.
     let _edited = Command::new("true").env("DIVVY_MEMORY", "64GiB").status();
     let mut pointer = 0;
     assert_eq!(
@@ -589,7 +589,7 @@ fn many_starts(slice: &Slice) {
     for child in &mut children {
         assert!(child.wait().expect("it ends").success());
     }
-    // A guard against hanging, not a measure: `cargo xtask bench startup` is.
+    // A guard against hanging, not a measurement: for that there is `cargo xtask bench startup`.
     assert!(begin.elapsed() < Duration::from_secs(120));
     assert_eq!(slice.used(), 0);
 }

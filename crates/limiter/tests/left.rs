@@ -1,5 +1,5 @@
-//! What several processes had and pay for by one of them, after that one has let go, or died: it is charged for as long as
-//! anybody has it, and no longer, whoever else calls the driver.
+//! Memory of several processes whose owner has let go of it, or has died. It stays charged as long as any process has
+//! it, and no longer, whichever process calls the driver.
 
 mod emulated;
 mod members;
@@ -85,7 +85,7 @@ fn member() {
                 code!(cuMemAlloc_v2(&raw mut pointer, number(rest) as usize))
             )
         }
-        // Pieces of so many bytes, so many of them.
+        // Allocations of so many bytes, and how many of them.
         "export" => {
             let (bytes, count) = rest.split_once(' ').expect("two numbers");
             let pieces =
@@ -123,7 +123,7 @@ fn member() {
     });
 }
 
-/// Waits until the slice's ledger says so many bytes, without a call of the driver by anybody.
+/// Waits until the slice's ledger shows so many bytes, while no process calls the driver.
 fn comes_to(slice: &Slice, bytes: u64) {
     let begin = Instant::now();
     while slice.used() != bytes {
@@ -150,16 +150,16 @@ fn what_everybody_has_left_is_charged_to_nobody_though_its_payer_is_idle() {
         let shared = payer.tell(&format!("create {}", 600 << 20));
         guest.tell(&format!("import {shared}"));
         payer.tell("release");
-        assert_eq!(slice.used(), 600 * MIB, "the guest has it");
+        assert_eq!(slice.used(), 600 * MIB, "the importer has it");
         guest.tell("release");
-        // At once, by whoever needs it.
+        // At once, for the process that needs it.
         let asks = if round % 2 == 0 { &mut third } else { &mut guest };
         asks.tell("begin");
         assert_eq!(asks.tell(&format!("alloc {}", 600 << 20)), "CUDA_SUCCESS");
         assert_eq!(asks.tell("finish"), "CUDA_SUCCESS");
         comes_to(&slice, 0);
     }
-    // Who leaves last is killed: somebody looks for the dead, or for room.
+    // The last importer is killed: it is found by a process that checks for dead ones, or that needs memory.
     let shared = payer.tell(&format!("create {}", 600 << 20));
     guest.tell(&format!("import {shared}"));
     payer.tell("release");
@@ -174,7 +174,7 @@ fn what_everybody_has_left_is_charged_to_nobody_though_its_payer_is_idle() {
     third.tell("begin");
     assert_eq!(third.tell(&format!("alloc {}", 600 << 20)), "CUDA_SUCCESS");
     assert_eq!(third.tell("finish"), "CUDA_SUCCESS");
-    // It went with its context, and lay in pages with others.
+    // It ended with its context, and shared pages with others.
     let mut guest = member();
     payer.tell("begin");
     let handles = payer.tell(&format!("export {} 40", 600 << 10));
@@ -208,18 +208,18 @@ fn a_dead_payers_pages_count_once_for_all_that_lie_in_them() {
     };
     let (mut payer, mut guest) = (member(), member());
     payer.tell(&format!("alloc {}", 900 << 20));
-    // 32 of them a page.
+    // A page holds 32 of them.
     let handles = payer.tell(&format!("export {} 400", 64 << 10));
     assert_eq!(slice.used(), 926 * MIB);
     guest.tell(&format!("open {handles}"));
     payer.kill();
     slice.pages.ledger.reap().expect("a sound ledger");
     assert_eq!((slice.used(), device()), (26 * MIB, 26 * MIB));
-    // Each page until its last is closed.
+    // Each page stays until its last allocation is closed.
     guest.tell("close 33");
     slice.pages.ledger.reap().expect("a sound ledger");
     assert_eq!(slice.used(), 24 * MIB);
-    // A page that was freed, and its address in use again, are two.
+    // A freed page, and a new page at its address, are two pages.
     let mut payer = member();
     let first = payer.tell(&format!("export {} 1", 600 << 10));
     guest.tell(&format!("open {first}"));
@@ -265,7 +265,8 @@ fn what_was_closed_on_one_device_is_closed_whatever_is_open_on_another() {
     let slice = Slice::with(&uuids, Terms::default());
     let test = "what_was_closed_on_one_device_is_closed_whatever_is_open_on_another";
     let [mut payer, mut other, mut guest] = [(); 3].map(|()| Member::new(&slice, folder.path(), test));
-    // So many that some of the one device have the same places in their table as some of the other in theirs.
+    // So many allocations that some of one device have the same entries in their table as some of the other device in
+    // theirs.
     let first = payer.tell(&format!("export {} 300", 2 << 20));
     other.tell("on 1");
     let second = other.tell(&format!("export {} 300", 2 << 20));

@@ -15,7 +15,7 @@ const FIRST: [u8; 16] = [0x11; 16];
 const SECOND: [u8; 16] = [0x22; 16];
 /// Device utilisation below, in percent.
 const BUSY: u32 = 60;
-/// What a process of somebody else's uses of it.
+/// The use of the device by a process outside the slice.
 const STRANGER: nvmlProcessUtilizationSample_t = sample(1, 7, 50);
 
 const fn sample(pid: u32, time: u64, percent: u32) -> nvmlProcessUtilizationSample_t {
@@ -171,19 +171,19 @@ fn alone(name: &str, body: impl FnOnce()) {
     reason = "the limiter's own setting, in a process of the test's"
 )]
 fn name_slice(socket: &std::path::Path) {
-    // SAFETY: no other thread of this process reads the environment now: a keeper's never does.
+    // SAFETY: no other thread of this process reads the environment now: a page server's never does.
     unsafe { std::env::set_var("DIVVY_SLICE", socket) };
 }
 
-/// Says that this process is in `slice`. Before the limiter's first look at its environment, and beside no other
-/// thread that looks at it.
+/// Declares that this process is in `slice`. It runs before the limiter first reads its environment, and while no other
+/// thread reads it.
 fn enter(slice: &Slice) {
     name_slice(&slice.socket);
     // SAFETY: no arguments.
     assert_eq!(unsafe { (TABLE.nvmlInit_v2)() }, NVML_SUCCESS);
 }
 
-/// Calls a function that must succeed and writes one result last, and gives that.
+/// Calls a function that must succeed and writes one result last, and returns that result.
 macro_rules! ask {
     ($function:ident($($argument:expr),*)) => {{
         // SAFETY: all-zero bytes are a value of every number, record and handle, and the arguments are of their kinds.
@@ -195,7 +195,7 @@ macro_rules! ask {
     }};
 }
 
-/// Calls a function and gives its answer.
+/// Calls a function and returns its result.
 macro_rules! code {
     ($function:ident($($argument:expr),*)) => {
         // SAFETY: arguments of the function's kinds, or those whose refusal is tested.
@@ -235,7 +235,7 @@ macro_rules! echoes {
             )*
         }
         const ECHOES: Table = Table { $($name: echo::$name),* };
-        /// Calls every function with zeros, and gives what each answered.
+        /// Calls every function with zeros, and returns each result.
         fn call_all() -> Vec<usize> {
             // SAFETY: zeros are values of every parameter, and the functions below look at none.
             vec![$(unsafe { (TABLE.$name)($(std::mem::zeroed::<$of>()),*) }.number()),*]
@@ -293,7 +293,7 @@ fn what_is_not_the_slices_is_not_there() {
         assert!(device.is_null());
         let found: nvmlDevice_t = ask!(nvmlDeviceGetHandleByUUID(second.as_ptr()));
         assert_eq!(found, handle(1));
-        // A handle from elsewhere: the library below knows it, the slice does not have it.
+        // A foreign handle: the library below knows it, but the slice does not have it.
         let mut memory = nvmlMemory_t::default();
         assert_eq!(
             code!(nvmlDeviceGetMemoryInfo(handle(0), &raw mut memory)),
@@ -335,10 +335,10 @@ fn memory_and_processes_are_the_slices() {
         assert_eq!(
             slice.pages.ledger.processes().count(),
             0,
-            "who looks takes no place"
+            "an observer takes no slot"
         );
 
-        let tenant = connect(&slice.socket, 0).expect("the keeper answers");
+        let tenant = connect(&slice.socket, 0).expect("the server answers");
         tenant.reserve(6 * GIB).expect("it fits");
         let memory: nvmlMemory_t = ask!(nvmlDeviceGetMemoryInfo(device));
         assert_eq!(
@@ -398,7 +398,7 @@ fn the_compute_share_is_the_whole() {
             ..Terms::default()
         };
         let slice = Slice::with(&[(GIB, FIRST)], terms);
-        let _tenant = connect(&slice.socket, 0).expect("the keeper answers");
+        let _tenant = connect(&slice.socket, 0).expect("the server answers");
         enter(&slice);
         let device = handle(0);
         // The newest figure of the slice's own process, 10 % of the device, is 40 % of a quarter of it.

@@ -1,4 +1,4 @@
-//! A slice of one device: no allocation looks its device up, until one of another device is let through and counted.
+//! A slice of one device: no allocation looks its device up, until another device's use is allowed and counted.
 
 mod support;
 
@@ -55,7 +55,7 @@ fn a_device_is_looked_up_only_when_it_matters() {
     assert_eq!(LOOKS.load(Ordering::Relaxed), 0);
     assert_eq!(slice.used(), 10 * MIB);
 
-    // What creates a context asks so.
+    // Creating a context looks the device up.
     assert!(account::of_device(1).expect("let through").is_none());
     assert_eq!(slice.pages.ledger.bypasses(Bypass::ForeignDevice), 1);
     assert!(account::of_device(1).expect("let through").is_none());

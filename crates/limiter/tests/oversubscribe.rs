@@ -1,5 +1,5 @@
-//! A slice that may go beyond its share: what no longer fits is managed memory that prefers the host, charged to a book
-//! of its own, shown as room, and reported when kernels run on it.
+//! A slice that may go beyond its share. An allocation that no longer fits becomes managed memory that prefers the
+//! host. It is charged to a table of its own, shown as free memory, and reported when kernels run on it.
 
 mod support;
 
@@ -18,7 +18,7 @@ use support::{DEVICE_BYTES, MEMORY, Slice};
 
 const MIB: u64 = 1 << 20;
 
-/// Managed allocations made, and the pointers that were advised to the host and mapped into the device.
+/// Managed allocations made, and the pointers whose memory was placed on the host and mapped into the device.
 static MANAGED: AtomicU32 = AtomicU32::new(0);
 static AT_HOST: AtomicU64 = AtomicU64::new(0);
 static MAPPED: AtomicU64 = AtomicU64::new(0);
@@ -125,7 +125,7 @@ fn books(slice: &Slice) -> (u64, u64) {
     (ledger.total_used() / MIB, ledger.total_spilled() / MIB)
 }
 
-/// One process has one slice for life, so the stories of this process are told one after the other.
+/// A process has one slice for life, so the scenarios of this process run one after the other.
 #[test]
 fn a_process_beyond_its_share() {
     below::stand_on(&DRIVER);
@@ -139,7 +139,7 @@ fn a_process_beyond_its_share() {
     slice.enter();
     assert_eq!(info(), (200 * MIB, 200 * MIB));
 
-    // Within the share nothing is different.
+    // Within the share there is no difference.
     let within = allocate(60 * MIB).expect("it fits");
     launch();
     assert_eq!((books(&slice), MANAGED.load(Ordering::Relaxed)), ((60, 0), 0));
@@ -156,7 +156,7 @@ fn a_process_beyond_its_share() {
     assert_eq!(allocate(41 * MIB), Err(CUDA_ERROR_OUT_OF_MEMORY));
     assert_eq!(books(&slice), (100, 60));
 
-    // Three eighths of it beyond, and kernels run.
+    // Three eighths of it lie beyond the share, and kernels run.
     assert!(slice.pages.ledger.thrash().lasting.is_none(), "nothing runs yet");
     for _ in 0..100 {
         launch();
@@ -166,7 +166,7 @@ fn a_process_beyond_its_share() {
     assert!(thrash.lasting.is_some(), "{thrash:?}");
     assert_eq!((thrash.pressure, thrash.episodes), (3_750, 1));
 
-    // What lay beyond goes back to its own book, and it is over.
+    // Memory beyond the share goes back to its own table, and thrashing is over.
     free(beyond);
     assert_eq!(books(&slice), (100, 0));
     assert_eq!(slice.pages.ledger.thrash().lasting, None);
@@ -188,7 +188,7 @@ fn a_process_beyond_its_share() {
     slice.pages.grant.set_memory_limit_bytes(100 * MIB);
 
     // A process that dies returns both.
-    let dead = connect(&slice.socket, 0).expect("the keeper answers");
+    let dead = connect(&slice.socket, 0).expect("the server answers");
     dead.reserve(50 * MIB).expect("it fits");
     dead.slot().reserve_spill(30 * MIB, 100 * MIB).expect("it fits");
     assert_eq!(books(&slice), (50, 30));

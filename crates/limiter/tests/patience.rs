@@ -1,4 +1,4 @@
-//! A slice that waits for room: in itself, on the device, and no longer than it says.
+//! A slice that waits for memory: in the slice, on the device, and no longer than its terms allow.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::{MEMORY, Slice};
 
 const MIB: u64 = 1 << 20;
 
-/// Whether the device below is full, whatever the slice says; and how often it was asked.
+/// Whether the device below is full, whatever the slice shows; and how often it was asked.
 static FULL: AtomicBool = AtomicBool::new(false);
 static ASKED: AtomicU32 = AtomicU32::new(0);
 
@@ -50,7 +50,7 @@ fn waiting(slice: &Slice, on_oom_wait: Duration) {
     });
 }
 
-/// One process has one slice for life, so the stories of this process are told one after the other.
+/// A process has one slice for life, so the scenarios of this process run one after the other.
 #[test]
 fn a_process_that_waits() {
     below::stand_on(&DRIVER);
@@ -63,7 +63,7 @@ fn a_process_that_waits() {
     after_a_death_the_driver_is_asked_again(&slice);
 }
 
-/// Runs `change` once a process of the slice waits; the allocation of `bytes` must then succeed.
+/// Runs `change` once a process of the slice waits; then the allocation of `bytes` must succeed.
 fn waits_until(slice: &Slice, bytes: u64, change: impl FnOnce()) {
     std::thread::scope(|scope| {
         let waited = scope.spawn(move || allocate(bytes).expect("after a wait"));
@@ -96,7 +96,7 @@ fn a_raised_limit_is_room(slice: &Slice) {
 fn room_on_the_device_is_waited_for(slice: &Slice) {
     FULL.store(true, Ordering::SeqCst);
     waits_until(slice, 50 * MIB, || {
-        // Nothing is charged for what is not there.
+        // Memory that the device lacks is not charged.
         let asked = ASKED.load(Ordering::SeqCst);
         while ASKED.load(Ordering::SeqCst) < asked + 3 {
             std::thread::yield_now();
@@ -114,7 +114,7 @@ fn the_wait_ends(slice: &Slice) {
     FULL.store(true, Ordering::SeqCst);
     assert_eq!(allocate(50 * MIB), Err(CUDA_ERROR_OUT_OF_MEMORY));
     assert_eq!(slice.used(), 0);
-    // What can never fit is not waited for.
+    // A request that can never fit does not wait.
     waiting(slice, Duration::from_secs(600));
     FULL.store(false, Ordering::SeqCst);
     assert_eq!(allocate(101 * MIB), Err(CUDA_ERROR_OUT_OF_MEMORY));
@@ -128,9 +128,9 @@ fn after_a_death_the_driver_is_asked_again(slice: &Slice) {
     let before = ASKED.load(Ordering::SeqCst);
     assert_eq!(allocate(MIB), Err(CUDA_ERROR_OUT_OF_MEMORY));
     assert_eq!(ASKED.load(Ordering::SeqCst), before + 1);
-    // A machine that is busy may let the moment pass: then once more.
+    // A busy machine may miss the moment: then it is tried once more.
     let again = (0..50).any(|_| {
-        let dead = connect(&slice.socket, 0).expect("the keeper answers");
+        let dead = connect(&slice.socket, 0).expect("the server answers");
         dead.reserve(MIB).expect("it fits");
         drop(dead);
         assert_eq!(slice.pages.ledger.reap().expect("reap").bytes, MIB);

@@ -1,5 +1,6 @@
-//! Pools' pointers that other processes have open when the process that exported them frees them. The manual wants the
-//! importers to free first; whatever a program does, the slice is charged what the device holds, after every step.
+//! Pointers of pools that other processes have open when the exporting process frees them. The manual wants the
+//! importers to free first. Whatever a program does, the slice is charged for exactly what the device holds, after
+//! every step.
 
 mod emulated;
 mod members;
@@ -19,7 +20,7 @@ use support::Slice;
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 256 * MIB;
 
-/// What a member has: a pool of its own, and pointers by the names that the test gives them.
+/// A member's state: a pool of its own, and pointers by the names that the test gives them.
 struct Hands {
     pool: CUmemoryPool,
     descriptor: i32,
@@ -45,7 +46,7 @@ impl Hands {
         }
     }
 
-    /// Does one thing; nothing waits in a stream afterwards.
+    /// Does one action; no work waits in a stream afterwards.
     fn act(&mut self, word: &str, rest: &str) -> String {
         let (name, rest) = rest.split_once(' ').unwrap_or((rest, ""));
         match word {
@@ -107,7 +108,8 @@ struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// Has a member do something, then both look, and asserts that the slice is charged what the device holds: `mib`.
+    /// Has a member do something, and then both look. Asserts that the slice is charged for exactly what the device
+    /// holds: `mib`.
     fn then(&mut self, who: char, what: &str, mib: u64) -> String {
         let answer = match who {
             'o' => self.owner.tell(what),
@@ -124,7 +126,7 @@ impl Pair<'_> {
         answer
     }
 
-    /// The guest opens a pointer of the owner's.
+    /// The importer opens a pointer of the owner's.
     fn pass(&mut self, name: &str, mib: u64) {
         let exported = self.then('o', &format!("export {name}"), mib);
         self.then('g', &format!("import {name} {exported}"), mib);
@@ -160,14 +162,14 @@ fn what_a_pool_keeps_is_charged_once_and_handed_out_to_nobody_else() {
             pair.then('o', &format!("keep {}", 200 * MIB), 0);
             pair.then('o', &format!("alloc a {}", 20 * MIB), 20);
             pair.pass("a", 20);
-            // The pool keeps it, and no other allocation gets it while the guest has it.
+            // The pool keeps it, and no other allocation gets it while the importer has it.
             pair.then('o', "free a", 20);
             pair.then('o', &format!("alloc b {}", 20 * MIB), 40);
             pair.then('o', "free b", 40);
             pair.then('o', &format!("alloc c {}", 20 * MIB), 40);
-            // Trimmed, it stays: somebody has it.
+            // It stays even after a trim, since a process has it open.
             pair.then('o', "trim 0", 40);
-            // Then it is the pool's to keep, to hand out and to let go.
+            // After that the pool may keep it, hand it out or release it.
             pair.then('g', "free a", 40);
             pair.then('o', &format!("alloc d {}", 20 * MIB), 40);
             pair.then('o', "free d", 40);
@@ -207,7 +209,7 @@ fn a_page_of_small_pieces_stays_for_the_one_that_is_open() {
         pair.pass("a", 2);
         pair.then('o', "free a", 2);
         pair.then('o', "free b", 2);
-        // In the page that the guest has open.
+        // In the page that the importer has open.
         pair.then('o', "alloc c 1000", 2);
         pair.then('o', "trim 0", 2);
         pair.then('o', "free c", 2);
@@ -232,7 +234,7 @@ fn what_is_open_outlives_its_pool() {
         pair.then('o', "free idle", 82);
         pair.then('o', "free a", 82);
         pair.then('o', "free small", 82);
-        // What lay idle goes with it, and what is in use stays.
+        // Idle memory ends with the pool, and memory in use stays.
         pair.then('o', "destroy", 32);
         pair.then('o', "free b", 32);
         pair.then('g', "free b", 22);

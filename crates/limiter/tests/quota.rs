@@ -1,4 +1,4 @@
-//! A process in a slice: what it may have, what it is told, and what comes back.
+//! A process in a slice: what it may allocate, which sizes it sees, and what comes back.
 
 mod support;
 
@@ -39,7 +39,7 @@ fn info() -> (u64, u64) {
     (free as u64, total as u64)
 }
 
-/// One process has one slice for life, so the stories of this process are told one after the other.
+/// A process has one slice for life, so the scenarios of this process run one after the other.
 #[test]
 fn a_process_in_a_slice() {
     below::stand_on(&MEMORY);
@@ -101,7 +101,7 @@ fn every_way_to_allocate_is_charged_and_every_free_returns_it(slice: &Slice) {
             assert_eq!((slice.used(), live_bytes()), (0, 0), "{name}");
         }
     }
-    // The driver's own pitch is what is charged.
+    // The driver's own pitch is charged.
     let (mut pointer, mut pitch) = (0, 0);
     // SAFETY: valid out-parameters.
     let result = unsafe { (TABLE.cuMemAllocPitch_v2)(&raw mut pointer, &raw mut pitch, 100, 10, 4) };
@@ -129,7 +129,7 @@ fn the_older_interface_is_charged_and_shows_the_slice(slice: &Slice) {
         assert_eq!((TABLE.cuMemFree)(pointer), CUDA_SUCCESS);
     }
     assert_eq!(slice.used(), 0);
-    // What does not fit 32 bits shows as the most they can say.
+    // A size that does not fit 32 bits shows as their maximum.
     slice.pages.grant.set_memory_limit_bytes(DEVICE_BYTES);
     // SAFETY: as above.
     let result = unsafe { (TABLE.cuMemGetInfo)(&raw mut room, &raw mut total) };
@@ -162,7 +162,7 @@ fn over_the_limit_is_out_of_memory_and_touches_nothing(slice: &Slice) {
         (result, pointer, pitch),
         (CUDA_ERROR_OUT_OF_MEMORY, 0xdead_beef, 1)
     );
-    // Fits by the usual pitch, not by the driver's: it is given back.
+    // It fits by the usual pitch, but not by the driver's: it is given back.
     // SAFETY: valid out-parameters.
     let result = unsafe { (TABLE.cuMemAllocPitch_v2)(&raw mut pointer, &raw mut pitch, 512, 2000, 4) };
     assert_eq!(result, CUDA_ERROR_OUT_OF_MEMORY);
@@ -190,11 +190,11 @@ fn the_slice_is_what_the_program_sees(slice: &Slice) {
     let result = unsafe { (TABLE.cuDeviceTotalMem_v2)(&raw mut total, 0) };
     assert_eq!(result, CUDA_SUCCESS);
     assert_eq!(total as u64, GIB);
-    // Below what is in use: no room, and no underflow.
+    // A limit below the use: no free memory, and no underflow.
     slice.pages.grant.set_memory_limit_bytes(GIB / 8);
     assert_eq!(info(), (0, GIB / 8));
     assert_eq!(allocate(512), Err(CUDA_ERROR_OUT_OF_MEMORY));
-    // The device's own room is the lesser.
+    // The device's own free memory is less.
     slice.pages.grant.set_memory_limit_bytes(4 * DEVICE_BYTES);
     assert_eq!(info(), (DEVICE_BYTES - GIB / 4, DEVICE_BYTES));
     slice.pages.grant.set_memory_limit_bytes(GIB);
@@ -210,7 +210,7 @@ fn bogus_frees_get_the_drivers_own_code(slice: &Slice) {
     assert_eq!(free(held), CUDA_SUCCESS);
     assert_eq!(free(held), CUDA_ERROR_INVALID_VALUE);
     assert_eq!(slice.used(), 0);
-    // A free that the driver refuses keeps its charge.
+    // If the driver refuses a free, the charge stays.
     let held = allocate(MIB).expect("it fits");
     let hidden = LIVE.lock().expect("no test panics inside").remove(&held);
     assert_eq!(free(held), CUDA_ERROR_INVALID_VALUE);
@@ -230,7 +230,7 @@ fn a_destroyed_context_returns_what_went_with_it(slice: &Slice) {
     // SAFETY: the driver below looks at no context.
     assert_eq!(unsafe { (TABLE.cuCtxDestroy_v2)(null_mut()) }, CUDA_SUCCESS);
     assert_eq!(slice.used(), 0);
-    // An address that comes back without a free that we saw is not charged twice.
+    // An address that comes back without a visible free is not charged twice.
     allocate(MIB).expect("it fits");
     LIVE.lock().expect("no test panics inside").clear();
     let again = allocate(2 * MIB).expect("it fits");

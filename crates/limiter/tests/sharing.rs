@@ -1,4 +1,5 @@
-//! Allocations that several processes hold: inside a slice one pays, from outside the importer does.
+//! Allocations that several processes hold: inside a slice one process is charged; the importer is charged for memory
+//! from outside.
 
 mod emulated;
 mod members;
@@ -32,7 +33,7 @@ fn handle(spelled: &str) -> CUipcMemHandle {
     handle
 }
 
-/// What a member does: allocates and exports, opens, closes, frees.
+/// A member's actions: it allocates and exports, opens, closes, frees.
 fn member() {
     let (mut own, mut opened, mut pool) = (0, 0, null_mut());
     let mut passing = null_mut();
@@ -128,17 +129,17 @@ fn one_process_pays_for_what_a_slice_shares() {
         [&slice, &slice, &other, &other].map(|slice| Member::new(slice, folder.path(), TEST));
     let handle = first.tell(&format!("export {}", 600 << 20));
     assert_eq!(slice.used(), 600 * MIB);
-    // Inside the slice, nobody pays twice, though it would not fit twice.
+    // Inside the slice no byte is charged twice; it would not fit twice.
     assert_eq!(second.tell(&format!("open {handle}")), "CUDA_SUCCESS");
     assert_eq!(slice.used(), 600 * MIB);
-    // From another slice it is paid once there, however many open it.
+    // From another slice it is charged there once, however many processes open it.
     assert_eq!(foreign.tell(&format!("open {handle}")), "CUDA_SUCCESS");
     assert_eq!(other.used(), 600 * MIB);
     assert_eq!(fourth.tell(&format!("open {handle}")), "CUDA_SUCCESS");
     assert_eq!(other.used(), 600 * MIB);
     assert_eq!(second.tell("close"), "CUDA_SUCCESS");
     assert_eq!(slice.used(), 600 * MIB);
-    // Who paid in the other slice closes first, and goes on paying while the other has it open.
+    // The charged process in the other slice closes first, and stays charged while the other has it open.
     assert_eq!(foreign.tell("close"), "CUDA_SUCCESS");
     assert_eq!(other.used(), 600 * MIB);
     assert_eq!(fourth.tell("close"), "CUDA_SUCCESS");
@@ -146,7 +147,7 @@ fn one_process_pays_for_what_a_slice_shares() {
     foreign.tell(&format!("open {}", "0 ".repeat(64).trim_end()));
     assert_eq!(first.tell("free"), "CUDA_SUCCESS");
     assert_eq!(slice.used(), 0);
-    // Who pays frees first, and goes on paying while another has it open: the device has it still.
+    // The owner frees first, and stays charged while another process has it open: the device still has it.
     let handle = first.tell(&format!("export {}", 600 << 20));
     assert_eq!(second.tell(&format!("open {handle}")), "CUDA_SUCCESS");
     assert_eq!(first.tell("free"), "CUDA_SUCCESS");
@@ -154,7 +155,8 @@ fn one_process_pays_for_what_a_slice_shares() {
     assert_eq!(second.tell("close"), "CUDA_SUCCESS");
     assert_eq!(first.tell("used"), "0");
     assert_eq!(slice.used(), 0);
-    // And its address is handed out again: what comes there lies in other pages, the last of which it does not fill.
+    // And its address is handed out again. The next allocation there lies in other pages, the last of which it does not
+    // fill.
     let bytes = (100 << 20) - 5;
     let handle = first.tell(&format!("export {bytes}"));
     assert_eq!(second.tell(&format!("open {handle}")), "CUDA_SUCCESS");
@@ -165,7 +167,7 @@ fn one_process_pays_for_what_a_slice_shares() {
     assert_eq!(first.tell("used"), (100 * MIB).to_string());
     assert_eq!(first.tell("free"), "CUDA_SUCCESS");
     assert_eq!(slice.used(), 0);
-    // A page that small ones share stays for the one of them that another has open.
+    // A page that small allocations share stays for the one of them that another process has open.
     first.tell("export 1000");
     let handle = first.tell("export 2000");
     assert_eq!(second.tell(&format!("open {handle}")), "CUDA_SUCCESS");
@@ -173,7 +175,7 @@ fn one_process_pays_for_what_a_slice_shares() {
     assert_eq!(slice.used(), 2 * MIB);
     assert_eq!(second.tell("close"), "CUDA_SUCCESS");
     assert_eq!(first.tell("used"), (2 * MIB).to_string(), "the other one");
-    // So it does where it went with its context.
+    // So it does if it ended with its context.
     first.tell("begin");
     let handle = first.tell(&format!("export {bytes}"));
     assert_eq!(second.tell(&format!("open {handle}")), "CUDA_SUCCESS");
@@ -182,7 +184,7 @@ fn one_process_pays_for_what_a_slice_shares() {
     assert_eq!(slice.used(), 102 * MIB);
     assert_eq!(second.tell("close"), "CUDA_SUCCESS");
     assert_eq!(first.tell("used"), (2 * MIB).to_string());
-    // So it does where its pool has paid, and is gone.
+    // So it does if its pool was charged, and is gone.
     let shared = first.tell(&format!("pool {}", 600 << 20));
     assert_eq!(second.tell(&format!("join {shared}")), "CUDA_SUCCESS");
     assert_eq!(slice.used(), 602 * MIB);
@@ -190,7 +192,7 @@ fn one_process_pays_for_what_a_slice_shares() {
     assert_eq!(first.tell("used"), (602 * MIB).to_string());
     assert_eq!(second.tell("leave"), "CUDA_SUCCESS");
     assert_eq!(first.tell("used"), (2 * MIB).to_string());
-    // A slice that has no room for it cannot open it, and is charged nothing.
+    // A slice without headroom for it cannot open it, and is charged nothing.
     other.pages.grant.set_memory_limit_bytes(100 << 20);
     let handle = first.tell(&format!("export {}", 600 << 20));
     assert_eq!(fourth.tell(&format!("open {handle}")), "CUDA_ERROR_OUT_OF_MEMORY");
@@ -199,12 +201,12 @@ fn one_process_pays_for_what_a_slice_shares() {
     for member in [first, second, foreign, fourth] {
         member.end();
     }
-    assert_eq!(slice.used(), 2 * MIB, "the small one that nobody freed");
+    assert_eq!(slice.used(), 2 * MIB, "the small one that is not freed");
     slice.pages.ledger.reap().expect("a sound ledger");
     assert_eq!(slice.used(), 0);
 }
 
-/// Device memory that the processes below `folder` hold or nobody has paid the device for, in bytes.
+/// Device memory that the processes below `folder` hold or that no process has returned to the device, in bytes.
 fn on_device(folder: &std::path::Path, uuid: &str) -> u64 {
     let usage = divvy_device::usage_in(folder, uuid).expect("a device page");
     usage.used_bytes
@@ -224,7 +226,7 @@ fn what_a_dead_process_paid_for_stays_charged_while_others_have_it() {
     };
     let member = || Member::new(&slice, folder.path(), TEST);
     for pool in [false, true] {
-        // The payer dies by SIGKILL, and who has the memory is idle.
+        // The owner dies by SIGKILL, and the importer is idle.
         let (mut payer, mut holder) = (member(), member());
         let word = if pool { "pool" } else { "export" };
         let shared = payer.tell(&format!("{word} {}", 600 << 20));
@@ -233,7 +235,7 @@ fn what_a_dead_process_paid_for_stays_charged_while_others_have_it() {
         payer.kill();
         assert_eq!(reaped(), 600 * MIB);
         for _ in 0..12 {
-            // Every time, whoever reaps: this one's reservation, or we.
+            // Every time, whichever process reaps: this one's reservation, or the test.
             let mut next = member();
             assert_eq!(
                 next.tell(&format!("alloc {}", 600 << 20)),
@@ -254,7 +256,7 @@ fn what_a_dead_process_paid_for_stays_charged_while_others_have_it() {
             1
         );
         if pool {
-            // Who has it dies as well.
+            // The importer dies as well.
             holder.kill();
             assert_eq!(reaped(), 0);
         } else {
@@ -270,8 +272,9 @@ fn what_a_dead_process_paid_for_stays_charged_while_others_have_it() {
 /// Pairs of neighbours, each with a page to itself.
 const PAIRS: usize = 16;
 
-/// Frees the second of two neighbours in a stream that waits, then the first, which another has open; then the stream goes on,
-/// the page is empty, and something else comes to its address, before anybody has looked. So with all pairs.
+/// Frees the second of two neighbours in a stream that waits, then the first, which another process has open. Then the
+/// stream continues, the page is empty, and another allocation comes to its address, before any process has looked.
+/// This repeats for all pairs.
 fn neighbours() {
     static GATE: Gate = Gate::new();
     let (mut own, mut opened) = (Vec::new(), Vec::new());
@@ -301,7 +304,7 @@ fn neighbours() {
             own = vec![get!(cuMemAlloc_v2(1000))];
             spelled(&get!(cuIpcGetMemHandle(own[0])))
         }
-        // Another one comes to the page while the first waits for its stream.
+        // Another allocation comes to the page while the first waits for its stream.
         "swap" => {
             GATE.block(null_mut());
             cu!(cuMemFreeAsync(own[0], null_mut()));
@@ -320,7 +323,7 @@ fn neighbours() {
             GATE.open();
             // SAFETY: a live stream; past the limiter, which does not look then.
             unsafe { assert!((divvy_emulator::TABLE.cuStreamSynchronize)(streams[1]).is_success()) };
-            // Not small, so that each has a page, and not all of it.
+            // They are not small, so that each has a page, but not all of it.
             let next: Vec<CUdeviceptr> = own.iter().map(|_| get!(cuMemAlloc_v2(3 << 19))).collect();
             let page = |pointer: &CUdeviceptr| pointer / (2 * MIB);
             let again = next
@@ -375,7 +378,7 @@ fn a_page_is_one_for_what_waits_in_it_and_what_comes_to_it() {
     owner.end();
 }
 
-/// Opens what others export in a context that ends, and whose addresses are taken as soon as it has.
+/// Opens exported memory in a context that ends, and whose addresses are taken as soon as it has ended.
 fn passing() {
     let mut own = 0;
     obey_on(&squatter::TABLE, |word, rest| match word {
@@ -417,7 +420,7 @@ fn what_was_open_in_a_context_is_closed_though_its_address_is_in_use_again() {
     owner.end();
 }
 
-/// The most that the device has held when an import came back, in bytes.
+/// The most bytes that the device held when an import returned.
 static MOST: AtomicU64 = AtomicU64::new(0);
 
 unsafe extern "C-unwind" fn watched_import(
@@ -464,13 +467,13 @@ fn what_only_a_descriptor_keeps_is_paid_for_before_it_is_imported() {
             code!(cuMemImportFromShareableHandle(&raw mut handle, shared, kind)).ok()?;
             Ok::<_, CUresult>(handle)
         };
-        // No room for it: the device never holds it, not for a moment.
+        // Without headroom for it the device never holds it, not even for a moment.
         let full: CUdeviceptr = get!(cuMemAlloc_v2(900 << 20));
         assert_eq!(import(), Err(CUDA_ERROR_OUT_OF_MEMORY));
         assert!(MOST.load(Ordering::Relaxed) <= GIB);
         assert_eq!((slice.used(), held()), (900 * MIB, 900 * MIB));
         cu!(cuMemFree_v2(full));
-        // With room it is paid for once, however often it comes, and by nothing but its own bytes.
+        // With headroom it is charged once, however often it is imported, and only with its own bytes.
         let first = import().expect("there is room");
         let second = import().expect("it is here");
         assert_eq!((slice.used(), held()), (900 * MIB, 900 * MIB));
@@ -478,7 +481,7 @@ fn what_only_a_descriptor_keeps_is_paid_for_before_it_is_imported() {
         assert_eq!((slice.used(), held()), (900 * MIB, 900 * MIB));
         cu!(cuMemRelease(second));
         assert_eq!((slice.used(), held()), (0, 0));
-        // What the driver refuses costs nothing.
+        // An import that the driver refuses costs nothing.
         let none = code!(cuMemImportFromShareableHandle(
             null_mut(),
             descriptor as isize as *mut c_void,
@@ -488,7 +491,7 @@ fn what_only_a_descriptor_keeps_is_paid_for_before_it_is_imported() {
     });
 }
 
-/// The descriptor that another thread puts behind the number of the one that is imported, or -1.
+/// The descriptor that another thread puts behind the number of the imported one, or -1.
 static SWAPPED: AtomicI32 = AtomicI32::new(-1);
 static GIVEN: AtomicI32 = AtomicI32::new(-1);
 
@@ -573,8 +576,8 @@ fn a_descriptor_that_is_swapped_during_the_call_is_imported_as_it_was_looked_at(
     });
 }
 
-/// Exports what lies inside an allocation on the first device, and opens it with another device current; and physical memory,
-/// which it imports as external memory with any device current.
+/// Exports an address inside an allocation on the first device, and opens it with another device current. Does the same
+/// with physical memory, which it imports as external memory with any device current.
 fn two_devices() {
     let mut external = null_mut();
     obey(|word, rest| match word {
@@ -643,12 +646,12 @@ fn what_is_opened_is_paid_for_on_the_device_that_it_is_on() {
         [&slice, &slice, &other].map(|slice| Member::new(slice, folder.path(), test));
     let used = |slice: &Slice| (slice.used(), slice.more[0].ledger.total_used());
     let handle = owner.tell("export 4096");
-    // Inside the slice its owner has paid.
+    // Inside the slice its owner is charged.
     assert_eq!(guest.tell(&format!("open {handle}")), "CUDA_SUCCESS");
     assert_eq!(used(&slice), (600 * MIB, 0));
     assert_eq!(foreign.tell(&format!("open {handle}")), "CUDA_SUCCESS");
     assert_eq!(used(&other), (600 * MIB, 0));
-    // And goes on paying there when it dies.
+    // And the charge stays there when the owner dies.
     owner.kill();
     slice.pages.ledger.reap().expect("a sound ledger");
     assert_eq!(used(&slice), (600 * MIB, 0));
@@ -675,7 +678,7 @@ fn external_memory_is_paid_for_on_the_device_that_it_is_on() {
         )
     };
     let here = (300 * MIB, 300 * MIB);
-    // Memory that only its descriptor keeps: with another device current it is not to be had.
+    // Memory that only its descriptor keeps cannot be imported with another device current.
     let parked = owner.tell("create parked");
     assert_eq!(
         guest.tell(&format!("import 1 {parked}")),
@@ -686,7 +689,7 @@ fn external_memory_is_paid_for_on_the_device_that_it_is_on() {
     assert_eq!(used(), (here, (0, 0)));
     assert_eq!(guest.tell("drop"), "CUDA_SUCCESS");
     assert_eq!(used(), ((0, 0), (0, 0)));
-    // What another pays for is paid for once, and nothing is left where it was refused.
+    // Another process's memory is charged once, and nothing is left after a refusal.
     let shared = owner.tell("create");
     assert_eq!(guest.tell(&format!("import 0 {shared}")), "CUDA_SUCCESS");
     assert_eq!(

@@ -1,5 +1,5 @@
-//! Arrays and modules' variables share pages with each other and with small allocations, where nobody tells: the device never
-//! holds more than the limit for it.
+//! Arrays and modules' variables share pages with each other and with small allocations, which no call reports. The
+//! device never holds more than the limit for them.
 
 mod emulated;
 mod support;
@@ -93,7 +93,7 @@ fn shared_pages(slice: &Slice) {
     let destroy = |array| cu!(cuArrayDestroy(array));
     let unload = |module| cu!(cuModuleUnload(module));
 
-    // Many small ones share pages, and whoever makes and destroys them for ever takes no more.
+    // Many small ones share pages, and an endless loop that makes and destroys them takes no more.
     let few: Vec<_> = (0..100).map(|_| array(64).expect("room")).collect();
     assert_eq!(slice.used(), 2 * MIB);
     for _ in 0..1000 {
@@ -119,7 +119,7 @@ fn shared_pages(slice: &Slice) {
     let modules: Vec<_> = (0..500).map_while(|_| module(130_000).ok()).collect();
     inside("modules");
     let modules = thinned(modules, unload);
-    // Each is one variable, and keeps a page at most.
+    // Each is one variable, and keeps one page at most.
     let kept = modules.len() as u64 * (2 << 20);
     assert!(
         slice.used() <= kept,
@@ -133,7 +133,7 @@ fn shared_pages(slice: &Slice) {
     modules.into_iter().for_each(unload);
     assert_eq!((slice.used(), held()), (0, 0));
 
-    // Arrays in what small allocations leave of their pages, which then go.
+    // Arrays fill the gaps that small allocations leave in their pages; then the allocations end.
     let small: Vec<_> = (0..1024).map(|_| memory(130_000).expect("room")).collect();
     let (gaps, small): (Vec<_>, Vec<_>) = small.into_iter().enumerate().partition(|(at, _)| at % 16 == 5);
     gaps.into_iter().for_each(|(_, pointer)| free(pointer));

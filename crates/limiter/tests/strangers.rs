@@ -1,5 +1,5 @@
-//! Libraries that take device memory past the limiter: loaded, they are counted, and under a strict policy they end
-//! the program's allocations. The libraries are copies of a harmless one under NVIDIA's names.
+//! Libraries that take device memory past the limiter. They are counted once they are loaded, and under a strict policy
+//! they end the program's allocations. The libraries are copies of a harmless one under NVIDIA's names.
 
 mod support;
 
@@ -21,7 +21,7 @@ fn allocate(bytes: u64) -> Result<CUdeviceptr, CUresult> {
     Ok(pointer)
 }
 
-/// A library that this process has loaded anyway, and that calls nothing when it is loaded again.
+/// A library that this process has loaded anyway, and that makes no calls when it is loaded again.
 fn harmless() -> PathBuf {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
     let path = maps
@@ -48,7 +48,7 @@ fn follow(slice: &Slice, policy: Policy) {
     });
 }
 
-/// One process has one slice for life, so the stories of this process are told one after the other.
+/// A process has one slice for life, so the scenarios of this process run one after the other.
 #[test]
 fn a_process_with_strangers_in_it() {
     below::stand_on(&MEMORY);
@@ -57,9 +57,9 @@ fn a_process_with_strangers_in_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let counted = |bypass| slice.pages.ledger.bypasses(bypass);
 
-    // Counted once per process, and let be.
+    // Counted once per process, and allowed.
     follow(&slice, Policy::BestEffort);
-    allocate(2 * MIB).expect("nobody else is here");
+    allocate(2 * MIB).expect("no other process is here");
     load(folder.path(), "libnvidia-opencl.so.1");
     load(folder.path(), "libharmless.so.1");
     for _ in 0..3 {
@@ -78,7 +78,7 @@ fn a_process_with_strangers_in_it() {
         assert_eq!(counted(bypass), u64::from(expected), "{bypass}");
     }
 
-    // Strict: nothing more, large or small; what is there stays, and is returned.
+    // Strict: no more allocations, large or small; existing ones stay, and are returned.
     let held = allocate(MIB).expect("best effort");
     follow(&slice, Policy::Strict);
     assert_eq!(allocate(2 * MIB), Err(CUDA_ERROR_NOT_PERMITTED));

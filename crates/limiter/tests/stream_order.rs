@@ -1,4 +1,4 @@
-//! Memory in stream order: charged while a stream holds it, and for what a pool keeps.
+//! Memory in stream order: charged while a stream holds it, and for memory that a pool keeps.
 
 mod emulated;
 mod support;
@@ -100,11 +100,11 @@ fn a_pool_is_charged_for_what_it_keeps() {
         // Freed at once, with the other kind of free.
         cu!(cuMemFree_v2(again));
         assert_eq!((slice.used(), held()), (500 * MIB, 500 * MIB));
-        // Where the pool might grow beyond the limit, it gives up what it keeps first.
+        // If the pool might grow beyond the limit, it first gives up the memory that it keeps.
         let large: CUdeviceptr = get!(cuMemAllocAsync(700 << 20, stream));
         assert_eq!((slice.used(), held()), (700 * MIB, 700 * MIB));
         cu!(cuMemFree_v2(large));
-        // What a pool keeps and nobody uses gives way to who needs it.
+        // Unused memory of a pool is released for an allocation that needs it.
         let other: CUdeviceptr = get!(cuMemAlloc_v2(800 << 20));
         assert_eq!((slice.used(), held()), (800 * MIB, 800 * MIB));
         cu!(cuMemFree_v2(other));
@@ -146,7 +146,7 @@ fn a_pool_of_the_programs_own_cannot_pass_the_limit() {
             )),
             CUDA_ERROR_OUT_OF_MEMORY
         );
-        // A destroyed pool keeps what is in use.
+        // A destroyed pool keeps the memory in use.
         cu!(cuMemPoolDestroy(pool));
         assert_eq!((slice.used(), held()), (GIB, GIB));
         cu!(cuMemFreeAsync(held_one, stream));
@@ -163,7 +163,7 @@ fn streams_and_contexts_that_end_leave_nothing_behind() {
         |slice| {
             static GATES: [Gate; 3] = [Gate::new(), Gate::new(), Gate::new()];
             let first = context();
-            // A destroyed stream still has its frees before it.
+            // A destroyed stream still has its earlier frees to do.
             let gone = stream();
             GATES[0].block(gone);
             let pointer: CUdeviceptr = get!(cuMemAlloc_v2(64 << 20));
@@ -173,7 +173,7 @@ fn streams_and_contexts_that_end_leave_nothing_behind() {
             GATES[0].open();
             cu!(cuCtxSynchronize());
             assert_eq!((slice.used(), held()), (0, 0));
-            // Default streams: everybody's, and each thread's own.
+            // Default streams: the common one, and each thread's own.
             GATES[1].block(null_mut());
             let pointer: CUdeviceptr = get!(cuMemAllocAsync(64 << 20, null_mut()));
             cu!(cuMemFreeAsync(pointer, null_mut()));
@@ -184,7 +184,7 @@ fn streams_and_contexts_that_end_leave_nothing_behind() {
             GATES[1].open();
             cu!(cuCtxSynchronize());
             assert_eq!((slice.used(), held()), (0, 0));
-            // From another context, of another thread; and then the context ends.
+            // From another context and another thread; and then the context ends.
             let other = stream();
             let second = context();
             assert_ne!(first, second);

@@ -1,4 +1,4 @@
-//! cuGetProcAddress over drivers that hand out what they do not export, or what is newer than our table.
+//! cuGetProcAddress over drivers that hand out functions that they do not export, or that are newer than our table.
 
 mod support;
 
@@ -64,11 +64,11 @@ fn what_is_charged_is_never_handed_out_uncharged() {
     );
     assert_eq!(ask(c"cuModuleGetFunction", 12_000, 0), theirs());
     assert_eq!(unknown_addresses(), 0);
-    // A name of tomorrow, and a variant of tomorrow: only the driver knows what they take.
+    // A name of a future version, and a variant of one: only the driver knows their parameters.
     assert_eq!(ask(c"cuTomorrow", 12_000, 0), theirs());
     assert_eq!(ask(c"cuMemAlloc", CUDA_VERSION as i32 + 10, 0), theirs());
     assert_eq!(unknown_addresses(), 2);
-    // In a slice, what would pass the limiter by is not found; what is only new still is.
+    // In a slice, a function that would bypass the limiter is not found; one that is only new still is.
     let slice = Slice::new(1 << 30);
     slice.enter();
     let newer = CUDA_VERSION as i32 + 10;
@@ -83,7 +83,7 @@ fn what_is_charged_is_never_handed_out_uncharged() {
     assert_eq!(ask(c"cuTomorrow", newer, 0), theirs());
     assert_eq!(ask(c"cuModuleGetFunction", newer, 0), theirs());
     assert_eq!(ask(c"cuMemAlloc", 12_000, 0), ours(Symbol::cuMemAlloc_v2));
-    // Unless its policy is to count.
+    // Unless the slice's policy is to count it.
     slice.pages.grant.set_terms(&Terms {
         policy: Policy::BestEffort,
         ..Terms::default()

@@ -15,7 +15,7 @@ pub const LIMIT: u64 = 64 * PAGE;
 /// The pool of each process.
 pub const POOL: usize = 1;
 
-/// What is taken from the device.
+/// The memory taken from the device.
 #[derive(Default)]
 pub struct Device {
     next: u64,
@@ -55,7 +55,7 @@ impl Device {
 /// An allocation, with the device's pages that it lies in.
 #[derive(Clone)]
 pub struct Allocation {
-    /// No other has it, at the same address neither.
+    /// A number that no other allocation has, not even at the same address.
     pub number: u64,
     pub bytes: u64,
     pub pages: Vec<u64>,
@@ -67,20 +67,20 @@ enum Work {
     Event(usize),
 }
 
-/// What a driver knows of one process.
+/// A driver's knowledge of one process.
 #[derive(Default)]
 pub struct Memory {
     /// The device's page behind each page of addresses, and the allocations in it.
     mapped: BTreeMap<u64, (u64, u32)>,
-    /// Bytes of what is allocated, by where it begins.
+    /// Bytes of each allocation, by its begin.
     occupied: BTreeMap<u64, u64>,
-    /// Begin and bytes of what was freed and importers have open, in pages that are mapped.
+    /// Begin and bytes of freed memory that importers have open, in pages that are mapped.
     holes: Vec<(u64, u64)>,
     pub live: BTreeMap<CUdeviceptr, Allocation>,
     streams: [VecDeque<Work>; 2],
     pending: BTreeSet<usize>,
     events: usize,
-    /// Allocations that there ever were.
+    /// How many allocations there ever were.
     count: u64,
     /// Bytes that the pool has, and those in use.
     pool: (u64, u64),
@@ -158,7 +158,7 @@ impl Process {
         }
         self.device.borrow_mut().let_go(&freed.pages);
         let device = self.device.borrow();
-        // Where an importer has it open, its part of a page that stays mapped is handed out to no other.
+        // If an importer has it open, its part of a mapped page is not handed out again.
         let is_open = freed.pages.iter().any(|page| device.pages.contains_key(page));
         memory.occupied.remove(&pointer);
         for (address, page) in pages_of(pointer, freed.bytes).zip(&freed.pages) {
@@ -182,8 +182,8 @@ impl Process {
         CUDA_SUCCESS
     }
 
-    /// A stream does all that is in it. What it has freed before our event behind that is charged a page too much or
-    /// too little in some cases (docs/adr/0037), so it stops at no such moment here.
+    /// A stream finishes all its work. In some cases, memory that it has freed before our event behind it is charged
+    /// one page too much or too little (docs/adr/0037). So the stream stops at no such moment here.
     pub fn advance(&self, stream: usize) {
         let work = core::mem::take(&mut self.memory.borrow_mut().streams[stream]);
         for one in work {
@@ -233,7 +233,7 @@ impl Memory {
         })
     }
 
-    /// What is used of a page, from and to, in order.
+    /// The used parts of a page, from and to, in order.
     fn used_of(&self, page: u64) -> Vec<(u64, u64)> {
         let occupied = self.occupied.iter().map(|(from, bytes)| (*from, from + bytes));
         let holes = self.holes.iter().map(|(from, bytes)| (*from, from + bytes));

@@ -1,5 +1,6 @@
-//! Random sequences of what two processes of a slice do with device memory, over a device of our own: the ledger is never
-//! below what the device holds nor above the limit, equals it once each process has looked, and is 0 at the end.
+//! Random sequences of what two processes of a slice do with device memory, over a simulated device. The ledger is
+//! never below what the device holds nor above the limit. It equals that once each process has looked, and is 0 at the
+//! end.
 
 mod device;
 
@@ -21,7 +22,7 @@ enum Step {
     Free(usize),
     FreeIn(usize, usize),
     Advance(usize),
-    /// The other process opens one of this one's.
+    /// The other process opens one of this process's allocations.
     Share(usize),
     Close(usize),
     Create(u64),
@@ -53,7 +54,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What one process has.
+/// The state of one process.
 struct Side {
     process: &'static Process,
     charges: Charges<Fake>,
@@ -61,7 +62,7 @@ struct Side {
     managed: Vec<(CUdeviceptr, u64)>,
     /// Pointers that it has opened, with the device's pages behind them.
     opened: Vec<(CUdeviceptr, Vec<u64>)>,
-    /// Bytes, whether the program has the handle still, and addresses of physical memory.
+    /// Bytes, whether the program still has the handle, and addresses of the physical memory.
     physical: Vec<(u64, u64, bool, Vec<u64>)>,
     /// For addresses and handles that the device does not hand out.
     next: u64,
@@ -80,7 +81,7 @@ impl Slice {
         let side = |number: u64| {
             let fd = ledger.share().expect("/proc");
             let slot = Slot::claim(fd, Backing::Sealed, SlotOwner::default()).expect("a slot");
-            // For ever, as a process's own are.
+            // It is leaked, since a process's own state lives for ever as well.
             let process: &'static Process = Box::leak(Box::new(Process {
                 device: Rc::clone(&device),
                 memory: RefCell::new(Memory::default()),
@@ -109,7 +110,7 @@ impl Slice {
             Step::Share(which) => self.share(who, *which),
             step => self.sides[who].take(step, &self.device),
         }
-        // As their threads would, when they are called.
+        // Their threads would do the same when they are called.
         self.sides.iter().for_each(|side| side.charges.follow_residuals());
         let (used, held) = (self.ledger.total_used(), self.must_hold());
         assert!(
@@ -138,7 +139,7 @@ impl Slice {
         if found.pages.is_empty() {
             return;
         }
-        // A driver answers the same handle each time.
+        // A driver returns the same handle each time.
         let key = Key::of(&[who as u64, found.number].map(u64::to_ne_bytes).concat());
         owner.charges.exported(pointer, key);
         importer.next += PAGE;
@@ -235,7 +236,7 @@ impl Side {
                 if let Some(pointer) = take_one(&mut self.pointers, which) {
                     let result = self.charges.free(pointer, || process.free(pointer));
                     assert!(result.is_success());
-                    // A second free is refused, and gives nothing back.
+                    // A second free is refused, and returns nothing.
                     assert!(!self.charges.free(pointer, || process.free(pointer)).is_success());
                 }
             }

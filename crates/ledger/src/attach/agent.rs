@@ -1,4 +1,4 @@
-//! The agent's half: makes a slice's pages, hands them to the keeper, and gets them back after a restart.
+//! The agent's half: makes a slice's pages, hands them to the page server, and gets them back after a restart.
 
 use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,10 +12,10 @@ use crate::error::PageError;
 use crate::grant::{Grant, GrantSpec, GrantView};
 use crate::ledger::{Backing, Ledger};
 
-/// How long a keeper may take.
+/// How long a page server may take.
 const EXCHANGE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Both pages of one account of a slice, in the hands of the agent that made the grant.
+/// Both pages of one account of a slice, held by the agent that made the grant.
 #[derive(Debug)]
 pub struct Pages {
     /// What the slice may use.
@@ -38,29 +38,29 @@ impl Pages {
         Ok(pages)
     }
 
-    /// Tells the slice's tenants to come for the grant that their keeper has.
+    /// Tells the slice's tenants to fetch the grant that their page server has.
     pub(super) fn delivered(&self) {
-        // In this order, or a tenant would come and find the old one.
+        // The order matters: otherwise a tenant would come and find the old one.
         self.ledger.set_grant_generation(self.grant.generation());
-        // Who sleeps does so on the old one's gate word, which nobody changes any more.
+        // A sleeping tenant waits on the old grant's gate word, which no process changes any more.
         self.grant.wake_followers();
     }
 }
 
-/// What a restarted agent gets back from a keeper.
+/// What a restarted agent gets back from a page server.
 ///
-/// The grant is as the keeper has it. An agent that does not trust the slice's user takes the limit from its own
+/// The grant is as the page server has it. An agent that does not trust the slice's user takes the limit from its own
 /// records, not from here.
 #[derive(Debug)]
 pub struct Recalled {
-    /// The grant of the agent's predecessor: readable, and never again writable.
+    /// The grant of the agent's predecessor: readable, and never writable again.
     pub grant: GrantView,
-    /// The ledger: the same, with everything in it.
+    /// The ledger: the same one, with its contents.
     pub ledger: Ledger,
 }
 
 impl Recalled {
-    /// Makes the grant anew, writable for this agent. Nobody sees it before it is delivered: see [`deliver`].
+    /// Makes a new writable grant for this agent. No other process sees it before it is delivered: see [`deliver`].
     ///
     /// # Errors
     /// The system's reason.
@@ -74,10 +74,11 @@ impl Recalled {
     }
 }
 
-/// Hands one account's pages to the keeper whose control socket is `path`, and then tells the slice's tenants to come for them.
+/// Hands one account's pages to the page server whose control socket is `path`. Then tells the slice's tenants to fetch
+/// them.
 ///
 /// # Errors
-/// [`AttachError`]. The keeper then has what it had.
+/// [`AttachError`]. The page server then has the same pages as before.
 pub fn deliver(path: &Path, pages: &Pages) -> Result<(), AttachError> {
     let (grant, ledger) = (pages.grant.share()?, pages.ledger.share()?);
     let fds = Some([grant.as_fd(), ledger.as_fd()]);
@@ -86,8 +87,8 @@ pub fn deliver(path: &Path, pages: &Pages) -> Result<(), AttachError> {
     Ok(())
 }
 
-/// Gets the pages of account `account` back from the keeper whose control socket is `path`. [`GrantView::accounts`] of the
-/// first says how many there are.
+/// Gets the pages of account `account` back from the page server whose control socket is `path`.
+/// [`GrantView::accounts`] of the first account tells how many there are.
 ///
 /// # Errors
 /// [`AttachError`].
@@ -100,7 +101,8 @@ pub fn recall(path: &Path, account: u32) -> Result<Recalled, AttachError> {
     })
 }
 
-/// Asks the keeper whose control socket is `path` which processes attached and live. A keeper that notes none tells none.
+/// Asks the page server whose control socket is `path` which processes attached and are alive. A page server that does
+/// not record them returns none.
 ///
 /// # Errors
 /// [`AttachError`].

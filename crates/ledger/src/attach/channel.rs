@@ -20,7 +20,7 @@ use super::wire::{Kind, MESSAGE_BYTES, Reply, Request, Status};
 /// Descriptors that travel with a message: the grant, then the ledger.
 pub(super) type Descriptors = (OwnedFd, OwnedFd);
 
-/// The moment after which an exchange is given up.
+/// The moment at which an exchange is abandoned.
 #[derive(Clone, Copy)]
 pub(super) struct Deadline(Instant);
 
@@ -29,20 +29,20 @@ impl Deadline {
         Self(Instant::now() + limit)
     }
 
-    /// Sets the socket to wait no longer than is left, or answers that nothing is.
+    /// Sets the socket to wait no longer than the remaining time. Fails if none remains.
     fn arm(self, socket: BorrowedFd<'_>, which: Timeout) -> Result<(), AttachError> {
         let left = self.0.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(AttachError::TimedOut);
         }
-        // Less than the socket's clock can tell would mean "for ever".
+        // A time below the resolution of the socket's clock would mean "for ever".
         let left = left.max(Duration::from_millis(1));
         set_socket_timeout(socket, which, Some(left))
             .map_err(AttachError::system("setsockopt of a time limit"))
     }
 }
 
-/// Connects to the keeper's socket at `path`.
+/// Connects to the page server's socket at `path`.
 pub(super) fn connect(path: &Path, deadline: Deadline) -> Result<OwnedFd, AttachError> {
     let address =
         SocketAddrUnix::new(path).map_err(AttachError::system("address of the slice's attach socket"))?;
@@ -54,7 +54,8 @@ pub(super) fn connect(path: &Path, deadline: Deadline) -> Result<OwnedFd, Attach
     )
     .map_err(AttachError::system("socket"))?;
     loop {
-        // A keeper that many start with at once has a queue: connecting waits for it within the send limit.
+        // A page server that many processes connect to at once has a queue: connecting waits for it within the send
+        // limit.
         deadline.arm(socket.as_fd(), Timeout::Send)?;
         match rustix::net::connect(&socket, &address) {
             Ok(()) => return Ok(socket),
@@ -83,7 +84,7 @@ pub(super) fn send(
         {
             return Err(AttachError::Protocol);
         }
-        // Never a signal to the program for a peer that hung up.
+        // A peer that hung up must never raise a signal in the program.
         match rustix::net::sendmsg(
             socket,
             &[IoSlice::new(&message[sent..])],
@@ -161,7 +162,7 @@ pub(super) fn receive_bytes(
     Ok(bytes)
 }
 
-/// Sends a request of `kind` about `account` and receives the answer to it.
+/// Sends a request of `kind` about `account` and receives the reply.
 pub(super) fn ask(
     socket: BorrowedFd<'_>,
     kind: Kind,

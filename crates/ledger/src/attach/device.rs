@@ -1,8 +1,8 @@
-//! The pages of an emulated device: how a process asks the holder for them, and how the holder answers.
+//! The pages of an emulated device: how a process requests them from their holder, and how the holder replies.
 //!
-//! One connection is one request and one reply. The reply brings the device's ledger and its engine's page, both sealed
-//! memory files, each as an open file description of the asker's own. The connection stays open until the asker has its
-//! place in them: so long the holder stays too. docs/adr/0035 says more.
+//! One connection is one request and one reply. The reply brings the device's ledger and its engine's page. Both are
+//! sealed memory files, each with an open file description for the requesting process alone. The connection stays open
+//! until that process has its slot, and the holder stays for as long. docs/adr/0035 says more.
 
 use core::time::Duration;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,19 +20,19 @@ const EXCHANGE_LIMIT: Duration = Duration::from_secs(2);
 /// The pages of a device.
 #[derive(Debug)]
 pub struct DevicePages {
-    /// Who holds how much of its memory. Whoever maps it checks that it is sealed.
+    /// The ledger of the device's memory. A process that maps it checks that it is sealed.
     pub ledger: OwnedFd,
-    /// Its engine's page. The same holds.
+    /// Its engine's page. A process that maps it checks the same.
     pub engine: OwnedFd,
-    /// To be closed when this process has its place.
+    /// Closed when this process has its slot.
     pub connection: OwnedFd,
 }
 
-/// Asks the holder that listens on `path` for the pages of a device.
+/// Requests the pages of a device from the holder that listens on `path`.
 ///
 /// # Errors
-/// [`AttachError::Declined`]: [`Status::NoPages`] for a device that it does not hold, [`Status::NotAllowed`] for one that
-/// this process was not given. Other [`AttachError`]s say why the exchange failed.
+/// [`AttachError::Declined`]: [`Status::NoPages`] for a device that it does not hold, [`Status::NotAllowed`] for one
+/// that was not given to this process. Other [`AttachError`]s tell why the exchange failed.
 pub fn device_pages(path: &Path, uuid: [u8; 16]) -> Result<DevicePages, AttachError> {
     let deadline = Deadline::after(EXCHANGE_LIMIT);
     let connection = channel::connect(path, deadline)?;
@@ -55,8 +55,8 @@ pub fn device_pages(path: &Path, uuid: [u8; 16]) -> Result<DevicePages, AttachEr
     })
 }
 
-/// Reads what a process asks for, and answers it. `decide` is told the process's user and the device's UUID. Returns when
-/// the process has hung up, or has had its time.
+/// Reads a process's request and replies to it. `decide` gets the process's user and the device's UUID. Returns when
+/// the process has hung up, or when its time is over.
 ///
 /// # Errors
 /// [`AttachError`] when the peer went away, took too long or did not speak the protocol.
@@ -87,7 +87,7 @@ pub fn serve_device(
             let fds = [ledger.as_fd(), engine.as_fd()];
             channel::send(stream.as_fd(), &reply(Status::Done), Some(fds), deadline)?;
             drop((ledger, engine));
-            // Nothing more is to come: this is the wait for the peer to hang up.
+            // No more messages follow: this waits until the peer hangs up.
             let _hung_up = channel::receive(stream.as_fd(), deadline);
             Ok(())
         }

@@ -19,15 +19,16 @@ pub enum AttachError {
         /// The version of the other side.
         theirs: u32,
     },
-    /// The keeper answered, and declined.
+    /// The page server refused the request.
     Declined(Status),
-    /// What came back is not of this protocol.
+    /// The reply is not of this protocol.
     Protocol,
     /// The other side did not answer in time.
     TimedOut,
-    /// The pages that came are not fit for use.
+    /// The pages in the reply cannot be used.
     Page(PageError),
-    /// The system refused a step; a missing or dead keeper is found here, as is a path too long for a socket.
+    /// The system refused a step. A missing or dead page server is found here, and so is a path that is too long for a
+    /// socket.
     System {
         /// The call and what it was for.
         step: &'static str,
@@ -68,14 +69,14 @@ impl fmt::Display for AttachError {
         match self {
             Self::Version { ours, theirs } => write!(
                 out,
-                "This program speaks page-ABI version {ours}, the slice's keeper version {theirs}"
+                "This program speaks page-ABI version {ours}, the slice's page server version {theirs}"
             ),
-            Self::Declined(Status::NoPages) => write!(out, "The slice's keeper has no pages yet"),
-            Self::Declined(Status::NotAllowed) => write!(out, "The slice's keeper does not allow this"),
-            Self::Declined(Status::Unfit) => write!(out, "The slice's keeper finds the pages unfit"),
-            Self::Declined(_) => write!(out, "The slice's keeper could not do it"),
-            Self::Protocol => write!(out, "What listens on the slice's socket is not its keeper"),
-            Self::TimedOut => write!(out, "The slice's keeper did not answer in time"),
+            Self::Declined(Status::NoPages) => write!(out, "The slice's page server has no pages yet"),
+            Self::Declined(Status::NotAllowed) => write!(out, "The slice's page server does not allow this"),
+            Self::Declined(Status::Unfit) => write!(out, "The slice's page server finds the pages unfit"),
+            Self::Declined(_) => write!(out, "The slice's page server could not do it"),
+            Self::Protocol => write!(out, "What listens on the slice's socket is not its page server"),
+            Self::TimedOut => write!(out, "The slice's page server did not answer in time"),
             Self::Page(error) => error.fmt(out),
             Self::System { step, errno } => write!(out, "{step}: {errno}"),
         }

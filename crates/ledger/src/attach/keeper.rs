@@ -1,7 +1,9 @@
-//! The keeper's half: serves the pages to tenants, takes them from the agent, gives them back to a restarted one.
+//! The page server's half: serves the pages to tenants, takes them from the agent, and returns them to a restarted
+//! agent.
 //!
-//! It listens on two sockets. What a connection may ask is decided by the socket on which it came ([`Door`]): the tenants'
-//! is mounted into containers, where every process may be user 0, so no user id makes an agent of its peer.
+//! It listens on two sockets. The socket of a connection decides what may be requested on it ([`Door`]). The tenants'
+//! socket is mounted into containers, where every process may be user 0, so no user id proves that the peer is the
+//! agent.
 
 use core::time::Duration;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,35 +24,35 @@ use crate::layout::PAGE_ABI_VERSION;
 use crate::ledger::{Backing, Ledger};
 use crate::memfd;
 
-/// How long a peer may take over one exchange: longer, and it is dropped, so that it cannot hold up others.
+/// How long a peer may take for one exchange. A slower peer is dropped, so that it cannot hold up others.
 const EXCHANGE_LIMIT: Duration = Duration::from_secs(2);
 
-/// What a keeper did for a peer.
+/// What a page server did for a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
     /// A tenant has the pages.
     Attached {
         /// Its id in its own pid namespace.
         pid: u32,
-        /// Its id in the keeper's, or 0.
+        /// Its id in the page server's pid namespace, or 0.
         host_pid: u32,
     },
     /// A process of the slice looks at the pages.
     Observed,
     /// The agent has the pages back.
     Recalled,
-    /// The agent was told the processes that attached and live.
+    /// The agent received the list of living processes that attached.
     Listed,
     /// The agent brought pages, with a grant of this generation.
     Delivered {
         /// See [`GrantView::generation`].
         generation: u32,
     },
-    /// The peer was told no.
+    /// The request was refused.
     Declined(Status),
 }
 
-/// The socket on which a connection came. It alone decides what may be asked.
+/// The socket on which a connection came. It alone decides what may be requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
     /// The slice's attach socket on the host: attach and observe, for processes of one user and of root.
@@ -58,14 +60,14 @@ pub enum Door {
         /// The slice's user.
         uid: u32,
     },
-    /// The attach socket that containers have mounted: attach and observe, whatever user the peer is there.
+    /// The attach socket that is mounted into containers: attach and observe, whatever the peer's user is there.
     Container,
-    /// The control socket, which lies where the agent's user alone may connect: deliver, recall and list.
+    /// The control socket, where only the agent's user may connect: deliver, recall and list.
     Agent,
 }
 
 impl Door {
-    /// Whether processes of this user may ask for anything here. The others are to take no place of those that may.
+    /// Whether processes of this user may request anything here. Other processes must not use up their connections.
     #[must_use]
     pub fn admits_user(self, user: u32) -> bool {
         match self {
@@ -74,7 +76,7 @@ impl Door {
         }
     }
 
-    /// Whether a peer may ask for this here.
+    /// Whether a peer may request this here.
     fn admits(self, kind: Kind, peer: Peer) -> bool {
         let of_tenants = matches!(kind, Kind::Attach | Kind::Observe);
         match self {
@@ -88,9 +90,9 @@ impl Door {
 /// Holds a slice's pages, and serves them.
 #[derive(Debug, Default)]
 pub struct Keeper {
-    /// By account. Tenants are served once all are there.
+    /// By account. Tenants are served once all accounts are there.
     pages: Mutex<Vec<Option<Held>>>,
-    /// Those that attached, where the agent wants to know.
+    /// The processes that attached, if the agent wants to know them.
     members: Option<Members>,
 }
 
@@ -101,20 +103,20 @@ struct Held {
     generation: u32,
 }
 
-/// The accounts a slice has, if the keeper has the pages of each.
+/// How many accounts the slice has, if the page server has the pages of each.
 fn complete(pages: &[Option<Held>]) -> Option<u32> {
     (!pages.is_empty() && pages.iter().all(Option::is_some)).then_some(pages.len() as u32)
 }
 
 impl Keeper {
-    /// A keeper without pages yet.
+    /// A page server without pages yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A keeper without pages yet that pins each process which attaches, so that it can tell the agent who is in the slice.
-    /// It holds one descriptor for each.
+    /// A page server without pages yet. It pins each process that attaches, so that it can tell the agent which
+    /// processes are in the slice. It holds one descriptor for each.
     #[must_use]
     pub fn that_notes_members() -> Self {
         Self {
@@ -123,7 +125,7 @@ impl Keeper {
         }
     }
 
-    /// Takes one account's pages from an agent in this very process, as from [`super::deliver`].
+    /// Takes one account's pages from an agent in this process, as from [`super::deliver`].
     ///
     /// # Errors
     /// [`PageError`].
@@ -140,12 +142,12 @@ impl Keeper {
         complete(&self.lock()).is_some()
     }
 
-    /// Serves one connection that was accepted at `door`: one request, one reply, within two seconds. Connections may be
-    /// served by several threads, so that a silent peer holds up no other.
+    /// Serves one connection that was accepted at `door`: one request and one reply, within two seconds. Several
+    /// threads may serve connections, so that a silent peer does not hold up others.
     ///
     /// # Errors
-    /// [`AttachError`] when the peer went away, took too long or did not speak the protocol. Nothing has changed
-    /// then, and the keeper goes on with the next.
+    /// [`AttachError`] when the peer went away, took too long or did not speak the protocol. Nothing has changed then,
+    /// and the page server continues with the next connection.
     pub fn serve(&self, stream: &UnixStream, door: Door) -> Result<Served, AttachError> {
         let deadline = Deadline::after(EXCHANGE_LIMIT);
         let peer = peer::of(stream.as_fd())?;
@@ -197,7 +199,7 @@ impl Keeper {
                 let looks = share(&pages, request.account, OFlags::RDONLY)?;
                 Ok((Served::Observed, Some(looks)))
             }
-            // Answered before, or asked of an agent.
+            // Handled above, or a request for an agent.
             Kind::List | Kind::Keep => Err(Status::Unfit),
             Kind::Recall => {
                 let pages = self.lock();
@@ -214,10 +216,10 @@ impl Keeper {
         }
     }
 
-    /// Notes a process that attaches, before it has anything. One that cannot be pinned gets nothing.
+    /// Records a process that attaches, before it gets anything. A process that cannot be pinned gets nothing.
     fn note(&self, stream: &UnixStream, peer: Peer, request: Request) -> Result<(), Status> {
         match &self.members {
-            // It attaches once for each account, and again for fresh descriptors.
+            // A process attaches once for each account, and again for fresh descriptors.
             Some(members) if complete(&self.lock()).is_some_and(|accounts| request.account < accounts) => {
                 members.note(stream.as_fd(), peer)
             }
@@ -225,7 +227,7 @@ impl Keeper {
         }
     }
 
-    /// Tells the agent which processes attached and live.
+    /// Tells the agent which attached processes are alive.
     fn list(&self, stream: &UnixStream, peer: Peer, deadline: Deadline) -> Result<Served, AttachError> {
         let living = self.members.as_ref().map(Members::living).unwrap_or_default();
         let reply = Reply {
@@ -240,14 +242,15 @@ impl Keeper {
         Ok(Served::Listed)
     }
 
-    /// A tenant gets no account before the slice has all of them: it would take a device for a stranger's.
+    /// A tenant gets no account before the slice has all of them. Otherwise it would think that a device has no
+    /// account.
     fn share_with_tenant(&self, account: u32) -> Result<Descriptors, Status> {
         let pages = self.lock();
         complete(&pages).ok_or(Status::NoPages)?;
         share(&pages, account, OFlags::RDWR)
     }
 
-    /// Keeps the pages, if they are pages of that account, and newer than those it has.
+    /// Keeps the pages, if they belong to that account and are newer than the present ones.
     fn take(&self, account: u32, grant: OwnedFd, ledger: OwnedFd) -> Result<u32, PageError> {
         let view = GrantView::map(grant.as_fd())?;
         let (generation, accounts) = (view.generation(), view.accounts());
@@ -282,9 +285,9 @@ impl Keeper {
     }
 }
 
-/// Opens both pages anew for one peer. Its liveness lock belongs to the open file description, so each has to have
-/// its own; and it keeps working where the peer itself has no /proc to open them by. `ledger` is how the peer gets the
-/// ledger; the grant is for reading always.
+/// Opens both pages again for one peer. The peer's liveness lock belongs to the open file description, so each peer
+/// needs its own. This also works for a peer without a /proc to open them by. `ledger` is the access that the peer gets
+/// to the ledger; the grant is always read-only.
 fn share(pages: &[Option<Held>], account: u32, ledger: OFlags) -> Result<Descriptors, Status> {
     if pages.is_empty() {
         return Err(Status::NoPages);

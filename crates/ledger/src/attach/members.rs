@@ -1,5 +1,5 @@
-//! Who attached to a slice, as the kernel told the keeper: pinned by descriptors, so that a number never comes to mean
-//! another process.
+//! Which processes attached to a slice, as the kernel told the page server. They are pinned by descriptors, so that a
+//! number never comes to mean another process.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
@@ -11,19 +11,19 @@ use super::peer::{self, Peer};
 use super::wire::Status;
 use crate::accounting::SLOTS;
 
-/// Size of one member in a keeper's answer, in bytes.
+/// Size of one member in a page server's answer, in bytes.
 pub(super) const MEMBER_BYTES: usize = size_of::<Wire>();
-/// As many are noted at once: so many processes have room in a ledger.
+/// The most members that are recorded at once: a ledger has this many slots.
 pub(super) const MOST: usize = SLOTS;
 
-/// A process that attached to a slice, in the pid namespace of the keeper.
+/// A process that attached to a slice, in the pid namespace of the page server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
     /// Its id.
     pub pid: u32,
     /// Its user when it attached.
     pub uid: u32,
-    /// When it began, in the kernel's ticks since boot: with its id, the name of one process for ever.
+    /// When it began, in the kernel's ticks since boot. Together with its id, this names one process for ever.
     pub start_ticks: u64,
 }
 
@@ -62,17 +62,17 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Notes the process at the other end of a connection.
+    /// Records the process at the other end of a connection.
     ///
     /// # Errors
-    /// [`Status::Failed`] when it has ended, cannot be pinned, or is one too many.
+    /// [`Status::Failed`] if it has ended, cannot be pinned, or is one too many.
     pub fn note(&self, socket: BorrowedFd<'_>, peer: Peer) -> Result<(), Status> {
         if peer.pid == 0 {
             return Err(Status::Failed);
         }
         let pidfd = peer::pin(socket, peer).map_err(|_| Status::Failed)?;
         let start_ticks = peer::start_ticks(peer.pid).ok_or(Status::Failed)?;
-        // Asked after its start time was read: that was this process's, or it has ended.
+        // Checked after its start time was read: the time was this process's, or the process has ended.
         if has_ended(&pidfd) {
             return Err(Status::Failed);
         }
@@ -95,7 +95,7 @@ impl Members {
         Ok(())
     }
 
-    /// Those that live.
+    /// Those that are alive.
     pub fn living(&self) -> Vec<Member> {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         noted.retain(|(_, pidfd)| !has_ended(pidfd));
@@ -103,7 +103,7 @@ impl Members {
     }
 }
 
-/// A descriptor of a process is readable when that has ended. A poll that fails proves nothing.
+/// A process's descriptor is readable once the process has ended. A poll that fails proves nothing.
 fn has_ended(pidfd: &OwnedFd) -> bool {
     let now = Timespec {
         tv_sec: 0,
@@ -137,12 +137,12 @@ mod tests {
         assert_eq!(living.len(), 1);
         assert_eq!((living[0].pid, living[0].uid), (std::process::id(), own.uid));
         assert_eq!(Member::decode(&living[0].encode()), living[0]);
-        // One that the keeper's namespace does not see is in no slice.
+        // A process that the page server's namespace does not show is in no slice.
         let unseen = Peer { pid: 0, ..own };
         assert_eq!(members.note(ours.as_fd(), unseen), Err(Status::Failed));
     }
 
-    /// A child that has connected, and the connection. The child ends by itself.
+    /// A child that has connected, and its connection. The child ends by itself.
     fn connected() -> (std::process::Child, UnixStream) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("s");
@@ -164,7 +164,7 @@ mod tests {
         let (mut child, stream) = connected();
         let gone = peer::of(stream.as_fd()).expect("credentials stay");
         let members = Members::default();
-        // Ended and not reaped: its number and its start time are there still.
+        // It has ended and is not reaped: its number and its start time are still there.
         let pid = rustix::process::Pid::from_child(&child);
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(pid), ended).expect("it ends");

@@ -1,7 +1,7 @@
-//! The observer's half: a look at what a slice may use and uses, without a place in it.
+//! The observer's half: reads what a slice may use and uses, without a slot in it.
 //!
-//! For tools that show a slice and compute nothing. The keeper hands an observer both pages for reading only, and
-//! nothing of them is kept: neither descriptor nor mapping outlives the look.
+//! For tools that show a slice and compute nothing. The page server gives an observer both pages read-only. The
+//! observer keeps neither descriptor nor mapping afterwards.
 
 use core::time::Duration;
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ use crate::ledger::{self, Backing};
 use crate::mapping::{Access, Mapping};
 use crate::terms::Terms;
 
-/// How long a look may take. Many processes may be asking the keeper at once.
+/// How long an observation may take. Many processes may use the page server at once.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
 
 /// One of a slice's accounts at one moment.
@@ -24,34 +24,34 @@ const LOOK_LIMIT: Duration = Duration::from_secs(2);
 pub struct Observed {
     /// Which of the slice's accounts this is, from 0.
     pub account: u32,
-    /// How many the slice has: one for each of its devices.
+    /// How many accounts the slice has: one for each of its devices.
     pub accounts: u32,
-    /// UUID of the device, as the driver below reports it; zeros where the account pays for any.
+    /// UUID of the device, as the driver below reports it; zeros if the account covers any device.
     pub device_uuid: [u8; 16],
     /// Device memory that the slice may use, in bytes.
     pub memory_limit_bytes: u64,
-    /// What living processes hold and what the driver itself holds for the slice, in bytes. May be above a limit that
-    /// was lowered.
+    /// What living processes hold and what the driver itself holds for the slice, in bytes. It may be above a limit
+    /// that was lowered.
     pub memory_used_bytes: u64,
     /// The rest of the grant.
     pub terms: Terms,
     /// The living processes, in order of their ids.
     pub processes: Vec<ObservedProcess>,
-    /// The observer's own id in the keeper's pid namespace, 0 where it has none there: what a process in a container
-    /// cannot find out by itself.
+    /// The observer's own id in the page server's pid namespace, or 0 if it has none there. A process in a container
+    /// cannot find this out by itself.
     pub observer_pid: u32,
 }
 
 /// One process of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedProcess {
-    /// Its id, as far as can be told in the observer's own pid namespace.
+    /// Its id, in the observer's own pid namespace if that can be told.
     pub pid: u32,
     /// Device memory that it holds, in bytes.
     pub used_bytes: u64,
 }
 
-/// Looks at account `account` of the slice whose keeper listens on `path` (the value of `DIVVY_SLICE`).
+/// Reads account `account` of the slice whose page server listens on `path` (the value of `DIVVY_SLICE`).
 ///
 /// # Errors
 /// [`AttachError`].
@@ -66,8 +66,8 @@ pub fn observe(path: &Path, account: u32) -> Result<Observed, AttachError> {
     let page = mapping.page();
     page.header.check("ledger", LEDGER_MAGIC, LEDGER_BYTES)?;
 
-    // A process knows itself by its id in its own namespace, and the keeper by the id in the keeper's. Where the keeper
-    // sees the observer under the id that the observer has, the two share a namespace.
+    // A process knows its own id in its own namespace, and the page server knows that id in the server's. If both ids
+    // of the observer agree, the two share a namespace.
     let own_pid = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
     let keepers_namespace = reply.pid == own_pid;
     let total = ledger::total(page);
@@ -80,7 +80,8 @@ pub fn observe(path: &Path, account: u32) -> Result<Observed, AttachError> {
             } else {
                 process.pid
             };
-            // What cannot be is not told as if it were: nobody has such a number, or more than all have together.
+            // Impossible values are not reported: no process has such an id, and none holds more than all have
+            // together.
             if ledger::is_process_id(known_by) {
                 processes.push(ObservedProcess {
                     pid: known_by,
@@ -88,7 +89,7 @@ pub fn observe(path: &Path, account: u32) -> Result<Observed, AttachError> {
                 });
             }
         } else {
-            // The next reservation that runs short returns it: it is free already.
+            // The next reservation that runs short returns it, so it counts as free already.
             held_by_dead = held_by_dead.saturating_add(process.used_bytes);
         }
     }

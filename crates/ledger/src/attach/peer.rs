@@ -1,7 +1,7 @@
-//! Who is at the other end of a unix socket.
+//! The process at the other end of a unix socket.
 //!
-//! By getsockopt itself: the kernel says pid 0 of a process that this pid namespace does not see (a keeper in a
-//! container, asked by the agent outside), which a type of non-zero ids cannot hold.
+//! This calls getsockopt itself. The kernel reports pid 0 for a process that this pid namespace does not show, such as
+//! a page server in a container with the agent outside. A type of non-zero ids cannot hold that.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -14,7 +14,7 @@ use crate::peer_pidfd;
 /// The process that connected, or that listens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
-    /// Its id in our pid namespace, 0 when it has none there.
+    /// Its id in our pid namespace, or 0 if it has none there.
     pub pid: u32,
     /// Its user when it connected or began to listen.
     pub uid: u32,
@@ -49,7 +49,8 @@ pub(super) fn of(socket: BorrowedFd<'_>) -> Result<Peer, AttachError> {
     })
 }
 
-/// A descriptor of the process that connected. On kernels before 6.5 it is that of the process which has the peer's id now.
+/// A descriptor of the process that connected. On kernels before 6.5 it belongs to the process that has the peer's id
+/// now.
 pub(super) fn pin(socket: BorrowedFd<'_>, peer: Peer) -> Result<OwnedFd, Errno> {
     match peer_pidfd(socket) {
         Err(Errno::NOPROTOOPT) => {
@@ -63,7 +64,7 @@ pub(super) fn pin(socket: BorrowedFd<'_>, peer: Peer) -> Result<OwnedFd, Errno> 
 /// When a process began, in the kernel's ticks since boot: field 22 of proc(5)'s stat.
 pub(super) fn start_ticks(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in parentheses and may hold any character: what follows the last one is regular.
+    // The name stands in parentheses and may hold any character, so parsing starts after the last one.
     let rest = stat.rsplit_once(')')?.1;
     rest.split_whitespace().nth(22 - 3)?.parse().ok()
 }

@@ -1,5 +1,5 @@
-//! A keeper's listening sockets. The agent makes them, in a folder that only it writes, and hands them over: to the keeper
-//! that it starts, or to a `divvy run` that comes for them.
+//! A page server's listening sockets. The agent makes them in a folder that only it can write. It hands them to the
+//! page server that it starts, or to a `divvy run` that asks for them.
 
 use core::mem::MaybeUninit;
 use core::time::Duration;
@@ -21,20 +21,20 @@ use super::wire::{Kind, MESSAGE_BYTES, Malformed, Reply, Request, Status};
 /// How long the other side may take.
 const EXCHANGE_LIMIT: Duration = Duration::from_secs(2);
 
-/// What a keeper listens on.
+/// The sockets on which a page server listens.
 #[derive(Debug)]
 pub struct Sockets {
     /// For the slice's processes on the host.
     pub attach: UnixListener,
     /// For the agent.
     pub control: UnixListener,
-    /// For the slice's processes in containers, where it may have any.
+    /// For the slice's processes in containers, if it may have any.
     pub container: Option<UnixListener>,
     /// The slice's user.
     pub uid: u32,
 }
 
-/// Hands the sockets over a connection.
+/// Sends the sockets over a connection.
 ///
 /// # Errors
 /// [`AttachError`].
@@ -69,7 +69,7 @@ pub fn take(stream: &UnixStream) -> Result<Sockets, AttachError> {
         match rustix::net::recvmsg(stream, &mut buffers, &mut control, flags) {
             Ok(received) => break received.bytes,
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(AttachError::system("recvmsg of a keeper's sockets")(errno)),
+            Err(errno) => return Err(AttachError::system("recvmsg of a page server's sockets")(errno)),
         }
     };
     if received != MESSAGE_BYTES {
@@ -97,10 +97,10 @@ pub fn take(stream: &UnixStream) -> Result<Sockets, AttachError> {
     }
 }
 
-/// Asks the agent that listens on `path` for the sockets of slice `id`, whose keeper this process is to be.
+/// Asks the agent that listens on `path` for the sockets of slice `id`. This process is going to be its page server.
 ///
 /// # Errors
-/// [`AttachError::Declined`] with [`Status::NotAllowed`] where the agent has another keeper in mind, or another
+/// [`AttachError::Declined`] with [`Status::NotAllowed`] if the agent expects another page server, or another
 /// [`AttachError`].
 pub fn fetch(path: &Path, id: u32) -> Result<Sockets, AttachError> {
     let deadline = Deadline::after(EXCHANGE_LIMIT);
@@ -114,14 +114,14 @@ pub fn fetch(path: &Path, id: u32) -> Result<Sockets, AttachError> {
     take(&UnixStream::from(socket))
 }
 
-/// Tells a peer, before it has said anything, that it may not ask here. It takes no time.
+/// Tells a peer that it may make no request here, before it has sent anything. This takes no time.
 pub fn refuse(stream: &UnixStream) {
     let reply = Reply {
         status: Status::NotAllowed,
         pid: 0,
         accounts: 0,
     };
-    // Whoever does not hear it is refused all the same.
+    // A peer that does not receive it is refused all the same.
     let _unheard = channel::send(
         stream.as_fd(),
         &reply.encode(),
@@ -130,7 +130,7 @@ pub fn refuse(stream: &UnixStream) {
     );
 }
 
-/// Reads which slice's sockets a `divvy run` asks for, and answers with them, or with why it gets none.
+/// Reads which slice's sockets a `divvy run` requests. Replies with them, or with the reason for a refusal.
 ///
 /// # Errors
 /// [`AttachError`] when the peer went away, took too long or did not speak the protocol.
@@ -184,7 +184,7 @@ fn send(
     ) {
         Ok(MESSAGE_BYTES) => Ok(()),
         Ok(_) => Err(AttachError::Protocol),
-        Err(errno) => Err(AttachError::system("sendmsg of a keeper's sockets")(errno)),
+        Err(errno) => Err(AttachError::system("sendmsg of a page server's sockets")(errno)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The tenant's half: a process joins its slice, follows its grant, and has the dead reaped when it runs short.
+//! The tenant's half: a process joins its slice, follows its grant, and has dead processes reaped when it runs short.
 
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
@@ -26,36 +26,36 @@ use crate::memfd;
 use crate::slot::{Slot, SlotOwner};
 use crate::terms::Policy;
 
-/// How long the first attach may take: many processes may be starting at once.
+/// How long the first attach may take: many processes may start at once.
 const ATTACH_LIMIT: Duration = Duration::from_secs(5);
-/// How long a running program may be held up by the keeper, in the rare moments that need it.
+/// How long the page server may hold up a running program, in the rare moments that need it.
 const ERRAND_LIMIT: Duration = Duration::from_millis(500);
-/// After a grant could not be followed, how long until the next try.
+/// How long to wait before the next try, after a grant could not be followed.
 const FOLLOW_AGAIN_NS: u64 = 100_000_000;
-/// Longest socket path, as the system has it.
+/// Longest socket path that the system allows.
 const PATH_BYTES: usize = 108;
 
-/// This process's membership in a slice: its grant, and its place in the ledger. No descriptor belongs to it.
+/// This process's membership in a slice: its grant, and its slot in the ledger. It keeps no descriptor.
 #[derive(Debug)]
 pub struct Attached {
     slot: Slot,
-    /// The mapping in use. Those before it stay mapped: another thread may be reading them.
+    /// The mapping in use. Earlier mappings stay: another thread may be reading them.
     grant: AtomicPtr<GrantPage>,
     grant_generation: AtomicU32,
     following: AtomicBool,
     follow_again_ns: AtomicU64,
-    /// Until when the agent is not asked to look: see [`crate::fresh`].
+    /// Until when the agent is not asked to measure: see [`crate::fresh`].
     pub(crate) rests_until_ns: AtomicU64,
     account: u32,
     path: [u8; PATH_BYTES],
     path_length: usize,
 }
 
-/// Joins the slice whose keeper listens on `path` (the value of `DIVVY_SLICE`), as a user of its account `account`.
-/// The grant of the first says how many there are: [`GrantView::accounts`].
+/// Joins the slice whose page server listens on `path` (the value of `DIVVY_SLICE`), as a user of its account
+/// `account`. The grant of the first account tells how many there are: [`GrantView::accounts`].
 ///
 /// # Errors
-/// [`AttachError`]; no descriptor and no mapping is left behind.
+/// [`AttachError`]; neither a descriptor nor a mapping is left behind.
 pub fn connect(path: &Path, account: u32) -> Result<Attached, AttachError> {
     let bytes = path.as_os_str().as_bytes();
     let mut kept = [0; PATH_BYTES];
@@ -84,11 +84,11 @@ pub fn connect(path: &Path, account: u32) -> Result<Attached, AttachError> {
 
 impl Attached {
     /// Takes `bytes`, rounded up to whole units of 512, unless the slice's total and overhead would pass its limit.
-    /// Before it refuses, what dead processes of the slice hold goes back.
+    /// Before a refusal, the memory of the slice's dead processes is returned.
     ///
     /// # Errors
-    /// [`ReserveError::Refused`] when it does not fit; [`ReserveError::Forked`] in a child of the process that
-    /// attached: it attaches itself first.
+    /// [`ReserveError::Refused`] if it does not fit; [`ReserveError::Forked`] in a child of the process that attached:
+    /// the child has to attach itself first.
     #[inline]
     pub fn reserve(&self, bytes: u64) -> Result<(), ReserveError> {
         self.follow_grant();
@@ -117,7 +117,7 @@ impl Attached {
         self.page().memory_limit_bytes()
     }
 
-    /// What is left of the limit, in bytes: neither in use nor held by the driver itself. `None` in a forked child.
+    /// The rest of the limit, in bytes: neither in use nor held by the driver itself. `None` in a forked child.
     #[inline]
     #[must_use]
     pub fn room_bytes(&self) -> Option<u64> {
@@ -125,14 +125,14 @@ impl Attached {
         Some(self.page().memory_ceiling_bytes().saturating_sub(used))
     }
 
-    /// What becomes of a use that cannot be limited.
+    /// What happens to a use that cannot be limited.
     #[inline]
     #[must_use]
     pub fn policy(&self) -> Policy {
         self.page().policy()
     }
 
-    /// How long an allocation waits for room before it is refused.
+    /// How long an allocation waits for memory before it is refused.
     #[must_use]
     pub fn on_oom_wait(&self) -> Duration {
         self.page().on_oom_wait()
@@ -153,13 +153,13 @@ impl Attached {
     }
 
     /// How long ago a dead process's bytes were last returned to the slice, or `None` if never. The driver below may
-    /// still hold them for a moment: when it is out of memory within some 100 ms of this, it is worth another try.
+    /// still hold them for a moment. If it is out of memory within some 100 ms of this, another try is worthwhile.
     #[must_use]
     pub fn since_return(&self) -> Option<Duration> {
         self.slot.since_return()
     }
 
-    /// This process's place in the ledger.
+    /// This process's slot in the ledger.
     #[must_use]
     pub fn slot(&self) -> &Slot {
         &self.slot
@@ -174,7 +174,7 @@ impl Attached {
         }
     }
 
-    /// What the gate says: two loads, and a third for whether the grant is the newest.
+    /// The state of the gate: two loads, and a third to check that the grant is the newest.
     #[inline]
     #[must_use]
     pub fn gate(&self) -> GateWord {
@@ -191,11 +191,11 @@ impl Attached {
 
     #[inline]
     pub(crate) fn page(&self) -> &'static GrantPage {
-        // SAFETY: put there by `connect` or `follow`, from a mapping that is never undone, in children neither.
+        // SAFETY: stored there by `connect` or `follow`, from a mapping that is never undone, not even in children.
         unsafe { &*self.grant.load(Acquire) }
     }
 
-    /// Sees to it that the grant is the newest: one relaxed load, as long as it is.
+    /// Makes sure that the grant is the newest: one relaxed load, as long as it is.
     #[inline]
     pub fn follow_grant(&self) {
         if let Some(newest) = self.slot.grant_generation()
@@ -211,7 +211,8 @@ impl Attached {
         if now < self.follow_again_ns.load(Relaxed) || self.following.swap(true, AcqRel) {
             return;
         }
-        // The hint is in a page that tenants can write, and the keeper may be gone: then the old grant holds on.
+        // The hint is in a page that tenants can write, and the page server may be gone: then the old grant stays in
+        // use.
         let followed = fetch(self.path(), self.account, ERRAND_LIMIT)
             .ok()
             .and_then(|(_, (grant, _))| {
@@ -223,7 +224,8 @@ impl Attached {
                 let before = self.page();
                 self.grant_generation.store(view.generation(), Relaxed);
                 self.grant.store(view.leak(), Release);
-                // Others of our threads came meanwhile, found this one at it, and went back to sleep at the old one's word.
+                // Other threads of this process came meanwhile, found this one at work, and went back to sleep at the
+                // old grant's word.
                 before.lease.wake();
             }
             None => self
@@ -235,7 +237,7 @@ impl Attached {
 
     #[cold]
     fn reap_and_reserve(&self, bytes: u64, refused: Result<(), ReserveError>) -> Result<(), ReserveError> {
-        // Nobody else holds anything: nobody dead does.
+        // No other process holds anything, so no dead process does.
         if self.slot.total_used() <= self.slot.used() {
             return refused;
         }
@@ -243,7 +245,7 @@ impl Attached {
             return refused;
         };
         if let Ok(ledger) = Ledger::open(ledger, Backing::Sealed) {
-            // What could not be returned stays charged: the answer below tells.
+            // Memory that could not be returned stays charged: the result below shows it.
             let _reaped = ledger.reap_all();
         }
         self.slot.reserve(bytes, self.page().memory_ceiling_bytes())
@@ -254,7 +256,7 @@ impl Attached {
     }
 }
 
-/// A look at the grant of an [`Attached`].
+/// A view of the grant of an [`Attached`].
 #[derive(Debug)]
 pub struct GrantRef<'a> {
     view: ManuallyDrop<GrantView>,
@@ -274,8 +276,8 @@ fn fetch(path: &Path, account: u32, limit: Duration) -> Result<(Reply, Descripto
     let socket = channel::connect(path, deadline)?;
     let (reply, fds) = channel::ask(socket.as_fd(), Kind::Attach, account, None, deadline)?;
     let (grant, ledger) = fds.ok_or(AttachError::Protocol)?;
-    // The keeper has yet to close its own copy, and locks last as long as the longest: better a description that it
-    // never had. Without /proc the keeper's will do, a little later.
+    // The page server has yet to close its own copy, and locks last until the last copy is closed. So a description
+    // that the server never had is better. Without /proc the server's copy will do, and its lock ends a little later.
     let own = memfd::reopen(ledger.as_fd(), OFlags::RDWR).unwrap_or(ledger);
     Ok((reply, (grant, own)))
 }

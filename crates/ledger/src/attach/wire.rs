@@ -1,6 +1,7 @@
 //! The messages of the attach protocol: 32 bytes each way, in the machine's byte order (it never leaves the machine).
 //!
-//! The first 12 bytes, magic and version, stay as they are in every version, so that any two can refuse each other.
+//! The first 12 bytes, magic and version, stay the same in every version, so that any two versions can refuse each
+//! other.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -11,7 +12,7 @@ pub const MESSAGE_BYTES: usize = 32;
 /// "DVYATTCH".
 const MAGIC: u64 = u64::from_le_bytes(*b"DVYATTCH");
 
-/// What a peer asks of the keeper.
+/// The kinds of requests to the page server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A tenant asks for the pages.
@@ -20,44 +21,44 @@ pub enum Kind {
     Recall,
     /// The agent brings pages; two descriptors travel with the request.
     Deliver,
-    /// A process of the slice asks to look at the pages, and takes no place in them.
+    /// A process of the slice asks to read the pages, and takes no slot in them.
     Observe,
-    /// The agent asks which processes attached and live. They follow the reply, whose `accounts` says how many there are.
+    /// The agent asks which attached processes are alive. They follow the reply, whose `accounts` is their number.
     List,
-    /// A `divvy run` asks the agent for the sockets of the slice whose id, eight hexadecimal digits, is in `account`.
+    /// A `divvy run` asks the agent for a slice's sockets. The slice's id, eight hexadecimal digits, is in `account`.
     Keep,
 }
 
-/// How the keeper answers.
+/// The result in a page server's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// As asked.
+    /// The request was fulfilled.
     Done,
-    /// The request is of another page-ABI version; the reply's version says which would do.
+    /// The request has another page-ABI version; the reply's version is one that works.
     Version,
-    /// The keeper has no pages yet.
+    /// The page server has no pages yet.
     NoPages,
-    /// The peer may not ask this.
+    /// The peer may not make this request.
     NotAllowed,
-    /// The pages brought are not fit, or the request is not understood.
+    /// The delivered pages are unfit, or the request is not understood.
     Unfit,
-    /// The keeper's system failed it.
+    /// A system call of the page server failed.
     Failed,
     /// The slice has fewer accounts than that.
     NoSuchAccount,
 }
 
-/// Why bytes are no message.
+/// Why bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// Not of this protocol.
+    /// They are not of this protocol.
     Foreign,
-    /// Of this protocol, in another version.
+    /// They are of this protocol, in another version.
     Version {
         /// The version of the message.
         theirs: u32,
     },
-    /// Of this version, and without meaning.
+    /// They are of this version, but have no meaning.
     Meaning,
 }
 
@@ -68,9 +69,9 @@ struct Message {
     version: u32,
     /// [`Kind`] or [`Status`].
     code: u32,
-    /// Of a request: the sender's id in its own pid namespace. Of a reply: the peer's id as the keeper sees it.
+    /// In a request: the sender's id in its own pid namespace. In a reply: the peer's id in the page server's.
     pid: u32,
-    /// Of a request: which account's pages. Of a reply to one: how many accounts the slice has, 0 while unknown.
+    /// In a request: the account of the pages. In the reply to it: how many accounts the slice has, 0 while unknown.
     account: u32,
     reserved: [u32; 2],
 }
@@ -102,14 +103,14 @@ impl Message {
     }
 }
 
-/// What a tenant or the agent sends.
+/// A request by a tenant or the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What is asked.
+    /// The kind of request.
     pub kind: Kind,
     /// The sender's id in its own pid namespace.
     pub pid: u32,
-    /// Which of the slice's accounts it is about, from 0.
+    /// Which of the slice's accounts it concerns, from 0.
     pub account: u32,
 }
 
@@ -151,7 +152,7 @@ impl Request {
     }
 }
 
-/// What a process asks of the holder of emulated devices' pages: those of one device. Nothing else can be said to it.
+/// A request to the holder of emulated devices' pages, for those of one device. It knows no other request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRequest {
     /// The UUID of the device, of a MIG instance, or of a GPU instance's memory.
@@ -198,14 +199,14 @@ impl DeviceRequest {
     }
 }
 
-/// What the keeper sends back.
+/// The page server's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// How it went.
+    /// The result.
     pub status: Status,
-    /// The peer's id in the keeper's pid namespace, 0 when it has none there.
+    /// The peer's id in the page server's pid namespace, or 0 if it has none there.
     pub pid: u32,
-    /// How many accounts the slice has; 0 while the keeper does not know.
+    /// How many accounts the slice has; 0 while the page server does not know.
     pub accounts: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What the process suites share: a keeper that serves, and children that are this test binary again.
+//! Shared parts of the process suites: a running page server, and children that are this test binary again.
 #![allow(dead_code, reason = "each suite uses a part of it")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +14,7 @@ use divvy_ledger::attach::{self, Attached, Door, Keeper, Pages};
 
 pub const MIB: u64 = 1 << 20;
 
-/// A slice with its agent and its keeper, served until the test ends.
+/// A slice with its agent and its page server, served until the test ends.
 pub struct Slice {
     _dir: tempfile::TempDir,
     pub path: PathBuf,
@@ -53,8 +53,8 @@ impl Slice {
         attach::connect(&self.path, 0).expect("attach")
     }
 
-    /// Reaps until nothing and nobody is left. Not at once: a child that a test beside this one is starting has copies
-    /// of this process's descriptors until it execs, and with them its locks.
+    /// Reaps until no memory and no process is left. This may take a moment. A child that a parallel test is starting
+    /// has copies of this process's descriptors until it calls exec, and with them its locks.
     pub fn expect_empty(&self) {
         let began = Instant::now();
         loop {
@@ -72,7 +72,7 @@ impl Slice {
     }
 }
 
-/// A process that plays a part. It is killed when dropped.
+/// A process that plays a role. It is killed when dropped.
 pub struct Player {
     pub child: Child,
     stdin: ChildStdin,
@@ -80,7 +80,7 @@ pub struct Player {
 }
 
 impl Player {
-    /// Starts this test binary again, in the part `part`; its test `child` calls [`part`].
+    /// Starts this test binary again, in the role `part`; its test `child` calls [`part`].
     pub fn start(part: &str, path: &Path) -> Self {
         let mut child = divvy_own_process::other("child")
             .env("DIVVY_TEST_PART", part)
@@ -94,7 +94,7 @@ impl Player {
         Self { child, stdin, stdout }
     }
 
-    /// The next line that the part says, or `None` when it is gone.
+    /// The next line that the child prints, or `None` when it is gone.
     pub fn hear(&mut self) -> Option<String> {
         let mut line = String::new();
         loop {
@@ -102,7 +102,7 @@ impl Player {
             if self.stdout.read_line(&mut line).ok()? == 0 {
                 return None;
             }
-            // The test harness of the child talks too, and does not end its line before the test does.
+            // The child's test harness prints too, and does not end its line before the test does.
             if let Some((_, said)) = line.split_once("::") {
                 return Some(said.trim().to_owned());
             }
@@ -137,7 +137,7 @@ impl Drop for Player {
     }
 }
 
-/// In a child: its part, and the path to attach by.
+/// In a child: its role, and the path to attach by.
 pub fn part() -> Option<(String, PathBuf)> {
     Some((
         std::env::var("DIVVY_TEST_PART").ok()?,
@@ -145,12 +145,12 @@ pub fn part() -> Option<(String, PathBuf)> {
     ))
 }
 
-/// In a child: says a line.
+/// In a child: prints a line.
 pub fn say(line: &str) {
     println!("::{line}");
 }
 
-/// In a child: the next line told, or the end.
+/// In a child: the next line received, or the end.
 pub fn told() -> String {
     let mut line = String::new();
     if std::io::stdin().read_line(&mut line).unwrap_or(0) == 0 {

@@ -1,4 +1,4 @@
-//! What answers when there is no driver below: the codes of a machine without a GPU, and never a crash.
+//! The results without a driver below: the codes of a machine without a GPU, and never a crash.
 
 use core::ffi::c_char;
 
@@ -23,7 +23,7 @@ macro_rules! not_initialized {
 
 divvy_abi::driver_functions! { [not_initialized] }
 
-/// The driver of a machine that has none.
+/// The driver of a machine without one.
 pub(super) const TABLE: Table = Table {
     cuInit: init,
     cuGetErrorName: error_name,

@@ -1,5 +1,5 @@
-//! Questions of the limiter's own to the driver below, put so that neither a stream capture nor the thread's current
-//! context notices.
+//! The limiter's own queries to the driver below. They disturb neither a stream capture nor the thread's current
+//! context.
 
 use divvy_abi::{
     CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_STATUS_NONE, CUDA_SUCCESS, CUcontext, CUdevice,
@@ -8,7 +8,7 @@ use divvy_abi::{
 
 use super::forward;
 
-/// While it lives, calls of this thread break nobody's stream capture.
+/// While it lives, calls of this thread break no stream capture.
 pub(crate) struct Quiet {
     before: Option<divvy_abi::CUstreamCaptureMode>,
 }
@@ -35,7 +35,7 @@ fn exchange(mut mode: divvy_abi::CUstreamCaptureMode) -> Option<divvy_abi::CUstr
     result.is_success().then_some(mode)
 }
 
-/// The thread's current context; 0 where there is none.
+/// The thread's current context; 0 if there is none.
 pub(crate) fn current_context() -> usize {
     let mut context: CUcontext = core::ptr::null_mut();
     // SAFETY: a valid out-parameter.
@@ -51,7 +51,7 @@ pub(crate) fn current_device() -> Option<CUdevice> {
     result.is_success().then_some(device)
 }
 
-/// All memory of the current context's device, in bytes; nothing where the driver does not say.
+/// The total memory of the current context's device, in bytes; `None` if the driver does not report it.
 pub(crate) fn device_bytes() -> Option<u64> {
     let mut bytes = 0;
     // SAFETY: a valid out-parameter.
@@ -59,7 +59,7 @@ pub(crate) fn device_bytes() -> Option<u64> {
     result.is_success().then_some(bytes as u64)
 }
 
-/// The context of a stream that the program created; 0 where the driver does not say.
+/// The context of a stream that the program created; 0 if the driver does not report it.
 pub(crate) fn context_of(stream: CUstream) -> usize {
     let mut context: CUcontext = core::ptr::null_mut();
     // SAFETY: a valid out-parameter; the stream is the program's.
@@ -67,7 +67,7 @@ pub(crate) fn context_of(stream: CUstream) -> usize {
     if result.is_success() { context as usize } else { 0 }
 }
 
-/// Whether calls into this stream are being captured, or cannot be told to be executed.
+/// Whether calls into this stream are being captured, or may be.
 pub(crate) fn is_capturing(stream: CUstream, per_thread: bool) -> bool {
     let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: a valid out-parameter; the stream is the program's.

@@ -1,10 +1,10 @@
-//! Which file is the library below.
+//! Finding the file of the library below.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// Where installers put NVIDIA's driver: Debian and Ubuntu, Red Hat and SUSE, the container toolkit on Google's nodes
-/// and others, NixOS, WSL.
+/// The folders where installers put NVIDIA's driver: Debian and Ubuntu, Red Hat and SUSE, the container toolkit on
+/// Google's nodes and others, NixOS, WSL.
 const USUAL_FOLDERS: &[&str] = &[
     "/usr/lib/wsl/lib",
     "/usr/lib/x86_64-linux-gnu",
@@ -17,9 +17,10 @@ const USUAL_FOLDERS: &[&str] = &[
     "/run/opengl-driver/lib",
 ];
 
-/// Files that may be the library below, in the order to try: `file` in the usual folders, unless one is `named`.
+/// Files that may be the library below, in the order to try: `file` in the usual folders, or only the one that is
+/// `named`.
 pub(super) fn candidates(file: &str, named: Option<&Path>) -> Vec<PathBuf> {
-    // A library that was named is the one, or there is none: falling back to another would be a surprise.
+    // If a library was named, no other is tried: a fallback would be a surprise.
     if let Some(named) = named {
         return if named.is_absolute() {
             vec![named.to_owned()]
@@ -65,9 +66,9 @@ pub(super) fn loaded_from(address: *const core::ffi::c_void) -> Option<PathBuf> 
     Some(PathBuf::from(std::ffi::OsStr::from_bytes(name.to_bytes())))
 }
 
-/// Where the object that holds `address` was loaded, by the loader's own list: two addresses of one object have it in common.
+/// The load address of the object that holds `address`, by the loader's own list. Addresses of one object share it.
 pub(super) fn image(address: *const core::ffi::c_void) -> Option<usize> {
-    /// What is looked for, and what was found.
+    /// The address to find, and the result.
     struct Search(usize, Option<usize>);
     unsafe extern "C" fn look(
         info: *mut libc::dl_phdr_info,
@@ -83,12 +84,12 @@ pub(super) fn image(address: *const core::ffi::c_void) -> Option<usize> {
         1
     }
     let mut search = Search(address as usize, None);
-    // SAFETY: the callback gets the record that it is written for, and nothing else does meanwhile.
+    // SAFETY: the callback gets the record that it is written for, and no other code uses it meanwhile.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
     search.1
 }
 
-/// Whether an object has an address in what is loaded of it.
+/// Whether a loaded segment of an object contains an address.
 pub(crate) fn holds(info: &libc::dl_phdr_info, address: usize) -> bool {
     headers(info).iter().any(|header| {
         let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);

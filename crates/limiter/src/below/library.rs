@@ -1,4 +1,4 @@
-//! A library below as it is loaded: opened once, by its absolute path, and never closed.
+//! A loaded library below: opened once, by its absolute path, and never closed.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
@@ -16,12 +16,12 @@ pub(crate) struct Library {
     handle: *mut c_void,
 }
 
-/// What there is below.
+/// The state of the library below.
 pub(crate) enum Driver {
     Open(Library),
-    /// None was found, or the one named does not load.
+    /// None was found, or the named one does not load.
     Absent,
-    /// It is being opened by this very thread, whose loading calls us; or by a thread that does not come to its end.
+    /// This very thread is opening it, and its loading calls us; or another thread is, and does not finish.
     Opening,
 }
 
@@ -31,16 +31,16 @@ const DONE: u8 = 2;
 
 /// One library that the limiter stands in front of, and how to find it.
 pub(crate) struct Loader {
-    /// What its file is called.
+    /// Its file name.
     file: &'static str,
     /// The variable that names another file.
     variable: &'static str,
-    /// What that variable says.
+    /// The value of that variable.
     named: fn() -> Option<&'static Path>,
-    /// A function that it has if it is what its name says.
+    /// A function that the library must have to be the right one.
     entry: &'static CStr,
     state: AtomicU8,
-    /// The thread that opens, as pthread_self says.
+    /// The thread that opens it, by pthread_self.
     opener: AtomicUsize,
     handle: AtomicPtr<c_void>,
 }
@@ -48,12 +48,12 @@ pub(crate) struct Loader {
 /// The CUDA driver below.
 pub(crate) static CUDA: Loader = Loader::new("libcuda.so.1", "DIVVY_DRIVER", environment::driver, c"cuInit");
 
-/// Rounds of a millisecond to wait for another thread's dlopen. A driver's start takes a second at worst; in a forked
+/// How many milliseconds to wait for another thread's dlopen. A driver's start takes a second at worst; in a forked
 /// child the thread may not exist.
 const PATIENCE: u32 = 60_000;
 
 impl Loader {
-    /// A library that nobody has opened yet.
+    /// A library that is not opened yet.
     pub const fn new(
         file: &'static str,
         variable: &'static str,
@@ -71,7 +71,7 @@ impl Loader {
         }
     }
 
-    /// The library, opened now if it was not yet.
+    /// The library; opened now if it was not yet.
     pub fn driver(&self) -> Driver {
         for _ in 0..PATIENCE {
             match self
@@ -123,7 +123,7 @@ impl Loader {
             })
     }
 
-    /// An address within the library, or 0 as long as nobody has opened it.
+    /// An address within the library, or 0 until the library is opened.
     pub fn address_if_open(&self) -> usize {
         if self.state.load(Ordering::Acquire) != DONE {
             return 0;
@@ -134,7 +134,7 @@ impl Loader {
         }
     }
 
-    /// The file of the library, for a report; opens it if nobody has.
+    /// The file of the library, for a report. Opens the library if that has not been done.
     pub fn path(&self) -> Option<PathBuf> {
         match self.driver() {
             Driver::Open(library) => find::loaded_from(library.symbol(self.entry)?),
@@ -151,7 +151,7 @@ fn this_thread() -> usize {
 impl Library {
     fn open(path: &Path, entry: &CStr) -> Result<Self, String> {
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "A NUL in the path".to_owned())?;
-        // A path with a slash never matches a SONAME that is loaded already, so this is never ourselves by name.
+        // A path with a slash never matches a SONAME that is already loaded, so this never finds ourselves by name.
         // SAFETY: the name is a C string. Constructors of the driver run, as they would without us.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
@@ -163,7 +163,7 @@ impl Library {
                 "It is not what it should be: it has no {}",
                 entry.to_string_lossy()
             )),
-            // By file as well, in case it is reached through a link of another name.
+            // The file is compared as well, in case it is reached through a link of another name.
             Some(address) if find::image(address) == find::image(Self::open as *const c_void) => {
                 Err("It is the limiter itself".to_owned())
             }
@@ -180,7 +180,7 @@ impl Library {
 }
 
 fn last_error() -> String {
-    // SAFETY: dlerror answers null or a C string that lives until this thread's next call of the loader.
+    // SAFETY: dlerror returns null or a C string that lives until this thread's next call of the loader.
     unsafe {
         let text = libc::dlerror();
         if text.is_null() {

@@ -1,7 +1,7 @@
 //! The driver below: one pointer for each symbol, found at its first call.
 //!
-//! A forwarded call is one load and one jump. At first each pointer leads to a stub that opens the driver if nobody
-//! has, looks its symbol up, leaves the address for the next call, and goes on to it.
+//! A forwarded call is one load and one jump. At first each pointer leads to a stub. The stub opens the driver if that
+//! has not been done, looks its symbol up, leaves the address for the next call, and continues there.
 
 mod absent;
 pub(crate) mod ask;
@@ -15,7 +15,7 @@ use divvy_abi::{Symbol, Table};
 
 macro_rules! slots {
     ([] $($name:ident ($public:literal, $since:literal, $stream:ident) ($($parameter:ident: $of:ty),*);)*) => {
-        /// Where each symbol's calls go.
+        /// The target address of each symbol.
         #[repr(C)]
         #[allow(non_snake_case)]
         struct Slots {
@@ -32,7 +32,7 @@ macro_rules! slots {
                 #[cold]
                 pub unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> divvy_abi::CUresult {
                     let address = super::resolve(divvy_abi::Symbol::$name);
-                    // SAFETY: the address is that of a driver's function of this name: its type is the table's.
+                    // SAFETY: the address belongs to a driver's function of this name, whose type is the table's.
                     let function = unsafe {
                         core::mem::transmute::<
                             *const core::ffi::c_void,
@@ -52,8 +52,8 @@ macro_rules! slots {
                 #[inline]
                 pub unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> divvy_abi::CUresult {
                     let address = super::SLOTS.$name.load(core::sync::atomic::Ordering::Relaxed).cast_const();
-                    // SAFETY: a slot holds its first-call stub or what the driver below, or a stand-in, has under this
-                    // name: functions of this type all.
+                    // SAFETY: a slot holds its first-call stub, or the function of this name from the driver below or a
+                    // stand-in. All have this type.
                     let function = unsafe {
                         core::mem::transmute::<
                             *const core::ffi::c_void,
@@ -83,23 +83,23 @@ impl Slots {
     }
 }
 
-/// Which slots have an address of the library's, or one in its stead.
+/// Which slots have an address: the library's, or a replacement.
 static FOUND: [AtomicBool; Symbol::COUNT] = [const { AtomicBool::new(false) }; Symbol::COUNT];
 
-/// What is called under a name that the driver below does not have. Static, as the next: of a constant table each use would
-/// be a copy, which the loader relocates in every process.
+/// The target of calls to a name that the driver below lacks. It is static, and so is the next table: each use of a
+/// constant table would be a copy, which the loader relocates in every process.
 static UNSUPPORTED: Table = Table::UNSUPPORTED;
 static ABSENT: Table = absent::TABLE;
 
-/// The address to call for a symbol, remembered for the next call unless the driver is just being opened by this very
-/// thread.
+/// The address to call for a symbol. It is remembered for the next call, unless this very thread is just opening the
+/// driver.
 pub(crate) fn resolve(symbol: Symbol) -> *const c_void {
     let slot = SLOTS.of(symbol);
     if FOUND[symbol.index()].load(Ordering::Acquire) {
         return slot.load(Ordering::Relaxed).cast_const();
     }
     let address = match library::CUDA.driver() {
-        // A driver older than our table lacks the name: it is not supported, as the caller will read.
+        // A driver older than our table lacks the name: the caller gets "not supported".
         library::Driver::Open(library) => library
             .symbol(symbol.c_name())
             .unwrap_or(UNSUPPORTED.address(symbol)),
@@ -115,12 +115,12 @@ fn put(symbol: Symbol, address: *const c_void) {
     FOUND[symbol.index()].store(true, Ordering::Release);
 }
 
-/// The file of the driver below, for a report; opens it if nobody has.
+/// The file of the driver below, for a report. Opens the driver if that has not been done.
 pub fn path() -> Option<std::path::PathBuf> {
     library::CUDA.path()
 }
 
-/// An address within the driver below, or 0 as long as nobody has opened it.
+/// An address within the driver below, or 0 until the driver is opened.
 pub(crate) fn address_if_open() -> usize {
     library::CUDA.address_if_open()
 }
@@ -131,7 +131,7 @@ pub(crate) fn has(symbol: Symbol) -> bool {
     !core::ptr::eq(address, UNSUPPORTED.address(symbol)) && !core::ptr::eq(address, ABSENT.address(symbol))
 }
 
-/// Puts a table of functions below instead of a library; for tests and benches in one process.
+/// Installs a table of functions below instead of a library; for tests and benches in one process.
 #[doc(hidden)]
 pub fn stand_on(table: &Table) {
     for symbol in Symbol::ALL {

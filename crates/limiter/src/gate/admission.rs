@@ -1,37 +1,37 @@
-//! May this launch go now? As a pure function, the same that the arbiter's simulation has its programs follow.
+//! May this launch go now? It is a pure function, and the programs in the arbiter's simulation follow the same one.
 
-/// What is in flight, as the gate believes.
+/// The work in flight, as the gate believes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flight {
     /// Nanoseconds of work that was launched and is not known to be over.
     pub all_ns: u64,
-    /// Of these, what should end first,
+    /// Of these, the part that should end first,
     pub head_ns: u64,
     /// and for how long it has run.
     pub ran_ns: u64,
 }
 
 impl Flight {
-    /// When what is in flight should be over, from now.
+    /// When the work in flight should be over, from now.
     pub fn remaining_ns(self) -> u64 {
         self.all_ns
             .saturating_sub(self.head_ns.min(self.all_ns).min(self.ran_ns))
     }
 }
 
-/// What a lease allows.
+/// The limits of a lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub until_ns: u64,
     pub in_flight_ns: u64,
 }
 
-/// Work that is launched in one go, in nanoseconds: a quarter of the bound, within these.
+/// Work that is launched in one go, in nanoseconds: a quarter of the bound, within these limits.
 const GO_NS: (u64, u64) = (25_000, 200_000);
 
 impl Bounds {
-    /// Work that follows a look without another one, and that is waited for before many short kernels go on: a thread that
-    /// is woken for each of them costs more than they do.
+    /// Credit for work on the fast path. With many short kernels, the gate waits until there is this much: waking a
+    /// thread for each of them costs more than they do.
     pub fn go_ns(self) -> u64 {
         (self.in_flight_ns / 4).clamp(GO_NS.0, GO_NS.1)
     }
@@ -39,28 +39,29 @@ impl Bounds {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// It goes, and as much more may follow it without a look.
+    /// The launch goes, and as much more work may follow on the fast path.
     Now { more_ns: u64 },
-    /// In so many nanoseconds it may go, if something completes by then as it should.
+    /// It may go in so many nanoseconds, if a completion comes by then as it should.
     In(u64),
-    /// When something completes, which is late: time alone changes nothing.
+    /// It may go after a completion, which is late: time alone changes nothing.
     Late,
-    /// Not in this lease.
+    /// It may not go in this lease.
     Over,
 }
 
-/// By this part of the bound, and no more than so many nanoseconds, work may outlast the lease where kernels are short: ends that
-/// are foretold a little late would leave the device dry before the lease's end, and until the next one's first kernel is there. It
-/// is charged.
+/// By this part of the bound, and at most so many nanoseconds, work may outlast the lease if kernels are short. If ends
+/// are predicted a little late, the device would otherwise be idle before the lease's end, and until the next process's
+/// first kernel arrives. The excess is charged.
 const SPILL: u64 = 8;
 const SPILL_NS: u64 = 250_000;
 
-/// What ends as soon as this part of the bound would leave the device without work before a launch could arrive,
+/// The next launch may go this part of the bound before the work in flight ends, or the device would be idle until it
+/// arrives.
 const FEED: u64 = 64;
-/// and where this machine's threads wake up late, as soon as that takes, but no more than this part.
+/// On a machine whose threads wake late it may go earlier by that delay, but by no more than this part.
 const FED_AHEAD: u64 = 8;
 
-/// Whether a launch of `estimate_ns` may go at `now`, where who sleeps comes back `late_ns` late.
+/// Whether a launch of `estimate_ns` may go at `now`, if a sleeping thread wakes `late_ns` late.
 pub(super) fn admit(flight: Flight, bounds: Bounds, estimate_ns: u64, now: u64, late_ns: u64) -> Admission {
     if now >= bounds.until_ns {
         return Admission::Over;
@@ -75,19 +76,20 @@ pub(super) fn admit(flight: Flight, bounds: Bounds, estimate_ns: u64, now: u64, 
         return Admission::Over;
     }
     let wanted = remaining.saturating_add(estimate_ns);
-    // What is a little longer than was thought is not held back: two kernels of half the bound are two kernels.
+    // A launch slightly longer than estimated is not held back: two kernels of half the bound count as two kernels.
     if wanted > bounds.in_flight_ns.saturating_add(bounds.in_flight_ns / FEED) && flight.all_ns > 0 {
         let feed = late_ns.clamp(bounds.in_flight_ns / FEED, bounds.in_flight_ns / FED_AHEAD);
         if remaining > feed {
             if flight.ran_ns >= flight.head_ns.min(flight.all_ns) {
                 return Admission::Late;
             }
-            // Two kernels of nearly half the bound would take turns with nothing if the second waited for the first's end.
+            // Two kernels of nearly half the bound would leave the device idle in turns if the second waited for the
+            // first's end.
             let fits = (wanted - bounds.in_flight_ns).max(bounds.go_ns());
             return Admission::In(fits.min(remaining - feed));
         }
     }
-    // What follows has to start within the lease and to fit in full, or nearly.
+    // The next work has to start within the lease and to fit in full, or nearly.
     let more_ns = bounds
         .in_flight_ns
         .saturating_sub(wanted)
@@ -140,17 +142,17 @@ mod tests {
             admit(flight(500 * US, 500 * US, 0), LEASE, 750 * US, 0),
             Admission::In(250 * US)
         );
-        // What has run is no longer ahead, but no more than the first of what is in flight can have.
+        // Time that has run no longer counts as ahead, but at most the time of the first work in flight.
         assert!(matches!(
             admit(flight(500 * US, 500 * US, 100 * US), LEASE, 600 * US, 0),
             Admission::Now { .. }
         ));
-        // What is late is waited for, and not looked at without end.
+        // Late work is waited for, without polling for ever.
         assert_eq!(
             admit(flight(600 * US, 50 * US, MS), LEASE, 501 * US, 0),
             Admission::Late
         );
-        // And one goes where the device would run dry.
+        // And one launch goes if the device would run idle.
         assert!(matches!(
             admit(flight(20 * MS, 20 * MS, 20 * MS - 15 * US), LEASE, 20 * MS, 0),
             Admission::Now { more_ns: 0 }
@@ -208,7 +210,7 @@ mod tests {
             in_flight_ns: 2 * MS,
         };
         let one = 1040 * US;
-        // The first has just begun: the second follows as soon as both fit, not when the first ends.
+        // The first has just begun: the second follows as soon as both fit, not only when the first ends.
         assert_eq!(
             admit(flight(one, one, 0), bounds, one, 0),
             Admission::In(200 * US)
@@ -217,12 +219,12 @@ mod tests {
             admit(flight(one, one, 80 * US), bounds, one, 0),
             Admission::Now { .. }
         ));
-        // Nor are two held back that were thought to be half of it and are a little more.
+        // Two kernels that were estimated at half the bound and are slightly longer are not held back either.
         assert!(matches!(
             admit(flight(1001 * US, 1001 * US, 0), bounds, 1001 * US, 0),
             Admission::Now { .. }
         ));
-        // One that never fits follows as early as this machine needs.
+        // A launch that never fits follows as early as this machine needs.
         let late = |ran| super::admit(flight(20 * MS, 20 * MS, ran), bounds, 20 * MS, 0, 180 * US);
         assert_eq!(late(0), Admission::In(20 * MS - 180 * US));
         assert!(matches!(late(20 * MS - 180 * US), Admission::Now { .. }));

@@ -1,5 +1,5 @@
-//! What a gate believes to be in flight, and what of it is known to be over. Under one lock, which nobody holds while he
-//! waits or calls the driver.
+//! The gate's state: which work it believes to be in flight, and which of it is known to be over. It stands under one
+//! lock, which no thread holds while it waits or calls the driver.
 
 use std::collections::VecDeque;
 
@@ -9,24 +9,24 @@ use super::estimates::Key;
 use super::lane::{self, LANES, Lane};
 use super::stream::Name;
 
-/// One lane's part of the books. Amounts of work are nanoseconds since the lane was assigned, so that what completes
-/// late or twice does no harm.
+/// The state of one lane (the budget of one stream). Amounts of work are nanoseconds since the lane was assigned, so
+/// that a completion that is reported late or twice does no harm.
 #[derive(Debug, Default)]
 pub(super) struct LaneBook {
     pub context: usize,
-    /// Put into the purse so far.
+    /// Total credit granted so far.
     granted_ns: u64,
-    /// Known to be over.
+    /// Work that is known to be over.
     completed_ns: u64,
     /// Launched before the newest mark.
     pub marked_ns: u64,
     pub marks: u32,
-    /// By count: of the launches that were told, and of those known to be over.
+    /// The same as counts: reported launches, and those known to be over.
     told: u64,
     over: u64,
-    /// A launch overlapped the kernel before it: no event ever comes between two kernels here.
+    /// A launch overlapped the kernel before it: no event may come between two kernels here.
     pub programmatic: bool,
-    /// Its stream is destroyed, and what it did is still in flight.
+    /// Its stream is destroyed, and its work is still in flight.
     pub sealed: bool,
     pub bracket: Option<Bracket>,
 }
@@ -40,23 +40,23 @@ pub(super) struct Bracket {
     pub since_ns: u64,
     /// The lane's count of launches before it.
     pub at: u64,
-    /// The stream had run dry before it: what is measured has the launch's way to the device in it.
+    /// The stream was idle before it, so the measurement includes the launch's way to the device.
     pub dry: bool,
 }
 
-/// An event of ours in a stream, and what is over once it is.
+/// An event of ours in a stream, and the work that is over once the event is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     pub event: usize,
     pub context: usize,
     pub lane: usize,
-    /// The lane's work up to here, and by how much that is more than the mark before.
+    /// The lane's work up to this mark, and how much of it is new since the previous mark.
     pub upto_ns: u64,
     pub ns: u64,
     pub launches: u64,
-    /// It ends a measurement, and whether the stream had run dry when it was recorded.
+    /// It ends a measurement, and whether the stream was idle when it was recorded.
     pub ends: Option<(Bracket, bool)>,
-    /// A measurement begins at it: the event is still needed.
+    /// A measurement begins at this mark, so the event is still needed.
     pub begins: bool,
 }
 
@@ -64,30 +64,31 @@ pub(super) struct Mark {
 pub(super) struct Books {
     pub lanes: [LaneBook; LANES],
     pub marks: VecDeque<Mark>,
-    /// Events to use again, by context.
+    /// Events to reuse, by context.
     spare: Vec<(usize, usize)>,
-    /// Since when the first of what is in flight runs.
+    /// Since when the first of the work in flight runs.
     pub began_ns: u64,
-    /// When something in flight was last seen not to be over.
+    /// When work in flight was last seen not to be over.
     pub running_ns: u64,
     busy_ns: u64,
     busy_since: Option<u64>,
-    /// The device was passed on ahead of the end of what was in flight: when that was, and when it should have ended.
+    /// The device was handed over before the end of the work in flight: when that was, and when the work should have
+    /// ended.
     passed_on: Option<(u64, u64)>,
-    /// How often the device runs dry before estimates are relied upon again.
+    /// How often the device has to run idle before estimates are trusted again.
     distrust: u32,
-    /// Launches that were counted; 1 for all that were not; and those known to be over.
+    /// Counted launches, or 1 for all uncounted ones; and how many are known to be over.
     pub passed: u64,
     pub uncounted: u64,
     pub completed: u64,
-    /// Launches that were looked at.
+    /// Launches that took the slow path.
     pub looks: u64,
     pub typical_ns: u64,
-    /// When something was last launched or found completed.
+    /// When work was last launched or found completed.
     pub active_ns: u64,
-    /// When a thread at the gate wants to be woken.
+    /// When a thread at the gate wants to wake.
     pub alarm_ns: u64,
-    /// Or as soon as what is in flight has come down to this, in nanoseconds.
+    /// Or as soon as the work in flight has fallen to this, in nanoseconds.
     pub wake_below_ns: u64,
     pub wants: bool,
     pub busy: bool,
@@ -95,12 +96,12 @@ pub(super) struct Books {
     pub bucket: Bucket,
 }
 
-/// What ends no later than so many nanoseconds after its time was only kept waiting by the hardware's turns.
+/// Work that ends at most this many nanoseconds late was only delayed by the hardware's time slices.
 const OUTSTAYED_NS: u64 = 3_000_000;
-/// Whose estimate was so wrong runs dry so often before the device is passed on ahead again.
+/// After a bad estimate, how many times the device must run idle before early hand-over is allowed again.
 const DISTRUST: u32 = 256;
 
-/// Events that are kept for later.
+/// Events that are kept for reuse.
 const SPARE: usize = 4096;
 
 impl Books {
@@ -130,7 +131,7 @@ impl Books {
         }
     }
 
-    /// The lane of a stream, one that is made its own now, or the common one.
+    /// The lane of a stream: its present one, a new one, or the common one.
     pub fn lane_of(&mut self, lanes: &[Lane; LANES], name: Name, context: impl FnOnce() -> usize) -> usize {
         if let Some(known) = lane::find(lanes, name) {
             return known;
@@ -153,14 +154,14 @@ impl Books {
             && book.bracket.is_none()
     }
 
-    /// Makes a lane nobody's: whatever it had in flight is forgotten.
+    /// Frees a lane: any work that it had in flight is forgotten.
     pub fn vacate(&mut self, lanes: &[Lane; LANES], place: usize) {
         self.tally(lanes, place);
         self.drop_bracket(place);
         lanes[place].vacate();
         let (now, _) = lanes[place].launches();
         self.completed += Lane::between(self.lanes[place].over, now);
-        // Threads that are just on their way may have overdrawn the purse.
+        // Threads that are launching right now may have overdrawn the credit.
         let overdrawn = lanes[place].left().unsigned_abs();
         lanes[place].give(overdrawn);
         self.lanes[place] = LaneBook {
@@ -175,7 +176,7 @@ impl Books {
         lanes[place].give(ns);
     }
 
-    /// Takes back what no launch has used.
+    /// Takes back unused credit.
     pub fn reclaim(&mut self, lanes: &[Lane; LANES], place: usize) {
         self.lanes[place].granted_ns -= lanes[place].empty();
     }
@@ -192,13 +193,13 @@ impl Books {
         spent.max(0) as u64
     }
 
-    /// What of it is not known to be over.
+    /// How much of it is not known to be over.
     pub fn outstanding_ns(&self, lanes: &[Lane; LANES], place: usize) -> u64 {
         self.spent_ns(lanes, place)
             .saturating_sub(self.lanes[place].completed_ns)
     }
 
-    /// What of it no mark will tell of.
+    /// How much of it has no mark behind it.
     pub fn unmarked_ns(&self, lanes: &[Lane; LANES], place: usize) -> u64 {
         let book = &self.lanes[place];
         self.spent_ns(lanes, place)
@@ -221,7 +222,7 @@ impl Books {
         }
     }
 
-    /// What other lanes than `place` may launch without a look.
+    /// How much the lanes other than `place` may launch on the fast path.
     pub fn promised_ns(lanes: &[Lane; LANES], place: usize) -> u64 {
         in_use(lanes)
             .filter(|other| *other != place)
@@ -229,7 +230,7 @@ impl Books {
             .sum()
     }
 
-    /// Whether nothing is in flight, nor on its way.
+    /// Whether no work is in flight or being launched.
     pub fn is_drained(&self, lanes: &[Lane; LANES]) -> bool {
         in_use(lanes).all(|place| self.outstanding_ns(lanes, place) == 0 && lanes[place].launches().1 == 0)
     }
@@ -253,7 +254,7 @@ impl Books {
         }
     }
 
-    /// A lane's work is over up to there.
+    /// A lane's work is over up to this point.
     pub fn complete(&mut self, place: usize, upto_ns: u64, launches: u64) {
         let book = &mut self.lanes[place];
         if upto_ns >= book.completed_ns {
@@ -263,16 +264,16 @@ impl Books {
         }
     }
 
-    /// The first of what is in flight, which should have taken `ns`, was found to be over at `now`. What follows it began when
-    /// it ended: as foretold, but not before it was last seen running. Were it taken to begin when somebody noticed, each
-    /// kernel's end would be foretold later than the one's before.
+    /// The first of the work in flight, which should have taken `ns`, was found to be over at `now`. The work behind it
+    /// began at its end: as predicted, but not before it was last seen running. If it were assumed to begin when the
+    /// end was noticed, each kernel's end would be predicted later than the one before.
     pub fn head_ended(&mut self, ns: u64, now: u64) {
         let due = self.began_ns.saturating_add(ns);
         self.began_ns = due.max(self.running_ns).min(now);
         self.active_ns = now;
     }
 
-    /// Something was launched into an idle device, or the last of it is over.
+    /// Work was launched into an idle device, or the last of it is over.
     pub fn set_running(&mut self, running: bool, now: u64) {
         match (running, self.busy_since) {
             (true, None) => {
@@ -287,13 +288,14 @@ impl Books {
         }
     }
 
-    /// Whether estimates were right of late.
+    /// Whether estimates were right recently.
     pub fn trusts(&self) -> bool {
         self.distrust == 0
     }
 
-    /// What is in flight ends in `ends_in`, and the device is the next one's from now on: he pays for the rest, as whoever
-    /// passes it on to this process will be paid for. From now on the hardware's turns are in what is measured: it is not.
+    /// The work in flight ends in `ends_in`, and from now on the device is the next process's. That process is charged
+    /// for the rest, just as this process is charged when the device is handed to it. From now on the hardware's time
+    /// slices would distort measurements, so they are dropped.
     pub fn pass_on(&mut self, lanes: &[Lane; LANES], now: u64, ends_in: u64) {
         for place in in_use(lanes) {
             self.drop_bracket(place);
@@ -310,13 +312,13 @@ impl Books {
         self.passed_on = Some((now, now.saturating_add(ends_in)));
     }
 
-    /// Nothing is in flight any more.
+    /// No work is in flight any more.
     pub fn set_drained(&mut self, now: u64) {
         if self.busy_since.is_some() {
             self.distrust = self.distrust.saturating_sub(1);
         }
         self.set_running(false, now);
-        // What took much longer was not meant to be passed on.
+        // Work that took much longer was not meant to be handed over.
         if let Some((at, due)) = self.passed_on.take()
             && now > due.saturating_add(OUTSTAYED_NS)
         {
@@ -325,25 +327,25 @@ impl Books {
         }
     }
 
-    /// For how long anything has been in flight while it was counted.
+    /// For how long work has been in flight while it was counted.
     pub fn busy_ns(&self, now: u64) -> u64 {
         self.busy_ns + self.busy_since.map_or(0, |since| now.saturating_sub(since))
     }
 
-    /// An event of this context to use again.
+    /// An event of this context to reuse.
     pub fn spare(&mut self, context: usize) -> Option<usize> {
         let at = self.spare.iter().position(|(of, _)| *of == context)?;
         Some(self.spare.swap_remove(at).1)
     }
 
-    /// Keeps an event for later. One too many is left to its context.
+    /// Keeps an event for reuse. If there are too many, the event is left to its context.
     pub fn keep(&mut self, context: usize, event: usize) {
         if event != 0 && self.spare.len() < SPARE {
             self.spare.push((context, event));
         }
     }
 
-    /// Gives a measurement up.
+    /// Abandons a measurement.
     pub fn drop_bracket(&mut self, place: usize) -> Option<Bracket> {
         let bracket = self.lanes[place].bracket.take()?;
         self.let_go(self.lanes[place].context, bracket.event);
@@ -352,7 +354,7 @@ impl Books {
 
     /// The event that a measurement began at is no longer needed for that.
     fn let_go(&mut self, context: usize, event: usize) {
-        // Still waited for as a mark: then it goes when that is over.
+        // It still stands as a mark: then it is released when the mark is over.
         let mut marks = self.marks.iter_mut();
         match marks.find(|mark| mark.event == event) {
             Some(mark) => mark.begins = false,
@@ -360,7 +362,7 @@ impl Books {
         }
     }
 
-    /// Forgets a context: its streams and events went with it, after all their work.
+    /// Forgets a context: its streams and events ended with it, after all their work.
     pub fn forget(&mut self, lanes: &[Lane; LANES], context: usize) {
         for place in in_use(lanes) {
             if self.lanes[place].context == context {
@@ -373,7 +375,7 @@ impl Books {
     }
 }
 
-/// The lanes that are some stream's, and the common one.
+/// The lanes that belong to a stream, and the common one.
 pub(super) fn in_use(lanes: &[Lane; LANES]) -> impl Iterator<Item = usize> + '_ {
     (0..LANES).filter(|place| *place == lane::COMMON || !lanes[*place].is_free())
 }
@@ -392,7 +394,7 @@ mod tests {
             books.head_ended(MS, kernel * MS + MS / 10);
         }
         assert_eq!(books.began_ns, 100 * MS);
-        // It had to wait for somebody else's last kernel, and was seen to.
+        // It had to wait for another process's last kernel, and was seen waiting.
         books.running_ns = 102 * MS;
         books.head_ended(MS, 102 * MS + MS / 50);
         assert_eq!(books.began_ns, 102 * MS);

@@ -1,6 +1,7 @@
-//! A slice's share without an agent: a bucket of time that fills at the share and empties as the process is busy.
+//! A slice's share without an agent: a token bucket of time that fills at the share's rate and empties while the
+//! process is busy.
 
-/// How much it holds: nanoseconds.
+/// Its capacity in nanoseconds.
 const DEPTH_NS: u64 = 5_000_000;
 /// The whole device, as the grant counts shares.
 const WHOLE: u64 = 10_000;
@@ -13,16 +14,16 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// Brings the bucket up to `now`; `busy_ns` is for how long the process has been busy in all. Answers 0 where it may
-    /// launch, else after how many nanoseconds it may.
+    /// Advances the bucket to `now`; `busy_ns` is the total time for which the process has been busy. Returns 0 if it
+    /// may launch, else after how many nanoseconds it may.
     pub fn wait_ns(&mut self, now: u64, busy_ns: u64, share: u64) -> u64 {
         let share = match share {
-            // Nobody said.
+            // No share was set.
             0 => return 0,
             share => share.min(WHOLE),
         };
         if self.filled_ns == 0 {
-            // What was busy before was the agent's to charge.
+            // Time that was busy before was for the agent to charge.
             self.busy_ns = busy_ns;
         } else {
             let passed = now.saturating_sub(self.filled_ns);
@@ -82,6 +83,6 @@ mod tests {
         assert!(bucket.wait_ns(u64::MAX / 2 + 1, DEPTH_NS + 1_000, 1_000) >= 9_000);
         bucket.rest();
         assert_eq!(bucket.wait_ns(5, u64::MAX, 1_000), 0);
-        assert_eq!(bucket.wait_ns(6, u64::MAX, 0), 0, "nobody said");
+        assert_eq!(bucket.wait_ns(6, u64::MAX, 0), 0, "no share is set");
     }
 }

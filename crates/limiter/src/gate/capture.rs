@@ -1,7 +1,7 @@
-//! Which streams are being captured, and what the gate leaves alone meanwhile.
+//! Which streams are being captured, and what the gate does not touch meanwhile.
 //!
-//! What is captured runs when its graph is launched, and is charged then. And while anything is captured, a question about
-//! the state of a stream or a context may spoil the capture, in whatever mode the asking thread is: so none is put.
+//! Captured work runs when its graph is launched, and is charged then. During a capture, a query about the state of a
+//! stream or a context may spoil the capture, whatever the querying thread's mode is. So no such query is made.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
@@ -26,7 +26,7 @@ pub(super) fn any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// Whether a launch into this stream is captured rather than run. Asks the driver only while some capture goes on.
+/// Whether a launch into this stream is captured rather than run. Queries the driver only while some capture goes on.
 pub(super) fn takes(stream: Stream) -> bool {
     any() && ask::is_capturing(stream.handle, stream.per_thread)
 }
@@ -67,7 +67,7 @@ fn forget_one(stream: usize) {
     });
 }
 
-/// A stream ends, and a capture in it with it.
+/// A stream ends, and so does a capture in it.
 pub(super) fn stream_ends(stream: usize) {
     if any() {
         change(|begun| begun.retain(|(of, _)| *of != stream));

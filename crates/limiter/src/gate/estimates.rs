@@ -1,7 +1,7 @@
-//! How long a kernel should take: by function, grid and block, as measured before.
+//! Estimated duration of a kernel: by function, grid and block, as measured before.
 //!
-//! A small table without locks. Two kernels that meet in one place, or two threads in one entry, can spoil an estimate;
-//! the next measurement mends it.
+//! A small table without locks. Two kernels that share an entry, or two threads in one entry, can spoil an estimate;
+//! the next measurement corrects it.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -9,22 +9,22 @@ use core::sync::atomic::Ordering::Relaxed;
 use super::lane::LONGEST_NS;
 
 const PLACES: usize = 4096;
-/// Neighbours among which a kernel has its place.
+/// The number of neighbouring entries that a kernel may use.
 const WAYS: usize = 4;
 
-/// What a kernel is taken for that nobody has measured.
+/// The estimate of a kernel without a measurement.
 pub(super) const UNKNOWN_NS: u64 = 100_000;
-/// No kernel takes less than it takes to start one.
+/// No kernel takes less than starting one takes.
 const LEAST_NS: u64 = 500;
-/// After so many measurements an estimate serves without a look,
+/// After so many measurements an estimate serves on the fast path,
 const SETTLED: u64 = 3;
-/// and after so many launches without one as well: it cannot be measured, then.
+/// and after so many launches without a measurement as well, since such a kernel cannot be measured.
 const TRIED: u64 = 32;
 
-/// Limits of which the least may raise an estimate.
+/// How many upper limits are collected before the least of them may raise an estimate.
 const LIMITS: u64 = 8;
 
-/// What a launch runs: something that differs between kernels and shapes.
+/// What a launch runs: a value that differs between kernels and shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(u64);
 
@@ -40,7 +40,7 @@ impl Key {
         Self::mixed(function as u64 ^ shape.rotate_left(29))
     }
 
-    /// An executable graph, whatever is in it.
+    /// An executable graph, whatever its contents.
     #[inline]
     pub fn graph(exec: usize) -> Self {
         Self::mixed(exec as u64 ^ 0x6772_6170_6800_0000)
@@ -57,9 +57,10 @@ impl Key {
 #[derive(Debug)]
 struct Entry {
     key: AtomicU64,
-    /// Nanoseconds, and from bit 40 on measurements, from bit 48 on launches without one: up to 255 of each.
+    /// Nanoseconds; from bit 40 on, the number of measurements; from bit 48 on, launches without one. Up to 255 of
+    /// each.
     value: AtomicU64,
-    /// The least of the newest limits, in nanoseconds, and from bit 40 on how many these are.
+    /// The least of the newest upper limits, in nanoseconds; from bit 40 on, how many they are.
     limits: AtomicU64,
 }
 
@@ -107,20 +108,20 @@ impl Estimates {
             .find(|entry| entry.key.load(Relaxed) == key.0)
     }
 
-    /// Nanoseconds, once the estimate is worth something.
+    /// Nanoseconds, once the estimate is reliable.
     #[inline]
     pub fn settled(&self, key: Key) -> Option<u64> {
         let value = self.entry(key)?.value.load(Relaxed);
         (measured(value) >= SETTLED || tried(value) >= TRIED).then_some(value & NANOS)
     }
 
-    /// Whether nobody has measured it yet.
+    /// Whether it has no measurement yet.
     pub fn is_new(&self, key: Key) -> bool {
         self.entry(key)
             .is_none_or(|entry| measured(entry.value.load(Relaxed)) == 0)
     }
 
-    /// Nanoseconds as far as anybody knows, and whether a measurement is wanted. Counts the launch as a try.
+    /// The best estimate in nanoseconds, and whether a measurement is wanted. Counts the launch as a try.
     pub fn guess(&self, key: Key) -> (u64, bool) {
         let entry = self.entry(key).unwrap_or_else(|| self.begin(key));
         let value = entry.value.load(Relaxed);
@@ -133,7 +134,7 @@ impl Estimates {
         (value & NANOS, wanted)
     }
 
-    /// An entry of its own for a kernel: a free one, or that of one of which least is known.
+    /// An entry for a kernel: a free one, or the one with the fewest measurements.
     fn begin(&self, key: Key) -> &Entry {
         let line = self.line(key);
         let least = line.iter().min_by_key(|entry| match entry.key.load(Relaxed) {
@@ -147,8 +148,8 @@ impl Estimates {
         entry
     }
 
-    /// A launch took `ns`. The first measurements count most; later ones an eighth, and no more than four times what was
-    /// thought, so that one moment in which the machine was busy elsewhere does not spoil it.
+    /// A launch took `ns`. The first measurements count most. Later ones count an eighth, and at most four times the
+    /// present estimate. So one moment in which the machine was busy elsewhere does not spoil it.
     pub fn learn(&self, key: Key, ns: u64) {
         let Some(entry) = self.entry(key) else { return };
         let value = entry.value.load(Relaxed);
@@ -163,8 +164,8 @@ impl Estimates {
         entry.value.store(pack(new, count + 1, 0), Relaxed);
     }
 
-    /// A launch took `ns` at most: what was noticed late, or with the device idle in between. The least of several
-    /// counts, so that it does not matter how busy the machine is otherwise.
+    /// A launch took `ns` at most: its end was noticed late, or the device was idle in between. The least of several
+    /// such limits counts, so that other load on the machine does not matter.
     pub fn learn_limit(&self, key: Key, ns: u64) {
         let Some(entry) = self.entry(key) else { return };
         let value = entry.value.load(Relaxed);
@@ -176,7 +177,7 @@ impl Estimates {
             entry.limits.store(least | ((limits >> 40) + 1) << 40, Relaxed);
             entry.value.store(pack(new, count + 1, 0), Relaxed);
         } else {
-            // All of them longer than was thought: it has become longer.
+            // All limits are longer than the estimate: the kernel has become longer.
             entry.limits.store(NANOS, Relaxed);
             entry.value.store(pack(new.max(least), count + 1, 0), Relaxed);
         }

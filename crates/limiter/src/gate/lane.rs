@@ -1,6 +1,7 @@
-//! A lane: what one stream may launch before somebody has to look again, and how many launches are in the driver.
+//! A lane: the budget of one stream. It says what the stream may launch before the next slow path, and how many
+//! launches are inside the driver.
 //!
-//! One word holds the purse (nanoseconds of work) and a count of launches, so that a launch takes one atomic addition.
+//! One word holds the credit (nanoseconds of work) and a count of launches, so that a launch takes one atomic addition.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU64, AtomicUsize};
@@ -9,26 +10,26 @@ use super::stream::Name;
 
 /// Lanes of one gate. Streams beyond that share the last one.
 pub(super) const LANES: usize = 64;
-/// The lane of streams that have none of their own.
+/// The lane of streams without one of their own.
 pub(super) const COMMON: usize = LANES - 1;
-/// How far from its place a lane is looked for.
+/// How far from its home position a lane is searched.
 const PROBES: usize = 4;
 
 /// Launches are counted from this bit on.
 const ONE: u64 = 1 << 40;
 const PURSE: u64 = ONE - 1;
-/// An empty purse. Above zero, so that what is spent by several threads at once never borrows from the count.
+/// No credit. The value is above zero, so that several threads that spend at once never borrow from the count.
 const EMPTY: u64 = 1 << 39;
 const COUNT: u64 = (1 << 24) - 1;
 
-/// Longest kernel that anybody estimates: nanoseconds, some 4 s. A purse holds 128 of them.
+/// Longest estimate of a kernel: nanoseconds, some 4 s. The credit field holds 128 of them.
 pub(super) const LONGEST_NS: u64 = u32::MAX as u64;
 
 /// One stream's lane.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Lane {
-    /// The stream, 0 where the lane is free.
+    /// The stream, or 0 if the lane is free.
     stream: AtomicUsize,
     owner: AtomicUsize,
     word: AtomicU64,
@@ -50,7 +51,7 @@ impl Lane {
         self.stream.load(Relaxed) == name.stream && self.owner.load(Relaxed) == name.owner
     }
 
-    /// Takes `ns` out of the purse for a launch, if it holds that much.
+    /// Takes `ns` of credit for a launch, if the lane has that much.
     #[inline]
     pub fn spend(&self, ns: u64) -> bool {
         let change = ONE - ns;
@@ -62,7 +63,7 @@ impl Lane {
         false
     }
 
-    /// Takes `ns` for a launch that was looked at.
+    /// Takes `ns` for a launch that took the slow path.
     pub fn charge(&self, ns: u64) {
         self.word.fetch_add(ONE - ns, Relaxed);
     }
@@ -73,25 +74,25 @@ impl Lane {
         self.returned.fetch_add(1, Release);
     }
 
-    /// Puts `ns` into the purse.
+    /// Adds `ns` of credit.
     pub fn give(&self, ns: u64) {
         self.word.fetch_add(ns, Relaxed);
     }
 
-    /// What is in the purse; below zero where threads were quicker than whoever emptied it.
+    /// The present credit; below zero if threads launched before it was withdrawn.
     pub fn left(&self) -> i64 {
         (self.word.load(Relaxed) & PURSE) as i64 - EMPTY as i64
     }
 
-    /// Empties the purse; answers what was in it.
+    /// Withdraws all credit, and returns how much there was.
     pub fn empty(&self) -> u64 {
         let left = self.left().max(0) as u64;
         self.word.fetch_sub(left, Relaxed);
         left
     }
 
-    /// Launches so far that passed the gate, and those of them that are still on their way into the driver. The counts
-    /// wrap at 2^24.
+    /// How many launches have passed the gate so far, and how many of them are still inside the driver. The counts wrap
+    /// at 2^24.
     pub fn launches(&self) -> (u64, u64) {
         let returned = self.returned.load(Acquire);
         let passed = self.word.load(Acquire) >> 40;
@@ -103,20 +104,20 @@ impl Lane {
         to.wrapping_sub(from) & COUNT
     }
 
-    /// Makes the lane a stream's; only with the books locked.
+    /// Assigns the lane to a stream; only with the state locked.
     pub fn assign(&self, name: Name) {
         self.stream.store(0, Relaxed);
         self.owner.store(name.owner, Relaxed);
         self.stream.store(name.stream, Release);
     }
 
-    /// Makes it nobody's; only with the books locked.
+    /// Frees the lane; only with the state locked.
     pub fn vacate(&self) {
         self.stream.store(0, Relaxed);
         self.empty();
     }
 
-    /// Its stream is destroyed: a new one of the same handle is another.
+    /// Its stream is destroyed: a new stream with the same handle is another stream.
     pub fn disown(&self) {
         self.stream.store(usize::MAX, Relaxed);
     }
@@ -133,7 +134,7 @@ impl Lane {
     }
 }
 
-/// Where a stream's lane may be.
+/// The positions where a stream's lane may be.
 #[inline]
 fn places(name: Name) -> impl Iterator<Item = usize> {
     let hash = (name.stream ^ name.owner.rotate_left(21)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -147,7 +148,7 @@ pub(super) fn find(lanes: &[Lane; LANES], name: Name) -> Option<usize> {
     places(name).find(|place| lanes[*place].is_of(name))
 }
 
-/// A free place for a stream's lane, or one that `may_go`.
+/// A free position for a stream's lane, or one whose lane `may_go`.
 pub(super) fn room(lanes: &[Lane; LANES], name: Name, may_go: impl Fn(usize) -> bool) -> Option<usize> {
     places(name)
         .find(|place| lanes[*place].is_free())

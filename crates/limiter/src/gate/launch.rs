@@ -7,12 +7,12 @@ use divvy_abi::{
 use super::estimates::Key;
 use super::stream::Stream;
 
-/// What is launched, and where.
+/// A launch's contents and its stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launch {
     pub key: Key,
     pub stream: Stream,
-    /// The launch's attributes, where it has some.
+    /// The launch's attributes, if it has any.
     config: *const CUlaunchConfig,
 }
 
@@ -50,7 +50,7 @@ impl Launch {
         Some(Self { config, ..launch })
     }
 
-    /// One of several that are launched together.
+    /// One of several launches that go together.
     pub fn one_of(parameters: &CUDA_LAUNCH_PARAMS) -> Self {
         Self::kernel(
             parameters.function,
@@ -71,7 +71,7 @@ impl Launch {
         }
     }
 
-    /// Whether it may begin before the kernel ahead of it has ended: then nothing of ours comes between them.
+    /// Whether it may begin before the kernel ahead of it has ended: then no event of ours comes between them.
     pub(super) fn is_programmatic(&self) -> bool {
         // SAFETY: null or the program's own configuration, which the driver is about to read as well.
         let Some(config) = (unsafe { self.config.as_ref() }) else {

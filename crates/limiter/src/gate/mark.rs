@@ -1,7 +1,8 @@
-//! Our events in the program's streams: behind them the work before them is over, between two of them lies what is measured.
+//! Our events in the program's streams. Work before a completed event is over, and a measured launch lies between two
+//! events.
 //!
-//! A mark stands in front of a launch and never behind one: what comes next may be a launch that overlaps the one before it,
-//! and an event between the two would keep it from that.
+//! A mark stands in front of a launch and never behind one: the next launch may overlap the one before it, and an event
+//! between the two would prevent that.
 
 use divvy_abi::{CU_EVENT_BLOCKING_SYNC, CUDA_SUCCESS, CUevent};
 use divvy_charges::locked;
@@ -15,7 +16,7 @@ use crate::below::{ask, forward};
 use crate::leave;
 use divvy_ledger::monotonic_ns;
 
-/// What is to be recorded in front of a launch.
+/// The events to record in front of a launch.
 #[derive(Default)]
 pub(super) struct Plan {
     mark: Option<Mark>,
@@ -33,7 +34,7 @@ impl Plan {
 }
 
 impl Gate {
-    /// Plans what is recorded in front of a launch in `lane` that is not charged yet.
+    /// Plans the events in front of a launch in `lane` that is not charged yet.
     pub(super) fn plan(
         &self,
         books: &mut Books,
@@ -44,10 +45,10 @@ impl Gate {
         silent: bool,
     ) -> Plan {
         let (launches, inside) = self.lanes[lane].launches();
-        // Another thread is on its way into the same stream: nobody can tell where in it.
+        // Another thread is launching into the same stream, so the position of an event there would be unknown.
         if silent || inside > 0 {
             books.drop_bracket(lane);
-            // It can still be seen how long it takes until nothing is in flight.
+            // The time until no work is in flight can still be measured.
             books.lanes[lane].bracket = (measured && inside == 0).then(|| Bracket {
                 event: 0,
                 key,
@@ -75,7 +76,7 @@ impl Gate {
         }
     }
 
-    /// A mark behind everything in `lane`, if anything there has none.
+    /// A mark behind everything in `lane`, if any work there has none.
     pub(super) fn plan_mark(&self, books: &mut Books, lane: usize, context: usize) -> Option<Mark> {
         let ns = books.unmarked_ns(&self.lanes, lane);
         if ns == 0 {
@@ -96,7 +97,7 @@ impl Gate {
         })
     }
 
-    /// Records what was planned; with no lock held, since a full stream makes whoever records wait.
+    /// Records the planned events. No lock is held, since recording into a full stream waits.
     pub(super) fn carry_out(&self, plan: Plan, stream: Stream) {
         let mut before = 0;
         if let Some(mut mark) = plan.mark {
@@ -108,7 +109,7 @@ impl Gate {
             }
             let mut books = locked(&self.books);
             if before == 0 {
-                // No event is to be had: what is over is found out by asking the stream.
+                // No event is available: the stream itself is polled.
                 let book = &mut books.lanes[mark.lane];
                 book.marks = book.marks.saturating_sub(1);
                 book.marked_ns = book.marked_ns.saturating_sub(mark.ns);
@@ -147,9 +148,9 @@ impl Gate {
         locked(&self.books).forget(&self.lanes, context);
     }
 
-    /// An event recorded in the stream; 0 where that cannot be.
+    /// An event recorded in the stream; 0 if that is impossible.
     fn recorded(&self, context: usize, stream: Stream) -> usize {
-        // A capture that we did not see begin.
+        // A capture whose begin the gate did not see.
         if ask::is_capturing(stream.handle, stream.per_thread) || capture::any() {
             return 0;
         }
@@ -173,7 +174,7 @@ impl Gate {
         0
     }
 
-    /// A stream is about to be destroyed: what it has in flight goes on.
+    /// A stream is about to be destroyed: its work in flight continues.
     pub(super) fn seal(&self, stream: Stream) {
         let name = stream.name();
         let Some(lane) = super::lane::find(&self.lanes, name) else {

@@ -1,15 +1,17 @@
-//! The gate: whether this process may launch now, and what it has in flight.
+//! The gate: whether this process may launch now, and which work it has in flight.
 //!
-//! The agent leases the device (docs/adr/0014); its words reach us in the grant, ours reach it in the ledger
-//! (docs/adr/0023). A launch compares one word; under a lease it takes its estimate out of a purse. All else is here:
+//! The agent leases the device (docs/adr/0014). Its words reach this process in the grant, and the process's words
+//! reach the agent in the ledger (docs/adr/0023). A launch compares one word; under a lease it takes its estimate out
+//! of the stream's credit. All other tasks are in these modules:
 //!
-//! - `lane`: the purses, one a stream. `estimates`: how long a kernel should take. `admission`: may it go now?
-//! - `wait`: a launch that cannot go at once. `bucket`: the share without an agent.
-//! - `books`: what is believed to be in flight; `mark`: our events in the program's streams; `watch`: what is over.
-//! - `thread`: the gate thread, which finds out what is over and tells the agent.
-//! - `capture`: captures are left alone.
+//! - `lane`: the credit of each stream. `estimates`: how long a kernel should take. `admission`: may it go now?
+//! - `wait`: a launch that cannot go at once. `bucket`: the slice's share without an agent.
+//! - `books`: the work believed to be in flight; `mark`: our events in the program's streams; `watch`: which work is
+//!   over.
+//! - `thread`: the gate thread, which finds out which work is over and tells the agent.
+//! - `capture`: stream captures, which are not disturbed.
 //!
-//! Copies and memsets pass: they use other engines than kernels do, and mostly wait for these anyway.
+//! Copies and memsets pass: they use other engines than kernels do, and mostly wait for kernels anyway.
 
 mod admission;
 mod books;
@@ -49,22 +51,22 @@ use thread::Thread;
 #[derive(Debug)]
 pub(crate) struct Gate {
     account: u8,
-    /// The word that was last looked at, as bits. What it said still holds while the grant has the same.
+    /// The word that was last read, as bits. Its meaning still holds while the grant has the same word.
     seen: AtomicU32,
     lanes: [Lane; LANES],
-    /// Made when first something is counted.
+    /// Created when the first launch is counted.
     estimates: OnceLock<Estimates>,
     books: Mutex<Books>,
-    /// Something was launched while the gate was open: nobody knows what is in flight.
+    /// Work was launched while the gate was open, so the work in flight is unknown.
     uncounted: AtomicBool,
-    /// Futex word: raised when something has completed, or a waiting thread's time has come.
+    /// Futex word: raised when work has completed, or when it is time for a waiting thread to wake.
     progress: AtomicU32,
     /// Threads that wait at the gate.
     waiting: AtomicU32,
     thread: Thread,
 }
 
-/// By account; each made when it is first asked for.
+/// By account; each is created at its first use.
 static GATES: [OnceLock<Box<Gate>>; MAX_ACCOUNTS as usize] =
     [const { OnceLock::new() }; MAX_ACCOUNTS as usize];
 
@@ -75,7 +77,7 @@ fn of(account: u8) -> Option<&'static Gate> {
     Some(gate.get_or_init(|| Box::new(Gate::new(account))))
 }
 
-/// A word that no agent writes: it says closed.
+/// A word that no agent writes: it means closed.
 const NOTHING_SEEN: u32 = 3;
 
 impl Gate {
@@ -97,13 +99,13 @@ impl Gate {
         self.estimates.get_or_init(Estimates::new)
     }
 
-    /// Whether the gate was open when it was last looked at, and is still.
+    /// Whether the gate was open when it was last read, and still is.
     #[inline]
     fn is_seen_open(&self, word: GateWord) -> bool {
         word.bits() == self.seen.load(Relaxed) && matches!(word.gate(), Says::Open)
     }
 
-    /// Whether a launch may go without a look; then its lane, where it is counted.
+    /// Whether a launch may go on the fast path; then its lane, if it is counted.
     #[inline]
     fn quick(&self, word: GateWord, launch: &Launch) -> Quick {
         if word.bits() != self.seen.load(Relaxed) {
@@ -128,7 +130,7 @@ enum Quick {
     Look,
 }
 
-/// Launches by `call`, as soon as the gate lets it through.
+/// Launches by `call`, as soon as the gate allows it.
 #[inline]
 pub(crate) fn launching(
     launch: impl FnOnce() -> Option<Launch>,
@@ -141,11 +143,11 @@ pub(crate) fn launching(
         return call();
     };
     let word = attached.gate();
-    // Alone on its device: what is launched does not matter.
+    // Alone on its device: launches need no accounting.
     if gate.is_seen_open(word) {
         return call();
     }
-    // What is no launch at all the driver says.
+    // If this is not a valid launch, the driver reports it.
     let Some(launch) = launch() else { return call() };
     match gate.quick(word, &launch) {
         Quick::Counted(lane) => {
@@ -177,7 +179,8 @@ fn slowly(
     }
 }
 
-/// The gate to the current context's device. `None` where the driver had better say what is wrong, or nobody counts.
+/// The gate to the current context's device. `None` if the launch is not counted, or if the driver has to report an
+/// error.
 #[inline]
 fn of_current(member: &'static Membership) -> Option<(&'static Gate, &'static Attached)> {
     if !member.is_by_device() {
@@ -189,7 +192,7 @@ fn of_current(member: &'static Membership) -> Option<(&'static Gate, &'static At
     }
 }
 
-/// Launches on several devices at once by `call`, as soon as all their gates let it through.
+/// Launches on several devices at once by `call`, as soon as all their gates allow it.
 pub(crate) fn launching_together(
     parameters: &[CUDA_LAUNCH_PARAMS],
     call: impl FnOnce() -> CUresult,
@@ -215,7 +218,7 @@ pub(crate) fn launching_together(
     }
     let result = call();
     for (gate, attached, launch, pass) in passed {
-        // An event of its own could only be recorded in the launch's context.
+        // An event for it alone could only be recorded in the launch's context.
         let _context = ask::in_context(launch.stream.context(), || {
             gate.launched(attached, &launch, pass);
             Ok(())
@@ -224,7 +227,7 @@ pub(crate) fn launching_together(
     result
 }
 
-/// All gates of this process, with their accounts; none where nothing is counted.
+/// All gates of this process, with their accounts; none if nothing is counted.
 fn all() -> impl Iterator<Item = (&'static Gate, &'static Attached)> {
     let member = match tenant::known() {
         Some(Tenant::Member(member)) if member.first().is_ours() => Some(member),
@@ -264,7 +267,7 @@ pub(crate) fn stream_ends(stream: Stream) {
     capture::stream_ends(stream.handle as usize);
 }
 
-/// A context may be about to end: until what this answers is dropped, nothing is asked of it.
+/// A context may be about to end: until the returned value is dropped, the gate thread does not use it.
 pub(crate) fn context_leaves(context: CUcontext) -> Option<Leaving> {
     account::keeps_books().then(|| Leaving::begin(context as usize))
 }

@@ -9,20 +9,20 @@ use crate::charges::CHARGES;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream {
     pub handle: CUstream,
-    /// The call's default stream is each thread's own.
+    /// The call's default stream is the per-thread one.
     pub per_thread: bool,
 }
 
-/// What tells a stream from all others of the process.
+/// The identity of a stream within the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Name {
     /// The handle, never 0.
     pub stream: usize,
-    /// The thread whose default stream it is; of the legacy default stream the context, where there are several.
+    /// The thread whose default stream it is. For the legacy default stream, the context, if there are several.
     pub owner: usize,
 }
 
-/// As numbers, which a constant pointer cannot be.
+/// Numbers, since a constant cannot hold a pointer.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 

@@ -1,5 +1,5 @@
-//! The gate thread: one for each account whose agent leases, from the first launch on. It finds out what is over, tells
-//! the agent, and wakes who waits.
+//! The gate thread: one for each account with a leasing agent, from the first launch on. It finds out which work is
+//! over, tells the agent, and wakes waiting threads.
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
@@ -16,52 +16,54 @@ use super::{Gate, NOTHING_SEEN, capture};
 use crate::below::forward;
 use crate::{leave, log, threads};
 
-/// A lease that nothing has used for so many nanoseconds is given back.
+/// A lease that was unused for so many nanoseconds is returned.
 const IDLE_NS: u64 = 100_000;
-/// How long to sleep at a word where nothing is in flight: until a new grant is looked for, or, under a lease, in case
-/// a launch's wake was missed.
+/// How long to sleep on a word while no work is in flight: until the next check for a new grant, or, under a lease, in
+/// case a launch's wake was missed.
 const AT_REST: Duration = Duration::from_millis(500);
 const IN_LEASE: Duration = Duration::from_millis(5);
-/// So near the end of a lease, in nanoseconds, the thread sleeps at the gate's word: it may be renewed, or closed early.
+/// This close to the end of a lease, in nanoseconds, the thread sleeps on the gate word: the lease may be renewed, or
+/// closed early.
 const NEAR_END_NS: u64 = 500_000;
-/// A sleeping thread that is later than this, in nanoseconds, was on a machine that stood still.
+/// If a sleeping thread wakes later than this, in nanoseconds, the whole machine stood still.
 const LATEST_NS: u64 = 300_000;
-/// From the word that nothing is in flight to the next one's first kernel: three sleepers wake and do something, each as
-/// late as this thread; nanoseconds, within these. A device runs one context after the other anyway: what overlaps waits
-/// there and not here.
+/// The time from the report that no work is in flight to the next process's first kernel, in nanoseconds, within these
+/// limits. Three sleeping threads have to wake and act, each as late as this one. A device runs one context after the
+/// other anyway, so overlapping work waits there and not here.
 const AHEAD_NS: (u64, u64) = (30_000, 400_000);
-/// Behind a longer kernel, in nanoseconds, the device is not passed on ahead: little is lost, and its end might be put off
-/// by the hardware's turns.
+/// Behind a kernel longer than this, in nanoseconds, the device is not handed over early. Little is lost, and the
+/// hardware's time slices might delay its end.
 const PASSED_ON_NS: u64 = 2_000_000;
-/// A kernel is late that takes longer than it should by this part, and by so many nanoseconds, in which its end is noticed.
+/// A kernel is late if it exceeds its estimate by this part and by so many nanoseconds, within which its end is
+/// noticed.
 const LATE_PART: u64 = 16;
 const NOTICED_NS: u64 = 50_000;
-/// What was launched uncounted cannot be waited for now: again after so many nanoseconds.
+/// Uncounted work cannot be waited for now: the thread tries again after so many nanoseconds.
 const AGAIN_NS: u64 = 1_000_000;
 
-/// The thread, as those who wake it see it.
+/// The thread, as seen by threads that wake it.
 #[derive(Debug)]
 pub(super) struct Thread {
     started: AtomicBool,
-    /// Futex word: raised by whoever wakes it.
+    /// Futex word: raised by a thread that wakes it.
     kick: AtomicU32,
     sleeps: AtomicU8,
-    /// When it means to wake by itself.
+    /// When it plans to wake by itself.
     planned_ns: AtomicU64,
-    /// How late it has been of late with what it wanted to do at a time, nanoseconds.
+    /// How late its timed actions were recently, in nanoseconds.
     late_ns: AtomicU64,
 }
 
 const AWAKE: u8 = 0;
 /// On its own futex word.
 const DOZES: u8 = 1;
-/// On the gate's.
+/// On the gate word.
 const RESTS: u8 = 2;
 
 enum Sleep {
-    /// Until then, by the clock.
+    /// Until a time on the clock.
     Until(u64),
-    /// Until the gate says something else.
+    /// Until the gate word changes.
     At(GateWord, Duration),
 }
 
@@ -76,12 +78,12 @@ impl Thread {
         }
     }
 
-    /// How long ahead something has to be said so that what follows from it comes in time, nanoseconds.
+    /// How early a report has to be made so that its consequences come in time, in nanoseconds.
     pub fn ahead_ns(&self) -> u64 {
         (3 * self.late_ns.load(Relaxed) + AHEAD_NS.0).min(AHEAD_NS.1)
     }
 
-    /// It has done what it wanted to do at `planned`, if its time had come.
+    /// It has done the action planned for `planned`, if that time had come.
     fn did(&self, planned: Option<u64>) {
         if let Some(late) = planned.and_then(|planned| monotonic_ns().checked_sub(planned)) {
             let mean = self.late_ns.load(Relaxed);
@@ -89,7 +91,7 @@ impl Thread {
         }
     }
 
-    /// Starts the thread where an agent leases and nobody has.
+    /// Starts the thread if an agent leases and the thread does not exist yet.
     pub fn start(&self, gate: &'static Gate, attached: &'static Attached, word: GateWord) {
         let leases = word != GateWord::default() || attached.grant().beat_ns() != 0;
         if !leases || self.started.load(SeqCst) || self.started.swap(true, SeqCst) {
@@ -102,7 +104,7 @@ impl Thread {
         }
     }
 
-    /// Has the thread look now, if it means to sleep on.
+    /// Has the thread poll now, if it means to sleep on.
     pub fn wake(&self, attached: &Attached) {
         self.kick.fetch_add(1, SeqCst);
         match self.sleeps.load(SeqCst) {
@@ -114,14 +116,14 @@ impl Thread {
         }
     }
 
-    /// Has the thread look at `at`, by the clock.
+    /// Has the thread poll at time `at`.
     pub fn wake_by(&self, attached: &Attached, at: u64) {
         if self.planned_ns.load(SeqCst) > at {
             self.wake(attached);
         }
     }
 
-    /// Sleeps; answers when it wanted to wake, if it was the clock that woke it.
+    /// Sleeps. Returns the planned time if the clock woke it.
     fn sleep(&self, attached: &Attached, seen: u32, sleep: &Sleep) -> Option<u64> {
         let mut timed = None;
         match *sleep {
@@ -171,7 +173,7 @@ impl Gate {
         }
     }
 
-    /// Looks at everything once; answers until when there is nothing to do.
+    /// Polls everything once. Returns until when there is nothing to do.
     fn step(&self, attached: &Attached) -> Sleep {
         let word = attached.gate();
         self.note(word);
@@ -186,7 +188,7 @@ impl Gate {
             Says::Leased => attached.grant().lease().until_ns,
         };
         let mut books = locked(&self.books);
-        // A lease that goes on: who waited for its end need not.
+        // The lease continues, so threads that waited for its end need not wait.
         let goes_on = word.gate() == Says::Leased && books.acknowledged != Some(word.bits());
         let enough = over && books.flight(&self.lanes, now).remaining_ns() <= books.wake_below_ns;
         if goes_on || enough || books.alarm_ns <= now {
@@ -264,8 +266,8 @@ impl Gate {
         Sleep::At(word, IN_LEASE.min(Duration::from_nanos(until_ns - now)))
     }
 
-    /// In how many nanoseconds what is in flight should end; `None` where that is not known well enough to rely on, or
-    /// not worth it.
+    /// In how many nanoseconds the work in flight should end. `None` if that is too uncertain to rely on, or not worth
+    /// using.
     fn ends_in(&self, books: &Books, now: u64) -> Option<u64> {
         let flight = books.flight(&self.lanes, now);
         let late = flight.ran_ns > flight.head_ns + flight.head_ns / LATE_PART + NOTICED_NS;
@@ -276,7 +278,7 @@ impl Gate {
         known.then(|| flight.remaining_ns())
     }
 
-    /// Tells the agent that its word has been seen. Answers whether that is news.
+    /// Acknowledges the agent's word. Returns true if the word is new.
     fn acknowledge(&self, attached: &Attached, books: &mut Books, word: GateWord) -> bool {
         if books.acknowledged == Some(word.bits()) {
             return false;

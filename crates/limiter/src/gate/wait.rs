@@ -1,4 +1,4 @@
-//! A launch that needs a look: it goes when the lease lets it, and waits until then with no lock held.
+//! The slow path of a launch: it goes when the lease allows it, and waits until then without locks.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use core::time::Duration;
@@ -15,54 +15,54 @@ use super::launch::Launch;
 use super::mark::Plan;
 use super::{Gate, NOTHING_SEEN, capture};
 
-/// A beat older than this, in nanoseconds, is a dead agent's.
+/// If the last heartbeat is older than this, in nanoseconds, the agent is dead.
 const STALE_NS: u64 = 500_000_000;
-/// What may be in flight, in nanoseconds, while no agent is there.
+/// How much work may be in flight without an agent, in nanoseconds.
 const ALONE_NS: u64 = 2_000_000;
-/// What is in flight is late when it has run for twice its time and this, in nanoseconds: its estimates are wrong, and
-/// nothing is put on top of it.
+/// Work in flight is late when it has run for twice its time and this, in nanoseconds. Its estimates are wrong, and no
+/// work is queued behind it.
 const LATE_NS: u64 = 200_000;
-/// After so many nanoseconds it is no longer waited for: it may never end, or not before what comes next.
+/// After so many nanoseconds the gate stops waiting for it: it may never end, or not before the next work.
 const ENDLESS_NS: u64 = 50_000_000;
-/// A wait shorter than this, in nanoseconds, is no sleep.
+/// A wait shorter than this, in nanoseconds, does not sleep.
 const SPIN_NS: u64 = 15_000;
-/// Longest sleeps. At the gate, until the agent's beat is looked at again:
+/// Longest sleeps: at the gate, until the agent's heartbeat is checked again;
 const AT_GATE: Duration = Duration::from_millis(100);
-/// and for something to complete, in nanoseconds.
+/// and for a completion, in nanoseconds.
 const FOR_PROGRESS_NS: u64 = 2_000_000;
-/// Who waits for a completion has the gate thread look within so many nanoseconds.
+/// A thread that waits for a completion has the gate thread poll within so many nanoseconds.
 const SOON_NS: u64 = 100_000;
-/// Of settled kernels, one in so many looks is measured again, and each that lasts longer than this, in nanoseconds: one of them
-/// that is taken for longer than it is keeps the device idle.
+/// Of kernels with a settled estimate, one in so many slow paths is measured again. So is each that lasts longer than
+/// this, in nanoseconds: a single overestimate of such a kernel leaves the device idle.
 const MEASURED: u64 = 8;
 const LONG_NS: u64 = 4_000_000;
-/// Measurements or looks that the typical kernel is a mean of.
+/// How many measurements or slow paths the mean of the typical kernel covers.
 const TYPICAL: u64 = 16;
 
-/// What a look at the gate finds.
+/// The decision on a launch at the gate.
 enum Finds {
     /// The launch goes, uncounted.
     Free,
-    /// It goes, counted.
+    /// The launch goes, counted.
     Goes(Passed),
-    /// It may go in so many nanoseconds.
+    /// The launch may go in so many nanoseconds.
     Later(u64),
-    /// When something completes.
+    /// The launch may go after the next completion.
     Completion,
-    /// When the gate says something else.
+    /// The launch may go when the gate word changes.
     Shut,
 }
 
 /// A launch that passed.
 pub(super) struct Passed {
     pub lane: usize,
-    /// Its stream's later launches cannot be seen by another thread: it needs a mark of its own.
+    /// Another thread cannot see later launches of its stream, so it needs a mark of its own.
     pub own_mark: bool,
-    /// Nothing was in flight: the gate thread has to be told that something is.
+    /// No work was in flight: the gate thread has to be told that there is some now.
     pub first: bool,
 }
 
-/// A thread that waits, as the agent is told.
+/// A waiting thread, as reported to the agent.
 struct Waiting {
     gate: &'static Gate,
     attached: &'static Attached,
@@ -92,7 +92,7 @@ impl Drop for Waiting {
 }
 
 impl Gate {
-    /// Waits until the launch may go. `None` where nobody counts it.
+    /// Waits until the launch may go. Returns `None` if it is not counted.
     pub(super) fn pass(&'static self, attached: &'static Attached, launch: &Launch) -> Option<Passed> {
         let mut waiting = None;
         loop {
@@ -139,7 +139,7 @@ impl Gate {
         }
     }
 
-    /// Takes note of the gate's word. What an earlier one allowed no longer holds.
+    /// Takes note of the gate word. Permissions by an earlier word no longer hold.
     pub(super) fn note(&self, word: GateWord) {
         if self.seen.load(Relaxed) == word.bits() || self.seen.load(Relaxed) == NOTHING_SEEN {
             return;
@@ -151,7 +151,7 @@ impl Gate {
         }
     }
 
-    /// Whether a kernel is in flight that nobody has measured: until it is over, nothing is put on top of it.
+    /// Whether a kernel without a measurement is in flight: until it is over, no work is queued behind it.
     pub(super) fn has_stranger(&self, books: &Books) -> bool {
         in_use(&self.lanes).any(|place| {
             let bracket = &books.lanes[place].bracket;
@@ -177,7 +177,7 @@ impl Gate {
         Finds::Free
     }
 
-    /// Whether a lease lets the launch go.
+    /// Whether a lease allows the launch.
     fn look(&self, attached: &Attached, word: GateWord, launch: &Launch) -> Finds {
         let lease = attached.grant().lease();
         let bounds = Bounds {
@@ -187,7 +187,7 @@ impl Gate {
         self.admit(attached, Some(word), bounds, launch)
     }
 
-    /// Whether the slice's share lets it go, where there is no agent.
+    /// Whether the slice's share allows the launch, if there is no agent.
     fn look_alone(&self, attached: &Attached, launch: &Launch, now: u64) -> Finds {
         let share = u64::from(attached.grant().fallback_share());
         let others = attached.slot().launching().max(1) as u64;
@@ -201,7 +201,7 @@ impl Gate {
             books.bucket.wait_ns(now, busy_ns, share)
         };
         if wait_ns > 0 {
-            // Not shorter than a sleep, or a slice with little would spin.
+            // Not shorter than a sleep, or a slice with a small share would spin.
             return Finds::Later(wait_ns.max(SPIN_NS + 1));
         }
         let bounds = Bounds {
@@ -211,8 +211,8 @@ impl Gate {
         self.admit(attached, None, bounds, launch)
     }
 
-    /// Whether these bounds let the launch go; it is charged, then. `word` is the lease's, which later launches can
-    /// rely on.
+    /// Whether these bounds allow the launch; if so, it is charged. `word` is the lease's, and later launches can rely
+    /// on it.
     fn admit(&self, attached: &Attached, word: Option<GateWord>, bounds: Bounds, launch: &Launch) -> Finds {
         let (estimate_ns, unsettled) = self.estimates().guess(launch.key);
         let name = launch.stream.name();
@@ -220,8 +220,8 @@ impl Gate {
         let programmatic = launch.is_programmatic();
         let lanes = &self.lanes;
         let mut books = locked(&self.books);
-        // With the books locked, or the agent could be told meanwhile that nothing is in flight; and the lease that was
-        // read may be another than the word was of.
+        // The state stays locked here. Otherwise the agent could be told meanwhile that no work is in flight, and the
+        // lease that was read may not be the word's lease.
         if word.is_some_and(|word| attached.grant().gate() != word) {
             return Finds::Later(0);
         }
@@ -258,7 +258,8 @@ impl Gate {
                 return Finds::Completion;
             }
             Admission::Over if was_idle || now >= bounds.until_ns => return Finds::Shut,
-            // What is in flight lasts to the lease's end: only where it does not, or the lease goes on, is there more to do.
+            // The work in flight lasts to the lease's end. There is more to do only if it does not, or if the lease
+            // continues.
             Admission::Over => return Finds::Completion,
         };
         books.looks += 1;
@@ -311,13 +312,14 @@ impl Gate {
             };
             self.carry_out(plan.map_or_else(Plan::default, Plan::mark), launch.stream);
         }
-        // Not before the launch: the device waits for it, and a thread that wakes may take the launching one's place.
+        // Not before the launch: the device waits for it, and a thread that wakes may take the launching thread's
+        // processor.
         if passed.first {
             self.thread.wake(attached);
         }
     }
 
-    /// Tells the agent, once a wait, that somebody wants a lease.
+    /// Tells the agent, once per wait, that a thread needs a lease.
     fn ask_for_a_lease(&self, attached: &Attached, waiting: &mut Waiting) {
         if waiting.rang {
             return;
@@ -331,10 +333,10 @@ impl Gate {
         }
     }
 
-    /// Waits for `ns` at most, and has the gate thread look within `soon_ns`.
+    /// Waits for `ns` at most, and has the gate thread poll within `soon_ns`.
     fn wait_for_progress(&self, attached: &Attached, seen: u32, ns: u64, soon_ns: u64) {
         self.say(attached, &mut locked(&self.books));
-        // The gate thread wakes us in time; should it not, we look ourselves.
+        // The gate thread wakes this thread in time; if it does not, this thread polls itself.
         self.thread
             .wake_by(attached, monotonic_ns().saturating_add(soon_ns));
         let limit = ns.saturating_add(SPIN_NS).min(FOR_PROGRESS_NS);
@@ -345,16 +347,17 @@ impl Gate {
         let _why = futex::wait(&self.progress, futex::Flags::PRIVATE, seen, Some(&limit));
     }
 
-    /// Wakes who waits for something to complete.
+    /// Wakes the threads that wait for a completion.
     pub(super) fn make_progress(&self) {
         self.progress.fetch_add(1, AcqRel);
         if self.waiting.load(SeqCst) > 0 {
-            // Nobody waiting is not an error.
+            // It is not an error that no thread waits.
             let _woken = futex::wake(&self.progress, futex::Flags::PRIVATE, i32::MAX as u32);
         }
     }
 
-    /// Says whether somebody waits and whether work may be in flight. Answers whether somebody waits who did not.
+    /// Reports whether a thread waits and whether work may be in flight. Returns true if a thread waits now and none
+    /// did before.
     pub(super) fn say(&self, attached: &Attached, books: &mut Books) -> bool {
         let wants = self.waiting.load(SeqCst) > 0;
         let news = wants && !books.wants;
@@ -365,7 +368,7 @@ impl Gate {
         news
     }
 
-    /// Says all there is to say.
+    /// Reports all figures.
     pub(super) fn report(&self, attached: &Attached, books: &mut Books, now: u64) {
         books.tally_all(&self.lanes);
         self.say(attached, books);
@@ -377,10 +380,10 @@ impl Gate {
     }
 }
 
-/// Whether the agent is dead, as somebody finds who has waited since `since`.
+/// Whether the agent is dead, in the view of a thread that has waited since `since`.
 fn is_alone(attached: &Attached, now: u64, since: u64) -> bool {
     let beat = attached.grant().beat_ns();
-    // Where it never beat, from the moment on that it is missed.
+    // If there never was a heartbeat, the time counts from the moment when it was first missed.
     let last = if beat == 0 { since } else { beat };
     now.saturating_sub(last) > STALE_NS
 }

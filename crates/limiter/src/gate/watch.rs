@@ -1,7 +1,7 @@
-//! What is over: the gate thread asks, at the times its estimates foretell, by questions that never wait.
+//! Finding out which work is over: the gate thread polls at the times that its estimates predict, and never blocks.
 //!
-//! Asked about are our marks, and streams whose newest work has none. A thread that blocked in the driver instead would be
-//! there when the program destroys the context, or begins a capture.
+//! It polls our marks, and streams whose newest work has no mark. A thread that blocked in the driver instead would
+//! still be there when the program destroys the context or begins a capture.
 
 use divvy_abi::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUevent};
 use divvy_charges::locked;
@@ -15,29 +15,31 @@ use crate::below::forward;
 use crate::charges::CHARGES;
 use crate::leave;
 
-/// Pauses between questions about something that is late, in nanoseconds: an eighth of how late it is, within these.
+/// Pauses between polls of late work, in nanoseconds: an eighth of its delay, within these bounds.
 const LATE_NS: (u64, u64) = (20_000, 500_000);
-/// The same about a kernel that nobody knows: a quarter of how long it has run.
+/// The same for a kernel without a measurement: a quarter of the time that it has run.
 const NEW_NS: (u64, u64) = (5_000, 200_000);
-/// What should last longer than this, in nanoseconds, is asked about after three quarters of it, and so on: nobody would learn
-/// else that a kernel takes less than was thought, for its end would be noticed when it was foretold.
+/// Work that should last longer than this, in nanoseconds, is polled after three quarters of its time, and so on.
+/// Otherwise a kernel that takes less than estimated would never show it, since its end would be noticed at the
+/// predicted time.
 const EARLY_NS: u64 = 400_000;
-/// No such pause is longer than this, in nanoseconds, or than this part of the time that it has run: what was thought may be many
-/// times too long.
+/// The longest such pause: this time in nanoseconds, or this part of the time that the work has run. The estimate may
+/// be many times too long.
 const PAUSE_NS: u64 = 2_000_000;
 const LONGER: u64 = 8;
-/// Longest pause, in nanoseconds, where nobody waits for what is in flight.
+/// Longest pause, in nanoseconds, while no thread waits for the work in flight.
 const NO_HURRY_NS: u64 = 1_000_000;
-/// What nobody can be asked about is taken for over after twice its time and this, in nanoseconds.
+/// Work that cannot be polled is assumed to be over after twice its time and this, in nanoseconds.
 const UNASKED_NS: u64 = 1_000_000;
 
-/// The gate thread's current context, set when a question needs it.
+/// The gate thread's current context, set when a poll needs it.
 struct Standing(usize);
 
 impl Standing {
     fn stand_in(&mut self, context: usize) -> bool {
         if self.0 != context {
-            // SAFETY: a context of the program's that has not ended, by what we are told; and the driver checks.
+            // SAFETY: a context of the program that has not ended, since ends are reported first; the driver checks as
+            // well.
             if !unsafe { forward::cuCtxSetCurrent(context as CUcontext) }.is_success() {
                 return false;
             }
@@ -50,14 +52,14 @@ impl Standing {
 impl Drop for Standing {
     fn drop(&mut self) {
         if self.0 != 0 {
-            // SAFETY: no context at all is one that can be set.
+            // SAFETY: null is a valid argument: it means no context.
             let _left = unsafe { forward::cuCtxSetCurrent(core::ptr::null_mut()) };
         }
     }
 }
 
 impl Gate {
-    /// Finds out what is over. Answers whether anything is that was not.
+    /// Finds out which work is over. Returns true if any of it is new.
     pub(super) fn watch(&self) -> bool {
         let _asking = leave::asking();
         if leave::is_exiting() {
@@ -80,7 +82,7 @@ impl Gate {
                 locked(&self.books).running_ns = asked_ns;
                 break;
             }
-            // Any other answer: the context has failed, and what was in flight with it.
+            // Any other result: the context has failed, and so has its work in flight.
             self.passed_mark(mark, answer == Some(CUDA_SUCCESS));
             news = true;
         }
@@ -122,7 +124,7 @@ impl Gate {
         }
     }
 
-    /// Asks about a lane whose work has no mark behind it. Answers whether it is over.
+    /// Polls a lane whose work has no mark behind it. Returns whether that work is over.
     fn ask(&self, place: usize, standing: &mut Standing) -> bool {
         let now = monotonic_ns();
         let lane = &self.lanes[place];
@@ -169,7 +171,7 @@ impl Gate {
         true
     }
 
-    /// Nothing of a lane is in flight any more: if one launch was being measured, it took until now at most.
+    /// A lane has no more work in flight: if a single launch was being measured, it took until now at most.
     fn drained(&self, books: &mut Books, place: usize, launches: u64, now: u64) {
         if let Some(bracket) = books.drop_bracket(place)
             && Lane::between(bracket.at, launches) == 1
@@ -179,7 +181,7 @@ impl Gate {
         }
     }
 
-    /// When to ask next, as a time: what is in flight is not over.
+    /// The time of the next poll, while work is in flight.
     pub(super) fn next_look(&self, now: u64) -> u64 {
         let books = locked(&self.books);
         let flight = books.flight(&self.lanes, now);
@@ -202,12 +204,12 @@ impl Gate {
         at.min(books.alarm_ns)
     }
 
-    /// Waits for what was launched while nobody counted. Answers whether that is over now.
+    /// Waits for work that was launched uncounted. Returns whether it is over now.
     pub(super) fn settle(&self) -> bool {
         use core::sync::atomic::Ordering::SeqCst;
         self.uncounted.store(false, SeqCst);
         for context in CHARGES.contexts_of(self.account) {
-            // A context in which something is captured must not be waited for.
+            // No thread may wait for a context in which a capture goes on.
             let Some(_inside) = leave::enter(context) else {
                 continue;
             };
@@ -226,7 +228,7 @@ impl Gate {
 }
 
 fn is_running(name: Name) -> bool {
-    // SAFETY: a stream that the program has not destroyed, as we are told before it does.
+    // SAFETY: a stream that the program has not destroyed, since a hook reports that first.
     unsafe { forward::cuStreamQuery(name.handle()) == CUDA_ERROR_NOT_READY }
 }
 

@@ -11,8 +11,8 @@ use crate::account;
 use crate::below::{ask, forward};
 use crate::charges::CHARGES;
 
-/// Makes an array, of at most so many allocations, by `call`; `bytes` looks at its description, which the driver reads as well. `destroy` ends what should
-/// not be there.
+/// Makes an array, of at most so many allocations, by `call`. `bytes` reads its description, which the driver reads as
+/// well. `destroy` ends an array that must not exist.
 fn made(
     (kind, allocations): (Kind, u64),
     bytes: impl FnOnce() -> Option<u64>,
@@ -31,7 +31,7 @@ fn made(
     if ask::device_bytes().is_none_or(|all| bytes <= all) {
         return CHARGES.make_object(kind, account, (bytes, allocations), call, handle);
     }
-    // No device has that much: a driver first looks whether there can be such an array, and says so in its own words.
+    // No device has that much: a driver first checks whether there can be such an array, and returns its own error.
     let result = call();
     if !result.is_success() {
         return result;
@@ -89,7 +89,7 @@ macro_rules! creates {
                     || unsafe { forward::$name(out, array) },
                     // SAFETY: read only after the driver said that it filled it in.
                     || unsafe { out.read() as usize },
-                    // SAFETY: an array that the driver has just made, and nobody has seen.
+                    // SAFETY: an array that the driver has just made, and that no other code has seen.
                     |array| unsafe { forward::cuArrayDestroy(array as CUarray) },
                 )
             })
@@ -118,7 +118,7 @@ pub(super) unsafe extern "C-unwind" fn cuMipmappedArrayCreate(
             || unsafe { forward::cuMipmappedArrayCreate(out, array, levels) },
             // SAFETY: read only after the driver said that it filled it in.
             || unsafe { out.read() as usize },
-            // SAFETY: a mipmap that the driver has just made, and nobody has seen.
+            // SAFETY: a mipmap that the driver has just made, and that no other code has seen.
             |array| unsafe { forward::cuMipmappedArrayDestroy(array as CUmipmappedArray) },
         )
     })

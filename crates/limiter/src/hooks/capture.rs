@@ -1,4 +1,4 @@
-//! Captures: the gate knows where some go on, and leaves them alone.
+//! Captures: the gate records where captures go on, and does not disturb them.
 #![allow(non_snake_case)]
 
 use divvy_abi::{CUgraph, CUgraphEdgeData, CUgraphNode, CUresult, CUstream, CUstreamCaptureMode, guard};

@@ -1,4 +1,4 @@
-//! Contexts: what they cost, what their heaps cost, and what goes when they end.
+//! Contexts: their cost, the cost of their heaps, and the memory that ends with them.
 #![allow(non_snake_case)]
 
 use divvy_abi::{
@@ -51,7 +51,7 @@ pub(super) unsafe extern "C-unwind" fn cuDevicePrimaryCtxRetain(
     })
 }
 
-/// A green context stands on its device's primary context, which it brings to life; of its own it takes little.
+/// A green context stands on its device's primary context, which it activates; by itself it takes little.
 pub(super) unsafe extern "C-unwind" fn cuGreenCtxCreate(
     out: *mut CUgreenCtx,
     resources: CUdevResourceDesc,
@@ -79,7 +79,7 @@ fn primary(
 
 pub(super) unsafe extern "C-unwind" fn cuGreenCtxDestroy(context: CUgreenCtx) -> CUresult {
     guard(|| {
-        // Its streams go with it; by which of the two handles the driver knows them, it does not say.
+        // Its streams end with it. The driver does not tell by which of the two handles it knows them.
         let _leaving = gate::context_leaves(context as CUcontext);
         // SAFETY: the argument is handed on as it came.
         let result = unsafe { forward::cuGreenCtxDestroy(context) };
@@ -139,7 +139,7 @@ macro_rules! primary_ends {
                 let result = unsafe { forward::$name(device) };
                 if result.is_success() && account::keeps_books() {
                     $($also(device);)?
-                    // Some libraries retain and release it at every turn.
+                    // Some libraries retain and release it in each call.
                     if !is_active(device) {
                         primary_ended(device);
                     }

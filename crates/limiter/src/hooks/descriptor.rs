@@ -1,5 +1,5 @@
-//! Descriptors that a program gives by number. Another of its threads may put another file behind the number while a call
-//! looks at it: so the limiter looks at a descriptor of its own, and hands that one on.
+//! File descriptors that a program passes by number. Another thread may put another file behind the number during a
+//! call. So the limiter duplicates the descriptor, inspects its own copy, and passes that one on.
 
 use std::os::fd::{AsRawFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
 
@@ -15,11 +15,11 @@ pub(super) struct Own {
 /// Takes one.
 ///
 /// # Errors
-/// `CUDA_ERROR_OPERATING_SYSTEM` where the process has no more descriptors to spare.
+/// `CUDA_ERROR_OPERATING_SYSTEM` if the process has no descriptors left.
 pub(super) fn own(given: i32) -> Result<Own, CUresult> {
     // SAFETY: any number may be asked about.
     let copy = match unsafe { libc::fcntl(given, libc::F_DUPFD_CLOEXEC, 0) } {
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: just made, and owned by no other code.
         number @ 0.. => Some(unsafe { OwnedFd::from_raw_fd(number) }),
         _ if std::io::Error::last_os_error().raw_os_error() == Some(libc::EBADF) => None,
         _ => return Err(CUDA_ERROR_OPERATING_SYSTEM),
@@ -27,8 +27,8 @@ pub(super) fn own(given: i32) -> Result<Own, CUresult> {
     Ok(Own { copy, given })
 }
 
-/// The key of the file behind a descriptor, and its length in bytes; `None` where many allocations come as the same
-/// file, as those of a driver that hands out its device node do.
+/// The key of the file behind a descriptor, and its length in bytes. `None` if many allocations share one file, as with
+/// a driver that hands out its device node.
 pub(super) fn identity(descriptor: i32) -> Option<(Key, u64)> {
     let mut found = core::mem::MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: a valid out-parameter; any number may be asked about.
@@ -45,12 +45,12 @@ pub(super) fn identity(descriptor: i32) -> Option<(Key, u64)> {
 }
 
 impl Own {
-    /// What to look at, and to hand on: no descriptor where the program's is none.
+    /// The descriptor to inspect and to pass on; none if the program's is invalid.
     pub fn number(&self) -> i32 {
         self.copy.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// The driver has taken it over, as it would have the program's, which it closes.
+    /// The driver has taken it over, as it would have taken the program's, which is closed here.
     pub fn taken_over(self) {
         if let Some(copy) = self.copy {
             let _the_drivers = copy.into_raw_fd();

@@ -1,4 +1,4 @@
-//! Graphs with memory nodes: what an instantiated one will take, and that it may.
+//! Graphs with memory nodes: how much an instantiated graph will take, and whether it may.
 #![allow(non_snake_case)]
 
 use divvy_abi::{
@@ -14,10 +14,10 @@ use crate::below::{ask, forward};
 use crate::charges::CHARGES;
 use crate::gate::{self, Launch, Stream};
 
-/// Graphs within graphs are looked into this deep; a driver allows less.
+/// The depth to which graphs within graphs are inspected; a driver allows less.
 const DEPTH: u32 = 16;
 
-/// What the allocation nodes of a graph need.
+/// The needs of a graph's allocation nodes.
 fn needs(graph: CUgraph) -> Needs {
     let mut allocated: Vec<(CUdeviceptr, CUdevice, u64)> = Vec::new();
     let mut freed: Vec<CUdeviceptr> = Vec::new();
@@ -44,7 +44,7 @@ fn nodes(graph: CUgraph) -> Vec<CUgraphNode> {
         return Vec::new();
     }
     let mut nodes = vec![core::ptr::null_mut(); count];
-    // SAFETY: there is room for as many as the number says.
+    // SAFETY: the list has space for as many as the number says.
     let result = unsafe { forward::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &raw mut count) };
     if !result.is_success() {
         return Vec::new();
@@ -155,7 +155,7 @@ fn flags_of(parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) -> u64 {
     unsafe { parameters.as_ref() }.map_or(0, |parameters| parameters.flags)
 }
 
-/// A graph is one launch to the gate, whatever it holds.
+/// To the gate, a graph is one launch, whatever its contents.
 fn gated(exec: CUgraphExec, stream: Stream, call: impl FnOnce() -> CUresult) -> CUresult {
     gate::launching(|| Some(Launch::graph(exec as usize, stream)), call)
 }

@@ -1,4 +1,4 @@
-//! cuCtxSetLimit: the heaps that kernels allocate, print and keep their local variables in.
+//! cuCtxSetLimit: the heaps in which kernels allocate, print and keep their local variables.
 #![allow(non_snake_case)]
 
 use divvy_abi::{
@@ -34,8 +34,8 @@ pub(super) unsafe extern "C-unwind" fn cuCtxSetLimit(which: CUlimit, value: usiz
     })
 }
 
-/// How many times the device takes the value of a limit: local memory for every thread that may be resident. `None` for
-/// limits that take no memory.
+/// How many times the device allocates the value of a limit; for local memory, once for every thread that may be
+/// resident. `None` for limits that take no memory.
 fn times(which: CUlimit) -> Option<u64> {
     match which {
         CU_LIMIT_MALLOC_HEAP_SIZE | CU_LIMIT_PRINTF_FIFO_SIZE => Some(1),

@@ -1,4 +1,4 @@
-//! Functions that tell how much memory there is: inside a slice, the slice's.
+//! Functions that report memory sizes: inside a slice, the slice's sizes.
 #![allow(non_snake_case)]
 
 use divvy_abi::{CUdevice, CUresult, guard};
@@ -8,7 +8,7 @@ use crate::account::{self, Account};
 use crate::below::forward;
 use crate::charges::CHARGES;
 
-/// Bytes that may still be allocated beyond the limit, in managed memory; 0 where that is not allowed.
+/// Bytes that may still be allocated beyond the limit, in managed memory; 0 if that is not allowed.
 fn spill_room_bytes(account: Account) -> u64 {
     match account.spill_limit_bytes() {
         0 => 0,
@@ -19,10 +19,10 @@ fn spill_room_bytes(account: Account) -> u64 {
     }
 }
 
-/// What the slice sees of a device: the smaller of its own room and the device's, never below 0.
+/// A device's free memory as the slice sees it: the smaller of the slice's and the device's, never below 0.
 #[inline]
 fn within(account: Account, free: u64, total: u64) -> (u64, u64) {
-    // What may lie beyond the share is there as well, and not on the device.
+    // Memory beyond the share counts as well, since it does not lie on the device.
     (
         free.min(account.room_bytes())
             .saturating_add(spill_room_bytes(account)),
@@ -30,7 +30,7 @@ fn within(account: Account, free: u64, total: u64) -> (u64, u64) {
     )
 }
 
-/// What the slice sees as all of a device.
+/// A device's total memory as the slice sees it.
 #[inline]
 fn total_within(account: Account, total: u64) -> u64 {
     total
@@ -38,7 +38,7 @@ fn total_within(account: Account, total: u64) -> u64 {
         .saturating_add(account.spill_limit_bytes())
 }
 
-/// The older interface counts in 32 bits: what does not fit is shown as its top.
+/// The older interface counts in 32 bits: larger values are shown as the maximum.
 fn narrow(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! Launches: they wait at the gate where there is one, and are counted where something lies beyond the share.
+//! Launches: they wait at the gate if there is one, and are counted if any memory lies beyond the share.
 #![allow(non_snake_case)]
 
 use divvy_abi::{CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchConfig, CUresult, CUstream, c_void, guard};
@@ -11,7 +11,7 @@ use crate::gate::{self, Launch, Stream};
 macro_rules! launches {
     ($($name:ident($($parameter:ident: $of:ty),*) as $launch:expr;)*) => {
         $(pub(super) unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> CUresult {
-            // By value: the open way reads them from registers, not from where references would point.
+            // By value: the open path reads them from registers and not through references.
             guard(move || {
                 CHARGES.kernel_launched(|| account::current().ok().flatten());
                 gate::launching(

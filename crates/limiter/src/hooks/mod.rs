@@ -1,6 +1,6 @@
 //! The limiter's own functions, one file per area, and the table they stand in.
 //!
-//! Each ends its own panics ([`divvy_abi::guard`]); everything not named here is a jump into the driver below.
+//! Each catches its own panics ([`divvy_abi::guard`]); every other symbol is a jump into the driver below.
 
 mod allocate;
 mod array;
@@ -169,8 +169,8 @@ pub fn is_hooked(symbol: Symbol) -> bool {
     !core::ptr::eq(TABLE.address(symbol), FORWARD.address(symbol))
 }
 
-/// Joins the slice, then initialises the driver below: in that order, so that a process that cannot be limited never
-/// gets as far as a device.
+/// Joins the slice, then initialises the driver below. The order ensures that a process that cannot be limited never
+/// reaches a device.
 unsafe extern "C-unwind" fn init(flags: u32) -> CUresult {
     guard(|| match tenant::join() {
         // SAFETY: the argument is handed on as it came.

@@ -12,9 +12,9 @@ use crate::below::forward;
 use crate::charges::CHARGES;
 
 const WRAPPER: u32 = 0x4662_43b1;
-/// Longest image that is looked at.
+/// Longest image that is inspected.
 const LONGEST: usize = 1 << 30;
-/// Files longer than this are left to the driver alone.
+/// Files longer than this go to the driver uninspected.
 const LONGEST_FILE: u64 = 64 << 20;
 
 fn loaded(
@@ -35,20 +35,21 @@ fn loaded(
     }
 }
 
-/// What the variables of the image at `image` take.
+/// The size of the variables in the image at `image`.
 ///
 /// # Safety
-/// `image` is null or an image as a driver takes it: a fatbin's wrapper or container, an ELF file, or text with a closing
-/// NUL.
+/// `image` is null or an image as a driver takes it: a fatbin's wrapper or container, an ELF file, or text with a
+/// closing NUL.
 unsafe fn at(image: *const c_void) -> Variables {
     let image = image.cast::<u8>();
     if image.is_null() {
         return Variables::default();
     }
-    // Byte by byte up to the first that differs, as text may end anywhere.
+    // It compares byte by byte up to the first difference, as text may end anywhere.
     // SAFETY: the caller's promise: no byte is read behind a text's NUL.
     let begins = |magic: &[u8]| (0..magic.len()).all(|at| unsafe { image.add(at).read() } == magic[at]);
-    // SAFETY: the caller's promise: what begins so has a header, whose lengths a driver goes by as well.
+    // SAFETY: the caller's promise: an image with this beginning has a header, and a driver relies on its lengths as
+    // well.
     unsafe {
         if begins(ELF) {
             let sections = image.add(0x28).cast::<u64>().read_unaligned();
@@ -99,7 +100,7 @@ macro_rules! loads {
             guard(|| {
                 loaded(
                     Kind::$kind,
-                    // SAFETY: what the program gives the driver as an image, or a file's name.
+                    // SAFETY: the program's own argument: an image, or a file's name.
                     || unsafe { $how($image) },
                     // SAFETY: the arguments are handed on as they came.
                     || unsafe { forward::$name(out, $image $(, $argument)*) },
@@ -151,7 +152,7 @@ mod tests {
         cubin[0x3c] = 1;
         cubin[64 + 8] = 2;
         cubin[64 + 32] = 120;
-        // As long as its header says; so below.
+        // The length comes from its header; also below.
         assert_eq!(bytes_at(cubin.as_ptr()), 120);
         let mut fatbin = vec![0; 16 + 64];
         fatbin[..4].copy_from_slice(&CONTAINER.to_le_bytes());

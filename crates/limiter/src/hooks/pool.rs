@@ -1,4 +1,4 @@
-//! Stream-ordered allocation, and what makes pools take memory or let it go.
+//! Stream-ordered allocation, and calls that make pools take memory or release it.
 #![allow(non_snake_case)]
 
 use divvy_abi::{
@@ -23,7 +23,7 @@ macro_rules! stream_ordered {
             guard(|| {
                 let name = driver::stream(stream, $per_thread);
                 let named: Option<CUmemoryPool> = $named;
-                // SAFETY: the arguments are handed on as they came; `out` is what the driver has just filled in.
+                // SAFETY: the arguments are handed on as they came; the driver has just filled `out` in.
                 unsafe { allocate(name, named, out, bytes, || forward::$name(out, bytes, $($pool,)? stream)) }
             })
         })*
@@ -56,7 +56,8 @@ unsafe fn allocate(
     if !account::keeps_books() {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    // Captured, it becomes a node of a graph, and takes memory when the graph is launched. No bytes the driver refuses.
+    // While captured, it becomes a node of a graph, and takes memory when the graph is launched. The driver refuses 0
+    // bytes.
     if bytes == 0 || ask::is_capturing(stream.handle as CUstream, stream.per_thread) {
         return call();
     }
@@ -113,7 +114,7 @@ fn followed(pool: CUmemoryPool, result: CUresult) -> CUresult {
     result
 }
 
-/// Notes the account of a pool that the program has just been told of.
+/// Records the account of a pool that the program has just received.
 ///
 /// # Safety
 /// `out` is valid for reading if `result` says success.

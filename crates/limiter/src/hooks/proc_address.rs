@@ -1,11 +1,11 @@
-//! cuGetProcAddress: the driver below is asked, and what it answers is mapped back to the exact variant.
+//! cuGetProcAddress: the driver below resolves the name, and its result is mapped back to the exact variant.
 //!
-//! Which variant a name means depends on version and flags, and only the driver knows all rules of its release. Its
-//! answer is an address, and addresses of its exports tell variants apart; ours are substituted variant by variant.
+//! The variant that a name means depends on version and flags, and only the driver knows all rules of its release. Its
+//! result is an address, and the addresses of its exports tell variants apart. Ours are substituted variant by variant.
 //!
-//! A variant that is newer than our table, of a function that the limiter has, would hand out memory past it: inside a
-//! slice it is not found, unless the slice's policy is best-effort, which counts it. The export tables of
-//! cuGetExportTable pass untouched.
+//! A variant that is newer than our table, of a function that the limiter has, would hand out memory past the limiter.
+//! So inside a slice such a variant is not found, unless the slice's policy is best-effort, which counts it. The export
+//! tables of cuGetExportTable pass unchanged.
 #![allow(non_snake_case)]
 
 use core::ffi::{CStr, c_char, c_void};
@@ -33,7 +33,7 @@ pub(super) unsafe extern "C-unwind" fn cuGetProcAddress(
     guard(|| {
         // SAFETY: the arguments are handed on as they came.
         let result = unsafe { forward::cuGetProcAddress(name, out, version, flags) };
-        // SAFETY: as the program and the driver left them.
+        // SAFETY: the program's arguments, after the driver has filled them in.
         unsafe { substitute(result, name, out, version, flags) }.unwrap_or(CUDA_ERROR_NOT_FOUND)
     })
 }
@@ -48,7 +48,7 @@ pub(super) unsafe extern "C-unwind" fn cuGetProcAddress_v2(
     guard(|| {
         // SAFETY: the arguments are handed on as they came.
         let result = unsafe { forward::cuGetProcAddress_v2(name, out, version, flags, status) };
-        // SAFETY: as the program and the driver left them.
+        // SAFETY: the program's arguments, after the driver has filled them in.
         let answer = unsafe { substitute(result, name, out, version, flags) };
         answer.unwrap_or_else(|Unlimited| {
             if !status.is_null() {
@@ -60,7 +60,7 @@ pub(super) unsafe extern "C-unwind" fn cuGetProcAddress_v2(
     })
 }
 
-/// The function would have passed the limiter by, and is not handed out.
+/// The function would have bypassed the limiter, and is not handed out.
 struct Unlimited;
 
 /// Replaces the driver's function in `out` by ours where we have one.
@@ -100,8 +100,8 @@ unsafe fn substitute(
     Ok(result)
 }
 
-/// The variant by our own table, for a driver that hands out functions it does not export. Not for a CUDA version above
-/// our table's: a name may mean a variant there that we do not know.
+/// The variant by our own table, for a driver that hands out functions that it does not export. It does not apply to a
+/// CUDA version above our table's, since a name may mean an unknown variant there.
 #[cold]
 fn by_rule(name: &CStr, version: i32, flags: u64) -> Option<Symbol> {
     if version > CUDA_VERSION as i32 {
@@ -117,7 +117,7 @@ pub fn unknown_addresses() -> u64 {
     UNKNOWN.load(Ordering::Relaxed)
 }
 
-/// A function that is not in our table. Answers whether it is kept back.
+/// A function that is not in our table. Returns whether it is withheld.
 #[cold]
 fn unknown(name: &CStr, version: i32) -> bool {
     static NAMES: Mutex<Vec<Box<CStr>>> = Mutex::new(Vec::new());
@@ -125,7 +125,7 @@ fn unknown(name: &CStr, version: i32) -> bool {
     let counts = Symbol::ALL
         .iter()
         .any(|symbol| symbol.public_name().as_bytes() == name.to_bytes() && is_hooked(*symbol));
-    // A slice that cannot be joined hands out nothing either.
+    // If the slice cannot be joined, no such function is handed out either.
     let kept = counts
         && match tenant::join() {
             Ok(Tenant::Unlimited) => false,
@@ -153,7 +153,7 @@ fn unknown(name: &CStr, version: i32) -> bool {
     kept
 }
 
-/// Logs, once for each, what is handed out without a function of ours in between.
+/// Logs each function that is handed out without one of ours in between, once.
 fn note_unhooked(symbol: Symbol) {
     static NOTED: [AtomicBool; Symbol::COUNT] = [const { AtomicBool::new(false) }; Symbol::COUNT];
     if environment::log().is_some() && !NOTED[symbol.index()].swap(true, Ordering::Relaxed) {
@@ -161,7 +161,7 @@ fn note_unhooked(symbol: Symbol) {
     }
 }
 
-/// The symbol that has this address in the driver below. Where several share it, the one that `name` means.
+/// The symbol that has this address in the driver below. If several share it, the one that `name` means.
 fn variant(address: *const c_void, name: &CStr) -> Option<Symbol> {
     static BY_ADDRESS: OnceLock<Vec<(usize, Symbol)>> = OnceLock::new();
     let by_address = BY_ADDRESS.get_or_init(|| {

@@ -1,7 +1,7 @@
 //! Device memory that comes from elsewhere: other processes' allocations, their pools' pointers, external memory.
 //!
-//! Opening takes nothing from the device, so its size is asked for after it, and it is closed again where it cannot be
-//! paid for.
+//! Opening takes no memory from the device. So the size is queried after it, and the memory is closed again if it
+//! cannot be charged.
 #![allow(non_snake_case)]
 
 use divvy_abi::{
@@ -17,7 +17,7 @@ use crate::account::{self, Account};
 use crate::below::{ask, forward};
 use crate::charges::CHARGES;
 
-/// The account that pays for what is opened now, if any.
+/// The account that is charged for memory opened now, if any.
 fn payer() -> Result<Option<Account>, CUresult> {
     if account::keeps_books() {
         account::current()
@@ -47,8 +47,8 @@ pub(super) unsafe extern "C-unwind" fn cuIpcGetMemHandle(
     })
 }
 
-/// Opens by `call` what is another process's and known by `key`, and goes with `context`; `pointer` reads where it is after
-/// a success. Where it cannot be paid for, `close` undoes that.
+/// Opens by `call` another process's memory, which has the key `key` and ends with `context`. `pointer` reads its
+/// address after a success. If it cannot be charged, `close` undoes the call.
 fn opened(
     key: impl FnOnce() -> Key,
     context: impl FnOnce() -> usize,
@@ -124,7 +124,8 @@ pub(super) unsafe extern "C-unwind" fn cuMemPoolImportPointer(
             // SAFETY: the arguments are handed on as they came.
             return unsafe { forward::cuMemPoolImportPointer(out, pool, data) };
         }
-        // SAFETY: the arguments are handed on as they came; what is read the driver reads too, or has filled in before.
+        // SAFETY: the arguments are handed on as they came; the driver also reads the same memory, or has filled it in
+        // before.
         unsafe {
             opened(
                 || Key::of(bytes_of(&data.read())),

@@ -1,4 +1,4 @@
-//! Functions after which memory may have come back: streams, events and contexts that were waited for, or have ended.
+//! Functions after which memory may have come back: a stream, an event or a context was waited for, or has ended.
 #![allow(non_snake_case)]
 
 use divvy_abi::{CUcontext, CUevent, CUresult, CUstream, guard};
@@ -35,7 +35,7 @@ macro_rules! stream_ends {
     ($($name:ident;)*) => {
         $(pub(super) unsafe extern "C-unwind" fn $name(stream: CUstream) -> CUresult {
             guard(|| {
-                // Before: afterwards the handle may already be another thread's new stream.
+                // It runs before the call: afterwards the handle may already be another thread's new stream.
                 CHARGES.stream_ends(stream as usize);
                 gate::stream_ends(Stream { handle: stream, per_thread: false });
                 // SAFETY: the argument is handed on as it came.

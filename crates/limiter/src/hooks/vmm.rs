@@ -1,4 +1,4 @@
-//! Virtual memory management: physical memory is charged to the device that it is on, whoever maps it.
+//! Virtual memory management: physical memory is charged to its own device, whichever process maps it.
 #![allow(non_snake_case)]
 
 use divvy_abi::{
@@ -14,7 +14,7 @@ use crate::account::{self, Account};
 use crate::below::forward;
 use crate::charges::CHARGES;
 
-/// The account that pays for memory with these properties: that of its device, or none where it is the host's.
+/// The account that is charged for memory with these properties: its device's, or none for host memory.
 ///
 /// # Errors
 /// As [`account::of_device`].
@@ -123,7 +123,7 @@ maps_into_arrays! {
     cuMemMapArrayAsync_ptsz;
 }
 
-/// Tiles of sparse arrays: their memory stays until the array ends, even where a tile is taken back in stream order.
+/// Tiles of sparse arrays: their memory stays until the array ends, even if a tile is unmapped in stream order.
 fn bind(list: &[CUarrayMapInfo]) {
     for info in list
         .iter()
@@ -193,15 +193,15 @@ pub(super) unsafe extern "C-unwind" fn cuMemImportFromShareableHandle(
             });
             (handle, account.ok().flatten(), identity)
         };
-        // SAFETY: the handle that the driver has just answered, and the program does not know.
+        // SAFETY: the driver has just returned this handle, and the program does not know it.
         CHARGES.import_physical(identity, call, imported, |handle| unsafe {
             forward::cuMemRelease(handle)
         })
     })
 }
 
-/// What a shareable handle tells of its allocation, the same in all processes. Descriptors are passed by value when imported, and by
-/// reference when exported.
+/// The identity of the allocation behind a shareable handle, the same in all processes. Descriptors are passed by value
+/// when imported, and by reference when exported.
 ///
 /// # Safety
 /// `shared` is a shareable handle of this kind.
@@ -236,7 +236,7 @@ unsafe fn identity(
     }
 }
 
-/// Where the memory is that a handle stands for, and what else was asked of it.
+/// The location of the memory behind a handle, and its other requested properties.
 fn properties_of(handle: CUmemGenericAllocationHandle) -> Option<CUmemAllocationProp> {
     let mut properties = CUmemAllocationProp::default();
     // SAFETY: a valid out-parameter and a live handle.
@@ -244,7 +244,7 @@ fn properties_of(handle: CUmemGenericAllocationHandle) -> Option<CUmemAllocation
     result.is_success().then_some(properties)
 }
 
-/// Bytes of an allocation that lies in a file of `bytes`: whole pages of the device, what is beyond is the driver's own.
+/// Bytes of an allocation that lies in a file of `bytes`: whole pages of the device; the remainder is the driver's own.
 fn whole_pages(properties: &CUmemAllocationProp, bytes: u64) -> Option<u64> {
     let mut page = 0;
     // SAFETY: valid in- and out-parameters.
@@ -256,7 +256,7 @@ fn whole_pages(properties: &CUmemAllocationProp, bytes: u64) -> Option<u64> {
         )
     };
     let page = u64::try_from(page).ok().filter(|page| *page > 0)?;
-    // An empty file tells nothing.
+    // An empty file gives no information.
     (result.is_success() && bytes >= page).then(|| rounded(bytes / page * page))
 }
 
@@ -280,7 +280,8 @@ macro_rules! binds_to_multicast {
     };
 }
 
-// A multicast object takes no device memory of its own: it is a window on what is bound to it, which stays for as long.
+// A multicast object takes no device memory of its own: it is a window on the memory bound to it, which stays for as
+// long.
 binds_to_multicast! {
     cuMulticastBindMem(offset: usize; memory: CUmemGenericAllocationHandle; from: usize, bytes: usize, flags: u64) by bind_physical;
     cuMulticastBindMem_v2(device: CUdevice, offset: usize; memory: CUmemGenericAllocationHandle; from: usize, bytes: usize, flags: u64) by bind_physical;

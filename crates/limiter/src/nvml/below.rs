@@ -1,7 +1,7 @@
 //! The NVML below: one pointer for each symbol, found at its first call.
 //!
-//! As with the CUDA driver's, each pointer leads at first to a stub that opens the library if nobody has and leaves the
-//! symbol's address for the next call.
+//! As with the CUDA driver's, each pointer leads at first to a stub. The stub opens the library if that has not been
+//! done, and leaves the symbol's address for the next call.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -18,7 +18,7 @@ static NVML: Loader = Loader::new(
     c"nvmlInit_v2",
 );
 
-/// What a function answers where there is no library below: as on a machine without NVIDIA's.
+/// A function's result without a library below: the same as on a machine without NVIDIA's.
 trait Absent {
     const ABSENT: Self;
 }
@@ -33,7 +33,7 @@ impl Absent for *const c_char {
 
 macro_rules! slots {
     ([] $($name:ident ($($parameter:ident: $of:ty),*) -> $result:ty;)*) => {
-        /// Where each symbol's calls go.
+        /// The target address of each symbol.
         #[repr(C)]
         #[allow(non_snake_case)]
         struct Slots {
@@ -65,7 +65,7 @@ macro_rules! slots {
                 #[cold]
                 pub unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> $result {
                     let address = resolve(Symbol::$name);
-                    // SAFETY: the address is that of an NVML's function of this name: its type is the table's.
+                    // SAFETY: the address belongs to an NVML's function of this name, whose type is the table's.
                     let function = unsafe {
                         core::mem::transmute::<*const c_void, unsafe extern "C-unwind" fn($($of),*) -> $result>(
                             address,
@@ -85,8 +85,8 @@ macro_rules! slots {
                 #[inline]
                 pub unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> $result {
                     let address = SLOTS.$name.load(Ordering::Relaxed).cast_const();
-                    // SAFETY: a slot holds its first-call stub or what the library below, or a stand-in, has under
-                    // this name: functions of this type all.
+                    // SAFETY: a slot holds its first-call stub, or the function of this name from the library below or
+                    // a stand-in. All have this type.
                     let function = unsafe {
                         core::mem::transmute::<*const c_void, unsafe extern "C-unwind" fn($($of),*) -> $result>(
                             address,
@@ -136,8 +136,8 @@ impl Slots {
     }
 }
 
-/// The address to call for a symbol, remembered for the next call unless the library is just being opened by this very
-/// thread.
+/// The address to call for a symbol. It is remembered for the next call, unless this very thread is just opening the
+/// library.
 fn resolve(symbol: Symbol) -> *const c_void {
     let slot = SLOTS.of(symbol);
     let present = slot.load(Ordering::Relaxed).cast_const();
@@ -145,7 +145,7 @@ fn resolve(symbol: Symbol) -> *const c_void {
         return present;
     }
     let address = match NVML.driver() {
-        // A library older than our table lacks the name: it is not supported, as the caller will read.
+        // A library older than our table lacks the name: the caller gets "not supported".
         Driver::Open(library) => library
             .symbol(Symbol::C_NAMES[symbol.index()])
             .unwrap_or(Table::UNSUPPORTED.address(symbol)),
@@ -156,7 +156,7 @@ fn resolve(symbol: Symbol) -> *const c_void {
     address
 }
 
-/// Puts a table of functions below instead of a library; for tests in one process.
+/// Installs a table of functions below instead of a library; for tests in one process.
 #[doc(hidden)]
 pub fn stand_on(table: &Table) {
     for symbol in Symbol::ALL {

@@ -1,4 +1,4 @@
-//! Which devices there are: the slice's, in its own order, and no others.
+//! The visible devices: the slice's, in its own order, and no others.
 
 use core::ffi::c_char;
 
@@ -8,7 +8,7 @@ use super::below::forward;
 use super::outcome::{Result, code, done};
 use super::slice::{self, Handle};
 
-/// After nvmlInit: handles are new, and inside a slice the slice must be there to see.
+/// After nvmlInit: handles are new, and inside a slice the slice must be visible.
 fn initialised(answer: nvmlReturn_t) -> nvmlReturn_t {
     let Some(path) = slice::path() else { return answer };
     if answer != NVML_SUCCESS {
@@ -18,7 +18,7 @@ fn initialised(answer: nvmlReturn_t) -> nvmlReturn_t {
     match slice::look(path, 0) {
         Ok(_) => answer,
         Err(why) => {
-            // SAFETY: ends what was begun; no arguments.
+            // SAFETY: ends the earlier nvmlInit; no arguments.
             unsafe { forward::nvmlShutdown() };
             why
         }
@@ -105,7 +105,7 @@ pub unsafe extern "C-unwind" fn nvmlDeviceGetHandleByIndex_v2(
     unsafe { by_index(index, device, forward::nvmlDeviceGetHandleByIndex_v2) }
 }
 
-/// A handle that the library below found by a name: only the slice's own are told.
+/// A handle that the library below found by a name: only the slice's own devices are returned.
 ///
 /// # Safety
 /// After a success `device` holds a handle.

@@ -1,4 +1,4 @@
-//! The slice's memory in the place of the device's.
+//! The slice's memory instead of the device's.
 
 use divvy_abi::nvml::*;
 use divvy_ledger::attach::Observed;
@@ -7,15 +7,15 @@ use super::below::forward;
 use super::outcome::{Result, code, done};
 use super::slice;
 
-/// Total, used and free bytes of a slice on a device that has `device_free` bytes left for anybody. Use above a limit
-/// that was lowered shows as a full slice; free is the lesser of the slice's room and the device's.
+/// Total, used and free bytes of a slice on a device that has `device_free` free bytes. If use is above a lowered
+/// limit, the slice shows as full. Free is the lesser of the slice's free memory and the device's.
 fn shares(slice: &Observed, device_free: u64) -> (u64, u64, u64) {
     let total = slice.memory_limit_bytes;
     let used = slice.memory_used_bytes.min(total);
     (total, used, (total - used).min(device_free))
 }
 
-/// `part` of a device with `device_total` bytes, scaled to the slice's part of it.
+/// `part` of a device with `device_total` bytes, scaled to the slice's fraction of it.
 fn scaled(part: u64, limit: u64, device_total: u64) -> u64 {
     let scaled = u128::from(part) * u128::from(limit) / u128::from(device_total.max(1));
     u64::try_from(scaled).unwrap_or(u64::MAX).min(part)
@@ -25,7 +25,7 @@ pub unsafe extern "C-unwind" fn nvmlDeviceGetMemoryInfo(
     device: nvmlDevice_t,
     memory: *mut nvmlMemory_t,
 ) -> nvmlReturn_t {
-    // The library below looks at the arguments, and says how much is free.
+    // The library below checks the arguments, and reports the free memory.
     // SAFETY: the program's arguments.
     let answer = unsafe { forward::nvmlDeviceGetMemoryInfo(device, memory) };
     let Some(path) = slice::path() else { return answer };
@@ -57,7 +57,7 @@ pub unsafe extern "C-unwind" fn nvmlDeviceGetMemoryInfo_v2(
         let now = nvmlMemory_v2_t {
             version: before.version,
             total,
-            // What the slice is entitled to and the device does not have just now.
+            // Memory that the slice may use and that the device does not have at this moment.
             reserved: total - used - free,
             free,
             used,
@@ -85,7 +85,8 @@ pub unsafe extern "C-unwind" fn nvmlDeviceGetBAR1MemoryInfo(
         // SAFETY: the library below has just written there.
         let before = unsafe { *memory };
         let total = scaled(before.bar1Total, limit, whole.total);
-        // Who maps what is not told: the slice's part of it is taken to be its part of the device.
+        // The library does not tell which process maps what: the slice's part of it is assumed to equal its part of the
+        // device.
         let used = scaled(before.bar1Used, limit, whole.total).min(total);
         let now = nvmlBAR1Memory_t {
             bar1Total: total,

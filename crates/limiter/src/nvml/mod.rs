@@ -1,11 +1,12 @@
 //! The slice as NVML shows it: its devices, its memory, its share of the compute, its processes.
 //!
-//! A limiter over any libnvidia-ml.so.1 below, for limit-nvml. Inside a slice it answers for the slice what a tool asks
-//! of a device; everything else, and everything outside a slice, is a jump into the library below ([`below`]). Devices
-//! keep the handles that the library below gave them, so that what is not answered here needs no translation.
+//! A limiter over any libnvidia-ml.so.1 below, for limit-nvml. Inside a slice it answers the queries that a tool makes
+//! about a device, with the slice's figures. All else, and everything outside a slice, is a jump into the library below
+//! ([`below`]). Devices keep the handles that the library below gave them, so forwarded calls need no translation.
 //!
-//! Looking takes no place in the slice's ledger, and keeps no descriptor: each question is one short exchange with the
-//! slice's keeper. Strict: where the slice cannot be seen the answer is `NVML_ERROR_NOT_READY`, never the device.
+//! Observing takes no slot in the slice's ledger, and keeps no descriptor: each query is one short exchange with the
+//! slice's page server. It is strict: if the slice cannot be observed, the result is `NVML_ERROR_NOT_READY`, never the
+//! device's figure.
 
 #![allow(non_snake_case, reason = "the hooks have the names of what they stand for")]
 

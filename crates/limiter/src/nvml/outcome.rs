@@ -1,11 +1,11 @@
-//! What a hook comes to, as Rust and as C say it.
+//! The result of a hook, in Rust's form and in C's.
 
 use divvy_abi::nvml::{NVML_SUCCESS, nvmlReturn_t};
 
-/// What a call comes to: an NVML error is its code.
+/// The result of a call: an error is NVML's code.
 pub(super) type Result<T = ()> = core::result::Result<T, nvmlReturn_t>;
 
-/// A hook's outcome as C expects it.
+/// A hook's result as C expects it.
 pub(super) fn code(outcome: Result) -> nvmlReturn_t {
     match outcome {
         Ok(()) => NVML_SUCCESS,
@@ -13,7 +13,7 @@ pub(super) fn code(outcome: Result) -> nvmlReturn_t {
     }
 }
 
-/// The answer of the library below as a hook's outcome.
+/// The return value of the library below as a hook's result.
 pub(super) fn done(answer: nvmlReturn_t) -> Result {
     if answer == NVML_SUCCESS {
         Ok(())

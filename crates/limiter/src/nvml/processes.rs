@@ -1,4 +1,4 @@
-//! The slice's own processes in the place of the device's.
+//! The slice's own processes instead of the device's.
 
 use divvy_abi::nvml::*;
 use divvy_ledger::attach::ObservedProcess;
@@ -10,11 +10,11 @@ use super::slice;
 /// NVML's "not part of a MIG device".
 const NO_INSTANCE: u32 = u32::MAX;
 
-/// Fills a list by NVML's protocol: `count` holds the room and becomes the number, and too little room is an error
-/// that tells how much is needed.
+/// Fills a list by NVML's protocol: `count` holds the capacity and becomes the number of entries. If the capacity is
+/// too small, the call fails and tells how many entries are needed.
 ///
 /// # Safety
-/// `count` is null or valid for reading and writing, and `infos` has room for as many entries as it says.
+/// `count` is null or valid for reading and writing, and `infos` has space for as many entries as it says.
 unsafe fn fill<T>(
     processes: &[ObservedProcess],
     count: *mut u32,
@@ -33,7 +33,7 @@ unsafe fn fill<T>(
         return Err(NVML_ERROR_INVALID_ARGUMENT);
     }
     for (index, process) in processes.iter().enumerate() {
-        // SAFETY: below the room that the caller vouches for.
+        // SAFETY: within the capacity that the caller guarantees.
         unsafe { infos.add(index).write(info(process)) };
     }
     Ok(())
@@ -55,7 +55,7 @@ fn second_version(process: &ObservedProcess) -> nvmlProcessInfo_v2_t {
     }
 }
 
-/// Whether the library below knows the handle, or what it says of it: an argument that is wrong has NVML's own code.
+/// Whether the library below accepts the handle, or its error: a wrong argument gets NVML's own code.
 fn check(device: nvmlDevice_t) -> Result {
     let mut index = 0;
     // SAFETY: a valid out-parameter; the library below checks handles as it does without us.
@@ -85,9 +85,9 @@ macro_rules! lists {
     )*};
 }
 
-/// Who holds memory in the ledger computes, as far as can be told.
+/// A process that holds memory in the ledger counts as a compute process, since nothing else is known.
 const EVERYBODY: fn(&[ObservedProcess]) -> &[ObservedProcess] = |processes| processes;
-/// The other lists would name the same processes again.
+/// The other lists would repeat the same processes.
 const NOBODY: fn(&[ObservedProcess]) -> &[ObservedProcess] = |_| &[];
 
 lists! {
@@ -134,7 +134,7 @@ pub unsafe extern "C-unwind" fn nvmlDeviceGetRunningProcessDetailList(
             computeInstanceId: NO_INSTANCE,
             usedGpuCcProtectedMemory: 0,
         };
-        // SAFETY: the list has room for as many entries as it says, by NVML's contract.
+        // SAFETY: the list has space for as many entries as it says, by NVML's contract.
         unsafe {
             fill(
                 processes,

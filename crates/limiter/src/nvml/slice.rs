@@ -1,4 +1,4 @@
-//! What the slice may use and uses, as its keeper tells; and which device each of its accounts is.
+//! The slice's limits and use, as its page server reports them, and the device of each of its accounts.
 
 use core::time::Duration;
 use std::ffi::CStr;
@@ -17,11 +17,11 @@ use crate::{environment, log};
 pub struct Device {
     /// Its handle, as the library below gave it.
     pub handle: Handle,
-    /// The account that pays for it.
+    /// The account that is charged for it.
     pub account: u32,
 }
 
-/// A handle: an address that only the library below looks behind.
+/// A handle: an address that only the library below dereferences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle(usize);
 
@@ -37,10 +37,11 @@ impl Handle {
 
 /// The slice's devices since the last nvmlInit.
 static DEVICES: Mutex<Option<Vec<Device>>> = Mutex::new(None);
-/// What was seen last of each account: what is shown when the keeper is gone and the program goes on.
+/// The last known state of each account. It is shown when the page server is gone and the program continues.
 static SEEN: Mutex<Vec<Observed>> = Mutex::new(Vec::new());
 
-/// Rounds of a millisecond to wait for another thread's look. In a forked child the thread that holds a lock may not
+/// How many milliseconds to wait for another thread's observation. In a forked child the thread that holds a lock may
+/// not exist.
 /// exist.
 const PATIENCE: u32 = 5_000;
 
@@ -60,17 +61,17 @@ pub fn path() -> Option<&'static Path> {
     environment::slice()
 }
 
-/// Has the devices found anew when they are next asked for: handles are those of the newest nvmlInit.
+/// Has the devices searched again at their next use: handles are those of the newest nvmlInit.
 pub fn forget_devices() {
     if let Some(mut devices) = lock(&DEVICES) {
         *devices = None;
     }
 }
 
-/// Account `account` of the slice, as it is now; as it was, where its keeper no longer answers.
+/// The present state of account `account` of the slice; the last known one, if its page server no longer answers.
 ///
 /// # Errors
-/// `NVML_ERROR_NOT_READY` where it was never seen.
+/// `NVML_ERROR_NOT_READY` if no state is known.
 pub fn look(path: &Path, account: u32) -> Result<Observed> {
     let found = attach::observe(path, account);
     let seen = lock(&SEEN);
@@ -95,11 +96,11 @@ pub fn look(path: &Path, account: u32) -> Result<Observed> {
     }
 }
 
-/// The slice's devices, in the order of its accounts, which is the order that CUDA has them in. Of an account that
-/// pays for any device there are as many as nobody else pays for.
+/// The slice's devices, in the order of its accounts, which is also CUDA's order. An account that covers any device
+/// stands for all devices that no other account covers.
 ///
 /// # Errors
-/// As [`look`], or what the library below answers.
+/// As [`look`], or the error of the library below.
 pub fn devices(path: &Path) -> Result<Vec<Device>> {
     let mut known = lock(&DEVICES).ok_or(NVML_ERROR_NOT_READY)?;
     if let Some(devices) = known.as_ref() {
@@ -138,10 +139,10 @@ pub fn devices(path: &Path) -> Result<Vec<Device>> {
     Ok(devices)
 }
 
-/// The account that pays for the device of a handle: what a hook asks first.
+/// The account that is charged for the device of a handle. Each hook starts with this.
 ///
 /// # Errors
-/// `NVML_ERROR_NO_PERMISSION` for a device that is not the slice's; as [`devices`].
+/// `NVML_ERROR_NO_PERMISSION` for a device that is not the slice's; otherwise as [`devices`].
 pub fn account_of(path: &Path, device: nvmlDevice_t) -> Result<Observed> {
     let devices = devices(path)?;
     let wanted = Handle::of(device);
@@ -154,7 +155,7 @@ fn mig_devices_below(gpus: &[(Handle, [u8; 16])]) -> Result<Vec<(Handle, [u8; 16
     let mut devices = Vec::new();
     for (gpu, _) in gpus {
         let mut most = 0;
-        // SAFETY: the handle is the library's below; a valid out-parameter. A GPU without MIG has none.
+        // SAFETY: the handle came from the library below; a valid out-parameter. A GPU without MIG has none.
         if unsafe { forward::nvmlDeviceGetMaxMigDeviceCount(gpu.raw(), &raw mut most) } != NVML_SUCCESS {
             continue;
         }
@@ -171,10 +172,10 @@ fn mig_devices_below(gpus: &[(Handle, [u8; 16])]) -> Result<Vec<(Handle, [u8; 16
     Ok(devices)
 }
 
-/// A device's handle with its UUID; None for one that does not tell it.
+/// A device's handle with its UUID; `None` for a device that does not report one.
 fn named(handle: nvmlDevice_t) -> Option<(Handle, [u8; 16])> {
     let mut text = [0; NVML_DEVICE_UUID_V2_BUFFER_SIZE as usize];
-    // SAFETY: room for as many bytes as are named.
+    // SAFETY: the buffer has the stated size.
     let answer =
         unsafe { forward::nvmlDeviceGetUUID(handle, text.as_mut_ptr(), NVML_DEVICE_UUID_V2_BUFFER_SIZE) };
     if answer != NVML_SUCCESS {
@@ -195,7 +196,7 @@ fn devices_below() -> Result<Vec<(Handle, [u8; 16])>> {
         let mut handle = core::ptr::null_mut();
         // SAFETY: a valid out-parameter.
         if unsafe { forward::nvmlDeviceGetHandleByIndex_v2(index, &raw mut handle) } != NVML_SUCCESS {
-            // A device that has fallen off the bus is nobody's.
+            // A device that has fallen off the bus has no account.
             continue;
         }
         devices.extend(named(handle));

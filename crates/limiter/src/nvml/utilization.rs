@@ -1,4 +1,4 @@
-//! How busy the slice keeps its share of the device: the share is the 100 %.
+//! How busy the slice keeps its share of the device: the share counts as 100 %.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,7 +10,7 @@ use super::below::forward;
 use super::outcome::{Result, code, done};
 use super::slice;
 
-/// How far back a process's own figure may lie, in microseconds: the longest window of NVML's own figures.
+/// The largest age of a process's own figure, in microseconds: the longest window of NVML's own figures.
 const RECENT_US: u64 = 1_000_000;
 
 /// Percent of the slice's compute share, from percent of the device.
@@ -28,8 +28,8 @@ fn is_ours(slice: &Observed, pid: u32) -> bool {
     slice.processes.iter().any(|process| process.pid == pid)
 }
 
-/// What the slice's processes used of the device in the last second, summed, as far as the library below tells
-/// processes apart.
+/// The slice's processes' total use of the device in the last second, as far as the library below tells processes
+/// apart.
 fn own_rates(device: nvmlDevice_t, slice: &Observed) -> Result<nvmlUtilization_t> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let since = u64::try_from(now.as_micros())
@@ -37,7 +37,7 @@ fn own_rates(device: nvmlDevice_t, slice: &Observed) -> Result<nvmlUtilization_t
         .saturating_sub(RECENT_US);
     let mut count = 0;
     let ask = |samples, count| {
-        // SAFETY: null, or room for as many samples as the count says.
+        // SAFETY: null, or space for as many samples as the count says.
         unsafe { forward::nvmlDeviceGetProcessUtilization(device, samples, count, since) }
     };
     match ask(core::ptr::null_mut(), &raw mut count) {
@@ -48,7 +48,7 @@ fn own_rates(device: nvmlDevice_t, slice: &Observed) -> Result<nvmlUtilization_t
     let mut samples = vec![nvmlProcessUtilizationSample_t::default(); count as usize];
     done(ask(samples.as_mut_ptr(), &raw mut count))?;
     samples.truncate(count as usize);
-    // Of several samples of a process the newest counts.
+    // Of several samples of a process the newest one counts.
     samples.sort_by_key(|sample| (sample.pid, core::cmp::Reverse(sample.timeStamp)));
     samples.dedup_by_key(|sample| sample.pid);
     let ours = samples.iter().filter(|sample| is_ours(slice, sample.pid));
@@ -72,7 +72,7 @@ pub unsafe extern "C-unwind" fn nvmlDeviceGetUtilizationRates(
         let slice = slice::account_of(path, device)?;
         // SAFETY: the library below has just written there.
         let whole = unsafe { *rates };
-        // Where processes are not told apart, the device's figure is an upper bound of the slice's.
+        // If processes are not told apart, the device's figure is an upper bound of the slice's.
         let own = own_rates(device, &slice).unwrap_or(whole);
         let shown = nvmlUtilization_t {
             gpu: of_share(own.gpu, &slice),
@@ -85,7 +85,7 @@ pub unsafe extern "C-unwind" fn nvmlDeviceGetUtilizationRates(
     code(rewrite())
 }
 
-/// Keeps the slice's entries of a list, in their order, and scales them; answers how many there are.
+/// Keeps the slice's entries of a list, in their order, and scales them. Returns how many there are.
 fn keep_ours<T: Copy>(list: &mut [T], keep: impl Fn(&mut T) -> bool) -> usize {
     let mut kept = 0;
     for index in 0..list.len() {

@@ -1,5 +1,5 @@
-//! A driver below with a device that is only a clock: a kernel of grid x lasts x microseconds, one after the other in
-//! its stream, streams beside each other. What it was asked is kept in order.
+//! A driver below with a device that is only a clock. A kernel of grid x lasts x microseconds; kernels run one after
+//! the other in their stream, and streams run in parallel. The calls to it are recorded in order.
 #![allow(dead_code, reason = "each suite uses a part of it")]
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use divvy_abi::*;
 use divvy_ledger::monotonic_ns;
 
-/// What the driver was asked that a device notices.
+/// The calls that a device would notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Did {
     Kernel { stream: usize, us: u32, overlaps: bool },
@@ -22,18 +22,18 @@ pub enum Did {
 #[derive(Default)]
 pub struct Device {
     pub did: Vec<(u64, Did)>,
-    /// When each stream will have done its work.
+    /// When each stream will have finished its work.
     streams: BTreeMap<usize, u64>,
     events: BTreeMap<usize, u64>,
     next: usize,
     contexts: Vec<usize>,
     pub captured: Vec<usize>,
-    /// Questions that would have spoiled a capture, or that were about what is destroyed.
+    /// Queries that would have spoiled a capture, or that concerned a destroyed object.
     pub wrongs: Vec<String>,
     pub graph_us: u32,
 }
 
-/// The driver's library has come to its own end: nobody may call it.
+/// The driver's library has ended: no call may follow.
 pub static ENDED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
 static DEVICE: Mutex<Option<Device>> = Mutex::new(None);
@@ -61,7 +61,7 @@ impl Device {
         CUDA_SUCCESS
     }
 
-    /// When all work will be done.
+    /// When all work will be finished.
     pub fn end(&self) -> u64 {
         self.streams.values().copied().max().unwrap_or(0)
     }

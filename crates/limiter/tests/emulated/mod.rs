@@ -1,5 +1,5 @@
-//! The limiter over the emulated driver, in one process: a process of its own for each test, since a slice and a
-//! driver's state are its process's.
+//! The limiter over the emulated driver, in one process. Each test has a process of its own, since a slice and a
+//! driver's state belong to a process.
 #![allow(dead_code, unused_macros, reason = "each test file uses its own part")]
 
 use std::ffi::c_void;
@@ -11,7 +11,7 @@ use divvy_limiter::{TABLE, below};
 
 use crate::support::Slice;
 
-/// Calls an entry point through the limiter and gives its result.
+/// Calls an entry point through the limiter and returns its result.
 macro_rules! code {
     ($function:ident($($argument:expr),* $(,)?)) => {
         // SAFETY: a test passes arguments of the kinds the function takes, or those whose refusal it tests.
@@ -26,7 +26,7 @@ macro_rules! cu {
     };
 }
 
-/// Calls an entry point that writes one result first, and gives that.
+/// Calls an entry point that writes one result first, and returns that result.
 macro_rules! get {
     ($function:ident($($argument:expr),* $(,)?)) => {{
         // SAFETY: all-zero bytes are a value of every number and handle.
@@ -43,7 +43,7 @@ pub fn alone(test: &str, limit_bytes: u64, body: impl FnOnce(&Slice)) {
     alone_on(&divvy_emulator::TABLE, test, limit_bytes, body);
 }
 
-/// The same over a driver that is the emulated one but for what a test has put in its way.
+/// The same over the emulated driver with some functions replaced by the test.
 pub fn alone_on(driver: &'static Table, test: &str, limit_bytes: u64, body: impl FnOnce(&Slice)) {
     if std::env::var_os(ROLE).is_some() {
         below::stand_on(driver);
@@ -85,7 +85,8 @@ pub fn uuid_in(run_directory: &std::path::Path) -> [u8; 16] {
     devices[0].uuid.0
 }
 
-/// Asserts that the slice is charged what the device has handed out, in its pages of 2 MiB: small allocations share some.
+/// Asserts that the slice is charged for exactly the bytes that the device has handed out, in its pages of 2 MiB; small
+/// allocations share some pages.
 pub fn agree(slice: &Slice, what: &dyn std::fmt::Debug) {
     let (used, held) = (slice.used(), held());
     assert!(
@@ -94,7 +95,7 @@ pub fn agree(slice: &Slice, what: &dyn std::fmt::Debug) {
     );
 }
 
-/// Bytes that the emulated device has handed out, as it says itself.
+/// Bytes that the emulated device has handed out, by its own report.
 pub fn held() -> u64 {
     let (mut free, mut total) = (0, 0);
     // SAFETY: valid out-parameters; past the limiter.
@@ -103,7 +104,7 @@ pub fn held() -> u64 {
     (total - free) as u64
 }
 
-/// Holds a stream up until it is let go.
+/// Blocks a stream until it is released.
 pub struct Gate(AtomicBool);
 
 unsafe extern "C" fn wait_for(gate: *mut c_void) {
@@ -128,7 +129,7 @@ impl Gate {
         assert!(result.is_success());
     }
 
-    /// And goes on.
+    /// The stream continues.
     pub fn open(&self) {
         self.0.store(true, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! Processes of a slice over the emulated driver, which do as the test tells them, line by line.
+//! Processes of a slice over the emulated driver, which follow the test's commands, line by line.
 #![allow(dead_code, reason = "each suite uses a part of it")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -45,7 +45,7 @@ impl Member {
         Self(child)
     }
 
-    /// Tells it a line; gives its answer.
+    /// Sends it a line; returns its reply.
     pub fn tell(&mut self, line: &str) -> String {
         writeln!(self.0.stdin.as_mut().expect("piped"), "{line}").expect("it lives");
         let lines = BufReader::with_capacity(1, self.0.stdout.as_mut().expect("piped")).lines();
@@ -75,18 +75,18 @@ impl Member {
     }
 }
 
-/// Joins the slice, makes a context, and answers each line by `answer`, which gets its first word and the rest.
+/// Joins the slice, makes a context, and replies to each line by `answer`, which gets its first word and the rest.
 pub fn obey(answer: impl FnMut(&str, &str) -> String) {
     obey_on(&divvy_emulator::TABLE, answer);
 }
 
-/// The same over a driver that is the emulated one but for what a test has put in its way.
+/// The same over the emulated driver with some functions replaced by the test.
 pub fn obey_on(driver: &'static Table, mut answer: impl FnMut(&str, &str) -> String) {
     let socket = std::env::var_os(SOCKET).expect("the slice's socket");
     below::stand_on(driver);
     let accounts = std::env::var(ACCOUNTS).map_or(1, |count| count.parse().expect("a number"));
     let attached =
-        (0..accounts).map(|account| connect(socket.as_ref(), account).expect("the keeper answers"));
+        (0..accounts).map(|account| connect(socket.as_ref(), account).expect("the server answers"));
     tenant::enter(attached.collect());
     cu!(cuInit(0));
     emulated::context();

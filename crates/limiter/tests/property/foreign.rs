@@ -1,4 +1,4 @@
-//! Opening what others have posted.
+//! Opening memory that other processes have posted.
 
 use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::ptr::null_mut;
@@ -15,7 +15,7 @@ use crate::thing::Thing;
 use crate::worker::Worker;
 
 impl Worker {
-    /// Opens what somebody has posted, if it is still there and there is room.
+    /// Opens a posted allocation, if it is still there and there is headroom.
     pub fn foreign(&mut self) {
         let name = format!("post-{}", self.random.below(4));
         let posted = std::fs::read_to_string(mail(&name)).unwrap_or_default();
@@ -46,7 +46,7 @@ impl Worker {
         }
     }
 
-    /// Opens a posted descriptor as external memory, which takes it over.
+    /// Opens a posted descriptor as external memory, which takes the descriptor over.
     pub fn external(&mut self, file: std::fs::File) {
         let bytes = file.metadata().expect("it is open").len();
         let number = file.into_raw_fd();
@@ -77,7 +77,7 @@ impl Worker {
         OPENED_EXTERNAL.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Imports a pointer of a pool that anybody has posted, this process included.
+    /// Imports a posted pointer of a pool, which may be this process's own.
     pub fn open_pooled(&mut self, process: &str, number: &str, digits: &str) {
         let Some(name) = memory_file(process, number) else {
             return;
@@ -100,7 +100,7 @@ impl Worker {
         }
     }
 
-    /// Opens a pointer that a process has posted, if it is another one, and still has it.
+    /// Opens a pointer that another process has posted, if that process still has it.
     pub fn open(&mut self, digits: &str) {
         let handle = CUipcMemHandle {
             reserved: std::array::from_fn(|at| digit(digits, at) as std::ffi::c_char),

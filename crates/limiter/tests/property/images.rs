@@ -1,4 +1,4 @@
-//! What takes device memory without an address that a program frees: code, arrays, graphs, and contexts that pass.
+//! Memory without an address that a program frees: code, arrays, graphs, and short-lived contexts.
 
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
@@ -37,7 +37,7 @@ impl Worker {
         ));
         self.got(result, bytes, || Thing::Library(library, bytes));
         if result == CUDA_SUCCESS {
-            // It comes to a device when it is first asked for there; charged it is from the load on.
+            // It reaches a device at its first use there, but is charged from the load on.
             let (mut address, mut there) = (0, 0);
             cu!(cuLibraryGetGlobal(
                 &raw mut address,
@@ -49,7 +49,7 @@ impl Worker {
         }
     }
 
-    /// A context beside the one of this process, which takes with it what was made in it.
+    /// A context beside this process's own. Objects that were made in it end with it.
     pub fn passing_context(&mut self) {
         let passing: CUcontext = get!(cuCtxCreate_v2(0, 0));
         let mut live = 0;
@@ -68,7 +68,7 @@ impl Worker {
             let stream: CUstream = get!(cuStreamCreate(0));
             cu!(cuLaunchHostFunc(stream, Some(doze), null_mut()));
         }
-        // What is opened in it goes with it.
+        // Memory that was opened in it ends with it.
         let before = self.things.len();
         self.foreign();
         let own = ledger().0;
@@ -128,7 +128,7 @@ impl Worker {
         cu!(cuGraphDestroy(graph));
     }
 
-    /// Captured, an allocation takes nothing, however large.
+    /// A captured allocation takes nothing, however large.
     pub fn capture(&mut self) {
         let stream: CUstream = get!(cuStreamCreate(CU_STREAM_NON_BLOCKING.0));
         cu!(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));

@@ -1,6 +1,6 @@
 //! Random sequences of every way to allocate and to free, by threads of several processes of one slice, against a
-//! reference: the ledger is never below what is allocated and live nor above the limit, equals what the device has
-//! handed out once everybody has synchronised and trimmed, and is 0 at the end.
+//! reference. The ledger is never below the live allocations nor above the limit. It equals what the device has handed
+//! out once all processes have synchronised and trimmed, and is 0 at the end.
 
 #[path = "../emulated/mod.rs"]
 mod emulated;
@@ -30,14 +30,14 @@ const THREADS: u64 = 3;
 const PHASES: u64 = 5;
 const STEPS: u64 = 200;
 
-/// The seed of this run: `DIVVY_PROPERTY_SEED` where it is set. What each thread does follows from it; how the threads meet
-/// does not, so a failure may take a few runs to come again.
+/// The seed of this run: `DIVVY_PROPERTY_SEED` if it is set. The actions of each thread follow from it. The
+/// interleaving of threads does not, so reproducing a failure may take a few runs.
 fn seed() -> u64 {
     let said = std::env::var("DIVVY_PROPERTY_SEED").ok();
     said.map_or(0, |text| text.parse().expect("a number"))
 }
 
-/// What the ledger and the device say of each process, in bytes.
+/// The ledger's and the device's figures for each process, in bytes.
 fn by_process(slice: &Slice, folder: &std::path::Path) -> String {
     let uuid = divvy_device::Uuid(emulated::uuid_in(folder)).to_string();
     let device = divvy_device::usage_in(folder, &uuid).expect("a device page");
@@ -93,10 +93,11 @@ fn the_ledger_is_what_the_device_holds() {
                 bytes.parse::<u64>().expect("a number")
             })
             .sum();
-        // Who pays for what all others have let go of is called, and pays it back in a thread of its own: it may take a moment.
+        // An owner of memory that all others have let go of is called, and returns it in a thread of its own: that may
+        // take a moment.
         let mut tries = 0;
         let (figures, used) = loop {
-            // Everybody looks twice: what was closed in stream order is found closed at the first look, and who pays for what
+            // All processes look twice. A close in stream order is found at the first look. The owner of memory that
             // others had open learns of that at the second.
             let mut measured = String::new();
             for number in (0..PROCESSES as usize).rev().chain((0..PROCESSES as usize).rev()) {
@@ -114,7 +115,7 @@ fn the_ledger_is_what_the_device_holds() {
                 "phase {phase}: {used} charged of {held}; {}",
                 telling()
             );
-            // Asked once more where it was paid back just after somebody looked.
+            // It is checked once more, in case the memory was returned just after the look.
             if used == held && figures[1] == LIMIT - used {
                 break (figures, used);
             }

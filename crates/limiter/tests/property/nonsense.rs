@@ -1,4 +1,4 @@
-//! What no driver grants.
+//! Requests that no driver grants.
 
 use std::ptr::null_mut;
 
@@ -10,7 +10,7 @@ use crate::worker::Worker;
 use crate::{LIMIT, PAGE};
 
 impl Worker {
-    /// What no driver grants, and what it never handed out.
+    /// Sizes that no driver grants, and pointers that it never handed out.
     pub fn nonsense(&mut self) {
         let mut pointer = 0;
         for bytes in [u64::MAX, u64::MAX - 511, 1 << 62, LIMIT + 1] {

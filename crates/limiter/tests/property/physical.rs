@@ -1,4 +1,4 @@
-//! Physical memory of the virtual memory interface, and what refers to it.
+//! Physical memory of the virtual memory interface, and its references.
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -11,7 +11,7 @@ use crate::thing::Thing;
 use crate::worker::Worker;
 
 impl Worker {
-    /// Physical memory, and what refers to it: handles, mappings, imports of our own export, a descriptor.
+    /// Physical memory, and its references: handles, mappings, imports of our own export, a descriptor.
     pub fn block(&mut self, bytes: u64) {
         let mut properties = CUmemAllocationProp {
             type_: CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -43,7 +43,7 @@ impl Worker {
             // SAFETY: the driver has just made it, for us to close.
             let exported = unsafe { OwnedFd::from_raw_fd(number) };
             match self.random.below(3) {
-                // For a moment there is only the descriptor: who comes first by it then pays.
+                // For a moment there is only the descriptor: the first process that imports it is charged.
                 0 => {
                     counted = 0;
                     cu!(cuMemRelease(handle));
@@ -82,7 +82,7 @@ impl Worker {
     }
 }
 
-/// Imports a descriptor, which stays ours.
+/// Imports a descriptor, which stays open.
 pub fn import(descriptor: &OwnedFd) -> Result<CUmemGenericAllocationHandle, CUresult> {
     let mut handle = 0;
     let number = descriptor.as_raw_fd() as isize as *mut c_void;

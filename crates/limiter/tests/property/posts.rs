@@ -1,5 +1,5 @@
-//! What processes tell each other of: pointers, pools' pointers and descriptors that may be opened, in files that all of
-//! them see.
+//! The processes' posts to each other: pointers, pools' pointers and descriptors that may be opened, in files that all
+//! of them see.
 
 use std::os::fd::AsRawFd as _;
 
@@ -9,7 +9,7 @@ use crate::emulated::get;
 use crate::worker::Worker;
 
 impl Worker {
-    /// Tells everybody of something that may be opened, until the next takes its place.
+    /// Posts something that may be opened, until the next post replaces it.
     pub fn post(&mut self, what: &str) {
         let name = format!("post-{}", self.random.below(4));
         let draft = mail(&format!(
@@ -42,7 +42,7 @@ pub fn mail(name: &str) -> std::path::PathBuf {
     std::path::Path::new(&folder).join(name)
 }
 
-/// What a process has posted a descriptor of, if that still is a memory file.
+/// The memory file whose descriptor a process has posted, if it still is one.
 pub fn memory_file(process: &str, number: &str) -> Option<std::fs::File> {
     let path = format!("/proc/{process}/fd/{number}");
     let is_memory = std::fs::read_link(&path).is_ok_and(|file| file.to_string_lossy().contains("memfd"));

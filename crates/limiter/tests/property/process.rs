@@ -1,4 +1,4 @@
-//! A process of the slice: its threads, and what it says to the test at the end of each phase.
+//! A process of the slice: its threads, and its reports to the test at the end of each phase.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,22 +13,22 @@ use crate::emulated::{self, cu, get, held};
 use crate::worker::Worker;
 use crate::{LIMIT, PHASES, STEPS, THREADS, seed};
 
-/// Bytes that this process has allocated and not freed by a call, in whole units as it asked for them.
+/// Bytes that this process has allocated and not freed by a call, in whole units as requested.
 pub static LIVE: AtomicU64 = AtomicU64::new(0);
-/// Of that, managed memory, which the emulated device does not count: charged bytes.
+/// Of those, managed memory, which the emulated device does not count: charged bytes.
 pub static MANAGED: AtomicU64 = AtomicU64::new(0);
-/// Allocations that others made and that were opened here.
+/// Allocations that other processes made and that were opened here.
 pub static OPENED: AtomicU64 = AtomicU64::new(0);
-/// Of pointers the same.
+/// The same for pointers.
 pub static OPENED_POINTERS: AtomicU64 = AtomicU64::new(0);
-/// Of pools' pointers.
+/// The same for pools' pointers.
 pub static OPENED_POOLED: AtomicU64 = AtomicU64::new(0);
-/// Of descriptors as external memory.
+/// The same for descriptors as external memory.
 pub static OPENED_EXTERNAL: AtomicU64 = AtomicU64::new(0);
-/// Steps are made under the reading half; what must hold between them is looked at under the writing half.
+/// Steps run under the read lock; invariants between them are checked under the write lock.
 pub static STEP: RwLock<()> = RwLock::new(());
 
-/// Bytes in the ledger: this process's, and everybody's.
+/// Bytes in the ledger: this process's, and the total.
 pub fn ledger() -> (u64, u64) {
     let Some(Tenant::Member(member)) = tenant::known() else {
         panic!("a member")
@@ -43,7 +43,7 @@ pub fn ledger() -> (u64, u64) {
 pub fn work(number: u64) {
     below::stand_on(&divvy_emulator::TABLE);
     let socket = std::env::var_os("SOCKET").expect("the slice's socket");
-    tenant::enter(vec![connect(socket.as_ref(), 0).expect("the keeper answers")]);
+    tenant::enter(vec![connect(socket.as_ref(), 0).expect("the server answers")]);
     cu!(cuInit(0));
     let context = emulated::context() as usize;
     let barrier = Barrier::new(THREADS as usize);
@@ -102,7 +102,7 @@ pub fn work(number: u64) {
     say(&format!("end {}", counts.join(" ")));
 }
 
-/// Which phase the threads may begin.
+/// The phase that the threads may begin.
 pub struct Phase(AtomicU64);
 pub static PHASE: Phase = Phase(AtomicU64::new(0));
 

@@ -1,4 +1,4 @@
-//! The numbers by which a thread chooses.
+//! The random numbers of a thread.
 
 use crate::{MIB, PAGE};
 
@@ -12,7 +12,7 @@ impl Random {
         (self.0 >> 11) % bound
     }
 
-    /// Mostly some pages, often less than one, now and then just about one.
+    /// Mostly some pages, often less than one, sometimes about one.
     pub fn bytes(&mut self) -> u64 {
         match self.below(10) {
             0..3 => 1 + self.below(100_000),

@@ -1,4 +1,4 @@
-//! What a thread has allocated or opened, and how each kind is let go of.
+//! The kinds of things that a thread has allocated or opened, and how each is released.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use crate::emulated::cu;
 use crate::process::{LIVE, MANAGED};
 use crate::worker::Worker;
 
-/// Something that a thread has allocated.
+/// A thing that a thread has allocated.
 pub enum Thing {
     Pointer(CUdeviceptr, u64),
     Managed(CUdeviceptr, u64),
@@ -25,9 +25,9 @@ pub enum Thing {
     Foreign(CUmemGenericAllocationHandle, Option<CUdeviceptr>),
     /// Another process's memory, opened by its IPC handle.
     Opened(CUdeviceptr),
-    /// Memory of a pool, of whichever process.
+    /// Memory of a pool of any process.
     Joined(CUdeviceptr),
-    /// A descriptor's memory, as external memory: what is mapped of it, and its handle unless that was given up.
+    /// A descriptor's memory, as external memory: its mapped parts, and its handle unless that was released.
     External(Vec<CUdeviceptr>, Option<CUexternalMemory>),
     Module(CUmodule, u64),
     Library(CUlibrary, u64),

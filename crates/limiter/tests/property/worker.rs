@@ -1,4 +1,4 @@
-//! A thread of a process: at each step it does something at random, and what it has to do at the end of a phase.
+//! A thread of a process: it takes a random action at each step, and has fixed duties at the end of a phase.
 
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::ptr::null_mut;
@@ -16,7 +16,7 @@ pub struct Worker {
     pub random: Random,
     pub streams: Vec<CUstream>,
     pub pool: CUmemoryPool,
-    /// What others import the pool by.
+    /// The handle by which other processes import the pool.
     pub name: OwnedFd,
     pub things: Vec<Thing>,
 }
@@ -144,8 +144,8 @@ impl Worker {
         }
     }
 
-    /// Everybody has stopped: brings the device to what is really in use. Arrays go: which of them share pages, no call
-    /// tells.
+    /// All threads have stopped: this brings the device down to the memory really in use. Arrays end, since no call
+    /// tells which of them share pages.
     pub fn settle(&mut self, all: bool) {
         let things = std::mem::take(&mut self.things);
         for thing in things {
@@ -159,7 +159,7 @@ impl Worker {
         for stream in &self.streams {
             cu!(cuStreamSynchronize_ptsz(*stream));
         }
-        // And what others give back later, it does not keep.
+        // And memory that others give back later is not kept.
         let (mut keep, which) = (0_u64, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD);
         cu!(cuMemPoolSetAttribute(self.pool, which, (&raw mut keep).cast()));
         cu!(cuMemPoolTrimTo(self.pool, 0));

@@ -1,5 +1,5 @@
-//! The emulated driver, and a thread of the program that takes an address as soon as a context has left it, before anybody
-//! can look.
+//! The emulated driver, and a thread of the program that takes an address as soon as a context has left it, before any
+//! other thread can look.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +15,7 @@ pub static TABLE: Table = Table {
     ..divvy_emulator::TABLE
 };
 
-/// The next context that ends leaves this address, and it is taken.
+/// The next context that ends frees this address, and it is taken.
 pub fn at(pointer: CUdeviceptr) {
     TAKEN.store(pointer, Ordering::Relaxed);
 }
@@ -24,8 +24,8 @@ unsafe extern "C-unwind" fn destroyed_and_taken(context: CUcontext) -> CUresult 
     let below = &divvy_emulator::TABLE;
     let first = TAKEN.swap(0, Ordering::Relaxed);
     let mut address = 0;
-    // SAFETY: the argument is handed on as it came; what is mapped is no memory of the device, but the device can reach it,
-    // and nobody else has it.
+    // SAFETY: the argument is handed on as it came. The mapped memory is not the device's, but the device can reach it,
+    // and no other code has it.
     unsafe {
         let result = (below.cuCtxDestroy_v2)(context);
         if first == 0 {

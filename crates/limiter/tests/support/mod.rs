@@ -13,9 +13,9 @@ use divvy_abi::{
 use divvy_ledger::attach::{Door, Keeper, Pages, connect};
 use divvy_ledger::{GrantSpec, Terms};
 
-/// What the driver below has handed out: address to bytes.
+/// Allocations of the driver below: address to bytes.
 pub static LIVE: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
-/// The device below has this much.
+/// The memory of the device below.
 pub const DEVICE_BYTES: u64 = 16 << 30;
 
 /// Bytes that the driver below has handed out.
@@ -32,7 +32,7 @@ fn take(bytes: u64) -> Result<u64, CUresult> {
     if bytes > DEVICE_BYTES - used {
         return Err(CUDA_ERROR_OUT_OF_MEMORY);
     }
-    // The lowest free address, so that addresses come back soon.
+    // The lowest free address, so that addresses are reused soon.
     let mut address = 0x10_0000;
     for (taken, length) in live.iter() {
         if taken - address >= bytes {
@@ -80,7 +80,7 @@ unsafe extern "C-unwind" fn pooled(
     unsafe { put(out, take(bytes as u64)) }
 }
 
-/// A pitch that no device has, to see that the driver's own is charged.
+/// A pitch that no device has, to prove that the driver's own is charged.
 pub const PITCH: u64 = 4096;
 
 unsafe extern "C-unwind" fn pitched(
@@ -199,7 +199,7 @@ unsafe extern "C-unwind" fn attribute(
     }
 }
 
-/// A driver with memory and nothing else.
+/// A driver with memory functions only.
 pub static MEMORY: Table = Table {
     cuMemAlloc: allocate_v1,
     cuMemAllocPitch: pitched_v1,
@@ -223,7 +223,7 @@ pub static MEMORY: Table = Table {
     ..Table::UNSUPPORTED
 };
 
-/// A slice whose keeper is a thread of this process.
+/// A slice whose page server is a thread of this process.
 pub struct Slice {
     /// Its first account's.
     pub pages: Pages,
@@ -267,7 +267,7 @@ impl Slice {
                 terms,
             })
             .expect("pages");
-            keeper.hold(&pages).expect("the keeper takes them");
+            keeper.hold(&pages).expect("the server takes them");
             pages
         });
         let mut pages: Vec<_> = pages.collect();
@@ -283,7 +283,7 @@ impl Slice {
     /// Makes this process a member.
     pub fn enter(&self) {
         let accounts = (0..=self.more.len() as u32)
-            .map(|account| connect(&self.socket, account).expect("the keeper answers"));
+            .map(|account| connect(&self.socket, account).expect("the server answers"));
         divvy_limiter::tenant::enter(accounts.collect());
     }
 
