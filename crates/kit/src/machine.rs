@@ -31,6 +31,8 @@ impl Machine {
     /// This one.
     #[must_use]
     pub fn here(device: Option<&str>) -> Self {
+        let one = crate::card::one(device);
+        let device = one.as_deref();
         let system = rustix::system::uname();
         let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
         let emulated = device.is_some_and(|device| device.starts_with("emulated:"));
@@ -49,7 +51,9 @@ impl Machine {
             machine.gpu = device.map(str::to_owned);
         } else if let Ok(nvml) = Client::open(c"libnvidia-ml.so.1") {
             machine.gpus = nvml.device_count().ok();
-            machine.gpu = nvml.device(0).ok().map(|facts| facts.name);
+            let mut all = (0..machine.gpus.unwrap_or(0)).filter_map(|index| nvml.device(index).ok());
+            let asked = all.find(|facts| device.is_none_or(|device| device == facts.uuid));
+            machine.gpu = asked.map(|facts| facts.name);
             machine.driver = nvml.driver_version().ok();
         }
         machine

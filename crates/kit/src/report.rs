@@ -45,12 +45,12 @@ impl PartReport {
         self.outcome.ending != Ending::Missing || !self.findings.is_empty()
     }
 
-    /// Why not all of it was tried, where it was begun.
+    /// Why not all of it was tried, where it was begun. A part that the next run goes on with is none of these.
     #[must_use]
     pub fn cut_short(&self) -> Option<String> {
         let Outcome { ending, why, .. } = &self.outcome;
         let words = match (ending, why) {
-            (Ending::Done, _) => return None,
+            (Ending::Done | Ending::Cut, _) => return None,
             (Ending::Missing, _) => "the run was cut off in it".to_owned(),
             (_, Some(why)) => why.clone(),
             (ending, None) => ending.words().to_owned(),
@@ -148,6 +148,15 @@ impl Report {
                 }
                 writeln!(page)?;
             }
+        }
+        let rest: Vec<&str> = self
+            .parts
+            .iter()
+            .filter(|part| matches!(part.outcome.ending, Ending::Cut | Ending::Missing))
+            .map(|part| part.name.as_str())
+            .collect();
+        if !rest.is_empty() {
+            writeln!(page, "The next run goes on with: {}.\n", rest.join(", "))?;
         }
         for part in &self.parts {
             let Outcome { ending, seconds, why } = &part.outcome;

@@ -92,6 +92,27 @@ impl Kit {
         finish(&mut self.command(words))
     }
 
+    /// The emulated device as the machine's card: no `--device`, NVIDIA's names, and contexts that cost what a card's do.
+    fn as_a_card(&self, words: &[&str]) -> Command {
+        let mut command = self.host.command(self.home.join("bin/divvy-kit"));
+        command
+            .args(["run", "--out"])
+            .arg(self.home.join("results"))
+            .args(words)
+            .env("KIT_AS_A_CARD", "h100,context=512MiB");
+        command
+    }
+
+    /// What fails in a part, by its check.
+    fn failing(&self, part: &str) -> Vec<String> {
+        let part = self.part(part);
+        let findings = part["findings"].as_array().expect("findings").iter();
+        findings
+            .filter(|finding| finding["verdict"] == "fails")
+            .map(|finding| finding["check"].as_str().expect("a name").to_owned())
+            .collect()
+    }
+
     fn report(&self) -> Value {
         let text = fs::read_to_string(self.home.join("results/report.json")).expect("a report");
         serde_json::from_str(&text).expect("JSON")
@@ -154,6 +175,24 @@ fn the_whole_kit_finds_no_fault_on_the_emulated_device_and_names_nobody() {
     // What has run is not run again.
     let again = kit.run(&[]);
     assert!(!String::from_utf8_lossy(&again.stdout).contains("memory:"));
+}
+
+#[test]
+fn contexts_that_cost_what_a_cards_do_leave_room_for_each_part() {
+    let kit = Kit::new(None);
+    let words = [
+        "--part", "facts", "--part", "memory", "--part", "deaths", "--limit", "40",
+    ];
+    finish(&mut kit.as_a_card(&words));
+    for part in ["memory", "deaths"] {
+        assert_eq!(kit.failing(part), [""; 0], "{}", kit.part(part));
+    }
+    // The emulated driver's own version is older than NVIDIA's.
+    assert_eq!(kit.failing("facts"), ["facts.driver"]);
+    let context = kit.finding("facts", "facts.context");
+    assert_eq!(context["figure"]["value"], f64::from(512 << 20), "{context}");
+    assert_eq!(kit.verdict("memory", "memory.plain.limit"), "holds");
+    assert_eq!(kit.verdict("deaths", "deaths.memory"), "holds");
 }
 
 /// Each fault, the part that has to find it, the finding, and its verdict.

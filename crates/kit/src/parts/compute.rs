@@ -83,10 +83,7 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
     };
     for race in races {
         if kit.left().as_secs() < seconds + 5 {
-            kit.found(&Finding::skipped(
-                format!("compute.{}", race.name),
-                "no time is left for it",
-            ))?;
+            kit.no_time(format!("compute.{}", race.name))?;
             continue;
         }
         if let Err(why) = run_race(kit, race, seconds) {
@@ -112,7 +109,7 @@ fn run_race(kit: &mut Kit, race: &Race, seconds: u64) -> Result<(), Failure> {
             How::Hardware => Kit::bare_tenant("spans"),
             How::Launches | How::Graphs | How::Alone => kit.tenant(&flags, "spans"),
         };
-        tenants.push(Conversation::start(command)?.0);
+        tenants.push(Conversation::start(command, kit.left())?.0);
     }
     for tenant in &mut tenants {
         let flight = (AHEAD_US / race.microseconds).max(2);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::finding::{Failure, Finding, Unit};
-use crate::kit::{Kit, output};
+use crate::kit::{Kit, ROOM, output};
 
 /// What a call may cost more, in nanoseconds: SPECIFICATION.md, "Overhead of the limiter".
 const MORE: [(&str, f64); 3] = [
@@ -64,7 +64,7 @@ fn start_up(kit: &mut Kit) -> Result<(), Failure> {
         for (place, mut command) in [
             (&mut least.0, std::process::Command::new("true")),
             (&mut least.1, {
-                let mut command = kit.slice(&["--memory", "64MiB"]);
+                let mut command = kit.slice(&["--memory", ROOM]);
                 command.arg("true");
                 command
             }),

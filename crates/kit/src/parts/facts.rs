@@ -36,7 +36,7 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
 /// What the context of a second process takes.
 fn another_context(kit: &mut Kit) -> Result<(), Failure> {
     let before = used(kit);
-    let (another, _) = Conversation::start(Kit::bare_tenant("memory"))?;
+    let (another, _) = Conversation::start(Kit::bare_tenant("memory"), kit.left())?;
     let after = used(kit);
     drop(another);
     let (Some(before), Some(after)) = (before, after) else {

@@ -31,7 +31,7 @@ pub fn run(word: &str) -> Result<(), Failure> {
 }
 
 fn say(value: &Value) {
-    println!("{value}");
+    crate::cli::say(&value.to_string());
 }
 
 fn hello(gpu: &Gpu) -> Value {

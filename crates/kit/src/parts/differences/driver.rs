@@ -54,7 +54,7 @@ pub(super) fn run(kit: &mut Kit) -> Result<(), Failure> {
     let same = PRODUCTS.iter().find(|(word, _)| name.contains(word));
     let spec = std::env::var("KIT_AGAINST").ok();
     let spec = spec.as_deref().or(same.map(|(_, spec)| *spec));
-    let place = Place::new(Some(&format!("emulated:{}", spec.unwrap_or("h100"))));
+    let place = Place::inside_own(&format!("emulated:{}", spec.unwrap_or("h100")));
     let place = place.map_err(|error| format!("no temporary folder can be had: {error}"))?;
     let mut emulated = Kit::bare_tenant("answers");
     place.enter(&mut emulated);
