@@ -61,6 +61,7 @@ impl Kit {
     /// # Errors
     /// The system's reason.
     pub fn found(&mut self, finding: &Finding) -> Result<(), Failure> {
+        crate::run::wait_if_ended();
         self.sink
             .put(finding)
             .map_err(|error| format!("a finding cannot be written down: {error}"))

@@ -60,6 +60,27 @@ impl Machine {
     }
 }
 
+/// The day and the time of day in UTC: `2026-11-23 14:05:09 UTC`. Days become dates by Howard Hinnant's `civil_from_days`.
+pub(crate) fn date(unix_seconds: u64) -> String {
+    const DAY: u64 = 86_400;
+    // Counted from the first of March of the year 0, so that a leap day is a year's last.
+    let day = unix_seconds / DAY + 719_468;
+    let (era, of_era) = (day / 146_097, day % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let of_month = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    let time = unix_seconds % DAY;
+    format!(
+        "{year:04}-{month:02}-{of_month:02} {:02}:{:02}:{:02} UTC",
+        time / 3600,
+        time / 60 % 60,
+        time % 60
+    )
+}
+
 /// The version of glibc, by its own function; none of another C library's.
 fn libc_version() -> Option<String> {
     // SAFETY: it takes nothing, and answers a string that lasts as long as the library.
@@ -72,4 +93,17 @@ fn libc_version() -> Option<String> {
         std::ffi::CStr::from_ptr(ask())
     };
     Some(format!("glibc {}", version.to_string_lossy()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_as_a_calendar_has_them() {
+        assert_eq!(date(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(date(951_782_400), "2000-02-29 00:00:00 UTC");
+        assert_eq!(date(1_709_251_199), "2024-02-29 23:59:59 UTC");
+        assert_eq!(date(1_767_225_600), "2026-01-01 00:00:00 UTC");
+    }
 }

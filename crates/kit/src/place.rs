@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -187,9 +187,14 @@ pub(crate) fn clear_stale() {
 
 /// Whether a place's maker has ended: its lock can be had.
 fn is_stale(place: &Path) -> bool {
-    // A place that is just being made has no lock yet, and one of an older version has none at all: those stay.
-    let lock = File::open(place.join(LOCK));
-    lock.is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok())
+    match File::open(place.join(LOCK)) {
+        Ok(lock) => flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok(),
+        // One that is just being made has no lock yet.
+        Err(_) => {
+            let age = fs::metadata(place).and_then(|meta| meta.modified());
+            age.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > Duration::from_secs(60)))
+        }
+    }
 }
 
 /// A library of ours: beside the programs where they were built, and in lib/divvy where they were installed.

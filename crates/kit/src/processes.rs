@@ -61,8 +61,9 @@ pub(crate) fn end_descendants() {
 
 /// Ends a child with all that it started, and reaps it.
 pub(crate) fn end_tree(child: &mut Child) {
-    let mut all = below(child.id().cast_signed());
-    all.extend(Pid::from_raw(child.id().cast_signed()));
+    // Itself first: a shell that outlives its program says so.
+    let mut all: Vec<Pid> = Pid::from_raw(child.id().cast_signed()).into_iter().collect();
+    all.extend(below(child.id().cast_signed()));
     if !matches!(child.try_wait(), Ok(None)) {
         // Its number may be another process's by now.
         return;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::finding::{Figure, Finding, Unit, Verdict};
 use crate::folder::{Ending, Folder, Outcome};
-use crate::machine::Machine;
+use crate::machine::{Machine, date};
 use crate::part::PARTS;
 use crate::scrub::Scrub;
 
@@ -111,7 +111,7 @@ impl Report {
         writeln!(page, "# Divvy {} on {}\n", self.divvy, known(&machine.gpu))?;
         writeln!(
             page,
-            "Driver {}, {}, {}, {} processors; written {} s after 1970.\n",
+            "Driver {}, {}, {}, {} processors; written {}.\n",
             if machine.emulated {
                 "emulated".into()
             } else {
@@ -120,7 +120,7 @@ impl Report {
             machine.kernel,
             known(&machine.libc),
             machine.processors,
-            machine.unix_seconds
+            date(machine.unix_seconds)
         )?;
         let failing: Vec<&Finding> = self
             .parts

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -120,6 +121,8 @@ impl Time {
     /// How a part has ended that ended like this within this time.
     fn judge(self, (ending, why): (Ending, Option<String>)) -> (Ending, Option<String>) {
         match ending {
+            // A signal ended the run.
+            Ending::Cut if why.is_some() => (ending, why),
             Ending::Cut if !self.is_less => (Ending::Done, None),
             Ending::Cut => (ending, Some("no time was left for all of it".to_owned())),
             Ending::TimedOut if self.is_the_runs => (Ending::Cut, why),
@@ -276,6 +279,16 @@ fn ending(status: ExitStatus) -> (Ending, Option<String>) {
     }
 }
 
+/// Whether the runner has ended, and this part is about to.
+static ENDS: AtomicBool = AtomicBool::new(false);
+
+/// Waits for the end, where the runner has ended: what the part's programs do now tells nothing.
+pub(crate) fn wait_if_ended() {
+    while ENDS.load(Ordering::Relaxed) {
+        sleep(Duration::from_millis(100));
+    }
+}
+
 /// In a part: when the runner ends, however it does, the part ends with all that it started. Its standard input is a pipe that
 /// the runner alone holds open.
 pub(crate) fn follow_runner() {
@@ -284,6 +297,10 @@ pub(crate) fn follow_runner() {
     std::thread::spawn(|| {
         let mut byte = [0_u8; 1];
         while matches!(io::stdin().lock().read(&mut byte), Ok(read) if read > 0) {}
+        ENDS.store(true, Ordering::Relaxed);
+        end_descendants();
+        // The part may just have started another program: it starts no more once it has something to write down.
+        sleep(Duration::from_millis(300));
         end_descendants();
         crate::place::remove_own();
         std::process::exit(i32::from(CUT));
@@ -319,6 +336,8 @@ mod tests {
         assert_eq!(told.judge(late()).0, Ending::TimedOut);
         assert_eq!(whole.judge((Ending::Cut, None)).0, Ending::Done);
         assert_eq!(told.judge((Ending::Cut, None)).0, Ending::Cut);
+        let signal = (Ending::Cut, Some("signal 15 ended the run".to_owned()));
+        assert_eq!(whole.judge(signal.clone()), signal);
         assert_eq!(told.judge((Ending::Crashed, None)).0, Ending::Crashed);
     }
 }
