@@ -69,7 +69,13 @@ impl Report {
         let scrub = Scrub::of_this_machine(&[results.path(), home, &temporary]);
         let parts = PARTS.iter().map(|part| PartReport {
             name: part.name.to_owned(),
-            outcome: results.outcome(part.name),
+            outcome: {
+                let outcome = results.outcome(part.name);
+                Outcome {
+                    why: outcome.why.as_deref().map(|why| scrub.text(why)),
+                    ..outcome
+                }
+            },
             findings: results
                 .findings(part.name)
                 .into_iter()
