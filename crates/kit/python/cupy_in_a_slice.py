@@ -1,7 +1,7 @@
 """CuPy in a slice of 4 GiB."""
 
 import cupy
-from said import LIMIT, is_loop, loop, promise, refuses, version
+from said import LIMIT, is_look, is_loop, loop, promise, refuses, version
 
 
 def side_by_side():
@@ -14,6 +14,8 @@ def side_by_side():
     )
 
 
+if is_look():
+    raise SystemExit(int(cupy.ones(8).sum()) != 8)
 if is_loop():
     side_by_side()
     raise SystemExit

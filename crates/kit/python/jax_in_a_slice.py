@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as numpy
-from said import LIMIT, fact, is_loop, loop, promise, version
+from said import LIMIT, fact, is_look, is_loop, loop, promise, version
 
 
 def side_by_side():
@@ -16,6 +16,11 @@ def side_by_side():
     loop(step, lambda: last[0].block_until_ready(), lambda: (last[0] == 4096).all())
 
 
+if is_look():
+    platform = jax.devices()[0].platform
+    if platform not in ("gpu", "cuda"):
+        raise SystemExit(f"JAX computes on {platform}")
+    raise SystemExit(float(numpy.ones(8).sum()) != 8)
 if is_loop():
     side_by_side()
     raise SystemExit

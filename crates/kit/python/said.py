@@ -39,6 +39,11 @@ def is_loop():
     return sys.argv[1:2] == ["loop"]
 
 
+def is_look():
+    """Whether this program only shows that the library computes on the device at all."""
+    return sys.argv[1:2] == ["look"]
+
+
 def is_small():
     """Whether the device is an emulated one."""
     return sys.argv[2:] == ["small"]

@@ -1,12 +1,11 @@
-"""PyTorch in a slice of 4 GiB: what it sees, its own error, its retry, its three back ends, a training step and a captured one."""
+"""PyTorch in a slice of 4 GiB: a training step and a captured one; by a word, one of its three back ends: what it sees, its own
+error, its retry. A context takes 512 MiB of the slice."""
 
-import os
-import subprocess
 import sys
 import time
 
 import torch
-from said import LIMIT, fact, is_loop, loop, promise, refuses, version
+from said import LIMIT, fact, is_look, is_loop, loop, promise, refuses, version
 
 MIB = 1 << 20
 
@@ -27,16 +26,18 @@ def out_of_memory(check):
 
 def backend(name):
     """One of the allocator's back ends, which are chosen once in a process."""
-    version(torch)
     free, total = torch.cuda.mem_get_info()
     promise(f"{name}.total", total == LIMIT, "the slice is all the memory that PyTorch sees", bytes=total)
     out_of_memory(f"{name}.refused")
-    # Cached blocks that do not fit are given back before PyTorch gives up: three quarters twice, in two sizes.
-    first = torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
-    del first
-    second = [torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(3)]
-    promise(f"{name}.retry", len(second) == 3, "cached memory is given back and got again")
-    del second
+    # Three blocks are cached, and one that none of them has room for fits only when PyTorch gives them back.
+    cached = [torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(3)]
+    del cached
+    again = torch.empty(5 << 29, dtype=torch.uint8, device="cuda")
+    retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
+    # The other back ends give back piece by piece, and count nothing.
+    right = again.numel() == 5 << 29 and (name != "native" or retries > 0)
+    promise(f"{name}.retry", right, f"cached memory is given back and got again; {retries} retries are counted")
+    del again
     torch.cuda.empty_cache()
 
 
@@ -71,13 +72,16 @@ def side_by_side():
 
 
 def timed(step):
-    """Seconds of a step."""
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    for _ in range(200):
-        step()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - begin) / 200
+    """Seconds of a step, in the least of ten windows: the machine's other work disturbs that one least."""
+    least = float("inf")
+    for _ in range(10):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(50):
+            step()
+        torch.cuda.synchronize()
+        least = min(least, (time.perf_counter() - begin) / 50)
+    return least
 
 
 def captured_step(step):
@@ -125,6 +129,8 @@ def captured():
 
 
 def main():
+    if is_look():
+        raise SystemExit(torch.ones(8, device="cuda").sum().item() != 8)
     if is_loop():
         side_by_side()
         return
@@ -134,16 +140,9 @@ def main():
     if len(sys.argv) > 1:
         backend(sys.argv[1])
         return
+    version(torch)
     training("training")
     captured()
-    for name, setting in [
-        ("native", ""),
-        ("expandable", "expandable_segments:True"),
-        ("async", "backend:cudaMallocAsync"),
-    ]:
-        # Its lines are ours; a back end that ends badly is a finding, and not the end.
-        ended = subprocess.run([sys.executable, __file__, name], env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": setting}, check=False)
-        promise(f"{name}.ran", ended.returncode == 0, f"it ended with {ended.returncode}")
 
 
 main()

@@ -3,7 +3,7 @@
 import torch
 import triton
 import triton.language as language
-from said import is_loop, loop, promise, version
+from said import is_look, is_loop, loop, promise, version
 
 
 @triton.jit
@@ -23,6 +23,10 @@ def side_by_side():
     )
 
 
+if is_look():
+    few = torch.ones(8, dtype=torch.float32, device="cuda")
+    add[(1,)](few, few, few, 8, block=8)
+    raise SystemExit(few.sum().item() != 16)
 if is_loop():
     side_by_side()
     raise SystemExit

@@ -1,5 +1,6 @@
 //! The command line: `run`, and two words that the kit says to itself.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,7 +12,8 @@ use crate::folder::Folder;
 use crate::kit::{Kit, OWN_WORDS};
 use crate::part::{PARTS, find};
 use crate::report::Report;
-use crate::run::{Options, run, try_device};
+use crate::run::{CUT, Options, follow_runner, run, try_device};
+use crate::signals::Signals;
 
 /// What the kit is told to do.
 #[derive(Debug, Subcommand)]
@@ -30,10 +32,10 @@ pub enum Words {
         #[arg(long, value_name = "NAME")]
         part: Vec<String>,
         /// Stop after so many minutes
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         minutes: Option<u64>,
         /// Let no part take longer than so many seconds
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         limit: Option<u64>,
         /// Ask this device: an index, or emulated:h100 [default: the first GPU]
         #[arg(long)]
@@ -79,6 +81,15 @@ pub enum Inner {
 const FAILS: u8 = 1;
 const CANNOT: u8 = 2;
 
+/// Prints a line. The reader may have gone, or its disk may be full: the results are in files.
+pub(crate) fn say(line: &str) {
+    let _unread = writeln!(std::io::stdout(), "{line}");
+}
+
+fn complain(why: &str) {
+    let _unread = writeln!(std::io::stderr(), "error: {why}");
+}
+
 /// Does what it is told.
 #[must_use]
 pub fn main(words: Words) -> ExitCode {
@@ -101,14 +112,14 @@ pub fn main(words: Words) -> ExitCode {
         }
         Words::List => {
             for part in PARTS {
-                println!("{:12} {}", part.name, part.about);
+                say(&format!("{:12} {}", part.name, part.about));
             }
             Ok(ExitCode::SUCCESS)
         }
         Words::Inner(inner) => Ok(ExitCode::from(main_inner(&inner))),
     };
     outcome.unwrap_or_else(|why| {
-        eprintln!("error: {why}");
+        complain(&why);
         ExitCode::from(CANNOT)
     })
 }
@@ -132,14 +143,18 @@ pub fn main_inner(inner: &Inner) -> u8 {
         Inner::Tenant { word } => crate::tenant::run(word).map(|()| 0),
     };
     outcome.unwrap_or_else(|why| {
-        eprintln!("error: {why}");
+        complain(&why);
         CANNOT
     })
 }
 
 fn run_all(out: &std::path::Path, options: &Options) -> Result<ExitCode, String> {
     if let Some(unknown) = options.parts.iter().find(|name| find(name).is_none()) {
-        return Err(format!("there is no part `{unknown}`; `list` names them"));
+        let names: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
+        return Err(format!(
+            "there is no part `{unknown}`; the parts are {}",
+            names.join(", ")
+        ));
     }
     let results = Folder::open(out).map_err(|error| {
         format!(
@@ -147,12 +162,23 @@ fn run_all(out: &std::path::Path, options: &Options) -> Result<ExitCode, String>
             out.display()
         )
     })?;
-    try_device(options.device.as_deref()).map_err(|why| {
+    let signals = Signals::take().map_err(|error| error.to_string())?;
+    let tried = try_device(options.device.as_deref(), &signals);
+    if let Some(status) = signals.status() {
+        return Ok(ExitCode::from(status));
+    }
+    tried.map_err(|why| {
         format!("there is no device to ask: {why}; `divvy doctor` looks for the reason, `--device emulated:h100` asks the emulated device")
     })?;
-    run(&results, options, |line| println!("{line}")).map_err(|error| error.to_string())?;
+    run(&results, options, &signals, say).map_err(|error| format!("{}: {error}", out.display()))?;
     let report = Report::of(&results, options.device.as_deref());
-    println!("the page: {}", results.path().join("report.md").display());
+    say(&format!(
+        "the page: {}",
+        results.path().join("report.md").display()
+    ));
+    if let Some(status) = signals.status() {
+        return Ok(ExitCode::from(status));
+    }
     Ok(match report.holds() {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(FAILS),
@@ -168,6 +194,7 @@ fn run_part(
     is_short: bool,
 ) -> Result<u8, String> {
     let part = find(name).ok_or_else(|| format!("there is no part `{name}`"))?;
+    follow_runner();
     let results = Folder::open(out).map_err(|error| error.to_string())?;
     let mut kit =
         Kit::new(&results, part.name, device, is_short, limit).map_err(|error| error.to_string())?;
@@ -177,6 +204,7 @@ fn run_part(
         return Ok(0);
     }
     match (part.run)(&mut kit) {
+        Ok(()) if kit.is_cut => Ok(CUT),
         Ok(()) => Ok(0),
         Err(why) => {
             kit.found(&Finding::new(format!("{name}.ended"), Verdict::Fails, why))?;

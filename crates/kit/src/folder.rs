@@ -4,11 +4,17 @@
 //! - `NAME.jsonl`: what the part found, a line each
 //! - `NAME.outcome.json`: how it ended; there once it has
 //! - `report.json` and `report.md`: all of it, written again after each part
+//! - `.lock`: held by the run that is at work there
+//!
+//! The kit may be run by root. So the folder has to be the user's own, closed to others, and no link in it is followed.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{getegid, geteuid};
 use serde::{Deserialize, Serialize};
 
 use crate::finding::Finding;
@@ -25,6 +31,8 @@ pub enum Ending {
     Crashed,
     /// It was ended when its time was up.
     TimedOut,
+    /// The run's own time was up in it, or a signal ended the run: it is run again.
+    Cut,
     /// It has not run, or the run was cut off in it.
     Missing,
 }
@@ -38,6 +46,7 @@ impl Ending {
             Self::Failed => "FAILED",
             Self::Crashed => "CRASHED",
             Self::TimedOut => "OUT OF TIME",
+            Self::Cut => "cut off",
             Self::Missing => "not run",
         }
     }
@@ -62,19 +71,54 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder where it is missing, and makes sure that it can be written in.
+    /// Makes the folder where it is missing, and makes sure that it is this user's and can be written in.
     ///
     /// # Errors
-    /// The system's reason.
+    /// The system's reason, or why the folder is not safe to write in.
     pub fn open(path: &Path) -> io::Result<Self> {
-        fs::create_dir_all(path)?;
+        DirBuilder::new().recursive(true).mode(0o755).create(path)?;
         let folder = Self {
             path: path.canonicalize()?,
         };
-        let probe = folder.path.join(".probe");
-        fs::write(&probe, b"divvy")?;
-        fs::remove_file(&probe)?;
+        let meta = fs::metadata(&folder.path)?;
+        if let Some(why) = unsafe_to_write(
+            (meta.uid(), meta.gid(), meta.mode()),
+            (geteuid().as_raw(), getegid().as_raw()),
+        ) {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        drop(folder.create(".lock")?);
         Ok(folder)
+    }
+
+    /// Keeps other runs out of the folder, for as long as the answer lives.
+    ///
+    /// # Errors
+    /// That another run is at work there.
+    pub fn lock(&self) -> io::Result<File> {
+        let file = self.create(".lock")?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let why = "another run is at work there";
+                Err(io::Error::new(io::ErrorKind::ResourceBusy, why))
+            }
+            // Some file systems have no locks.
+            _ => Ok(file),
+        }
+    }
+
+    /// Opens a file in the folder, empty. A link in its place is not followed.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn create(&self, name: &str) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(self.path.join(name))
     }
 
     /// Where it is.
@@ -89,7 +133,7 @@ impl Folder {
     /// The system's reason.
     pub fn begin(&self, part: &str) -> io::Result<()> {
         remove(&self.outcome_file(part))?;
-        fs::write(self.findings_file(part), b"")
+        self.create(&format!("{part}.jsonl")).map(drop)
     }
 
     /// Ends a part.
@@ -107,7 +151,8 @@ impl Folder {
     /// The system's reason.
     pub fn sink(&self, part: &str) -> io::Result<Sink> {
         let mut options = OpenOptions::new();
-        let file = options.append(true).create(true).open(self.findings_file(part))?;
+        options.append(true).create(true).custom_flags(libc::O_NOFOLLOW);
+        let file = options.open(self.findings_file(part))?;
         Ok(Sink { file })
     }
 
@@ -137,9 +182,9 @@ impl Folder {
     /// # Errors
     /// The system's reason.
     pub fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        let aside = self.path.join(format!(".{name}.{}", std::process::id()));
-        fs::write(&aside, content)?;
-        fs::rename(&aside, self.path.join(name))
+        let aside = format!(".{name}.new");
+        self.create(&aside)?.write_all(content)?;
+        fs::rename(self.path.join(aside), self.path.join(name))
     }
 
     fn findings_file(&self, part: &str) -> PathBuf {
@@ -149,6 +194,21 @@ impl Folder {
     fn outcome_file(&self, part: &str) -> PathBuf {
         self.path.join(format!("{part}.outcome.json"))
     }
+}
+
+/// Why a folder of this owner, group and mode is not for this user and group to write in.
+fn unsafe_to_write(
+    (owner, group, mode): (u32, u32, u32),
+    (user, own_group): (u32, u32),
+) -> Option<&'static str> {
+    const GROUP_WRITES: u32 = 0o020;
+    const OTHERS_WRITE: u32 = 0o002;
+    if owner != user {
+        return Some("the folder is another user's");
+    }
+    // A user's own group is the user alone on many systems.
+    let group_writes = mode & GROUP_WRITES != 0 && group != own_group;
+    (mode & OTHERS_WRITE != 0 || group_writes).then_some("others may write in the folder")
 }
 
 fn remove(file: &Path) -> io::Result<()> {
@@ -209,6 +269,46 @@ mod tests {
         assert!(folder.findings("facts").is_empty());
         assert_eq!(folder.outcome("facts").ending, Ending::Missing);
         assert!(Verdict::Fails < Verdict::Holds, "what fails comes first");
+    }
+
+    #[test]
+    fn no_link_is_followed_and_one_run_works_at_a_time() {
+        let base = tempfile::tempdir().expect("a folder");
+        let victim = base.path().join("victim");
+        fs::write(&victim, "as it was").expect("written");
+        let path = base.path().join("results");
+        fs::create_dir(&path).expect("made");
+        for name in ["facts.jsonl", ".lock", ".report.md.new", "facts.log"] {
+            std::os::unix::fs::symlink(&victim, path.join(name)).expect("a link");
+        }
+        assert!(Folder::open(&path).is_err());
+        fs::remove_file(path.join(".lock")).expect("a link");
+        let folder = Folder::open(&path).expect("a folder");
+        assert!(folder.begin("facts").is_err() && folder.sink("facts").is_err());
+        assert!(folder.create("facts.log").is_err());
+        assert!(folder.replace("report.md", b"text").is_err());
+        assert_eq!(fs::read_to_string(&victim).expect("there"), "as it was");
+
+        let held = folder.lock().expect("the first");
+        let refused = folder.lock().expect_err("a second");
+        assert!(refused.to_string().contains("another run"), "{refused}");
+        drop(held);
+        assert!(folder.lock().is_ok());
+    }
+
+    #[test]
+    fn a_folder_of_others_is_refused() {
+        let own = (1000, 100);
+        for (folder, why) in [
+            ((1000, 100, 0o40755), None),
+            ((1000, 100, 0o40775), None),
+            ((1000, 50, 0o40755), None),
+            ((1000, 50, 0o40775), Some("others may write in the folder")),
+            ((1000, 100, 0o41777), Some("others may write in the folder")),
+            ((0, 100, 0o40755), Some("the folder is another user's")),
+        ] {
+            assert_eq!(unsafe_to_write(folder, own), why, "{folder:?}");
+        }
     }
 
     #[test]

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 use crate::finding::{Failure, Finding};
 use crate::folder::{Folder, Sink};
 
+/// The memory of a slice that has to hold a context and little more: on a GPU a context takes 512 MiB of it.
+pub(crate) const ROOM: &str = "1GiB";
+
 /// Words that come first when this program calls itself, as the kit is a verb of it.
 pub(crate) static OWN_WORDS: OnceLock<Vec<String>> = OnceLock::new();
 
@@ -17,6 +20,8 @@ pub struct Kit {
     pub device: Option<String>,
     /// Whether this is the short form: fewer rounds of everything.
     pub is_short: bool,
+    /// Whether something was left out because no time was left.
+    pub is_cut: bool,
     sink: Sink,
     until: Instant,
 }
@@ -37,6 +42,7 @@ impl Kit {
         Ok(Self {
             device,
             is_short,
+            is_cut: false,
             sink,
             until: Instant::now() + limit,
         })
@@ -55,9 +61,19 @@ impl Kit {
     /// # Errors
     /// The system's reason.
     pub fn found(&mut self, finding: &Finding) -> Result<(), Failure> {
+        crate::run::wait_if_ended();
         self.sink
             .put(finding)
             .map_err(|error| format!("a finding cannot be written down: {error}"))
+    }
+
+    /// Writes down that no time is left for a check.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn no_time(&mut self, check: impl Into<String>) -> Result<(), Failure> {
+        self.is_cut = true;
+        self.found(&Finding::skipped(check, "no time is left for it"))
     }
 
     /// How long this part still has.

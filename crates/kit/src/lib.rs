@@ -4,8 +4,10 @@
 //! It changes no setting of a card. Each part ([`PARTS`]) is a process of its own with a time limit, and writes down each
 //! [`Finding`] as it comes ([`Folder`]). What was written when the kit was cut off is kept, and the next run goes on there.
 
+mod card;
 mod cli;
 mod conversation;
+mod ended;
 mod finding;
 mod folder;
 pub mod gpu;
@@ -14,10 +16,12 @@ mod machine;
 mod part;
 mod parts;
 mod place;
+mod processes;
 mod processors;
 mod report;
 mod run;
 mod scrub;
+mod signals;
 mod tenant;
 
 pub use cli::{Inner, Words, called_by, main, main_inner};
@@ -30,3 +34,4 @@ pub use place::private_folder;
 pub use report::{PartReport, Report};
 pub use run::{Options, run, try_device};
 pub use scrub::Scrub;
+pub use signals::Signals;

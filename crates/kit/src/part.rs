@@ -27,12 +27,12 @@ const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// All of them.
+/// All of them. On a card the first five, which tell most, have ten minutes in sum.
 pub const PARTS: &[Part] = &[
     Part {
         name: "facts",
         about: "what the driver and NVML say of the card, and which of their functions we know",
-        limit: seconds(60),
+        limit: seconds(30),
         short: Some(seconds(20)),
         is_shared: false,
         run: parts::facts::run,
@@ -40,15 +40,23 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "memory",
         about: "every way of getting memory in a slice, held against what NVML says of the process",
-        limit: seconds(120),
+        limit: seconds(90),
         short: Some(seconds(40)),
         is_shared: false,
         run: parts::memory::run,
     },
     Part {
+        name: "clients",
+        about: "PyTorch, CuPy, JAX, Triton and numba, unmodified: in a slice, and two at once",
+        limit: seconds(240),
+        short: None,
+        is_shared: false,
+        run: parts::clients::run,
+    },
+    Part {
         name: "cost",
         about: "what a call costs with the limiter and without it",
-        limit: seconds(90),
+        limit: seconds(60),
         short: Some(seconds(30)),
         is_shared: false,
         run: parts::cost::run,
@@ -56,18 +64,10 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "compute",
         about: "who had the device, by a clock that the kernels themselves read",
-        limit: seconds(240),
+        limit: seconds(180),
         short: Some(seconds(30)),
         is_shared: true,
         run: parts::compute::run,
-    },
-    Part {
-        name: "clients",
-        about: "PyTorch, CuPy, JAX, Triton and numba, unmodified: in a slice, and two at once",
-        limit: seconds(300),
-        short: None,
-        is_shared: false,
-        run: parts::clients::run,
     },
     Part {
         name: "tools",
@@ -78,20 +78,20 @@ pub const PARTS: &[Part] = &[
         run: parts::tools::run,
     },
     Part {
-        name: "asks",
-        about: "which entry points and export tables programs ask the driver for",
-        limit: seconds(120),
-        short: None,
-        is_shared: false,
-        run: parts::asks::run,
-    },
-    Part {
         name: "deaths",
         about: "programs that are killed under load leave nothing behind",
         limit: seconds(120),
         short: None,
         is_shared: false,
         run: parts::deaths::run,
+    },
+    Part {
+        name: "asks",
+        about: "which entry points and export tables programs ask the driver for",
+        limit: seconds(120),
+        short: None,
+        is_shared: false,
+        run: parts::asks::run,
     },
     Part {
         name: "differences",
@@ -115,4 +115,18 @@ pub const PARTS: &[Part] = &[
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Part> {
     PARTS.iter().find(|part| part.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_tells_most_comes_first_and_fits_ten_minutes() {
+        let names: Vec<&str> = PARTS.iter().take(5).map(|part| part.name).collect();
+        assert_eq!(names, ["facts", "memory", "clients", "cost", "compute"]);
+        let sum: Duration = PARTS.iter().take(5).map(|part| part.limit).sum();
+        assert!(sum <= seconds(600));
+        assert!(find("deaths").is_some() && find("nonsense").is_none());
+    }
 }

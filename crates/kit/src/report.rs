@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::finding::{Figure, Finding, Unit, Verdict};
 use crate::folder::{Ending, Folder, Outcome};
-use crate::machine::Machine;
+use crate::machine::{Machine, date};
 use crate::part::PARTS;
 use crate::scrub::Scrub;
 
@@ -45,12 +45,12 @@ impl PartReport {
         self.outcome.ending != Ending::Missing || !self.findings.is_empty()
     }
 
-    /// Why not all of it was tried, where it was begun.
+    /// Why not all of it was tried, where it was begun. A part that the next run goes on with is none of these.
     #[must_use]
     pub fn cut_short(&self) -> Option<String> {
         let Outcome { ending, why, .. } = &self.outcome;
         let words = match (ending, why) {
-            (Ending::Done, _) => return None,
+            (Ending::Done | Ending::Cut, _) => return None,
             (Ending::Missing, _) => "the run was cut off in it".to_owned(),
             (_, Some(why)) => why.clone(),
             (ending, None) => ending.words().to_owned(),
@@ -69,7 +69,13 @@ impl Report {
         let scrub = Scrub::of_this_machine(&[results.path(), home, &temporary]);
         let parts = PARTS.iter().map(|part| PartReport {
             name: part.name.to_owned(),
-            outcome: results.outcome(part.name),
+            outcome: {
+                let outcome = results.outcome(part.name);
+                Outcome {
+                    why: outcome.why.as_deref().map(|why| scrub.text(why)),
+                    ..outcome
+                }
+            },
             findings: results
                 .findings(part.name)
                 .into_iter()
@@ -111,7 +117,7 @@ impl Report {
         writeln!(page, "# Divvy {} on {}\n", self.divvy, known(&machine.gpu))?;
         writeln!(
             page,
-            "Driver {}, {}, {}, {} processors; written {} s after 1970.\n",
+            "Driver {}, {}, {}, {} processors; written {}.\n",
             if machine.emulated {
                 "emulated".into()
             } else {
@@ -120,7 +126,7 @@ impl Report {
             machine.kernel,
             known(&machine.libc),
             machine.processors,
-            machine.unix_seconds
+            date(machine.unix_seconds)
         )?;
         let failing: Vec<&Finding> = self
             .parts
@@ -148,6 +154,15 @@ impl Report {
                 }
                 writeln!(page)?;
             }
+        }
+        let rest: Vec<&str> = self
+            .parts
+            .iter()
+            .filter(|part| matches!(part.outcome.ending, Ending::Cut | Ending::Missing))
+            .map(|part| part.name.as_str())
+            .collect();
+        if !rest.is_empty() {
+            writeln!(page, "The next run goes on with: {}.\n", rest.join(", "))?;
         }
         for part in &self.parts {
             let Outcome { ending, seconds, why } = &part.outcome;

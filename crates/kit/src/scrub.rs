@@ -23,13 +23,28 @@ impl Scrub {
             ("HOME", "<home>"),
             ("USER", "<user>"),
             ("LOGNAME", "<user>"),
+            ("SUDO_USER", "<user>"),
             ("HOSTNAME", "<host>"),
         ] {
             if let Ok(value) = std::env::var(variable) {
                 scrub.add(&value, place);
             }
         }
-        scrub.add(&rustix::system::uname().nodename().to_string_lossy(), "<host>");
+        if let Some(home) = std::env::home_dir() {
+            let last = home.file_name().unwrap_or_default();
+            scrub.add(&last.to_string_lossy(), "<user>");
+        }
+        let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        if let Some(user) = name_of(rustix::process::getuid().as_raw(), &users) {
+            scrub.add(user, "<user>");
+        }
+        let system = rustix::system::uname();
+        let host = system.nodename().to_string_lossy();
+        scrub.add(&host, "<host>");
+        if let Some((short, domain)) = host.split_once('.') {
+            scrub.add(short, "<host>");
+            scrub.add(domain, "<domain>");
+        }
         scrub
     }
 
@@ -44,14 +59,14 @@ impl Scrub {
         self.words.sort_by_key(|(word, _)| std::cmp::Reverse(word.len()));
     }
 
-    /// The text without them, and without UUIDs of devices.
+    /// The text without them, and without UUIDs of devices and paths.
     #[must_use]
     pub fn text(&self, text: &str) -> String {
         let mut clean = text.to_owned();
         for (word, place) in &self.words {
             clean = replace_words(&clean, word, place);
         }
-        without_uuids(&clean)
+        without_paths(&without_uuids(&clean))
     }
 
     /// The same of all texts in a value.
@@ -80,6 +95,33 @@ fn replace_words(text: &str, word: &str, place: &str) -> String {
         let joins = |side: Option<char>| side.is_some_and(|side| side.is_ascii_alphanumeric() || side == '_');
         let is_apart = !joins(clean.chars().next_back()) && !joins(after.chars().next());
         clean.push_str(if is_apart { place } else { word });
+        rest = after;
+    }
+    clean + rest
+}
+
+/// The name of a user in the text of /etc/passwd.
+fn name_of(user: u32, users: &str) -> Option<&str> {
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, _, number) = (fields.next()?, fields.next()?, fields.next()?);
+        (number.parse() == Ok(user)).then_some(name)
+    })
+}
+
+/// Puts `<path>` in the place of each absolute path of two names or more. A slash inside a word begins none: `30/70/50`.
+fn without_paths(text: &str) -> String {
+    let is_of_path = |letter: char| letter.is_alphanumeric() || "._-+~@/<>".contains(letter);
+    let mut clean = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('/') {
+        let (before, path) = rest.split_at(at);
+        clean.push_str(before);
+        let end = path.find(|letter| !is_of_path(letter)).unwrap_or(path.len());
+        let (path, after) = path.split_at(end);
+        let begins = !clean.ends_with(is_of_path);
+        let names = path.split('/').filter(|name| !name.is_empty()).count();
+        clean.push_str(if begins && names > 1 { "<path>" } else { path });
         rest = after;
     }
     clean + rest
@@ -123,6 +165,13 @@ mod tests {
             scrub.text(text),
             "<user>@<host>: <home>/results of GPU-…, a channel in MIG-mode, GPU-"
         );
+        assert_eq!(
+            scrub.text("no file '/opt/ann-x/a.py', /srv/data: of 20/30/50 / and /proc"),
+            "no file '<path>', <path>: of 20/30/50 / and /proc"
+        );
+        let users = "root:x:0:0::/root:/bin/sh\neve:x:1000:100:Eve:/home/e:/bin/sh\n";
+        assert_eq!(name_of(1000, users), Some("eve"));
+        assert_eq!(name_of(1, users), None);
         let value = serde_json::json!({"ann": [1, "node17"]});
         assert_eq!(scrub.value(value), serde_json::json!({"<user>": [1, "<host>"]}));
     }

@@ -5,11 +5,13 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use divvy_tests::build::binaries;
 use divvy_tests::clients::{python, tools_python};
 use divvy_tests::host::{Host, finish};
+use divvy_tests::wait;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 /// An archive's folders, with programs as they were built.
@@ -92,6 +94,27 @@ impl Kit {
         finish(&mut self.command(words))
     }
 
+    /// The emulated device as the machine's card: no `--device`, NVIDIA's names, and contexts that cost what a card's do.
+    fn as_a_card(&self, words: &[&str]) -> Command {
+        let mut command = self.host.command(self.home.join("bin/divvy-kit"));
+        command
+            .args(["run", "--out"])
+            .arg(self.home.join("results"))
+            .args(words)
+            .env("KIT_AS_A_CARD", "h100,context=512MiB");
+        command
+    }
+
+    /// What fails in a part, by its check.
+    fn failing(&self, part: &str) -> Vec<String> {
+        let part = self.part(part);
+        let findings = part["findings"].as_array().expect("findings").iter();
+        findings
+            .filter(|finding| finding["verdict"] == "fails")
+            .map(|finding| finding["check"].as_str().expect("a name").to_owned())
+            .collect()
+    }
+
     fn report(&self) -> Value {
         let text = fs::read_to_string(self.home.join("results/report.json")).expect("a report");
         serde_json::from_str(&text).expect("JSON")
@@ -154,6 +177,24 @@ fn the_whole_kit_finds_no_fault_on_the_emulated_device_and_names_nobody() {
     // A part that has run is not run again.
     let again = kit.run(&[]);
     assert!(!String::from_utf8_lossy(&again.stdout).contains("memory:"));
+}
+
+#[test]
+fn contexts_that_cost_what_a_cards_do_leave_room_for_each_part() {
+    let kit = Kit::new(None);
+    let words = [
+        "--part", "facts", "--part", "memory", "--part", "deaths", "--limit", "40",
+    ];
+    finish(&mut kit.as_a_card(&words));
+    for part in ["memory", "deaths"] {
+        assert_eq!(kit.failing(part), [""; 0], "{}", kit.part(part));
+    }
+    // The emulated driver's own version is older than NVIDIA's.
+    assert_eq!(kit.failing("facts"), ["facts.driver"]);
+    let context = kit.finding("facts", "facts.context");
+    assert_eq!(context["figure"]["value"], f64::from(512 << 20), "{context}");
+    assert_eq!(kit.verdict("memory", "memory.plain.limit"), "holds");
+    assert_eq!(kit.verdict("deaths", "deaths.memory"), "holds");
 }
 
 /// Each fault, the part that has to find it, the finding, and its verdict.
@@ -251,6 +292,43 @@ fn a_wrong_result_of_an_instruction_is_found_with_its_operands() {
         "fails",
         "a damaged case"
     );
+}
+
+/// Told to end, and killed: its programs end with it, and the next run does the part again.
+#[test]
+fn a_run_that_is_cut_off_leaves_no_program_and_is_gone_on_with() {
+    let kit = Kit::new(None);
+    let running = || {
+        let home = kit.home.to_str().expect("text").to_owned();
+        let all = fs::read_dir("/proc").expect("/proc").flatten();
+        all.filter(|entry| {
+            let words = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+            words.contains(&home)
+        })
+        .count()
+    };
+    let begin = || {
+        let mut command = kit.command(&["--part", "compute"]);
+        let started = command.stdout(Stdio::null()).spawn().expect("started");
+        // The runner, the part, and two tenants at least.
+        wait::until("tenants run", || (running() >= 4).then_some(()));
+        started
+    };
+    let mut told = begin();
+    let second = kit.run(&["--part", "facts"]);
+    assert!(String::from_utf8_lossy(&second.stderr).contains("another run is at work there"));
+    assert_eq!(second.status.code(), Some(2));
+    let pid = Pid::from_child(&told);
+    kill_process(pid, Signal::TERM).expect("told");
+    assert_eq!(told.wait().expect("ended").code(), Some(143));
+    assert_eq!(running(), 0);
+    assert_eq!(kit.part("compute")["outcome"]["ending"], "cut");
+
+    let mut killed = begin();
+    killed.kill().expect("killed");
+    killed.wait().expect("ended");
+    wait::until("nothing is left", || (running() == 0).then_some(()));
+    assert_eq!(kit.failing("compute"), [""; 0]);
 }
 
 /// The next part runs, whatever became of the one before.

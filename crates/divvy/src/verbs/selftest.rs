@@ -1,11 +1,11 @@
 //! `divvy selftest`: the short form of the kit for machines with a GPU.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use divvy_kit::{Folder, Inner, Options, Report, Verdict, private_folder, try_device};
+use divvy_kit::{Folder, Inner, Options, Report, Signals, Verdict, private_folder, try_device};
 use divvy_model::{Code, Fault};
 
 use crate::output;
@@ -40,7 +40,13 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
     }
     // Before the work, which takes a while.
     let mut opened = args.report.as_deref().map(create).transpose()?;
-    try_device(args.device.as_deref()).map_err(|why| {
+    let signals = Signals::take()
+        .map_err(|error| Fault::new(Code::RunDir, "signals cannot be waited for").because(&error))?;
+    let tried = try_device(args.device.as_deref(), &signals);
+    if let Some(status) = signals.status() {
+        return Ok(status);
+    }
+    tried.map_err(|why| {
         Fault::new(Code::NoDevice, "there is no device to test")
             .cause(why)
             .hint("`divvy doctor` looks for the reason; `--device emulated:h100` tests the emulated device")
@@ -65,7 +71,7 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
         is_short: true,
         ..Options::default()
     };
-    let outcome = divvy_kit::run(&results, &options, |_| {}).map_err(|error| cannot(&error));
+    let outcome = divvy_kit::run(&results, &options, &signals, |_| {}).map_err(|error| cannot(&error));
     let report = Report::of(&results, options.device.as_deref());
     let _left = fs::remove_dir_all(&folder);
     outcome?;
@@ -91,16 +97,24 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
             true => serde_json::to_string_pretty(&report).unwrap_or_default(),
             false => report.page(),
         };
+        // A pipe has no length.
+        let _no_file = opened.set_len(0);
         opened
             .write_all(text.as_bytes())
             .map_err(|error| unwritable(file, &error))?;
         output::print(&format!("the report: {}", file.display()))?;
     }
+    if let Some(status) = signals.status() {
+        return Ok(status);
+    }
     Ok(if report.holds() { 0 } else { FAILS })
 }
 
+/// What the file has stays until there is a report to put in its place.
 fn create(file: &Path) -> Result<File, Fault> {
-    File::create(file).map_err(|error| unwritable(file, &error))
+    let mut options = OpenOptions::new();
+    let opened = options.write(true).create(true).truncate(false).open(file);
+    opened.map_err(|error| unwritable(file, &error))
 }
 
 fn unwritable(file: &Path, error: &std::io::Error) -> Fault {

@@ -104,6 +104,17 @@ impl Gpu {
         }
     }
 
+    /// Gives the context back: a card that takes one program at a time is free for the next.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn close(self) -> Result<(), CudaError> {
+        // SAFETY: no pointers. The context was retained once by this, which makes no call after it.
+        check("cuDevicePrimaryCtxRelease", unsafe {
+            (self.table.cuDevicePrimaryCtxRelease_v2)(self.device)
+        })
+    }
+
     /// Whether the library exports a symbol.
     #[must_use]
     pub fn exports(&self, name: &CStr) -> bool {

@@ -2,7 +2,7 @@
 
 use core::ffi::{CStr, c_void};
 
-use divvy_abi::{CUdeviceptr, CUevent, CUfunction, CUstream};
+use divvy_abi::{CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
 
 use super::driver::{CudaError, Gpu, check};
 
@@ -58,6 +58,10 @@ again:
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel(pub(super) CUfunction);
 
+/// A loaded module.
+#[derive(Debug)]
+pub struct Module(CUmodule);
+
 /// How many blocks a launch has, and how many threads a block, in two dimensions.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
@@ -94,6 +98,14 @@ impl Gpu {
     /// # Errors
     /// What the driver answers.
     pub fn kernel(&self, source: &CStr, name: &CStr) -> Result<Kernel, CudaError> {
+        self.load_kernel(source, name).map(|(_, kernel)| kernel)
+    }
+
+    /// The same, with the module, for [`Gpu::unload`].
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn load_kernel(&self, source: &CStr, name: &CStr) -> Result<(Module, Kernel), CudaError> {
         let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: C strings, and pointers to live variables.
         unsafe {
@@ -102,7 +114,16 @@ impl Gpu {
             let found = (self.table.cuModuleGetFunction)(&mut function, module, name.as_ptr());
             check("cuModuleGetFunction", found)?;
         }
-        Ok(Kernel(function))
+        Ok((Module(module), Kernel(function)))
+    }
+
+    /// Unloads a module. None of its kernels is launched after that.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn unload(&self, module: Module) -> Result<(), CudaError> {
+        // SAFETY: a module of this driver's, given back once: it is not copied.
+        check("cuModuleUnload", unsafe { (self.table.cuModuleUnload)(module.0) })
     }
 
     /// Launches it in the default stream. `parameters` are the bytes of each, as the kernel declares them.

@@ -9,6 +9,6 @@ mod programs;
 
 pub use driver::{CudaError, Gpu};
 pub use graphs::Graph;
-pub use kernels::{Kernel, SPAN_PTX, Shape};
+pub use kernels::{Kernel, Module, SPAN_PTX, Shape};
 pub use memory::{Held, Pool, Way};
 pub use programs::PROGRAMS;

@@ -3,15 +3,17 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use serde_json::json;
 
 use super::asked::Asked;
 use super::count;
 use super::python::{each_installed, program, python};
+use crate::ended::within;
 use crate::finding::{Failure, Finding, Unit};
-use crate::kit::{Kit, last_words};
+use crate::kit::Kit;
 use crate::place::{library, own_file};
 
 /// See `dropin/kit-record`.
@@ -24,45 +26,45 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
         return kit.found(&Finding::skipped("asks.recorder", why));
     }
     // The kit's own program asks for all that we know: where nothing is written of it, the loader has taken no recorder.
-    if !ask(kit, "calls", Kit::bare_tenant("calls"), &recorder)? {
+    let left = kit.left();
+    if !ask(kit, ("calls", left), Kit::bare_tenant("calls"), &recorder)? {
         return Ok(());
     }
-    each_installed(kit, "asks", |kit, client| {
+    each_installed(kit, "asks", |kit, client, limit| {
         let mut command = Command::new(python());
         command.arg(program(client));
-        ask(kit, client, command, &recorder).map(drop)
+        ask(kit, (client, limit), command, &recorder).map(drop)
     })
 }
 
 /// Runs a program with the recorder. Whether anything was written of it.
-fn ask(kit: &mut Kit, name: &str, mut command: Command, recorder: &Path) -> Result<bool, Failure> {
+fn ask(
+    kit: &mut Kit,
+    (name, limit): (&str, Duration),
+    mut command: Command,
+    recorder: &Path,
+) -> Result<bool, Failure> {
     let check = format!("asks.{name}");
     let record = own_file(&format!("asked-{name}")).ok_or("this part has no place of its own")?;
-    let output = command
-        .env("LD_AUDIT", recorder)
-        .env("KIT_RECORD_TO", &record)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("{name} does not start: {error}"))?;
+    let ended = within(
+        command.env("LD_AUDIT", recorder).env("KIT_RECORD_TO", &record),
+        limit,
+    )?;
     let asked = Asked::read(&String::from_utf8_lossy(&fs::read(&record).unwrap_or_default()));
     if asked.count() == 0 {
-        let why = match output.status.success() {
+        let why = match ended.is_well() {
             true => "nothing was written: its loader takes no LD_AUDIT, or it asked for nothing".to_owned(),
-            false => format!("nothing was written: {}", last_words(&output.stderr)),
+            false => format!("nothing was written: {}", ended.why()),
         };
         return kit.found(&Finding::skipped(check, why)).map(|()| false);
     }
     // What it says of its slice is nothing here, as it has none. One that ended early may have asked for less.
-    let ended = match output.status.success() {
+    let early = match ended.is_well() {
         true => String::new(),
-        false => format!(
-            "; it ended early, {}: {}",
-            output.status,
-            last_words(&output.stderr)
-        ),
+        false => format!("; it ended early, {}", ended.why()),
     };
     kit.found(
-        &Finding::fact(&check, format!("{}{ended}", asked.says()))
+        &Finding::fact(&check, format!("{}{early}", asked.says()))
             .figure(count(asked.count()), Unit::Count)
             .details(asked.details()),
     )?;

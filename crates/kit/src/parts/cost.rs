@@ -1,11 +1,13 @@
 //! What a call costs with the limiter and without it, pair by pair, since a machine's other work comes and goes.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::median;
 use crate::finding::{Failure, Finding, Unit};
-use crate::kit::{Kit, output};
+use crate::kit::{Kit, ROOM, output};
 
 /// What a call may cost more, in nanoseconds: SPECIFICATION.md, "Overhead of the limiter".
 const MORE: [(&str, f64); 3] = [
@@ -14,42 +16,74 @@ const MORE: [(&str, f64); 3] = [
     ("cuLaunchKernel", 25.0),
 ];
 
+/// A step of a training, launch by launch or captured, takes at most so many times as long in a slice.
+const STEP: f64 = 1.01;
+
+/// What was measured of a call in one round, in nanoseconds: without the limiter, with it, and without it again.
+type Round = [f64; 3];
+
 pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
-    /// A step of a training, launch by launch or captured, takes at most so many times as long in a slice.
-    const STEP: f64 = 1.01;
-    let rounds = if kit.is_short { 2 } else { 5 };
-    let mut pairs: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
-    for _ in 0..rounds {
-        let bare = figures(&output(&mut Kit::bare_tenant("calls"))?)?;
+    let most = if kit.is_short { 2 } else { 5 };
+    let mut rounds: BTreeMap<String, Vec<Round>> = BTreeMap::new();
+    let mut longest = Duration::ZERO;
+    for round in 0..most {
+        // The start of a program comes after it.
+        if kit.left() < longest * 3 / 2 + Duration::from_secs(5) {
+            kit.is_cut |= round == 0;
+            break;
+        }
+        let begun = Instant::now();
+        let bare = || figures(&output(&mut Kit::bare_tenant("calls"))?);
+        let first = bare()?;
         let sliced = figures(&output(&mut kit.tenant(&["--memory", "4GiB"], "calls"))?)?;
-        for (call, bare) in bare {
-            if let Some(sliced) = sliced.get(&call) {
-                pairs.entry(call).or_default().push((bare, *sliced));
+        let second = bare()?;
+        for (call, first) in first {
+            if let (Some(sliced), Some(second)) = (sliced.get(&call), second.get(&call)) {
+                rounds.entry(call).or_default().push([first, *sliced, *second]);
             }
         }
+        longest = longest.max(begun.elapsed());
     }
-    for (call, mut pairs) in pairs {
-        pairs.sort_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0)));
-        let (bare, sliced) = pairs[pairs.len() / 2];
-        let (more, ratio) = (sliced - bare, sliced / bare);
-        let name = call.split_whitespace().next().unwrap_or(&call);
-        let says = format!("{call}: {bare:.0} ns without the limiter, {sliced:.0} ns with it");
-        let check = format!("cost.{name}");
-        // The emulated driver answers faster than hardware does, and is built with checks in development.
-        let finding = match kit.is_emulated() {
-            true => Finding::fact(check, says),
-            false if call.contains(" kernels ") => Finding::promise(check, ratio <= STEP, says),
-            false => {
-                let promised = MORE.iter().find(|(call, _)| *call == name);
-                Finding::promise(check, promised.is_some_and(|(_, most)| more <= *most), says)
-            }
-        };
-        let finding = finding
-            .figure(more, Unit::Nanoseconds)
-            .details(json!({"pairs": pairs, "ratio": ratio}));
-        kit.found(&finding)?;
+    for (call, rounds) in rounds {
+        kit.found(&of_call(&call, &rounds, kit.is_emulated()))?;
     }
     start_up(kit)
+}
+
+/// What rounds tell of a call.
+fn of_call(call: &str, rounds: &[Round], is_emulated: bool) -> Finding {
+    let of = |figure: fn(&Round) -> f64| {
+        let all: Vec<f64> = rounds.iter().map(figure).collect();
+        median(&all).unwrap_or(f64::NAN)
+    };
+    let bare = of(|[first, _, second]| f64::midpoint(*first, *second));
+    let more = of(|[first, sliced, second]| sliced - f64::midpoint(*first, *second));
+    let ratio = of(|[first, sliced, second]| sliced / f64::midpoint(*first, *second));
+    let spread = of(|[first, _, second]| (first - second).abs());
+    let name = call.split_whitespace().next().unwrap_or(call);
+    let check = format!("cost.{name}");
+    let says = format!(
+        "{call}: {bare:.0} ns without the limiter, {:.0} ns with it",
+        bare + more
+    );
+    let is_step = call.contains(" kernels ");
+    let promised = match is_step {
+        true => Some(bare * (STEP - 1.0)),
+        false => MORE.iter().find(|(call, _)| *call == name).map(|(_, most)| *most),
+    };
+    let finding = match promised {
+        // The emulated driver answers faster than hardware does, and is built with checks in development.
+        _ if is_emulated => Finding::fact(check, says),
+        None => Finding::fact(check, says),
+        Some(most) if spread > most => Finding::skipped(
+            check,
+            format!("two runs without the limiter differ by {spread:.0} ns, so this tells nothing: {says}"),
+        ),
+        Some(most) => Finding::promise(check, more <= most, says),
+    };
+    finding
+        .figure(more, Unit::Nanoseconds)
+        .details(json!({"rounds": rounds, "ratio": ratio, "spread": spread}))
 }
 
 fn figures(text: &str) -> Result<BTreeMap<String, f64>, Failure> {
@@ -64,7 +98,7 @@ fn start_up(kit: &mut Kit) -> Result<(), Failure> {
         for (place, mut command) in [
             (&mut least.0, std::process::Command::new("true")),
             (&mut least.1, {
-                let mut command = kit.slice(&["--memory", "64MiB"]);
+                let mut command = kit.slice(&["--memory", ROOM]);
                 command.arg("true");
                 command
             }),
@@ -77,4 +111,24 @@ fn start_up(kit: &mut Kit) -> Result<(), Failure> {
     let finding = Finding::fact("cost.start", "a program's start in a slice takes longer by")
         .figure((least.1 - least.0) * 1e9, Unit::Nanoseconds);
     kit.found(&finding)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::Verdict;
+
+    #[test]
+    fn what_is_below_the_noise_is_not_judged() {
+        let verdict = |rounds: &[Round]| of_call("cuMemGetInfo", rounds, false).verdict;
+        assert_eq!(verdict(&[[100.0, 150.0, 102.0]]), Verdict::Holds);
+        assert_eq!(verdict(&[[100.0, 190.0, 102.0]]), Verdict::Fails);
+        assert_eq!(verdict(&[[100.0, 190.0, 180.0]]), Verdict::Skipped);
+        let step = |rounds: &[Round]| of_call("loop of 20 kernels of 10 us", rounds, false).verdict;
+        assert_eq!(step(&[[1000.0, 1005.0, 1001.0]]), Verdict::Holds);
+        assert_eq!(step(&[[1000.0, 1030.0, 1001.0]]), Verdict::Fails);
+        assert_eq!(step(&[[1000.0, 1030.0, 1020.0]]), Verdict::Skipped);
+        let emulated = of_call("cuMemGetInfo", &[[1.0, 999.0, 1.0]], true);
+        assert_eq!(emulated.verdict, Verdict::Fact);
+    }
 }

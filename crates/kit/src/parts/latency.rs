@@ -18,7 +18,7 @@ pub(super) fn run(kit: &mut Kit) -> Result<(), Failure> {
     for microseconds in BESIDE {
         let check = format!("compute.latency.{microseconds}us");
         if kit.left().as_secs() < 20 {
-            kit.found(&Finding::skipped(check, "no time is left for it"))?;
+            kit.no_time(check)?;
             continue;
         }
         if let Err(why) = one(kit, &check, microseconds, times) {
@@ -30,10 +30,10 @@ pub(super) fn run(kit: &mut Kit) -> Result<(), Failure> {
 
 fn one(kit: &mut Kit, check: &str, microseconds: u64, times: u64) -> Result<(), Failure> {
     let flags = ["--memory", "1GiB", "--compute", "30%", "--class", "latency"];
-    let (mut soon, _) = Conversation::start(kit.tenant(&flags, "latency"))?;
+    let (mut soon, _) = Conversation::start(kit.tenant(&flags, "latency"), kit.left())?;
     let ask = format!("{ASK} {times}");
     let alone = percentiles(&soon.ask(&ask)?)?;
-    let (mut other, _) = Conversation::start(kit.tenant(&["--memory", "1GiB"], "spans"))?;
+    let (mut other, _) = Conversation::start(kit.tenant(&["--memory", "1GiB"], "spans"), kit.left())?;
     // Longer than what is measured takes: five milliseconds for each, and more where the neighbour is in the way.
     let flight = (20_000 / microseconds).max(2);
     other.say(&format!(

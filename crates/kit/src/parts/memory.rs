@@ -24,7 +24,7 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
     for way in Way::ALL {
         if kit.left() < LEAST {
             let check = format!("memory.{}", way.name());
-            kit.found(&Finding::skipped(check, "no time is left for it"))?;
+            kit.no_time(check)?;
             continue;
         }
         match one_way(kit, card.as_ref().ok(), way) {
@@ -49,7 +49,7 @@ fn one_way(kit: &mut Kit, card: Option<&Card>, way: Way) -> Result<(), Failure> 
         ));
     }
     let command = kit.tenant(&["--memory", "4GiB"], "memory");
-    let (mut tenant, hello) = Conversation::start(command)?;
+    let (mut tenant, hello) = Conversation::start(command, kit.left())?;
     let total = hello["total"].as_u64().unwrap_or(0);
     kit.found(
         &Finding::promise(

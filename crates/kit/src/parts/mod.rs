@@ -37,10 +37,13 @@ impl Card {
     /// The one that the kit asks; why not, where NVML does not have it.
     pub fn of(kit: &Kit) -> Result<Self, String> {
         let nvml = Client::open(c"libnvidia-ml.so.1")?;
-        let index = kit.device.as_deref().and_then(|device| device.parse().ok());
-        let facts = nvml
-            .device(index.unwrap_or(0))
-            .map_err(|failure| failure.to_string())?;
+        let all = 0..nvml.device_count().map_err(|failure| failure.to_string())?;
+        let is_it = |uuid: &str| kit.device.as_deref() == Some(uuid);
+        let mut known = all.filter_map(|index| nvml.device(index).ok());
+        let facts = match known.find(|facts| is_it(&facts.uuid)) {
+            Some(facts) => facts,
+            None => nvml.device(0).map_err(|failure| failure.to_string())?,
+        };
         Ok(Self {
             nvml,
             handle: facts.handle,
@@ -61,6 +64,13 @@ impl Card {
             false => ours.into_iter().sum(),
         }
     }
+}
+
+/// The one in the middle; none of nothing.
+fn median(of: &[f64]) -> Option<f64> {
+    let mut sorted = of.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a count to read")]

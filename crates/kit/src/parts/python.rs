@@ -3,41 +3,43 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
+use crate::ended::within;
 use crate::finding::{Failure, Finding};
 use crate::kit::{Kit, beside};
 
-/// The programs, and the module without which each cannot be tried.
-const CLIENTS: [(&str, &str); 5] = [
-    ("torch", "torch"),
-    ("cupy", "cupy"),
-    ("jax", "jax"),
-    ("triton", "triton"),
-    ("numba", "numba.cuda"),
-];
+/// The programs, and the module without which each cannot be tried. No two of them begin alike.
+const CLIENTS: [&str; 5] = ["torch", "cupy", "jax", "triton", "numba"];
+/// A client is not begun with less time than this.
+const LEAST: Duration = Duration::from_secs(10);
 
-/// Tries each client that is installed. A finding of this part says why another one is not tried.
+/// Tries each client that is installed, within a fair part of the time that is left. A finding of this part says why another one
+/// is not tried.
 pub(super) fn each_installed(
     kit: &mut Kit,
     part: &str,
-    mut run: impl FnMut(&mut Kit, &str) -> Result<(), Failure>,
+    mut run: impl FnMut(&mut Kit, &str, Duration) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    for (client, module) in CLIENTS {
+    for (at, client) in CLIENTS.into_iter().enumerate() {
         let check = format!("{part}.{client}");
-        if kit.left().as_secs() < 10 {
-            kit.found(&Finding::skipped(check, "no time is left for it"))?;
+        let others = u32::try_from(CLIENTS.len() - at).unwrap_or(1);
+        // The first have most to do, and what the last do not need is nothing to the first: twice the equal part.
+        let limit = (2 * kit.left() / others).min(kit.left());
+        if limit < LEAST {
+            kit.no_time(check)?;
             continue;
         }
-        let mut import = Command::new(python());
-        let has = import.args(["-c", &format!("import {module}")]).output();
-        match has {
+        let mut look = Command::new(python());
+        let script = format!("import importlib.util as u, sys; sys.exit(u.find_spec('{client}') is None)");
+        match within(look.args(["-c", &script]), limit) {
             Err(error) => {
                 kit.found(&Finding::skipped(check, format!("there is no Python: {error}")))?;
             }
-            Ok(output) if !output.status.success() => {
-                kit.found(&Finding::skipped(check, format!("{module} is not installed")))?;
+            Ok(ended) if !ended.is_well() => {
+                kit.found(&Finding::skipped(check, format!("{client} is not installed")))?;
             }
-            Ok(_) => run(kit, client)?,
+            Ok(_) => run(kit, client, limit)?,
         }
     }
     Ok(())

@@ -1,5 +1,7 @@
 //! Two of the same client at once, each in a slice of its own: what part of the steps each of them did.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use super::python::{program, python};
@@ -15,15 +17,17 @@ const PAIRS: [(&str, [f64; 2], &str); 2] = [("30-70", [30.0, 70.0], "soft"), ("5
 
 /// Runs each pair. A client's program takes `loop` as its word: it says that it is ready, is told for how many seconds,
 /// and answers with the number of its steps.
-pub(super) fn run(kit: &mut Kit, client: &str) -> Result<(), Failure> {
+pub(super) fn run(kit: &mut Kit, client: &str, limit: Duration) -> Result<(), Failure> {
     let seconds = if kit.is_emulated() { 3 } else { 8 };
+    let until = Instant::now() + limit;
     for (name, shares, cap) in PAIRS {
         let check = format!("clients.together.{client}.{name}.{cap}");
-        if kit.left().as_secs() < 3 * seconds {
-            kit.found(&Finding::skipped(check, "no time is left for it"))?;
+        let left = until.saturating_duration_since(Instant::now());
+        if left.as_secs() < 2 * seconds {
+            kit.no_time(check)?;
             continue;
         }
-        if let Err(why) = pair(kit, &check, (client, cap), shares, seconds) {
+        if let Err(why) = pair(kit, &check, (client, cap), shares, (seconds, left)) {
             kit.found(&Finding::promise(check, false, why))?;
         }
     }
@@ -35,7 +39,7 @@ fn pair(
     check: &str,
     (client, cap): (&str, &str),
     shares: [f64; 2],
-    seconds: u64,
+    (seconds, limit): (u64, Duration),
 ) -> Result<(), Failure> {
     let mut both = Vec::new();
     for share in shares {
@@ -45,7 +49,7 @@ fn pair(
         if kit.is_emulated() {
             command.arg("small");
         }
-        both.push(Conversation::start(command)?.0);
+        both.push(Conversation::start(command, limit)?.0);
     }
     for one in &mut both {
         one.say(&seconds.to_string())?;

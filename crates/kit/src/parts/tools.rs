@@ -1,17 +1,22 @@
 //! What people watch GPUs with, unmodified: in a slice it shows the slice alone, outside it shows the card and all programs.
 
 use std::process::Command;
+use std::time::Duration;
 
 use super::Card;
 use super::python::python;
 use crate::conversation::Conversation;
+use crate::ended::within;
 use crate::finding::{Failure, Finding};
-use crate::kit::{Kit, last_words, output};
+use crate::kit::{Kit, ROOM, last_words};
 
 /// The memory of the slice that a tool looks from, in MiB: a number that no other figure on a screen is likely to be.
 const INSIDE_MIB: u64 = 4057;
 /// What a tenant of another slice holds meanwhile, in bytes.
 const HELD: u64 = 256 << 20;
+
+/// How long a look may take.
+const LOOK: Duration = Duration::from_secs(20);
 
 /// One of them.
 struct Tool {
@@ -44,7 +49,8 @@ const TOOLS: [Tool; 3] = [
         name: "nvidia-smi",
         present: || {
             let mut command = Command::new("nvidia-smi");
-            command.arg("--version");
+            // Older ones have no --version.
+            command.arg("-L");
             command
         },
         look: || words(&["nvidia-smi"]),
@@ -62,8 +68,8 @@ const TOOLS: [Tool; 3] = [
 ];
 
 pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
-    let command = kit.tenant(&["--memory", "1GiB"], "memory");
-    let (mut tenant, hello) = Conversation::start(command)?;
+    let command = kit.tenant(&["--memory", ROOM], "memory");
+    let (mut tenant, hello) = Conversation::start(command, kit.left())?;
     tenant.ask(&format!("fill plain {HELD} {HELD}"))?;
     let other = hello["pid"].as_u64().unwrap_or(0);
     // In a container NVML tells other numbers of processes than the container's own, or none.
@@ -74,8 +80,8 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
         .is_some_and(|(pid, card)| card.held_by(&[pid]).is_some());
     for tool in &TOOLS {
         let check = format!("tools.{}", tool.name);
-        match (tool.present)().output() {
-            Ok(output) if output.status.success() => {}
+        match within(&mut (tool.present)(), LOOK) {
+            Ok(ended) if ended.is_well() => {}
             _ => {
                 kit.found(&Finding::skipped(check, "it is not installed"))?;
                 continue;
@@ -85,6 +91,15 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
         outside(kit, tool, &check, is_told.then_some(other))?;
     }
     Ok(())
+}
+
+/// What a tool prints.
+fn shown(command: &mut Command) -> Result<String, Failure> {
+    let ended = within(wide(command), LOOK)?;
+    match ended.is_well() {
+        true => Ok(String::from_utf8_lossy(&ended.stdout).into_owned()),
+        false => Err(ended.why()),
+    }
 }
 
 /// Tools fit their tables to a terminal, and here there is none.
@@ -98,7 +113,7 @@ fn wide(command: &mut Command) -> &mut Command {
 fn inside(kit: &mut Kit, tool: &Tool, check: &str, other: u64) -> Result<(), Failure> {
     let limit = format!("{INSIDE_MIB}MiB");
     let mut command = kit.slice(&["--memory", &limit]);
-    let shown = match output(wide(command.args((tool.look)()))) {
+    let shown = match shown(command.args((tool.look)())) {
         Ok(shown) => shown,
         Err(why) => return kit.found(&Finding::promise(format!("{check}.inside"), false, why)),
     };
@@ -117,7 +132,7 @@ fn outside(kit: &mut Kit, tool: &Tool, check: &str, other: Option<u64>) -> Resul
     let check = format!("{check}.outside");
     let look = (tool.look)();
     let mut command = Command::new(&look[0]);
-    let shown = match output(wide(command.args(&look[1..]))) {
+    let shown = match shown(command.args(&look[1..])) {
         Ok(shown) => shown,
         Err(why) => return kit.found(&Finding::promise(check, false, why)),
     };

@@ -5,7 +5,7 @@ mod time;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, stdin};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ pub fn run(word: &str) -> Result<(), Failure> {
 }
 
 fn say(value: &Value) {
-    println!("{value}");
+    crate::cli::say(&value.to_string());
 }
 
 fn hello(gpu: &Gpu) -> Value {
@@ -99,6 +99,8 @@ fn fill(gpu: &Gpu, way: Way, pool: Option<Pool>, (step, most): (u64, u64), held:
 /// What calls cost: nanoseconds each, the least of many rounds, which is what the machine's other work disturbs least.
 fn calls() -> Result<(), Failure> {
     const ROUNDS: u32 = 40;
+    const LEAST: u32 = 5;
+    const ENOUGH: Duration = Duration::from_secs(2);
     const CALLS: u32 = 500;
     const STEPS: u32 = 5;
     const OF_A_STEP: u32 = 20;
@@ -116,7 +118,11 @@ fn calls() -> Result<(), Failure> {
         *known = known.min(each);
     };
     let words = |error: CudaError| error.to_string();
-    for _ in 0..ROUNDS {
+    let start = Instant::now();
+    for round in 0..ROUNDS {
+        if round >= LEAST && start.elapsed() > ENOUGH {
+            break;
+        }
         let begun = Instant::now();
         for _ in 0..CALLS {
             gpu.memory().map_err(words)?;
@@ -133,8 +139,8 @@ fn calls() -> Result<(), Failure> {
         for _ in 0..CALLS {
             gpu.span(kernel, 0, place).map_err(words)?;
         }
-        gpu.synchronize().map_err(words)?;
         note("cuLaunchKernel of an empty kernel", CALLS, begun);
+        gpu.synchronize().map_err(words)?;
         let begun = Instant::now();
         for _ in 0..STEPS {
             for _ in 0..OF_A_STEP {

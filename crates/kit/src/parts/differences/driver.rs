@@ -51,10 +51,9 @@ const NEAR: u32 = 64;
 
 pub(super) fn run(kit: &mut Kit) -> Result<(), Failure> {
     let name = Card::of(kit).map(|card| card.name).unwrap_or_default();
-    let same = PRODUCTS.iter().find(|(word, _)| name.contains(word));
     let spec = std::env::var("KIT_AGAINST").ok();
-    let spec = spec.as_deref().or(same.map(|(_, spec)| *spec));
-    let place = Place::new(Some(&format!("emulated:{}", spec.unwrap_or("h100"))));
+    let spec = spec.as_deref().or(emulated_as(&name));
+    let place = Place::inside_own(&format!("emulated:{}", spec.unwrap_or("h100")));
     let place = place.map_err(|error| format!("no temporary folder can be had: {error}"))?;
     let mut emulated = Kit::bare_tenant("answers");
     place.enter(&mut emulated);
@@ -72,6 +71,17 @@ pub(super) fn run(kit: &mut Kit) -> Result<(), Failure> {
         kernel(kit, program.entry, program.exact, &card, &emulated)?;
     }
     Ok(())
+}
+
+/// What a card of this name is emulated as. Its words have to be the name's own, whole: an L40 is no L4.
+fn emulated_as(name: &str) -> Option<&'static str> {
+    let words: Vec<&str> = name.split_whitespace().collect();
+    let has = |product: &str| {
+        let product: Vec<&str> = product.split_whitespace().collect();
+        words.windows(product.len()).any(|window| window == product)
+    };
+    let same = PRODUCTS.iter().find(|(product, _)| has(product));
+    same.map(|(_, spec)| *spec)
 }
 
 fn told(text: &str) -> Result<Told, Failure> {
@@ -164,6 +174,25 @@ fn steps(one: u32, other: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn products_are_known_by_whole_words() {
+        for (name, spec) in [
+            ("NVIDIA L4", Some("l4")),
+            ("NVIDIA L40", None),
+            ("NVIDIA L40S", None),
+            ("NVIDIA RTX A3000", None),
+            ("NVIDIA A30", Some("a30")),
+            ("NVIDIA H100 80GB HBM3", Some("h100")),
+            ("NVIDIA GH200 480GB", None),
+            ("NVIDIA H200", Some("h200")),
+            ("NVIDIA A100-SXM4-40GB", Some("a100-40gb")),
+            ("Tesla T4", Some("t4")),
+            ("", None),
+        ] {
+            assert_eq!(emulated_as(name), spec, "{name}");
+        }
+    }
 
     #[test]
     fn steps_are_counted_over_zero() {
