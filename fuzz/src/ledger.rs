@@ -17,13 +17,13 @@ const STROKE: usize = 10;
 /// Overwrites a ledger in use, stroke by stroke, and goes on using it. Figures may be wrong, but everything ends.
 pub fn page(data: &[u8]) {
     let Ok(ledger) = Ledger::create() else { return };
-    let (Ok(mine), Ok(scribble)) = (ledger.share(), ledger.share()) else {
+    let (Ok(mine), Ok(writable)) = (ledger.share(), ledger.share()) else {
         return;
     };
     let Ok(slot) = Slot::claim(mine, Backing::Sealed, SlotOwner::default()) else {
         return;
     };
-    let scribble = File::from(scribble);
+    let writable = File::from(writable);
     // A page whose records all look busy costs a tenth of a second at each touch.
     for stroke in data.chunks_exact(STROKE).take(16) {
         let word = u64::from(stroke[1]) * 8;
@@ -33,7 +33,7 @@ pub fn page(data: &[u8]) {
             2 => 4096 + word,
             _ => (word << 9 | u64::from(stroke[0] & 0xf8)) % (LEDGER_BYTES as u64 - 8),
         };
-        let _written = scribble.write_all_at(&stroke[2..], at);
+        let _written = writable.write_all_at(&stroke[2..], at);
         let bytes = 512 << (stroke[2] % 40);
         let answer = slot.reserve(bytes, LIMIT);
         if stroke[0] & 0x80 != 0 || answer.is_ok() {

@@ -108,12 +108,12 @@ fn leave_to_the_runtime(ours: &Value, theirs: &mut Value) {
     });
 }
 
-fn both(ours: &Value, theirs: &mut Value, place: &str, mend: impl Fn(&Value, &mut Map<String, Value>)) {
+fn both(ours: &Value, theirs: &mut Value, place: &str, repair: impl Fn(&Value, &mut Map<String, Value>)) {
     let own = ours.pointer(place).and_then(Value::as_array);
     let other = theirs.pointer_mut(place).and_then(Value::as_array_mut);
     for (own, other) in own.into_iter().flatten().zip(other.into_iter().flatten()) {
         if let Some(other) = other.as_object_mut() {
-            mend(own, other);
+            repair(own, other);
         }
     }
 }

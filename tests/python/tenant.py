@@ -207,7 +207,7 @@ def both(counted, uncounted, path):
     wait()
 
 
-def scribble():
+def corrupt():
     """A tenant that writes over its own ledger: it says that nothing is in use."""
     device = Device()
     kept = device.allocate(600 * MIB)

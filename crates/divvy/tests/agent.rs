@@ -174,11 +174,11 @@ fn pages_of_another_version_are_refused_by_both_numbers() {
 }
 
 #[test]
-fn a_scribbled_ledger_takes_nobody_with_it() {
+fn a_corrupted_ledger_takes_no_other_slice_with_it() {
     let host = Host::new();
-    let _victim = host.idle("scribbled", "1GiB");
+    let _victim = host.idle("corrupted", "1GiB");
     let _bystander = host.idle("bystander", "1GiB");
-    let id = host.slice("scribbled")["id"].as_str().expect("an id").to_owned();
+    let id = host.slice("corrupted")["id"].as_str().expect("an id").to_owned();
     let socket = host.run_dir().join("slices").join(id).join("control.sock");
     // As a process of the same user may, on the cooperative level.
     let pages = attach::recall(&socket, 0).expect("pages");
@@ -194,13 +194,13 @@ fn a_scribbled_ledger_takes_nobody_with_it() {
     }
     assert_eq!(host.slice("bystander")["memory_used_bytes"], 0);
     assert!(host.slice("bystander")["warnings"].is_null());
-    let scribbled = host.slice("scribbled");
+    let corrupted = host.slice("corrupted");
     assert!(
-        scribbled["memory_used_bytes"].as_u64().expect("bytes") <= GIB,
-        "no number of that page is believed: {scribbled}"
+        corrupted["memory_used_bytes"].as_u64().expect("bytes") <= GIB,
+        "no number of that page is believed: {corrupted}"
     );
-    host.text(&["kill", "scribbled", "--yes"]);
-    until("the scribbled slice is gone", || host.slices().len() == 1);
+    host.text(&["kill", "corrupted", "--yes"]);
+    until("the corrupted slice is gone", || host.slices().len() == 1);
 }
 
 /// A tenant of `slice`, which is this very process, and its ledger to write into.
@@ -263,12 +263,12 @@ fn a_process_that_is_not_there_is_said_not_to_be() {
     let _victim = host.idle("liar", "1GiB");
     let (_place, ledger) = lying_tenant(&host, "liar");
     // A number that a process may have, and that none of a host this small has.
-    let (nobody, host_pid) = (4_194_303_u32, 4096 + 8);
+    let (absent, host_pid) = (4_194_303_u32, 4096 + 8);
     ledger
-        .write_all_at(&nobody.to_ne_bytes(), host_pid)
+        .write_all_at(&absent.to_ne_bytes(), host_pid)
         .expect("written");
     let liar = host.slice("liar");
-    let said = format!("its ledger tells of process {nobody}, which is not to be found on this host");
+    let said = format!("its ledger tells of process {absent}, which is not to be found on this host");
     assert_eq!(liar["warnings"][0], said, "{liar}");
     assert!(host.text(&["inspect", "liar"]).contains(&said));
 }

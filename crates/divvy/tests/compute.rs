@@ -114,7 +114,7 @@ fn what_nobody_can_mean_is_refused() {
     let run = |words: &[&str]| host.refused(&[&["run"], words, &["--", "true"]].concat()).1;
     let said = run(&["--isolation", "env", "--compute", "30%"]);
     assert!(
-        said.contains("error[D0022]: the `env` isolation keeps nobody"),
+        said.contains("error[D0022]: the `env` isolation keeps no program"),
         "{said}"
     );
     assert!(run(&["--whole", "--cap", "hard"]).contains("error[D0001]"));

@@ -25,12 +25,12 @@ fn made_listed_joined_and_deleted() {
     assert_eq!((status, said.contains("error[D0021]")), (1, true), "{said}");
     // A wrong name beside a right one changes nothing, and is named.
     for words in [
-        ["slice", "delete", "alice", "nobody"].as_slice(),
-        &["kill", "alice", "nobody"],
+        ["slice", "delete", "alice", "absent"].as_slice(),
+        &["kill", "alice", "absent"],
     ] {
         let (status, said) = host.refused(words);
         assert!(
-            status == 1 && said.contains("error[D0020]") && said.contains("nobody"),
+            status == 1 && said.contains("error[D0020]") && said.contains("absent"),
             "{said}"
         );
         assert_eq!(host.text(&["slice", "list", "-q"]), "alice\n");
@@ -99,7 +99,7 @@ fn what_is_no_lasting_slice() {
     assert_eq!((status, said.contains("error[D0027]")), (125, true), "{said}");
     let (status, said) = host.refused(&["slice", "delete", "plain", "--yes"]);
     assert_eq!((status, said.contains("error[D0027]")), (1, true), "{said}");
-    let (status, said) = host.refused(&["run", "--slice", "nobody", "--", "true"]);
+    let (status, said) = host.refused(&["run", "--slice", "absent", "--", "true"]);
     assert_eq!((status, said.contains("error[D0020]")), (125, true), "{said}");
     let (status, said) = host.refused(&["run", "--slice", "plain", "--memory", "1GiB", "--", "true"]);
     assert_eq!((status, said.contains("error[D0001]")), (125, true), "{said}");

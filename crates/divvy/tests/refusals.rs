@@ -185,9 +185,9 @@ fn what_cannot_be_enforced_is_refused_or_counted() {
 fn slices_that_are_none() {
     let host = Host::new();
     for words in [
-        &["inspect", "nobody"][..],
-        &["resize", "nobody", "--memory", "1GiB"],
-        &["kill", "nobody", "--yes"],
+        &["inspect", "absent"][..],
+        &["resize", "absent", "--memory", "1GiB"],
+        &["kill", "absent", "--yes"],
         &["inspect", "../../etc"],
     ] {
         let (status, said) = host.refused(words);

@@ -65,7 +65,7 @@ fn every_document_is_as_its_schema_says() {
         &["ps"],
         &["devices"],
         &["inspect", "one"],
-        &["inspect", "nobody"],
+        &["inspect", "absent"],
         &["kill", "one", "--dry-run"],
         &["agent", "status"],
         &["doctor"],

@@ -214,7 +214,7 @@ fn an_mps_daemon_lives_as_long_as_slices_need_it() {
     for words in [&["--class", "latency", "--compute", "5%"][..], &["--weight", "5"]] {
         let said = refused(&host, "x", &[&["--share", "mps"], words].concat());
         assert!(
-            said.contains("error[D0038]: nobody goes first under mps"),
+            said.contains("error[D0038]: no slice goes first under mps"),
             "{said}"
         );
     }

@@ -243,7 +243,7 @@ fn root_serves_others_as_another_user_or_not_at_all() {
         );
         assert!(said.contains("`divvy agent install`"), "{said}");
     }
-    for user in ["root", "0", "dvt-e-nobody-of-this-name"] {
+    for user in ["root", "0", "dvt-e-absent"] {
         let said = refused(Some(user));
         assert!(said.contains("error[D0003]"), "{user}: {said}");
     }

@@ -189,7 +189,7 @@ pub fn free(root: &Sysroot, id: &str, kind: Option<&str>) -> Result<(), Fault> {
     if let Some(kind) = kind.filter(|kind| *kind != vgpu.kind) {
         return Err(Fault::new(
             Code::Vgpu,
-            format!("`{id}` is of type {}, not {kind}: it was made anew", vgpu.kind),
+            format!("`{id}` is of type {}, not {kind}: it was made again", vgpu.kind),
         ));
     }
     if let Some(pid) = vgpu.holder {

@@ -244,7 +244,7 @@ fn virtual_gpus_are_made_and_freed_unless_a_machine_runs() {
     built.remove("proc/4711/fd/12");
     assert!(
         vgpu::free(&root, "0000:41:00.4", Some("1150")).is_err(),
-        "it was made anew"
+        "it was made again"
     );
     vgpu::free(&root, "0000:41:00.4", Some("1148")).expect("freed");
     assert_eq!(vgpu::list(&root), []);

@@ -43,7 +43,7 @@ impl Attached {
         if of_no_use || silent || now < self.rests_until_ns.load(Relaxed) {
             return false;
         }
-        let asked = ledger.bell.looks.fetch_add(1, AcqRel).wrapping_add(1);
+        let asked = ledger.doorbell.looks.fetch_add(1, AcqRel).wrapping_add(1);
         ledger.ring();
         let until = now.saturating_add(PATIENCE.as_nanos() as u64);
         loop {
@@ -73,7 +73,7 @@ impl Ledger {
     /// measures.
     #[must_use]
     pub fn looks_asked(&self) -> u32 {
-        self.page().bell.looks.load(Acquire)
+        self.page().doorbell.looks.load(Acquire)
     }
 }
 

@@ -139,7 +139,7 @@ pub(crate) struct LedgerPage {
     pub thrash: ThrashLine,
     /// Uses of the device past the limiter, by [`crate::Bypass`].
     pub bypasses: [AtomicU64; BYPASS_KINDS],
-    pub bell: BellLine,
+    pub doorbell: DoorbellLine,
     pub slots: Slots,
     pub spilled: SpillRecords,
     /// Allocations that a process of the slice shares with other processes of it: see [`crate::shared`].
@@ -153,7 +153,7 @@ pub(crate) struct LedgerPage {
 
 /// How tenants call the agent.
 #[repr(C, align(64))]
-pub(crate) struct BellLine {
+pub(crate) struct DoorbellLine {
     /// Futex word: raised by a process that wants the agent to look.
     pub rung: AtomicU32,
     /// How many measurements of what the driver holds were requested. See [`crate::fresh`].
@@ -274,7 +274,7 @@ const _: () = {
     assert!(offset_of!(LedgerPage, spill_book) == 128);
     assert!(offset_of!(LedgerPage, thrash) == 192);
     assert!(offset_of!(LedgerPage, bypasses) == 256);
-    assert!(offset_of!(LedgerPage, bell) == 384);
+    assert!(offset_of!(LedgerPage, doorbell) == 384);
     assert!(offset_of!(LedgerPage, slots) == 4096);
 };
 

@@ -202,7 +202,7 @@ impl Ledger {
         self.mapping.page()
     }
 
-    /// How often the doorbell was rung, to compare with in [`Ledger::wait_bell`]. It is read before the agent looks.
+    /// How often the doorbell was rung, to compare with in [`Ledger::wait_doorbell`]. It is read before the agent looks.
     #[must_use]
     pub fn rung(&self) -> u32 {
         self.mapping.page().rung()
@@ -210,8 +210,8 @@ impl Ledger {
 
     /// Waits until the doorbell has been rung since `seen`, or for `limit`. Returns how often it was rung.
     #[must_use]
-    pub fn wait_bell(&self, seen: u32, limit: Duration) -> u32 {
-        self.mapping.page().wait_bell(seen, limit)
+    pub fn wait_doorbell(&self, seen: u32, limit: Duration) -> u32 {
+        self.mapping.page().wait_doorbell(seen, limit)
     }
 
     /// Rings the doorbell, so that its waiters look.

@@ -80,21 +80,21 @@ impl PresenceLine {
 impl LedgerPage {
     /// Calls the agent, because something has changed that it should look at.
     pub(crate) fn ring(&self) {
-        self.bell.rung.fetch_add(1, Release);
+        self.doorbell.rung.fetch_add(1, Release);
         // It is not an error that no thread waits.
-        let _woken = futex::wake(&self.bell.rung, futex::Flags::empty(), i32::MAX as u32);
+        let _woken = futex::wake(&self.doorbell.rung, futex::Flags::empty(), i32::MAX as u32);
     }
 
     pub(crate) fn rung(&self) -> u32 {
-        self.bell.rung.load(Acquire)
+        self.doorbell.rung.load(Acquire)
     }
 
-    pub(crate) fn wait_bell(&self, seen: u32, limit: Duration) -> u32 {
+    pub(crate) fn wait_doorbell(&self, seen: u32, limit: Duration) -> u32 {
         let limit = futex::Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(limit.subsec_nanos()) as _,
         };
-        let _why = futex::wait(&self.bell.rung, futex::Flags::empty(), seen, Some(&limit));
+        let _why = futex::wait(&self.doorbell.rung, futex::Flags::empty(), seen, Some(&limit));
         self.rung()
     }
 

@@ -135,7 +135,7 @@ impl LedgerPage {
     /// Calls the owners of allocations that all processes have let go of. Returns the bytes that this frees.
     pub(crate) fn call_owners(&self) -> u64 {
         // If no owner has ever let go, untouched words have no memory behind them.
-        if self.bell.let_go.load(Acquire) == 0 {
+        if self.doorbell.let_go.load(Acquire) == 0 {
             return 0;
         }
         let (mut called, mut all) = ([0_u64; SLOTS / 64], 0_u64);
@@ -174,7 +174,7 @@ impl Slot {
     /// child.
     pub fn note_let_go(&self, place: usize) {
         if let Some(page) = self.page() {
-            page.bell.let_go.store(1, Release);
+            page.doorbell.let_go.store(1, Release);
             page.shared_residuals[place % SHARED_WORDS].fetch_or(LET_GO, SeqCst);
             fence(SeqCst);
         }

@@ -534,7 +534,7 @@ fn bypasses_and_thrashing_are_the_ledgers_to_show() {
 fn looks_once(pages: &Pages) {
     let mut rung = pages.ledger.rung();
     while pages.ledger.looks_asked() == 0 {
-        rung = pages.ledger.wait_bell(rung, Duration::from_secs(60));
+        rung = pages.ledger.wait_doorbell(rung, Duration::from_secs(60));
     }
     let asked = pages.ledger.looks_asked();
     pages.grant.set_overhead_bytes(0);

@@ -37,7 +37,7 @@ fn a_decision_wakes_who_waits_at_the_gate() {
 }
 
 #[test]
-fn what_a_process_says_rings_the_bell_and_goes_with_it() {
+fn what_a_process_says_rings_the_doorbell_and_goes_with_it() {
     let slice = Slice::new(MIB);
     let ledger = &slice.pages.ledger;
     let tenant = slice.attach();
@@ -46,7 +46,7 @@ fn what_a_process_says_rings_the_bell_and_goes_with_it() {
 
     let rung = ledger.rung();
     thread::scope(|scope| {
-        let bell = scope.spawn(|| ledger.wait_bell(rung, LONG));
+        let woken = scope.spawn(|| ledger.wait_doorbell(rung, LONG));
         let line = tenant.slot().presence().expect("ours");
         assert!(line.set(true, true), "news");
         assert!(!line.set(true, true), "none");
@@ -54,7 +54,7 @@ fn what_a_process_says_rings_the_bell_and_goes_with_it() {
         line.count(5, 4);
         line.acknowledge(slice.pages.grant.close_gate());
         tenant.slot().ring();
-        assert_ne!(bell.join().expect("it woke"), rung);
+        assert_ne!(woken.join().expect("it woke"), rung);
     });
     let said = ledger.presences().next().expect("it is there");
     assert!(said.wants && said.busy);

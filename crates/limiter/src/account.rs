@@ -137,7 +137,7 @@ pub fn of_device(device: CUdevice) -> Result<Option<Account>, CUresult> {
 
 fn payer(member: &'static Membership, payer: Payer) -> Result<Option<Account>, CUresult> {
     match payer {
-        Payer::Nobody => Ok(None),
+        Payer::NoAccount => Ok(None),
         Payer::Account(index) => match member.account(index) {
             Some(attached) => Ok(Some(Account { attached, index })),
             None => Err(CUDA_ERROR_INVALID_DEVICE),

@@ -14,10 +14,10 @@ use crate::tenant::Membership;
 /// Ordinals that are remembered. A host with more devices asks the driver each time.
 const REMEMBERED: usize = 128;
 const UNKNOWN: u8 = 0;
-const NOBODY: u8 = u8::MAX;
-const _: () = assert!(MAX_ACCOUNTS < NOBODY as u32);
+const NO_ACCOUNT: u8 = u8::MAX;
+const _: () = assert!(MAX_ACCOUNTS < NO_ACCOUNT as u32);
 
-/// By ordinal: [`UNKNOWN`], [`NOBODY`], or an account's index plus one. An ordinal means the same device as long as the
+/// By ordinal: [`UNKNOWN`], [`NO_ACCOUNT`], or an account's index plus one. An ordinal means the same device as long as the
 /// process lives.
 static PAYERS: [AtomicU8; REMEMBERED] = [const { AtomicU8::new(UNKNOWN) }; REMEMBERED];
 
@@ -27,7 +27,7 @@ pub(crate) enum Payer {
     /// The account with this index.
     Account(u8),
     /// No account: the slice has no share of it, but the policy allows its use.
-    Nobody,
+    NoAccount,
 }
 
 /// The account for the current context's device.
@@ -58,7 +58,7 @@ pub(crate) fn of(member: &Membership, device: CUdevice) -> Result<Payer, CUresul
                 && place
                     .compare_exchange(UNKNOWN, payer, Ordering::Relaxed, Ordering::Relaxed)
                     .is_ok()
-                && payer == NOBODY
+                && payer == NO_ACCOUNT
             {
                 met_a_strangers(member, device);
             }
@@ -66,14 +66,14 @@ pub(crate) fn of(member: &Membership, device: CUdevice) -> Result<Payer, CUresul
         }
         payer => payer,
     };
-    if payer != NOBODY {
+    if payer != NO_ACCOUNT {
         return Ok(Payer::Account(payer - 1));
     }
     match member.first().policy() {
         Policy::Strict => Err(CUDA_ERROR_INVALID_DEVICE),
         Policy::BestEffort => {
             member.look_devices_up();
-            Ok(Payer::Nobody)
+            Ok(Payer::NoAccount)
         }
     }
 }
@@ -101,7 +101,7 @@ fn ask(member: &Membership, device: CUdevice) -> Result<u8, CUresult> {
     });
     Ok(account
         .and_then(|index| u8::try_from(index + 1).ok())
-        .unwrap_or(NOBODY))
+        .unwrap_or(NO_ACCOUNT))
 }
 
 #[cold]

@@ -145,7 +145,7 @@ fn who_is_in_no_slice_is_shown_as_such() {
 }
 
 #[test]
-fn a_tenant_that_scribbles_over_its_own_ledger_is_reported() {
+fn a_tenant_that_corrupts_its_own_ledger_is_reported() {
     let host = Host::new();
     let mut tenant = host.probe("liar", "1GiB");
     let mut honest = host.probe("honest", "1GiB");

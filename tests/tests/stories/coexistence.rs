@@ -344,7 +344,7 @@ fn a_tenant_that_writes_over_its_ledger_harms_nobody_else() {
     let mut neighbour = host.probe("neighbour", "1GiB");
     assert_eq!(neighbour.allocate(500 * MIB), Ok(()));
     let mut command = host.divvy(["run", "--name", "vandal", "--memory", "1GiB", "--"]);
-    command.arg(python).arg(python_tenant()).arg("scribble");
+    command.arg(python).arg(python_tenant()).arg("corrupt");
     let (mut vandal, first) = Tenant::start_with_line(command);
     assert_eq!(first["error"], json!(0));
     host.until_used("vandal", 600 * MIB);

@@ -222,7 +222,7 @@ mod tests {
     fn a_foreign_claim_is_noted_by_who_does_not_give_way_to_it() {
         let uuid = format!("GPU-test-claim-{}", std::process::id());
         let run = Path::new("/run/system");
-        own(&uuid, Path::new("/run/squatter")).expect("free");
+        own(&uuid, Path::new("/run/another")).expect("free");
         let claimed = claim(&uuid, run, |_| false).expect("it goes on");
         let Claim::Contested(other) = claimed else {
             panic!("{claimed:?}");

@@ -39,7 +39,7 @@ pub fn check(request: &SliceRequest) -> Result<(), Fault> {
             "leave --compute, --cap, --class and --weight out, or take --share lease",
         ),
         Mode::Mps | Mode::Mig if terms.class == Class::Latency || terms.weight.is_some() => bad(
-            format!("nobody goes first under {mode}"),
+            format!("no slice goes first under {mode}"),
             "leave --class and --weight out, or take --share lease",
         ),
         Mode::Mig if terms.cap == Cap::Hard => bad(

@@ -34,7 +34,7 @@ pub fn enforce(request: &SliceRequest) -> Result<Enforcement, Fault> {
             if has_terms {
                 let terms = request.compute_terms();
                 lacking.push(format!(
-                    "the `env` isolation keeps nobody to a part of compute ({terms})"
+                    "the `env` isolation keeps no program to a part of compute ({terms})"
                 ));
             }
             Isolation::Env

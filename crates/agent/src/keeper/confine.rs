@@ -10,7 +10,7 @@ use crate::files::kernel;
 /// The user of the system agent and of page servers, where the host has it.
 const SYSTEM_USER: &str = "divvy";
 /// The unprivileged overflow user, which every Linux system has.
-const NOBODY: u32 = 65_534;
+const UNPRIVILEGED: u32 = 65_534;
 
 /// Becomes an unprivileged user for good where this process is user 0, and restricts its own system calls.
 ///
@@ -23,7 +23,7 @@ pub(crate) fn give_up_privileges() -> Result<(), Fault> {
     }
     match User::from_name(SYSTEM_USER) {
         Ok(Some(user)) if !user.uid.is_root() => confine_keeper(user.uid.as_raw(), user.gid.as_raw()),
-        _ => confine_keeper(NOBODY, NOBODY),
+        _ => confine_keeper(UNPRIVILEGED, UNPRIVILEGED),
     }
 }
 

@@ -87,7 +87,7 @@ fn serve(listener: &Arc<ListenerHandle>, leasing: &Weak<Leasing>, watcher: Optio
             watch_newcomers(listener, watcher, &mut watches);
         }
         pace.take(crowd);
-        let _rung = ledger.wait_bell(rung, if rest { SOON } else { LONG });
+        let _rung = ledger.wait_doorbell(rung, if rest { SOON } else { LONG });
     }
 }
 

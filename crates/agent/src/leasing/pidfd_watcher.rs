@@ -141,10 +141,10 @@ impl PidfdWatcher {
 
 impl Watched {
     fn has_room(&self, listener: &Arc<ListenerHandle>, pid: u32) -> bool {
-        let of_rope = || self.processes.values().filter(|watch| watch.is_of(listener));
+        let of_listener = || self.processes.values().filter(|watch| watch.is_of(listener));
         self.processes.len() < MOST_IN_ALL
-            && of_rope().count() < MOST
-            && of_rope().all(|watch| watch.pid != pid)
+            && of_listener().count() < MOST
+            && of_listener().all(|watch| watch.pid != pid)
     }
 }
 

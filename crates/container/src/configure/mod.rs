@@ -69,7 +69,7 @@ impl Target {
             Self::Docker => docker(text, runtime),
             Self::Containerd => containerd(text, runtime),
             Self::Podman | Self::Crio if !text.trim().is_empty() && !text.starts_with(HEAD) => Err(format!(
-                "somebody else wrote it; ours is a file of its own, as `{}`",
+                "another program wrote it; ours is a file of its own, as `{}`",
                 self.file().display()
             )),
             Self::Podman => Ok(format!(
@@ -191,7 +191,7 @@ fn containerd(text: &str, runtime: &str) -> Result<String, String> {
         plugin.get("containerd")?.get("runtimes")?.get(part)
     };
     if known("divvy").is_some() {
-        return Err("it has a runtime `divvy` that somebody else wrote".into());
+        return Err("it has a runtime `divvy` that another program wrote".into());
     }
     if config.is_empty() {
         text.push_str("version = 2\n");
@@ -258,8 +258,8 @@ mod tests {
     #[test]
     fn what_cannot_be_added_to_is_said() {
         for (target, text, part) in [
-            (Target::Podman, "[engine]\n", "somebody else"),
-            (Target::Crio, "# mine\n", "somebody else"),
+            (Target::Podman, "[engine]\n", "another program"),
+            (Target::Crio, "# mine\n", "another program"),
             (Target::Docker, "[]", "no JSON object"),
             (Target::Docker, "{", "EOF"),
             (Target::Docker, r#"{"runtimes": []}"#, "`runtimes` is no object"),
@@ -274,7 +274,7 @@ mod tests {
             (
                 Target::Containerd,
                 "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.divvy]\n",
-                "somebody else",
+                "another program",
             ),
         ] {
             let said = target.with(text, RUNTIME).expect_err("no");

@@ -30,7 +30,7 @@ const KINDS: [&str; 4] = ["memory", "compute", "device", "slice"];
 const LONGEST: usize = 128;
 
 /// The addressee of an annotation.
-enum Whom<'a> {
+enum Recipient<'a> {
     Pod,
     Container(&'a str),
 }
@@ -45,11 +45,13 @@ pub fn asks(pod: &Pod, container: &Container) -> Result<Asks, Fault> {
     let mut words: BTreeMap<&str, String> = BTreeMap::new();
     // In their order `divvy.dev/memory` comes before `memory.divvy.dev/pod`, which counts more with NRI's own plugins.
     for (key, value) in &pod.annotations {
-        let Some((kind, whom)) = read(key)? else { continue };
-        let known = match whom {
-            Whom::Pod => &mut of_pod,
-            Whom::Container(name) if name == container.name => &mut own,
-            Whom::Container(_) => continue,
+        let Some((kind, recipient)) = read(key)? else {
+            continue;
+        };
+        let known = match recipient {
+            Recipient::Pod => &mut of_pod,
+            Recipient::Container(name) if name == container.name => &mut own,
+            Recipient::Container(_) => continue,
         };
         if value.len() > LONGEST {
             return Err(no_sense(key).cause(format!("its value has {} bytes", value.len())));
@@ -96,12 +98,12 @@ pub fn asks(pod: &Pod, container: &Container) -> Result<Asks, Fault> {
 }
 
 /// The kind and the addressee; none for an annotation that is not ours.
-fn read(key: &str) -> Result<Option<(&str, Whom<'_>)>, Fault> {
+fn read(key: &str) -> Result<Option<(&str, Recipient<'_>)>, Fault> {
     let Some((domain, name)) = key.split_once('/') else {
         return Ok(None);
     };
-    let (kind, whom) = if domain == DOMAIN {
-        (name, Whom::Pod)
+    let (kind, recipient) = if domain == DOMAIN {
+        (name, Recipient::Pod)
     } else {
         let Some(kind) = domain
             .strip_suffix(DOMAIN)
@@ -110,13 +112,13 @@ fn read(key: &str) -> Result<Option<(&str, Whom<'_>)>, Fault> {
             return Ok(None);
         };
         match (name, name.strip_prefix("container.")) {
-            ("pod", _) => (kind, Whom::Pod),
-            (_, Some(container)) if !container.is_empty() => (kind, Whom::Container(container)),
+            ("pod", _) => (kind, Recipient::Pod),
+            (_, Some(container)) if !container.is_empty() => (kind, Recipient::Container(container)),
             _ => return Err(no_sense(key)),
         }
     };
     match KINDS.contains(&kind) {
-        true => Ok(Some((kind, whom))),
+        true => Ok(Some((kind, recipient))),
         false => Err(no_sense(key)),
     }
 }

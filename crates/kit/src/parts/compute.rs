@@ -225,7 +225,7 @@ fn device_time(spans: &[Vec<(u64, u64)>]) -> Vec<f64> {
     let (Some(begin), Some(end)) = (begin, end) else {
         return vec![0.0; spans.len()];
     };
-    // Each change: when, of whom, whether it begins.
+    // Each change: when, of which tenant, whether it begins.
     let mut changes: Vec<(u64, usize, i32)> = Vec::new();
     for (tenant, spans) in spans.iter().enumerate() {
         for (from, to) in spans {

@@ -17,7 +17,7 @@ const PROBES: usize = 4;
 
 /// Launches are counted from this bit on.
 const ONE: u64 = 1 << 40;
-const PURSE: u64 = ONE - 1;
+const CREDIT: u64 = ONE - 1;
 /// No credit. The value is above zero, so that several threads that spend at once never borrow from the count.
 const EMPTY: u64 = 1 << 39;
 const COUNT: u64 = (1 << 24) - 1;
@@ -56,7 +56,7 @@ impl Lane {
     pub fn spend(&self, ns: u64) -> bool {
         let change = ONE - ns;
         let before = self.word.fetch_add(change, Relaxed);
-        if before & PURSE >= EMPTY + ns {
+        if before & CREDIT >= EMPTY + ns {
             return true;
         }
         self.word.fetch_sub(change, Relaxed);
@@ -81,7 +81,7 @@ impl Lane {
 
     /// The present credit; below zero if threads launched before it was withdrawn.
     pub fn left(&self) -> i64 {
-        (self.word.load(Relaxed) & PURSE) as i64 - EMPTY as i64
+        (self.word.load(Relaxed) & CREDIT) as i64 - EMPTY as i64
     }
 
     /// Withdraws all credit, and returns how much there was.
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_purse_gives_what_it_holds_and_counts() {
+    fn a_credit_gives_what_it_holds_and_counts() {
         let lane = Lane::new();
         assert!(!lane.spend(1));
         assert_eq!(lane.launches(), (0, 0));

@@ -88,18 +88,18 @@ macro_rules! lists {
 /// A process that holds memory in the ledger counts as a compute process, since nothing else is known.
 const EVERYBODY: fn(&[ObservedProcess]) -> &[ObservedProcess] = |processes| processes;
 /// The other lists would repeat the same processes.
-const NOBODY: fn(&[ObservedProcess]) -> &[ObservedProcess] = |_| &[];
+const NONE: fn(&[ObservedProcess]) -> &[ObservedProcess] = |_| &[];
 
 lists! {
     nvmlDeviceGetComputeRunningProcesses(nvmlProcessInfo_v1_t) = EVERYBODY, first_version;
     nvmlDeviceGetComputeRunningProcesses_v2(nvmlProcessInfo_v2_t) = EVERYBODY, second_version;
     nvmlDeviceGetComputeRunningProcesses_v3(nvmlProcessInfo_v2_t) = EVERYBODY, second_version;
-    nvmlDeviceGetGraphicsRunningProcesses(nvmlProcessInfo_v1_t) = NOBODY, first_version;
-    nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlProcessInfo_v2_t) = NOBODY, second_version;
-    nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlProcessInfo_v2_t) = NOBODY, second_version;
-    nvmlDeviceGetMPSComputeRunningProcesses(nvmlProcessInfo_v1_t) = NOBODY, first_version;
-    nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlProcessInfo_v2_t) = NOBODY, second_version;
-    nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlProcessInfo_v2_t) = NOBODY, second_version;
+    nvmlDeviceGetGraphicsRunningProcesses(nvmlProcessInfo_v1_t) = NONE, first_version;
+    nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlProcessInfo_v2_t) = NONE, second_version;
+    nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlProcessInfo_v2_t) = NONE, second_version;
+    nvmlDeviceGetMPSComputeRunningProcesses(nvmlProcessInfo_v1_t) = NONE, first_version;
+    nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlProcessInfo_v2_t) = NONE, second_version;
+    nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlProcessInfo_v2_t) = NONE, second_version;
 }
 
 pub unsafe extern "C-unwind" fn nvmlDeviceGetRunningProcessDetailList(

@@ -116,7 +116,7 @@ fn one_that_stops_calling_after_it_got_a_lease_loses_it_with_its_end() {
 }
 
 #[test]
-fn a_scribbled_presence_harms_its_own_slice_only() {
+fn a_corrupted_record_harms_its_own_slice_only() {
     let mut world = two(Load::Greedy(KERNEL));
     world.run(SECOND);
     world.tenants[0].stopped = true;
@@ -128,7 +128,7 @@ fn a_scribbled_presence_harms_its_own_slice_only() {
         noise ^= noise >> 7;
         noise ^= noise << 17;
         let tenant = &world.tenants[0];
-        let slots = tenant.scribbles();
+        let slots = tenant.corrupts();
         slots.set(noise & 1 == 0, noise & 2 == 0);
         slots.acknowledge(GateWord::from_bits((noise >> 8) as u32));
         slots.report(noise, u64::MAX - (noise >> 60), noise.rotate_left(17));
@@ -151,7 +151,7 @@ fn one_that_rings_without_end_and_wants_by_turns_takes_no_more_than_its_share() 
     world.tenants[0].stopped = true;
     let (before, begin) = (world.tenants[1].ran, world.now);
     for n in 0..50_000_u64 {
-        world.tenants[0].scribbles().set(n % 2 == 0, false);
+        world.tenants[0].corrupts().set(n % 2 == 0, false);
         world.ring(0);
         world.run(40_000);
     }

@@ -91,7 +91,7 @@ impl Tenant {
 }
 
 #[test]
-fn a_bell_brings_a_lease_and_its_end_comes_by_the_clock() {
+fn a_doorbell_brings_a_lease_and_its_end_comes_by_the_clock() {
     let half = Terms::soft(share(50));
     let host = Host::new(&[half, half]);
     let (one, other) = (host.attach(0), host.attach(1));

@@ -261,7 +261,7 @@ impl Tenant {
     }
 
     /// Its line in the ledger, to write anything into.
-    pub fn scribbles(&self) -> &PresenceLine {
+    pub fn corrupts(&self) -> &PresenceLine {
         self.slots[0].presence().expect("ours")
     }
 
