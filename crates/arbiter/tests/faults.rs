@@ -218,7 +218,7 @@ fn paging_lengthens_the_quantum() {
 }
 
 #[test]
-fn a_lone_tenant_is_left_alone_until_somebody_comes() {
+fn a_lone_tenant_is_left_alone_until_another_comes() {
     let alone = play(vec![greedy(10)], vec![]);
     assert!(alone.percent(0, SECOND, 6 * SECOND) > 99.9);
     // Ten wake-ups a second, and nothing else.

@@ -289,7 +289,7 @@ fn an_agent_with_nothing_to_do_leaves() {
 }
 
 #[test]
-fn the_agent_holds_nothing_of_whoever_started_it() {
+fn the_agent_holds_nothing_of_the_process_that_started_it() {
     let host = Host::new();
     // A descriptor that the shell opened without closing it for its children.
     let output = host

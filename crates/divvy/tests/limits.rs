@@ -194,7 +194,7 @@ fn a_process_has_one_place_in_the_queue() {
 }
 
 #[test]
-fn the_log_begins_anew_when_it_is_full() {
+fn the_log_begins_again_when_it_is_full() {
     let host = Host::new();
     host.text(&["slice", "create", "first", "--memory", "1GiB"]);
     let log = host.run_dir().join("agent.log");

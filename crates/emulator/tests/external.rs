@@ -71,8 +71,8 @@ fn exported() -> (CUmemGenericAllocationHandle, i32) {
 }
 
 #[test]
-fn a_memory_file_of_somebody_else() {
-    alone("a_memory_file_of_somebody_else", &[], || {
+fn a_memory_file_of_another_process() {
+    alone("a_memory_file_of_another_process", &[], || {
         start(0);
         let (free, _) = memory_info();
         let file = memory_file(64 << 10, libc::MFD_ALLOW_SEALING);

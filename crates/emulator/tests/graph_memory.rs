@@ -187,8 +187,8 @@ fn graphs_of_one_stream_share_and_those_of_two_do_not() {
 }
 
 #[test]
-fn what_a_graph_leaves_is_freed_by_somebody_else() {
-    alone("what_a_graph_leaves_is_freed_by_somebody_else", &[], || {
+fn what_a_graph_leaves_is_freed_by_another() {
+    alone("what_a_graph_leaves_is_freed_by_another", &[], || {
         start(0);
         let stream = stream();
         let graph: CUgraph = get!(cuGraphCreate(0));

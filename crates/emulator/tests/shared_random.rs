@@ -84,8 +84,8 @@ fn peer() {
 }
 
 #[test]
-fn what_anybody_has_counts_once() {
-    let test = "what_anybody_has_counts_once";
+fn what_any_process_has_counts_once() {
+    let test = "what_any_process_has_counts_once";
     if role().as_deref() == Some("peer") {
         return peer();
     }

@@ -542,7 +542,7 @@ fn looks_once(pages: &Pages) {
 }
 
 #[test]
-fn what_only_an_old_figure_stands_in_the_way_of_is_looked_at_anew() {
+fn what_only_an_old_figure_stands_in_the_way_of_is_looked_at_again() {
     let (served, pages) = delivered(100 * MIB);
     let tenant = attach::connect(&served.path, 0).expect("attach");
     pages.grant.set_overhead_bytes(60 * MIB);

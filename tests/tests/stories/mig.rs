@@ -52,7 +52,7 @@ fn refused(host: &Host, instances: &str) -> String {
 }
 
 #[test]
-fn a_gpu_is_divided_used_guarded_and_divided_anew() {
+fn a_gpu_is_divided_used_guarded_and_divided_again() {
     let host = Host::new();
     let said = succeeded(&finish(&mut apply(&host, "3g.40gb,2g.20gb,1g.10gb:6")));
     assert!(said.contains("turn MIG mode on"), "{said}");

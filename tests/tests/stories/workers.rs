@@ -70,7 +70,7 @@ fn a_pool_of_a_fork_server_shares_one_limit() {
 }
 
 #[test]
-fn a_program_that_becomes_another_comes_in_anew() {
+fn a_program_that_becomes_another_comes_in_again() {
     let host = Host::new();
     let Some((mut tenant, first)) = start(&host, &["execute"]) else {
         return;

@@ -89,7 +89,7 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand, descriptors
     {
         tracing::warn!(code = %fault.code, "{fault}: {}", fault.causes.join(": "));
     }
-    tell_whom_it_admits(run, admits_others)?;
+    write_admission(run, admits_others)?;
     let listener = bind(run)?;
     let told = std::fs::read_link("/proc/self/ns/pid").and_then(|own| {
         let name = divvy_host::EMULATED_NAMESPACE_FILE;
@@ -125,7 +125,7 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand, descriptors
 
 /// Tells other users' commands whether this agent serves them too. The file stays when the agent ends for lack of work:
 /// a later command then learns that no agent runs, and does not start one of its own.
-fn tell_whom_it_admits(run: &RunDir, admits_others: bool) -> Result<(), Fault> {
+fn write_admission(run: &RunDir, admits_others: bool) -> Result<(), Fault> {
     let tell = |folder: Folder| match admits_others {
         true => folder.write(ADMITS_OTHERS, b"", 0o644),
         false => folder.remove(ADMITS_OTHERS),
@@ -140,7 +140,7 @@ fn tell_whom_it_admits(run: &RunDir, admits_others: bool) -> Result<(), Fault> {
     })
 }
 
-fn forget_whom_it_admits(run: &RunDir) {
+fn forget_admission(run: &RunDir) {
     let _stays = run.folder().and_then(|folder| folder.remove(ADMITS_OTHERS));
 }
 
@@ -187,9 +187,9 @@ async fn ended(agent: Agent, run: RunDir, idle_timeout: Duration, mut alive: wat
     let mut seen_requests = 0;
     loop {
         tokio::select! {
-            () = agent.stop.notified() => { tracing::info!("agent stops: asked to"); forget_whom_it_admits(&run); break; }
-            () = terminate.recv_one() => { tracing::info!("agent stops: SIGTERM"); forget_whom_it_admits(&run); break; }
-            () = interrupt.recv_one() => { tracing::info!("agent stops: SIGINT"); forget_whom_it_admits(&run); break; }
+            () = agent.stop.notified() => { tracing::info!("agent stops: asked to"); forget_admission(&run); break; }
+            () = terminate.recv_one() => { tracing::info!("agent stops: SIGTERM"); forget_admission(&run); break; }
+            () = interrupt.recv_one() => { tracing::info!("agent stops: SIGINT"); forget_admission(&run); break; }
             // The handle lives as long as the daemon, which this function holds.
             _ = alive.changed() => {}
         }

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_directory_is_the_callers_or_of_a_user_whom_root_put_there() {
+    fn a_run_directory_is_the_callers_or_of_a_user_that_root_put_there() {
         let base = tempfile::tempdir().expect("a folder");
         let own = base.path().join("run");
         fs::create_dir(&own).expect("a folder");

@@ -41,7 +41,7 @@ fn a_hundred_agents_die_under_load_and_no_tenant_is_stuck() {
 }
 
 #[test]
-fn what_ran_when_the_agent_died_is_over_before_anybody_else_begins() {
+fn what_ran_when_the_agent_died_is_over_before_another_begins() {
     let mut world = World::new();
     world.add(Terms::weight(100), Load::Greedy(30 * MILLISECOND));
     world.add(Terms::weight(100), Load::Greedy(KERNEL));

@@ -45,7 +45,7 @@ fn two() -> World {
 }
 
 #[test]
-fn whoever_keeps_to_the_gate_is_not_told_of() {
+fn a_tenant_that_keeps_to_the_gate_is_not_told_of() {
     for sampled in [false, true] {
         let mut world = two();
         for _ in 0..6 {
@@ -58,7 +58,7 @@ fn whoever_keeps_to_the_gate_is_not_told_of() {
 }
 
 #[test]
-fn whoever_passes_it_is_told_of_once_and_counted_on() {
+fn a_tenant_that_passes_it_is_told_of_once_and_counted_on() {
     for (sampled, beyond) in [(false, 2_000), (true, 4_500)] {
         let mut world = two();
         for _ in 0..6 {

@@ -131,7 +131,7 @@ fn what_a_dead_process_held_goes_on_to_the_next() {
 }
 
 #[test]
-fn whoever_rings_without_end_keeps_nobody_from_being_heard() {
+fn a_tenant_that_rings_without_end_keeps_no_other_from_being_heard() {
     let half = Terms::soft(share(50));
     let host = Host::new(&[half, half]);
     let (noisy, quiet) = (host.attach(0), host.attach(1));
