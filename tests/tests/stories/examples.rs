@@ -23,7 +23,7 @@ fn of_systemd(name: &str) -> String {
 fn does(host: &Host, podman: &Podman<'_>, line: &str) {
     let words: Vec<&str> = line.split_whitespace().collect();
     let mut divvy = host.divvy(words.iter().copied());
-    if words[0] == "cdi" {
+    if words.iter().take(2).any(|word| *word == "cdi") {
         divvy.arg("--directory").arg(podman.cdi());
     }
     let output = finish(&mut divvy);
