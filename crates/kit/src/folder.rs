@@ -87,6 +87,17 @@ impl Folder {
         ) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
+        // A user that can rename it could put another one in its place.
+        for above in folder.path.ancestors().skip(1) {
+            let meta = fs::metadata(above)?;
+            if let Some(why) = unsafe_above(
+                (meta.uid(), meta.gid(), meta.mode()),
+                (geteuid().as_raw(), getegid().as_raw()),
+            ) {
+                let why = format!("{}: {why}", above.display());
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+            }
+        }
         drop(folder.create(".lock")?);
         Ok(folder)
     }
@@ -211,6 +222,20 @@ fn unsafe_to_write(
     (mode & OTHERS_WRITE != 0 || group_writes).then_some("others may write in the folder")
 }
 
+/// Why a folder above the results is not safe: another user could rename what is in it. In a sticky one, as
+/// /tmp, only its owner can.
+fn unsafe_above(
+    (owner, group, mode): (u32, u32, u32),
+    (user, own_group): (u32, u32),
+) -> Option<&'static str> {
+    const STICKY: u32 = 0o1000;
+    match owner {
+        0 if mode & STICKY != 0 => None,
+        0 => unsafe_to_write((user, group, mode), (user, own_group)),
+        _ => unsafe_to_write((owner, group, mode), (user, own_group)),
+    }
+}
+
 fn remove(file: &Path) -> io::Result<()> {
     match fs::remove_file(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -308,6 +333,16 @@ mod tests {
             ((0, 100, 0o40755), Some("the folder is another user's")),
         ] {
             assert_eq!(unsafe_to_write(folder, own), why, "{folder:?}");
+        }
+        for (above, is_safe) in [
+            ((0, 0, 0o40755), true),
+            ((0, 0, 0o41777), true),
+            ((0, 0, 0o40777), false),
+            ((1000, 100, 0o40755), true),
+            ((1001, 100, 0o40755), false),
+            ((1001, 100, 0o41777), false),
+        ] {
+            assert_eq!(unsafe_above(above, own).is_none(), is_safe, "{above:?}");
         }
     }
 

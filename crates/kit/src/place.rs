@@ -178,8 +178,8 @@ pub(crate) fn clear_stale() {
             continue;
         };
         if is_place && meta.is_dir() && meta.uid() == own && is_stale(&path) {
-            // Its programs have files below it in their environment: the name alone may begin another place's.
-            end_those_with(path.join("run").as_os_str().as_encoded_bytes());
+            let variable = [b"DIVVY_RUN_DIR=", path.join("run").as_os_str().as_encoded_bytes()].concat();
+            end_those_with(&variable);
             let _left = fs::remove_dir_all(&path);
         }
     }

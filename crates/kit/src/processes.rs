@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::process::Child;
 use std::thread::sleep;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, waitpid,
+};
 
 /// The parent of each process, as /proc has it.
 fn parents() -> HashMap<i32, i32> {
@@ -74,64 +77,51 @@ pub(crate) fn end_tree(child: &mut Child) {
     let _reaped = child.wait();
 }
 
-/// Ends the processes of this user that have these words in their environment or on their command line. A former run that was
-/// killed left them.
-pub(crate) fn end_those_with(words: &[u8]) {
-    let own = rustix::process::getpid().as_raw_nonzero().get();
-    for pid in parents().into_keys().filter(|pid| *pid != own) {
-        let has = |file: &str| {
-            let text = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-            text.windows(words.len()).any(|window| window == words)
+/// Ends the processes of this user whose environment has this variable, as `NAME=value`: a former run that was killed left
+/// them. Each is held by a descriptor from before it is looked at, so its number cannot pass to another one.
+pub(crate) fn end_those_with(variable: &[u8]) {
+    let own = rustix::process::getpid();
+    let user = rustix::process::geteuid().as_raw();
+    for pid in parents()
+        .into_keys()
+        .filter_map(Pid::from_raw)
+        .filter(|pid| *pid != own)
+    {
+        let Ok(held) = pidfd_open(pid, PidfdFlags::empty()) else {
+            continue;
         };
-        if let Some(pid) = Pid::from_raw(pid).filter(|_| has("environ") || has("cmdline")) {
-            let _gone = kill_process(pid, Signal::KILL);
+        let folder = format!("/proc/{}", pid.as_raw_nonzero());
+        let is_ours = fs::metadata(&folder).is_ok_and(|meta| meta.uid() == user);
+        let environment = fs::read(format!("{folder}/environ")).unwrap_or_default();
+        if is_ours
+            && environment
+                .split(|byte| *byte == 0)
+                .any(|known| known == variable)
+        {
+            let _gone = pidfd_send_signal(&held, Signal::KILL);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
 
     use super::*;
 
     #[test]
-    fn a_child_ends_with_its_own_children() {
-        let mut shell = Command::new("sh");
-        let script = "sleep 61 & sleep 62 & wait";
-        let mut child = shell.args(["-c", script]).process_group(0).spawn().expect("sh");
-        let mut children = Vec::new();
-        for _ in 0..100 {
-            children = below(child.id().cast_signed());
-            if children.len() == 2 {
-                break;
-            }
-            sleep(Duration::from_millis(20));
-        }
-        assert_eq!(children.len(), 2);
-        end_tree(&mut child);
-        let alive = |pid: &Pid| {
-            let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-            !stat.is_empty() && !stat.contains(") Z ")
+    fn a_process_is_ended_by_its_whole_variable_and_not_by_its_words() {
+        let with = |value: &str, argument: &str| {
+            let mut command = Command::new("sleep");
+            command.arg(argument).env("KIT_TEST_RUN", value);
+            command.stdin(Stdio::null()).spawn().expect("it starts")
         };
-        for _ in 0..100 {
-            if !children.iter().any(alive) {
-                return;
-            }
-            sleep(Duration::from_millis(20));
-        }
-        panic!("a child's child lives");
-    }
-
-    #[test]
-    fn what_a_killed_run_left_is_found_by_its_place() {
-        let place = format!("/nowhere/dvk-of-a-test-{}", std::process::id());
-        let mut left = Command::new("sleep");
-        left.arg("60").env("KIT_PLACE", &place).stdout(Stdio::null());
-        let mut left = left.spawn().expect("sleep");
-        end_those_with(place.as_bytes());
-        let status = left.wait().expect("reaped");
-        assert!(!status.success());
+        let name = format!("/tmp/dvk-{}", std::process::id());
+        let mut left = with(&name, "600");
+        let mut longer = with(&format!("{name}1"), "600");
+        end_those_with(format!("KIT_TEST_RUN={name}").as_bytes());
+        assert!(!left.wait().expect("a child").success());
+        assert!(longer.try_wait().expect("a child").is_none());
+        end_tree(&mut longer);
     }
 }
