@@ -31,15 +31,10 @@ fn container() -> Value {
     })
 }
 
-/// Nodes that every machine has, with one mode and one owner everywhere, in the places of a GPU's.
+/// Nodes that every machine has, with one mode and one owner everywhere, in the places of a GPU's. `/dev/null` is not
+/// among them: a container's runtime may give its standard input, which it often is, to the container's user.
 fn with_nodes_of_everybody(spec: &mut Spec) {
-    let everybodys = [
-        "/dev/null",
-        "/dev/zero",
-        "/dev/full",
-        "/dev/random",
-        "/dev/urandom",
-    ];
+    let everybodys = ["/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
     let mut known: BTreeMap<String, &str> = BTreeMap::new();
     let all = spec
         .devices
