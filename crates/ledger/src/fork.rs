@@ -111,3 +111,28 @@ impl<P> Drop for OwnMapping<P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of address space of this process.
+    fn address_space() -> usize {
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc");
+        let pages = statm
+            .split(' ')
+            .next()
+            .and_then(|pages| pages.parse::<usize>().ok());
+        pages.expect("a number of pages") * 4096
+    }
+
+    #[test]
+    fn a_guard_that_is_dropped_gives_its_page_back() {
+        let before = address_space();
+        for _ in 0..32_768 {
+            assert!(ForkGuard::new().expect("a page").is_ours());
+        }
+        // Threads of other tests may map memory meanwhile, but not as much as all these guards.
+        assert!(address_space() < before + 20_000 * BYTES);
+    }
+}

@@ -186,4 +186,13 @@ mod tests {
         });
         assert_eq!(*lock.lock(), 40_000);
     }
+
+    #[test]
+    fn values_that_are_dropped_give_their_memory_back() {
+        // Together more than a processor can address: a gibibyte each.
+        for _ in 0..200_000 {
+            let values = Zeroed::<u64>::new(1 << 27).expect("address space");
+            assert_eq!(values.len(), 1 << 27);
+        }
+    }
 }
