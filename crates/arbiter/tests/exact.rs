@@ -105,6 +105,11 @@ impl Script {
         self.tell(at, &Event::Resized { tenant, terms })
     }
 
+    fn die(&mut self, at: Nanos, tenant: u64) -> String {
+        let tenant = TenantId(tenant);
+        self.tell(at, &Event::Died { tenant })
+    }
+
     fn thrash(&mut self, at: Nanos, refill: Nanos) -> String {
         let (device, refill) = (DeviceId(0), refill * US);
         self.tell(at, &Event::Thrash { device, refill })
@@ -446,5 +451,37 @@ fn thrash_makes_the_quantum_ten_times_the_refill_up_to_two_seconds() {
         it.thrash(31_000, 1) => "";
         it.release(60_000, 2, 0, 30_000) => "grant:1@0:65000:2000";
         it.ready(60_000, 2) => "";
+    }
+}
+
+#[test]
+fn devices_are_numbered_in_order_and_tenants_are_counted_while_they_are_there() {
+    let mut it = Script::new(2);
+    assert_eq!(it.0.add_device(), DeviceId(2));
+    assert_eq!((it.0.tenants(), it.0.holder(DeviceId(2))), (0, None));
+    check! {
+        it.arrive(0, 7, &[2], Terms::soft(share(50))) => "";
+        it.ready(0, 7) => "grant:7@2:-:-";
+        it.arrive(0, 8, &[1], Terms::soft(share(50))) => "";
+    }
+    assert_eq!((it.0.tenants(), it.0.holder(DeviceId(2))), (2, Some(TenantId(7))));
+    assert_eq!((it.0.holder(DeviceId(1)), it.0.holder(DeviceId(9))), (None, None));
+    check! {
+        it.die(0, 8) => "";
+        it.die(0, 7) => "";
+    }
+    assert_eq!((it.0.tenants(), it.0.holder(DeviceId(2))), (0, None));
+}
+
+#[test]
+fn the_bounds_on_work_in_flight_go_with_the_neighbours_that_they_are_for() {
+    let mut it = Script::new(1);
+    check! {
+        it.arrive(0, 1, &[0], Terms::soft(share(20))) => "";
+        it.ready(0, 1) => "grant:1@0:-:-";
+        it.arrive(0, 2, &[0], Terms::latency(share(20))) => "grant:1@0:-:1000";
+        it.arrive(0, 3, &[0], Terms::soft(share(20))) => "grant:1@0:-:1000";
+        it.die(0, 2) => "grant:1@0:-:2000";
+        it.die(0, 3) => "grant:1@0:-:-";
     }
 }
