@@ -7,6 +7,7 @@ use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::device::Device;
 use crate::event::{Event, Refused};
+use crate::longest::Longest;
 use crate::server::Server;
 use crate::settings::Settings;
 use crate::tenant::{Place, Seat, Tenant};
@@ -140,10 +141,12 @@ impl Arbiter {
                 device,
                 busy,
                 kernel,
+                in_flight,
             } => {
                 let i = self.find(*tenant)?;
                 let seat = self.seat_of(i, *device)?;
                 self.report(i, seat, *busy, *kernel);
+                self.expect(i, seat, *in_flight);
             }
             Event::Resized { tenant, terms } => {
                 let i = self.find(*tenant)?;
@@ -214,6 +217,8 @@ impl Arbiter {
             owed: 0,
             held: None,
             kernel: 0,
+            in_flight: 0,
+            overrun: Longest::default(),
             reported: 0,
             squared: 0,
             paid: 0,

@@ -5,6 +5,9 @@ use crate::decision::Decision;
 use crate::tenant::{Held, Lease, Place};
 use crate::{DeviceId, FOREVER, Nanos};
 
+/// An expected launch is waited for at most so many times as long because others are stuck on the device.
+const SLOWEST: u64 = 4;
+
 impl Arbiter {
     /// Gives a tenant all its devices, which are free, until `horizon` at most.
     pub(crate) fn grant(&mut self, i: usize, horizon: Nanos) {
@@ -173,8 +176,11 @@ impl Arbiter {
         }
         self.devices[d].stuck -= u32::from(self.tenant(i).place == Place::Stuck);
         let overrun = now.saturating_sub(lease.map_or(now, |lease| lease.until));
+        let overrun = overrun.min(self.settings.longest_launch);
+        self.tenant_mut(i).seats[seat].overrun.note(overrun, now);
+        self.tenant_mut(i).seats[seat].in_flight = 0;
         if self.devices[d].holder == Some(i) {
-            self.devices[d].note_overrun(overrun, &self.settings);
+            self.devices[d].overrun.note(overrun, now);
             self.raise_floor(d);
             self.devices[d].holder = None;
         }
@@ -200,19 +206,39 @@ impl Arbiter {
         }
         // The next one's time begins.
         self.settle_holder(d);
-        self.devices[d].note_overrun(overrun, &self.settings);
+        self.devices[d].overrun.note(overrun, self.clock.now());
         self.devices[d].draining = None;
         self.mark(d);
     }
 
-    /// How long after its end a lease of this tenant's is waited for. Tenants that are stuck on the device make its
-    /// kernels slower by as much. If its lease expired for that, more would be stuck, and at last all of them.
+    /// Work that a tenant says it has in flight: its lease is waited for accordingly.
+    pub(crate) fn expect(&mut self, i: usize, seat: usize, in_flight: Nanos) {
+        self.tenant_mut(i).seats[seat].in_flight = in_flight.min(self.settings.longest_launch);
+        self.rearm(i);
+    }
+
+    /// How long after its end a lease of this tenant's is waited for: half as long again as the work that it has in
+    /// flight, by its own word or by what it did of late, and some more. The tenant pays for that time, so a lie wins
+    /// nothing.
+    ///
+    /// Tenants that are stuck on the device make its kernels slower by as much. If its lease expired for that, more
+    /// would be stuck, and at last all of them.
     fn expiry_of(&self, i: usize) -> Nanos {
-        let seats = self.tenant(i).seats.iter();
-        let stuck = seats.map(|seat| self.devices[seat.device].stuck).max();
+        let (now, settings) = (self.clock.now(), &self.settings);
+        let seats = &self.tenant(i).seats;
+        let stuck = seats.iter().map(|seat| self.devices[seat.device].stuck).max();
         let slower = u64::from(stuck.unwrap_or(0)).saturating_add(1);
-        let longest = self.settings.longest_expiry.max(self.settings.expiry);
-        self.settings.expiry.saturating_mul(slower).min(longest)
+        let unexpected = settings.expiry.saturating_mul(slower);
+        let unexpected = unexpected.min(settings.longest_expiry.max(settings.expiry));
+        let expected = seats.iter().map(|seat| seat.in_flight.max(seat.overrun.at(now)));
+        let expected = expected.max().unwrap_or(0);
+        let waited = expected + expected / 2 + settings.expiry / 2;
+        unexpected.max(waited.saturating_mul(slower.min(SLOWEST)))
+    }
+
+    /// How long after its end a lease of this tenant's is reported.
+    fn overdue_of(&self, i: usize) -> Nanos {
+        self.expiry_of(i) / 4 * 3
     }
 
     /// The device no longer waits for a lease that is long over.
@@ -226,7 +252,7 @@ impl Arbiter {
                 if self.devices[d].holder == Some(i) {
                     self.devices[d].holder = None;
                 }
-                self.drained(d, i, self.settings.expiry);
+                self.drained(d, i, self.expiry_of(i));
                 self.devices[d].stuck += 1;
                 self.decisions.push(Decision::Expire {
                     tenant: id,
@@ -278,7 +304,7 @@ impl Arbiter {
             }
         } else if now - lease.until >= self.expiry_of(i) {
             self.expire(i);
-        } else if now - lease.until >= self.settings.overdue && !lease.told {
+        } else if now - lease.until >= self.overdue_of(i) && !lease.told {
             let tenant = self.tenant(i);
             let ended = self.clock.outside(lease.until);
             let overdue: Vec<Decision> = tenant
@@ -312,8 +338,8 @@ impl Arbiter {
                     // Never in the past: a short lease is looked at half-way.
                     let left = lease.until - now;
                     lease.until - settings.renew_ahead.min(left / 2)
-                } else if now < lease.until.saturating_add(settings.overdue) && !lease.told {
-                    lease.until.saturating_add(settings.overdue)
+                } else if now < lease.until.saturating_add(self.overdue_of(i)) && !lease.told {
+                    lease.until.saturating_add(self.overdue_of(i))
                 } else {
                     lease.until.saturating_add(self.expiry_of(i))
                 };

@@ -183,7 +183,7 @@ impl Arbiter {
         let overrun = tenant
             .seats
             .iter()
-            .map(|seat| self.devices[seat.device].overrun)
+            .map(|seat| self.devices[seat.device].overrun.at(self.clock.now()))
             .max();
         self.quantum(i) + share.of(overrun.unwrap_or(0))
     }

@@ -1,6 +1,7 @@
 //! A tenant as the arbiter keeps it.
 
 use crate::bucket::Bucket;
+use crate::longest::Longest;
 use crate::server::Server;
 use crate::terms::Terms;
 use crate::virtual_time::VirtualTime;
@@ -35,6 +36,10 @@ pub(crate) struct Seat {
     pub held: Option<Held>,
     /// The tenant's typical kernel by its own word.
     pub kernel: Nanos,
+    /// Its work in flight by its own word, when it last spoke of it.
+    pub in_flight: Nanos,
+    /// How far it outlasted its leases of late.
+    pub overrun: Longest,
     /// Busy time it has reported in all.
     pub reported: Nanos,
     /// The same when a report last came with nothing in flight, and what it was charged since. A report in between lags

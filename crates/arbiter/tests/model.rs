@@ -254,6 +254,7 @@ impl Book {
                     device: DeviceId(*device),
                     busy: *busy,
                     kernel: *kernel,
+                    in_flight: *kernel,
                 });
             }
             Act::Nonsense(tenant, device) => {

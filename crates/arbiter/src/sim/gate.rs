@@ -24,6 +24,8 @@ pub(super) struct Lane {
     pub lease: Option<Lease>,
     /// The newest lease it ever had here.
     pub last_epoch: u64,
+    /// Work in flight at the end of a lease, as the agent was last told.
+    told_in_flight: Nanos,
     /// The end of a lease that a look is scheduled for.
     looks_at: Nanos,
 }
@@ -89,6 +91,7 @@ impl Program {
             completed: 0,
             lease: None,
             last_epoch: 0,
+            told_in_flight: 0,
             looks_at: 0,
         });
         Self {
@@ -315,6 +318,7 @@ impl World {
                     device: crate::DeviceId(lane.device as u32),
                     busy,
                     kernel,
+                    in_flight: lane.remaining(now),
                 })
                 .collect();
             reports.into_iter().for_each(|report| self.tell_agent(report));
@@ -340,7 +344,22 @@ impl World {
                     place.looks_at = lease.until;
                     self.check_at(a, lease.until);
                 }
-            } else if place.queue.is_empty() {
+            } else if !place.queue.is_empty() {
+                // The lease has ended: what is still in flight is waited for.
+                let in_flight = place.remaining(now);
+                if in_flight > place.told_in_flight {
+                    place.told_in_flight = in_flight;
+                    let (device, busy) = (crate::DeviceId(place.device as u32), place.busy);
+                    self.tell_agent(Event::Report {
+                        tenant,
+                        device,
+                        busy,
+                        kernel: 0,
+                        in_flight,
+                    });
+                }
+            } else {
+                place.told_in_flight = 0;
                 place.lease = None;
                 let (device, busy) = (crate::DeviceId(place.device as u32), place.busy);
                 self.actors[a].asked = true;
