@@ -355,7 +355,7 @@ impl Ledger {
         round.short = short && round.next != 0;
         if reaped.bytes > 0 || reaped.spilled_bytes > 0 {
             page.note_return();
-            page.book.tell_waiters();
+            page.usage.tell_waiters();
         }
         // The last importer of an allocation may have been among the dead, or may have died while it left.
         let _soon = page.call_owners();

@@ -93,7 +93,7 @@ impl Slot {
         let page = self.page.get().ok_or(ReserveError::Forked)?;
         accounting::release(page, self.index, thread_hint(), bytes.div_ceil(UNIT))
             .map_err(|denied| refusal(denied, 0))?;
-        page.book.tell_waiters();
+        page.usage.tell_waiters();
         Ok(())
     }
 
@@ -123,7 +123,7 @@ impl Slot {
         accounting::release(&page.spill(), self.index, thread_hint(), bytes.div_ceil(UNIT))
             .map_err(|denied| refusal(denied, 0))?;
         // A process that waits for memory would also accept it beyond the share.
-        page.book.tell_waiters();
+        page.usage.tell_waiters();
         Ok(())
     }
 

@@ -168,7 +168,7 @@ pub(crate) fn all() -> impl Iterator<Item = Account> {
 /// tables.
 #[inline]
 #[must_use]
-pub fn keeps_books() -> bool {
+pub fn keeps_charges() -> bool {
     matches!(tenant::known(), Some(Tenant::Member(member)) if member.first().is_ours())
 }
 

@@ -6,18 +6,18 @@
 //!
 //! - `lane`: the credit of each stream. `estimates`: how long a kernel should take. `admission`: may it go now?
 //! - `wait`: a launch that cannot go at once. `bucket`: the slice's share without an agent.
-//! - `books`: the work believed to be in flight; `mark`: our events in the program's streams; `watch`: which work is
-//!   over.
+//! - `in_flight`: the work believed to be in flight. `mark`: our events in the program's streams. `watch`: which work
+//!   is over.
 //! - `thread`: the gate thread, which finds out which work is over and tells the agent.
 //! - `capture`: stream captures, which are not disturbed.
 //!
 //! Copies and memsets pass: they use other engines than kernels do, and mostly wait for kernels anyway.
 
 mod admission;
-mod books;
 mod bucket;
 mod capture;
 mod estimates;
+mod in_flight;
 mod lane;
 mod launch;
 mod mark;
@@ -40,8 +40,8 @@ use crate::devices::{self, Payer};
 use crate::leave::Leaving;
 use crate::tenant::{self, Membership, Tenant};
 
-use books::Books;
 use estimates::Estimates;
+use in_flight::InFlight;
 use lane::{LANES, Lane};
 pub(crate) use launch::Launch;
 pub(crate) use stream::Stream;
@@ -56,7 +56,7 @@ pub(crate) struct Gate {
     lanes: [Lane; LANES],
     /// Created when the first launch is counted.
     estimates: OnceLock<Estimates>,
-    books: Mutex<Books>,
+    in_flight: Mutex<InFlight>,
     /// Work was launched while the gate was open, so the work in flight is unknown.
     uncounted: AtomicBool,
     /// Futex word: raised when work has completed, or when it is time for a waiting thread to wake.
@@ -87,7 +87,7 @@ impl Gate {
             seen: AtomicU32::new(NOTHING_SEEN),
             lanes: [const { Lane::new() }; LANES],
             estimates: OnceLock::new(),
-            books: Mutex::new(Books::new()),
+            in_flight: Mutex::new(InFlight::new()),
             uncounted: AtomicBool::new(false),
             progress: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
@@ -200,7 +200,7 @@ pub(crate) fn launching_together(
     let Some(Tenant::Member(member)) = tenant::known() else {
         return call();
     };
-    if !account::keeps_books() {
+    if !account::keeps_charges() {
         return call();
     }
     let mut passed = Vec::with_capacity(parameters.len());
@@ -243,7 +243,7 @@ fn all() -> impl Iterator<Item = (&'static Gate, &'static Attached)> {
 
 /// Begins a capture by `call`.
 pub(crate) fn capturing(stream: Stream, call: impl FnOnce() -> CUresult) -> CUresult {
-    if account::keeps_books() {
+    if account::keeps_charges() {
         capture::begin(stream, call)
     } else {
         call()
@@ -252,7 +252,7 @@ pub(crate) fn capturing(stream: Stream, call: impl FnOnce() -> CUresult) -> CUre
 
 /// Ends a capture by `call`.
 pub(crate) fn captured(stream: Stream, call: impl FnOnce() -> CUresult) -> CUresult {
-    if account::keeps_books() {
+    if account::keeps_charges() {
         capture::end(stream, call)
     } else {
         call()
@@ -269,7 +269,7 @@ pub(crate) fn stream_ends(stream: Stream) {
 
 /// A context may be about to end: until the returned value is dropped, the gate thread does not use it.
 pub(crate) fn context_leaves(context: CUcontext) -> Option<Leaving> {
-    account::keeps_books().then(|| Leaving::begin(context as usize))
+    account::keeps_charges().then(|| Leaving::begin(context as usize))
 }
 
 /// A context has ended.

@@ -19,7 +19,7 @@ use crate::charges::CHARGES;
 
 /// The account that is charged for memory opened now, if any.
 fn payer() -> Result<Option<Account>, CUresult> {
-    if account::keeps_books() {
+    if account::keeps_charges() {
         account::current()
     } else {
         Ok(None)
@@ -39,7 +39,7 @@ pub(super) unsafe extern "C-unwind" fn cuIpcGetMemHandle(
         // SAFETY: the arguments are handed on as they came; `out` is read after the driver has filled it in.
         unsafe {
             let result = forward::cuIpcGetMemHandle(out, pointer);
-            if result.is_success() && account::keeps_books() {
+            if result.is_success() && account::keeps_charges() {
                 CHARGES.exported(pointer, Key::of(bytes_of(&out.read())));
             }
             result
@@ -106,7 +106,7 @@ pub(super) unsafe extern "C-unwind" fn cuMemPoolExportPointer(
         // SAFETY: the arguments are handed on as they came; `out` is read after the driver has filled it in.
         unsafe {
             let result = forward::cuMemPoolExportPointer(out, pointer);
-            if result.is_success() && account::keeps_books() {
+            if result.is_success() && account::keeps_charges() {
                 CHARGES.exported(pointer, Key::of(bytes_of(&out.read())));
             }
             result

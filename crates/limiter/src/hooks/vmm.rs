@@ -19,7 +19,7 @@ use crate::charges::CHARGES;
 /// # Errors
 /// As [`account::of_device`].
 fn payer(properties: &CUmemAllocationProp) -> Result<Option<Account>, CUresult> {
-    if properties.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE || !account::keeps_books() {
+    if properties.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE || !account::keeps_charges() {
         return Ok(None);
     }
     // SAFETY: every bit pattern is an i32.
@@ -144,7 +144,7 @@ pub(super) unsafe extern "C-unwind" fn cuMemExportToShareableHandle(
     guard(|| {
         // SAFETY: the arguments are handed on as they came.
         let result = unsafe { forward::cuMemExportToShareableHandle(out, handle, kind, flags) };
-        if result.is_success() && account::keeps_books() {
+        if result.is_success() && account::keeps_charges() {
             // SAFETY: the driver has just filled it in, as wide as the kind is.
             let identity = unsafe { identity(out, kind, false) };
             CHARGES.physical_exported(handle, identity.map(|identity| identity.key));
@@ -159,7 +159,7 @@ pub(super) unsafe extern "C-unwind" fn cuMemImportFromShareableHandle(
     kind: CUmemAllocationHandleType,
 ) -> CUresult {
     guard(|| {
-        if !account::keeps_books() {
+        if !account::keeps_charges() {
             // SAFETY: the arguments are handed on as they came.
             return unsafe { forward::cuMemImportFromShareableHandle(out, shared, kind) };
         }

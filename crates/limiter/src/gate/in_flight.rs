@@ -1,5 +1,5 @@
-//! The gate's state: which work it believes to be in flight, and which of it is known to be over. It stands under one
-//! lock, which no thread holds while it waits or calls the driver.
+//! The in-flight table: which work the gate believes to be in flight, and which of it is known to be over. It stands
+//! under one lock, which no thread holds while it waits or calls the driver.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use super::stream::Name;
 /// The state of one lane (the budget of one stream). Amounts of work are nanoseconds since the lane was assigned, so
 /// that a completion that is reported late or twice does no harm.
 #[derive(Debug, Default)]
-pub(super) struct LaneBook {
+pub(super) struct LaneState {
     pub context: usize,
     /// Total credit granted so far.
     granted_ns: u64,
@@ -60,9 +60,10 @@ pub(super) struct Mark {
     pub begins: bool,
 }
 
+/// The in-flight table of one gate.
 #[derive(Debug)]
-pub(super) struct Books {
-    pub lanes: [LaneBook; LANES],
+pub(super) struct InFlight {
+    pub lanes: [LaneState; LANES],
     pub marks: VecDeque<Mark>,
     /// Events to reuse, by context.
     spare: Vec<(usize, usize)>,
@@ -104,10 +105,10 @@ const DISTRUST: u32 = 256;
 /// Events that are kept for reuse.
 const SPARE: usize = 4096;
 
-impl Books {
+impl InFlight {
     pub fn new() -> Self {
         Self {
-            lanes: core::array::from_fn(|_| LaneBook::default()),
+            lanes: core::array::from_fn(|_| LaneState::default()),
             marks: VecDeque::new(),
             spare: Vec::new(),
             began_ns: 0,
@@ -147,11 +148,11 @@ impl Books {
     }
 
     fn is_unused(&self, lanes: &[Lane; LANES], place: usize) -> bool {
-        let book = &self.lanes[place];
+        let state = &self.lanes[place];
         self.outstanding_ns(lanes, place) == 0
             && lanes[place].launches().1 == 0
-            && book.marks == 0
-            && book.bracket.is_none()
+            && state.marks == 0
+            && state.bracket.is_none()
     }
 
     /// Frees a lane: any work that it had in flight is forgotten.
@@ -164,10 +165,10 @@ impl Books {
         // Threads that are launching right now may have overdrawn the credit.
         let overdrawn = lanes[place].left().unsigned_abs();
         lanes[place].give(overdrawn);
-        self.lanes[place] = LaneBook {
+        self.lanes[place] = LaneState {
             told: now,
             over: now,
-            ..LaneBook::default()
+            ..LaneState::default()
         };
     }
 
@@ -201,9 +202,9 @@ impl Books {
 
     /// How much of it has no mark behind it.
     pub fn unmarked_ns(&self, lanes: &[Lane; LANES], place: usize) -> u64 {
-        let book = &self.lanes[place];
+        let state = &self.lanes[place];
         self.spent_ns(lanes, place)
-            .saturating_sub(book.marked_ns.max(book.completed_ns))
+            .saturating_sub(state.marked_ns.max(state.completed_ns))
     }
 
     pub fn flight(&self, lanes: &[Lane; LANES], now: u64) -> Flight {
@@ -243,9 +244,9 @@ impl Books {
     /// Counts the launches of a lane.
     fn tally(&mut self, lanes: &[Lane; LANES], place: usize) {
         let (now, _) = lanes[place].launches();
-        let book = &mut self.lanes[place];
-        self.passed += Lane::between(book.told, now);
-        book.told = now;
+        let state = &mut self.lanes[place];
+        self.passed += Lane::between(state.told, now);
+        state.told = now;
     }
 
     pub fn tally_all(&mut self, lanes: &[Lane; LANES]) {
@@ -256,11 +257,11 @@ impl Books {
 
     /// A lane's work is over up to this point.
     pub fn complete(&mut self, place: usize, upto_ns: u64, launches: u64) {
-        let book = &mut self.lanes[place];
-        if upto_ns >= book.completed_ns {
-            book.completed_ns = upto_ns;
-            self.completed += Lane::between(book.over, launches);
-            book.over = launches;
+        let state = &mut self.lanes[place];
+        if upto_ns >= state.completed_ns {
+            state.completed_ns = upto_ns;
+            self.completed += Lane::between(state.over, launches);
+            state.over = launches;
         }
     }
 
@@ -388,38 +389,38 @@ mod tests {
 
     #[test]
     fn who_notices_late_does_not_foretell_late() {
-        let mut books = Books::new();
-        books.set_running(true, 0);
+        let mut in_flight = InFlight::new();
+        in_flight.set_running(true, 0);
         for kernel in 1..=100 {
-            books.head_ended(MS, kernel * MS + MS / 10);
+            in_flight.head_ended(MS, kernel * MS + MS / 10);
         }
-        assert_eq!(books.began_ns, 100 * MS);
+        assert_eq!(in_flight.began_ns, 100 * MS);
         // It had to wait for another process's last kernel, and was seen waiting.
-        books.running_ns = 102 * MS;
-        books.head_ended(MS, 102 * MS + MS / 50);
-        assert_eq!(books.began_ns, 102 * MS);
-        books.head_ended(5 * MS, 103 * MS);
-        assert_eq!(books.began_ns, 103 * MS, "it was shorter than foretold");
+        in_flight.running_ns = 102 * MS;
+        in_flight.head_ended(MS, 102 * MS + MS / 50);
+        assert_eq!(in_flight.began_ns, 102 * MS);
+        in_flight.head_ended(5 * MS, 103 * MS);
+        assert_eq!(in_flight.began_ns, 103 * MS, "it was shorter than foretold");
     }
 
     #[test]
     fn what_is_passed_on_is_the_next_ones_to_pay_unless_it_stays_on() {
         let lanes = [const { Lane::new() }; LANES];
-        let mut books = Books::new();
-        books.set_running(true, 0);
-        books.pass_on(&lanes, 4 * MS, MS / 4);
-        assert_eq!(books.busy_ns(5 * MS), 4 * MS);
-        books.set_drained(6 * MS);
+        let mut in_flight = InFlight::new();
+        in_flight.set_running(true, 0);
+        in_flight.pass_on(&lanes, 4 * MS, MS / 4);
+        assert_eq!(in_flight.busy_ns(5 * MS), 4 * MS);
+        in_flight.set_drained(6 * MS);
         assert_eq!(
-            books.busy_ns(7 * MS),
+            in_flight.busy_ns(7 * MS),
             4 * MS,
             "the hardware's turns kept it waiting"
         );
 
-        books.set_running(true, 10 * MS);
-        books.pass_on(&lanes, 14 * MS, MS / 4);
-        books.set_drained(30 * MS);
-        assert_eq!(books.busy_ns(31 * MS), 24 * MS, "all of it");
-        assert!(!books.trusts());
+        in_flight.set_running(true, 10 * MS);
+        in_flight.pass_on(&lanes, 14 * MS, MS / 4);
+        in_flight.set_drained(30 * MS);
+        assert_eq!(in_flight.busy_ns(31 * MS), 24 * MS, "all of it");
+        assert!(!in_flight.trusts());
     }
 }
