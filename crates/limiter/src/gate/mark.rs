@@ -7,9 +7,9 @@
 use divvy_abi::{CU_EVENT_BLOCKING_SYNC, CUDA_SUCCESS, CUevent};
 use divvy_charges::locked;
 
+use super::budget::StreamBudget;
 use super::estimates::Key;
 use super::in_flight::{Bracket, InFlight, Mark};
-use super::lane::Lane;
 use super::stream::Stream;
 use super::{Gate, capture};
 use crate::below::{ask, forward};
@@ -20,7 +20,7 @@ use divvy_ledger::monotonic_ns;
 #[derive(Default)]
 pub(super) struct Plan {
     mark: Option<Mark>,
-    /// A launch to measure: its lane and key, and its count in the lane.
+    /// A launch to measure: its stream's position, its context and key, and its count in the stream.
     measures: Option<(usize, usize, Key, u64)>,
 }
 
@@ -34,22 +34,22 @@ impl Plan {
 }
 
 impl Gate {
-    /// Plans the events in front of a launch in `lane` that is not charged yet.
+    /// Plans the events in front of a launch into the stream at `index`, which is not charged yet.
     pub(super) fn plan(
         &self,
         in_flight: &mut InFlight,
-        lane: usize,
+        index: usize,
         context: usize,
         key: Key,
         measured: bool,
         silent: bool,
     ) -> Plan {
-        let (launches, inside) = self.lanes[lane].launches();
+        let (launches, inside) = self.budgets[index].launches();
         // Another thread is launching into the same stream, so the position of an event there would be unknown.
         if silent || inside > 0 {
-            in_flight.drop_bracket(lane);
+            in_flight.drop_bracket(index);
             // The time until no work is in flight can still be measured.
-            in_flight.lanes[lane].bracket = (measured && inside == 0).then(|| Bracket {
+            in_flight.streams[index].bracket = (measured && inside == 0).then(|| Bracket {
                 event: 0,
                 key,
                 since_ns: monotonic_ns(),
@@ -58,40 +58,40 @@ impl Gate {
             });
             return Plan::default();
         }
-        let mut mark = self.plan_mark(in_flight, lane, context);
-        if let Some(bracket) = in_flight.lanes[lane].bracket {
+        let mut mark = self.plan_mark(in_flight, index, context);
+        if let Some(bracket) = in_flight.streams[index].bracket {
             match &mut mark {
-                Some(mark) if bracket.event != 0 && Lane::between(bracket.at, launches) == 1 => {
-                    in_flight.lanes[lane].bracket = None;
+                Some(mark) if bracket.event != 0 && StreamBudget::between(bracket.at, launches) == 1 => {
+                    in_flight.streams[index].bracket = None;
                     mark.ends = Some((bracket, false));
                 }
                 _ => {
-                    in_flight.drop_bracket(lane);
+                    in_flight.drop_bracket(index);
                 }
             }
         }
         Plan {
             mark,
-            measures: measured.then_some((lane, context, key, launches)),
+            measures: measured.then_some((index, context, key, launches)),
         }
     }
 
-    /// A mark behind everything in `lane`, if any work there has none.
-    pub(super) fn plan_mark(&self, in_flight: &mut InFlight, lane: usize, context: usize) -> Option<Mark> {
-        let ns = in_flight.unmarked_ns(&self.lanes, lane);
+    /// A mark behind everything in the stream at `index`, if any work there has none.
+    pub(super) fn plan_mark(&self, in_flight: &mut InFlight, index: usize, context: usize) -> Option<Mark> {
+        let ns = in_flight.unmarked_ns(&self.budgets, index);
         if ns == 0 {
             return None;
         }
-        let upto_ns = in_flight.spent_ns(&self.lanes, lane);
-        in_flight.lanes[lane].marked_ns = upto_ns;
-        in_flight.lanes[lane].marks += 1;
+        let upto_ns = in_flight.spent_ns(&self.budgets, index);
+        in_flight.streams[index].marked_ns = upto_ns;
+        in_flight.streams[index].marks += 1;
         Some(Mark {
             event: 0,
             context,
-            lane,
+            index,
             upto_ns,
             ns,
-            launches: self.lanes[lane].launches().0,
+            launches: self.budgets[index].launches().0,
             ends: None,
             begins: false,
         })
@@ -110,9 +110,9 @@ impl Gate {
             let mut in_flight = locked(&self.in_flight);
             if before == 0 {
                 // No event is available: the stream itself is polled.
-                let lane = &mut in_flight.lanes[mark.lane];
-                lane.marks = lane.marks.saturating_sub(1);
-                lane.marked_ns = lane.marked_ns.saturating_sub(mark.ns);
+                let state = &mut in_flight.streams[mark.index];
+                state.marks = state.marks.saturating_sub(1);
+                state.marked_ns = state.marked_ns.saturating_sub(mark.ns);
                 if let Some((bracket, _)) = mark.ends {
                     in_flight.keep(mark.context, bracket.event);
                 }
@@ -121,7 +121,7 @@ impl Gate {
                 in_flight.marks.push_back(mark);
             }
         }
-        let Some((lane, context, key, at)) = plan.measures else {
+        let Some((index, context, key, at)) = plan.measures else {
             return;
         };
         let event = if before == 0 {
@@ -133,7 +133,7 @@ impl Gate {
         let dry = event == 0 || unsafe { forward::cuEventQuery(event as CUevent) } == CUDA_SUCCESS;
         let since_ns = monotonic_ns();
         let mut in_flight = locked(&self.in_flight);
-        in_flight.lanes[lane].bracket = Some(Bracket {
+        in_flight.streams[index].bracket = Some(Bracket {
             event,
             key,
             since_ns,
@@ -145,7 +145,7 @@ impl Gate {
     /// A context has ended.
     pub(super) fn forget(&self, context: usize) {
         let _not_asked = leave::asking();
-        locked(&self.in_flight).forget(&self.lanes, context);
+        locked(&self.in_flight).forget(&self.budgets, context);
     }
 
     /// An event recorded in the stream; 0 if that is impossible.
@@ -177,23 +177,23 @@ impl Gate {
     /// A stream is about to be destroyed: its work in flight continues.
     pub(super) fn seal(&self, stream: Stream) {
         let name = stream.name();
-        let Some(lane) = super::lane::find(&self.lanes, name) else {
+        let Some(index) = super::budget::find(&self.budgets, name) else {
             return;
         };
         let context = stream.context();
         let plan = {
             let mut in_flight = locked(&self.in_flight);
-            in_flight.reclaim(&self.lanes, lane);
-            in_flight.drop_bracket(lane);
-            self.plan_mark(&mut in_flight, lane, context)
+            in_flight.reclaim(&self.budgets, index);
+            in_flight.drop_bracket(index);
+            self.plan_mark(&mut in_flight, index, context)
         };
         let _recorded = ask::in_context(context, || {
             self.carry_out(plan.map_or_else(Plan::default, Plan::mark), stream);
             Ok(())
         });
         let _not_asked = leave::asking();
-        locked(&self.in_flight).lanes[lane].sealed = true;
-        self.lanes[lane].disown();
+        locked(&self.in_flight).streams[index].sealed = true;
+        self.budgets[index].disown();
     }
 }
 

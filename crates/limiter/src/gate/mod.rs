@@ -4,7 +4,7 @@
 //! reach the agent in the ledger (docs/adr/0023). A launch compares one word; under a lease it takes its estimate out
 //! of the stream's credit. All other tasks are in these modules:
 //!
-//! - `lane`: the credit of each stream. `estimates`: how long a kernel should take. `admission`: may it go now?
+//! - `budget`: the credit of each stream. `estimates`: how long a kernel should take. `admission`: may it go now?
 //! - `wait`: a launch that cannot go at once. `bucket`: the slice's share without an agent.
 //! - `in_flight`: the work believed to be in flight. `mark`: our events in the program's streams. `watch`: which work
 //!   is over.
@@ -15,10 +15,10 @@
 
 mod admission;
 mod bucket;
+mod budget;
 mod capture;
 mod estimates;
 mod in_flight;
-mod lane;
 mod launch;
 mod mark;
 mod stream;
@@ -40,9 +40,9 @@ use crate::devices::{self, Payer};
 use crate::leave::Leaving;
 use crate::tenant::{self, Membership, Tenant};
 
+use budget::{STREAMS, StreamBudget};
 use estimates::Estimates;
 use in_flight::InFlight;
-use lane::{LANES, Lane};
 pub(crate) use launch::Launch;
 pub(crate) use stream::Stream;
 use thread::Thread;
@@ -53,7 +53,7 @@ pub(crate) struct Gate {
     account: u8,
     /// The word that was last read, as bits. Its meaning still holds while the grant has the same word.
     seen: AtomicU32,
-    lanes: [Lane; LANES],
+    budgets: [StreamBudget; STREAMS],
     /// Created when the first launch is counted.
     estimates: OnceLock<Estimates>,
     in_flight: Mutex<InFlight>,
@@ -85,7 +85,7 @@ impl Gate {
         Self {
             account,
             seen: AtomicU32::new(NOTHING_SEEN),
-            lanes: [const { Lane::new() }; LANES],
+            budgets: [const { StreamBudget::new() }; STREAMS],
             estimates: OnceLock::new(),
             in_flight: Mutex::new(InFlight::new()),
             uncounted: AtomicBool::new(false),
@@ -105,7 +105,7 @@ impl Gate {
         word.bits() == self.seen.load(Relaxed) && matches!(word.gate(), Says::Open)
     }
 
-    /// Whether a launch may go on the fast path; then its lane, if it is counted.
+    /// Whether a launch may go on the fast path; then its stream's position, if it is counted.
     #[inline]
     fn quick(&self, word: GateWord, launch: &Launch) -> Quick {
         if word.bits() != self.seen.load(Relaxed) {
@@ -113,10 +113,10 @@ impl Gate {
         }
         match word.gate() {
             Says::Leased if !capture::any() => {
-                let lane = lane::find(&self.lanes, launch.stream.name());
+                let index = budget::find(&self.budgets, launch.stream.name());
                 let estimates = self.estimates.get();
-                match (lane, estimates.and_then(|known| known.settled(launch.key))) {
-                    (Some(lane), Some(ns)) if self.lanes[lane].spend(ns) => Quick::Counted(lane),
+                match (index, estimates.and_then(|known| known.settled(launch.key))) {
+                    (Some(index), Some(ns)) if self.budgets[index].spend(ns) => Quick::Counted(index),
                     _ => Quick::Look,
                 }
             }
@@ -150,9 +150,9 @@ pub(crate) fn launching(
     // If this is not a valid launch, the driver reports it.
     let Some(launch) = launch() else { return call() };
     match gate.quick(word, &launch) {
-        Quick::Counted(lane) => {
+        Quick::Counted(index) => {
             let result = call();
-            gate.lanes[lane].came_back();
+            gate.budgets[index].came_back();
             result
         }
         Quick::Look => slowly(gate, attached, &launch, call),

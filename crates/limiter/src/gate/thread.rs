@@ -190,16 +190,16 @@ impl Gate {
         let mut in_flight = locked(&self.in_flight);
         // The lease continues, so threads that waited for its end need not wait.
         let goes_on = word.gate() == Says::Leased && in_flight.acknowledged != Some(word.bits());
-        let enough = over && in_flight.flight(&self.lanes, now).remaining_ns() <= in_flight.wake_below_ns;
+        let enough = over && in_flight.flight(&self.budgets, now).remaining_ns() <= in_flight.wake_below_ns;
         if goes_on || enough || in_flight.alarm_ns <= now {
             (in_flight.alarm_ns, in_flight.wake_below_ns) = (u64::MAX, 0);
             self.make_progress();
         }
         if now >= until_ns && self.seen.load(SeqCst) != NOTHING_SEEN {
             self.seen.store(NOTHING_SEEN, SeqCst);
-            in_flight.reclaim_all(&self.lanes);
+            in_flight.reclaim_all(&self.budgets);
         }
-        if !in_flight.is_drained(&self.lanes) {
+        if !in_flight.is_drained(&self.budgets) {
             if now < until_ns {
                 self.acknowledge(attached, &mut in_flight, word);
             }
@@ -209,7 +209,7 @@ impl Gate {
             if let (Says::Closed, Some(ns), true) =
                 (word.gate(), ends_in.filter(|ns| *ns <= ahead), in_flight.busy)
             {
-                in_flight.pass_on(&self.lanes, now, ns);
+                in_flight.pass_on(&self.budgets, now, ns);
                 in_flight.busy = false;
                 self.acknowledge(attached, &mut in_flight, word);
                 passed_on = true;
@@ -257,8 +257,8 @@ impl Gate {
                     .min(until_ns),
             );
         }
-        in_flight.reclaim_all(&self.lanes);
-        if !in_flight.is_drained(&self.lanes) {
+        in_flight.reclaim_all(&self.budgets);
+        if !in_flight.is_drained(&self.budgets) {
             return Sleep::Until(now);
         }
         let released = core::mem::take(&mut in_flight.busy);
@@ -273,9 +273,9 @@ impl Gate {
     /// In how many nanoseconds the work in flight should end. `None` if that is too uncertain to rely on, or not worth
     /// using.
     fn ends_in(&self, in_flight: &InFlight, now: u64) -> Option<u64> {
-        let flight = in_flight.flight(&self.lanes, now);
+        let flight = in_flight.flight(&self.budgets, now);
         let late = flight.ran_ns > flight.head_ns + flight.head_ns / LATE_PART + NOTICED_NS;
-        let entering = in_flight.is_entering(&self.lanes);
+        let entering = in_flight.is_entering(&self.budgets);
         let long = flight.head_ns > PASSED_ON_NS;
         let known = in_flight.trusts()
             && !late

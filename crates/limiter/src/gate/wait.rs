@@ -9,8 +9,8 @@ use divvy_ledger::{Gate as Says, GateWord, monotonic_ns};
 use rustix::thread::futex;
 
 use super::admission::{self, Admission, Bounds};
+use super::budget::COMMON;
 use super::in_flight::{InFlight, in_use};
-use super::lane::COMMON;
 use super::launch::Launch;
 use super::mark::Plan;
 use super::{Gate, NOTHING_SEEN, capture};
@@ -55,7 +55,7 @@ enum Finds {
 
 /// A launch that passed.
 pub(super) struct Passed {
-    pub lane: usize,
+    pub index: usize,
     /// Another thread cannot see later launches of its stream, so it needs a mark of its own.
     pub own_mark: bool,
     /// No work was in flight: the gate thread has to be told that there is some now.
@@ -146,17 +146,17 @@ impl Gate {
         }
         let mut in_flight = locked(&self.in_flight);
         if self.seen.load(Relaxed) != word.bits() {
-            in_flight.reclaim_all(&self.lanes);
+            in_flight.reclaim_all(&self.budgets);
             self.seen.store(NOTHING_SEEN, SeqCst);
         }
     }
 
     /// Whether a kernel without a measurement is in flight: until it is over, no work is queued behind it.
     pub(super) fn has_stranger(&self, in_flight: &InFlight) -> bool {
-        in_use(&self.lanes).any(|place| {
-            let bracket = &in_flight.lanes[place].bracket;
+        in_use(&self.budgets).any(|index| {
+            let bracket = &in_flight.streams[index].bracket;
             bracket.is_some_and(|bracket| {
-                self.estimates().is_new(bracket.key) && in_flight.outstanding_ns(&self.lanes, place) > 0
+                self.estimates().is_new(bracket.key) && in_flight.outstanding_ns(&self.budgets, index) > 0
             })
         })
     }
@@ -169,7 +169,7 @@ impl Gate {
         self.uncounted.store(true, SeqCst);
         in_flight.busy = true;
         if let Some(line) = attached.slot().presence() {
-            in_flight.tally_all(&self.lanes);
+            in_flight.tally_all(&self.budgets);
             in_flight.uncounted = 1;
             line.count(in_flight.passed + in_flight.uncounted, in_flight.completed);
         }
@@ -218,7 +218,7 @@ impl Gate {
         let name = launch.stream.name();
         let context = launch.stream.context();
         let programmatic = launch.is_programmatic();
-        let lanes = &self.lanes;
+        let budgets = &self.budgets;
         let mut in_flight = locked(&self.in_flight);
         // The state stays locked here. Otherwise the agent could be told meanwhile that no work is in flight, and the
         // lease that was read may not be the word's lease.
@@ -226,9 +226,9 @@ impl Gate {
             return Finds::Later(0);
         }
         let now = monotonic_ns();
-        let lane = in_flight.lane_of(lanes, name, || context);
-        in_flight.reclaim(lanes, lane);
-        let mut flight = in_flight.flight(lanes, now);
+        let index = in_flight.index_of(budgets, name, || context);
+        in_flight.reclaim(budgets, index);
+        let mut flight = in_flight.flight(budgets, now);
         let was_idle = flight.all_ns == 0;
         if !was_idle && flight.ran_ns < ENDLESS_NS && !capture::any() {
             let late = flight.ran_ns > 2 * flight.head_ns + LATE_NS;
@@ -237,18 +237,18 @@ impl Gate {
                 return Finds::Completion;
             }
         }
-        let promised = InFlight::promised_ns(lanes, lane);
+        let promised = InFlight::promised_ns(budgets, index);
         flight.all_ns += promised;
         let late_ns = self.thread.ahead_ns();
         let mut answer = admission::admit(flight, bounds, estimate_ns, now, late_ns);
         if promised > 0 && !matches!(answer, Admission::Now { more_ns } if more_ns > 0) {
-            in_flight.reclaim_all(lanes);
-            answer = admission::admit(in_flight.flight(lanes, now), bounds, estimate_ns, now, late_ns);
+            in_flight.reclaim_all(budgets);
+            answer = admission::admit(in_flight.flight(budgets, now), bounds, estimate_ns, now, late_ns);
         }
         let more_ns = match answer {
             Admission::Now { more_ns } => more_ns,
             Admission::In(ns) => {
-                let remaining = in_flight.flight(lanes, now).remaining_ns();
+                let remaining = in_flight.flight(budgets, now).remaining_ns();
                 in_flight.alarm_ns = in_flight.alarm_ns.min(now.saturating_add(ns));
                 in_flight.wake_below_ns = in_flight.wake_below_ns.max(remaining.saturating_sub(ns));
                 return Finds::Later(ns);
@@ -263,14 +263,14 @@ impl Gate {
             Admission::Over => return Finds::Completion,
         };
         in_flight.looks += 1;
-        in_flight.lanes[lane].programmatic |= programmatic;
-        let silent = in_flight.lanes[lane].programmatic || capture::any();
-        let own_mark = name.is_per_thread() || lane == COMMON;
+        in_flight.streams[index].programmatic |= programmatic;
+        let silent = in_flight.streams[index].programmatic || capture::any();
+        let own_mark = name.is_per_thread() || index == COMMON;
         let again = in_flight.looks.is_multiple_of(MEASURED) || estimate_ns >= LONG_NS;
         let measured = !silent && !own_mark && (unsettled || again);
         let plan = self.plan(
             &mut in_flight,
-            lane,
+            index,
             context,
             launch.key,
             measured,
@@ -281,8 +281,8 @@ impl Gate {
             _ => 0,
         };
         in_flight.set_running(true, now);
-        in_flight.give(lanes, lane, estimate_ns + more_ns);
-        lanes[lane].charge(estimate_ns);
+        in_flight.give(budgets, index, estimate_ns + more_ns);
+        budgets[index].charge(estimate_ns);
         in_flight.typical_ns = match in_flight.typical_ns {
             0 => estimate_ns,
             typical => (typical * (TYPICAL - 1) + estimate_ns) / TYPICAL,
@@ -296,7 +296,7 @@ impl Gate {
         drop(in_flight);
         self.carry_out(plan, launch.stream);
         Finds::Goes(Passed {
-            lane,
+            index,
             own_mark: own_mark && !silent,
             first: was_idle,
         })
@@ -304,11 +304,11 @@ impl Gate {
 
     /// After the driver has taken the launch.
     pub(super) fn launched(&self, attached: &Attached, launch: &Launch, passed: Passed) {
-        self.lanes[passed.lane].came_back();
+        self.budgets[passed.index].came_back();
         if passed.own_mark {
             let plan = {
                 let mut in_flight = locked(&self.in_flight);
-                self.plan_mark(&mut in_flight, passed.lane, launch.stream.context())
+                self.plan_mark(&mut in_flight, passed.index, launch.stream.context())
             };
             self.carry_out(plan.map_or_else(Plan::default, Plan::mark), launch.stream);
         }
@@ -370,10 +370,10 @@ impl Gate {
 
     /// Reports all figures.
     pub(super) fn report(&self, attached: &Attached, in_flight: &mut InFlight, now: u64) {
-        in_flight.tally_all(&self.lanes);
+        in_flight.tally_all(&self.budgets);
         self.say(attached, in_flight);
         if let Some(line) = attached.slot().presence() {
-            let in_flight_ns = in_flight.flight(&self.lanes, now).all_ns;
+            let in_flight_ns = in_flight.flight(&self.budgets, now).all_ns;
             line.report(in_flight_ns, in_flight.busy_ns(now), in_flight.typical_ns);
             line.count(
                 in_flight.passed + in_flight.uncounted,

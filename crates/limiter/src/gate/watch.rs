@@ -7,8 +7,8 @@ use divvy_abi::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUevent};
 use divvy_charges::locked;
 use divvy_ledger::monotonic_ns;
 
+use super::budget::{COMMON, StreamBudget};
 use super::in_flight::{Bracket, InFlight, Mark, in_use};
-use super::lane::{COMMON, Lane};
 use super::stream::Name;
 use super::{Gate, capture};
 use crate::below::forward;
@@ -86,9 +86,9 @@ impl Gate {
             self.passed_mark(mark, answer == Some(CUDA_SUCCESS));
             news = true;
         }
-        let places: Vec<usize> = in_use(&self.lanes).collect();
-        for place in places {
-            news |= self.ask(place, &mut standing);
+        let indexes: Vec<usize> = in_use(&self.budgets).collect();
+        for index in indexes {
+            news |= self.ask(index, &mut standing);
         }
         news
     }
@@ -107,12 +107,12 @@ impl Gate {
         let now = monotonic_ns();
         let mut in_flight = locked(&self.in_flight);
         in_flight.marks.pop_front();
-        let state = &mut in_flight.lanes[mark.lane];
+        let state = &mut in_flight.streams[mark.index];
         state.marks = state.marks.saturating_sub(1);
-        in_flight.complete(mark.lane, mark.upto_ns, mark.launches);
+        in_flight.complete(mark.index, mark.upto_ns, mark.launches);
         in_flight.head_ended(mark.ns, now);
-        if in_flight.outstanding_ns(&self.lanes, mark.lane) == 0 {
-            self.drained(&mut in_flight, mark.lane, mark.launches, now);
+        if in_flight.outstanding_ns(&self.budgets, mark.index) == 0 {
+            self.drained(&mut in_flight, mark.index, mark.launches, now);
         }
         if sound {
             if !mark.begins {
@@ -124,36 +124,36 @@ impl Gate {
         }
     }
 
-    /// Polls a lane whose work has no mark behind it. Returns whether that work is over.
-    fn ask(&self, place: usize, standing: &mut Standing) -> bool {
+    /// Polls a stream whose work has no mark behind it. Returns whether that work is over.
+    fn ask(&self, index: usize, standing: &mut Standing) -> bool {
         let now = monotonic_ns();
-        let lane = &self.lanes[place];
+        let budget = &self.budgets[index];
         let (name, context, upto_ns, launches) = {
             let mut in_flight = locked(&self.in_flight);
-            let outstanding = in_flight.outstanding_ns(&self.lanes, place);
-            let (launches, inside) = lane.launches();
-            let state = &in_flight.lanes[place];
+            let outstanding = in_flight.outstanding_ns(&self.budgets, index);
+            let (launches, inside) = budget.launches();
+            let state = &in_flight.streams[index];
             let (marks, sealed, context) = (state.marks, state.sealed, state.context);
             if outstanding == 0 {
                 if sealed && marks == 0 && inside == 0 {
-                    in_flight.vacate(&self.lanes, place);
+                    in_flight.vacate(&self.budgets, index);
                 }
                 return false;
             }
             if marks > 0 || inside > 0 {
                 return false;
             }
-            let upto_ns = in_flight.spent_ns(&self.lanes, place);
-            if sealed || place == COMMON || lane.name().is_per_thread() {
+            let upto_ns = in_flight.spent_ns(&self.budgets, index);
+            if sealed || index == COMMON || budget.name().is_per_thread() {
                 let over = in_flight.active_ns.saturating_add(2 * outstanding + UNASKED_NS);
                 if now < over {
                     return false;
                 }
-                in_flight.complete(place, upto_ns, launches);
+                in_flight.complete(index, upto_ns, launches);
                 in_flight.active_ns = now;
                 return true;
             }
-            (lane.name(), context, upto_ns, launches)
+            (budget.name(), context, upto_ns, launches)
         };
         if capture::any() || leave::is_leaving(context) {
             return false;
@@ -164,17 +164,17 @@ impl Gate {
         }
         let now = monotonic_ns();
         let mut in_flight = locked(&self.in_flight);
-        self.drained(&mut in_flight, place, launches, now);
-        let over_ns = in_flight.outstanding_ns(&self.lanes, place);
-        in_flight.complete(place, upto_ns, launches);
+        self.drained(&mut in_flight, index, launches, now);
+        let over_ns = in_flight.outstanding_ns(&self.budgets, index);
+        in_flight.complete(index, upto_ns, launches);
         in_flight.head_ended(over_ns, now);
         true
     }
 
-    /// A lane has no more work in flight: if a single launch was being measured, it took until now at most.
-    fn drained(&self, in_flight: &mut InFlight, place: usize, launches: u64, now: u64) {
-        if let Some(bracket) = in_flight.drop_bracket(place)
-            && Lane::between(bracket.at, launches) == 1
+    /// A stream has no more work in flight: if a single launch was being measured, it took until now at most.
+    fn drained(&self, in_flight: &mut InFlight, index: usize, launches: u64, now: u64) {
+        if let Some(bracket) = in_flight.drop_bracket(index)
+            && StreamBudget::between(bracket.at, launches) == 1
         {
             self.estimates()
                 .learn_limit(bracket.key, now.saturating_sub(bracket.since_ns));
@@ -184,7 +184,7 @@ impl Gate {
     /// The time of the next poll, while work is in flight.
     pub(super) fn next_look(&self, now: u64) -> u64 {
         let in_flight = locked(&self.in_flight);
-        let flight = in_flight.flight(&self.lanes, now);
+        let flight = in_flight.flight(&self.budgets, now);
         let due = in_flight.began_ns.saturating_add(flight.head_ns);
         let mut at = match due.checked_sub(now) {
             Some(early) if early > EARLY_NS => {
@@ -197,7 +197,7 @@ impl Gate {
             at = at.max(now + flight.remaining_ns().min(NO_HURRY_NS));
         }
         let new = |bracket: &Bracket| self.estimates().settled(bracket.key).is_none();
-        let brackets = in_use(&self.lanes).filter_map(|place| in_flight.lanes[place].bracket);
+        let brackets = in_use(&self.budgets).filter_map(|index| in_flight.streams[index].bracket);
         if let Some(since) = brackets.filter(new).map(|bracket| bracket.since_ns).max() {
             at = at.min(now + (now.saturating_sub(since) / 4).clamp(NEW_NS.0, NEW_NS.1));
         }
