@@ -227,12 +227,12 @@ fn what_a_dead_process_paid_for_stays_charged_while_others_have_it() {
     let member = || Member::new(&slice, folder.path(), TEST);
     for pool in [false, true] {
         // The owner dies by SIGKILL, and the importer is idle.
-        let (mut payer, mut holder) = (member(), member());
+        let (mut owner, mut holder) = (member(), member());
         let word = if pool { "pool" } else { "export" };
-        let shared = payer.tell(&format!("{word} {}", 600 << 20));
+        let shared = owner.tell(&format!("{word} {}", 600 << 20));
         let open = if pool { "join" } else { "open" };
         assert_eq!(holder.tell(&format!("{open} {shared}")), "CUDA_SUCCESS");
-        payer.kill();
+        owner.kill();
         assert_eq!(reaped(), 600 * MIB);
         for _ in 0..12 {
             // Every time, whichever process reaps: this one's reservation, or the test.

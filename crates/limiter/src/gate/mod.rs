@@ -36,7 +36,7 @@ use divvy_ledger::{Gate as Says, GateWord, MAX_ACCOUNTS};
 
 use crate::account;
 use crate::below::ask;
-use crate::devices::{self, Payer};
+use crate::devices::{self, DeviceAccount};
 use crate::leave::Leaving;
 use crate::tenant::{self, Membership, Tenant};
 
@@ -187,7 +187,7 @@ fn of_current(member: &'static Membership) -> Option<(&'static Gate, &'static At
         return Some((of(0)?, member.first()));
     }
     match devices::current(member) {
-        Ok(Payer::Account(index)) => Some((of(index)?, member.account(index)?)),
+        Ok(DeviceAccount::Account(index)) => Some((of(index)?, member.account(index)?)),
         _ => None,
     }
 }
