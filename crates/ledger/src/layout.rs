@@ -148,7 +148,7 @@ pub(crate) struct LedgerPage {
     pub shared_residuals: [AtomicU64; SHARED_WORDS],
     /// Its importers, by slot.
     pub shared_importers: [[AtomicU64; SLOTS / 64]; SHARED_WORDS],
-    pub presences: Presences,
+    pub activities: Activities,
 }
 
 /// How tenants call the agent.
@@ -164,13 +164,13 @@ pub(crate) struct DoorbellLine {
 
 /// The activity records of the processes, by slot. They have pages of their own, which cost nothing without launches.
 #[repr(C, align(4096))]
-pub(crate) struct Presences(pub [PresenceLine; SLOTS]);
+pub(crate) struct Activities(pub [ActivityLine; SLOTS]);
 
-/// The activity record of one process: see [`crate::Presence`]. Only this process writes it, and it may write any
+/// The activity record of one process: see [`crate::Activity`]. Only this process writes it, and it may write any
 /// value.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub struct PresenceLine {
+pub struct ActivityLine {
     pub(crate) state: AtomicU32,
     pub(crate) acknowledged: AtomicU32,
     pub(crate) in_flight_ns: AtomicU64,
@@ -256,14 +256,14 @@ const _: () = {
     assert!(GRANT_BYTES == 4096);
     assert!(size_of::<ProcessSlot>() == 64 * (1 + RECORDS_PER_SLOT));
     assert!(size_of::<SpillRecords>() == SLOTS * RECORDS_PER_SLOT * size_of::<Record>());
-    assert!(size_of::<Presences>() == SLOTS * 64);
+    assert!(size_of::<Activities>() == SLOTS * 64);
     assert!(
         LEDGER_BYTES
             == 4096
                 + size_of::<Slots>()
                 + size_of::<SpillRecords>()
                 + SHARED_WORDS * 8 * (2 + SLOTS / 64)
-                + size_of::<Presences>()
+                + size_of::<Activities>()
     );
     assert!(offset_of!(GrantPage, sequence) == 20);
     assert!(offset_of!(GrantPage, memory_limit_bytes) == 24);

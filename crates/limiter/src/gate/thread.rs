@@ -292,7 +292,7 @@ impl Gate {
             return false;
         }
         in_flight.acknowledged = Some(word.bits());
-        if let Some(line) = attached.slot().presence() {
+        if let Some(line) = attached.slot().activity() {
             line.acknowledge(word);
         }
         true

@@ -168,7 +168,7 @@ impl Gate {
         }
         self.uncounted.store(true, SeqCst);
         in_flight.busy = true;
-        if let Some(line) = attached.slot().presence() {
+        if let Some(line) = attached.slot().activity() {
             in_flight.tally_all(&self.budgets);
             in_flight.uncounted = 1;
             line.count(in_flight.passed + in_flight.uncounted, in_flight.completed);
@@ -362,7 +362,7 @@ impl Gate {
         let wants = self.waiting.load(SeqCst) > 0;
         let news = wants && !in_flight.wants;
         in_flight.wants = wants;
-        if let Some(line) = attached.slot().presence() {
+        if let Some(line) = attached.slot().activity() {
             let _changed = line.set(wants, in_flight.busy);
         }
         news
@@ -372,7 +372,7 @@ impl Gate {
     pub(super) fn report(&self, attached: &Attached, in_flight: &mut InFlight, now: u64) {
         in_flight.tally_all(&self.budgets);
         self.say(attached, in_flight);
-        if let Some(line) = attached.slot().presence() {
+        if let Some(line) = attached.slot().activity() {
             let in_flight_ns = in_flight.flight(&self.budgets, now).all_ns;
             line.report(in_flight_ns, in_flight.busy_ns(now), in_flight.typical_ns);
             line.count(
