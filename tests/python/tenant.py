@@ -50,7 +50,7 @@ class Device:
 
 
 def fork_after_use():
-    """A forked child has no context, as CUDA has it, and neither its attempts nor its end change the parent's books."""
+    """A forked child has no context, as CUDA has it, and neither its attempts nor its end change the parent's charges."""
     device = Device()
     kept = device.allocate(100 * MIB)
     read, write = os.pipe()

@@ -1,8 +1,9 @@
 //! `cargo xtask words`: holds code and docs to docs/glossary.md, which lists words that are not used here, and what to say
 //! in their place.
 //!
-//! A word is found inside names too: `slice_keeper` and `SliceKeeper` have the word `keeper`. What describes the past may
-//! keep its words: CHANGELOG.md and docs/adr.
+//! A word is found inside names too: `slice_keeper` and `SliceKeeper` have the word `keeper`. A word that is good somewhere
+//! else is held to the folders of its row: a warp has lanes, and a stream has none. What describes the past may keep its
+//! words: CHANGELOG.md and docs/adr.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,6 +35,21 @@ const LEFT_OUT: [&str; 5] = [
     "xtask/src/words.rs",
 ];
 
+/// A row of the glossary's list.
+#[derive(Debug, Default)]
+struct Ban {
+    /// What to say in its place.
+    instead: String,
+    /// The folders in which the word is not used; none of them means everywhere.
+    within: Vec<String>,
+}
+
+impl Ban {
+    fn covers(&self, file: &str) -> bool {
+        self.within.is_empty() || self.within.iter().any(|folder| file.starts_with(folder))
+    }
+}
+
 /// Where a word stands.
 #[derive(Debug, PartialEq, Eq)]
 struct Hit {
@@ -45,7 +61,7 @@ struct Hit {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let root = workspace_root();
     let banned = match &args.of {
-        Some(word) => BTreeMap::from([(word.to_lowercase(), String::new())]),
+        Some(word) => BTreeMap::from([(word.to_lowercase(), Ban::default())]),
         None => banned(&fs::read_to_string(root.join(GLOSSARY)).context("There is no glossary")?)?,
     };
     let mut count = 0;
@@ -54,9 +70,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let Ok(text) = fs::read_to_string(root.join(&file)) else {
             continue;
         };
-        for Hit { word, line } in hits(&text, &banned) {
+        for Hit { word, line } in hits(&file, &text, &banned) {
             count += 1;
-            println!("{file}:{line}: {word}{}", instead(&banned[&word]));
+            println!("{file}:{line}: {word}{}", instead(&banned[&word].instead));
         }
     }
     match (count, &args.of) {
@@ -88,8 +104,9 @@ fn files() -> anyhow::Result<Vec<String>> {
     Ok(names.split('\0').filter(is_read).map(str::to_owned).collect())
 }
 
-/// The words of the glossary's second table: `| keeper, keepers | page server |`.
-fn banned(glossary: &str) -> anyhow::Result<BTreeMap<String, String>> {
+/// The words of the glossary's second table: `| keeper, keepers | page server |`, or
+/// `| lane, lanes | stream budget | crates/limiter, crates/agent |` for a word that is not used in some folders.
+fn banned(glossary: &str) -> anyhow::Result<BTreeMap<String, Ban>> {
     let (_, table) = glossary
         .split_once(HEADING)
         .with_context(|| format!("{GLOSSARY} has no heading `{HEADING}`"))?;
@@ -100,8 +117,17 @@ fn banned(glossary: &str) -> anyhow::Result<BTreeMap<String, String>> {
         let (Some(words), Some(instead)) = (cells.next(), cells.next()) else {
             bail!("{GLOSSARY} has a row without two cells: {row}");
         };
+        let folders = cells.next().unwrap_or_default().split(',').map(str::trim);
+        let within: Vec<String> = folders
+            .filter(|folder| !folder.is_empty())
+            .map(|folder| format!("{folder}/"))
+            .collect();
         for word in words.split(',') {
-            banned.insert(word.trim().to_lowercase(), instead.to_owned());
+            let ban = Ban {
+                instead: instead.to_owned(),
+                within: within.clone(),
+            };
+            banned.insert(word.trim().to_lowercase(), ban);
         }
     }
     match banned.is_empty() {
@@ -110,12 +136,12 @@ fn banned(glossary: &str) -> anyhow::Result<BTreeMap<String, String>> {
     }
 }
 
-fn hits(text: &str, banned: &BTreeMap<String, String>) -> Vec<Hit> {
+fn hits(file: &str, text: &str, banned: &BTreeMap<String, Ban>) -> Vec<Hit> {
     let lines = (1..).zip(text.lines());
     lines
         .flat_map(|(line, text)| {
             let words = words(text).map(str::to_lowercase);
-            let hits = words.filter(|word| banned.contains_key(word));
+            let hits = words.filter(|word| banned.get(word).is_some_and(|ban| ban.covers(file)));
             hits.map(move |word| Hit { word, line }).collect::<Vec<_>>()
         })
         .collect()
@@ -153,13 +179,34 @@ mod tests {
         let banned = banned(table).expect("a table");
         assert_eq!(banned.len(), 2);
         let text = "let slice_keeper = Keepers::new();\n// a housekeeper is none\nNVMLKeeper KEEPER";
-        let found: Vec<(usize, String)> = hits(text, &banned)
+        let found: Vec<(usize, String)> = hits("docs/one.md", text, &banned)
             .into_iter()
             .map(|hit| (hit.line, hit.word))
             .collect();
         let expected = [(1, "keeper"), (1, "keepers"), (3, "keeper"), (3, "keeper")];
         assert_eq!(found, expected.map(|(line, word)| (line, word.to_owned())));
         assert!(super::banned("no table").is_err());
+    }
+
+    #[test]
+    fn a_word_with_folders_is_looked_for_in_them_alone() {
+        let table = "## Words that are not used\n\n| not | say | within |\n|---|---|---|\n\
+                     | lane, lanes | stream budget | crates/limiter, crates/agent |\n| purse | credit |\n";
+        let banned = banned(table).expect("a table");
+        let count = |file: &str| hits(file, "let lane = lanes.purse();", &banned).len();
+        assert_eq!(count("crates/limiter/src/gate/mod.rs"), 3);
+        assert_eq!(count("crates/agent/src/lib.rs"), 3);
+        assert_eq!(count("crates/agents/src/lib.rs"), 1);
+        assert_eq!(count("crates/ptx/src/warp.rs"), 1);
+    }
+
+    #[test]
+    fn the_folders_of_the_glossary_exist() {
+        let text = fs::read_to_string(workspace_root().join(GLOSSARY)).expect("the glossary");
+        let banned = banned(&text).expect("its table");
+        for folder in banned.values().flat_map(|ban| &ban.within) {
+            assert!(workspace_root().join(folder).is_dir(), "{folder}");
+        }
     }
 
     #[test]

@@ -49,6 +49,10 @@ mod tests {
         longest.note(200 * MILLISECOND, 21 * SECOND);
         assert_eq!(longest.at(21 * SECOND), 200 * MILLISECOND);
         assert_eq!(longest.at(Nanos::MAX), 0);
-        assert_eq!(longest.at(0), 200 * MILLISECOND, "time that goes back forgets nothing");
+        assert_eq!(
+            longest.at(0),
+            200 * MILLISECOND,
+            "time that goes back forgets nothing"
+        );
     }
 }

@@ -26,9 +26,9 @@ pub(crate) enum Place {
     Stuck,
 }
 
-/// A tenant's side of one device.
+/// A tenant on one of its devices: what takes the lease of that device.
 #[derive(Clone, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct Leaseholder {
     pub device: usize,
     pub time: VirtualTime,
     /// Device time it was owed when it left the queue.
@@ -56,7 +56,7 @@ pub(crate) struct Held {
     pub charged_to: Nanos,
 }
 
-/// What a gang's seats have in common.
+/// What a gang's leaseholders have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lease {
     pub epoch: u64,
@@ -91,7 +91,8 @@ pub(crate) struct Claim {
 pub(crate) struct Tenant {
     pub id: TenantId,
     pub terms: Terms,
-    pub seats: Vec<Seat>,
+    /// One for each of its devices. Code numbers them by `h`, tenants by `i` and devices by `d`.
+    pub leaseholders: Vec<Leaseholder>,
     pub wants: bool,
     pub place: Place,
     /// When it left the queue by its own will or its cap's.
@@ -112,6 +113,6 @@ pub(crate) struct Tenant {
 
 impl Tenant {
     pub fn is_gang(&self) -> bool {
-        self.seats.len() > 1
+        self.leaseholders.len() > 1
     }
 }

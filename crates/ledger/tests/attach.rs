@@ -330,7 +330,7 @@ fn threads_share_a_place() {
 }
 
 #[test]
-fn what_lies_beyond_the_share_is_kept_in_a_book_of_its_own() {
+fn what_lies_beyond_the_share_is_kept_in_a_table_of_its_own() {
     let (served, pages) = delivered(100 * MIB);
     let tenant = attach::connect(&served.path, 0).expect("attach");
     let slot = tenant.slot();

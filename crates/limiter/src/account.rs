@@ -10,7 +10,7 @@ use divvy_charges::environment;
 use divvy_ledger::attach::Attached;
 use divvy_ledger::{ReserveError, Slot};
 
-use crate::devices::{self, Payer};
+use crate::devices::{self, DeviceAccount};
 use crate::log;
 use crate::strangers;
 use crate::tenant::{self, Membership, Tenant};
@@ -111,7 +111,7 @@ pub fn current() -> Result<Option<Account>, CUresult> {
         Tenant::Unlimited => Ok(None),
         Tenant::Member(member) if member.is_by_device() => {
             strangers::permit(member)?;
-            payer(member, devices::current(member)?)
+            account_of(member, devices::current(member)?)
         }
         Tenant::Member(member) => Ok(Some(Account {
             attached: member.first(),
@@ -130,15 +130,15 @@ pub fn of_device(device: CUdevice) -> Result<Option<Account>, CUresult> {
         Tenant::Unlimited => Ok(None),
         Tenant::Member(member) => {
             strangers::look(member)?;
-            payer(member, devices::of(member, device)?)
+            account_of(member, devices::of(member, device)?)
         }
     }
 }
 
-fn payer(member: &'static Membership, payer: Payer) -> Result<Option<Account>, CUresult> {
-    match payer {
-        Payer::NoAccount => Ok(None),
-        Payer::Account(index) => match member.account(index) {
+fn account_of(member: &'static Membership, charged: DeviceAccount) -> Result<Option<Account>, CUresult> {
+    match charged {
+        DeviceAccount::NoAccount => Ok(None),
+        DeviceAccount::Account(index) => match member.account(index) {
             Some(attached) => Ok(Some(Account { attached, index })),
             None => Err(CUDA_ERROR_INVALID_DEVICE),
         },
@@ -168,7 +168,7 @@ pub(crate) fn all() -> impl Iterator<Item = Account> {
 /// tables.
 #[inline]
 #[must_use]
-pub fn keeps_books() -> bool {
+pub fn keeps_charges() -> bool {
     matches!(tenant::known(), Some(Tenant::Member(member)) if member.first().is_ours())
 }
 

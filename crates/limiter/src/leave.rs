@@ -106,7 +106,7 @@ pub(crate) fn at_exit() {
 
 extern "C" fn exiting() {
     // A forked child has no such thread, and a lock of its parent's may be held for ever.
-    if !account::keeps_books() {
+    if !account::keeps_charges() {
         return;
     }
     EXITING.store(true, SeqCst);

@@ -104,7 +104,7 @@ struct Pair<'a> {
     slice: &'a Slice,
     folder: &'a Path,
     owner: Member,
-    guest: Member,
+    importer: Member,
 }
 
 impl Pair<'_> {
@@ -113,10 +113,10 @@ impl Pair<'_> {
     fn then(&mut self, who: char, what: &str, mib: u64) -> String {
         let answer = match who {
             'o' => self.owner.tell(what),
-            _ => self.guest.tell(what),
+            _ => self.importer.tell(what),
         };
         for _ in 0..2 {
-            self.guest.tell("look");
+            self.importer.tell("look");
             self.owner.tell("look");
         }
         let uuid = divvy_device::Uuid(emulated::uuid_in(self.folder)).to_string();
@@ -145,10 +145,10 @@ fn with_pair(test: &str, story: impl FnOnce(&mut Pair<'_>)) {
         slice: &slice,
         folder: folder.path(),
         owner: member(),
-        guest: member(),
+        importer: member(),
     };
     story(&mut pair);
-    pair.guest.end();
+    pair.importer.end();
     pair.owner.end();
     slice.pages.ledger.reap().expect("a sound ledger");
     assert_eq!(slice.used(), 0);

@@ -351,7 +351,7 @@ fn a_tenant_that_writes_over_its_ledger_harms_nobody_else() {
     assert_eq!(
         vandal.ask("")["error"],
         json!(0),
-        "its books say that there is room"
+        "its ledger says that it has memory left"
     );
 
     assert_eq!(neighbour.memory(), (GIB - 500 * MIB, GIB));

@@ -317,9 +317,9 @@ fn a_slice_without_a_name_goes_with_its_last_container() {
     assert!(!ran.status.success(), "{ran:?}");
 }
 
-/// The book's first commands, four times over: four slices of 25 GiB do not fit on the device at once.
+/// The documentation's first commands, four times over: four slices of 25 GiB do not fit on the device at once.
 #[test]
-fn the_first_commands_of_the_book_leave_no_slice_and_start_no_container_without_one() {
+fn the_first_documented_commands_leave_no_slice_and_start_no_container_without_one() {
     let host = Host::new();
     let Some(podman) = Podman::new(&host) else { return };
     let image = image(&host);

@@ -16,7 +16,7 @@ use crate::{Bench, gaps, verdict};
 fn requests(load: u64) -> Work {
     Work {
         lengths: vec![MILLISECOND / 2],
-        // Without a load it waits: the others then keep all but the cost of its presence.
+        // Without a load it waits: the others then keep all but what an idle tenant costs them.
         every: Some((5 * MILLISECOND * 100).checked_div(load).unwrap_or(3600 * SECOND)),
         kernels: 10,
         seed: load,

@@ -128,7 +128,7 @@ impl Account {
 
     /// Some of its processes, by number where they gave one.
     pub fn host_pids(&self) -> Vec<u32> {
-        let pids = self.ledger().presences().map(|process| process.host_pid);
+        let pids = self.ledger().activities().map(|process| process.host_pid);
         pids.filter(|pid| *pid != 0).take(MOST).collect()
     }
 
@@ -200,7 +200,7 @@ impl Account {
         let (word, opened) = (self.word, self.opened);
         let mut seen = HashMap::with_capacity(self.seen.len());
         let (mut more, mut kernel, mut in_flight, mut launched) = (0_u64, 0, 0_u64, 0_u64);
-        for process in self.pages[self.place].ledger.presences() {
+        for process in self.pages[self.place].ledger.activities() {
             report.wants |= process.wants;
             report.busy |= process.busy;
             if process.launched > 0 {

@@ -29,7 +29,7 @@ use crate::start::settings::Settings;
 use crate::start::trust::ADMITS_OTHERS;
 
 use connection::Times;
-use door::{Door, Guest};
+use door::{Accepted, Door};
 use gate::{Gate, Limits};
 use turns::Turns;
 
@@ -157,7 +157,7 @@ fn bind(run: &RunDir) -> Result<UnixListener, Fault> {
 /// Serves the connections that were let in, for ever.
 async fn welcome(door: &mut Door, agent: &Agent) {
     let router = routes::router(agent.clone());
-    while let Some(Guest {
+    while let Some(Accepted {
         stream,
         caller,
         place,

@@ -133,7 +133,7 @@ impl<'scope, S: Read + Write, P: Plugin> Session<'scope, '_, S, P> {
             .text(2, "RegisterPlugin")
             .message(3, request);
         self.trunk.send(&Message {
-            lane: RUNTIME,
+            connection: RUNTIME,
             stream: 1,
             kind: REQUEST,
             flags: 0,
@@ -142,7 +142,7 @@ impl<'scope, S: Read + Write, P: Plugin> Session<'scope, '_, S, P> {
     }
 
     fn take(&mut self, message: &Message) -> Result<(), Fault> {
-        match (message.lane, message.kind) {
+        match (message.connection, message.kind) {
             (RUNTIME, RESPONSE) => registered(&message.data),
             (PLUGIN, REQUEST) => {
                 let answer = self.answer(message);
@@ -333,7 +333,7 @@ fn respond(stream: u32, answer: Answer) -> Message {
         data = Writer::default().message(1, status).into_bytes();
     }
     Message {
-        lane: PLUGIN,
+        connection: PLUGIN,
         stream,
         kind: RESPONSE,
         flags: 0,

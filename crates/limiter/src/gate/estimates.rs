@@ -6,7 +6,7 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::lane::LONGEST_NS;
+use super::budget::LONGEST_NS;
 
 const PLACES: usize = 4096;
 /// The number of neighbouring entries that a kernel may use.

@@ -104,7 +104,7 @@ fn instantiated(
     out: impl FnOnce() -> CUgraphExec,
 ) -> CUresult {
     match account::current() {
-        Ok(Some(_)) if account::keeps_books() => {}
+        Ok(Some(_)) if account::keeps_charges() => {}
         Ok(_) => return call(),
         Err(code) => return code,
     }

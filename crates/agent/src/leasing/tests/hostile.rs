@@ -106,7 +106,7 @@ fn one_that_stops_calling_after_it_got_a_lease_loses_it_with_its_end() {
     let line = |world: &World| {
         world.tenants[0].pages[0]
             .ledger
-            .presences()
+            .activities()
             .next()
             .expect("there")
     };
@@ -196,7 +196,7 @@ fn a_tenant_that_is_another_process_at_each_look_fills_no_table_of_descriptors()
         say(time, *pid);
         most = most.max(watcher.watching());
     }
-    let told = host.slices[1].0[0].ledger.presences().next().expect("a process");
+    let told = host.slices[1].0[0].ledger.activities().next().expect("a process");
     assert_eq!(told.claimed_at_ns, 100_000, "the page is laid out otherwise");
     assert!((1..=MOST).contains(&most), "{most} descriptors");
     let mut time = 100_000;

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use rustix::thread::futex;
 
-use crate::layout::{LedgerPage, PresenceLine};
+use crate::layout::{ActivityLine, LedgerPage};
 use crate::lease::GateWord;
 
 /// A thread of the process waits at the gate.
@@ -18,7 +18,7 @@ const BUSY: u32 = 2;
 
 /// A process's activity record: what it reports about its use of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Presence {
+pub struct Activity {
     /// Its slot in the ledger.
     pub slot: usize,
     /// When the slot was claimed: nanoseconds since the Unix epoch. Another time means another process.
@@ -44,7 +44,7 @@ pub struct Presence {
     pub completed: u64,
 }
 
-impl PresenceLine {
+impl ActivityLine {
     /// Sets whether a thread waits at the gate and whether work may be in flight. Returns true if that is a change.
     pub fn set(&self, wants: bool, busy: bool) -> bool {
         let state = if wants { WANTS } else { 0 } | if busy { BUSY } else { 0 };
@@ -99,15 +99,15 @@ impl LedgerPage {
     }
 
     /// The activity records of the processes in the ledger, including dead ones that are not yet reaped.
-    pub(crate) fn presences(&self) -> impl Iterator<Item = Presence> + '_ {
+    pub(crate) fn activities(&self) -> impl Iterator<Item = Activity> + '_ {
         (0..self.slots_in_use()).filter_map(|slot| {
             let place = &self.slots.0[slot];
             if place.claimed.load(Acquire) != crate::shared::claim::TAKEN {
                 return None;
             }
-            let line = &self.presences.0[slot];
+            let line = &self.activities.0[slot];
             let state = line.state.load(Acquire);
-            Some(Presence {
+            Some(Activity {
                 slot,
                 claimed_at_ns: place.claimed_at_ns.load(Relaxed),
                 host_pid: place.host_pid.load(Relaxed),
