@@ -43,7 +43,7 @@ pub(super) struct Report {
     pub settled: bool,
     /// Each process that ever launched has read that it is counted.
     pub counted: bool,
-    /// Their busy time, or their typical kernel, differs from the last look.
+    /// Their busy time or their typical kernel differs from the last look, or they have more in flight.
     pub news: bool,
     /// Some processes that were not there at the last look, by number where they gave one.
     pub newcomers: Vec<u32>,
@@ -226,7 +226,8 @@ impl Account {
         };
         self.unread = false;
         kernel = kernel.min(LONGEST_KERNEL);
-        report.news = more > 0 || kernel != self.kernel_ns;
+        // More in flight than before: a lease's end is waited for accordingly.
+        report.news = more > 0 || kernel != self.kernel_ns || in_flight > self.in_flight_ns;
         self.busy_ns = self.busy_ns.saturating_add(more);
         (self.kernel_ns, self.in_flight_ns, self.launched) = (kernel, in_flight, launched);
         self.looked_at = now;

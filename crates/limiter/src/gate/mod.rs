@@ -18,6 +18,7 @@ mod bucket;
 mod budget;
 mod capture;
 mod estimates;
+mod graphs;
 mod in_flight;
 mod launch;
 mod mark;
@@ -42,6 +43,7 @@ use crate::tenant::{self, Membership, Tenant};
 
 use budget::{STREAMS, StreamBudget};
 use estimates::Estimates;
+pub(crate) use graphs::{Contents, ended as graph_ended};
 use in_flight::InFlight;
 pub(crate) use launch::Launch;
 pub(crate) use stream::Stream;
