@@ -88,9 +88,9 @@ fn member() {
         // Allocations of so many bytes, and how many of them.
         "export" => {
             let (bytes, count) = rest.split_once(' ').expect("two numbers");
-            let pieces =
+            let allocations =
                 (0..number(count)).map(|_| -> CUdeviceptr { get!(cuMemAlloc_v2(number(bytes) as usize)) });
-            own = pieces.collect();
+            own = allocations.collect();
             let handles = own
                 .iter()
                 .map(|pointer| spelled(&get!(cuIpcGetMemHandle(*pointer))));

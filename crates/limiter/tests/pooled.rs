@@ -202,21 +202,24 @@ fn memory_that_lies_idle_does_not_hide_what_others_have_open() {
 }
 
 #[test]
-fn a_page_of_small_pieces_stays_for_the_one_that_is_open() {
-    with_pair("a_page_of_small_pieces_stays_for_the_one_that_is_open", |pair| {
-        pair.then('o', "alloc a 1000", 2);
-        pair.then('o', "alloc b 1000", 2);
-        pair.pass("a", 2);
-        pair.then('o', "free a", 2);
-        pair.then('o', "free b", 2);
-        // In the page that the importer has open.
-        pair.then('o', "alloc c 1000", 2);
-        pair.then('o', "trim 0", 2);
-        pair.then('o', "free c", 2);
-        pair.then('o', "alloc d 1000", 2);
-        pair.then('g', "free a", 2);
-        pair.then('o', "free d", 0);
-    });
+fn a_page_of_small_allocations_stays_for_the_one_that_is_open() {
+    with_pair(
+        "a_page_of_small_allocations_stays_for_the_one_that_is_open",
+        |pair| {
+            pair.then('o', "alloc a 1000", 2);
+            pair.then('o', "alloc b 1000", 2);
+            pair.pass("a", 2);
+            pair.then('o', "free a", 2);
+            pair.then('o', "free b", 2);
+            // In the page that the importer has open.
+            pair.then('o', "alloc c 1000", 2);
+            pair.then('o', "trim 0", 2);
+            pair.then('o', "free c", 2);
+            pair.then('o', "alloc d 1000", 2);
+            pair.then('g', "free a", 2);
+            pair.then('o', "free d", 0);
+        },
+    );
 }
 
 #[test]

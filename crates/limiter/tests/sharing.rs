@@ -1,9 +1,9 @@
 //! Allocations that several processes hold: inside a slice one process is charged; the importer is charged for memory
 //! from outside.
 
+mod address_reuse;
 mod emulated;
 mod members;
-mod squatter;
 mod support;
 
 use std::os::fd::IntoRawFd as _;
@@ -381,7 +381,7 @@ fn a_page_is_one_for_what_waits_in_it_and_what_comes_to_it() {
 /// Opens exported memory in a context that ends, and whose addresses are taken as soon as it has ended.
 fn passing() {
     let mut own = 0;
-    obey_on(&squatter::TABLE, |word, rest| match word {
+    obey_on(&address_reuse::TABLE, |word, rest| match word {
         "export" => {
             own = get!(cuMemAlloc_v2(20 << 20));
             spelled(&get!(cuIpcGetMemHandle(own)))
@@ -390,7 +390,7 @@ fn passing() {
         "open" => {
             let context: CUcontext = get!(cuCtxCreate_v2(0, 0));
             let flags = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.0;
-            squatter::at(get!(cuIpcOpenMemHandle_v2(handle(rest), flags)));
+            address_reuse::at(get!(cuIpcOpenMemHandle_v2(handle(rest), flags)));
             format!("{:?}", code!(cuCtxDestroy_v2(context)))
         }
         "look" => {

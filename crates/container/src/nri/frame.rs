@@ -21,7 +21,7 @@ pub const MOST: usize = 4 << 20;
 const HEAD: usize = 10;
 /// The most that we put into one frame. The runtime's reader has a buffer of this size, and fails on a frame that is
 /// larger than the space it has left for it.
-const PIECE: usize = 4096;
+const FRAME_MOST: usize = 4096;
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,11 +156,11 @@ impl<S: Write> Trunk<S> {
         bytes.extend(message.stream.to_be_bytes());
         bytes.extend([message.kind, message.flags]);
         bytes.extend(&message.data);
-        for piece in bytes.chunks(PIECE) {
-            let mut frame = Vec::with_capacity(8 + PIECE);
+        for part in bytes.chunks(FRAME_MOST) {
+            let mut frame = Vec::with_capacity(8 + FRAME_MOST);
             frame.extend(message.connection.to_be_bytes());
-            frame.extend(u32::try_from(piece.len()).unwrap_or(0).to_be_bytes());
-            frame.extend(piece);
+            frame.extend(u32::try_from(part.len()).unwrap_or(0).to_be_bytes());
+            frame.extend(part);
             self.socket.write_all(&frame)?;
         }
         self.socket.flush()
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_arrives_in_pieces_and_whole() {
+    fn what_is_sent_arrives_in_parts_and_whole() {
         let messages = [
             message_of(RUNTIME, 1, vec![1; 3]),
             message_of(PLUGIN, 3, (0..=255).cycle().take(100_000).collect()),
@@ -212,7 +212,7 @@ mod tests {
         );
         // The first frame of each, then the second of each.
         let (first, second) = (sent(std::slice::from_ref(&one)), sent(std::slice::from_ref(&two)));
-        let cut = 8 + PIECE;
+        let cut = 8 + FRAME_MOST;
         let bytes = [&first[..cut], &second[..cut], &first[cut..], &second[cut..]].concat();
         let mut trunk = Trunk::new(&bytes[..]);
         assert_eq!(trunk.receive().expect("read"), Some(one));

@@ -30,7 +30,7 @@ pub enum Way {
     Pool,
 }
 
-/// Managed memory comes to the device in pieces of at least so many bytes (NVIDIA's open kernel modules, uvm_va_block.c:
+/// Managed memory comes to the device in blocks of at least so many bytes (NVIDIA's open kernel modules, uvm_va_block.c:
 /// "big pages" of 64 KiB).
 const MANAGED_PAGE: usize = 64 << 10;
 

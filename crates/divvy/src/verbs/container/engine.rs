@@ -274,15 +274,15 @@ fn verdict(helper: &mut Child, patience: Duration) -> Option<Fault> {
     drop(helper.stdin.take());
     let mut out = helper.stdout.take()?;
     let begin = Instant::now();
-    let (mut said, mut piece) = (Vec::new(), [0; 1024]);
+    let (mut said, mut buffer) = (Vec::new(), [0; 1024]);
     while !said.contains(&b'\n') && said.len() < MOST {
         let left = Timespec::try_from(patience.saturating_sub(begin.elapsed())).ok()?;
         if poll(&mut [PollFd::new(&out, PollFlags::IN)], Some(&left)).ok()? == 0 {
             return None;
         }
-        match out.read(&mut piece).ok()? {
+        match out.read(&mut buffer).ok()? {
             0 => break,
-            read => said.extend_from_slice(&piece[..read]),
+            read => said.extend_from_slice(&buffer[..read]),
         }
     }
     serde_json::from_slice(&said).ok()?
