@@ -23,9 +23,9 @@ use crate::life::attending::Attending;
 use crate::life::container::Containers;
 use crate::life::ending::Endings;
 use crate::life::grants::Grants;
-use crate::life::keepers::Keepers;
 use crate::life::lists::Lists;
 use crate::life::members::{Members, Roster};
+use crate::life::page_servers::PageServers;
 use crate::life::records::stored;
 use crate::life::resize::Resizing;
 use crate::life::slice::Slice;
@@ -70,7 +70,7 @@ pub struct Daemon {
     pub(crate) holder: Arc<PageHolder>,
     pub(crate) modes: Arc<Modes>,
     pub(crate) endings: Arc<Endings>,
-    pub(crate) keepers: Arc<Keepers>,
+    pub(crate) page_servers: Arc<PageServers>,
     pub(crate) adoption: Arc<Adoption>,
     pub(crate) attending: Arc<Attending>,
     pub(crate) containers: Containers,
@@ -242,7 +242,7 @@ impl Daemon {
             members: members.clone(),
             grants: grants.clone(),
         });
-        let keepers = Arc::new(Keepers {
+        let page_servers = Arc::new(PageServers {
             run: run.clone(),
             state: state.clone(),
             journal: journal.clone(),
@@ -348,7 +348,7 @@ impl Daemon {
                 homes,
                 modes: modes.clone(),
                 holder: holder.clone(),
-                keepers: keepers.clone(),
+                page_servers: page_servers.clone(),
                 endings: endings.clone(),
                 attending: attending.clone(),
             },
@@ -366,7 +366,7 @@ impl Daemon {
             holder,
             modes,
             endings,
-            keepers,
+            page_servers,
             adoption,
             attending,
             lists,

@@ -116,7 +116,7 @@ fn hours_of_coming_and_going_leave_shares_as_they_were_and_nothing_behind() {
         minutes(2);
         match guests % 4 {
             0 => guest.signal(Signal::KILL),
-            1 => processes::signal(guest.keeper(), Signal::KILL),
+            1 => processes::signal(guest.page_server(), Signal::KILL),
             2 => drop(guest.ask("fault")),
             _ => {}
         }
@@ -126,7 +126,7 @@ fn hours_of_coming_and_going_leave_shares_as_they_were_and_nothing_behind() {
             // Its page server is gone: it goes on under its limit until it ends.
             minutes(1);
             guest.signal(Signal::KILL);
-            let _keeper = guest.wait();
+            let _page_server = guest.wait();
         } else {
             let _failed = guest.wait();
         }

@@ -135,8 +135,8 @@ fn in_words(slice: &SliceRecord) -> String {
     for run in &slice.runs {
         line("run", format!("{} {}", run.pid, run.command.join(" ")));
     }
-    if let Some(keeper) = slice.keeper_pid {
-        line("keeper", format!("process {keeper}"));
+    if let Some(page_server) = slice.page_server_pid {
+        line("page server", format!("process {page_server}"));
     }
     for bypass in &slice.bypasses {
         line("not enforced", bypass.clone());

@@ -8,7 +8,10 @@ use crate::decide::life::{Ending, Sight, ending, missed_rounds, sight_of};
 fn a_slice_ends_when_nothing_keeps_or_uses_it() {
     assert_eq!(ending(false, false, || false), Ending::Ends);
     assert_eq!(ending(false, false, || true), Ending::Orphaned);
-    assert_eq!(ending(false, true, || panic!("its keeper lives")), Ending::Stays);
+    assert_eq!(
+        ending(false, true, || panic!("its page server lives")),
+        Ending::Stays
+    );
     assert_eq!(ending(true, false, || panic!("it is lasting")), Ending::Stays);
 }
 
