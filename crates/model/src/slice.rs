@@ -243,7 +243,7 @@ pub struct RunRecord {
 /// What a lasting slice goes with: when it is gone, and nothing runs in the slice any more, the agent deletes that.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Attendant {
+pub enum LifetimeAnchor {
     /// A process, such as a container's first.
     Process {
         /// Its process id.
@@ -399,8 +399,8 @@ pub struct SliceRecord {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lasting: bool,
     /// What it goes with, where it does not stay until it is deleted: a container.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attendant: Option<Attendant>,
+    #[serde(default, alias = "attendant", skip_serializing_if = "Option::is_none")]
+    pub lifetime_anchor: Option<LifetimeAnchor>,
     /// Which pods and containers may join it by naming it in an annotation: the namespaces of pods, or `*` for all of them
     /// and for containers that are in no pod. None may where this is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -587,6 +587,7 @@ mod tests {
         let mut stored: serde_json::Value = serde_json::from_str(OLD).expect("a document");
         stored["keeper_pid"] = 7.into();
         stored["keeper_start_ticks"] = 42.into();
+        stored["attendant"] = serde_json::json!({ "path": "/x" });
         let record: SliceRecord = serde_json::from_value(stored).expect("understood");
         assert_eq!(
             (record.page_server_pid, record.page_server_start_ticks),
@@ -598,6 +599,8 @@ mod tests {
             (&7.into(), &42.into())
         );
         assert!(stored.get("keeper_pid").is_none());
+        assert_eq!(record.lifetime_anchor, Some(LifetimeAnchor::Path("/x".into())));
+        assert!(stored.get("lifetime_anchor").is_some() && stored.get("attendant").is_none());
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Admission {
             emulated_spec: state.inventory.emulated_spec(&device.uuid).map(str::to_owned),
             page_server_pid: (!ask.lasting).then_some(peer.pid),
             page_server_start_ticks: if ask.lasting { 0 } else { peer.since },
-            attendant: match (ask.lasting, ask.attended, ask.container_within_ms) {
+            lifetime_anchor: match (ask.lasting, ask.attended, ask.container_within_ms) {
                 (true, true, _) => Some(anchor::of_process(peer.pid)?),
                 (true, false, Some(within)) => Some(anchor::of_containers(within)),
                 _ => None,

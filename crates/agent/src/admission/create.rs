@@ -14,7 +14,7 @@ use crate::admission::wanted::{Wanted, asks_for_nothing, join_of};
 use crate::api::{CreateSlice, CreatedSlice, Join, Standing, Wait};
 use crate::holder::PageHolder;
 use crate::journal::Journal;
-use crate::life::attending::Attending;
+use crate::life::anchors::LifetimeAnchors;
 use crate::life::ending::Endings;
 use crate::life::names::{default_slice_name, fresh_id};
 use crate::life::page_servers::PageServers;
@@ -49,7 +49,7 @@ pub(crate) struct Requests {
     pub holder: Arc<PageHolder>,
     pub page_servers: Arc<PageServers>,
     pub endings: Arc<Endings>,
-    pub attending: Arc<Attending>,
+    pub anchors: Arc<LifetimeAnchors>,
 }
 
 impl Requests {
@@ -71,7 +71,7 @@ impl Requests {
             let attempt = {
                 let mut state = self.state.lock();
                 // A container that was just removed no longer has its name.
-                self.attending.delete_unattended(&mut state);
+                self.anchors.delete_unanchored(&mut state);
                 let ahead = self.line.serve(&mut state);
                 self.admission.try_create(&mut state, peer, &wanted, &ahead)
             };

@@ -43,7 +43,7 @@ impl Viewer {
         slice.runs.clear();
         slice.containers.clear();
         slice.page_server_pid = None;
-        slice.attendant = None;
+        slice.lifetime_anchor = None;
         // Both fields name processes and paths.
         slice.warnings.clear();
         slice.trouble = None;
@@ -90,7 +90,7 @@ mod tests {
             "memory_used_bytes": 3, "isolation": "cooperative", "policy": "strict", "created_at": "now",
             "command": ["train", "--token", "secret"], "page_server_pid": 7, "trouble": null, "warnings": ["process 9"],
             "processes": [{ "pid": 9, "command": "train", "memory_used_bytes": 3 }],
-            "runs": [{ "pid": 8, "start_ticks": 1, "command": ["train"] }], "attendant": { "path": "/home/a/x" },
+            "runs": [{ "pid": 8, "start_ticks": 1, "command": ["train"] }], "lifetime_anchor": { "path": "/home/a/x" },
         }))
         .expect("a record")
     }

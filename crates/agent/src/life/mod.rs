@@ -2,7 +2,7 @@
 
 pub(crate) mod adopt;
 pub(crate) mod anchor;
-pub(crate) mod attending;
+pub(crate) mod anchors;
 pub mod container;
 pub(crate) mod described;
 pub(crate) mod ending;

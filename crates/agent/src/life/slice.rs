@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use divvy_ledger::attach::Pages;
 use divvy_model::{
-    Attendant, Bytes, ComputeTerms, Condition, DeviceRecord, DeviceShare, Fault, Isolation, ProcessRecord,
-    RunRecord, SliceRecord, SliceState,
+    Bytes, ComputeTerms, Condition, DeviceRecord, DeviceShare, Fault, Isolation, LifetimeAnchor,
+    ProcessRecord, RunRecord, SliceRecord, SliceState,
 };
 
 use crate::decide::admission::Hold;
 use crate::decide::held::HeldMode;
 use crate::decide::overhead::{Audited, Seen, Why};
-use crate::life::anchor::Anchor;
+use crate::life::anchor::OpenAnchor;
 use crate::life::known::Known;
 use crate::life::lives::Lives;
 use crate::life::pages::{self, Bounds, Usage};
@@ -49,8 +49,8 @@ pub struct Slice {
     page_server: Option<Watched>,
     /// The page server of a lasting slice that this agent started: our child, to be reaped.
     child: Option<Child>,
-    /// Its attendant, as in the record.
-    anchor: Option<Anchor>,
+    /// Its lifetime anchor, as in the record.
+    anchor: Option<OpenAnchor>,
     /// The `divvy run`s that joined, as in the record.
     runs: Vec<(Watched, RunRecord)>,
 }
@@ -108,7 +108,7 @@ impl Slice {
             anchor: None,
             runs: Vec::new(),
         };
-        slice.go_with(slice.record.attendant.clone());
+        slice.go_with(slice.record.lifetime_anchor.clone());
         // Versions with one device only did not store it.
         slice.record.set_shares(slice.record.shares());
         slice.keep_by(page_server);
@@ -120,16 +120,16 @@ impl Slice {
         slice
     }
 
-    /// Sets its attendant.
-    pub fn go_with(&mut self, attendant: Option<Attendant>) {
-        self.anchor = attendant.as_ref().map(Anchor::of);
-        self.record.attendant = attendant;
+    /// Sets its lifetime anchor.
+    pub fn go_with(&mut self, anchor: Option<LifetimeAnchor>) {
+        self.anchor = anchor.as_ref().map(OpenAnchor::of);
+        self.record.lifetime_anchor = anchor;
     }
 
-    /// Whether its attendant is gone.
+    /// Whether its lifetime anchor is gone.
     #[must_use]
-    pub fn is_unattended(&self) -> bool {
-        self.record.lasting && self.anchor.as_ref().is_some_and(Anchor::is_gone)
+    pub fn has_lost_anchor(&self) -> bool {
+        self.record.lasting && self.anchor.as_ref().is_some_and(OpenAnchor::is_gone)
     }
 
     /// Sets its page server, a process that lives.
