@@ -77,7 +77,7 @@ impl Tenant {
     }
 
     /// Process id of the `divvy run` above it.
-    pub fn keeper(&self) -> u32 {
+    pub fn page_server(&self) -> u32 {
         self.child.id()
     }
 

@@ -1,9 +1,9 @@
 //! `cargo xtask words`: holds code and docs to docs/glossary.md, which lists words that are not used here, and what to say
 //! in their place.
 //!
-//! A word is found inside names too: `slice_keeper` and `SliceKeeper` have the word `keeper`. A word that is good somewhere
-//! else is held to the folders of its row: a warp has lanes, and a stream has none. What describes the past may keep its
-//! words: CHANGELOG.md and docs/adr.
+//! A word is found inside names too: `slice_keeper` and `SliceKeeper` have the word `keeper`. What describes the past may
+//! keep its words: CHANGELOG.md and docs/adr. A row's third cell lists the exceptions: names that stay, such as a field
+//! of documents that an earlier version wrote, and paths where the word has its usual meaning.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,18 +35,22 @@ const LEFT_OUT: [&str; 5] = [
     "xtask/src/words.rs",
 ];
 
-/// A row of the glossary's list.
+/// What the glossary says of a word that is not used.
 #[derive(Debug, Default)]
 struct Ban {
-    /// What to say in its place.
+    /// What to say in its place. Empty: nothing is listed.
     instead: String,
-    /// The folders in which the word is not used; none of them means everywhere.
-    within: Vec<String>,
+    /// Whole names, and beginnings of paths, in which the word stays. A path has a `/`.
+    exceptions: Vec<String>,
 }
 
 impl Ban {
-    fn covers(&self, file: &str) -> bool {
-        self.within.is_empty() || self.within.iter().any(|folder| file.starts_with(folder))
+    fn excepts(&self, file: &str, name: &str) -> bool {
+        let mut exceptions = self.exceptions.iter();
+        exceptions.any(|exception| match exception.contains('/') {
+            true => file.starts_with(exception.as_str()),
+            false => exception == name,
+        })
     }
 }
 
@@ -104,8 +108,7 @@ fn files() -> anyhow::Result<Vec<String>> {
     Ok(names.split('\0').filter(is_read).map(str::to_owned).collect())
 }
 
-/// The words of the glossary's second table: `| keeper, keepers | page server |`, or
-/// `| lane, lanes | stream budget | crates/limiter, crates/agent |` for a word that is not used in some folders.
+/// The words of the glossary's second table: `| keeper, keepers | page server | keeper_pid |`.
 fn banned(glossary: &str) -> anyhow::Result<BTreeMap<String, Ban>> {
     let (_, table) = glossary
         .split_once(HEADING)
@@ -117,15 +120,15 @@ fn banned(glossary: &str) -> anyhow::Result<BTreeMap<String, Ban>> {
         let (Some(words), Some(instead)) = (cells.next(), cells.next()) else {
             bail!("{GLOSSARY} has a row without two cells: {row}");
         };
-        let folders = cells.next().unwrap_or_default().split(',').map(str::trim);
-        let within: Vec<String> = folders
-            .filter(|folder| !folder.is_empty())
-            .map(|folder| format!("{folder}/"))
+        let listed = cells.next().unwrap_or_default().split(',');
+        let exceptions: Vec<String> = listed
+            .map(|exception| exception.trim().trim_matches('`').to_owned())
+            .filter(|exception| !exception.is_empty())
             .collect();
         for word in words.split(',') {
             let ban = Ban {
                 instead: instead.to_owned(),
-                within: within.clone(),
+                exceptions: exceptions.clone(),
             };
             banned.insert(word.trim().to_lowercase(), ban);
         }
@@ -137,17 +140,21 @@ fn banned(glossary: &str) -> anyhow::Result<BTreeMap<String, Ban>> {
 }
 
 fn hits(file: &str, text: &str, banned: &BTreeMap<String, Ban>) -> Vec<Hit> {
-    let lines = (1..).zip(text.lines());
-    lines
-        .flat_map(|(line, text)| {
-            let words = words(text).map(str::to_lowercase);
-            let hits = words.filter(|word| banned.get(word).is_some_and(|ban| ban.covers(file)));
-            hits.map(move |word| Hit { word, line }).collect::<Vec<_>>()
-        })
-        .collect()
+    let mut hits = Vec::new();
+    for (line, text) in (1..).zip(text.lines()) {
+        for name in text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_') {
+            for word in words(name).map(str::to_lowercase) {
+                let is_hit = banned.get(&word).is_some_and(|ban| !ban.excepts(file, name));
+                if is_hit {
+                    hits.push(Hit { word, line });
+                }
+            }
+        }
+    }
+    hits
 }
 
-/// The words of a line, also those inside names.
+/// The words inside a name.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|letter: char| !letter.is_ascii_alphabetic())
         .flat_map(|name| {
@@ -179,7 +186,7 @@ mod tests {
         let banned = banned(table).expect("a table");
         assert_eq!(banned.len(), 2);
         let text = "let slice_keeper = Keepers::new();\n// a housekeeper is none\nNVMLKeeper KEEPER";
-        let found: Vec<(usize, String)> = hits("docs/one.md", text, &banned)
+        let found: Vec<(usize, String)> = hits("a.rs", text, &banned)
             .into_iter()
             .map(|hit| (hit.line, hit.word))
             .collect();
@@ -189,24 +196,18 @@ mod tests {
     }
 
     #[test]
-    fn a_word_with_folders_is_looked_for_in_them_alone() {
-        let table = "## Words that are not used\n\n| not | say | within |\n|---|---|---|\n\
-                     | lane, lanes | stream budget | crates/limiter, crates/agent |\n| purse | credit |\n";
+    fn a_word_stays_in_the_names_and_paths_that_its_row_lists() {
+        let table = "## Words that are not used\n\n| not | say | but in |\n|---|---|---|\n\
+                     | escape, escapes | bypass | `escape_json`, `crates/ptx/` |\n| rope | handle | |\n";
         let banned = banned(table).expect("a table");
-        let count = |file: &str| hits(file, "let lane = lanes.purse();", &banned).len();
-        assert_eq!(count("crates/limiter/src/gate/mod.rs"), 3);
-        assert_eq!(count("crates/agent/src/lib.rs"), 3);
-        assert_eq!(count("crates/agents/src/lib.rs"), 1);
-        assert_eq!(count("crates/ptx/src/warp.rs"), 1);
-    }
-
-    #[test]
-    fn the_folders_of_the_glossary_exist() {
-        let text = fs::read_to_string(workspace_root().join(GLOSSARY)).expect("the glossary");
-        let banned = banned(&text).expect("its table");
-        for folder in banned.values().flat_map(|ban| &ban.within) {
-            assert!(workspace_root().join(folder).is_dir(), "{folder}");
-        }
+        let count = |file: &str, text: &str| hits(file, text, &banned).len();
+        assert_eq!(count("crates/ptx/src/lex.rs", "an escape, and it escapes"), 0);
+        assert_eq!(count("crates/model/src/a.rs", "fn escape_json()"), 0);
+        assert_eq!(
+            count("crates/model/src/a.rs", "fn escape() { escape_json_text() }"),
+            2
+        );
+        assert_eq!(count("crates/ptx/src/lex.rs", "a rope"), 1);
     }
 
     #[test]

@@ -108,7 +108,7 @@ pub struct CreateSlice {
     /// A lasting slice: it stays while nothing runs in it, and a process of the agent's serves its pages.
     #[serde(default)]
     pub lasting: bool,
-    /// For a lasting slice: it goes with the caller's process, until the caller sets another attendant.
+    /// For a lasting slice: it goes with the caller's process, until the caller sets another lifetime anchor.
     #[serde(default)]
     pub attended: bool,
     /// For a lasting slice: it goes with its containers, of which the first must come within so many milliseconds.
@@ -152,7 +152,7 @@ pub struct Join {
     pub dry_run: bool,
 }
 
-/// `POST /v1/slices/{slice}/attend`: sets the attendant with which a lasting slice goes from now on.
+/// `POST /v1/slices/{slice}/attend`: sets the lifetime anchor with which a lasting slice goes from now on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attend {

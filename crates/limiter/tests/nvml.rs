@@ -448,8 +448,8 @@ fn a_slice_that_cannot_be_seen_shows_no_device() {
 }
 
 #[test]
-fn a_slice_whose_keeper_is_gone_is_shown_as_it_was() {
-    alone("a_slice_whose_keeper_is_gone_is_shown_as_it_was", || {
+fn a_slice_whose_page_server_is_gone_is_shown_as_it_was() {
+    alone("a_slice_whose_page_server_is_gone_is_shown_as_it_was", || {
         let slice = Slice::with(&[(GIB, FIRST)], Terms::default());
         enter(&slice);
         let device: nvmlDevice_t = ask!(nvmlDeviceGetHandleByIndex_v2(0));

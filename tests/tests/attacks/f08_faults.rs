@@ -52,7 +52,7 @@ fn slowed(strace: &Path, system: &System) -> Hostile {
 /// That leaves no time for ten thousand rounds: `f08_a_look_at_memory_that_shrinks_meanwhile_faults_nobody` makes them
 /// with the same code.
 #[test]
-fn f08_a_keeper_that_shrinks_its_memory_while_it_is_looked_at_ends_no_agent() {
+fn f08_a_page_server_that_shrinks_its_memory_while_it_is_looked_at_ends_no_agent() {
     let Some(strace) = strace() else { return };
     let Some(system) = System::new() else { return };
     let slow = slowed(&strace, &system);
@@ -75,7 +75,7 @@ fn f08_a_keeper_that_shrinks_its_memory_while_it_is_looked_at_ends_no_agent() {
 /// The same by a page server that is its user's own `divvy run`, whose sockets that user takes over, and an agent that
 /// asks for pages because it was restarted.
 #[test]
-fn f08_a_keeper_that_is_taken_over_by_its_user_ends_no_agent() {
+fn f08_a_page_server_that_is_taken_over_by_its_user_ends_no_agent() {
     let Some(strace) = strace() else { return };
     let Some(system) = System::new() else { return };
     let alice = &system.users.alice;

@@ -34,7 +34,7 @@ const TESTS: [(&str, &[&str]); 23] = [
     ),
     (
         "F5",
-        &["f05_a_user_who_leads_the_agent_to_anothers_keeper_changes_nothing_there"],
+        &["f05_a_user_who_leads_the_agent_to_anothers_page_server_changes_nothing_there"],
     ),
     (
         "F6",
@@ -50,14 +50,17 @@ const TESTS: [(&str, &[&str]); 23] = [
     (
         "F8",
         &[
-            "f08_a_keeper_that_shrinks_its_memory_while_it_is_looked_at_ends_no_agent",
-            "f08_a_keeper_that_is_taken_over_by_its_user_ends_no_agent",
+            "f08_a_page_server_that_shrinks_its_memory_while_it_is_looked_at_ends_no_agent",
+            "f08_a_page_server_that_is_taken_over_by_its_user_ends_no_agent",
             "f08_a_look_at_memory_that_shrinks_meanwhile_faults_nobody",
             "f08_a_container_that_shortens_its_devices_page_ends_nothing_of_the_hosts",
             "f08_two_users_of_one_device_see_each_others_use_and_shorten_nothing",
         ],
     ),
-    ("F9", &["f09_keepers_that_accept_nothing_hold_up_nobody_else"]),
+    (
+        "F9",
+        &["f09_page_servers_that_accept_nothing_hold_up_nobody_else"],
+    ),
     (
         "F10",
         &["f10_one_user_neither_fills_the_queue_nor_the_agents_memory"],

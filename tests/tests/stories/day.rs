@@ -116,7 +116,7 @@ fn hours_of_coming_and_going_leave_shares_as_they_were_and_nothing_behind() {
         minutes(2);
         match others % 4 {
             0 => other.signal(Signal::KILL),
-            1 => processes::signal(other.keeper(), Signal::KILL),
+            1 => processes::signal(other.page_server(), Signal::KILL),
             2 => drop(other.ask("fault")),
             _ => {}
         }
@@ -126,7 +126,7 @@ fn hours_of_coming_and_going_leave_shares_as_they_were_and_nothing_behind() {
             // Its page server is gone: it goes on under its limit until it ends.
             minutes(1);
             other.signal(Signal::KILL);
-            let _keeper = other.wait();
+            let _page_server = other.wait();
         } else {
             let _failed = other.wait();
         }

@@ -83,7 +83,7 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand, descriptors
         // A caller is refused by the last look's result.
         tracing::error!(%error, "cannot start the thread that looks for tenants");
     }
-    crate::keeper::hand_out::start(run, &agent.daemon.state)?;
+    crate::page_server::hand_out::start(run, &agent.daemon.state)?;
     if agent.daemon.settings.admit_others
         && let Err(fault) = crate::launch::stage::stage_for_others(run)
     {

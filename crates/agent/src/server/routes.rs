@@ -260,7 +260,7 @@ async fn attend(
     let (peer, ask) = (caller.known()?, parse(&body)?);
     agent
         .answer(peer, "Slice", move |daemon| {
-            daemon.attending.attend(peer, &which, &ask)
+            daemon.anchors.set(peer, &which, &ask)
         })
         .await
 }

@@ -72,10 +72,10 @@ impl Host {
             emulated: emulated.map(str::to_owned),
             ..Settings::default()
         };
-        let no_keeper = |_: &RunDir, _: &str| std::process::Command::new("false");
+        let no_page_server = |_: &RunDir, _: &str| std::process::Command::new("false");
         Self {
             _folder: folder,
-            daemon: Daemon::start_over(run, settings, no_keeper, nvidia).expect("it starts"),
+            daemon: Daemon::start_over(run, settings, no_page_server, nvidia).expect("it starts"),
         }
     }
 

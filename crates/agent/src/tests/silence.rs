@@ -101,8 +101,8 @@ fn a_driver_that_hangs_stops_nobody_and_is_told_of_until_it_answers() {
     let fake = Fake::default();
     let library = fake.clone();
     let nvidia = Nvidia::over(move || library, LONG, SOON);
-    let no_keeper = |_: &RunDir, _: &str| std::process::Command::new("false");
-    let daemon = Daemon::start_over(run, Settings::default(), no_keeper, nvidia).expect("it starts");
+    let no_page_server = |_: &RunDir, _: &str| std::process::Command::new("false");
+    let daemon = Daemon::start_over(run, Settings::default(), no_page_server, nvidia).expect("it starts");
     let create = |name: &str, gib| {
         // Two callers: one that asks again, before it has taken up its slice, gets the same slice.
         let pid = match name {

@@ -11,8 +11,8 @@ mod escape;
 mod fatbin;
 mod flood;
 mod http;
-mod keeper;
 mod names;
+mod page_server;
 mod pages;
 mod paths;
 mod wire;
@@ -35,10 +35,10 @@ fn main() -> anyhow::Result<()> {
             let reach = device::Reach::new(Path::new(folder), Path::new(socket), device)?;
             reach.shorten(number(rounds)?, number(seconds)?)
         }
-        ["redirect", other] => keeper::redirect(Path::new(other)),
-        ["fault", looks, seconds] => keeper::fault(number(looks)?, number(seconds)?),
-        ["steal", name, milliseconds] => keeper::steal(name, number(milliseconds)?),
-        ["stuck", count] => keeper::stuck(number(count)?),
+        ["redirect", other] => page_server::redirect(Path::new(other)),
+        ["fault", looks, seconds] => page_server::fault(number(looks)?, number(seconds)?),
+        ["steal", name, milliseconds] => page_server::steal(name, number(milliseconds)?),
+        ["stuck", count] => page_server::stuck(number(count)?),
         ["connections", count, text] => flood::connections(number(count)?, text),
         ["silent", socket, count] => flood::silent(Path::new(socket), number(count)?),
         ["queue", count, bytes] => flood::queue(number(count)?, number(bytes)?),

@@ -13,7 +13,7 @@ use divvy_container::cdi;
 use divvy_container::engine::{self, Asked, Engine, Line, around, diagnose, split};
 use divvy_container::inject::{is_written, written};
 use divvy_container::unlimited;
-use divvy_model::{Attendant, Code, Fault, MemoryAmount, Policy, SliceRecord};
+use divvy_model::{Code, Fault, LifetimeAnchor, MemoryAmount, Policy, SliceRecord};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
@@ -176,8 +176,8 @@ fn replace(line: &Line, ours: &mut Ours, program: &Path, context: &Context) -> R
         return Ok(());
     };
     let slices = agent.slices()?.body.items;
-    let attendant = Some(Attendant::Path(folder));
-    let Some(slice) = slices.into_iter().find(|slice| slice.attendant == attendant) else {
+    let anchor = Some(LifetimeAnchor::Path(folder));
+    let Some(slice) = slices.into_iter().find(|slice| slice.lifetime_anchor == anchor) else {
         return Ok(());
     };
     if ours.dry_run {

@@ -82,7 +82,7 @@ pub fn may_join(which: &str, namespace: Option<&str>, context: &Context) -> Resu
         )
         .hint("they join slices of root's by the whole name: `divvy slice create NAME --memory SIZE --pods` makes one")
     })?;
-    if slice.attendant.is_some() || is_noted(context.peek().path(), &slice.name) {
+    if slice.lifetime_anchor.is_some() || is_noted(context.peek().path(), &slice.name) {
         return Err(Fault::new(
             Code::NotLasting,
             format!("slice `{which}` belongs to a container"),
