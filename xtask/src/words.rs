@@ -40,14 +40,14 @@ const LEFT_OUT: [&str; 5] = [
 struct Ban {
     /// What to say in its place. Empty: nothing is listed.
     instead: String,
-    /// Whole names, and beginnings of paths, in which the word stays. A path has a `/`.
+    /// Whole names, and beginnings of paths, in which the word stays. A path has a `/` or ends with `.md`.
     exceptions: Vec<String>,
 }
 
 impl Ban {
     fn excepts(&self, file: &str, name: &str) -> bool {
         let mut exceptions = self.exceptions.iter();
-        exceptions.any(|exception| match exception.contains('/') {
+        exceptions.any(|exception| match exception.contains('/') || exception.ends_with(".md") {
             true => file.starts_with(exception.as_str()),
             false => exception == name,
         })
