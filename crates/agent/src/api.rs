@@ -205,9 +205,10 @@ pub struct Wait {
     /// The last known place: the answer waits until it changes.
     #[serde(default)]
     pub told: Option<(u32, u32)>,
-    /// How long the answer may take, in milliseconds.
-    #[serde(default)]
-    pub patience_ms: u64,
+    /// How long the answer may take, in milliseconds. Its name on the wire is that of earlier versions, whose clients and
+    /// agents are understood.
+    #[serde(default, rename = "patience_ms")]
+    pub timeout_ms: u64,
 }
 
 /// The answer: the place in the queue.

@@ -151,7 +151,7 @@ impl Context {
         }
         self.peek().check_kind()?;
         let (sources, root) = (self.sources(), sysroot.map(Sysroot::at));
-        patiently(move || divvy_host::survey(&sources, root.as_ref()))
+        with_timeout(move || divvy_host::survey(&sources, root.as_ref()))
     }
 
     fn sources(&self) -> Sources {
@@ -166,17 +166,17 @@ impl Context {
 ///
 /// # Errors
 /// [`Code::Driver`] where there is no answer in time.
-pub fn patiently<T: Send + 'static>(
+pub fn with_timeout<T: Send + 'static>(
     question: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
     /// A machine with sixteen GPUs that nothing has used since it started takes some seconds.
-    const PATIENCE: Duration = Duration::from_secs(15);
+    const TIMEOUT: Duration = Duration::from_secs(15);
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let _gone = sender.send(question());
     });
-    receiver.recv_timeout(PATIENCE).unwrap_or_else(|_| {
-        let message = format!("NVIDIA's library does not answer within {} s", PATIENCE.as_secs());
+    receiver.recv_timeout(TIMEOUT).unwrap_or_else(|_| {
+        let message = format!("NVIDIA's library does not answer within {} s", TIMEOUT.as_secs());
         Err(Fault::new(Code::Driver, message).hint(
             "the driver may hang: look at the kernel's log for Xid errors; `divvy devices --sysroot /` asks the kernel only",
         ))

@@ -462,12 +462,12 @@ fn a_slice_has_an_account_for_each_device() {
 #[test]
 fn who_waits_has_the_room_that_another_gives_back() {
     let served = serve();
-    let patient = |seconds| Terms {
+    let waiting = |seconds| Terms {
         on_oom_wait: Duration::from_secs(seconds),
         ..Terms::default()
     };
     let pages = Pages::create(&GrantSpec {
-        terms: patient(600),
+        terms: waiting(600),
         ..spec(100 * MIB)
     })
     .expect("pages");
