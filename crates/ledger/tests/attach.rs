@@ -532,9 +532,9 @@ fn bypasses_and_thrashing_are_the_ledgers_to_show() {
 
 /// An agent that measures on request, finds that the driver no longer holds anything, and reports that.
 fn looks_once(pages: &Pages) {
-    let mut rung = pages.ledger.rung();
+    let mut rings = pages.ledger.rings();
     while pages.ledger.looks_asked() == 0 {
-        rung = pages.ledger.wait_doorbell(rung, Duration::from_secs(60));
+        rings = pages.ledger.wait_doorbell(rings, Duration::from_secs(60));
     }
     let asked = pages.ledger.looks_asked();
     pages.grant.set_overhead_bytes(0);

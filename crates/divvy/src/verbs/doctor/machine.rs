@@ -76,11 +76,11 @@ fn of_devices(survey: &Survey) -> Vec<Check> {
         let mut detail = format!(
             "device {} reaches `{}`: not protected against {}",
             device.index,
-            reach.rung,
-            reach.rung.not_protected()
+            reach.level,
+            reach.level.not_protected()
         );
-        if let Some((rung, command)) = reach.next {
-            detail.push_str(&format!("; `{rung}` is opened by: {command}"));
+        if let Some((level, command)) = reach.next {
+            detail.push_str(&format!("; `{level}` is opened by: {command}"));
         }
         checks.push(Check::ok("isolation", "ladder", detail));
     }
