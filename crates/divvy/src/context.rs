@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use divvy_agent::{Client, RunDir, default_run_dir, ensure_agent, is_listening, strangers};
+use divvy_agent::{Client, RunDir, default_run_dir, ensure_agent, is_listening, unmanaged_processes};
 use divvy_host::machine::Sysroot;
 use divvy_host::{Inventory, Nvidia, Sources, Survey};
 use divvy_model::{Code, Fault, UnmanagedRecord};
@@ -126,9 +126,13 @@ impl Context {
     ///
     /// # Errors
     /// As [`Self::inventory`].
-    pub fn strangers(&self) -> Result<Vec<UnmanagedRecord>, Fault> {
+    pub fn unmanaged_processes(&self) -> Result<Vec<UnmanagedRecord>, Fault> {
         let devices = self.inventory()?.devices;
-        Ok(strangers(&Nvidia::open(), self.peek().path(), &devices)?)
+        Ok(unmanaged_processes(
+            &Nvidia::open(),
+            self.peek().path(),
+            &devices,
+        )?)
     }
 
     /// The devices of this machine, as seen without an agent.

@@ -222,7 +222,7 @@ fn a_whole_device_is_one_tenants_alone_and_without_a_limiter() {
     );
     assert!(
         !said.contains("outside any slice"),
-        "its own memory is no stranger's: {said}"
+        "no unmanaged process holds its memory: {said}"
     );
     assert!(solo.end().success());
 

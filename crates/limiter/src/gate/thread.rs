@@ -274,7 +274,7 @@ impl Gate {
         let entering = books.is_entering(&self.lanes);
         let long = flight.head_ns > PASSED_ON_NS;
         let known =
-            books.trusts() && !late && !long && !entering && !capture::any() && !self.has_stranger(books);
+            books.trusts() && !late && !long && !entering && !capture::any() && !self.has_unmeasured(books);
         known.then(|| flight.remaining_ns())
     }
 
