@@ -325,8 +325,8 @@ pub struct Status {
     #[serde(default)]
     pub expired_total: u64,
     /// Nanoseconds for which slices used devices and were not charged, since it started.
-    #[serde(default)]
-    pub escaped_ns_total: u64,
+    #[serde(default, alias = "escaped_ns_total")]
+    pub uncharged_ns_total: u64,
     /// NVIDIA's driver has left a question without an answer: the figures of its devices are old, and no slices are
     /// made there.
     #[serde(default)]
