@@ -13,7 +13,7 @@ import signal
 import sys
 
 MIB = 1 << 20
-# What says where drivers and their devices are: each rung of isolation its own.
+# What says where drivers and their devices are: each level of isolation its own.
 OF_THE_DRIVERS = ("DIVVY_", "LD_", "CUDA_", "GPU_", "HIP_", "ROCR_", "OMP_", "ZE_", "ONEAPI_")
 
 

@@ -47,10 +47,12 @@ struct Ban {
 impl Ban {
     fn excepts(&self, file: &str, name: &str) -> bool {
         let mut exceptions = self.exceptions.iter();
-        exceptions.any(|exception| match exception.contains('/') || exception.ends_with(".md") {
-            true => file.starts_with(exception.as_str()),
-            false => exception == name,
-        })
+        exceptions.any(
+            |exception| match exception.contains('/') || exception.ends_with(".md") {
+                true => file.starts_with(exception.as_str()),
+                false => exception == name,
+            },
+        )
     }
 }
 

@@ -205,9 +205,10 @@ pub struct Wait {
     /// The last known place: the answer waits until it changes.
     #[serde(default)]
     pub told: Option<(u32, u32)>,
-    /// How long the answer may take, in milliseconds.
-    #[serde(default)]
-    pub patience_ms: u64,
+    /// How long the answer may take, in milliseconds. Its name on the wire is that of earlier versions, whose clients and
+    /// agents are understood.
+    #[serde(default, rename = "patience_ms")]
+    pub timeout_ms: u64,
 }
 
 /// The answer: the place in the queue.
@@ -324,8 +325,8 @@ pub struct Status {
     #[serde(default)]
     pub expired_total: u64,
     /// Nanoseconds for which slices used devices and were not charged, since it started.
-    #[serde(default)]
-    pub escaped_ns_total: u64,
+    #[serde(default, alias = "escaped_ns_total")]
+    pub uncharged_ns_total: u64,
     /// NVIDIA's driver has left a question without an answer: the figures of its devices are old, and no slices are
     /// made there.
     #[serde(default)]

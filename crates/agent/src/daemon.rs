@@ -396,7 +396,7 @@ impl Daemon {
             bypass_total: state.bypass_total,
             overdue_total: totals.overdue,
             expired_total: totals.expired,
-            escaped_ns_total: totals.escaped_ns,
+            uncharged_ns_total: totals.uncharged_ns,
             driver_silent: self.nvidia.is_silent(),
             helper,
         }

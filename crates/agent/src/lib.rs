@@ -58,7 +58,7 @@ pub use life::names::REFUSED;
 pub use lookout::bypass;
 pub use page_server::{PageServer, keep};
 // The command uses it under this name.
-pub use lookout::devices::unmanaged_processes as strangers;
+pub use lookout::devices::unmanaged_processes;
 pub use server::serve_agent;
 pub use start::on_demand::{close_inherited, ensure_agent, is_listening, wait_for_end};
 pub use start::rundir::{KeepCommand, RunDir, default_run_dir};

@@ -124,9 +124,9 @@ fn kill_ends_the_whole_tree() {
 }
 
 #[test]
-fn a_stale_socket_and_a_stranger_in_the_slices_are_no_obstacle() {
+fn a_stale_socket_and_a_foreign_folder_in_the_slices_are_no_obstacle() {
     let host = Host::new();
-    std::fs::create_dir_all(host.run_dir().join("slices/stranger")).expect("made");
+    std::fs::create_dir_all(host.run_dir().join("slices/foreign")).expect("made");
     std::fs::write(host.run_dir().join("slices/0badf00d.json"), "{ not json").expect("written");
     drop(UnixListener::bind(host.run_dir().join("agent.sock")).expect("bound"));
     std::fs::set_permissions(

@@ -36,8 +36,8 @@ impl Waiter {
 
     /// The next thing it says.
     fn line(&mut self) -> String {
-        let patience = Duration::from_secs(60);
-        self.said.recv_timeout(patience).expect("it says something more")
+        let timeout = Duration::from_secs(60);
+        self.said.recv_timeout(timeout).expect("it says something more")
     }
 
     /// Reads on until it says this.

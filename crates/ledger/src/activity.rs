@@ -80,13 +80,13 @@ impl ActivityLine {
 impl LedgerPage {
     /// Calls the agent, because something has changed that it should look at.
     pub(crate) fn ring(&self) {
-        self.doorbell.rung.fetch_add(1, Release);
+        self.doorbell.rings.fetch_add(1, Release);
         // It is not an error that no thread waits.
-        let _woken = futex::wake(&self.doorbell.rung, futex::Flags::empty(), i32::MAX as u32);
+        let _woken = futex::wake(&self.doorbell.rings, futex::Flags::empty(), i32::MAX as u32);
     }
 
-    pub(crate) fn rung(&self) -> u32 {
-        self.doorbell.rung.load(Acquire)
+    pub(crate) fn rings(&self) -> u32 {
+        self.doorbell.rings.load(Acquire)
     }
 
     pub(crate) fn wait_doorbell(&self, seen: u32, limit: Duration) -> u32 {
@@ -94,8 +94,8 @@ impl LedgerPage {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(limit.subsec_nanos()) as _,
         };
-        let _why = futex::wait(&self.doorbell.rung, futex::Flags::empty(), seen, Some(&limit));
-        self.rung()
+        let _why = futex::wait(&self.doorbell.rings, futex::Flags::empty(), seen, Some(&limit));
+        self.rings()
     }
 
     /// The activity records of the processes in the ledger, including dead ones that are not yet reaped.

@@ -155,7 +155,7 @@ pub(crate) struct LedgerPage {
 #[repr(C, align(64))]
 pub(crate) struct DoorbellLine {
     /// Futex word: raised by a process that wants the agent to look.
-    pub rung: AtomicU32,
+    pub rings: AtomicU32,
     /// How many measurements of what the driver holds were requested. See [`crate::fresh`].
     pub looks: AtomicU32,
     /// Not 0 once any process has let go of an allocation that it still owns.

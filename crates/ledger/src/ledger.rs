@@ -202,13 +202,13 @@ impl Ledger {
         self.mapping.page()
     }
 
-    /// How often the doorbell was rung, to compare with in [`Ledger::wait_doorbell`]. It is read before the agent looks.
+    /// How often the doorbell rang, to compare with in [`Ledger::wait_doorbell`]. It is read before the agent looks.
     #[must_use]
-    pub fn rung(&self) -> u32 {
-        self.mapping.page().rung()
+    pub fn rings(&self) -> u32 {
+        self.mapping.page().rings()
     }
 
-    /// Waits until the doorbell has been rung since `seen`, or for `limit`. Returns how often it was rung.
+    /// Waits until the doorbell rings after `seen`, or for `limit`. Returns how often it rang.
     #[must_use]
     pub fn wait_doorbell(&self, seen: u32, limit: Duration) -> u32 {
         self.mapping.page().wait_doorbell(seen, limit)

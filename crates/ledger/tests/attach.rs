@@ -462,12 +462,12 @@ fn a_slice_has_an_account_for_each_device() {
 #[test]
 fn who_waits_has_the_room_that_another_gives_back() {
     let served = serve();
-    let patient = |seconds| Terms {
+    let waiting = |seconds| Terms {
         on_oom_wait: Duration::from_secs(seconds),
         ..Terms::default()
     };
     let pages = Pages::create(&GrantSpec {
-        terms: patient(600),
+        terms: waiting(600),
         ..spec(100 * MIB)
     })
     .expect("pages");
@@ -532,9 +532,9 @@ fn bypasses_and_thrashing_are_the_ledgers_to_show() {
 
 /// An agent that measures on request, finds that the driver no longer holds anything, and reports that.
 fn looks_once(pages: &Pages) {
-    let mut rung = pages.ledger.rung();
+    let mut rings = pages.ledger.rings();
     while pages.ledger.looks_asked() == 0 {
-        rung = pages.ledger.wait_doorbell(rung, Duration::from_secs(60));
+        rings = pages.ledger.wait_doorbell(rings, Duration::from_secs(60));
     }
     let asked = pages.ledger.looks_asked();
     pages.grant.set_overhead_bytes(0);

@@ -44,9 +44,9 @@ fn what_a_process_says_rings_the_doorbell_and_goes_with_it() {
     let silent = ledger.activities().next().expect("it is there");
     assert!(!silent.wants && !silent.busy && silent.launched == 0);
 
-    let rung = ledger.rung();
+    let rings = ledger.rings();
     thread::scope(|scope| {
-        let woken = scope.spawn(|| ledger.wait_doorbell(rung, LONG));
+        let woken = scope.spawn(|| ledger.wait_doorbell(rings, LONG));
         let line = tenant.slot().activity().expect("ours");
         assert!(line.set(true, true), "news");
         assert!(!line.set(true, true), "none");
@@ -54,7 +54,7 @@ fn what_a_process_says_rings_the_doorbell_and_goes_with_it() {
         line.count(5, 4);
         line.acknowledge(slice.pages.grant.close_gate());
         tenant.slot().ring();
-        assert_ne!(woken.join().expect("it woke"), rung);
+        assert_ne!(woken.join().expect("it woke"), rings);
     });
     let said = ledger.activities().next().expect("it is there");
     assert!(said.wants && said.busy);

@@ -10,9 +10,9 @@ use divvy_charges::environment;
 use divvy_ledger::attach::Attached;
 use divvy_ledger::{ReserveError, Slot};
 
+use crate::bypass_libraries;
 use crate::devices::{self, DeviceAccount};
 use crate::log;
-use crate::strangers;
 use crate::tenant::{self, Membership, Tenant};
 
 /// Allocations from this size on, in bytes, are slow enough in any driver to check for bypasses as well.
@@ -110,7 +110,7 @@ pub fn current() -> Result<Option<Account>, CUresult> {
     match tenant::join()? {
         Tenant::Unlimited => Ok(None),
         Tenant::Member(member) if member.is_by_device() => {
-            strangers::permit(member)?;
+            bypass_libraries::permit(member)?;
             account_of(member, devices::current(member)?)
         }
         Tenant::Member(member) => Ok(Some(Account {
@@ -129,7 +129,7 @@ pub fn of_device(device: CUdevice) -> Result<Option<Account>, CUresult> {
     match tenant::join()? {
         Tenant::Unlimited => Ok(None),
         Tenant::Member(member) => {
-            strangers::look(member)?;
+            bypass_libraries::look(member)?;
             account_of(member, devices::of(member, device)?)
         }
     }
@@ -179,7 +179,7 @@ pub fn keeps_charges() -> bool {
 #[inline]
 pub(crate) fn look_around(bytes: u64) -> Result<(), CUresult> {
     match tenant::known() {
-        Some(Tenant::Member(member)) if bytes >= LARGE => strangers::look(member),
+        Some(Tenant::Member(member)) if bytes >= LARGE => bypass_libraries::look(member),
         _ => Ok(()),
     }
 }

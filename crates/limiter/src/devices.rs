@@ -60,7 +60,7 @@ pub(crate) fn of(member: &Membership, device: CUdevice) -> Result<DeviceAccount,
                     .is_ok()
                 && account == NO_ACCOUNT
             {
-                met_a_strangers(member, device);
+                note_foreign_device(member, device);
             }
             account
         }
@@ -105,7 +105,7 @@ fn ask(member: &Membership, device: CUdevice) -> Result<u8, CUresult> {
 }
 
 #[cold]
-fn met_a_strangers(member: &Membership, device: CUdevice) {
+fn note_foreign_device(member: &Membership, device: CUdevice) {
     match member.first().policy() {
         Policy::Strict => log::line(format_args!(
             "Device {device} is refused: this slice has no share of it"

@@ -168,10 +168,10 @@ fn a_closed_gate_lets_nothing_through_and_what_runs_is_waited_for() {
             });
             beating(slice, || {
                 std::thread::scope(|scope| {
-                    let rung = slice.pages.ledger.rung();
+                    let rings = slice.pages.ledger.rings();
                     let launcher = scope.spawn(|| launch(null_mut(), 100));
                     wait_for("it wants", || activity(slice).wants);
-                    assert_ne!(slice.pages.ledger.rung(), rung, "and rang");
+                    assert_ne!(slice.pages.ledger.rings(), rings, "and rang");
                     // Longer than a heartbeat stays fresh: the agent lives, so it waits.
                     std::thread::sleep(Duration::from_millis(700));
                     assert_eq!(kernels(), 1);
@@ -278,10 +278,10 @@ fn a_lease_that_nobody_uses_is_given_back() {
                 launch(null_mut(), 20_000);
                 let busy = activity(slice).busy;
                 assert!(busy || monotonic_ns() >= with(|device| device.end()));
-                let rung = slice.pages.ledger.rung();
+                let rings = slice.pages.ledger.rings();
                 wait_for("idle", || !activity(slice).busy);
                 assert!(monotonic_ns() >= with(|device| device.end()));
-                wait_for("rang", || slice.pages.ledger.rung() != rung);
+                wait_for("rang", || slice.pages.ledger.rings() != rings);
                 assert_eq!(activity(slice).completed, round);
             }
         });

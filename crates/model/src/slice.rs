@@ -205,7 +205,8 @@ pub enum Condition {
     /// Its work goes on though its lease of the device has long ended.
     Overstays,
     /// Its processes use the device without being charged for it.
-    Escapes,
+    #[serde(alias = "escapes")]
+    Uncharged,
     /// Some of what it has allocated lies beyond its share, in managed memory that the host backs.
     Spilled,
     /// The driver of a device of it does not answer: what the device says of it is old.
@@ -222,7 +223,7 @@ impl Condition {
             Self::Waiting => "waiting",
             Self::Thrashing => "thrashing",
             Self::Overstays => "overstays",
-            Self::Escapes => "escapes",
+            Self::Uncharged => "uncharged",
             Self::Spilled => "spilled",
             Self::DriverSilent => "driver silent",
         }

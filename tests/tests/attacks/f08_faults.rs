@@ -245,12 +245,12 @@ fn f08_two_users_of_one_device_see_each_others_use_and_shorten_nothing() {
     let (free, total) = look.memory();
     assert_eq!(total - free, 384 * MIB);
     // Of a user without a slice the device is not: the program says so, and its user is told what to do.
-    let mut stranger = system.command_as(&system.users.mallory, system.program("probe"));
-    stranger
+    let mut other = system.command_as(&system.users.mallory, system.program("probe"));
+    other
         .env("LD_LIBRARY_PATH", &driver)
         .env("DIVVY_EMULATED", "h100")
         .env("DIVVY_LOG", "debug");
-    let refused = finish(&mut stranger);
+    let refused = finish(&mut other);
     assert!(!refused.status.success(), "{refused:?}");
     drop((look, tenants));
     system.holds();

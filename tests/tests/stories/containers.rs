@@ -51,7 +51,7 @@ fn a_cuda_program_in_a_container_is_inside_its_slice() {
         assert_eq!(
             host.json(["ps"])["unmanaged"],
             serde_json::json!([]),
-            "it is no stranger"
+            "it is not unmanaged"
         );
         assert!(tenant.end().success());
         assert_eq!(host.slice("inside").memory_used_bytes, 0);

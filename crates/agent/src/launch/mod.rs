@@ -240,11 +240,11 @@ fn in_line(
         ask,
         ticket: None,
         told: None,
-        patience_ms: 0,
+        timeout_ms: 0,
     };
     loop {
         let left = limit.map_or(TIMEOUT, |limit| limit.saturating_sub(begin.elapsed()));
-        wait.patience_ms = u64::try_from(left.min(TIMEOUT).as_millis()).unwrap_or(0);
+        wait.timeout_ms = u64::try_from(left.min(TIMEOUT).as_millis()).unwrap_or(0);
         let standing = insist.on(|| client.wait(&wait))?;
         if let Some(created) = standing.created {
             return Ok(created);

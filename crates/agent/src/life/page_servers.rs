@@ -55,7 +55,7 @@ impl PageServers {
             }
             match slice.need() {
                 Need::Nothing => return Ok(()),
-                Need::Patience(fault) => return Err(fault),
+                Need::Backoff(fault) => return Err(fault),
                 Need::PageServer(pages) => (slice.record.clone(), pages),
             }
         };

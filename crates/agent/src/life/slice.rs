@@ -75,7 +75,7 @@ pub enum Need {
     /// The slice needs a page server, for these pages or for new ones.
     PageServer(Option<Arc<Vec<Pages>>>),
     /// Its pages cannot be reached now, and must not be given up yet.
-    Patience(Fault),
+    Backoff(Fault),
 }
 
 impl Slice {
@@ -176,7 +176,7 @@ impl Slice {
         if let Some(fault) = self.missing.clone().or_else(|| self.damage.clone()) {
             let may_answer = self.missing.is_some() && self.is_kept();
             if may_answer || self.may_be_in_use() {
-                return Need::Patience(fault);
+                return Need::Backoff(fault);
             }
             self.missing = None;
             self.damage = None;

@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    pub(super) fn rung(&mut self) {
+    pub(super) fn ring_alarm(&mut self) {
         if self.alarm == Some(self.now) {
             self.alarm = None;
             self.agent(&Event::Time);

@@ -87,7 +87,7 @@ pub fn serve<'scope, P: Plugin>(
         scope,
         plugin,
         trunk: Trunk::new(socket),
-        patience: patience(REQUEST_TIMEOUT),
+        timeout: answer_timeout(REQUEST_TIMEOUT),
         runtime: String::new(),
         known: Synchronize::default(),
         shutdown: false,
@@ -107,7 +107,7 @@ fn broken(error: io::Error) -> Fault {
 }
 
 /// How long we take at most: a quarter of the time is the way there and back.
-fn patience(timeout: Duration) -> Duration {
+fn answer_timeout(timeout: Duration) -> Duration {
     timeout / 4 * 3
 }
 
@@ -115,7 +115,7 @@ struct Session<'scope, 'env, S, P> {
     scope: &'scope Scope<'scope, 'env>,
     plugin: &'scope P,
     trunk: Trunk<S>,
-    patience: Duration,
+    timeout: Duration,
     runtime: String,
     /// What has come of a synchronization in several parts.
     known: Synchronize,
@@ -189,7 +189,7 @@ impl<'scope, S: Read + Write, P: Plugin> Session<'scope, '_, S, P> {
         self.runtime = configure.runtime;
         self.known = Synchronize::default();
         if configure.request_timeout_ms > 0 {
-            self.patience = patience(Duration::from_millis(configure.request_timeout_ms));
+            self.timeout = answer_timeout(Duration::from_millis(configure.request_timeout_ms));
         }
         let mask = event::ALL.iter().fold(0, |mask, event| mask | 1 << (event - 1));
         Writer::default().number(2, mask)
@@ -260,7 +260,7 @@ impl<'scope, S: Read + Write, P: Plugin> Session<'scope, '_, S, P> {
                 late(unheard.0);
             }
         });
-        receiver.recv_timeout(self.patience).ok()
+        receiver.recv_timeout(self.timeout).ok()
     }
 }
 

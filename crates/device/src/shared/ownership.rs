@@ -33,7 +33,7 @@ const LIST_BYTES: u64 = PAGE / GRANULE * 8;
 /// A draft this old was left by a process that died while it wrote.
 const DRAFT_LIFE: Duration = Duration::from_secs(60);
 /// Tries at an ownership record that another process removes or replaces at the moment, 1 ms apart.
-const PATIENCE: u32 = 1000;
+const MAX_TRIES: u32 = 1000;
 
 /// Names an allocation of shared memory: random, never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -221,7 +221,7 @@ impl OwnershipRecords {
         charge: &Arc<dyn Charge>,
     ) -> Result<Option<Arc<OwnershipRecord>>, Errno> {
         let path = self.path(id);
-        for _ in 0..PATIENCE {
+        for _ in 0..MAX_TRIES {
             let file = match open(&path) {
                 Err(Errno::NOENT) => return Ok(None),
                 opened => fs::File::from(opened?),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use divvy_model::{Bytes, DeviceRecord, Hardware};
 
-use crate::patience::{Patient, Silence};
+use crate::timeout::{Silence, WithTimeout};
 use crate::topology::Nvlinks;
 
 mod library;
@@ -20,7 +20,7 @@ const QUESTION: Duration = Duration::from_secs(3);
 /// NVML, asked within a time.
 pub struct Nvidia {
     /// None: a machine whose devices are all emulated.
-    library: Option<Patient<Box<dyn Asked>>>,
+    library: Option<WithTimeout<Box<dyn Asked>>>,
     started: AtomicBool,
     start: Duration,
     question: Duration,
@@ -81,7 +81,7 @@ impl Nvidia {
         question: Duration,
     ) -> Self {
         Self {
-            library: Some(Patient::start(|| Box::new(open()) as Box<dyn Asked>)),
+            library: Some(WithTimeout::start(|| Box::new(open()) as Box<dyn Asked>)),
             started: AtomicBool::new(false),
             start,
             question,
@@ -108,7 +108,7 @@ impl Nvidia {
     /// Whether the driver has left a question without an answer: it is asked nothing else until that answer is there.
     #[must_use]
     pub fn is_silent(&self) -> bool {
-        self.library.as_ref().is_some_and(Patient::is_silent)
+        self.library.as_ref().is_some_and(WithTimeout::is_silent)
     }
 
     fn ask<T: Default + Send + 'static>(

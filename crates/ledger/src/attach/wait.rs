@@ -34,14 +34,14 @@ impl Attached {
     /// beyond the limit does not wait: no release makes space for it.
     #[must_use]
     pub fn begin_waiting(&self, bytes: u64) -> Option<Waiting<'_>> {
-        let patience = self.on_oom_wait();
-        if patience.is_zero() || bytes > self.memory_limit_bytes().max(self.spill_limit_bytes()) {
+        let timeout = self.on_oom_wait();
+        if timeout.is_zero() || bytes > self.memory_limit_bytes().max(self.spill_limit_bytes()) {
             return None;
         }
         let page = self.slot().page()?;
         Some(Waiting {
             attached: self,
-            deadline: Instant::now() + patience,
+            deadline: Instant::now() + timeout,
             since: page.begin_waiting(self.slot().index()),
             releases: page.usage.announce(),
             pause: FIRST_PAUSE,

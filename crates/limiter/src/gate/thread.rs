@@ -282,7 +282,7 @@ impl Gate {
             && !long
             && !entering
             && !capture::any()
-            && !self.has_stranger(in_flight);
+            && !self.has_unmeasured(in_flight);
         known.then(|| flight.remaining_ns())
     }
 

@@ -152,7 +152,7 @@ impl Gate {
     }
 
     /// Whether a kernel without a measurement is in flight: until it is over, no work is queued behind it.
-    pub(super) fn has_stranger(&self, in_flight: &InFlight) -> bool {
+    pub(super) fn has_unmeasured(&self, in_flight: &InFlight) -> bool {
         in_use(&self.budgets).any(|index| {
             let bracket = &in_flight.streams[index].bracket;
             bracket.is_some_and(|bracket| {
@@ -232,7 +232,7 @@ impl Gate {
         let was_idle = flight.all_ns == 0;
         if !was_idle && flight.ran_ns < ENDLESS_NS && !capture::any() {
             let late = flight.ran_ns > 2 * flight.head_ns + LATE_NS;
-            if late || self.has_stranger(&in_flight) {
+            if late || self.has_unmeasured(&in_flight) {
                 in_flight.wake_below_ns = u64::MAX;
                 return Finds::Completion;
             }

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
+mod bypass;
 mod device;
-mod escape;
 mod fatbin;
 mod flood;
 mod http;
@@ -44,11 +44,11 @@ fn main() -> anyhow::Result<()> {
         ["queue", count, bytes] => flood::queue(number(count)?, number(bytes)?),
         ["requests", count, method, path, body] => flood::requests(number(count)?, method, path, body),
         ["attend", name] => flood::attend(name),
-        ["escape", rounds, seconds] => escape::by_the_dead(number(rounds)?, number(seconds)?),
+        ["bypass", rounds, seconds] => bypass::by_the_dead(number(rounds)?, number(seconds)?),
         ["attach-by-the-dead", socket, rounds, seconds] => {
-            escape::attach_by_the_dead(Path::new(socket), number(rounds)?, number(seconds)?)
+            bypass::attach_by_the_dead(Path::new(socket), number(rounds)?, number(seconds)?)
         }
-        ["pass-connections", socket, count] => escape::pass_connections(Path::new(socket), number(count)?),
+        ["pass-connections", socket, count] => bypass::pass_connections(Path::new(socket), number(count)?),
         ["fatbin", files, mebibytes] => fatbin::load(number(files)?, number(mebibytes)?),
         ["squat", uuid] => names::squat(uuid),
         ["impostor", folder] => names::impostor(Path::new(folder)),

@@ -131,10 +131,10 @@ fn started(args: &Args, engine: Asked<'_>) -> Option<Program> {
 /// Whether `divvy` has closed our stdin: the engine's command has ended, or `divvy` has.
 fn engine_has_returned(within: Duration) -> bool {
     let begin = Instant::now();
-    let patience = Timespec::try_from(within).ok();
+    let timeout = Timespec::try_from(within).ok();
     let stdin = std::io::stdin();
     let ready =
-        poll(&mut [PollFd::new(&stdin, PollFlags::IN)], patience.as_ref()).is_ok_and(|ready| ready > 0);
+        poll(&mut [PollFd::new(&stdin, PollFlags::IN)], timeout.as_ref()).is_ok_and(|ready| ready > 0);
     if ready {
         std::thread::sleep(within.saturating_sub(begin.elapsed()));
     }

@@ -268,7 +268,7 @@ const KILLED: u8 = 128 + 9;
 const VERDICT: Duration = Duration::from_secs(10);
 
 /// The helper's refusal of the container's program, if it has one. It is told that the engine has returned.
-fn verdict(helper: &mut Child, patience: Duration) -> Option<Fault> {
+fn verdict(helper: &mut Child, timeout: Duration) -> Option<Fault> {
     /// More than any refusal has.
     const MOST: usize = 64 << 10;
     drop(helper.stdin.take());
@@ -276,7 +276,7 @@ fn verdict(helper: &mut Child, patience: Duration) -> Option<Fault> {
     let begin = Instant::now();
     let (mut said, mut buffer) = (Vec::new(), [0; 1024]);
     while !said.contains(&b'\n') && said.len() < MOST {
-        let left = Timespec::try_from(patience.saturating_sub(begin.elapsed())).ok()?;
+        let left = Timespec::try_from(timeout.saturating_sub(begin.elapsed())).ok()?;
         if poll(&mut [PollFd::new(&out, PollFlags::IN)], Some(&left)).ok()? == 0 {
             return None;
         }
@@ -320,8 +320,8 @@ impl Container<'_> {
             // For a container in the background it waits until its program was checked; one that was killed may have
             // been killed for that.
             let looks = self.line.seen.detached || status == KILLED;
-            let patience = if looks { VERDICT } else { Duration::ZERO };
-            match helpers.first_mut().and_then(|helper| verdict(helper, patience)) {
+            let timeout = if looks { VERDICT } else { Duration::ZERO };
+            match helpers.first_mut().and_then(|helper| verdict(helper, timeout)) {
                 Some(refusal) => Err(refusal),
                 None => Ok(status),
             }
@@ -408,7 +408,7 @@ impl Stays {
 
 /// Ends a slice whose container has ended. Its processes may take a moment to be gone.
 pub fn end(context: &Context, slice: &SliceRecord) {
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const TIMEOUT: Duration = Duration::from_secs(10);
     let begin = Instant::now();
     loop {
         let ended = match context.agent_of_slices() {
@@ -419,7 +419,7 @@ pub fn end(context: &Context, slice: &SliceRecord) {
         match ended {
             Ok(()) => return,
             Err(fault) if fault.code == Code::UnknownSlice => return,
-            Err(fault) if begin.elapsed() >= PATIENCE => {
+            Err(fault) if begin.elapsed() >= TIMEOUT => {
                 remark(&format!("slice {} is left: {fault}", slice.name));
                 return;
             }
