@@ -331,7 +331,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_two_hold_one_device_and_nobody_deadlocks(acts in prop::collection::vec(act(), 1..300)) {
+    fn no_two_hold_one_device_and_no_tenant_deadlocks(acts in prop::collection::vec(act(), 1..300)) {
         let mut model = model();
         for act in &acts {
             model.act(act);

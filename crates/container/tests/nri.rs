@@ -333,7 +333,7 @@ fn what_takes_too_long_is_refused_in_time_and_taken_back() {
 }
 
 #[test]
-fn what_no_runtime_says_is_refused_and_hurts_nobody() {
+fn what_no_runtime_says_is_refused_and_does_no_harm() {
     let (ended, notes) = conversation(|runtime, _, _| {
         runtime.registers(Writer::default());
         assert_eq!(

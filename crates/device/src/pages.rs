@@ -89,7 +89,7 @@ pub fn find(directory: &Path, uuid: Uuid) -> Result<Pages, HardwareError> {
                 std::thread::sleep(PAUSE);
                 continue;
             }
-            Err(why) if granted().is_some() || !is_nobodys(why) => {
+            Err(why) if granted().is_some() || !has_no_holder(why) => {
                 return Err(HardwareError::NotServed(socket, why));
             }
             Err(_) => {}
@@ -124,7 +124,7 @@ fn own_files(directory: &Path, uuid: Uuid) -> Pages {
 }
 
 /// Whether an answer means that no holder has the device: none listens, or it does not have this one.
-fn is_nobodys(why: AttachError) -> bool {
+fn has_no_holder(why: AttachError) -> bool {
     match why {
         AttachError::Declined(Status::NoPages) => true,
         AttachError::System { errno, .. } => matches!(

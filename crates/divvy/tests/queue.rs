@@ -65,7 +65,7 @@ fn names(host: &Host) -> Vec<String> {
 }
 
 #[test]
-fn first_come_first_served_and_nobody_overtakes() {
+fn first_come_first_served_and_no_request_overtakes() {
     let host = Host::new();
     let holder = host.idle("holder", "60GiB");
     let mut first = Waiter::start(&host, "first", "50GiB");

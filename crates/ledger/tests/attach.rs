@@ -219,7 +219,7 @@ fn a_page_server_without_pages_says_so() {
 }
 
 #[test]
-fn nobody_listening_is_the_systems_answer() {
+fn no_listener_is_the_systems_answer() {
     let dir = tempfile::tempdir().expect("a directory");
     let missing = attach::connect(&dir.path().join("attach.sock"), 0);
     assert!(matches!(

@@ -34,7 +34,7 @@ pub(crate) struct Leaving(usize);
 impl Leaving {
     pub fn begin(context: usize) -> Self {
         {
-            let _nobody_asks = asking();
+            let _none_asks = asking();
             locked(&LEAVING).push(context);
         }
         for _ in 0..MAX_PAUSES {

@@ -268,8 +268,8 @@ fn one_kernel_outlasts_a_lease_and_no_more() {
 }
 
 #[test]
-fn a_lease_that_nobody_uses_is_given_back() {
-    alone("a_lease_that_nobody_uses_is_given_back", |slice| {
+fn an_unused_lease_is_given_back() {
+    alone("an_unused_lease_is_given_back", |slice| {
         slice.pages.grant.close_gate();
         beating(slice, || {
             lease(slice, 1, 0, 0);

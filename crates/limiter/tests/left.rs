@@ -137,13 +137,13 @@ fn comes_to(slice: &Slice, bytes: u64) {
 }
 
 #[test]
-fn what_everybody_has_left_is_charged_to_nobody_though_its_owner_is_idle() {
+fn what_all_have_left_is_charged_to_no_process_though_its_owner_is_idle() {
     if is_member() {
         return member();
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let slice = Slice::with(&[(GIB, emulated::uuid_in(folder.path()))], Terms::default());
-    let test = "what_everybody_has_left_is_charged_to_nobody_though_its_owner_is_idle";
+    let test = "what_all_have_left_is_charged_to_no_process_though_its_owner_is_idle";
     let member = || Member::new(&slice, folder.path(), test);
     let (mut owner, mut importer, mut third) = (member(), member(), member());
     for round in 0..50 {

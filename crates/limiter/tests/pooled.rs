@@ -155,9 +155,9 @@ fn with_pair(test: &str, story: impl FnOnce(&mut Pair<'_>)) {
 }
 
 #[test]
-fn what_a_pool_keeps_is_charged_once_and_handed_out_to_nobody_else() {
+fn what_a_pool_keeps_is_charged_once_and_handed_out_to_no_other_allocation() {
     with_pair(
-        "what_a_pool_keeps_is_charged_once_and_handed_out_to_nobody_else",
+        "what_a_pool_keeps_is_charged_once_and_handed_out_to_no_other_allocation",
         |pair| {
             pair.then('o', &format!("keep {}", 200 * MIB), 0);
             pair.then('o', &format!("alloc a {}", 20 * MIB), 20);

@@ -15,7 +15,7 @@ use divvy_tests::wait::until;
 const HALF: &str = "GET /v1/status HTTP/1.1\r\nHost: ";
 
 #[test]
-fn f07_half_open_connections_silence_nobody_and_end_no_slice() {
+fn f07_half_open_connections_silence_no_other_user_and_end_no_slice() {
     let Some(system) = System::new() else { return };
     let attended = |user: Option<&divvy_tests::users::User>, name: &str| {
         let mut command = match user {

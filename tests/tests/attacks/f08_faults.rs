@@ -49,7 +49,7 @@ fn slowed(strace: &Path, system: &System) -> Hostile {
 }
 
 /// A kernel that takes its time over fcntl, which asks for seals, gives the page server all the time that it needs.
-/// That leaves no time for ten thousand rounds: `f08_a_look_at_memory_that_shrinks_meanwhile_faults_nobody` makes them
+/// That leaves no time for ten thousand rounds: `f08_a_look_at_memory_that_shrinks_meanwhile_faults_no_process` makes them
 /// with the same code.
 #[test]
 fn f08_a_page_server_that_shrinks_its_memory_while_it_is_looked_at_ends_no_agent() {
@@ -103,7 +103,7 @@ fn f08_a_page_server_that_is_taken_over_by_its_user_ends_no_agent() {
 
 /// Ten thousand times the look itself, against memory that shrinks and is sealed meanwhile.
 #[test]
-fn f08_a_look_at_memory_that_shrinks_meanwhile_faults_nobody() {
+fn f08_a_look_at_memory_that_shrinks_meanwhile_faults_no_process() {
     let (rounds, seconds) = rounds();
     let mut race = Command::new(attacker());
     race.args(["race-pages", &rounds.to_string(), &seconds.to_string()]);

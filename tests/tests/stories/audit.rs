@@ -46,7 +46,7 @@ fn sharer(host: &Host, name: &str, python: &Path) -> (Tenant, String) {
 }
 
 #[test]
-fn memory_of_no_living_process_is_shown_and_promised_to_nobody() {
+fn memory_of_no_living_process_is_shown_and_promised_to_no_slice() {
     let host = Host::new();
     let Some(python) = system_python() else { return };
     created(&host, "gone", "strict");

@@ -338,7 +338,7 @@ fn an_upgrade_disturbs_no_running_tenant_and_none_of_its_late_workers() {
 }
 
 #[test]
-fn a_tenant_that_writes_over_its_ledger_harms_nobody_else() {
+fn a_tenant_that_writes_over_its_ledger_harms_no_other_tenant() {
     let Some(python) = system_python() else { return };
     let host = Host::new();
     let mut neighbour = host.probe("neighbour", "1GiB");

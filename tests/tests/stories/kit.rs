@@ -140,7 +140,7 @@ impl Kit {
 }
 
 #[test]
-fn the_whole_kit_finds_no_fault_on_the_emulated_device_and_names_nobody() {
+fn the_whole_kit_finds_no_fault_on_the_emulated_device_and_names_no_user() {
     let kit = Kit::new(None);
     let mut command = kit.command(&[]);
     if let Some(python) = python() {

@@ -172,7 +172,7 @@ fn a_slice_goes_with_its_container_though_all_of_ours_were_killed() {
 /// A wrapper that is killed, or a `delete` that goes past it: what it made goes with the container's first process, or with
 /// the wrapper where the container came to nothing.
 #[test]
-fn a_slice_of_the_wrappers_is_left_behind_by_nobody() {
+fn no_slice_of_the_wrappers_is_left_behind() {
     let host = Host::new();
     let Some(podman) = Podman::new(&host) else { return };
     let image = image(&host);

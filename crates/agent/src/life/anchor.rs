@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_gone_when_it_is_not_there_and_not_when_nobody_can_say() {
+    fn a_path_is_gone_when_it_is_not_there_and_not_when_it_cannot_be_looked_at() {
         let base = tempfile::tempdir().expect("a folder");
         let folder = base.path().join("container");
         assert_eq!(of_path(&folder).expect_err("not there").code, Code::Usage);

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_is_asked_about_in_turns_and_nobody_is_left_out() {
+    fn a_crowd_is_asked_about_in_turns_and_no_process_is_left_out() {
         let (crowd, mut lives) = (crowd(100), Lives::default());
         let looks: Vec<Vec<usize>> = (0..4).map(|_| look(&mut lives, &crowd, 30, 95)).collect();
         assert!(looks.iter().all(|asked| asked.len() == 30), "no more than it may");

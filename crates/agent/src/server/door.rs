@@ -137,7 +137,7 @@ mod tests {
     const AGENT: u32 = 4242;
 
     #[test]
-    fn connections_are_taken_counted_and_refused_while_nobody_serves() {
+    fn connections_are_taken_counted_and_refused_while_no_thread_serves() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("agent.sock");
         let listener = UnixListener::bind(&path).expect("it listens");

@@ -95,7 +95,7 @@ fn ask(name: &str, gib: u64) -> CreateSlice {
 }
 
 #[test]
-fn a_driver_that_hangs_stops_nobody_and_is_told_of_until_it_answers() {
+fn a_driver_that_hangs_stops_no_request_and_is_told_of_until_it_answers() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = RunDir::open(&folder.path().join("run")).expect("a run directory");
     let fake = Fake::default();

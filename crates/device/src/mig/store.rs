@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_seen_by_all_and_refusals_by_nobody() {
+    fn changes_are_seen_by_all_and_refusals_by_none() {
         let run = tempfile::tempdir().expect("a folder");
         let store = Store::of(run.path(), gpu());
         assert_eq!(store.read().expect("none is off"), State::default());

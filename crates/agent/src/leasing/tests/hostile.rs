@@ -48,7 +48,7 @@ fn a_killed_holder_costs_the_others_no_fifty_milliseconds() {
 }
 
 #[test]
-fn nobody_waits_for_a_stopped_holder_and_it_comes_back() {
+fn no_slice_waits_for_a_stopped_holder_and_it_comes_back() {
     let mut world = two(Load::Greedy(KERNEL));
     world.run(SECOND);
     while world.tenants[0].gate() != Gate::Leased {
