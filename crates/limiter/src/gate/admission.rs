@@ -260,7 +260,7 @@ mod tests {
         };
         let one = 80 * MS;
         let behind = |ran| admit(flight(one, one, ran), bounds, one, 0);
-        assert_eq!(behind(0), Admission::In(78 * MS + MS));
+        assert_eq!(behind(0), Admission::In(one));
         assert_eq!(behind(one - 10 * US), Admission::In(10 * US));
         assert_eq!(behind(one), Admission::Late, "it waits for the end itself");
         assert_eq!(
