@@ -49,8 +49,8 @@ fn slowed(strace: &Path, system: &System) -> Hostile {
 }
 
 /// A kernel that takes its time over fcntl, which asks for seals, gives the page server all the time that it needs.
-/// That leaves no time for ten thousand rounds: `f08_a_look_at_memory_that_shrinks_meanwhile_faults_no_process` makes them
-/// with the same code.
+/// That leaves no time for ten thousand rounds: `f08_a_look_at_memory_that_shrinks_meanwhile_faults_no_process` makes
+/// them with the same code.
 #[test]
 fn f08_a_page_server_that_shrinks_its_memory_while_it_is_looked_at_ends_no_agent() {
     let Some(strace) = strace() else { return };

@@ -8,19 +8,19 @@ use divvy_ledger::Process;
 /// The answers about the processes of one ledger, by their slots.
 #[derive(Debug, Default)]
 pub struct Lives {
-    told: HashMap<usize, Told>,
+    told: HashMap<usize, SlotLife>,
     next: usize,
 }
 
 /// The answer about the process that had a slot.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct SlotLife {
     pid: u32,
     claimed_at_ns: u64,
     lives: bool,
 }
 
-impl Told {
+impl SlotLife {
     fn is_of(&self, process: &Process) -> bool {
         (self.pid, self.claimed_at_ns) == (process.pid, process.claimed_at_ns)
     }
@@ -47,7 +47,7 @@ impl Lives {
                 self.next = process.slot;
                 return;
             }
-            let told = Told {
+            let told = SlotLife {
                 pid: process.pid,
                 claimed_at_ns: process.claimed_at_ns,
                 lives: lives(process.slot),

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use divvy_host::nvidia::{Asked, DeviceUse, NvidiaReport};
+use divvy_host::nvidia::{DeviceUse, NvidiaLibrary, NvidiaReport};
 use divvy_host::{Nvidia, Nvlinks};
 use divvy_model::{Bytes, Code, Hardware, SliceRequest};
 
@@ -35,7 +35,7 @@ impl Fake {
     }
 }
 
-impl Asked for Fake {
+impl NvidiaLibrary for Fake {
     fn report(&self) -> NvidiaReport {
         let record = serde_json::json!({
             "index": 0, "uuid": Self::uuid(), "name": "NVIDIA H100", "kind": "gpu", "pci_address": "0000:65:00.0",

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::asked::Asked;
+use super::asked::DriverRequests;
 use super::count;
 use super::python::{each_installed, program, python};
 use crate::ended::within;
@@ -50,7 +50,7 @@ fn ask(
         command.env("LD_AUDIT", recorder).env("KIT_RECORD_TO", &record),
         limit,
     )?;
-    let asked = Asked::read(&String::from_utf8_lossy(&fs::read(&record).unwrap_or_default()));
+    let asked = DriverRequests::read(&String::from_utf8_lossy(&fs::read(&record).unwrap_or_default()));
     if asked.count() == 0 {
         let why = match ended.is_well() {
             true => "nothing was written: its loader takes no LD_AUDIT, or it asked for nothing".to_owned(),

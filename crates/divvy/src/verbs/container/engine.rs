@@ -10,7 +10,7 @@ use clap::{CommandFactory, Parser};
 use divvy_agent::api::Attend;
 use divvy_agent::{Watch, exit_code, let_go};
 use divvy_container::cdi;
-use divvy_container::engine::{self, Asked, Engine, Line, around, diagnose, split};
+use divvy_container::engine::{self, Engine, EngineCommand, Line, around, diagnose, split};
 use divvy_container::inject::{is_written, written};
 use divvy_container::unlimited;
 use divvy_model::{Code, Fault, LifetimeAnchor, MemoryAmount, Policy, SliceRecord};
@@ -167,7 +167,7 @@ pub fn run(engine: Engine, args: &Args, context: &Context) -> Result<u8, Fault> 
 /// With `--replace` the container of this name goes before the new one is made, and so does its slice: its memory may be what
 /// the new one needs.
 fn replace(line: &Line, ours: &mut Ours, program: &Path, context: &Context) -> Result<(), Fault> {
-    let engine = Asked {
+    let engine = EngineCommand {
         program,
         globals: &line.globals,
     };
@@ -387,7 +387,7 @@ impl Container<'_> {
     /// Whether the container runs all the same: detached, left by its client, or started again.
     fn is_left(&self) -> bool {
         let id = std::fs::read_to_string(self.id_file).unwrap_or_default();
-        let asked = Asked {
+        let asked = EngineCommand {
             program: self.program,
             globals: &self.line.globals,
         };
