@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::asked::DriverRequests;
 use super::count;
+use super::nvcc::{self, Nvcc};
 use super::python::{each_installed, program, python};
 use crate::ended::within;
 use crate::finding::{Failure, Finding, Unit};
@@ -34,7 +35,35 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
         let mut command = Command::new(python());
         command.arg(program(client));
         ask(kit, (client, limit), command, &recorder).map(drop)
-    })
+    })?;
+    of_nvcc(kit, &recorder)
+}
+
+/// What programs ask for that nvcc makes here.
+fn of_nvcc(kit: &mut Kit, recorder: &Path) -> Result<(), Failure> {
+    const LEAST: Duration = Duration::from_secs(10);
+    if kit.left() < LEAST {
+        return kit.no_time("asks.nvcc");
+    }
+    let nvcc = match Nvcc::of_machine(kit) {
+        Ok(nvcc) => nvcc,
+        Err(why) => return kit.found(&Finding::skipped("asks.nvcc", why)),
+    };
+    let folder = nvcc::folder()?;
+    for (name, make) in nvcc::PROGRAMS {
+        if kit.left() < LEAST {
+            kit.no_time(format!("asks.{name}"))?;
+            continue;
+        }
+        match make(&nvcc, &folder) {
+            Ok(command) => {
+                let left = kit.left();
+                ask(kit, (name, left), command, recorder)?;
+            }
+            Err(why) => kit.found(&Finding::skipped(format!("asks.{name}"), why))?,
+        }
+    }
+    Ok(())
 }
 
 /// Runs a program with the recorder. Whether anything was written of it.

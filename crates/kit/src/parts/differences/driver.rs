@@ -11,6 +11,7 @@ use crate::gpu::PROGRAMS;
 use crate::kit::{Kit, output};
 use crate::parts::Card;
 use crate::place::Place;
+use crate::scrub::foreign;
 
 /// What the tenant `answers` says.
 #[derive(Debug, Deserialize)]
@@ -61,7 +62,7 @@ pub(super) fn run(kit: &mut Kit) -> Result<(), Failure> {
     let emulated = told(&output(&mut emulated)?)?;
     for (group, about) in GROUPS {
         if spec.is_none() && !OF_ALL.contains(&group) {
-            let says = format!("`{name}` is not among the products that are emulated");
+            let says = format!("`{}` is not among the products that are emulated", foreign(&name));
             kit.found(&Finding::skipped(format!("differences.{group}"), says))?;
             continue;
         }
