@@ -71,8 +71,8 @@ const ROWS: [Launches; 6] = [
     ),
 ];
 
-/// Time to find their pace: a first launch of each length is not yet known.
-const SETTLE: Duration = Duration::from_secs(4);
+/// Time to find their pace: first launches of unknown lengths overlap, and what they cost is then repaid.
+const SETTLE: Duration = Duration::from_secs(12);
 /// A row lasts for as many of its longest launch, or as the command line says.
 const LAUNCHES: u32 = 60;
 const PAUSE: Duration = Duration::from_micros(300);
