@@ -49,7 +49,7 @@ impl Isolation {
     pub fn not_protected(self) -> &'static str {
         match self {
             Self::Env => "a program that ignores the variables, or uses more than its share",
-            Self::Cooperative => "a program that sets out to escape: the limits live in its own process",
+            Self::Cooperative => "a program that sets out to bypass its limits: they live in its own process",
             Self::Enforced => "faults and side channels of the shared device itself",
             Self::Hardware => "contention for PCIe and host memory; side channels across partitions",
             Self::Vm => "nothing inside the guest: the guest owns the device",
@@ -69,7 +69,7 @@ impl FromStr for Isolation {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Self::LADDER
             .into_iter()
-            .find(|rung| rung.name() == text)
+            .find(|level| level.name() == text)
             .ok_or_else(|| {
                 format!("`{text}` is no isolation; choose env, cooperative, enforced, hardware or vm")
             })
@@ -83,8 +83,8 @@ mod tests {
     #[test]
     fn the_ladder_is_ordered_and_round_trips() {
         assert!(Isolation::LADDER.is_sorted());
-        for rung in Isolation::LADDER {
-            assert_eq!(rung.name().parse(), Ok(rung));
+        for level in Isolation::LADDER {
+            assert_eq!(level.name().parse(), Ok(level));
         }
         assert!("Enforced ".parse::<Isolation>().is_err());
     }

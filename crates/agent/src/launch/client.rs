@@ -168,7 +168,7 @@ impl Client {
             .map(|document| document.body)
     }
 
-    /// Sets a lasting slice's attendant.
+    /// Sets a lasting slice's lifetime anchor.
     ///
     /// # Errors
     /// As [`Self::status`]; [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`], [`Code::Usage`].

@@ -207,7 +207,7 @@ async fn wait(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Calle
     const LONGEST: Duration = Duration::from_secs(5);
     let (peer, mut ask) = (caller.known()?, parse::<Wait>(&body)?);
     shorten(&mut ask.ask.command);
-    let timeout = Duration::from_millis(ask.patience_ms).min(LONGEST);
+    let timeout = Duration::from_millis(ask.timeout_ms).min(LONGEST);
     let begin = Instant::now();
     loop {
         let asked = ask.clone();
@@ -260,7 +260,7 @@ async fn attend(
     let (peer, ask) = (caller.known()?, parse(&body)?);
     agent
         .answer(peer, "Slice", move |daemon| {
-            daemon.attending.attend(peer, &which, &ask)
+            daemon.anchors.set(peer, &which, &ask)
         })
         .await
 }

@@ -53,7 +53,7 @@ pub struct Args {
     driver: Option<PathBuf>,
     /// How strongly the program is kept inside: env, cooperative, enforced, hardware, vm. The default, cooperative,
     /// stops mistakes, not malice: the limits live in the program's own process
-    #[arg(long, value_name = "RUNG", value_parser = isolation)]
+    #[arg(long, value_name = "LEVEL", value_parser = isolation)]
     isolation: Option<Isolation>,
     /// Where a limit cannot be enforced: strict refuses, best-effort runs and counts the bypass
     #[arg(long, value_name = "POLICY", value_parser = policy)]
