@@ -58,20 +58,7 @@ impl Device {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MILLISECOND, SECOND};
-
-    #[test]
-    fn the_longest_overrun_counts_and_is_forgotten_by_a_sixteenth_each() {
-        let (mut device, settings) = (Device::default(), Settings::default());
-        device.note_overrun(32 * MILLISECOND, &settings);
-        assert_eq!(device.overrun, 32 * MILLISECOND);
-        device.note_overrun(0, &settings);
-        assert_eq!(device.overrun, 30 * MILLISECOND);
-        device.note_overrun(31 * MILLISECOND, &settings);
-        assert_eq!(device.overrun, 31 * MILLISECOND);
-        device.note_overrun(SECOND, &settings);
-        assert_eq!(device.overrun, settings.longest_made_up);
-    }
+    use crate::SECOND;
 
     #[test]
     fn a_costly_change_of_holder_makes_the_quantum_longer_within_bounds() {

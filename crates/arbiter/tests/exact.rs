@@ -96,6 +96,7 @@ impl Script {
                 device,
                 busy: 0,
                 kernel,
+                in_flight: 0,
             },
         )
     }
