@@ -29,14 +29,14 @@ fn a_gate_that_is_closed_says_so_and_the_limit_is_the_one_given() {
 #[test]
 fn the_agents_own_ring_wakes_who_waits_for_the_doorbell() {
     let ledger = Ledger::create().expect("a ledger");
-    let rung = ledger.rung();
+    let rings = ledger.rings();
     thread::scope(|scope| {
-        let woken = scope.spawn(|| ledger.wait_doorbell(rung, Duration::from_secs(20)));
+        let woken = scope.spawn(|| ledger.wait_doorbell(rings, Duration::from_secs(20)));
         while !woken.is_finished() {
             ledger.ring();
             thread::sleep(Duration::from_millis(1));
         }
-        assert_ne!(woken.join().expect("it ends"), rung);
+        assert_ne!(woken.join().expect("it ends"), rings);
     });
 }
 
