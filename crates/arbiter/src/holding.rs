@@ -25,6 +25,11 @@ impl Arbiter {
             // It waited so long that its terms changed under it: its tokens or budget no longer allow it to run.
             self.tenant_mut(i).place = Place::Away;
             self.enter(i);
+            // Its devices are still free, and others may wait for them.
+            for h in 0..self.tenant(i).leaseholders.len() {
+                let d = self.device_of(i, h);
+                self.mark(d);
+            }
             return;
         };
         self.epoch += 1;
