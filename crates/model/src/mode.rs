@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::terms::is_default;
+
 /// How the slices of a device share it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -79,11 +81,6 @@ impl Mode {
             }
         }
     }
-
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
-    pub(crate) fn is_lease(&self) -> bool {
-        *self == Self::Lease
-    }
 }
 
 impl fmt::Display for Mode {
@@ -156,13 +153,16 @@ impl FromStr for TimeSlice {
 }
 
 /// A way of sharing a device with what belongs to it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModeTerms {
-    /// The way.
+    /// How its device is shared.
+    #[serde(default, rename = "share_mode", skip_serializing_if = "is_default")]
     pub mode: Mode,
-    /// Into how many parts the hardware's turns are divided; by default as the agent is configured.
+    /// Of a device shared by the hardware's turns: into how many parts; by default as the agent is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
-    /// How long such a turn is; by default the driver decides.
+    /// Of such a device: how long a turn is; by default the driver decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_slice: Option<TimeSlice>,
 }
 

@@ -125,7 +125,7 @@ pub fn run(
         Ok(exit_code(status))
     };
     let outcome = keep();
-    if matches!(outcome, Ok(1..)) && created.slice.policy == Policy::Strict {
+    if matches!(outcome, Ok(1..)) && created.slice.terms.policy == Policy::Strict {
         for fault in ended_by_agent(run, &created.slice.id) {
             (helpers.ended)(&fault);
         }

@@ -2,6 +2,7 @@
 
 pub mod compute;
 pub mod sharing;
+pub mod terms;
 
 use std::str::FromStr;
 use std::time::Duration;
