@@ -2,7 +2,6 @@
 
 pub(crate) mod client;
 mod elf;
-mod elf64;
 mod observe;
 mod parts;
 mod program;
