@@ -16,6 +16,7 @@ mod mode;
 mod selector;
 mod slice;
 mod terms;
+mod words;
 
 pub use bytes::{Bytes, MemoryAmount, QuantityError};
 pub use code::Code;
@@ -32,3 +33,5 @@ pub use slice::{
     SliceRecord, SliceRequest, SliceState, UnmanagedRecord,
 };
 pub use terms::{Cap, Class, ComputeTerms, Policy, SliceTerms, Weight};
+#[doc(hidden)]
+pub use words::no_such_word;

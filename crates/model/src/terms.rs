@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Compute, Isolation, ModeTerms};
+use crate::{Compute, Isolation, ModeTerms, words};
 
 /// What to do where a limit cannot be enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -18,16 +18,7 @@ pub enum Policy {
     BestEffort,
 }
 
-impl Policy {
-    /// The word of the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Strict => "strict",
-            Self::BestEffort => "best-effort",
-        }
-    }
-}
+words! { Policy, "policy": Strict "strict", BestEffort "best-effort" }
 
 /// Whether a slice may run beyond its share while no other wants the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -51,51 +42,9 @@ pub enum Class {
     Latency,
 }
 
-impl Cap {
-    /// The word used on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Soft => "soft",
-            Self::Hard => "hard",
-        }
-    }
-}
+words! { Cap, "cap": Soft "soft", Hard "hard" }
 
-impl Class {
-    /// The word used on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::BestEffort => "best-effort",
-            Self::Latency => "latency",
-        }
-    }
-}
-
-impl FromStr for Cap {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "soft" => Ok(Self::Soft),
-            "hard" => Ok(Self::Hard),
-            _ => Err(format!("`{text}` is no cap; choose soft or hard")),
-        }
-    }
-}
-
-impl FromStr for Class {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "best-effort" => Ok(Self::BestEffort),
-            "latency" => Ok(Self::Latency),
-            _ => Err(format!("`{text}` is no class; choose latency or best-effort")),
-        }
-    }
-}
+words! { Class, "class": Latency "latency", BestEffort "best-effort" }
 
 /// A slice's part of what the promised shares leave, against the others without a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

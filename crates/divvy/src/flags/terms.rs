@@ -3,7 +3,7 @@
 use divvy_model::{Fault, ModeTerms, Policy, Selector, SliceRequest, SliceTerms};
 
 use crate::config::Config;
-use crate::flags::{OnOom, compute, devices_or_setting, on_oom, parse, policy, policy_or_setting, times};
+use crate::flags::{OnOom, compute, devices_or_setting, on_oom, parse, policy_or_setting, times, word};
 
 /// See the module.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -16,7 +16,7 @@ pub struct Flags {
     #[arg(long, value_name = "SEL", value_delimiter = ',', value_parser = parse::<Selector>)]
     pub device: Vec<Selector>,
     /// Where a limit cannot be enforced: strict refuses, best-effort runs and counts the bypass
-    #[arg(long, value_name = "POLICY", value_parser = policy)]
+    #[arg(long, value_name = "POLICY", value_parser = word::<Policy>)]
     pub policy: Option<Policy>,
     /// When an allocation does not fit: fail at once, or wait for space in the slice, as wait=30s [default: fail]
     #[arg(long, value_name = "WHAT", value_parser = on_oom)]

@@ -13,7 +13,7 @@ use divvy_model::{
 
 use crate::config::{Config, parse_duration};
 use crate::context::{Context, enter_command, in_background};
-use crate::flags::{or_setting, parse, sharing, terms, usage};
+use crate::flags::{or_setting, parse, sharing, terms, usage, word};
 use crate::output::{self, Format};
 use crate::report::remark;
 use crate::share_words;
@@ -49,7 +49,7 @@ pub struct Args {
     driver: Option<PathBuf>,
     /// How strongly the program is kept inside: env, cooperative, enforced, hardware, vm. The default, cooperative,
     /// stops mistakes, not malice: the limits live in the program's own process
-    #[arg(long, value_name = "RUNG", value_parser = isolation)]
+    #[arg(long, value_name = "RUNG", value_parser = word::<Isolation>)]
     isolation: Option<Isolation>,
     /// No slice: run a tool such as nvitop, nvtop or gpustat that is to see the whole devices, emulated ones too, and
     /// every process on them
@@ -321,8 +321,4 @@ fn show(format: Format, plan: &Plan) -> Result<(), Fault> {
         text.push_str(&format!("not enforced {bypass}\n"));
     }
     output::print(&text)
-}
-
-fn isolation(text: &str) -> Result<Isolation, Fault> {
-    parse(text).map_err(usage)
 }
